@@ -1,0 +1,18 @@
+"""jaxclamp's ops for PyTorch, any JAX function as a torch function, and the comparison of frameworks at ties."""
+
+from typing import TYPE_CHECKING
+
+from interop._arrays import jax_to_torch, torch_to_jax
+from interop._function import wrap_for_torch
+from interop._ops import TORCH_OPS
+
+__all__ = ["TORCH_OPS", "jax_to_torch", "torch_to_jax", "wrap_for_torch", *TORCH_OPS]
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    def __getattr__(name: str) -> Callable[..., torch.Tensor]: ...
+else:
+    globals().update(TORCH_OPS)

@@ -1,0 +1,115 @@
+"""The command line, ``python -m interop``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from interop import parity, render
+from interop.cases import compare_cases
+from interop.digits import PAIRS, VARIANTS, plot, train
+from jaxclamp import OPS
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--op", "ops", multiple=True, type=click.Choice(sorted(OPS)), help="Only this op; repeatable.")
+@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(parity.DTYPES), help="Only this dtype; repeatable.")
+@click.option(
+    "--framework",
+    "frameworks",
+    multiple=True,
+    type=click.Choice(parity.FRAMEWORKS),
+    help="Only ask this framework; repeatable.",
+)
+@click.option("--only-disagreements", is_flag=True, help="Only the rows in which some answer differs.")
+@click.option("--format", "form", type=click.Choice(list(render.FORMATS)), default="table", show_default=True)
+@click.option("--output", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write to a file.")
+@click.pass_context
+def main(
+    context: click.Context,
+    ops: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    frameworks: tuple[str, ...],
+    only_disagreements: bool,
+    form: str,
+    output: Path | None,
+) -> None:
+    """Print the gradients that jaxclamp, interop, JAX and PyTorch answer at every tie, and the definition's.
+
+    Exit status 1 when jaxclamp or interop disagrees with the definition, 2 on bad usage.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    chosen = [OPS[name] for name in ops] or list(OPS.values())
+    rows: list[parity.Row] = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        total = len(dtypes or parity.DTYPES) * sum(len(list(parity.cases(op))) for op in chosen)
+        asked = parity.matrix(chosen, dtypes or parity.DTYPES, frameworks or parity.FRAMEWORKS)
+        rows.extend(progress.track(asked, total=total, description="asking for gradients"))
+    shown = [row for row in rows if not (only_disagreements and row.agrees)]
+    text = render.FORMATS[form](shown, render.tallies(rows))
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        output.write_text(click.unstyle(text), encoding="utf-8")
+    if any(not answer.agrees for row in rows for answer in row.answers if answer.framework in parity.OURS):
+        context.exit(1)
+
+
+@main.command()
+def cases() -> None:
+    """Run the four worked cases: native torch against the wrapped ops."""
+    table = Table(title=f"Gradients of equal formulas, native torch {torch.__version__} against interop")
+    for heading in ("case", "spelling", "native", "interop"):
+        table.add_column(heading)
+    title = None
+    for comparison in compare_cases():
+        if title not in (None, comparison.title):
+            table.add_section()
+        repeated, title = comparison.title == title, comparison.title
+        gradients = [str(gradient.tolist()).replace(".0", "") for gradient in (comparison.native, comparison.ours)]
+        table.add_row("" if repeated else title, comparison.spelling, *gradients)
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
+
+
+@main.command()
+@click.option("--steps", type=click.IntRange(min=1), default=300, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--plot", "file", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw the steps.")
+def digits(steps: int, seed: int, file: Path | None) -> None:
+    """Train one network in four spellings on scikit-learn's digits and compare the gradients at every step."""
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        done = list(progress.track(train(steps, seed), total=steps, description="training"))
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    differences = Table(title="The largest difference between the gradients of two variants, and the ties of the first")
+    for heading in ("step", *(" against\n".join(pair) for pair in PAIRS), "ties"):
+        differences.add_column(heading, justify="right")
+    shown = sorted({*range(0, steps, max(1, steps // 10)), steps - 1})
+    for index in shown:
+        figures = (f"{done[index].difference(*pair):.1e}" for pair in PAIRS)
+        differences.add_row(str(index), *figures, str(done[index].variants[PAIRS[0][0]].ties))
+    largest = (f"{max(step.difference(*pair) for step in done):.1e}" for pair in PAIRS)
+    differences.add_section()
+    differences.add_row("largest", *largest)
+    console.print(differences)
+    summary = Table(title=f"After {steps} steps")
+    for heading in ("variant", "first loss", "last loss", "ties per step", "ties in all"):
+        summary.add_column(heading)
+    for name in VARIANTS:
+        results = [step.variants[name] for step in done]
+        ties = sum(result.ties for result in results)
+        summary.add_row(name, f"{results[0].loss:.4f}", f"{results[-1].loss:.4f}", f"{ties / steps:.0f}", str(ties))
+    console.print(summary)
+    if file is not None:
+        plot(done, file)
+        console.print(f"plot written to {file}")
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m interop")

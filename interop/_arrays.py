@@ -1,0 +1,144 @@
+"""Single arrays between torch and JAX: sharing, copying, and refusing what cannot be moved unharmed."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, TypeAlias, cast
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import torch
+from jax._src import xla_bridge  # no public name tells whether XLA's threads run; used in `_after_fork` alone
+
+HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+# NumPy has no name of its own for these: they travel as integers of the same width.
+_BY_BITS = {
+    torch.bfloat16: (torch.int16, np.dtype(np.int16), np.dtype(ml_dtypes.bfloat16)),
+    torch.float8_e4m3fn: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e4m3fn)),
+    torch.float8_e4m3fnuz: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e4m3fnuz)),
+    torch.float8_e5m2: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e5m2)),
+    torch.float8_e5m2fnuz: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e5m2fnuz)),
+    torch.float8_e8m0fnu: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e8m0fnu)),
+}
+_FROM_BITS = {extended: (host, dtype) for dtype, (_, host, extended) in _BY_BITS.items()}
+WIDE = frozenset({torch.float64, torch.int64, torch.complex128, torch.uint64})
+"""The dtypes that JAX would truncate silently unless its 64-bit mode is on."""
+
+with warnings.catch_warnings():
+    # Outputs of XLA are ours alone, yet NumPy marks them read-only. Torch warns of that once per process: now.
+    warnings.simplefilter("ignore")
+    torch.from_numpy(np.broadcast_to(np.zeros(1), (1,)))
+
+
+def torch_to_jax(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
+    """The JAX array with the values of ``tensor``.
+
+    Args:
+      tensor: a dense tensor of any shape and strides; its dtype stays as it is, bfloat16 and float8 included.
+      copy: with False the array shares the tensor's memory. JAX takes arrays to be immutable: do not write to the tensor
+        while the array or work on it lives. Refused where XLA would have to copy (strided or not aligned to 64 bytes).
+
+    Raises:
+      TypeError: the tensor has no plain memory (sparse, quantized, fake, inside a transform, ...) or a dtype that JAX
+        lacks or, with its 64-bit mode off, would truncate.
+      ValueError: ``copy=False`` where the memory cannot be shared.
+
+    >>> torch_to_jax(torch.tensor([1.0, 2.0]))
+    Array([1., 2.], dtype=float32)
+    """
+    if tensor.dtype in WIDE and not jax.config.jax_enable_x64:
+        raise TypeError(
+            f"torch_to_jax: JAX would truncate {tensor.dtype} to 32 bits; enable its 64-bit mode, for example "
+            "with jax.enable_x64(True), or convert the tensor first."
+        )
+    lent = lend(tensor)
+    if copy:
+        return jnp.array(lent, copy=True).block_until_ready()
+    array = jnp.asarray(lent)
+    if array.size and array.unsafe_buffer_pointer() != tensor.data_ptr():
+        raise ValueError(
+            f"torch_to_jax: a tensor with strides {tensor.stride()} at address {tensor.data_ptr()} cannot be shared, since "
+            "XLA needs row-major memory aligned to 64 bytes; pass copy=True."
+        )
+    return array
+
+
+def jax_to_torch(array: jax.Array, *, copy: bool = True) -> torch.Tensor:
+    """The tensor with the values of ``array``.
+
+    Args:
+      array: a JAX array on one device; its dtype stays as it is.
+      copy: with False the tensor shares the array's memory. Torch cannot mark it read-only: writing to it changes the
+        array and all that was made from it.
+
+    Raises:
+      TypeError: a dtype that torch lacks, or a value that is traced.
+
+    >>> jax_to_torch(jnp.arange(3.0))
+    tensor([0., 1., 2.])
+    """
+    if isinstance(array, jax.core.Tracer):
+        raise TypeError("jax_to_torch: the array is traced and has no values; convert outside jit, grad and vmap.")
+    tensor = adopt(array)
+    return tensor.clone() if copy else tensor
+
+
+def lend(tensor: torch.Tensor) -> HostArray | jax.Array:
+    """What JAX computes on while the caller waits: the tensor's own memory, whatever its strides.
+
+    On CPU that is a NumPy view. DLPack would let XLA's threads release torch memory, for which they need the GIL: that
+    deadlocks, and aborts the process at exit. The caller has to await the result before anyone may write to the tensor.
+    """
+    if tensor.is_cuda:
+        return jax.dlpack.from_dlpack(tensor.detach().contiguous())
+    via = _BY_BITS.get(tensor.dtype)
+    try:
+        if via is None:
+            return cast(HostArray, tensor.detach().numpy())
+        return cast(HostArray, tensor.detach().view(via[0]).numpy().view(via[2]))
+    except (TypeError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and (tensor.is_conj() or tensor.is_neg()):
+            return lend(tensor.resolve_conj().resolve_neg())
+        raise TypeError(
+            f"JAX cannot read the memory of a {type(tensor).__name__} of dtype {tensor.dtype} and layout {tensor.layout} "
+            f"on {tensor.device} ({error}); pass a dense tensor with data and of a dtype that JAX has."
+        ) from error
+
+
+def adopt(array: jax.Array) -> torch.Tensor:
+    """The finished ``array`` as a tensor over its memory, once it is computed; the array must have no other owner."""
+    if array.device.platform != "cpu":
+        return torch.from_dlpack(array)
+    host = np.asarray(array)  # waits, with the GIL released
+    bits = _FROM_BITS.get(host.dtype)
+    try:
+        return torch.from_numpy(host) if bits is None else torch.from_numpy(host.view(bits[0])).view(bits[1])
+    except TypeError as error:
+        raise TypeError(f"torch has no dtype for {host.dtype}; convert the array first.") from error
+
+
+class _Forked:
+    """Whether this process was forked from one in which XLA's threads ran; they do not survive a fork."""
+
+    inherited = False
+
+
+def _after_fork() -> None:
+    _Forked.inherited = xla_bridge.backends_are_initialized()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def refuse_after_fork() -> None:
+    """Raise in a process where XLA would hang."""
+    if _Forked.inherited:
+        raise RuntimeError(
+            "JAX was already in use when this process was forked, and its threads do not survive a fork: any larger "
+            "computation would hang. Start the process by 'spawn' or 'forkserver' (for a DataLoader: "
+            "multiprocessing_context='spawn')."
+        )

@@ -1,0 +1,57 @@
+"""The spellings of an op in other libraries: calls written as strings, resolved only when they are used."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Counterpart:
+    """A call such as ``"jax.lax:clamp(min, x, max)"``, with the parameter names of the op that it is a counterpart of."""
+
+    text: str
+
+    @property
+    def framework(self) -> str:
+        """The top-level package, ``"jax"`` here."""
+        return self.text.partition(":")[0].partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """The dotted name, ``"jax.lax.clamp"`` here."""
+        return self.text.partition("(")[0].replace(":", ".")
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = pkgutil.resolve_name(self.text.partition("(")[0])
+        return function
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The parameters of the op that it knows."""
+        positional, keywords = _parse(self.text)
+        return frozenset((*positional, *(name for _, name in keywords)))
+
+    def __call__(self, arguments: Mapping[str, Any]) -> Any:
+        """Call it with the op's arguments by name; one that is missing, or None, stays at the default."""
+        positional, keywords = _parse(self.text)
+        args = [arguments.get(name) for name in positional]
+        while args and args[-1] is None:
+            args.pop()
+        given = {key: arguments[name] for key, name in keywords if arguments.get(name) is not None}
+        return self.function(*args, **given)
+
+
+@functools.cache
+def _parse(text: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    call = ast.parse(f"f({text.partition('(')[2]}", mode="eval").body
+    assert isinstance(call, ast.Call)
+    return (
+        tuple(ast.unparse(argument) for argument in call.args),
+        tuple((str(keyword.arg), ast.unparse(keyword.value)) for keyword in call.keywords),
+    )

@@ -1,0 +1,237 @@
+"""JAX functions as torch functions: the one `torch.autograd.Function` for all of them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch.autograd import forward_ad
+from torch.overrides import handle_torch_function, has_torch_function
+
+from interop._arrays import WIDE, adopt, lend, refuse_after_fork
+
+
+def wrap_for_torch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, written in JAX, as a function of torch tensors with gradients.
+
+    Args:
+      function: a JAX function that can be jitted, of pytrees (dicts, lists, tuples, ...) of arrays.
+
+    Returns:
+      A function with the same parameters. Tensors among its arguments become arrays, and arrays in its result tensors.
+      Floats, NumPy and JAX arrays are traced too; all else (ints, bools, strings, functions) is static, so a new value
+      of it compiles anew. Gradients reach the tensors that require them. Compiled once per shapes, dtypes and active
+      inputs; 64-bit dtypes stay 64-bit whatever JAX's mode is. The result never shares memory with an argument.
+
+    Raises (from the returned function):
+      TypeError: a tensor without plain memory or of a dtype that JAX lacks, or a static argument that is not hashable.
+      ValueError: tensors on different devices.
+      RuntimeError: the process was forked after JAX had started; and, as for native functions, in the backward pass
+        when an argument was changed in place after the call.
+
+    >>> softplus = wrap_for_torch(lambda x, beta=1.0: jnp.logaddexp(0.0, beta * x) / beta)
+    >>> x = torch.zeros(2, requires_grad=True)
+    >>> softplus(x, beta=2.0).sum().backward()
+    >>> x.grad
+    tensor([0.5000, 0.5000])
+    """
+    by_structure: dict[Any, _FlatFunction] = {}
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        tensors: list[torch.Tensor] = []
+        traced: list[Any] = []
+        kinds: list[Any] = []
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor):
+                tensors.append(leaf)
+                kinds.append(_TENSOR)
+            elif isinstance(leaf, _TRACED_TYPES):
+                traced.append(leaf)
+                kinds.append(_TRACED)
+            else:
+                kinds.append((type(leaf), leaf))  # 0 == False, yet they are not the same argument
+        if has_torch_function(tensors):
+            return handle_torch_function(wrapped, tensors, *args, **kwargs)
+        key = (structure, *kinds)
+        try:
+            flat = by_structure.get(key)
+        except TypeError as error:
+            raise TypeError(_describe_unhashable(function, args, kwargs)) from error
+        if flat is None:
+            paths = [path for path, _ in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]]
+            names = [_argument(function, path) for path, kind in zip(paths, kinds, strict=True) if kind is _TENSOR]
+            flat = by_structure[key] = _FlatFunction(_flatten(function, structure, kinds), _name(function), names)
+        return flat(tuple(traced), tensors)
+
+    return wrapped
+
+
+_TENSOR = object()
+_TRACED = object()
+_TRACED_TYPES = (float, complex, np.ndarray, np.generic, jax.Array)
+
+
+def _flatten(function: Callable[..., Any], structure: Any, kinds: Sequence[Any]) -> Callable[..., Any]:
+    def flat(traced: Sequence[Any], *arrays: jax.Array) -> Any:
+        sources = {_TENSOR: iter(arrays), _TRACED: iter(traced)}
+        leaves = [next(sources[kind]) if kind in sources else kind[1] for kind in kinds]
+        args, kwargs = jax.tree.unflatten(structure, leaves)
+        return function(*args, **kwargs)
+
+    return flat
+
+
+class _FlatFunction:
+    """A JAX function of flat arrays, ``function(traced, *arrays)``, called with tensors.
+
+    Its derivatives are flat functions too, so whatever holds for a wrapped function holds for its derivatives.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str, arguments: Sequence[str]) -> None:
+        self.function = function
+        self.name = name
+        self.arguments = arguments
+        self.compiled = jax.jit(function)
+        self.pullbacks: dict[tuple[bool, ...], _FlatFunction] = {}
+
+    def __call__(self, traced: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> Any:
+        if _is_recorded(tensors):
+            structure: list[Any] = []
+            outputs = _Call.apply(self, traced, structure, *tensors)
+            return jax.tree.unflatten(structure[0], outputs)
+        return jax.tree.map(adopt, self.compute(traced, tensors))
+
+    def compute(self, traced: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> Any:
+        """The result as JAX arrays, perhaps unfinished: until all are adopted, nobody may write to ``tensors``."""
+        refuse_after_fork()
+        wide = False
+        for tensor in tensors:
+            wide = wide or tensor.dtype in WIDE
+            if tensor.device != tensors[0].device:
+                raise ValueError(self._describe_devices(tensors))
+        try:
+            arrays = [lend(tensor) for tensor in tensors]
+        except TypeError:
+            self._name_culprit(tensors)
+            raise
+        if not wide:
+            return self.compiled(traced, *arrays)
+        with jax.enable_x64(True):
+            return self.compiled(traced, *arrays)
+
+    def pullback(self, active: tuple[bool, ...]) -> _FlatFunction:
+        """From the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
+        if active not in self.pullbacks:
+            pullback = functools.partial(_pullback, self.function, active)
+            self.pullbacks[active] = _FlatFunction(pullback, f"the gradient of {self.name}", self.arguments)
+        return self.pullbacks[active]
+
+    def _describe_devices(self, tensors: Sequence[torch.Tensor]) -> str:
+        devices = ", ".join(f"{name} on {t.device}" for name, t in zip(self.arguments, tensors, strict=False))
+        return f"{self.name}: the tensors are on different devices: {devices}; move them to one with .to(...)."
+
+    def _name_culprit(self, tensors: Iterable[torch.Tensor]) -> None:
+        for name, tensor in zip(self.arguments, tensors, strict=False):
+            try:
+                lend(tensor)
+            except TypeError as error:
+                raise TypeError(f"{self.name}: {name}: {error}") from error
+
+
+class _Call(torch.autograd.Function):
+    """One call of a flat function, on torch's tape. It keeps the inputs, which torch then guards against changes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, flat: _FlatFunction, traced: tuple[Any, ...], structure: list[Any], *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        arrays, tree = jax.tree.flatten(flat.compute(traced, tensors))
+        structure.append(tree)
+        outputs = tuple([adopt(array) for array in arrays])
+        ctx.flat, ctx.traced = flat, traced
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        ctx.inexact = [output.is_floating_point() or output.is_complex() for output in outputs]
+        ctx.mark_non_differentiable(*[o for o, inexact in zip(outputs, ctx.inexact, strict=True) if not inexact])
+        ctx.describe = [(output.shape, output.dtype, output.device) for output in outputs]
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        active = ctx.needs_input_grad[3:]
+        if all(gradient is None for gradient in gradients):
+            return (None,) * len(ctx.needs_input_grad)
+        cotangents = [
+            torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient
+            for gradient, inexact, (shape, dtype, device) in zip(gradients, ctx.inexact, ctx.describe, strict=True)
+            if inexact
+        ]
+        pulled = iter(ctx.flat.pullback(active)(ctx.traced, (*ctx.saved_tensors, *cotangents)))
+        return (None, None, None, *[next(pulled) if is_active else None for is_active in active])
+
+
+def _pullback(
+    function: Callable[..., Any], active: Sequence[bool], traced: Sequence[Any], *arrays: jax.Array
+) -> tuple[jax.Array, ...]:
+    primals, cotangents = arrays[: len(active)], iter(arrays[len(active) :])
+
+    def restricted(*moving: jax.Array) -> Any:
+        remaining = iter(moving)
+        return function(traced, *(next(remaining) if a else p for a, p in zip(active, primals, strict=True)))
+
+    outputs, pull = jax.vjp(restricted, *(p for a, p in zip(active, primals, strict=True) if a))
+    # JAX's cotangents are those of the transpose, torch's gradients those of the adjoint: conjugates, if complex.
+    given = jax.tree.map(
+        lambda output: (
+            jnp.conj(next(cotangents))
+            if jnp.issubdtype(output.dtype, jnp.inexact)
+            else np.zeros(output.shape, jax.dtypes.float0)
+        ),
+        outputs,
+    )
+    return tuple(jnp.conj(pulled) for pulled in pull(given))
+
+
+def _is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor.requires_grad:
+                return True
+    return forward_ad._current_level >= 0  # a dual tensor does not say that it is one
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _argument(function: Callable[..., Any], path: Sequence[Any]) -> str:
+    """What the caller calls the leaf at ``path`` of ``(args, kwargs)``."""
+    where, argument, *rest = path
+    if where.idx == 1:
+        name = argument.key
+    else:
+        parameters = list(inspect.signature(function).parameters.values())[: argument.idx + 1]
+        known = len(parameters) > argument.idx and parameters[-1].kind is not inspect.Parameter.VAR_POSITIONAL
+        name = parameters[-1].name if known else f"argument {argument.idx}"
+    return f"{name}{jax.tree_util.keystr(tuple(rest))}"
+
+
+def _describe_unhashable(function: Callable[..., Any], args: Any, kwargs: Any) -> str:
+    for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
+        try:
+            hash(leaf)
+        except TypeError:
+            if not isinstance(leaf, _TRACED_TYPES):
+                return (
+                    f"{_name(function)}: {_argument(function, path)} is a {type(leaf).__name__}, which is neither an array "
+                    "nor hashable; pass an array, or bind it beforehand with functools.partial."
+                )
+    raise AssertionError("a key of hashable leaves is hashable")

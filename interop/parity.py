@@ -1,0 +1,145 @@
+"""The parity matrix: what every op answers at every tie, by definition, here and natively, as data."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from interop._counterparts import Counterpart
+from interop._ops import TORCH_OPS
+from interop.frameworks import Framework, Jax, Torch
+from interop.oracle import min_norm_gradient
+from jaxclamp import OPS, Op
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+OURS = ("jaxclamp", "interop")
+NATIVE: dict[str, Framework] = {"jax": Jax(), "torch": Torch()}
+FRAMEWORKS = (*OURS, *NATIVE)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The gradient that one spelling gives, flattened over the active arguments in their order."""
+
+    framework: str
+    version: str
+    spelling: str
+    gradient: tuple[float, ...]
+    agrees: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """One op at one tie, with some of its arguments active, in one dtype."""
+
+    op: str
+    arguments: dict[str, Any]
+    active: tuple[str, ...]
+    inactive: str
+    """How the inactive ones are given: as "numbers", as "arrays", or "none" where there are none."""
+    dtype: str
+    definition: tuple[float, ...]
+    answers: tuple[Answer, ...]
+
+    @property
+    def agrees(self) -> bool:
+        return all(answer.agrees for answer in self.answers)
+
+
+def matrix(
+    ops: Iterable[Op] | None = None, dtypes: Sequence[str] = DTYPES, frameworks: Sequence[str] = FRAMEWORKS
+) -> Iterator[Row]:
+    """The rows for ``ops`` (all by default), one at a time, since asking every framework takes a while."""
+    for dtype in dtypes:
+        for op in OPS.values() if ops is None else ops:
+            for arguments, active, inactive in cases(op):
+                yield _row(op, arguments, active, inactive, dtype, frameworks)
+
+
+def cases(op: Op) -> Iterator[tuple[dict[str, Any], tuple[str, ...], str]]:
+    """(arguments, active arguments, how the inactive ones are given) for every tie and every set of active inputs."""
+    names = list(inspect.signature(op.function).parameters)
+    for tie in op.ties:
+        arguments = dict(zip(names, tie, strict=False))
+        differentiable = [name for name, value in arguments.items() if isinstance(value, float | tuple)]
+        for size in range(1, len(differentiable) + 1):
+            for active in itertools.combinations(differentiable, size):
+                if size == len(differentiable):
+                    yield arguments, active, "none"
+                elif isinstance(arguments[names[0]], float) and active == (names[0],):
+                    yield arguments, active, "numbers"
+                    yield arguments, active, "arrays"
+                else:
+                    yield arguments, active, "arrays"
+
+
+def _row(
+    op: Op, arguments: dict[str, Any], active: tuple[str, ...], inactive: str, dtype: str, frameworks: Sequence[str]
+) -> Row:
+    rounded = {
+        name: np.asarray(value, jnp.dtype(dtype)).astype(np.float64) if isinstance(value, float | tuple) else value
+        for name, value in arguments.items()
+    }
+    definition = _definition(op, rounded, active)
+    tolerance = 1e-3 + 4 * float(jnp.finfo(dtype).eps) * np.abs(definition)
+    given = {
+        name: value.item() if inactive == "numbers" and name not in active and isinstance(value, np.ndarray) else value
+        for name, value in rounded.items()
+    }
+    answers = []
+    for framework, spelling, function, differentiate in _spellings(op, rounded, active, frameworks):
+        try:
+            gradient = differentiate.gradient(function, given, active, dtype)
+        except TypeError:  # this spelling does not take the arguments in this form
+            continue
+        flat = np.concatenate([gradient[name].ravel() for name in active])
+        agrees = bool((np.abs(flat - definition) <= tolerance).all())
+        answers.append(Answer(framework, differentiate.version, spelling, tuple(flat.tolist()), agrees))
+    return Row(op.name, arguments, active, inactive, dtype, tuple(definition.tolist()), tuple(answers))
+
+
+def _spellings(
+    op: Op, arguments: Mapping[str, Any], active: tuple[str, ...], frameworks: Sequence[str]
+) -> Iterator[tuple[str, str, Callable[[Mapping[str, Any]], Any], Framework]]:
+    if "jaxclamp" in frameworks:
+        yield "jaxclamp", f"jaxclamp.{op.name}", lambda given: op.function(**given), NATIVE["jax"]
+    if "interop" in frameworks:
+        yield "interop", f"interop.{op.name}", lambda given: TORCH_OPS[op.name](*given.values()), NATIVE["torch"]
+    parameters = inspect.signature(op.function).parameters
+    for counterpart in map(Counterpart, op.counterparts):
+        unknown = arguments.keys() - counterpart.names
+        same = all(name not in active and arguments[name] == parameters[name].default for name in unknown)
+        if counterpart.framework in frameworks and same:
+            yield counterpart.framework, counterpart.name, counterpart, NATIVE[counterpart.framework]
+
+
+def _definition(op: Op, arguments: Mapping[str, Any], active: tuple[str, ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The oracle's answer; in float64, since the definition knows no rounding."""
+    point = np.concatenate([arguments[name].ravel() for name in active])
+    ends = np.cumsum([arguments[name].size for name in active])[:-1]
+    constants = {n: v for n, v in arguments.items() if n not in active and isinstance(v, np.ndarray)}
+    static = tuple((n, v) for n, v in arguments.items() if not isinstance(v, np.ndarray))
+
+    def values(points: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        columns = zip(active, np.split(points, ends, axis=1), strict=True)
+        batch = {name: column.reshape(-1, *arguments[name].shape) for name, column in columns}
+        with jax.enable_x64(True):
+            return np.asarray(_values(op, static)(batch, constants), np.float64)
+
+    return min_norm_gradient(values, point)
+
+
+@functools.cache
+def _values(op: Op, static: tuple[tuple[str, Any], ...]) -> Callable[..., jax.Array]:
+    def value(active: Mapping[str, jax.Array], constants: Mapping[str, jax.Array]) -> jax.Array:
+        return op.function(**active, **constants, **dict(static)).sum()
+
+    return jax.jit(jax.vmap(value, in_axes=(0, None)))

@@ -1,0 +1,258 @@
+"""The two min-norm rules, selection and kink, and the one place where JAX learns a derivative; no op lives here.
+
+A rule is a static object with three methods. ``value`` computes the op. ``code`` looks at the primals and writes down, in
+one int8 per element, whose slope counts. ``linear`` maps tangents to the output tangent given that code. Forward mode is
+the composition; reverse mode is JAX's transpose of ``linear``, so the two cannot disagree, and since ``linear`` runs
+under `jax.checkpoint` the code is all that a reverse pass has to keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NoReturn, Protocol, TypeAlias, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jax.typing import ArrayLike
+
+Ties: TypeAlias = Literal["min_norm", "inclusive", "exclusive", "balanced"]
+TIES: tuple[Ties, ...] = get_args(Ties)
+_NUMERIC = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+
+
+class Rule(Protocol):
+    """What `differentiable` needs to know of an op."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def operands(self) -> tuple[str, ...]: ...
+    def value(self, *primals: jax.Array) -> jax.Array: ...
+    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array: ...
+    def linear(
+        self, code: jax.Array, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None], like: jax.Array
+    ) -> jax.Array: ...
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _differentiable(rule: Rule, *primals: jax.Array) -> jax.Array:
+    for name, primal in zip(rule.operands, primals, strict=True):
+        _check(rule.name, name, primal)
+    try:
+        jnp.broadcast_shapes(*map(jnp.shape, primals))
+    except ValueError as error:
+        shapes = ", ".join(f"{n} {jnp.shape(p)}" for n, p in zip(rule.operands, primals, strict=True))
+        raise ValueError(f"{rule.name}: the shapes do not broadcast: {shapes}; reshape one so that they do.") from error
+    return rule.value(*primals)
+
+
+@partial(_differentiable.defjvp, symbolic_zeros=True)
+def _jvp(
+    rule: Rule, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | SymbolicZero]
+) -> tuple[jax.Array, jax.Array | SymbolicZero]:
+    value = _differentiable(rule, *primals)
+    active = [not isinstance(t, SymbolicZero) for t in tangents]
+    if not any(active):  # integers and bools: JAX asks for a rule, yet nothing can be differentiated
+        return value, SymbolicZero.from_primal_value(value)
+    moving = [None if isinstance(t, SymbolicZero) else t for t in tangents]
+    # Without the checkpoint, partial evaluation saves every zero branch of a select as a float array.
+    linear = jax.checkpoint(lambda code, primals, moving: rule.linear(code, primals, moving, value), prevent_cse=False)
+    return value, linear(rule.code(primals, active), primals, moving)
+
+
+_dispatch = jax.jit(_differentiable, static_argnums=0, inline=True)
+
+
+def differentiable(rule: Rule, *primals: ArrayLike) -> jax.Array:
+    """The value of ``rule`` at ``primals``, in one dispatch, with the derivative that the rule declares."""
+    for name, primal in zip(rule.operands, primals, strict=True):
+        if type(primal) is int:  # a traced Python int would wrap around silently
+            _check_fits(rule, name, primal, primals)
+    try:
+        return _dispatch(rule, *primals)
+    except TypeError:
+        for name, primal in zip(rule.operands, primals, strict=True):
+            _check(rule.name, name, primal)
+        raise
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """An op whose value is one of its operands: a fold of maxima and minima over them.
+
+    C is the set of operands tied for the value. Under ``min_norm`` an inactive member of C takes all gradient with it;
+    else each member gets 1/|C|. The other conventions ignore who is active: ``balanced`` gives each member 1/|C|,
+    ``inclusive`` gives all to the first member, ``exclusive`` shares it among the others.
+    """
+
+    name: str
+    operands: tuple[str, ...]
+    steps: tuple[Callable[[jax.Array, jax.Array], jax.Array], ...]
+    ties: Ties
+
+    def value(self, *primals: jax.Array) -> jax.Array:
+        value = primals[0]
+        for step, operand in zip(self.steps, primals[1:], strict=True):
+            value = step(value, operand)
+        return value
+
+    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+        """Bit i is set where operand i gets a share of the gradient."""
+        value = primals[0]
+        tied = [jnp.ones(jnp.shape(value), bool)]
+        for step, operand in zip(self.steps, primals[1:], strict=True):
+            before, value = value, step(value, operand)
+            tied = [t & _same(before, value) for t in tied] + [_same(operand, value)]
+        bits = [jnp.where(t, jnp.int8(1 << i), jnp.int8(0)) for i, t in enumerate(tied)]
+        code = sum(bits[1:], bits[0])
+        first = code & -code
+        match self.ties:
+            case "min_norm":
+                inactive = sum(1 << i for i, a in enumerate(active) if not a)
+                return jnp.where(code & jnp.int8(inactive) == 0, code, jnp.int8(0))
+            case "balanced":
+                return code
+            case "inclusive":
+                return first
+            case "exclusive":
+                return jnp.where(code == first, code, code ^ first)
+
+    def linear(
+        self, code: jax.Array, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None], like: jax.Array
+    ) -> jax.Array:
+        shared = self.ties == "balanced" or sum(t is not None for t in tangents) > 1
+        shares = sum((code >> i) & 1 for i in range(len(tangents))) if shared else None
+        terms = []
+        for i, tangent in enumerate(tangents):
+            if tangent is not None:
+                term = jnp.broadcast_to(tangent.astype(like.dtype), like.shape)
+                if shares is not None:
+                    term = term / jnp.maximum(shares, 1).astype(like.dtype)
+                terms.append(jnp.where((code >> i) & 1 == 1, term, jnp.zeros((), like.dtype)))
+        return sum(terms[1:], terms[0])
+
+
+def selection(
+    name: str, first: str, **steps: Callable[[jax.Array, jax.Array], jax.Array]
+) -> Mapping[str, Callable[..., jax.Array]]:
+    """The selection op ``name`` under each convention: start with operand ``first``, fold each further one in."""
+    return _Conventions(
+        (ties, partial(differentiable, Selection(name, (first, *steps), tuple(steps.values()), ties))) for ties in TIES
+    )
+
+
+class _Conventions(dict[str, Callable[..., jax.Array]]):
+    def __missing__(self, ties: object) -> NoReturn:
+        raise ValueError(f"ties={ties!r} is not a convention; choose one of {', '.join(map(repr, TIES))}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Kinked:
+    """An op of one variable, made of smooth pieces that meet at kinks.
+
+    ``pieces[k]`` holds between kink k-1 and kink k; every piece is finite at 0. Of the one-sided slopes at a kink, the
+    point of the interval between them that lies nearest to 0 is the gradient: the slope of the flatter piece, or 0 where
+    the signs differ. NaN passes through with slope 1. Where the function jumps, the flatter piece has to be the one that
+    the value takes.
+    """
+
+    name: str
+    operands: tuple[str, ...]
+    function: Callable[..., jax.Array]
+    pieces: tuple[Callable[..., jax.Array], ...]
+    kinks: Callable[..., tuple[ArrayLike, ...]]
+
+    def __call__(self, *primals: ArrayLike) -> jax.Array:
+        return differentiable(self, *primals)
+
+    def value(self, *primals: jax.Array) -> jax.Array:
+        return self.function(*primals)
+
+    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+        """The piece whose slope counts; one past the last piece where the value is NaN, two past it for slope 0."""
+        x, *parameters = primals
+        kinks = [jnp.asarray(kink, jnp.result_type(x)) for kink in self.kinks(*parameters)]
+        code = jnp.asarray(sum((x > kink).astype(jnp.int8) for kink in kinks))
+        for kink in kinks:  # kinks may coincide: then the pieces to either side of all of them meet
+            left = sum((other < kink).astype(jnp.int8) for other in kinks)
+            right = sum((other <= kink).astype(jnp.int8) for other in kinks)
+            slopes = [_slope(piece, kink, *parameters) for piece in self.pieces]
+            before, after = _choose(left, slopes), _choose(right, slopes)
+            flatter = jnp.where(jnp.abs(before) <= jnp.abs(after), left, right)
+            opposite = jnp.sign(before) * jnp.sign(after) < 0
+            code = jnp.where(x == kink, jnp.where(opposite, jnp.int8(len(self.pieces) + 1), flatter), code)
+        return jnp.where(jnp.isnan(x), jnp.int8(len(self.pieces)), code)
+
+    def linear(
+        self, code: jax.Array, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None], like: jax.Array
+    ) -> jax.Array:
+        total = jnp.zeros((), like.dtype)
+        for k, piece in enumerate((*self.pieces, _identity)):
+            # Elsewhere x becomes 0: a slope that overflows outside its piece would turn a zero cotangent into NaN.
+            x = jnp.where(code == k, primals[0], jnp.zeros((), jnp.result_type(primals[0])))
+            term = _directional(piece, (x, *primals[1:]), tangents)
+            total = total + jnp.where(code == k, term.astype(like.dtype), jnp.zeros((), like.dtype))
+        return total
+
+
+def _same(operand: jax.Array, value: jax.Array) -> jax.Array:
+    return (operand == value) | ((operand != operand) & (value != value))
+
+
+def _identity(x: jax.Array, *_: jax.Array) -> jax.Array:
+    return x
+
+
+def _choose(index: jax.Array, options: Sequence[jax.Array]) -> jax.Array:
+    chosen = options[0]
+    for k, option in enumerate(options[1:], 1):
+        chosen = jnp.where(index == k, option, chosen)
+    return chosen
+
+
+def _slope(piece: Callable[..., jax.Array], x: jax.Array, *parameters: jax.Array) -> jax.Array:
+    return _directional(piece, (x, *parameters), (jnp.ones_like(x), *[None] * len(parameters)))
+
+
+def _directional(
+    piece: Callable[..., jax.Array], primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None]
+) -> jax.Array:
+    """The derivative of ``piece`` along the tangents that are not None."""
+
+    def restricted(*moving: jax.Array) -> jax.Array:
+        remaining = iter(moving)
+        return piece(*(p if t is None else next(remaining) for p, t in zip(primals, tangents, strict=True)))
+
+    moving = [(p, t) for p, t in zip(primals, tangents, strict=True) if t is not None]
+    return jax.jvp(restricted, tuple(p for p, _ in moving), tuple(t for _, t in moving))[1]
+
+
+def _check(op: str, name: str, primal: object) -> None:
+    """Raise unless ``primal`` is a real number or an array of them."""
+    if not isinstance(primal, _NUMERIC) or np.dtype(getattr(primal, "dtype", int)).kind in "OSUMm":
+        raise TypeError(
+            f"{op}: {name} must be an array or a number, got {type(primal).__name__} {primal!r}; "
+            "convert it first, for example with jnp.asarray."
+        )
+    dtype = jnp.result_type(primal)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        raise TypeError(
+            f"{op}: {name} has the complex dtype {dtype}, and the ordering of complex numbers is undefined; "
+            "apply the op to the real and the imaginary part, or to jnp.abs(...)."
+        )
+
+
+def _check_fits(rule: Rule, name: str, number: int, primals: Sequence[ArrayLike]) -> None:
+    try:
+        dtype = jnp.result_type(*primals)
+    except TypeError:
+        return  # the bad operand is named when the call fails
+    if jnp.issubdtype(dtype, jnp.integer) and not jnp.iinfo(dtype).min <= number <= jnp.iinfo(dtype).max:
+        raise OverflowError(
+            f"{rule.name}: {name}={number} does not fit into {dtype}, the dtype of the result; "
+            "convert the operands to a wider dtype."
+        )
