@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -39,8 +39,9 @@ def torch_to_jax(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
 
     Args:
       tensor: a dense tensor of any shape and strides; its dtype stays as it is, bfloat16 and float8 included.
-      copy: with False the array shares the tensor's memory. JAX takes arrays to be immutable: do not write to the tensor
-        while the array or work on it lives. Refused where XLA would have to copy (strided or not aligned to 64 bytes).
+      copy: with False the array shares the tensor's memory. JAX takes arrays to be immutable: do not write to the
+        tensor while the array or work on it lives. Refused where XLA would have to copy (strided or not aligned to 64
+        bytes).
 
     Raises:
       TypeError: the tensor has no plain memory (sparse, quantized, fake, inside a transform, ...) or a dtype that JAX
@@ -50,7 +51,7 @@ def torch_to_jax(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
     >>> torch_to_jax(torch.tensor([1.0, 2.0]))
     Array([1., 2.], dtype=float32)
     """
-    if tensor.dtype in WIDE and not jax.config.jax_enable_x64:
+    if tensor.dtype in WIDE and jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
         raise TypeError(
             f"torch_to_jax: JAX would truncate {tensor.dtype} to 32 bits; enable its 64-bit mode, for example "
             "with jax.enable_x64(True), or convert the tensor first."
@@ -61,8 +62,8 @@ def torch_to_jax(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
     array = jnp.asarray(lent)
     if array.size and array.unsafe_buffer_pointer() != tensor.data_ptr():
         raise ValueError(
-            f"torch_to_jax: a tensor with strides {tensor.stride()} at address {tensor.data_ptr()} cannot be shared, since "
-            "XLA needs row-major memory aligned to 64 bytes; pass copy=True."
+            f"torch_to_jax: a tensor with strides {tensor.stride()} at address {tensor.data_ptr():#x} cannot be "
+            "shared, since XLA needs row-major memory aligned to 64 bytes; pass copy=True."
         )
     return array
 
@@ -94,25 +95,28 @@ def lend(tensor: torch.Tensor) -> HostArray | jax.Array:
     deadlocks, and aborts the process at exit. The caller has to await the result before anyone may write to the tensor.
     """
     if tensor.is_cuda:
-        return jax.dlpack.from_dlpack(tensor.detach().contiguous())
+        shared: jax.Array = jax.dlpack.from_dlpack(tensor.detach().contiguous())
+        return shared
     via = _BY_BITS.get(tensor.dtype)
     try:
         if via is None:
-            return cast(HostArray, tensor.detach().numpy())
-        return cast(HostArray, tensor.detach().view(via[0]).numpy().view(via[2]))
+            host: HostArray = tensor.detach().numpy()
+            return host
+        bits: HostArray = tensor.detach().view(via[0]).numpy()
+        return bits.view(via[2])
     except (TypeError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and (tensor.is_conj() or tensor.is_neg()):
             return lend(tensor.resolve_conj().resolve_neg())
         raise TypeError(
-            f"JAX cannot read the memory of a {type(tensor).__name__} of dtype {tensor.dtype} and layout {tensor.layout} "
-            f"on {tensor.device} ({error}); pass a dense tensor with data and of a dtype that JAX has."
+            f"JAX cannot read the memory of a {type(tensor).__name__} of dtype {tensor.dtype} and layout "
+            f"{tensor.layout} on {tensor.device} ({error}); pass a dense tensor with data and of a dtype that JAX has."
         ) from error
 
 
 def adopt(array: jax.Array) -> torch.Tensor:
     """The finished ``array`` as a tensor over its memory, once it is computed; the array must have no other owner."""
-    if array.device.platform != "cpu":
-        return torch.from_dlpack(array)
+    if next(iter(array.devices())).platform != "cpu":
+        return torch.utils.dlpack.from_dlpack(array)
     host = np.asarray(array)  # waits, with the GIL released
     bits = _FROM_BITS.get(host.dtype)
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Counterpart:
-    """A call such as ``"jax.lax:clamp(min, x, max)"``, with the parameter names of the op that it is a counterpart of."""
+    """A call such as ``"jax.lax:clamp(min, x, max)"``, with the parameter names of the op whose counterpart it is."""
 
     text: str
 

@@ -231,7 +231,7 @@ def _describe_unhashable(function: Callable[..., Any], args: Any, kwargs: Any) -
         except TypeError:
             if not isinstance(leaf, _TRACED_TYPES):
                 return (
-                    f"{_name(function)}: {_argument(function, path)} is a {type(leaf).__name__}, which is neither an array "
-                    "nor hashable; pass an array, or bind it beforehand with functools.partial."
+                    f"{_name(function)}: {_argument(function, path)} is a {type(leaf).__name__}, which is neither an "
+                    "array nor hashable; pass an array, or bind it beforehand with functools.partial."
                 )
     raise AssertionError("a key of hashable leaves is hashable")

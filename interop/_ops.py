@@ -39,7 +39,7 @@ def _derive(op: Op) -> Callable[..., Any]:
     torch_parameters = [p.replace(name=_TORCH_NAMES.get(p.name, p.name)) for p in parameters.values()]
     function.__signature__ = inspect.Signature(torch_parameters)  # type: ignore[attr-defined]
     function.__doc__ = (
-        f"`jaxclamp.{op.name}` for torch tensors: the signature and the type promotion of torch, the gradient of jaxclamp."
+        f"`jaxclamp.{op.name}` for torch tensors: the signature and type promotion of torch, the gradient of jaxclamp."
         f"\n\n{inspect.cleandoc(op.function.__doc__ or '').partition('Args:')[0].rstrip()}\n"
     )
     function.__module__ = "interop"

@@ -1,9 +1,9 @@
 """One network, four spellings: a perceptron with fixed-point weights, trained on scikit-learn's digits.
 
-The weights used in the forward pass lie on a grid of 1/16 (as in quantisation-aware training, rounding has gradient 1) and
-the pixels are integers from 0 to 16. So the sums before the first activation are exact, the same in both frameworks
-whatever the order of summation, and often exactly 0: ties occur by construction, at every step. Arithmetic is float64, so
-that rounding differs in the fifteenth digit and anything larger is the convention.
+The weights used in the forward pass lie on a grid of 1/16 (as in quantisation-aware training, rounding has gradient 1)
+and the pixels are integers from 0 to 16. So the sums before the first activation are exact, the same in both frameworks
+whatever the order of summation, and often exactly 0: ties occur by construction, at every step. Arithmetic is float64,
+so that rounding differs in the fifteenth digit and anything larger is the convention.
 """
 
 from __future__ import annotations

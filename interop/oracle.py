@@ -1,7 +1,8 @@
 """The definition, computed from the values of a function alone; it shares nothing with the rules that it judges.
 
-Near a point a piecewise smooth function has finitely many gradients. The oracle looks for them with finite differences at
-random nearby points, takes their convex hull (the Clarke subdifferential) and returns its point of least Euclidean norm.
+Near a point a piecewise smooth function has finitely many gradients. The oracle looks for them with finite differences
+at random nearby points, takes their convex hull (the Clarke subdifferential) and returns its point of least Euclidean
+norm.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _nearby_gradients(function: Callable[[Array], Array], point: Array) -> Array
     forward, backward = (ahead - middle) / width, (middle - behind) / width
     smooth = np.abs(forward - backward).max(axis=1) < 1e-4 * (1 + np.abs(forward).max(axis=1))
     near = np.abs(middle[:, 0] - here) <= 100 * _RADIUS * scale * (1 + abs(here))
-    gradients = (0.5 * (forward + backward))[smooth & near]
+    gradients: Array = (0.5 * (forward + backward))[smooth & near]
     if not len(gradients):
         raise ValueError(f"no differentiable point was found near {point.tolist()}; is the function finite there?")
     return gradients

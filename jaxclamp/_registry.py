@@ -19,8 +19,8 @@ class Op:
     """What is true of an op and cannot be read off its function.
 
     ``ties`` are points at which the gradient is a matter of convention, as positional arguments; those that are floats
-    may be differentiated. ``counterparts`` are the spellings of the same function elsewhere, each written as a call with
-    this op's parameter names, such as ``"jax.lax:clamp(min, x, max)"``.
+    may be differentiated. ``counterparts`` are the spellings of the same function elsewhere, each written as a call
+    with this op's parameter names, such as ``"jax.lax:clamp(min, x, max)"``.
     """
 
     function: Callable[..., jax.Array]

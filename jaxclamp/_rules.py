@@ -1,14 +1,14 @@
 """The two min-norm rules, selection and kink, and the one place where JAX learns a derivative; no op lives here.
 
-A rule is a static object with three methods. ``value`` computes the op. ``code`` looks at the primals and writes down, in
-one int8 per element, whose slope counts. ``linear`` maps tangents to the output tangent given that code. Forward mode is
-the composition; reverse mode is JAX's transpose of ``linear``, so the two cannot disagree, and since ``linear`` runs
-under `jax.checkpoint` the code is all that a reverse pass has to keep.
+A rule is a static object with three methods. ``value`` computes the op. ``code`` looks at the primals and writes down,
+in one int8 per element, whose slope counts. ``linear`` maps tangents to the output tangent given that code. Forward
+mode is the composition; reverse mode is JAX's transpose of ``linear``, so the two cannot disagree, and since ``linear``
+runs under `jax.checkpoint` the code is all that a reverse pass has to keep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NoReturn, Protocol, TypeAlias, get_args
@@ -34,7 +34,11 @@ class Rule(Protocol):
     def value(self, *primals: jax.Array) -> jax.Array: ...
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array: ...
     def linear(
-        self, code: jax.Array, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None], like: jax.Array
+        self,
+        code: jax.Array,
+        primals: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+        like: jax.ShapeDtypeStruct,
     ) -> jax.Array: ...
 
 
@@ -50,7 +54,7 @@ def _differentiable(rule: Rule, *primals: jax.Array) -> jax.Array:
     return rule.value(*primals)
 
 
-@partial(_differentiable.defjvp, symbolic_zeros=True)
+@partial(_differentiable.defjvp, symbolic_zeros=True)  # type: ignore[arg-type]  # its stub lacks SymbolicZero
 def _jvp(
     rule: Rule, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | SymbolicZero]
 ) -> tuple[jax.Array, jax.Array | SymbolicZero]:
@@ -58,13 +62,14 @@ def _jvp(
     active = [not isinstance(t, SymbolicZero) for t in tangents]
     if not any(active):  # integers and bools: JAX asks for a rule, yet nothing can be differentiated
         return value, SymbolicZero.from_primal_value(value)
+    like = jax.ShapeDtypeStruct(value.shape, value.dtype)
     moving = [None if isinstance(t, SymbolicZero) else t for t in tangents]
     # Without the checkpoint, partial evaluation saves every zero branch of a select as a float array.
-    linear = jax.checkpoint(lambda code, primals, moving: rule.linear(code, primals, moving, value), prevent_cse=False)
+    linear = jax.checkpoint(lambda code, primals, moving: rule.linear(code, primals, moving, like), prevent_cse=False)
     return value, linear(rule.code(primals, active), primals, moving)
 
 
-_dispatch = jax.jit(_differentiable, static_argnums=0, inline=True)
+_dispatch: Callable[..., jax.Array] = jax.jit(_differentiable, static_argnums=0, inline=True)
 
 
 def differentiable(rule: Rule, *primals: ArrayLike) -> jax.Array:
@@ -122,7 +127,11 @@ class Selection:
                 return jnp.where(code == first, code, code ^ first)
 
     def linear(
-        self, code: jax.Array, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None], like: jax.Array
+        self,
+        code: jax.Array,
+        primals: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+        like: jax.ShapeDtypeStruct,
     ) -> jax.Array:
         shared = self.ties == "balanced" or sum(t is not None for t in tangents) > 1
         shares = sum((code >> i) & 1 for i in range(len(tangents))) if shared else None
@@ -155,9 +164,9 @@ class Kinked:
     """An op of one variable, made of smooth pieces that meet at kinks.
 
     ``pieces[k]`` holds between kink k-1 and kink k; every piece is finite at 0. Of the one-sided slopes at a kink, the
-    point of the interval between them that lies nearest to 0 is the gradient: the slope of the flatter piece, or 0 where
-    the signs differ. NaN passes through with slope 1. Where the function jumps, the flatter piece has to be the one that
-    the value takes.
+    point of the interval between them that lies nearest to 0 is the gradient: the slope of the flatter piece, or 0
+    where the signs differ. NaN passes through with slope 1. Where the function jumps, the flatter piece has to be the
+    one that the value takes.
     """
 
     name: str
@@ -176,10 +185,10 @@ class Kinked:
         """The piece whose slope counts; one past the last piece where the value is NaN, two past it for slope 0."""
         x, *parameters = primals
         kinks = [jnp.asarray(kink, jnp.result_type(x)) for kink in self.kinks(*parameters)]
-        code = jnp.asarray(sum((x > kink).astype(jnp.int8) for kink in kinks))
+        code = _count(x > kink for kink in kinks)
         for kink in kinks:  # kinks may coincide: then the pieces to either side of all of them meet
-            left = sum((other < kink).astype(jnp.int8) for other in kinks)
-            right = sum((other <= kink).astype(jnp.int8) for other in kinks)
+            left = _count(other < kink for other in kinks)
+            right = _count(other <= kink for other in kinks)
             slopes = [_slope(piece, kink, *parameters) for piece in self.pieces]
             before, after = _choose(left, slopes), _choose(right, slopes)
             flatter = jnp.where(jnp.abs(before) <= jnp.abs(after), left, right)
@@ -188,7 +197,11 @@ class Kinked:
         return jnp.where(jnp.isnan(x), jnp.int8(len(self.pieces)), code)
 
     def linear(
-        self, code: jax.Array, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None], like: jax.Array
+        self,
+        code: jax.Array,
+        primals: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+        like: jax.ShapeDtypeStruct,
     ) -> jax.Array:
         total = jnp.zeros((), like.dtype)
         for k, piece in enumerate((*self.pieces, _identity)):
@@ -205,6 +218,11 @@ def _same(operand: jax.Array, value: jax.Array) -> jax.Array:
 
 def _identity(x: jax.Array, *_: jax.Array) -> jax.Array:
     return x
+
+
+def _count(conditions: Iterable[jax.Array]) -> jax.Array:
+    first, *rest = (condition.astype(jnp.int8) for condition in conditions)
+    return sum(rest, first)
 
 
 def _choose(index: jax.Array, options: Sequence[jax.Array]) -> jax.Array:
@@ -228,7 +246,8 @@ def _directional(
         return piece(*(p if t is None else next(remaining) for p, t in zip(primals, tangents, strict=True)))
 
     moving = [(p, t) for p, t in zip(primals, tangents, strict=True) if t is not None]
-    return jax.jvp(restricted, tuple(p for p, _ in moving), tuple(t for _, t in moving))[1]
+    derivative: jax.Array = jax.jvp(restricted, tuple(p for p, _ in moving), tuple(t for _, t in moving))[1]
+    return derivative
 
 
 def _check(op: str, name: str, primal: object) -> None:
