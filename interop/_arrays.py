@@ -103,7 +103,8 @@ def lend(tensor: torch.Tensor) -> HostArray | jax.Array:
             host: HostArray = tensor.detach().numpy()
             return host
         bits: HostArray = tensor.detach().view(via[0]).numpy()
-        return bits.view(via[2])
+        extended: HostArray = bits.view(via[2])
+        return extended
     except (TypeError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and (tensor.is_conj() or tensor.is_neg()):
             return lend(tensor.resolve_conj().resolve_neg())

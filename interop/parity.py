@@ -81,15 +81,20 @@ def cases(op: Op) -> Iterator[tuple[dict[str, Any], tuple[str, ...], str]]:
                     yield arguments, active, "arrays"
 
 
-def _row(
-    op: Op, arguments: dict[str, Any], active: tuple[str, ...], inactive: str, dtype: str, frameworks: Sequence[str]
-) -> Row:
-    rounded = {
+def round_to(dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """``arguments`` with the numbers that ``dtype`` can hold, as float64 arrays, in place of floats and tuples."""
+    return {
         name: np.asarray(value, jnp.dtype(dtype)).astype(np.float64) if isinstance(value, float | tuple) else value
         for name, value in arguments.items()
     }
-    definition = _definition(op, rounded, active)
-    tolerance = 1e-3 + 4 * float(jnp.finfo(dtype).eps) * np.abs(definition)
+
+
+def _row(
+    op: Op, arguments: dict[str, Any], active: tuple[str, ...], inactive: str, dtype: str, frameworks: Sequence[str]
+) -> Row:
+    rounded = round_to(dtype, arguments)
+    expected = definition(op, rounded, active)
+    tolerance = 1e-3 + 4 * float(jnp.finfo(dtype).eps) * np.abs(expected)
     given = {
         name: value.item() if inactive == "numbers" and name not in active and isinstance(value, np.ndarray) else value
         for name, value in rounded.items()
@@ -101,9 +106,9 @@ def _row(
         except TypeError:  # this spelling does not take the arguments in this form
             continue
         flat = np.concatenate([gradient[name].ravel() for name in active])
-        agrees = bool((np.abs(flat - definition) <= tolerance).all())
+        agrees = bool((np.abs(flat - expected) <= tolerance).all())
         answers.append(Answer(framework, differentiate.version, spelling, tuple(flat.tolist()), agrees))
-    return Row(op.name, arguments, active, inactive, dtype, tuple(definition.tolist()), tuple(answers))
+    return Row(op.name, arguments, active, inactive, dtype, tuple(expected.tolist()), tuple(answers))
 
 
 def _spellings(
@@ -121,8 +126,11 @@ def _spellings(
             yield counterpart.framework, counterpart.name, counterpart, NATIVE[counterpart.framework]
 
 
-def _definition(op: Op, arguments: Mapping[str, Any], active: tuple[str, ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The oracle's answer; in float64, since the definition knows no rounding."""
+def definition(op: Op, arguments: Mapping[str, Any], active: tuple[str, ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The gradient that the oracle finds, flattened over the active arguments; in float64, since it knows no rounding.
+
+    The arguments are float64 arrays, or static (None, ints, ...).
+    """
     point = np.concatenate([arguments[name].ravel() for name in active])
     ends = np.cumsum([arguments[name].size for name in active])[:-1]
     constants = {n: v for n, v in arguments.items() if n not in active and isinstance(v, np.ndarray)}

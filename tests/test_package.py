@@ -1,0 +1,61 @@
+"""What is public, what stays out of an import, and that the README tells the truth."""
+
+import contextlib
+import importlib.metadata
+import importlib.resources
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import interop
+import jaxclamp
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+@pytest.mark.parametrize("package", [jaxclamp, interop], ids=lambda package: package.__name__)
+def test_all_lists_what_is_public(package: object) -> None:
+    modules = type(sys)
+    public = {n for n, v in vars(package).items() if not n.startswith("_") and not isinstance(v, modules)}
+    assert sorted(package.__all__) == sorted(public - {"TYPE_CHECKING"})  # type: ignore[attr-defined]
+
+
+def test_every_op_is_public_in_both_packages() -> None:
+    assert set(jaxclamp.OPS) <= set(jaxclamp.__all__)
+    assert set(jaxclamp.OPS) <= set(interop.__all__)
+    assert {"clip", "hard_tanh"} <= set(interop.__all__)
+    assert interop.clip is interop.clamp
+
+
+def imports(statement: str, module: str) -> bool:
+    """Whether running ``statement`` in a fresh process imports ``module``."""
+    code = f"import sys\n{statement}\nprint({module!r} in sys.modules)"
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "True\n"
+
+
+def test_jaxclamp_does_not_import_torch() -> None:
+    assert not imports("import jaxclamp", "torch")
+    assert imports("import interop", "torch")  # the check can see it
+
+
+def test_both_packages_are_typed() -> None:
+    assert importlib.resources.files("jaxclamp").joinpath("py.typed").is_file()
+    assert importlib.resources.files("interop").joinpath("py.typed").is_file()
+    assert importlib.metadata.version("jaxclamp")
+
+
+def test_readme_code_prints_what_it_says() -> None:
+    blocks = re.findall(r"```(\w*)\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    code = [text for language, text in blocks if language == "python"]
+    (shown,) = [text for language, text in blocks if language == ""]
+    printed = io.StringIO()
+    namespace: dict[str, object] = {}
+    with contextlib.redirect_stdout(printed):
+        for block in code:
+            exec(block, namespace)
+    assert len(code) >= 3
+    assert printed.getvalue() == shown

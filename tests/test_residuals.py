@@ -1,0 +1,80 @@
+"""What a reverse pass keeps: one byte per element, whatever is active and wherever `jax.vjp` is called."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxclamp import OPS, Op
+
+N = 1024
+CURVED: set[str] = set()
+"""Kinked ops whose slope depends on x, so that x has to be kept as well."""
+
+
+def operand_values(op: Op) -> list[float]:
+    """The elementwise operands of ``op`` at its first tie; at least x."""
+    return [value for value in op.ties[0] if isinstance(value, float)]
+
+
+CASES = [
+    pytest.param(op, active, id=f"{op.name}-{''.join(map(str, active))}")
+    for op in OPS.values()
+    if op.name not in CURVED
+    for size in range(1, len(operand_values(op)) + 1)
+    for active in itertools.combinations(range(len(operand_values(op))), size)
+    if op.family == "selection" or active == (0,)
+]
+
+
+def kept(function: Callable[..., Any], *arrays: jax.Array) -> tuple[int, set[str]]:
+    """Bytes that the pullback of ``function`` holds, and their dtypes."""
+    leaves = jax.tree.leaves(jax.vjp(function, *arrays)[1])
+    return sum(leaf.nbytes for leaf in leaves), {str(leaf.dtype) for leaf in leaves if leaf.size > 1}
+
+
+def restricted(op: Op, active: tuple[int, ...]) -> Callable[..., Any]:
+    def of_active(*moving: jax.Array) -> Any:
+        operands: list[Any] = operand_values(op)
+        if op.family == "selection":
+            operands = [jnp.full(moving[0].shape, value) for value in operands]
+        for index, value in zip(active, moving, strict=True):
+            operands[index] = value
+        return op.function(*operands)
+
+    return of_active
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.vmap, lambda f: jax.jit(jax.vmap(f))])
+@pytest.mark.parametrize(("op", "active"), CASES)
+def test_one_byte_per_element(op: Op, active: tuple[int, ...], wrap: Callable[..., Any]) -> None:
+    arrays = [jnp.linspace(-2, 2, N)] * len(active)
+    size, dtypes = kept(wrap(restricted(op, active)), *arrays)
+    assert dtypes == {"int8"}
+    assert size <= N + 4  # a parameter is a number
+
+
+@pytest.mark.parametrize(("op", "active"), CASES)
+def test_one_byte_per_element_and_layer_of_a_scan(op: Op, active: tuple[int, ...]) -> None:
+    layers = 5
+    function = restricted(op, active)
+
+    def network(*arrays: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return function(x, *arrays[1:]), None
+
+        return jax.lax.scan(layer, arrays[0], None, length=layers)[0]
+
+    size, dtypes = kept(network, *[jnp.linspace(-2, 2, N)] * len(active))
+    assert "int8" in dtypes
+    assert size <= layers * (N + 4)
+
+
+def test_native_spellings_keep_floats() -> None:
+    """The comparison that the figures above are for; it also shows that `kept` can see a float."""
+    x = jnp.linspace(-2, 2, N)
+    assert kept(lambda x: jnp.clip(x, -1.0, 1.0), x)[0] == 8 * N
+    assert kept(jax.nn.relu, x) == (5 * N, {"bool", "float32"})
