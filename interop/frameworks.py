@@ -44,7 +44,7 @@ class Jax:
                 for name, value in arguments.items()
             }
             chosen = {name: arrays[name] for name in active}
-            gradient = jax.grad(lambda chosen: function({**arrays, **chosen}).sum())(chosen)
+            gradient = jax.grad(lambda chosen: total(function({**arrays, **chosen})))(chosen)
             return {name: np.asarray(g, np.float64) for name, g in gradient.items()}
 
 
@@ -63,8 +63,13 @@ class Torch:
             else value
             for name, value in arguments.items()
         }
-        function(tensors).sum().backward()
+        total(function(tensors)).backward()
         gradients = {name: tensors[name].grad for name in active}
         return {
             name: np.zeros(tensors[name].shape) if g is None else g.double().numpy() for name, g in gradients.items()
         }
+
+
+def total(result: Any) -> Any:
+    """The sum of the values; what else an op returns, such as indices, comes after them."""
+    return (result[0] if isinstance(result, tuple) else result).sum()

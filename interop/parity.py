@@ -15,7 +15,7 @@ import numpy as np
 
 from interop._counterparts import Counterpart
 from interop._ops import TORCH_OPS
-from interop.frameworks import Framework, Jax, Torch
+from interop.frameworks import Framework, Jax, Torch, total
 from interop.oracle import min_norm_gradient
 from jaxclamp import OPS, Op
 
@@ -69,7 +69,7 @@ def cases(op: Op) -> Iterator[tuple[dict[str, Any], tuple[str, ...], str]]:
     names = list(inspect.signature(op.function).parameters)
     for tie in op.ties:
         arguments = dict(zip(names, tie, strict=False))
-        differentiable = [name for name, value in arguments.items() if isinstance(value, float | tuple)]
+        differentiable = [name for name, value in arguments.items() if is_differentiable(value)]
         for size in range(1, len(differentiable) + 1):
             for active in itertools.combinations(differentiable, size):
                 if size == len(differentiable):
@@ -81,10 +81,15 @@ def cases(op: Op) -> Iterator[tuple[dict[str, Any], tuple[str, ...], str]]:
                     yield arguments, active, "arrays"
 
 
+def is_differentiable(value: Any) -> bool:
+    """Whether an argument of a tie stands for an array of floats, rather than for a size, an axis or a flag."""
+    return isinstance(value, float | tuple) and np.asarray(value).dtype.kind == "f"
+
+
 def round_to(dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """``arguments`` with the numbers that ``dtype`` can hold, as float64 arrays, in place of floats and tuples."""
     return {
-        name: np.asarray(value, jnp.dtype(dtype)).astype(np.float64) if isinstance(value, float | tuple) else value
+        name: np.asarray(value, jnp.dtype(dtype)).astype(np.float64) if is_differentiable(value) else value
         for name, value in arguments.items()
     }
 
@@ -148,6 +153,7 @@ def definition(op: Op, arguments: Mapping[str, Any], active: tuple[str, ...]) ->
 @functools.cache
 def _values(op: Op, static: tuple[tuple[str, Any], ...]) -> Callable[..., jax.Array]:
     def value(active: Mapping[str, jax.Array], constants: Mapping[str, jax.Array]) -> jax.Array:
-        return op.function(**active, **constants, **dict(static)).sum()
+        result: jax.Array = total(op.function(**active, **constants, **dict(static)))
+        return result
 
     return jax.jit(jax.vmap(value, in_axes=(0, None)))

@@ -120,7 +120,7 @@ def _frameworks(rows: Iterable[Row]) -> list[str]:
     return [framework for framework in FRAMEWORKS if framework in asked]
 
 
-def _cells(rows: Iterable[Row], frameworks: Sequence[str]) -> list[tuple[list[str], list[str]]]:
+def _cells(rows: Sequence[Row], frameworks: Sequence[str]) -> list[tuple[list[str], list[str]]]:
     """Text for a reader: dtypes that answer alike share a line."""
     dtypes: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for row in rows:
@@ -128,7 +128,13 @@ def _cells(rows: Iterable[Row], frameworks: Sequence[str]) -> list[tuple[list[st
         case = (row.op, _point(row), active, _rounded(row.definition))
         answers = tuple(_answers([a for a in row.answers if a.framework == name]) for name in frameworks)
         dtypes.setdefault((case, answers), []).append(row.dtype)
-    return [([*case[:3], ", ".join(names), case[3]], list(answers)) for (case, answers), names in dtypes.items()]
+    everything = len({row.dtype for row in rows})
+    order = list(dict.fromkeys(row.op for row in rows))
+    merged = sorted(dtypes.items(), key=lambda item: order.index(item[0][0][0]))
+    return [
+        ([*case[:3], "all" if len(names) == everything > 1 else ", ".join(names), case[3]], list(answers))
+        for (case, answers), names in merged
+    ]
 
 
 def _answers(answers: Sequence[Answer]) -> str:

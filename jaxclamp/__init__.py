@@ -1,11 +1,13 @@
 """Clamp-family ops for JAX whose gradient at every tie is the subgradient of minimum norm."""
 
-from jaxclamp import kinked, selection
+from jaxclamp import kinked, reductions, selection
 from jaxclamp._registry import OPS, Op
 from jaxclamp._rules import Ties
 from jaxclamp.kinked import *
+from jaxclamp.reductions import *
 from jaxclamp.selection import *
 
 __all__ = ["OPS", "Op", "Ties"]
 __all__ += kinked.__all__
+__all__ += reductions.__all__
 __all__ += selection.__all__

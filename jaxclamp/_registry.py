@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 import jax
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Family: TypeAlias = Literal["selection", "kinked", "reduction"]
+Argument: TypeAlias = Any  # nested tuples are arrays
 
 OPS: dict[str, Op] = {}
 
@@ -18,14 +21,15 @@ OPS: dict[str, Op] = {}
 class Op:
     """What is true of an op and cannot be read off its function.
 
-    ``ties`` are points at which the gradient is a matter of convention, as positional arguments; those that are floats
-    may be differentiated. ``counterparts`` are the spellings of the same function elsewhere, each written as a call
-    with this op's parameter names, such as ``"jax.lax:clamp(min, x, max)"``.
+    ``ties`` are points at which the gradient is a matter of convention, as positional arguments; those that are floats,
+    or arrays of floats written as nested tuples, may be differentiated. ``counterparts`` are the spellings of the same
+    function elsewhere, each written as a call with this op's parameter names, such as
+    ``"jax.lax:clamp(min, x, max)"``.
     """
 
     function: Callable[..., jax.Array]
-    family: Literal["selection", "kinked"]
-    ties: tuple[tuple[float | None, ...], ...]
+    family: Family
+    ties: tuple[tuple[Argument, ...], ...]
     counterparts: tuple[str, ...]
 
     @property
@@ -34,9 +38,9 @@ class Op:
 
 
 def op(
-    family: Literal["selection", "kinked"],
+    family: Family,
     *,
-    ties: tuple[tuple[float | None, ...], ...],
+    ties: tuple[tuple[Argument, ...], ...],
     counterparts: tuple[str, ...],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register the decorated function as an op and return it unchanged."""

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 Ties: TypeAlias = Literal["min_norm", "inclusive", "exclusive", "balanced"]
 TIES: tuple[Ties, ...] = get_args(Ties)
@@ -133,7 +133,8 @@ class Selection:
         tangents: Sequence[jax.Array | None],
         like: jax.ShapeDtypeStruct,
     ) -> jax.Array:
-        shared = self.ties == "balanced" or sum(t is not None for t in tangents) > 1
+        # Alone under min_norm, an operand has all or nothing; under inclusive, whoever is active.
+        shared = self.ties != "inclusive" and (self.ties != "min_norm" or sum(t is not None for t in tangents) > 1)
         shares = sum((code >> i) & 1 for i in range(len(tangents))) if shared else None
         terms = []
         for i, tangent in enumerate(tangents):
@@ -157,6 +158,52 @@ def selection(
 class _Conventions(dict[str, Callable[..., jax.Array]]):
     def __missing__(self, ties: object) -> NoReturn:
         raise ValueError(f"ties={ties!r} is not a convention; choose one of {', '.join(map(repr, TIES))}.")
+
+
+@dataclass(frozen=True)
+class Extremum:
+    """The largest or smallest element along axes: a selection among elements, all of them active or none.
+
+    Each of k tied elements gets 1/k (``min_norm`` and ``balanced``); ``inclusive`` gives all to the first along the
+    axes in row-major order, ``exclusive`` shares it among the others.
+    """
+
+    name: str
+    function: Callable[..., jax.Array]
+    axes: tuple[int, ...]
+    keepdims: bool
+    ties: Ties
+    operands: tuple[str, ...] = ("x",)
+
+    def value(self, *primals: jax.Array) -> jax.Array:
+        return self.function(primals[0], axis=self.axes, keepdims=self.keepdims)
+
+    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+        """1 where an element gets a share of the gradient."""
+        (x,) = primals
+        tied = _same(x, self.function(x, axis=self.axes, keepdims=True)).astype(jnp.int8)
+        if self.ties in ("min_norm", "balanced"):
+            return tied
+        last = tuple(range(-len(self.axes), 0))
+        lines = jnp.moveaxis(tied, self.axes, last)
+        flat = lines.reshape(*lines.shape[: last[0]], -1)
+        first = ((jnp.cumsum(flat, axis=-1, dtype=jnp.int32) == 1) & (flat == 1)).astype(jnp.int8)
+        alone = jnp.sum(flat, axis=-1, keepdims=True, dtype=jnp.int32) == 1
+        chosen = first if self.ties == "inclusive" else jnp.where(alone, first, flat - first)
+        return jnp.moveaxis(chosen.reshape(lines.shape), last, self.axes)
+
+    def linear(
+        self,
+        code: jax.Array,
+        primals: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+        like: jax.ShapeDtypeStruct,
+    ) -> jax.Array:
+        (tangent,) = tangents
+        assert tangent is not None
+        shares = jnp.sum(code, axis=self.axes, keepdims=True, dtype=jnp.int32).astype(like.dtype)
+        weighted = jnp.where(code == 1, tangent / shares, jnp.zeros((), like.dtype))
+        return jnp.sum(weighted, axis=self.axes, keepdims=self.keepdims)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,8 +230,8 @@ class Kinked:
 
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
         """The piece whose slope counts; one past the last piece where the value is NaN, two past it for slope 0."""
-        x, *parameters = primals
-        kinks = [jnp.asarray(kink, jnp.result_type(x)) for kink in self.kinks(*parameters)]
+        x, *parameters = _promote(primals, jnp.result_type(*primals))
+        kinks = [jnp.asarray(kink, x.dtype) for kink in self.kinks(*parameters)]
         code = _count(x > kink for kink in kinks)
         for kink in kinks:  # kinks may coincide: then the pieces to either side of all of them meet
             left = _count(other < kink for other in kinks)
@@ -203,17 +250,23 @@ class Kinked:
         tangents: Sequence[jax.Array | None],
         like: jax.ShapeDtypeStruct,
     ) -> jax.Array:
-        total = jnp.zeros((), like.dtype)
+        x, *parameters = _promote(primals, like.dtype)
+        moving = [None if t is None else t.astype(like.dtype) for t in tangents]
+        zero = jnp.zeros((), like.dtype)
+        total = zero
         for k, piece in enumerate((*self.pieces, _identity)):
             # Elsewhere x becomes 0: a slope that overflows outside its piece would turn a zero cotangent into NaN.
-            x = jnp.where(code == k, primals[0], jnp.zeros((), jnp.result_type(primals[0])))
-            term = _directional(piece, (x, *primals[1:]), tangents)
-            total = total + jnp.where(code == k, term.astype(like.dtype), jnp.zeros((), like.dtype))
+            term = _directional(piece, (jnp.where(code == k, x, zero), *parameters), moving)
+            total = total + jnp.where(code == k, term, zero)
         return total
 
 
 def _same(operand: jax.Array, value: jax.Array) -> jax.Array:
     return (operand == value) | ((operand != operand) & (value != value))
+
+
+def _promote(primals: Sequence[jax.Array], dtype: DTypeLike) -> list[jax.Array]:
+    return [jnp.asarray(primal, dtype) for primal in primals]
 
 
 def _identity(x: jax.Array, *_: jax.Array) -> jax.Array:

@@ -9,9 +9,34 @@ from jax.typing import ArrayLike
 from jaxclamp._registry import op
 from jaxclamp._rules import Kinked
 
-__all__ = ["abs", "leaky_relu"]
+__all__ = [
+    "abs",
+    "celu",
+    "elu",
+    "hard_sigmoid",
+    "hard_swish",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "leaky_relu",
+    "prelu",
+    "selu",
+    "softshrink",
+    "threshold",
+]
 
-_abs = Kinked("abs", ("x",), jnp.abs, pieces=(lambda x: -x, lambda x: x), kinks=lambda: (0.0,))
+_SELU_SCALE, _SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+
+
+def _x(x: jax.Array, *_: jax.Array) -> jax.Array:
+    return x
+
+
+def _zero(x: jax.Array, *_: jax.Array) -> jax.Array:
+    return jnp.zeros_like(x)
+
+
+_abs = Kinked("abs", ("x",), jnp.abs, pieces=(jnp.negative, _x), kinks=lambda: (0.0,))
 
 
 @op("kinked", ties=((0.0,), (-0.0,)), counterparts=("torch:abs(x)", "jax.numpy:abs(x)", "jax.lax:abs(x)"))
@@ -38,7 +63,7 @@ _leaky_relu = Kinked(
     "leaky_relu",
     ("x", "negative_slope"),
     jax.nn.leaky_relu,
-    pieces=(lambda x, slope: slope * x, lambda x, slope: x),
+    pieces=(lambda x, slope: slope * x, _x),
     kinks=lambda slope: (0.0,),
 )
 
@@ -68,3 +93,326 @@ def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> jax.Array:
     [0.0, 0.01, 1.0]
     """
     return _leaky_relu(x, negative_slope)
+
+
+_prelu = Kinked(
+    "prelu",
+    ("x", "weight"),
+    jax.nn.leaky_relu,
+    pieces=(lambda x, weight: weight * x, _x),
+    kinks=lambda weight: (0.0,),
+)
+
+
+@op(
+    "kinked",
+    ties=((0.0, 0.25), (-0.0, 0.25), (0.0, -0.5), (0.0, 2.0)),
+    counterparts=("torch.nn.functional:prelu(x, weight)",),
+)
+def prelu(x: ArrayLike, weight: ArrayLike) -> jax.Array:
+    r"""The leaky rectified linear unit with a learned slope, :math:`x` for :math:`x > 0`, else :math:`weight \cdot x`.
+
+    Ties: the gradient of ``x`` at 0 is ``weight`` kept between 0 and 1, that of ``weight`` is 0. NaN passes through
+    with slope 1.
+
+    Args:
+      x: real array or number; its channels lie along axis 1.
+      weight: one number, or a vector with one per channel.
+
+    Raises:
+      TypeError: an operand is complex or not numeric.
+      ValueError: ``weight`` is neither one number nor a vector with one number per channel.
+
+    Counterpart: `torch.nn.functional.prelu` (``weight`` at 0). Source: He et al. 2015, arXiv 1502.01852.
+
+    >>> x = jnp.array([[-2.0, 0.0], [3.0, -1.0]])
+    >>> jax.grad(lambda weight: prelu(x, weight).sum())(jnp.array([0.25, 0.5])).tolist()
+    [-2.0, -1.0]
+    """
+    size = jnp.size(weight)
+    if size > 1:
+        channels = jnp.shape(x)[1] if jnp.ndim(x) > 1 else 1
+        if jnp.ndim(weight) > 1 or size != channels:
+            raise ValueError(
+                f"prelu: weight has shape {jnp.shape(weight)}, but x of shape {jnp.shape(x)} has {channels} channels "
+                "along axis 1; give one number, or a vector with one per channel."
+            )
+        return _prelu(x, jnp.reshape(weight, (-1, *(1,) * (jnp.ndim(x) - 2))))
+    return _prelu(x, jnp.reshape(weight, ()) if jnp.ndim(weight) else weight)
+
+
+_elu = Kinked(
+    "elu", ("x", "alpha"), jax.nn.elu, pieces=(lambda x, alpha: alpha * jnp.expm1(x), _x), kinks=lambda alpha: (0.0,)
+)
+
+
+@op(
+    "kinked",
+    ties=((0.0, 1.0), (-0.0, 2.0), (0.0, 0.5), (0.0, -1.0), (0.0, 0.0)),
+    counterparts=("torch.nn.functional:elu(x, alpha)", "jax.nn:elu(x, alpha)"),
+)
+def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> jax.Array:
+    r"""The exponential linear unit, :math:`x` for :math:`x > 0`, else :math:`alpha\,(e^x - 1)`, elementwise.
+
+    Ties: the gradient at 0 is ``alpha`` kept between 0 and 1. NaN passes through with slope 1.
+
+    Args:
+      x: real array or number.
+      alpha: a number or an array that broadcasts against ``x``.
+
+    Raises:
+      TypeError: an operand is complex or not numeric.
+      ValueError: the shapes do not broadcast.
+
+    Counterparts: `torch.nn.functional.elu`, `jax.nn.elu` (both ``alpha`` at 0). Source: Clevert et al. 2015, arXiv
+    1511.07289.
+
+    >>> [float(jax.grad(elu)(0.0, alpha)) for alpha in (-1.0, 0.5, 2.0)]
+    [0.0, 0.5, 1.0]
+    """
+    return _elu(x, alpha)
+
+
+_selu = Kinked(
+    "selu",
+    ("x",),
+    jax.nn.selu,
+    pieces=(lambda x: _SELU_SCALE * _SELU_ALPHA * jnp.expm1(x), lambda x: _SELU_SCALE * x),
+    kinks=lambda: (0.0,),
+)
+
+
+@op("kinked", ties=((0.0,), (-0.0,)), counterparts=("torch.nn.functional:selu(x)", "jax.nn:selu(x)"))
+def selu(x: ArrayLike) -> jax.Array:
+    r"""The scaled exponential linear unit, :math:`1.0507\ldots \cdot elu(x, 1.6732\ldots)`, elementwise.
+
+    Ties: the gradient at 0 is 1.0507..., the smaller of the two slopes. NaN passes through with slope 1.
+
+    Args:
+      x: real array or number; shape and dtype are those of the result.
+
+    Raises:
+      TypeError: ``x`` is complex or not numeric.
+
+    Counterparts: `torch.nn.functional.selu`, `jax.nn.selu` (both 1.7580... at 0). Source: Klambauer et al. 2017, arXiv
+    1706.02515.
+
+    >>> round(float(jax.grad(selu)(0.0)), 4)
+    1.0507
+    """
+    return _selu(x)
+
+
+_celu = Kinked(
+    "celu",
+    ("x", "alpha"),
+    jax.nn.celu,
+    pieces=(lambda x, alpha: alpha * jnp.expm1(x / alpha), _x),
+    kinks=lambda alpha: (0.0,),
+)
+
+
+@op(
+    "kinked",
+    ties=((0.0, 1.0), (-0.0, 2.0), (0.0, 0.5)),
+    counterparts=("torch.nn.functional:celu(x, alpha)", "jax.nn:celu(x, alpha)"),
+)
+def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> jax.Array:
+    r"""The continuously differentiable elu, :math:`x` for :math:`x > 0`, else :math:`alpha\,(e^{x/alpha} - 1)`.
+
+    Ties: none, the slopes at 0 agree: 1. NaN passes through with slope 1.
+
+    Args:
+      x: real array or number.
+      alpha: a number or an array that broadcasts against ``x``, not 0.
+
+    Raises:
+      TypeError: an operand is complex or not numeric.
+      ValueError: ``alpha`` is the number 0, or the shapes do not broadcast.
+
+    Counterparts: `torch.nn.functional.celu`, `jax.nn.celu`. Source: Barron 2017, arXiv 1704.07483.
+
+    >>> float(jax.grad(celu)(0.0, 2.0))
+    1.0
+    """
+    if isinstance(alpha, int | float) and alpha == 0:
+        raise ValueError("celu: alpha=0 would divide by 0; give another number, or use relu.")
+    return _celu(x, alpha)
+
+
+_hardsigmoid = Kinked(
+    "hardsigmoid",
+    ("x",),
+    jax.nn.hard_sigmoid,
+    pieces=(_zero, lambda x: x / 6 + 0.5, lambda x: jnp.ones_like(x)),
+    kinks=lambda: (-3.0, 3.0),
+)
+
+
+@op(
+    "kinked",
+    ties=((-3.0,), (3.0,)),
+    counterparts=("torch.nn.functional:hardsigmoid(x)", "jax.nn:hard_sigmoid(x)"),
+)
+def hardsigmoid(x: ArrayLike) -> jax.Array:
+    r"""The piecewise linear sigmoid, :math:`\min(\max(x + 3, 0), 6) / 6`, elementwise.
+
+    Ties: the gradient at -3 and at 3 is 0. NaN passes through with slope 1.
+
+    Args:
+      x: real array or number; shape and dtype are those of the result.
+
+    Raises:
+      TypeError: ``x`` is complex or not numeric.
+
+    Counterparts: `torch.nn.functional.hardsigmoid`, `jax.nn.hard_sigmoid`. Also called ``hard_sigmoid``.
+
+    >>> [round(float(jax.grad(hardsigmoid)(x)), 4) for x in (-3.0, 0.0, 3.0)]
+    [0.0, 0.1667, 0.0]
+    """
+    return _hardsigmoid(x)
+
+
+hard_sigmoid = hardsigmoid
+
+_hardswish = Kinked(
+    "hardswish", ("x",), jax.nn.hard_swish, pieces=(_zero, lambda x: x * (x + 3) / 6, _x), kinks=lambda: (-3.0, 3.0)
+)
+
+
+@op(
+    "kinked",
+    ties=((-3.0,), (3.0,)),
+    counterparts=("torch.nn.functional:hardswish(x)", "jax.nn:hard_swish(x)"),
+)
+def hardswish(x: ArrayLike) -> jax.Array:
+    r"""The piecewise quadratic swish, :math:`x \min(\max(x + 3, 0), 6) / 6`, elementwise.
+
+    Ties: the gradient at -3, between -1/2 and 0, is 0; at 3, between 1 and 3/2, it is 1. NaN passes through with slope
+    1.
+
+    Args:
+      x: real array or number; shape and dtype are those of the result.
+
+    Raises:
+      TypeError: ``x`` is complex or not numeric.
+
+    Counterparts: `torch.nn.functional.hardswish`, `jax.nn.hard_swish`. Also called ``hard_swish``. Source: Howard et
+    al. 2019, arXiv 1905.02244.
+
+    >>> [float(jax.grad(hardswish)(x)) for x in (-3.0, 0.0, 3.0)]
+    [0.0, 0.5, 1.0]
+    """
+    return _hardswish(x)
+
+
+hard_swish = hardswish
+
+_softshrink = Kinked(
+    "softshrink",
+    ("x", "lambd"),
+    lambda x, lambd: jnp.where(jnp.abs(x) <= lambd, jnp.zeros_like(x), x - jnp.sign(x) * lambd),
+    pieces=(lambda x, lambd: x + lambd, _zero, lambda x, lambd: x - lambd),
+    kinks=lambda lambd: (-lambd, lambd),
+)
+
+
+@op(
+    "kinked",
+    ties=((0.5, 0.5), (-0.5, 0.5), (2.0, 2.0)),
+    counterparts=("torch.nn.functional:softshrink(x, lambd)",),
+)
+def softshrink(x: ArrayLike, lambd: ArrayLike = 0.5) -> jax.Array:
+    r"""The soft threshold, :math:`\operatorname{sign}(x) \max(|x| - lambd, 0)`, elementwise.
+
+    Ties: the gradient at ``-lambd`` and ``lambd`` is 0; with ``lambd = 0`` the op is the identity, with slope 1 at 0.
+    NaN passes through with slope 1.
+
+    Args:
+      x: real array or number.
+      lambd: half the width of the flat part, a number or an array that broadcasts against ``x``, not negative.
+
+    Raises:
+      TypeError: an operand is complex or not numeric.
+      ValueError: ``lambd`` is a negative number, or the shapes do not broadcast.
+
+    Counterpart: `torch.nn.functional.softshrink` (0 at both ends).
+
+    >>> [float(jax.grad(softshrink)(x)) for x in (-1.0, -0.5, 0.0, 0.5)]
+    [1.0, 0.0, 0.0, 0.0]
+    """
+    if isinstance(lambd, int | float) and lambd < 0:
+        raise ValueError(f"softshrink: lambd={lambd} is negative; give 0 or more.")
+    return _softshrink(x, lambd)
+
+
+_hardshrink = Kinked(
+    "hardshrink",
+    ("x", "lambd"),
+    lambda x, lambd: jnp.where(jnp.abs(x) <= lambd, jnp.zeros_like(x), x),
+    pieces=(_x, _zero, _x),
+    kinks=lambda lambd: (-jnp.maximum(lambd, 0), jnp.maximum(lambd, 0)),
+)
+
+
+@op(
+    "kinked",
+    ties=((0.5, 0.5), (-0.5, 0.5), (2.0, 2.0)),
+    counterparts=("torch.nn.functional:hardshrink(x, lambd)",),
+)
+def hardshrink(x: ArrayLike, lambd: ArrayLike = 0.5) -> jax.Array:
+    r"""The hard threshold, 0 for :math:`|x| \le lambd`, else :math:`x`, elementwise.
+
+    Ties: the function jumps at ``-lambd`` and ``lambd``; the gradient there is 0, the slope of the branch that the
+    value takes. With ``lambd <= 0`` the op is the identity, with slope 1 at 0. NaN passes through with slope 1.
+
+    Args:
+      x: real array or number.
+      lambd: half the width of the flat part, a number or an array that broadcasts against ``x``; its gradient is 0.
+
+    Raises:
+      TypeError: an operand is complex or not numeric.
+      ValueError: the shapes do not broadcast.
+
+    Counterpart: `torch.nn.functional.hardshrink` (0 at both ends).
+
+    >>> [float(jax.grad(hardshrink)(x)) for x in (-1.0, -0.5, 0.0, 0.5)]
+    [1.0, 0.0, 0.0, 0.0]
+    """
+    return _hardshrink(x, lambd)
+
+
+_threshold = Kinked(
+    "threshold",
+    ("x", "threshold", "value"),
+    lambda x, threshold, value: jnp.where(x <= threshold, value, x),
+    pieces=(lambda x, threshold, value: value, _x),
+    kinks=lambda threshold, value: (threshold,),
+)
+
+
+@op(
+    "kinked",
+    ties=((1.0, 1.0, 5.0), (0.0, 0, 0), (-0.0, 0.0, 20.0)),
+    counterparts=("torch.nn.functional:threshold(x, threshold, value)",),
+)
+def threshold(x: ArrayLike, threshold: ArrayLike, value: ArrayLike) -> jax.Array:
+    r"""``x`` where it is above a threshold, else ``value``, elementwise.
+
+    Ties: at ``x == threshold`` the result is ``value``, so the gradient of ``x`` is 0 and that of ``value`` 1. NaN
+    passes through with slope 1.
+
+    Args:
+      x: real array or number.
+      threshold, value: numbers or arrays that broadcast against ``x``; the gradient of ``threshold`` is 0.
+
+    Raises:
+      TypeError: an operand is complex or not numeric.
+      ValueError: the shapes do not broadcast.
+
+    Counterpart: `torch.nn.functional.threshold`.
+
+    >>> [float(jax.grad(threshold)(x, 1.0, 20.0)) for x in (0.0, 1.0, 2.0)]
+    [0.0, 0.0, 1.0]
+    """
+    return _threshold(x, threshold, value)

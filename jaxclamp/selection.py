@@ -14,6 +14,8 @@ __all__ = [
     "clamp_max",
     "clamp_min",
     "clip",
+    "fmax",
+    "fmin",
     "hard_tanh",
     "hardtanh",
     "maximum",
@@ -24,6 +26,8 @@ __all__ = [
 
 _maximum = selection("maximum", "x", y=jnp.maximum)
 _minimum = selection("minimum", "x", y=jnp.minimum)
+_fmax = selection("fmax", "x", y=jnp.fmax)
+_fmin = selection("fmin", "x", y=jnp.fmin)
 _clamp_min = selection("clamp_min", "x", min=jnp.maximum)
 _clamp_max = selection("clamp_max", "x", max=jnp.minimum)
 _clamp = selection("clamp", "x", min=jnp.maximum, max=jnp.minimum)
@@ -88,6 +92,64 @@ def minimum(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array
     [0.5, 0.5]
     """
     return _minimum[ties](x, y)
+
+
+@op(
+    "selection",
+    ties=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
+    counterparts=("torch:fmax(x, y)", "jax.numpy:fmax(x, y)"),
+)
+def fmax(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
+    r"""The larger of two operands, :math:`\max(x, y)`, elementwise; a NaN beside a number is skipped.
+
+    Ties: at ``x == y``, and where both are NaN, each operand gets 1/2 when both are differentiated, and 0 when only one
+    is. A NaN that is skipped gets 0.
+
+    Args:
+      x, y: real arrays or numbers whose shapes broadcast; dtypes promote as in `jax.numpy`.
+      ties: the convention at ties: ``"min_norm"``, or ``"inclusive"`` (all to ``x``), ``"exclusive"`` (all to ``y``),
+        ``"balanced"`` (1/2 each, differentiated or not).
+
+    Raises:
+      TypeError: an operand is complex or not numeric.
+      ValueError: the shapes do not broadcast, or ``ties`` is unknown.
+
+    Counterparts: `torch.fmax` (``"inclusive"`` up to 2.13, ``"balanced"`` from 2.14 on), `jax.numpy.fmax`
+    (``"exclusive"``).
+
+    >>> [float(g) for g in jax.grad(fmax, argnums=(0, 1))(jnp.nan, 3.0)]
+    [0.0, 1.0]
+    """
+    return _fmax[ties](x, y)
+
+
+@op(
+    "selection",
+    ties=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
+    counterparts=("torch:fmin(x, y)", "jax.numpy:fmin(x, y)"),
+)
+def fmin(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
+    r"""The smaller of two operands, :math:`\min(x, y)`, elementwise; a NaN beside a number is skipped.
+
+    Ties: at ``x == y``, and where both are NaN, each operand gets 1/2 when both are differentiated, and 0 when only one
+    is. A NaN that is skipped gets 0.
+
+    Args:
+      x, y: real arrays or numbers whose shapes broadcast; dtypes promote as in `jax.numpy`.
+      ties: the convention at ties: ``"min_norm"``, or ``"inclusive"`` (all to ``x``), ``"exclusive"`` (all to ``y``),
+        ``"balanced"`` (1/2 each, differentiated or not).
+
+    Raises:
+      TypeError: an operand is complex or not numeric.
+      ValueError: the shapes do not broadcast, or ``ties`` is unknown.
+
+    Counterparts: `torch.fmin` (``"inclusive"`` up to 2.13, ``"balanced"`` from 2.14 on), `jax.numpy.fmin`
+    (``"exclusive"``).
+
+    >>> [float(g) for g in jax.grad(fmin, argnums=(0, 1))(jnp.nan, 3.0)]
+    [0.0, 1.0]
+    """
+    return _fmin[ties](x, y)
 
 
 @op(

@@ -2,5 +2,5 @@
 
 from hypothesis import settings
 
-settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=100)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("repeatable")

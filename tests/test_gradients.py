@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from interop.parity import DTYPES, cases, definition, round_to
+from interop.parity import DTYPES, cases, definition, is_differentiable, round_to
 from jaxclamp import OPS, Op
 
 Arrays = dict[str, jax.Array]
@@ -80,4 +80,4 @@ def test_second_derivative_at_ties_is_finite(op: Op) -> None:
 
 
 def arguments_as_arrays(arguments: Mapping[str, object]) -> dict[str, object]:
-    return {n: jnp.asarray(v) if isinstance(v, float | tuple) else v for n, v in arguments.items()}
+    return {n: jnp.asarray(v) if is_differentiable(v) else v for n, v in arguments.items()}

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from interop._counterparts import Counterpart
-from interop.parity import NATIVE
+from interop.parity import NATIVE, is_differentiable
 from jaxclamp import OPS, Op
 
 PAIRS = [
@@ -35,7 +35,7 @@ def value(framework: str, function: Any, arguments: dict[str, Any]) -> np.ndarra
 
 def forms(counterpart: Counterpart, tie: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """``tie`` with arrays for numbers, or with numbers but for x, as far as the native op takes it."""
-    arrays = {n: np.asarray(v) if isinstance(v, float | tuple) else v for n, v in tie.items()}
+    arrays = {n: np.asarray(v) if is_differentiable(v) else v for n, v in tie.items()}
     for form in (arrays, tie | {"x": arrays["x"]}):
         with contextlib.suppress(TypeError):
             value(counterpart.framework, counterpart, form)

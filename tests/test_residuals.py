@@ -7,25 +7,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from elementwise import ELEMENTWISE, is_curved, valid_operands
 
-from jaxclamp import OPS, Op
+from jaxclamp import Op
 
 N = 1024
-CURVED: set[str] = set()
-"""Kinked ops whose slope depends on x, so that x has to be kept as well."""
-
-
-def operand_values(op: Op) -> list[float]:
-    """The elementwise operands of ``op`` at its first tie; at least x."""
-    return [value for value in op.ties[0] if isinstance(value, float)]
-
-
 CASES = [
     pytest.param(op, active, id=f"{op.name}-{''.join(map(str, active))}")
-    for op in OPS.values()
-    if op.name not in CURVED
-    for size in range(1, len(operand_values(op)) + 1)
-    for active in itertools.combinations(range(len(operand_values(op))), size)
+    for op in ELEMENTWISE
+    if not is_curved(op)
+    for size in range(1, len(valid_operands(op)[0]) + 1)
+    for active in itertools.combinations(range(len(valid_operands(op)[0])), size)
     if op.family == "selection" or active == (0,)
 ]
 
@@ -38,7 +30,7 @@ def kept(function: Callable[..., Any], *arrays: jax.Array) -> tuple[int, set[str
 
 def restricted(op: Op, active: tuple[int, ...]) -> Callable[..., Any]:
     def of_active(*moving: jax.Array) -> Any:
-        operands: list[Any] = operand_values(op)
+        operands: list[Any] = valid_operands(op)[0]
         if op.family == "selection":
             operands = [jnp.full(moving[0].shape, value) for value in operands]
         for index, value in zip(active, moving, strict=True):
@@ -55,6 +47,13 @@ def test_one_byte_per_element(op: Op, active: tuple[int, ...], wrap: Callable[..
     size, dtypes = kept(wrap(restricted(op, active)), *arrays)
     assert dtypes == {"int8"}
     assert size <= N + 4  # a parameter is a number
+
+
+@pytest.mark.parametrize("op", [op for op in ELEMENTWISE if is_curved(op)], ids=lambda op: op.name)
+def test_curved_ops_keep_their_input_too(op: Op) -> None:
+    size, dtypes = kept(op.function, jnp.linspace(-2, 2, N))
+    assert dtypes == {"int8", "float32"}
+    assert size <= 5 * N + 4
 
 
 @pytest.mark.parametrize(("op", "active"), CASES)

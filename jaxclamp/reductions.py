@@ -1,0 +1,275 @@
+"""The reductions of the selection family: the value is one of the elements along some axes or in a window."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxclamp._registry import op
+from jaxclamp._rules import Extremum, Ties, differentiable
+
+__all__ = ["MaxResult", "amax", "amin", "max_pool1d", "max_pool2d", "max_with_indices"]
+
+_SQUARE = ((1.0, 3.0), (3.0, 3.0))
+
+
+@op(
+    "reduction",
+    ties=(
+        ((2.0, 5.0, 5.0),),
+        ((-0.0, 0.0, 0.0, -1.0),),
+        (_SQUARE, 0),
+        (_SQUARE, -1, True),
+        (_SQUARE, (0, 1)),
+    ),
+    counterparts=("torch:amax(x, dim=axis, keepdim=keepdims)", "jax.numpy:max(x, axis=axis, keepdims=keepdims)"),
+)
+def amax(
+    x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = False, *, ties: Ties = "min_norm"
+) -> jax.Array:
+    r"""The largest element along axes, :math:`\max_i x_i`.
+
+    Ties: each of k tied elements gets 1/k. NaN elements are the value and share the gradient.
+
+    Args:
+      x: real array.
+      axis: the axis or axes to reduce, negative ones counted from the end; None for all.
+      keepdims: whether reduced axes stay, with size 1.
+      ties: the convention at ties: ``"min_norm"`` and ``"balanced"`` (1/k each), ``"inclusive"`` (all to the first in
+        row-major order), ``"exclusive"`` (to the other tied ones).
+
+    Raises:
+      TypeError: ``x`` is complex or not numeric.
+      ValueError: an axis is out of range, repeated or of size 0, ``axis=()`` names none, or ``ties`` is unknown.
+
+    Counterparts: `torch.amax`, `jax.numpy.max` (both 1/k each).
+
+    >>> jax.grad(amax)(jnp.array([1.0, 3.0, 3.0])).tolist()
+    [0.0, 0.5, 0.5]
+    """
+    return _extremum("amax", jnp.max, x, axis, keepdims, ties)
+
+
+@op(
+    "reduction",
+    ties=(
+        ((2.0, 2.0, 5.0),),
+        ((-0.0, 0.0, 0.0, 1.0),),
+        (_SQUARE, 0),
+        (_SQUARE, -1, True),
+        (((1.0, 1.0), (3.0, 1.0)), (0, 1)),
+    ),
+    counterparts=("torch:amin(x, dim=axis, keepdim=keepdims)", "jax.numpy:min(x, axis=axis, keepdims=keepdims)"),
+)
+def amin(
+    x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = False, *, ties: Ties = "min_norm"
+) -> jax.Array:
+    r"""The smallest element along axes, :math:`\min_i x_i`.
+
+    Ties: each of k tied elements gets 1/k. NaN elements are the value and share the gradient.
+
+    Args:
+      x: real array.
+      axis: the axis or axes to reduce, negative ones counted from the end; None for all.
+      keepdims: whether reduced axes stay, with size 1.
+      ties: the convention at ties: ``"min_norm"`` and ``"balanced"`` (1/k each), ``"inclusive"`` (all to the first in
+        row-major order), ``"exclusive"`` (to the other tied ones).
+
+    Raises:
+      TypeError: ``x`` is complex or not numeric.
+      ValueError: an axis is out of range, repeated or of size 0, ``axis=()`` names none, or ``ties`` is unknown.
+
+    Counterparts: `torch.amin`, `jax.numpy.min` (both 1/k each).
+
+    >>> jax.grad(amin)(jnp.array([1.0, 1.0, 3.0])).tolist()
+    [0.5, 0.5, 0.0]
+    """
+    return _extremum("amin", jnp.min, x, axis, keepdims, ties)
+
+
+class MaxResult(NamedTuple):
+    """The largest elements along an axis, and where the first of each is."""
+
+    values: jax.Array
+    indices: jax.Array
+
+
+@op(
+    "reduction",
+    ties=((_SQUARE, 0), (_SQUARE, -1, True), ((4.0, 4.0, 4.0), 0)),
+    counterparts=("torch:max(x, dim=axis, keepdim=keepdims)",),
+)
+def max_with_indices(x: ArrayLike, axis: int, keepdims: bool = False, *, ties: Ties = "min_norm") -> MaxResult:
+    r"""The largest element along one axis, :math:`\max_i x_i`, and the index of the first that is equal to it.
+
+    Ties: each of k tied elements gets 1/k of the gradient of the values, not only the one at the index. The indices
+    have no gradient.
+
+    Args:
+      x: real array.
+      axis: the axis to reduce; negative ones count from the end.
+      keepdims: whether the reduced axis stays, with size 1.
+      ties: the convention at ties, as for `amax`; ``"inclusive"`` gives all to the element at the index.
+
+    Raises:
+      TypeError: ``x`` is complex or not numeric.
+      ValueError: the axis is out of range or of size 0, or ``ties`` is unknown.
+
+    Counterpart: ``torch.max(input, dim)`` (all to the element at the index).
+
+    >>> max_with_indices(jnp.array([3.0, 1.0, 3.0]), 0).indices.item()
+    0
+    >>> jax.grad(lambda x: max_with_indices(x, 0).values)(jnp.array([3.0, 1.0, 3.0])).tolist()
+    [0.5, 0.0, 0.5]
+    """
+    result: MaxResult = _max_with_indices(x, axis, keepdims, ties)
+    return result
+
+
+@partial(jax.jit, static_argnums=(1, 2, 3))
+def _max_with_indices(x: ArrayLike, axis: int, keepdims: bool, ties: Ties) -> MaxResult:
+    values = _extremum("max_with_indices", jnp.max, x, axis, keepdims, ties)
+    return MaxResult(values, jnp.argmax(jnp.asarray(x), axis, keepdims=keepdims))
+
+
+@op(
+    "reduction",
+    ties=(
+        (((1.0, 1.0, 0.0, 0.0),), 2),
+        (((1.0, 2.0, 2.0, 0.0),), 2, 2, 1),
+        (((4.0, 1.0, 4.0, 0.0),), 2, 3, 0, 2),
+    ),
+    counterparts=("torch.nn.functional:max_pool1d(x, kernel_size, stride, padding, dilation)",),
+)
+def max_pool1d(
+    x: ArrayLike,
+    kernel_size: int,
+    stride: int | None = None,
+    padding: int = 0,
+    dilation: int = 1,
+    *,
+    ties: Ties = "min_norm",
+) -> jax.Array:
+    r"""The largest element of each window along the last axis.
+
+    Ties: each of k tied elements of a window gets 1/k. NaN elements are the value and share the gradient.
+
+    Args:
+      x: real array; all axes but the last are batch axes.
+      kernel_size, stride, padding, dilation: the windows, as in torch; ``stride=None`` means ``kernel_size``.
+      ties: the convention at ties, as for `amax`.
+
+    Raises:
+      TypeError: ``x`` is complex or not numeric.
+      ValueError: a window does not fit, or ``ties`` is unknown.
+
+    Counterpart: `torch.nn.functional.max_pool1d` (all to the first).
+
+    >>> jax.grad(lambda x: max_pool1d(x, 2).sum())(jnp.array([1.0, 1.0, 0.0, 2.0])).tolist()
+    [0.5, 0.5, 0.0, 1.0]
+    """
+    window = (_per_axis(given, 1) for given in (kernel_size, stride or kernel_size, padding, dilation))
+    pooled: jax.Array = _max_pool("max_pool1d", jnp.asarray(x), *window, ties)
+    return pooled
+
+
+@op(
+    "reduction",
+    ties=(
+        ((_SQUARE,), 2),
+        ((((1.0, 1.0, 0.0), (0.0, 1.0, 1.0)),), (2, 1), (2, 1)),
+        ((((1.0, 1.0, 0.0), (1.0, 2.0, 2.0)),), 2, 2, (0, 1)),
+    ),
+    counterparts=("torch.nn.functional:max_pool2d(x, kernel_size, stride, padding, dilation)",),
+)
+def max_pool2d(
+    x: ArrayLike,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    *,
+    ties: Ties = "min_norm",
+) -> jax.Array:
+    r"""The largest element of each window over the last two axes.
+
+    Ties: each of k tied elements of a window gets 1/k. NaN elements are the value and share the gradient.
+
+    Args:
+      x: real array; all axes but the last two are batch axes.
+      kernel_size, stride, padding, dilation: the windows, as in torch, one number or one per axis; ``stride=None``
+        means ``kernel_size``.
+      ties: the convention at ties, as for `amax`.
+
+    Raises:
+      TypeError: ``x`` is complex or not numeric.
+      ValueError: a window does not fit, or ``ties`` is unknown.
+
+    Counterpart: `torch.nn.functional.max_pool2d` (all to the first).
+
+    >>> jax.grad(lambda x: max_pool2d(x, 2).sum())(jnp.array([[3.0, 3.0], [3.0, 1.0]])).round(3).tolist()
+    [[0.3330000042915344, 0.3330000042915344], [0.3330000042915344, 0.0]]
+    """
+    window = (_per_axis(given, 2) for given in (kernel_size, stride or kernel_size, padding, dilation))
+    pooled: jax.Array = _max_pool("max_pool2d", jnp.asarray(x), *window, ties)
+    return pooled
+
+
+def _extremum(
+    name: str,
+    function: Callable[..., jax.Array],
+    x: ArrayLike,
+    axis: int | Sequence[int] | None,
+    keepdims: bool,
+    ties: Ties,
+) -> jax.Array:
+    shape = jnp.shape(x)
+    given = range(len(shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
+    if any(not -len(shape) <= a < len(shape) for a in given):
+        raise ValueError(f"{name}: axis={axis} is out of range for x of shape {shape}.")
+    axes = tuple(a % len(shape) for a in given)
+    if len(set(axes)) < len(axes) or (shape and not axes):
+        raise ValueError(f"{name}: axis={axis} does not name one or more distinct axes; give None for all.")
+    if any(shape[a] == 0 for a in axes):
+        raise ValueError(f"{name}: axis={axis} of x of shape {shape} has no elements, so no extremum; choose another.")
+    return differentiable(Extremum(name, function, axes, keepdims, ties), x)
+
+
+def _per_axis(given: int | Sequence[int], dims: int) -> tuple[int, ...]:
+    return (given,) * dims if isinstance(given, int) else tuple(given)
+
+
+@partial(jax.jit, static_argnums=(0, 2, 3, 4, 5, 6))
+def _max_pool(
+    name: str,
+    x: jax.Array,
+    sizes: tuple[int, ...],
+    strides: tuple[int, ...],
+    paddings: tuple[int, ...],
+    dilations: tuple[int, ...],
+    ties: Ties,
+) -> jax.Array:
+    dims = len(sizes)
+    spans = tuple(dilation * (size - 1) + 1 for size, dilation in zip(sizes, dilations, strict=True))
+    room = tuple(n + 2 * p for n, p in zip(x.shape[-dims:], paddings, strict=True))
+    if any(span > available for span, available in zip(spans, room, strict=True)):
+        raise ValueError(f"{name}: a window of {spans} does not fit into x of shape {x.shape} with padding {paddings}.")
+    lowest = jnp.iinfo(x.dtype).min if jnp.issubdtype(x.dtype, jnp.integer) else -jnp.inf
+    padded = jnp.pad(x, [(0, 0)] * (x.ndim - dims) + [(p, p) for p in paddings], constant_values=lowest)
+    # One array per place in the window: an op over their first axis is the op over the window.
+    places = []
+    for offsets in itertools.product(
+        *(range(0, span, dilation) for span, dilation in zip(spans, dilations, strict=True))
+    ):
+        window = tuple(
+            slice(offset, offset + available - span + 1, step)
+            for offset, available, span, step in zip(offsets, room, spans, strides, strict=True)
+        )
+        places.append(padded[..., *window])
+    return _extremum(name, jnp.max, jnp.stack(places), 0, False, ties)
