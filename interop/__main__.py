@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import click
 import torch
+from click.core import ParameterSource
+from matplotlib.backend_bases import FigureCanvasBase
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -15,6 +18,23 @@ from interop import parity, render
 from interop.cases import compare_cases
 from interop.digits import PAIRS, VARIANTS, plot, train
 from jaxclamp import OPS
+
+OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
+
+
+def _in_a_folder(context: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
+    if file is not None and not file.parent.is_dir():
+        raise click.BadParameter(f"the folder {str(file.parent)!r} does not exist.")
+    return file
+
+
+def _a_picture(context: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
+    formats = FigureCanvasBase.get_supported_filetypes()
+    if file is not None and file.suffix[1:] not in formats:
+        raise click.BadParameter(
+            f"{file.suffix!r} is not a kind of picture; choose one of {', '.join(sorted(formats))}."
+        )
+    return _in_a_folder(context, parameter, file)
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,7 +49,7 @@ from jaxclamp import OPS
 )
 @click.option("--only-disagreements", is_flag=True, help="Only the rows in which some answer differs.")
 @click.option("--format", "form", type=click.Choice(list(render.FORMATS)), default="table", show_default=True)
-@click.option("--output", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write to a file.")
+@click.option("--output", type=OUTPUT, callback=_in_a_folder, help="Write to a file.")
 @click.pass_context
 def main(
     context: click.Context,
@@ -45,12 +65,16 @@ def main(
     Exit status 1 when jaxclamp or interop disagrees with the definition, 2 on bad usage.
     """
     if context.invoked_subcommand is not None:
+        for option in context.command.params:
+            if context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"{option.opts[0]} is for the matrix, not for {context.invoked_subcommand!r}.")
         return
-    chosen = [OPS[name] for name in ops] or list(OPS.values())
+    chosen = [OPS[name] for name in dict.fromkeys(ops)] or list(OPS.values())
+    chosen_dtypes = tuple(dict.fromkeys(dtypes)) or parity.DTYPES
     rows: list[parity.Row] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        total = len(dtypes or parity.DTYPES) * sum(len(list(parity.cases(op))) for op in chosen)
-        asked = parity.matrix(chosen, dtypes or parity.DTYPES, frameworks or parity.FRAMEWORKS)
+        total = len(chosen_dtypes) * sum(len(list(parity.cases(op))) for op in chosen)
+        asked = parity.matrix(chosen, chosen_dtypes, frameworks or parity.FRAMEWORKS)
         rows.extend(progress.track(asked, total=total, description="asking for gradients"))
     shown = [row for row in rows if not (only_disagreements and row.agrees)]
     text = render.FORMATS[form](shown, render.tallies(rows))
@@ -73,7 +97,7 @@ def cases() -> None:
         if title not in (None, comparison.title):
             table.add_section()
         repeated, title = comparison.title == title, comparison.title
-        gradients = [str(gradient.tolist()).replace(".0", "") for gradient in (comparison.native, comparison.ours)]
+        gradients = [re.sub(r"\.0\b", "", str(gradient.tolist())) for gradient in (comparison.native, comparison.ours)]
         table.add_row("" if repeated else title, comparison.spelling, *gradients)
     Console(width=None if sys.stdout.isatty() else 140).print(table)
 
@@ -81,7 +105,7 @@ def cases() -> None:
 @main.command()
 @click.option("--steps", type=click.IntRange(min=1), default=300, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--plot", "file", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw the steps.")
+@click.option("--plot", "file", type=OUTPUT, callback=_a_picture, help="Draw the steps.")
 def digits(steps: int, seed: int, file: Path | None) -> None:
     """Train one network in four spellings on scikit-learn's digits and compare the gradients at every step."""
     with Progress(console=Console(stderr=True), transient=True) as progress:
@@ -98,7 +122,7 @@ def digits(steps: int, seed: int, file: Path | None) -> None:
     differences.add_section()
     differences.add_row("largest", *largest)
     console.print(differences)
-    summary = Table(title=f"After {steps} steps")
+    summary = Table(title=f"Losses and ties over {steps} step{'s' * (steps > 1)}")
     for heading in ("variant", "first loss", "last loss", "ties per step", "ties in all"):
         summary.add_column(heading)
     for name in VARIANTS:

@@ -91,9 +91,9 @@ def _torch_variant(activations: Activations) -> Callable[[Parameters, Any, Any],
 
 def _jax_loss(weights: dict[str, jax.Array], pixels: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
     q = {name: w + jax.lax.stop_gradient(jnp.round(w * GRID) / GRID - w) for name, w in weights.items()}
-    first = pixels @ q["w0"] + q["b0"]
-    second = jaxclamp.clamp(first, min=0.0) @ q["w1"] + q["b1"]
-    logits = jaxclamp.clamp(second, 0.0, 6.0) @ q["w2"] + q["b2"]
+    first = pixels @ q["w0"] + q["b0"][None]
+    second = jaxclamp.clamp(first, min=0.0) @ q["w1"] + q["b1"][None]
+    logits = jaxclamp.clamp(second, 0.0, 6.0) @ q["w2"] + q["b2"][None]
     loss = -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1).mean()
     return loss, (first == 0).sum() + ((second == 0) | (second == 6)).sum()
 

@@ -7,17 +7,17 @@ norm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import combinations
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 Array = NDArray[np.float64]
 
-_RADIUS = 1e-5  # how far away a nearby point lies, relative to the size of the numbers
+_RADIUS = 1e-5  # how far away a nearby point lies along each axis, relative to the size of the numbers
 _STEP = 1e-8  # the step of a finite difference there
-_SAMPLES = 400
+_SAMPLES = 4000  # a region of smoothness may be a narrow cone
 
 
 def min_norm_gradient(function: Callable[[Array], Array], point: Array) -> Array:
@@ -28,7 +28,7 @@ def min_norm_gradient(function: Callable[[Array], Array], point: Array) -> Array
       point: n finite numbers: the active inputs. Everything inactive is a constant of ``function``.
 
     Returns:
-      The n components of the gradient, right to about 1e-4.
+      The n components of the gradient, right to about 1e-4 of the largest slope nearby.
 
     Where the function jumps at ``point`` only those nearby points count whose value is close to the value there: the
     gradient is that of the branch that the value takes.
@@ -51,10 +51,11 @@ def _nearby_gradients(function: Callable[[Array], Array], point: Array) -> Array
     here = function(point[None])[0]
     values = np.asarray(function(stencil.reshape(-1, n)), np.float64).reshape(_SAMPLES, 2 * n + 1)
     middle, ahead, behind = values[:, :1], values[:, 1 : n + 1], values[:, n + 1 :]
-    width = _STEP * scale
-    forward, backward = (ahead - middle) / width, (middle - behind) / width
-    smooth = np.abs(forward - backward).max(axis=1) < 1e-4 * (1 + np.abs(forward).max(axis=1))
-    near = np.abs(middle[:, 0] - here) <= 100 * _RADIUS * scale * (1 + abs(here))
+    with np.errstate(invalid="ignore"):  # infinities and NaN are sorted out right here
+        forward, backward = (ahead - middle) / (_STEP * scale), (middle - behind) / (_STEP * scale)
+        steepest = np.abs(forward).max(axis=1, initial=0.0)
+        smooth = np.abs(forward - backward).max(axis=1, initial=0.0) < 1e-4 * (1 + steepest)
+        near = np.abs(middle[:, 0] - here) <= 2 * n * _RADIUS * scale * (1 + steepest)
     gradients: Array = (0.5 * (forward + backward))[smooth & near]
     if not len(gradients):
         raise ValueError(f"no differentiable point was found near {point.tolist()}; is the function finite there?")
@@ -62,16 +63,13 @@ def _nearby_gradients(function: Callable[[Array], Array], point: Array) -> Array
 
 
 def _least_norm(gradients: Array) -> Array:
-    """The point of least norm in the convex hull: that of some face, by Caratheodory one of at most n + 1 corners."""
+    """The point p of least norm in the convex hull.
+
+    Non-negative weights w that minimise |G w|^2 + (1 w - 1)^2 are, for a given direction in the hull, s p with
+    s = 1 / (1 + |p|^2), where the sum is |p|^2 / (1 + |p|^2): smallest for the p that is wanted.
+    """
     corners = gradients[np.unique(np.round(gradients, 4), axis=0, return_index=True)[1]]
-    candidates = [p for size in range(1, corners.shape[1] + 2) for p in _faces(corners, size)]
-    return min(candidates, key=lambda p: float(p @ p))
-
-
-def _faces(corners: Array, size: int) -> Iterator[Array]:
-    for face in combinations(corners, min(size, len(corners))):
-        vertices = np.array(face)
-        edges = (vertices[1:] - vertices[0]).T
-        weights = np.linalg.lstsq(edges, -vertices[0], rcond=None)[0] if edges.size else np.zeros(0)
-        if (weights >= -1e-9).all() and weights.sum() <= 1 + 1e-9:
-            yield vertices[0] + edges @ weights
+    rows = np.vstack([corners.T, np.ones(len(corners))])
+    weights = nnls(rows, np.append(np.zeros(corners.shape[1]), 1.0))[0]
+    least: Array = corners.T @ weights / weights.sum()
+    return least

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -47,7 +48,7 @@ def tallies(rows: Iterable[Row]) -> list[Tally]:
 
 def to_terminal(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
     table = Table(title="Gradients at ties", caption=f"{AGREES} agrees with the definition, {DISAGREES} does not")
-    frameworks = _frameworks(rows)
+    frameworks = _frameworks(summary)
     for heading in ("op", "at", "active", "dtype", "definition", *frameworks):
         table.add_column(heading, overflow="fold")
     previous = None
@@ -67,7 +68,7 @@ def to_terminal(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
 
 
 def to_markdown(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
-    frameworks = _frameworks(rows)
+    frameworks = _frameworks(summary)
     headings = ["op", "at", "active", "dtype", "definition", *frameworks]
     lines = ["| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
     lines += ["| " + " | ".join([*cells, *answers]) + " |" for cells, answers in _cells(rows, frameworks)]
@@ -75,8 +76,12 @@ def to_markdown(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
 
 
 def to_json(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
+    """As the dataclasses are, but NaN and infinities, for which JSON has no number, are strings."""
     content = {"summary": [asdict(tally) for tally in summary], "rows": [asdict(row) for row in rows]}
-    return json.dumps(content, indent=1) + "\n"
+    for row in content["rows"]:
+        for answer in row["answers"]:
+            answer["gradient"] = [g if math.isfinite(g) else str(g) for g in answer["gradient"]]
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def to_csv(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
@@ -115,8 +120,8 @@ FORMATS: Mapping[str, Callable[[Sequence[Row], Sequence[Tally]], str]] = {
 }
 
 
-def _frameworks(rows: Iterable[Row]) -> list[str]:
-    asked = {answer.framework for row in rows for answer in row.answers}
+def _frameworks(summary: Iterable[Tally]) -> list[str]:
+    asked = {tally.framework for tally in summary}
     return [framework for framework in FRAMEWORKS if framework in asked]
 
 

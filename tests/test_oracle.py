@@ -157,7 +157,7 @@ def test_smooth_functions_have_their_ordinary_gradient(
     np.testing.assert_allclose(min_norm_gradient(function, np.array(at)), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("place", [1e3, -1e3, 1e-3, -1e-3])
+@pytest.mark.parametrize("place", [1e6, 1e3, -1e3, 1e-3, -1e-3])
 @pytest.mark.parametrize("slope", [1e3, 1.0, 1e-2])
 def test_large_and_small_numbers(place: float, slope: float) -> None:
     def tied(points: Array) -> Array:
@@ -192,7 +192,7 @@ def test_the_same_answer_every_time() -> None:
 
 
 def slopes(dimensions: int, largest: int) -> st.SearchStrategy[list[list[int]]]:
-    # Small integers: the region in which one of them is the largest is then empty or not too narrow.
+    # Small integers: a region in which one of them is the largest is then wide enough to be found by sampling.
     slope = st.lists(st.integers(-largest, largest), min_size=dimensions, max_size=dimensions)
     return st.lists(slope, min_size=1, max_size=5)
 
@@ -201,7 +201,7 @@ def slopes(dimensions: int, largest: int) -> st.SearchStrategy[list[list[int]]]:
 @example(slopes=[[1, 2]], sign=1)
 @example(slopes=[[2, 1], [-2, 1]], sign=1)
 @example(slopes=[[1, 1, 1], [2, 0, 1], [0, 2, 1]], sign=-1)
-@given(slopes=st.one_of(slopes(2, 3), slopes(3, 2)), sign=st.sampled_from([1, -1]))
+@given(slopes=st.one_of(slopes(2, 3), slopes(3, 1)), sign=st.sampled_from([1, -1]))
 def test_least_norm_in_the_hull_of_linear_pieces(slopes: list[list[int]], sign: int) -> None:
     """For f(x) = max_i(a_i . (x - p)) the subdifferential at p is the convex hull of the a_i; for min it is too.
 

@@ -1,0 +1,333 @@
+"""The command line: every format, filter and exit status, and what the subcommands print."""
+
+import ast
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import jax
+import jax.numpy as jnp
+import pytest
+from click.testing import CliRunner, Result
+
+from interop import digits, parity, render
+from interop.__main__ import main
+from interop.cases import compare_cases
+from interop.parity import Row
+from jaxclamp import OPS
+
+SMALL = ("--op", "abs", "--op", "maximum", "--op", "selu", "--dtype", "float32")
+
+
+def run(*arguments: str, color: bool = False) -> Result:
+    return CliRunner().invoke(main, arguments, color=color)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    """What SMALL asks for."""
+    return list(parity.matrix([OPS["abs"], OPS["maximum"], OPS["selu"]], ["float32"]))
+
+
+def as_json(rows: Sequence[Row]) -> Any:
+    return json.loads(json.dumps([asdict(row) for row in rows]))
+
+
+def strictly(text: str) -> Any:
+    """JSON without the NaN and Infinity that Python adds to it."""
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split()))
+
+
+def test_json(rows: list[Row]) -> None:
+    result = run(*SMALL, "--format", "json")
+    assert result.exit_code == 0
+    content = strictly(result.stdout)
+    assert content["rows"] == as_json(rows)
+    tallies = {tally["framework"]: tally for tally in content["summary"]}
+    assert set(tallies) == set(parity.FRAMEWORKS)
+    for framework, tally in tallies.items():
+        answers = [answer for row in rows for answer in row.answers if answer.framework == framework]
+        assert tally["cases"] == len(answers)
+        assert tally["agreeing"] == sum(answer.agrees for answer in answers)
+        assert tally["dtypes"] == ["float32"]
+
+
+def test_csv(rows: list[Row]) -> None:
+    result = run(*SMALL, "--format", "csv")
+    assert result.exit_code == 0
+    lines = list(csv.DictReader(io.StringIO(result.stdout), strict=True))
+    expected = [(row, answer) for row in rows for answer in row.answers]
+    for line, (row, answer) in zip(lines, expected, strict=True):
+        assert (line["op"], line["inactive"], line["dtype"]) == (row.op, row.inactive, row.dtype)
+        assert tuple(line["active"].split()) == row.active
+        assert all(f"{name}=" in line["at"] for name in row.arguments)
+        assert numbers(line["definition"]) == row.definition
+        assert (line["framework"], line["version"]) == (answer.framework, answer.version)
+        assert line["spelling"] == answer.spelling
+        assert numbers(line["gradient"]) == answer.gradient
+        assert line["agrees"] == str(answer.agrees)
+
+
+def test_markdown(rows: list[Row]) -> None:
+    result = run(*SMALL, "--format", "markdown")
+    assert result.exit_code == 0
+    table, _, summary = result.stdout.partition("\n\n")
+    headings, rule, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+    assert headings == ["op", "at", "active", "dtype", "definition", *parity.FRAMEWORKS]
+    assert set(rule) == {"---"}
+    assert {len(line) for line in [rule, *lines]} == {len(headings)}
+    assert [line[0] for line in lines] == [row.op for row in rows]
+    for line, row in zip(lines, rows, strict=True):
+        assert numbers(line[4]) == pytest.approx(row.definition, abs=0.01)
+        for framework, cell in zip(parity.FRAMEWORKS, line[5:], strict=True):
+            answers = [answer for answer in row.answers if answer.framework == framework]
+            assert ("✓" in cell) == any(answer.agrees for answer in answers)
+            assert ("✗" in cell) == any(not answer.agrees for answer in answers)
+    assert len(summary.splitlines()) == len(parity.FRAMEWORKS)
+    assert all(line.startswith("- ") for line in summary.splitlines())
+
+
+def test_table(rows: list[Row]) -> None:
+    result = run(*SMALL)
+    assert result.exit_code == 0
+    assert result.stdout == run(*SMALL, "--format", "table").stdout
+    (headings,) = (line for line in result.stdout.splitlines() if line.startswith("┃"))
+    assert headings.replace("┃", " ").split() == ["op", "at", "active", "dtype", "definition", *parity.FRAMEWORKS]
+    cells = [line.split("│") for line in result.stdout.splitlines() if line.startswith("│")]
+    assert [line[1].strip() for line in cells] == [row.op for row in rows]
+    for framework in parity.FRAMEWORKS:
+        answers = [answer for row in rows for answer in row.answers if answer.framework == framework]
+        assert f"{sum(answer.agrees for answer in answers)} of {len(answers)} cases agree" in result.stdout
+
+
+def test_answers_that_are_alike_in_all_dtypes_share_a_line() -> None:
+    one, all_of_them = (run("--op", "abs", *extra, "--format", "markdown") for extra in (("--dtype", "float32"), ()))
+    assert len(one.stdout.splitlines()) == len(all_of_them.stdout.splitlines())
+
+
+@pytest.mark.parametrize("form", render.FORMATS)
+def test_only_disagreements(form: str, rows: list[Row]) -> None:
+    """The summary still counts every row."""
+    everything, result = run(*SMALL, "--format", form), run(*SMALL, "--format", form, "--only-disagreements")
+    assert result.exit_code == 0
+    differing = [row for row in rows if not all(answer.agrees for answer in row.answers)]
+    assert 0 < len(differing) < len(rows)
+    if form == "json":
+        shown = strictly(result.stdout)
+        assert shown["rows"] == as_json(differing)
+        assert shown["summary"] == strictly(everything.stdout)["summary"]
+    elif form == "csv":
+        assert len(result.stdout.splitlines()) == 1 + sum(len(row.answers) for row in differing)
+    else:
+        lines, shown = everything.stdout.splitlines(), result.stdout.splitlines()
+        assert len(lines) - len(shown) == len(rows) - len(differing)
+        assert shown[-len(parity.FRAMEWORKS) :] == lines[-len(parity.FRAMEWORKS) :]
+
+
+@pytest.mark.parametrize("form", render.FORMATS)
+def test_no_disagreements_at_all(form: str) -> None:
+    result = run(
+        "--op", "relu", "--dtype", "float32", "--framework", "interop", "--only-disagreements", "--format", form
+    )
+    assert result.exit_code == 0
+    if form == "json":
+        assert strictly(result.stdout)["rows"] == []
+    else:
+        assert result.stdout
+        assert "x=0" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ops", "dtypes", "frameworks"),
+    [
+        ("--op abs --dtype float32", ["abs"], ["float32"], parity.FRAMEWORKS),
+        ("--op relu --op abs --dtype float16", ["relu", "abs"], ["float16"], parity.FRAMEWORKS),
+        ("--op abs --dtype float32 --dtype bfloat16", ["abs"], ["float32", "bfloat16"], parity.FRAMEWORKS),
+        ("--op abs --framework jax", ["abs"], parity.DTYPES, ["jax"]),
+        ("--op abs --framework torch --framework jaxclamp", ["abs"], parity.DTYPES, ["torch", "jaxclamp"]),
+    ],
+)
+def test_filters(arguments: str, ops: list[str], dtypes: list[str], frameworks: list[str]) -> None:
+    result = run(*arguments.split(), "--format", "json")
+    assert result.exit_code == 0
+    shown = strictly(result.stdout)["rows"]
+    assert shown == as_json(list(parity.matrix([OPS[op] for op in ops], dtypes, frameworks)))
+    assert {row["op"] for row in shown} == set(ops)
+    assert {row["dtype"] for row in shown} == set(dtypes)
+    assert {answer["framework"] for row in shown for answer in row["answers"]} == set(frameworks)
+
+
+def test_without_filters_everything_is_asked(monkeypatch: pytest.MonkeyPatch, rows: list[Row]) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def remember(*arguments: Any) -> list[Row]:
+        asked.append(arguments)
+        return rows
+
+    monkeypatch.setattr(parity, "matrix", remember)
+    assert run().exit_code == 0
+    ((ops, dtypes, frameworks),) = asked
+    assert list(ops) == list(OPS.values())
+    assert tuple(dtypes) == parity.DTYPES
+    assert tuple(frameworks) == parity.FRAMEWORKS
+
+
+@pytest.mark.parametrize("form", render.FORMATS)
+def test_output_is_a_file_without_colours(form: str, tmp_path: Path) -> None:
+    file = tmp_path / "report"
+    file.write_text("from an earlier run")
+    result = run(*SMALL, "--format", form, "--output", str(file), color=True)
+    assert (result.exit_code, result.stdout) == (0, "")
+    written = file.read_bytes()
+    assert b"\x1b" not in written
+    assert written.decode() == run(*SMALL, "--format", form).stdout
+
+
+def test_a_terminal_gets_colours() -> None:
+    coloured = run(*SMALL, color=True).stdout
+    assert "\x1b[" in coloured
+    assert click.unstyle(coloured) == run(*SMALL).stdout
+
+
+def wrong_abs(x: jax.Array) -> jax.Array:
+    return jnp.abs(x)
+
+
+wrong_abs.__name__ = "abs"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ((), 1),
+        (("--only-disagreements",), 1),
+        (("--framework", "jaxclamp"), 1),
+        (("--framework", "torch"), 0),
+        (("--framework", "interop"), 0),
+    ],
+)
+@pytest.mark.parametrize("form", render.FORMATS)
+def test_status_1_where_jaxclamp_is_wrong(
+    arguments: Sequence[str], status: int, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OPS, "abs", replace(OPS["abs"], function=wrong_abs))
+    result = run("--op", "abs", "--dtype", "float32", "--format", form, *arguments)
+    assert result.exit_code == status
+    assert result.stdout, "the report comes first"
+
+
+def test_status_1_where_interop_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(parity.TORCH_OPS, "abs", lambda x: x * x.sign() + x - x.detach())
+    file = tmp_path / "report"
+    result = run("--op", "abs", "--dtype", "float32", "--format", "json", "--output", str(file))
+    assert result.exit_code == 1
+    wrong = {a["framework"] for row in strictly(file.read_text())["rows"] for a in row["answers"] if not a["agrees"]}
+    assert "interop" in wrong
+    assert "jaxclamp" not in wrong
+
+
+@pytest.mark.parametrize(
+    ("option", "choices"),
+    [("--op", list(OPS)), ("--dtype", parity.DTYPES), ("--framework", parity.FRAMEWORKS), ("--format", render.FORMATS)],
+)
+def test_status_2_names_the_valid_choices(option: str, choices: Sequence[str]) -> None:
+    result = run(option, "nonsense")
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}': 'nonsense' is not one of " in result.stderr
+    assert all(f"'{choice}'" in result.stderr for choice in choices)
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("nonsense", "No such command 'nonsense'"),
+        ("--nonsense", "No such option"),
+        ("--op", "requires an argument"),
+        ("--output .", "is a directory"),
+        ("cases nonsense", "unexpected extra argument"),
+        ("digits --steps 0", "0 is not in the range x>=1"),
+        ("digits --steps many", "'many' is not a valid integer"),
+        ("digits --seed -1", "-1 is not in the range x>=0"),
+        ("digits --plot .", "is a directory"),
+    ],
+)
+def test_status_2_on_bad_usage(arguments: str, message: str) -> None:
+    result = run(*arguments.split())
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_cases_prints_the_numbers() -> None:
+    result = run("cases")
+    assert result.exit_code == 0
+    printed: list[list[str]] = []
+    for line in result.stdout.splitlines():
+        if line.startswith("│"):
+            cells = [cell.strip() for cell in line.split("│")[2:5]]
+            if cells[0]:
+                printed.append(cells)
+            else:  # the rest of a long cell
+                printed[-1] = [before + after for before, after in zip(printed[-1], cells, strict=True)]
+    expected = [(c.spelling, c.native.tolist(), c.ours.tolist()) for c in compare_cases()]
+    assert [(spelling, *map(ast.literal_eval, gradients)) for spelling, *gradients in printed] == expected
+
+
+def test_digits_prints_the_steps_and_plots_them(tmp_path: Path) -> None:
+    file = tmp_path / "steps.png"
+    result = run("digits", "--steps", "3", "--seed", "1", "--plot", str(file))
+    assert result.exit_code == 0
+    assert file.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    first, *_, last = digits.train(3, seed=1)
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.stdout.splitlines() if "│" in line]
+    table = {line[0]: line[1:] for line in cells}
+    assert [name for name in table if name.isdigit()] == ["0", "1", "2"]
+    assert table["0"] == [f"{first.difference(*pair):.1e}" for pair in digits.PAIRS] + [
+        str(first.variants[digits.PAIRS[0][0]].ties)
+    ]
+    for name in digits.VARIANTS:
+        assert table[name][:2] == [f"{step.variants[name].loss:.4f}" for step in (first, last)]
+
+
+def test_digits_without_a_plot_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("digits", "--steps", "1")
+    assert result.exit_code == 0
+    assert "over 1 step" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+@pytest.mark.parametrize(("path", "command"), [((), main), *(((name,), c) for name, c in main.commands.items())])
+def test_help(path: tuple[str, ...], command: click.Command, flag: str) -> None:
+    result = run(*path, flag)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage: ")
+    assert all(option in result.stdout for parameter in command.params for option in parameter.opts)
+    summary = (command.help or "").splitlines()[0]
+    assert " ".join(result.stdout.split()).count(" ".join(summary.split())) == 1
+    if isinstance(command, click.Group):
+        assert all(f"\n  {name} " in result.stdout for name in command.commands)
+
+
+def test_as_a_process() -> None:
+    command = [sys.executable, "-m", "interop", "--op", "abs", "--dtype", "float32"]
+    process = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == run("--op", "abs", "--dtype", "float32").stdout
+    assert process.stderr.strip() == ""

@@ -1,0 +1,371 @@
+"""The parity matrix, the worked cases and the training run: that they cover what they claim, and what they measure."""
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import interop
+import jaxclamp
+from interop import digits, parity
+from interop.cases import Comparison, compare_cases
+from interop.parity import NATIVE, OURS, Row, matrix
+from jaxclamp import OPS
+
+MEASURED = {"jax": "0.10.2", "torch": "2.13"}
+"""The versions of which native answers are recorded here."""
+
+
+def needs_measured(framework: str) -> None:
+    installed = {"jax": jax.__version__, "torch": torch.__version__.partition("+")[0]}[framework]
+    if not f"{installed}.".startswith(f"{MEASURED[framework]}."):
+        pytest.skip(f"recorded for {framework} {MEASURED[framework]}, installed is {installed}")
+
+
+@functools.cache
+def rows(op: str) -> tuple[Row, ...]:
+    return tuple(matrix([OPS[op]], ["float32"]))
+
+
+@pytest.fixture(scope="module", params=list(OPS))
+def op(request: pytest.FixtureRequest) -> str:
+    """Of module scope, so that the tests of one op run together: with several workers few then ask the same twice."""
+    name: str = request.param
+    return name
+
+
+def test_jaxclamp_and_interop_agree_with_the_definition(op: str) -> None:
+    for row in rows(op):
+        ours = [answer for answer in row.answers if answer.framework in OURS]
+        assert [answer.spelling for answer in ours] == [f"jaxclamp.{op}", f"interop.{op}"], row
+        for answer in ours:
+            np.testing.assert_allclose(answer.gradient, row.definition, rtol=1e-6, atol=1e-3, err_msg=str(row))
+
+
+def test_agrees_says_whether_the_numbers_are_equal(op: str) -> None:
+    for row in rows(op):
+        equal = [np.allclose(answer.gradient, row.definition, rtol=1e-6, atol=1e-3) for answer in row.answers]
+        assert [answer.agrees for answer in row.answers] == equal, row
+        assert row.agrees == all(equal), row
+
+
+def test_every_tie_and_every_set_of_active_inputs_occurs(op: str) -> None:
+    expected = []
+    for tie in OPS[op].ties:
+        differentiable = [i for i, value in enumerate(tie) if np.asarray(value).dtype.kind == "f"]
+        for chosen in itertools.product([False, True], repeat=len(differentiable)):
+            active = tuple(i for i, is_active in zip(differentiable, chosen, strict=True) if is_active)
+            if not active:
+                continue
+            forms = ["none"] if all(chosen) else ["arrays"]
+            if isinstance(tie[0], float) and active == (0,) and not all(chosen):
+                forms.append("numbers")
+            # repr tells -0.0 from 0.0
+            expected += [(repr(tie), active, form, "float32") for form in forms]
+    found = [
+        (
+            repr(tuple(row.arguments.values())),
+            tuple(map(list(row.arguments).index, row.active)),
+            row.inactive,
+            row.dtype,
+        )
+        for row in rows(op)
+    ]
+    assert sorted(found) == sorted(expected)
+
+
+def test_every_counterpart_answers_somewhere(op: str) -> None:
+    """One that is misspelt in the record would raise TypeError everywhere, and be left out of every row."""
+    spellings = {answer.spelling for row in rows(op) for answer in row.answers if answer.framework in NATIVE}
+    assert spellings == {text.partition("(")[0].replace(":", ".") for text in OPS[op].counterparts}
+
+
+def spellings(row: Row) -> set[str]:
+    return {answer.spelling for answer in row.answers}
+
+
+def test_a_counterpart_without_bounds_is_asked_only_at_its_own() -> None:
+    """`jax.nn.hard_tanh` has the bounds -1 and 1 built in, so nothing can be asked about them either."""
+    for row in rows("hardtanh"):
+        own = (row.arguments["min_val"], row.arguments["max_val"]) == (-1.0, 1.0) and row.active == ("x",)
+        assert ("jax.nn.hard_tanh" in spellings(row)) == own, row
+
+
+def test_a_counterpart_that_cannot_leave_a_bound_out_is_not_asked_to() -> None:
+    for row in rows("clamp"):
+        assert ("jax.lax.clamp" in spellings(row)) == (None not in row.arguments.values()), row
+
+
+# The op and its arguments, the active ones, how the others are given, whose answer it is, the answer.
+FACTS = [
+    ("relu", (0.0,), "x", "none", "definition", (0,)),
+    ("relu", (0.0,), "x", "none", "jax.nn.relu", (0,)),
+    ("relu", (0.0,), "x", "none", "torch.relu", (0,)),
+    ("maximum", (0.0, 0.0), "x", "arrays", "definition", (0,)),
+    ("maximum", (0.0, 0.0), "x", "arrays", "jax.numpy.maximum", (0.5,)),
+    ("maximum", (0.0, 0.0), "x", "arrays", "jax.lax.max", (0.5,)),
+    ("maximum", (0.0, 0.0), "x", "arrays", "torch.maximum", (0.5,)),
+    ("fmax", (0.0, 0.0), "x", "arrays", "definition", (0,)),
+    ("fmax", (0.0, 0.0), "x", "arrays", "jax.numpy.fmax", (0,)),
+    ("fmax", (0.0, 0.0), "x", "arrays", "torch.fmax", (1,)),
+    ("clamp_min", (0.0, 0.0), "x", "numbers", "definition", (0,)),
+    ("clamp_min", (0.0, 0.0), "x", "numbers", "jax.numpy.clip", (0.5,)),
+    ("clamp_min", (0.0, 0.0), "x", "numbers", "torch.clamp_min", (1,)),
+    ("clamp_min", (0.0, 0.0), "x", "arrays", "definition", (0,)),
+    ("clamp_min", (0.0, 0.0), "x", "arrays", "jax.numpy.clip", (0.5,)),
+    ("clamp_min", (0.0, 0.0), "x", "arrays", "torch.clamp_min", (1,)),
+    ("clamp", (0.0, 0.0, 6.0), "x", "numbers", "definition", (0,)),
+    ("clamp", (0.0, 0.0, 6.0), "x", "numbers", "jax.numpy.clip", (0.5,)),
+    ("clamp", (0.0, 0.0, 6.0), "x", "numbers", "jax.lax.clamp", (0,)),
+    ("clamp", (0.0, 0.0, 6.0), "x", "numbers", "torch.clamp", (1,)),
+    ("clamp", (6.0, 0.0, 6.0), "x", "numbers", "definition", (0,)),
+    ("clamp", (6.0, 0.0, 6.0), "x", "numbers", "jax.numpy.clip", (0.5,)),
+    ("clamp", (6.0, 0.0, 6.0), "x", "numbers", "jax.lax.clamp", (0,)),
+    ("clamp", (6.0, 0.0, 6.0), "x", "numbers", "torch.clamp", (1,)),
+    ("clamp", (2.0, 2.0, 2.0), "x", "numbers", "definition", (0,)),
+    ("clamp", (2.0, 2.0, 2.0), "x", "numbers", "jax.numpy.clip", (0.25,)),
+    ("clamp", (2.0, 2.0, 2.0), "x", "numbers", "jax.lax.clamp", (0,)),
+    ("clamp", (2.0, 2.0, 2.0), "x", "numbers", "torch.clamp", (1,)),
+    ("clamp", (2.0, 2.0, 2.0), "x min max", "none", "definition", (1 / 3, 1 / 3, 1 / 3)),
+    ("clamp", (2.0, 2.0, 2.0), "x min max", "none", "jax.numpy.clip", (0.25, 0.25, 0.5)),
+    ("clamp", (2.0, 2.0, 2.0), "x min max", "none", "jax.lax.clamp", (0, 0, 0)),
+    ("clamp", (2.0, 2.0, 2.0), "x min max", "none", "torch.clamp", (1, 0, 0)),
+    ("clamp", (-1.0, 2.0, 2.0), "x min max", "none", "definition", (0, 0.5, 0.5)),
+    ("clamp", (-1.0, 2.0, 2.0), "x min max", "none", "jax.numpy.clip", (0, 0.5, 0.5)),
+    ("clamp", (-1.0, 2.0, 2.0), "x min max", "none", "jax.lax.clamp", (0, 0, 0)),
+    ("clamp", (-1.0, 2.0, 2.0), "x min max", "none", "torch.clamp", (0, 0, 0)),
+    ("clamp", (-5.0, 2.0, -5.0), "max", "arrays", "definition", (1,)),
+    ("clamp", (-5.0, 2.0, -5.0), "max", "arrays", "jax.numpy.clip", (1,)),
+    ("clamp", (-5.0, 2.0, -5.0), "max", "arrays", "jax.lax.clamp", (0,)),
+    ("clamp", (-5.0, 2.0, -5.0), "max", "arrays", "torch.clamp", (1,)),
+    ("relu6", (0.0,), "x", "none", "definition", (0,)),
+    ("relu6", (0.0,), "x", "none", "jax.nn.relu6", (0,)),
+    ("relu6", (0.0,), "x", "none", "torch.nn.functional.relu6", (0,)),
+    ("relu6", (6.0,), "x", "none", "definition", (0,)),
+    ("relu6", (6.0,), "x", "none", "jax.nn.relu6", (0,)),
+    ("relu6", (6.0,), "x", "none", "torch.nn.functional.relu6", (0,)),
+    ("hardtanh", (-1.0, -1.0, 1.0), "x", "numbers", "definition", (0,)),
+    ("hardtanh", (-1.0, -1.0, 1.0), "x", "numbers", "jax.nn.hard_tanh", (1,)),
+    ("hardtanh", (-1.0, -1.0, 1.0), "x", "numbers", "torch.nn.functional.hardtanh", (0,)),
+    ("hardtanh", (1.0, -1.0, 1.0), "x", "numbers", "definition", (0,)),
+    ("hardtanh", (1.0, -1.0, 1.0), "x", "numbers", "jax.nn.hard_tanh", (1,)),
+    ("hardtanh", (1.0, -1.0, 1.0), "x", "numbers", "torch.nn.functional.hardtanh", (0,)),
+    ("abs", (0.0,), "x", "none", "definition", (0,)),
+    ("abs", (0.0,), "x", "none", "jax.numpy.abs", (1,)),
+    ("abs", (0.0,), "x", "none", "jax.lax.abs", (1,)),
+    ("abs", (0.0,), "x", "none", "torch.abs", (0,)),
+    ("leaky_relu", (0.0, 0.01), "x", "numbers", "definition", (0.01,)),
+    ("leaky_relu", (0.0, 0.01), "x", "numbers", "jax.nn.leaky_relu", (1,)),
+    ("leaky_relu", (0.0, 0.01), "x", "numbers", "torch.nn.functional.leaky_relu", (0.01,)),
+    ("leaky_relu", (0.0, -0.5), "x", "numbers", "definition", (0,)),
+    ("leaky_relu", (0.0, -0.5), "x", "numbers", "jax.nn.leaky_relu", (1,)),
+    ("leaky_relu", (0.0, -0.5), "x", "numbers", "torch.nn.functional.leaky_relu", (-0.5,)),
+    ("elu", (-0.0, 2.0), "x", "numbers", "definition", (1,)),
+    ("elu", (-0.0, 2.0), "x", "numbers", "jax.nn.elu", (2,)),
+    ("elu", (-0.0, 2.0), "x", "numbers", "torch.nn.functional.elu", (2,)),
+    ("selu", (0.0,), "x", "none", "definition", (1.0507,)),
+    ("selu", (0.0,), "x", "none", "jax.nn.selu", (1.7581,)),
+    ("selu", (0.0,), "x", "none", "torch.nn.functional.selu", (1.7581,)),
+]
+
+
+def name_of(fact: tuple[Any, ...]) -> str:
+    op, point, active, inactive, spelling, _ = fact
+    return f"{op}{point} {active}, {inactive}: {spelling}"
+
+
+@pytest.mark.parametrize(
+    ("op", "point", "active", "inactive", "spelling", "expected"), [pytest.param(*f, id=name_of(f)) for f in FACTS]
+)
+def test_recorded_answer(
+    op: str, point: tuple[float, ...], active: str, inactive: str, spelling: str, expected: tuple[float, ...]
+) -> None:
+    (row,) = (
+        row
+        for row in rows(op)
+        if repr(tuple(row.arguments.values())) == repr(point)
+        and (" ".join(row.active), row.inactive) == (active, inactive)
+    )
+    if spelling == "definition":
+        found = row.definition
+    else:
+        needs_measured(spelling.partition(".")[0])
+        (found,) = (answer.gradient for answer in row.answers if answer.spelling == spelling)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def abs_with_slope_1(x: jax.Array) -> jax.Array:
+    return jnp.abs(x)
+
+
+def abs_with_nan(x: jax.Array) -> jax.Array:
+    return jnp.sqrt(x * x)
+
+
+def abs_with_slope_almost_0(x: jax.Array) -> jax.Array:
+    return jaxclamp.abs(x) + 0.01 * (x - jax.lax.stop_gradient(x))
+
+
+WRONG = [
+    pytest.param("abs", abs_with_slope_1, id="abs with slope 1 at 0"),
+    pytest.param("abs", abs_with_nan, id="abs with slope NaN at 0"),
+    pytest.param("abs", abs_with_slope_almost_0, id="abs with slope 0.01 at 0"),
+    pytest.param("relu", functools.partial(jaxclamp.relu, ties="inclusive"), id="relu, inclusive"),
+    pytest.param("maximum", functools.partial(jaxclamp.maximum, ties="balanced"), id="maximum, balanced"),
+    pytest.param("clamp", functools.partial(jaxclamp.clamp, ties="inclusive"), id="clamp, inclusive"),
+]
+
+
+@pytest.mark.parametrize(("name", "wrong"), WRONG)
+def test_a_wrong_rule_is_seen(name: str, wrong: Callable[..., jax.Array]) -> None:
+    """The values are right; only the gradient at the tie is not."""
+
+    @functools.wraps(OPS[name].function)
+    def function(*args: Any, **kwargs: Any) -> jax.Array:
+        return wrong(*args, **kwargs)
+
+    op = replace(OPS[name], function=function, ties=OPS[name].ties[:1])
+    row = next(matrix([op], ["float32"], ["jaxclamp"]))
+    assert [(answer.framework, answer.agrees) for answer in row.answers] == [("jaxclamp", False)]
+    assert not row.agrees
+    np.testing.assert_allclose(row.definition, rows(name)[0].definition, atol=1e-4)
+
+
+def test_a_wrong_torch_wrapper_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(parity.TORCH_OPS, "abs", lambda x: 0.5 * x + interop.abs(x) - 0.5 * x.detach())
+    for row in matrix([OPS["abs"]], ["float32"], OURS):
+        assert [answer.framework for answer in row.answers if not answer.agrees] == ["interop"]
+        assert not row.agrees
+
+
+# By the spelling: the native gradient, which torch 2.13 gives, and the gradient of the wrapped op.
+WORKED_CASES = {
+    "relu(x)": ([0], [0]),
+    "maximum(x, tensor(0.))": ([0.5], [0]),
+    "clamp_min(x, 0.)": ([1], [0]),
+    "clamp(x, min=0.)": ([1], [0]),
+    "relu6(x)": ([0, 0], [0, 0]),
+    "clamp(x, 0., 6.)": ([1, 1], [0, 0]),
+    "hardtanh(x, -1., 1.)": ([0, 0], [0, 0]),
+    "clamp(x, -1., 1.)": ([1, 1], [0, 0]),
+    "clamp_max(x, 6.)": ([1], [0]),
+    "clamp(a * b, 1., 5.)": ([[1, 2, 1, 0], [1, 2, 3, 0]], [[0, 2, 1, 0], [0, 2, 3, 0]]),
+    "relu(x @ w1)": ([[932, 2376], [354, 904], [512, 1260]], [[932, 2376], [354, 904], [512, 1260]]),
+    "clamp(x @ w1, min=0.)": ([[932, 2376], [354, 904], [512, 1298]], [[932, 2376], [354, 904], [512, 1260]]),
+}
+
+
+@functools.cache
+def worked_cases() -> dict[str, Comparison]:
+    return {comparison.spelling: comparison for comparison in compare_cases()}
+
+
+def test_the_worked_cases_are_those_recorded() -> None:
+    assert list(worked_cases()) == list(WORKED_CASES)
+    assert [c.title[:2] for c in worked_cases().values()] == ["1."] * 4 + [
+        "2a",
+        "2a",
+        "2b",
+        "2b",
+        "2c",
+        "3.",
+        "4.",
+        "4.",
+    ]
+
+
+@pytest.mark.parametrize("spelling", WORKED_CASES)
+def test_worked_case_here(spelling: str) -> None:
+    assert worked_cases()[spelling].ours.tolist() == WORKED_CASES[spelling][1]
+
+
+@pytest.mark.parametrize("spelling", WORKED_CASES)
+def test_worked_case_natively(spelling: str) -> None:
+    needs_measured("torch")
+    assert worked_cases()[spelling].native.tolist() == WORKED_CASES[spelling][0]
+
+
+def test_the_network_of_the_fourth_case_by_hand() -> None:
+    """Backpropagation in NumPy, with the slope of relu and with that of an inclusive clamp."""
+    needs_measured("torch")
+    x = np.array([[3, 2, 1], [1, 0, 2], [4, 1, 2], [0, 0, 1]])
+    w1, w2 = np.array([[1, 2], [0, 1], [4, 0]]), np.array([[-1, 1], [-2, 3]])
+    hidden = x @ w1
+    upstream = 2 * (np.maximum(hidden, 0) @ w2 - 1) @ w2.T
+    relu, clamp = x.T @ (upstream * (hidden > 0)), x.T @ (upstream * (hidden >= 0))
+    assert (relu - clamp).tolist() == [[0, 0], [0, 0], [0, -38]]
+    cases = worked_cases()
+    assert cases["relu(x @ w1)"].native.tolist() == relu.tolist()
+    assert cases["relu(x @ w1)"].ours.tolist() == cases["clamp(x @ w1, min=0.)"].ours.tolist() == relu.tolist()
+    assert cases["clamp(x @ w1, min=0.)"].native.tolist() == clamp.tolist()
+
+
+@functools.cache
+def training() -> tuple[digits.Step, ...]:
+    return tuple(digits.train(steps=5, seed=0))
+
+
+STEPS = range(5)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("other", ["jaxclamp clamp", "torch relu"])
+def test_the_spellings_with_one_convention_train_alike(step: int, other: str) -> None:
+    assert training()[step].difference("interop clamp", other) < 1e-12
+    losses = {name: result.loss for name, result in training()[step].variants.items()}
+    assert losses["interop clamp"] == pytest.approx(losses[other], abs=1e-12)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_native_clamp_and_relu_train_apart(step: int) -> None:
+    needs_measured("torch")
+    assert training()[step].difference("torch clamp", "torch relu") > 1e-4
+
+
+def test_training_descends() -> None:
+    for name in digits.VARIANTS:
+        losses = [step.variants[name].loss for step in training()]
+        assert losses == sorted(losses, reverse=True)
+        assert losses[-1] < losses[0] - 0.1
+
+
+def recount(weights: digits.Parameters, pixels: NDArray[np.float64]) -> int:
+    """The ties of one step: weights on a grid of 1/16, so that every sum is exact in float64."""
+    q = {name: np.round(weight * 16) / 16 for name, weight in weights.items()}
+    first = pixels @ q["w0"] + q["b0"]
+    second = np.maximum(first, 0) @ q["w1"] + q["b1"]
+    return int((first == 0).sum() + (second == 0).sum() + (second == 6).sum())
+
+
+def test_the_ties_of_the_first_step_are_counted_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: dict[str, int] = {}
+
+    def counting(name: str, variant: Callable[..., digits.Gradients]) -> Callable[..., digits.Gradients]:
+        def run(weights: digits.Parameters, pixels: NDArray[np.float64], labels: Any) -> digits.Gradients:
+            counts[name] = recount(weights, pixels)
+            return variant(weights, pixels, labels)
+
+        return run
+
+    variants = {name: counting(name, variant) for name, variant in digits.VARIANTS.items()}
+    monkeypatch.setattr(digits, "VARIANTS", variants)
+    (step,) = digits.train(steps=1, seed=0)
+    assert {name: result.ties for name, result in step.variants.items()} == counts
+    assert len(set(counts.values())) == 1, "the variants start from other weights"
+    assert counts["torch clamp"] > 0
+
+
+def test_training_is_determined_by_the_seed() -> None:
+    first, again, other = (next(digits.train(steps=1, seed=seed)) for seed in (0, 0, 1))
+    for name in digits.VARIANTS:
+        for key, gradient in first.variants[name].gradients.items():
+            np.testing.assert_array_equal(again.variants[name].gradients[key], gradient)
+        assert first.variants[name].loss == again.variants[name].loss != other.variants[name].loss
