@@ -25,8 +25,9 @@ _BY_BITS = {
     torch.float8_e8m0fnu: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e8m0fnu)),
 }
 _FROM_BITS = {extended: (host, dtype) for dtype, (_, host, extended) in _BY_BITS.items()}
-WIDE = frozenset({torch.float64, torch.int64, torch.complex128, torch.uint64})
-"""The dtypes that JAX would truncate silently unless its 64-bit mode is on."""
+_WIDE_TORCH = (torch.float64, torch.int64, torch.complex128, torch.uint64)
+WIDE = frozenset({*_WIDE_TORCH, *map(np.dtype, ("float64", "int64", "complex128", "uint64"))})
+"""The dtypes, of torch and of NumPy, that JAX would truncate silently unless its 64-bit mode is on."""
 
 with warnings.catch_warnings():
     # Outputs of XLA are ours alone, yet NumPy marks them read-only. Torch warns of that once per process: now.
@@ -56,10 +57,11 @@ def torch_to_jax(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
             f"torch_to_jax: JAX would truncate {tensor.dtype} to 32 bits; enable its 64-bit mode, for example "
             "with jax.enable_x64(True), or convert the tensor first."
         )
+    refuse_after_fork()
     lent = lend(tensor)
     if copy:
         return jnp.array(lent, copy=True).block_until_ready()
-    array = jnp.asarray(lent)
+    array: jax.Array = jax.device_put(lent)
     if array.size and array.unsafe_buffer_pointer() != tensor.data_ptr():
         raise ValueError(
             f"torch_to_jax: a tensor with strides {tensor.stride()} at address {tensor.data_ptr():#x} cannot be "
@@ -101,10 +103,11 @@ def lend(tensor: torch.Tensor) -> HostArray | jax.Array:
     try:
         if via is None:
             host: HostArray = tensor.detach().numpy()
-            return host
-        bits: HostArray = tensor.detach().view(via[0]).numpy()
-        extended: HostArray = bits.view(via[2])
-        return extended
+        else:
+            host = tensor.detach().view(via[0]).numpy()
+        if host.flags.owndata and host.size:
+            raise TypeError("it has none, and NumPy made some up")
+        return host if via is None else host.view(via[2])
     except (TypeError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and (tensor.is_conj() or tensor.is_neg()):
             return lend(tensor.resolve_conj().resolve_neg())

@@ -54,7 +54,8 @@ def wrap_for_torch(function: Callable[..., Any]) -> Callable[..., Any]:
                 tensors.append(leaf)
                 kinds.append(_TENSOR)
             elif isinstance(leaf, _TRACED_TYPES):
-                traced.append(leaf)
+                # The backward pass sees what the forward pass saw, whatever the caller does to the array between them.
+                traced.append(leaf.copy() if isinstance(leaf, np.ndarray) else leaf)
                 kinds.append(_TRACED)
             else:
                 kinds.append((type(leaf), leaf))  # 0 == False, yet they are not the same argument
@@ -103,18 +104,17 @@ class _FlatFunction:
         self.pullbacks: dict[tuple[bool, ...], _FlatFunction] = {}
 
     def __call__(self, traced: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> Any:
+        wide = jax.config.jax_enable_x64 or _any_wide(tensors) or _any_wide(traced)  # type: ignore[attr-defined]
         if _is_recorded(tensors):
             structure: list[Any] = []
-            outputs = _Call.apply(self, traced, structure, *tensors)
+            outputs = _Call.apply(self, traced, wide, structure, *tensors)
             return jax.tree.unflatten(structure[0], outputs)
-        return jax.tree.map(adopt, self.compute(traced, tensors))
+        return jax.tree.map(adopt, self.compute(traced, wide, tensors))
 
-    def compute(self, traced: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> Any:
+    def compute(self, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]) -> Any:
         """The result as JAX arrays, perhaps unfinished: until all are adopted, nobody may write to ``tensors``."""
         refuse_after_fork()
-        wide = False
         for tensor in tensors:
-            wide = wide or tensor.dtype in WIDE
             if tensor.device != tensors[0].device:
                 raise ValueError(self._describe_devices(tensors))
         try:
@@ -122,9 +122,9 @@ class _FlatFunction:
         except TypeError:
             self._name_culprit(tensors)
             raise
-        if not wide:
+        if wide == jax.config.jax_enable_x64:  # type: ignore[attr-defined]
             return self.compiled(traced, *arrays)
-        with jax.enable_x64(True):
+        with jax.enable_x64(wide):
             return self.compiled(traced, *arrays)
 
     def pullback(self, active: tuple[bool, ...]) -> _FlatFunction:
@@ -151,12 +151,12 @@ class _Call(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, flat: _FlatFunction, traced: tuple[Any, ...], structure: list[Any], *tensors: torch.Tensor
+        ctx: Any, flat: _FlatFunction, traced: tuple[Any, ...], wide: bool, structure: list[Any], *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        arrays, tree = jax.tree.flatten(flat.compute(traced, tensors))
+        arrays, tree = jax.tree.flatten(flat.compute(traced, wide, tensors))
         structure.append(tree)
         outputs = tuple([adopt(array) for array in arrays])
-        ctx.flat, ctx.traced = flat, traced
+        ctx.flat, ctx.traced, ctx.wide = flat, traced, wide
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         ctx.inexact = [output.is_floating_point() or output.is_complex() for output in outputs]
@@ -166,7 +166,7 @@ class _Call(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        active = ctx.needs_input_grad[3:]
+        active = ctx.needs_input_grad[4:]
         if all(gradient is None for gradient in gradients):
             return (None,) * len(ctx.needs_input_grad)
         cotangents = [
@@ -174,8 +174,9 @@ class _Call(torch.autograd.Function):
             for gradient, inexact, (shape, dtype, device) in zip(gradients, ctx.inexact, ctx.describe, strict=True)
             if inexact
         ]
-        pulled = iter(ctx.flat.pullback(active)(ctx.traced, (*ctx.saved_tensors, *cotangents)))
-        return (None, None, None, *[next(pulled) if is_active else None for is_active in active])
+        with jax.enable_x64(ctx.wide):  # the mode of the forward pass, in which the dtypes agree
+            pulled = iter(ctx.flat.pullback(active)(ctx.traced, (*ctx.saved_tensors, *cotangents)))
+        return (None, None, None, None, *[next(pulled) if is_active else None for is_active in active])
 
 
 def _pullback(
@@ -200,6 +201,10 @@ def _pullback(
     return tuple(jnp.conj(pulled) for pulled in pull(given))
 
 
+def _any_wide(values: Iterable[Any]) -> bool:
+    return any(getattr(value, "dtype", None) in WIDE for value in values)
+
+
 def _is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
     if torch.is_grad_enabled():
         for tensor in tensors:
@@ -218,9 +223,9 @@ def _argument(function: Callable[..., Any], path: Sequence[Any]) -> str:
     if where.idx == 1:
         name = argument.key
     else:
-        parameters = list(inspect.signature(function).parameters.values())[: argument.idx + 1]
-        known = len(parameters) > argument.idx and parameters[-1].kind is not inspect.Parameter.VAR_POSITIONAL
-        name = parameters[-1].name if known else f"argument {argument.idx}"
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        names = [p.name for p in inspect.signature(function).parameters.values() if p.kind in positional]
+        name = names[argument.idx] if argument.idx < len(names) else f"argument {argument.idx}"
     return f"{name}{jax.tree_util.keystr(tuple(rest))}"
 
 

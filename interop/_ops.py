@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+import numpy as np
 import torch
 
 import jaxclamp
@@ -15,29 +18,42 @@ from interop._function import wrap_for_torch
 from jaxclamp import OPS, Op
 
 _TORCH_NAMES = {"x": "input", "y": "other", "axis": "dim", "keepdims": "keepdim"}
+_ARRAY = object()
 
 
 def _derive(op: Op) -> Callable[..., Any]:
     parameters = inspect.signature(op.function).parameters
     jax_names = {_TORCH_NAMES.get(name, name): name for name in parameters}
-    wrapped = wrap_for_torch(op.function)
 
     @functools.wraps(op.function)
+    def renamed(*args: Any, **kwargs: Any) -> Any:
+        return op.function(*args, **{jax_names.get(name, name): value for name, value in kwargs.items()})
+
+    signature = inspect.Signature([p.replace(name=_TORCH_NAMES.get(p.name, p.name)) for p in parameters.values()])
+    renamed.__signature__ = signature  # type: ignore[attr-defined]
+    wrapped = wrap_for_torch(renamed)
+
+    @functools.wraps(renamed)
     def function(*args: Any, **kwargs: Any) -> Any:
-        if kwargs:
-            kwargs = {jax_names.get(name, name): value for name, value in kwargs.items()}
-        dtypes = {value.dtype for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)}
-        if len(dtypes) == 1 and next(iter(dtypes)).is_floating_point:
-            return wrapped(*args, **kwargs)
+        values = [_as_number(value) for value in (*args, *kwargs.values())]
+        dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor)}
         if not dtypes:
             raise TypeError(
                 f"{op.name}: input must be a torch.Tensor; for numbers and JAX arrays use jaxclamp.{op.name}."
             )
-        arguments = dict(zip(parameters, args, strict=False)) | kwargs
-        return wrapped(**_promote(op, arguments))
+        args, kwargs = tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :], strict=True))
+        if float in map(type, values):
+            constants = [_ARRAY if isinstance(value, torch.Tensor) else value for value in values]
+            _check(renamed, tuple(constants[: len(args)]), tuple(zip(kwargs, constants[len(args) :], strict=True)))
+        if (len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point) and not any(d.is_complex for d in dtypes):
+            bound = signature.bind(*args, **kwargs)
+            # What torch refuses is left as it is: the op then says what is wrong with it.
+            with contextlib.suppress(TypeError, RuntimeError, ValueError):
+                dtype = _result_dtype(op, _kinds(bound.arguments, jax_names), torch.get_default_dtype())
+                args = tuple(_to(dtype, value) for value in bound.args)
+                kwargs = {name: _to(dtype, value) for name, value in bound.kwargs.items()}
+        return wrapped(*args, **kwargs)
 
-    torch_parameters = [p.replace(name=_TORCH_NAMES.get(p.name, p.name)) for p in parameters.values()]
-    function.__signature__ = inspect.Signature(torch_parameters)  # type: ignore[attr-defined]
     function.__doc__ = (
         f"`jaxclamp.{op.name}` for torch tensors: the signature and type promotion of torch, the gradient of jaxclamp."
         f"\n\n{inspect.cleandoc(op.function.__doc__ or '').partition('Args:')[0].rstrip()}\n"
@@ -46,28 +62,52 @@ def _derive(op: Op) -> Callable[..., Any]:
     return function
 
 
-def _promote(op: Op, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """``arguments`` with all tensors in the dtype that torch's own op would compute in."""
-    kinds = tuple(
-        (name, (value.dtype, value.dim() > 0) if isinstance(value, torch.Tensor) else value)
+def _as_number(value: Any) -> Any:
+    """NumPy's scalars are numbers to torch; to JAX they would be arrays, which promote."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _to(dtype: torch.dtype, value: Any) -> Any:
+    return value.to(dtype) if isinstance(value, torch.Tensor) else value
+
+
+@functools.lru_cache(maxsize=4096)
+def _check(function: Callable[..., Any], args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> None:
+    """Let the op look at its numbers, once each, before they are traced and have no value any more."""
+
+    def call(x: jax.Array) -> Any:
+        positional = [x if value is _ARRAY else value for value in args]
+        return function(*positional, **{name: x if value is _ARRAY else value for name, value in kwargs})
+
+    jax.eval_shape(call, jax.ShapeDtypeStruct((), "float32"))
+
+
+def _kinds(arguments: Mapping[str, Any], jax_names: Mapping[str, str]) -> tuple[tuple[str, Any, Any], ...]:
+    """What type promotion depends on: (name, dtype, whether it has dimensions), or (name, type, number)."""
+    return tuple(
+        (jax_names[name], value.dtype, value.dim() > 0)
+        if isinstance(value, torch.Tensor)
+        else (jax_names[name], type(value), value)
         for name, value in arguments.items()
         if isinstance(value, torch.Tensor | int | float)
     )
-    dtype = _result_dtype(op, kinds)
-    return {name: value.to(dtype) if isinstance(value, torch.Tensor) else value for name, value in arguments.items()}
 
 
 @functools.lru_cache(maxsize=1024)
-def _result_dtype(op: Op, kinds: tuple[tuple[str, Any], ...]) -> torch.dtype:
+def _result_dtype(op: Op, kinds: tuple[tuple[str, Any, Any], ...], default: torch.dtype) -> torch.dtype:
     """What torch's op answers on tensors without data; a bound that it takes only as a tensor is given as one."""
     native = next(c for c in map(Counterpart, op.counterparts) if c.framework == "torch")
-    empty = {n: torch.empty((0,) * k[1], dtype=k[0], device="meta") for n, k in kinds if isinstance(k, tuple)}
-    numbers = {n: k for n, k in kinds if not isinstance(k, tuple)}
+    tensors = {
+        name: torch.empty((1,) * has_dimensions, dtype=dtype, device="meta")
+        for name, dtype, has_dimensions in kinds
+        if isinstance(dtype, torch.dtype)
+    }
+    numbers = {name: number for name, kind, number in kinds if not isinstance(kind, torch.dtype)}
     try:
-        result = native(empty | numbers)
+        result = native(tensors | numbers)
     except (TypeError, RuntimeError):
-        result = native(empty | {n: torch.tensor(k, device="meta") for n, k in numbers.items()})
-    dtype: torch.dtype = result.dtype
+        result = native(tensors | {n: torch.tensor(number, device="meta") for n, number in numbers.items()})
+    dtype: torch.dtype = (result[0] if isinstance(result, tuple) else result).dtype
     return dtype
 
 

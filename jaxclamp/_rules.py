@@ -74,9 +74,10 @@ _dispatch: Callable[..., jax.Array] = jax.jit(_differentiable, static_argnums=0,
 
 def differentiable(rule: Rule, *primals: ArrayLike) -> jax.Array:
     """The value of ``rule`` at ``primals``, in one dispatch, with the derivative that the rule declares."""
-    for name, primal in zip(rule.operands, primals, strict=True):
-        if type(primal) is int:  # a traced Python int would wrap around silently
-            _check_fits(rule, name, primal, primals)
+    for primal in primals:
+        if type(primal) is int and not 0 <= primal <= 127:
+            primals = _fitting(rule, primals)
+            break
     try:
         return _dispatch(rule, *primals)
     except TypeError:
@@ -318,13 +319,18 @@ def _check(op: str, name: str, primal: object) -> None:
         )
 
 
-def _check_fits(rule: Rule, name: str, number: int, primals: Sequence[ArrayLike]) -> None:
+def _fitting(rule: Rule, primals: tuple[ArrayLike, ...]) -> tuple[ArrayLike, ...]:
+    """``primals`` with Python ints that the result can hold: traced as they are, they would wrap around silently."""
     try:
         dtype = jnp.result_type(*primals)
     except TypeError:
-        return  # the bad operand is named when the call fails
-    if jnp.issubdtype(dtype, jnp.integer) and not jnp.iinfo(dtype).min <= number <= jnp.iinfo(dtype).max:
-        raise OverflowError(
-            f"{rule.name}: {name}={number} does not fit into {dtype}, the dtype of the result; "
-            "convert the operands to a wider dtype."
-        )
+        return primals  # the bad operand is named when the call fails
+    if not jnp.issubdtype(dtype, jnp.integer):
+        return tuple(float(primal) if type(primal) is int else primal for primal in primals)
+    for name, primal in zip(rule.operands, primals, strict=True):
+        if type(primal) is int and not jnp.iinfo(dtype).min <= primal <= jnp.iinfo(dtype).max:
+            raise OverflowError(
+                f"{rule.name}: {name}={primal} does not fit into {dtype}, the dtype of the result; "
+                "convert the operands to a wider dtype."
+            )
+    return primals

@@ -70,6 +70,6 @@ def test_equal_away_from_ties(op: Op, counterpart: Counterpart) -> None:
         theirs = value(counterpart.framework, counterpart, arguments)
         np.testing.assert_allclose(value("jax", ours, arguments), theirs, rtol=1e-12, atol=1e-12)
         gradient = NATIVE["jax"].gradient(ours, arguments, ("x",), "float64")["x"]
-        np.testing.assert_allclose(gradient, here, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(gradient, here, rtol=1e-7, atol=1e-10)  # torch has 1/6 in float32
 
     check()

@@ -1,0 +1,107 @@
+"""The bridge in processes of its own: fork and spawn, and an exit right after work."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXIT_PROCESSES = int(os.environ.get("JAXCLAMP_EXIT_PROCESSES", "8"))
+"""How many processes are watched while they exit; aborts are rare, so now and then run it with 200."""
+
+FORK = """
+import multiprocessing
+import torch
+import interop
+
+torch.set_num_threads(1)  # torch's own threads do not survive a fork either
+x = torch.full((200_000,), -1.0, requires_grad=True)
+{before}
+
+def child():
+    try:
+        {call}
+    except RuntimeError as error:
+        print(error)
+
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join(10)
+print("hangs" if process.is_alive() else f"ends with {{process.exitcode}}")
+process.kill()
+"""
+
+SPAWN = """
+import torch
+import interop
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        x = torch.full((200_000,), index - 0.5, requires_grad=True)
+        y = interop.relu(x)
+        y.sum().backward()
+        return y.detach().sum(), x.grad.sum()
+
+if __name__ == "__main__":
+    data = Data()
+    data[0]
+    loader = torch.utils.data.DataLoader(data, num_workers=1, multiprocessing_context="spawn")
+    print([[part.item() for part in batch] for batch in loader])
+"""
+
+EXIT = """
+import torch
+import interop
+
+for _ in range(40):
+    x = torch.full((300_000,), -1.0).requires_grad_()
+    interop.clamp(x, 0.0, 6.0).sum().backward()
+"""
+
+
+def output(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param("interop.relu(x.detach())", id="forward"),
+        pytest.param("y.sum().backward()", id="backward"),
+        pytest.param("interop.torch_to_jax(x)", id="torch_to_jax"),
+    ],
+)
+def test_fork_after_jax_has_started(call: str) -> None:
+    printed = output("-c", FORK.format(before="y = interop.relu(x)", call=call))
+    assert "JAX was already in use when this process was forked" in printed
+    assert "multiprocessing_context='spawn'" in printed
+    assert printed.endswith("ends with 0\n")
+
+
+def test_fork_before_jax_has_started() -> None:
+    call = "interop.relu(x).sum().backward(); print(x.grad.count_nonzero().item(), interop.torch_to_jax(x).shape)"
+    assert output("-c", FORK.format(before="", call=call)) == "0 (200000,)\nends with 0\n"
+
+
+def test_spawn_after_jax_has_started(tmp_path: Path) -> None:
+    script = tmp_path / "loader.py"
+    script.write_text(SPAWN)
+    assert output(str(script)) == "[[0.0, 0.0], [100000.0, 200000.0]]\n"
+
+
+@pytest.mark.parametrize("pair", range((EXIT_PROCESSES + 1) // 2))
+def test_exit(pair: int) -> None:
+    """XLA's threads must not need the GIL once Python is gone. Two processes at a time, which compete for the cores."""
+    processes = [subprocess.Popen([sys.executable, "-c", EXIT], stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        errors = [process.communicate(timeout=120)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], errors
