@@ -2,7 +2,7 @@
 PYTHON ?= python3
 INSTALLED := .venv/installed
 
-.PHONY: parity test lint format clean
+.PHONY: parity test lint format tables bench clean
 
 parity: $(INSTALLED)  ## the main job: the parity matrix, the worked cases, and a network trained in four spellings
 	.venv/bin/python -m interop
@@ -20,6 +20,12 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	.venv/bin/ruff check --fix
 	.venv/bin/ruff format
+
+tables: $(INSTALLED)  ## the generated tables in the documentation
+	.venv/bin/python docs/generate.py
+
+bench: $(INSTALLED)  ## an eager call of every op beside native ones
+	.venv/bin/python -m pytest benchmarks --benchmark-columns=median,iqr,rounds --benchmark-sort=mean
 
 clean:
 	rm -rf .venv

@@ -7,7 +7,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,9 @@ from interop._counterparts import Counterpart
 from interop._ops import TORCH_OPS
 from interop.frameworks import Framework, Jax, Torch, total
 from interop.oracle import min_norm_gradient
-from jaxclamp import OPS, Op
+from jaxclamp import OPS, TIES, Op
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 OURS = ("jaxclamp", "interop")
@@ -34,6 +36,8 @@ class Answer:
     spelling: str
     gradient: tuple[float, ...]
     agrees: bool
+    conventions: tuple[str, ...]
+    """The values of ``ties=`` under which jaxclamp gives this gradient; empty where the op does not take any."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ def _row(
         name: value.item() if inactive == "numbers" and name not in active and isinstance(value, np.ndarray) else value
         for name, value in rounded.items()
     }
+    conventions = _conventions(op, given, active, dtype)
     answers = []
     for framework, spelling, function, differentiate in _spellings(op, rounded, active, frameworks):
         try:
@@ -112,10 +117,24 @@ def _row(
             if framework in OURS:
                 raise
             continue  # this spelling does not take the arguments in this form
-        flat = np.concatenate([gradient[name].ravel() for name in active])
+        flat = _flat(gradient, active)
         agrees = bool((np.abs(flat - expected) <= tolerance).all())
-        answers.append(Answer(framework, differentiate.version, spelling, tuple(flat.tolist()), agrees))
+        matching = tuple(ties for ties, other in conventions.items() if np.allclose(flat, other, rtol=1e-3))
+        answers.append(Answer(framework, differentiate.version, spelling, tuple(flat.tolist()), agrees, matching))
     return Row(op.name, arguments, active, inactive, dtype, tuple(expected.tolist()), tuple(answers))
+
+
+def _conventions(op: Op, given: Mapping[str, Any], active: tuple[str, ...], dtype: str) -> dict[str, Array]:
+    if "ties" not in inspect.signature(op.function).parameters:
+        return {}
+    return {
+        ties: _flat(NATIVE["jax"].gradient(lambda a: op.function(**a, ties=ties), given, active, dtype), active)  # noqa: B023
+        for ties in TIES
+    }
+
+
+def _flat(gradient: Mapping[str, Array], active: tuple[str, ...]) -> Array:
+    return np.concatenate([gradient[name].ravel() for name in active])
 
 
 def _spellings(
@@ -133,7 +152,7 @@ def _spellings(
             yield counterpart.framework, counterpart.name, counterpart, NATIVE[counterpart.framework]
 
 
-def definition(op: Op, arguments: Mapping[str, Any], active: tuple[str, ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def definition(op: Op, arguments: Mapping[str, Any], active: tuple[str, ...]) -> Array:
     """The gradient that the oracle finds, flattened over the active arguments; in float64, since it knows no rounding.
 
     It is that of the sum of the outputs, and an op answers for each output by itself. So no two outputs may depend on

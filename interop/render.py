@@ -16,6 +16,7 @@ from rich.text import Text
 from interop.parity import FRAMEWORKS, Answer, Row
 
 AGREES, DISAGREES, NO_ANSWER = "✓", "✗", "–"
+CAPTION = f"{AGREES} agrees with the definition, {DISAGREES} does not; behind =, the convention that gives it here"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,10 @@ def tallies(rows: Iterable[Row]) -> list[Tally]:
 
 
 def to_terminal(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
-    table = Table(title="Gradients at ties", caption=f"{AGREES} agrees with the definition, {DISAGREES} does not")
+    table = Table(
+        title="Gradients at ties",
+        caption=CAPTION,
+    )
     frameworks = _frameworks(summary)
     for heading in ("op", "at", "active", "dtype", "definition", *frameworks):
         table.add_column(heading, overflow="fold")
@@ -101,13 +105,14 @@ def to_csv(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
             "spelling",
             "gradient",
             "agrees",
+            "conventions",
         ]
     )
     for row in rows:
         for a in row.answers:
             writer.writerow(
-                [row.op, _point(row), " ".join(row.active), row.inactive, row.dtype, _numbers(row.definition)]
-                + [a.framework, a.version, a.spelling, _numbers(a.gradient), a.agrees]
+                [row.op, at(row), " ".join(row.active), row.inactive, row.dtype, _numbers(row.definition)]
+                + [a.framework, a.version, a.spelling, _numbers(a.gradient), a.agrees, " ".join(a.conventions)]
             )
     return file.getvalue()
 
@@ -130,7 +135,7 @@ def _cells(rows: Sequence[Row], frameworks: Sequence[str]) -> list[tuple[list[st
     dtypes: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for row in rows:
         active = ", ".join(row.active) + (f" ({row.inactive})" if row.inactive == "numbers" else "")
-        case = (row.op, _point(row), active, _rounded(row.definition))
+        case = (row.op, at(row), active, rounded(row.definition))
         answers = tuple(_answers([a for a in row.answers if a.framework == name]) for name in frameworks)
         dtypes.setdefault((case, answers), []).append(row.dtype)
     everything = len({row.dtype for row in rows})
@@ -145,7 +150,9 @@ def _cells(rows: Sequence[Row], frameworks: Sequence[str]) -> list[tuple[list[st
 def _answers(answers: Sequence[Answer]) -> str:
     spellings: dict[str, list[str]] = {}
     for answer in answers:
-        shown = f"{AGREES if answer.agrees else DISAGREES} {_rounded(answer.gradient)}"
+        shown = f"{AGREES if answer.agrees else DISAGREES} {rounded(answer.gradient)}"
+        if not answer.agrees and answer.conventions:
+            shown += f" = {answer.conventions[0]}"
         spellings.setdefault(shown, []).append(answer.spelling.rpartition(".")[2])
     if len(spellings) <= 1:
         return next(iter(spellings), NO_ANSWER)
@@ -156,13 +163,13 @@ def _colour(answer: str) -> Text:
     return Text(answer, style="red" if DISAGREES in answer else "green" if AGREES in answer else "dim")
 
 
-def _point(row: Row) -> str:
+def at(row: Row) -> str:
     return ", ".join(
         f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in row.arguments.items()
     )
 
 
-def _rounded(values: Iterable[float]) -> str:
+def rounded(values: Iterable[float]) -> str:
     return " ".join(f"{round(value, 2) + 0.0:g}" for value in values)
 
 

@@ -148,7 +148,7 @@ _elu = Kinked(
 
 @op(
     "kinked",
-    ties=((0.0, 1.0), (-0.0, 2.0), (0.0, 0.5), (0.0, -1.0), (0.0, 0.0)),
+    ties=((0.0, 1.0), (0.0, 2.0), (-0.0, 0.5), (0.0, -1.0), (0.0, 0.0)),
     counterparts=("torch.nn.functional:elu(x, alpha)", "jax.nn:elu(x, alpha)"),
 )
 def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> jax.Array:

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.metadata
 import importlib.resources
+import importlib.util
 import io
 import re
 import subprocess
@@ -59,3 +60,13 @@ def test_readme_code_prints_what_it_says() -> None:
             exec(block, namespace)
     assert len(code) >= 3
     assert printed.getvalue() == shown
+
+
+def test_generated_tables_are_fresh() -> None:
+    spec = importlib.util.spec_from_file_location("generate", README.parent / "docs" / "generate.py")
+    assert spec is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)  # type: ignore[union-attr]
+    for file, text in generate.pages().items():
+        assert "| `clamp` |" in text
+        assert file.read_text("utf-8") == text, "run `make tables`"

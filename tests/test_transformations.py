@@ -13,8 +13,7 @@ from elementwise import ELEMENTWISE, is_curved, valid_operands
 from jax.sharding import PartitionSpec as P
 
 import jaxclamp
-from jaxclamp import OPS, Op
-from jaxclamp._rules import TIES
+from jaxclamp import OPS, TIES, Op
 
 DEVICES = 8
 
@@ -222,7 +221,8 @@ def test_sharded_elementwise_ops_do_not_communicate(op: Op) -> None:
     assert collectives(lambda x: jax.vjp(f, x)[1](x)[0], x) == set()
     gradient = jax.jit(lambda x: jax.vjp(f, x)[1](jnp.ones_like(x))[0])(x)
     assert gradient.sharding.is_equivalent_to(sharding, 1)
-    np.testing.assert_array_equal(gradient, jax.grad(lambda x: f(x).sum())(jnp.asarray(np.asarray(x))))
+    alone = jax.grad(lambda x: f(x).sum())(jnp.asarray(np.asarray(x)))
+    np.testing.assert_allclose(gradient, alone, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["amax", "amin"])

@@ -1,0 +1,192 @@
+"""The reductions: axes, windows, several outputs from one input, and what they refuse."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+import interop
+import jaxclamp
+from interop.oracle import min_norm_gradient
+
+SMALL = st.sampled_from([-1.0, 0.0, -0.0, 1.0, 2.0])
+AXES = [None, 0, 1, -1, (0, 1), (-1, 0), [1]]
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", AXES, ids=str)
+@pytest.mark.parametrize("name", ["amax", "amin"])
+def test_reduction_by_numpy_and_by_definition(name: str, axis: Any, keepdims: bool) -> None:
+    op, numpy = getattr(jaxclamp, name), getattr(np, name)
+    axes = tuple(axis) if isinstance(axis, list) else axis
+
+    @given(st.lists(SMALL, min_size=6, max_size=6))
+    def check(numbers: list[float]) -> None:
+        x = np.array(numbers, np.float32).reshape(2, 3)
+        np.testing.assert_array_equal(op(x, axis, keepdims), numpy(x, axes, keepdims=keepdims))
+        gradient = jax.grad(lambda x: op(x, axis, keepdims).sum())(jnp.asarray(x))
+
+        def values(points: np.ndarray) -> np.ndarray:
+            return numpy(points.reshape(-1, 1, 2, 3), _shifted(axes)).sum(axis=tuple(range(1, _left(axes))))
+
+        np.testing.assert_allclose(gradient.ravel(), min_norm_gradient(values, x.ravel().astype(np.float64)), atol=1e-3)
+
+    check()
+
+
+def _shifted(axes: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    """The axes of one (2, 3) array, counted from the end, so that they serve a batch of them."""
+    given = (0, 1) if axes is None else (axes,) if isinstance(axes, int) else axes
+    return tuple(a if a < 0 else a - 2 for a in given)
+
+
+def _left(axes: int | tuple[int, ...] | None) -> int:
+    return 4 - len(_shifted(axes))
+
+
+@pytest.mark.parametrize("name", ["amax", "amin"])
+def test_nan_and_infinity(name: str) -> None:
+    op = getattr(jaxclamp, name)
+    assert jax.grad(op)(jnp.array([1.0, jnp.nan, 3.0, jnp.nan])).tolist() == [0, 0.5, 0, 0.5]
+    infinite = jnp.inf if name == "amax" else -jnp.inf
+    assert jax.grad(op)(jnp.array([infinite, 0.0, infinite])).tolist() == [0.5, 0, 0.5]
+    bad = jax.vjp(op, jnp.array([1.0, 1.0, 2.0]))[1](jnp.float32(jnp.nan))[0]
+    assert jnp.isnan(bad).tolist() == ([False, False, True] if name == "amax" else [True, True, False])
+    assert (bad[~jnp.isnan(bad)] == 0).all()
+
+
+def test_many_tied_elements() -> None:
+    """The count of tied elements does not overflow the code's 8 bits, nor the float that divides."""
+    for dtype in ("float32", "float16"):
+        gradient = jax.grad(jaxclamp.amax)(jnp.ones(1000, dtype))
+        np.testing.assert_allclose(np.asarray(gradient, np.float32), 1e-3, rtol=1e-3)
+
+
+def test_indices() -> None:
+    x = jnp.array([[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]])
+    for axis, keepdims in itertools.product((0, 1, -1), (False, True)):
+        ours = jaxclamp.max_with_indices(x, axis, keepdims)
+        theirs = torch.max(torch.tensor(np.asarray(x)), axis, keepdim=keepdims)
+        np.testing.assert_array_equal(ours.values, theirs.values)
+        np.testing.assert_array_equal(ours.indices, theirs.indices)
+    t = torch.tensor(np.asarray(x), requires_grad=True)
+    wrapped = interop.max_with_indices(t, dim=1)
+    assert wrapped.indices.dtype in (torch.int32, torch.int64)
+    assert not wrapped.indices.requires_grad
+    wrapped.values.sum().backward()
+    assert t.grad.tolist() == [[0, 0.5, 0.5], [1, 0, 0]]
+
+
+WINDOWS_1D = [(2,), (3, 1), (3, 2, 1), (2, 3, 0, 2), (2, None, 1), (1,)]
+WINDOWS_2D = [(2,), ((2, 1), (1, 2)), (2, 1, (0, 1)), (2, 2, 1, (1, 2)), ((1, 3), None, 0, 1)]
+
+
+def pools() -> list[Any]:
+    one = [(jaxclamp.max_pool1d, functional.max_pool1d, w, (2, 3, 7)) for w in WINDOWS_1D]
+    two = [(jaxclamp.max_pool2d, functional.max_pool2d, w, (2, 3, 4, 5)) for w in WINDOWS_2D]
+    return [pytest.param(*case, id=f"{case[0].__name__}{case[2]}") for case in one + two]
+
+
+@pytest.mark.parametrize(("pool", "native", "window", "shape"), pools())
+def test_pools(pool: Callable[..., Any], native: Callable[..., Any], window: Any, shape: tuple[int, ...]) -> None:
+    """Values as in torch; without ties the gradient too; with ties, that of each output, by definition."""
+    rng = np.random.default_rng(0)
+    distinct = torch.tensor(rng.permutation(np.prod(shape)).reshape(shape).astype(np.float32), requires_grad=True)
+    pooled = native(distinct, *window)
+    np.testing.assert_array_equal(pool(distinct.detach().numpy(), *window), pooled.detach())
+    pooled.sum().backward()
+    gradient = jax.grad(lambda x: pool(x, *window).sum())(jnp.asarray(distinct.detach().numpy()))
+    np.testing.assert_array_equal(gradient, distinct.grad)
+
+    tied = jnp.asarray(rng.integers(0, 2, shape).astype(np.float32))[0, 0]
+    jacobian = jax.jacrev(lambda x: pool(x, *window))(tied).reshape(-1, tied.size)
+    for output, row in enumerate(jacobian):
+
+        def values(points: np.ndarray, output: int = output) -> np.ndarray:
+            with torch.no_grad():
+                whole = native(torch.tensor(points.reshape(-1, 1, *tied.shape)), *window)
+            return whole.reshape(len(points), -1)[:, output].numpy()
+
+        expected = min_norm_gradient(values, np.asarray(tied, np.float64).ravel())
+        np.testing.assert_allclose(row, expected, atol=1e-3)
+
+
+def test_pool_of_integers_and_conventions() -> None:
+    assert jaxclamp.max_pool1d(jnp.array([[-5, -7, -9]]), 2, 1, 1).tolist() == [[-5, -5, -7, -9]]
+    x = jnp.array([1.0, 1.0])
+    slopes = {ties: jax.grad(lambda x, t=ties: jaxclamp.max_pool1d(x, 2, ties=t).sum())(x) for ties in jaxclamp.TIES}
+    assert slopes["inclusive"].tolist() == [1, 0]
+    assert slopes["exclusive"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: jaxclamp.amax(jnp.ones((2, 3)), 2), r"amax: axis=2 is out of range for x of shape \(2, 3\)"),
+        (lambda: jaxclamp.amin(jnp.ones((2, 3)), (0, -2)), r"amin: axis=\(0, -2\) does not name .* distinct"),
+        (lambda: jaxclamp.amax(jnp.ones((2, 3)), ()), r"amax: axis=\(\) does not name"),
+        (lambda: jaxclamp.amax(jnp.ones((2, 0))), r"amax: axis=None of x of shape \(2, 0\) has no elements"),
+        (lambda: jaxclamp.amax(jnp.ones((2, 0)), 1), r"amax: axis=1 of x of shape \(2, 0\) has no elements"),
+        (lambda: jaxclamp.max_with_indices(jnp.ones(3), 1), r"max_with_indices: axis=1 is out of range"),
+        (lambda: jaxclamp.max_pool1d(jnp.ones((1, 3)), 5), r"max_pool1d: a window of \(5,\) does not fit"),
+    ],
+)
+def test_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_an_empty_batch_is_no_empty_axis() -> None:
+    assert jaxclamp.amax(jnp.ones((0, 3)), 1).shape == (0,)
+    assert jax.grad(lambda x: jaxclamp.amax(x, 1).sum())(jnp.ones((0, 3))).shape == (0, 3)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 3, 2)])
+def test_prelu_by_channel_as_in_torch(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=shape).astype(np.float32)
+    channels = shape[1] if len(shape) > 1 else 1
+    for size in {1, channels}:
+        weight = rng.uniform(0.1, 0.9, size).astype(np.float32)
+        tensors = [torch.tensor(a, requires_grad=True) for a in (x, weight)]
+        functional.prelu(*tensors).sum().backward()
+        np.testing.assert_allclose(jaxclamp.prelu(x, weight), functional.prelu(*tensors).detach(), rtol=1e-6)
+        gradients = jax.grad(lambda x, w: jaxclamp.prelu(x, w).sum(), argnums=(0, 1))(x, weight)
+        for found, tensor in zip(gradients, tensors, strict=True):
+            np.testing.assert_allclose(found, tensor.grad, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"prelu: weight has shape \(5,\), but x .* channels along axis 1"):
+        jaxclamp.prelu(x, np.ones(5, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: jaxclamp.celu(1.0, 0), "celu: alpha=0 would divide by 0"),
+        (lambda: jaxclamp.softshrink(1.0, -1.0), r"softshrink: lambd=-1\.0 is negative"),
+        (lambda: interop.softshrink(torch.ones(2), -1.0), r"softshrink: lambd=-1\.0 is negative"),
+        (lambda: interop.hardtanh(torch.ones(2), 2.0, 1.0), r"hardtanh: min_val=2\.0 is greater"),
+    ],
+)
+def test_parameters_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("op", [jaxclamp.softshrink, jaxclamp.hardshrink])
+def test_shrinking_by_nothing_is_the_identity(op: Callable[..., Any]) -> None:
+    assert [float(jax.grad(op)(x, 0.0)) for x in (-1.0, 0.0, 1.0)] == [1, 1, 1]
+
+
+def test_slopes_that_overflow_elsewhere_do_not_leak() -> None:
+    x = jnp.array([1e4, -1e4])
+    for op in (jaxclamp.elu, jaxclamp.selu, jaxclamp.celu):
+        assert jnp.isfinite(jax.grad(lambda x, op=op: op(x).sum())(x)).all()
+        assert jnp.isfinite(jax.hessian(lambda x, op=op: op(x).sum())(x)).all()
