@@ -161,7 +161,7 @@ class _Conventions(dict[str, Callable[..., jax.Array]]):
         raise ValueError(f"ties={ties!r} is not a convention; choose one of {', '.join(map(repr, TIES))}.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Extremum:
     """The largest or smallest element along axes: a selection among elements, all of them active or none.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jaxclamp._registry import op
@@ -129,16 +130,15 @@ def prelu(x: ArrayLike, weight: ArrayLike) -> jax.Array:
     >>> jax.grad(lambda weight: prelu(x, weight).sum())(jnp.array([0.25, 0.5])).tolist()
     [-2.0, -1.0]
     """
-    size = jnp.size(weight)
-    if size > 1:
-        channels = jnp.shape(x)[1] if jnp.ndim(x) > 1 else 1
-        if jnp.ndim(weight) > 1 or size != channels:
+    if np.size(weight) > 1:
+        channels = np.shape(x)[1] if np.ndim(x) > 1 else 1
+        if np.shape(weight) != (channels,):
             raise ValueError(
-                f"prelu: weight has shape {jnp.shape(weight)}, but x of shape {jnp.shape(x)} has {channels} channels "
+                f"prelu: weight has shape {np.shape(weight)}, but x of shape {np.shape(x)} has {channels} channels "
                 "along axis 1; give one number, or a vector with one per channel."
             )
-        return _prelu(x, jnp.reshape(weight, (-1, *(1,) * (jnp.ndim(x) - 2))))
-    return _prelu(x, jnp.reshape(weight, ()) if jnp.ndim(weight) else weight)
+        return _prelu(x, jnp.reshape(weight, (-1, *(1,) * (np.ndim(x) - 2))))
+    return _prelu(x, jnp.reshape(weight, ()) if np.ndim(weight) else weight)
 
 
 _elu = Kinked(

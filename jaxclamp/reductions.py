@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import jax
@@ -175,7 +175,7 @@ def max_pool1d(
     [0.5, 0.5, 0.0, 1.0]
     """
     window = (_per_axis(given, 1) for given in (kernel_size, stride or kernel_size, padding, dilation))
-    pooled: jax.Array = _max_pool("max_pool1d", jnp.asarray(x), *window, ties)
+    pooled: jax.Array = _max_pool("max_pool1d", x, *window, ties)
     return pooled
 
 
@@ -217,7 +217,7 @@ def max_pool2d(
     [[0.3330000042915344, 0.3330000042915344], [0.3330000042915344, 0.0]]
     """
     window = (_per_axis(given, 2) for given in (kernel_size, stride or kernel_size, padding, dilation))
-    pooled: jax.Array = _max_pool("max_pool2d", jnp.asarray(x), *window, ties)
+    pooled: jax.Array = _max_pool("max_pool2d", x, *window, ties)
     return pooled
 
 
@@ -238,7 +238,10 @@ def _extremum(
         raise ValueError(f"{name}: axis={axis} does not name one or more distinct axes; give None for all.")
     if any(shape[a] == 0 for a in axes):
         raise ValueError(f"{name}: axis={axis} of x of shape {shape} has no elements, so no extremum; choose another.")
-    return differentiable(Extremum(name, function, axes, keepdims, ties), x)
+    return differentiable(_rule(name, function, axes, keepdims, ties), x)
+
+
+_rule = cache(Extremum)  # one object per rule, since jit compiles per object
 
 
 def _per_axis(given: int | Sequence[int], dims: int) -> tuple[int, ...]:
@@ -248,14 +251,14 @@ def _per_axis(given: int | Sequence[int], dims: int) -> tuple[int, ...]:
 @partial(jax.jit, static_argnums=(0, 2, 3, 4, 5, 6))
 def _max_pool(
     name: str,
-    x: jax.Array,
+    x: ArrayLike,
     sizes: tuple[int, ...],
     strides: tuple[int, ...],
     paddings: tuple[int, ...],
     dilations: tuple[int, ...],
     ties: Ties,
 ) -> jax.Array:
-    dims = len(sizes)
+    dims, x = len(sizes), jnp.asarray(x)
     spans = tuple(dilation * (size - 1) + 1 for size, dilation in zip(sizes, dilations, strict=True))
     room = tuple(n + 2 * p for n, p in zip(x.shape[-dims:], paddings, strict=True))
     if any(span > available for span, available in zip(spans, room, strict=True)):
