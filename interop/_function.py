@@ -26,7 +26,8 @@ def wrap_for_torch(function: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
       A function with the same parameters. Tensors among its arguments become arrays, and arrays in its result tensors.
       Floats, NumPy and JAX arrays are traced too; all else (ints, bools, strings, functions) is static, so a new value
-      of it compiles anew. Gradients reach the tensors that require them. Compiled once per shapes, dtypes and active
+      of it compiles anew. Gradients reach the tensors that require them,
+      to any order, in reverse and in forward mode, and under torch.func's transformations. Compiled once per shapes, dtypes and active
       inputs; 64-bit dtypes stay 64-bit whatever JAX's mode is. The result never shares memory with an argument.
 
     Raises (from the returned function):
@@ -101,15 +102,19 @@ class _FlatFunction:
         self.name = name
         self.arguments = arguments
         self.compiled = jax.jit(function)
-        self.pullbacks: dict[tuple[bool, ...], _FlatFunction] = {}
+        self.derived: dict[tuple[Any, ...], _FlatFunction] = {}
 
     def __call__(self, traced: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> Any:
         wide = jax.config.jax_enable_x64 or _any_wide(tensors) or _any_wide(traced)  # type: ignore[attr-defined]
-        if _is_recorded(tensors):
-            structure: list[Any] = []
-            outputs = _Call.apply(self, traced, wide, structure, *tensors)
-            return jax.tree.unflatten(structure[0], outputs)
-        return jax.tree.map(adopt, self.compute(traced, wide, tensors))
+        if _is_transformed():
+            call: type[torch.autograd.Function] = _TransformedCall
+        elif _is_recorded(tensors):
+            call = _Call
+        else:
+            return jax.tree.map(adopt, self.compute(traced, wide, tensors))
+        structure = _Structure()
+        outputs = call.apply(self, traced, wide, structure, *tensors)
+        return jax.tree.unflatten(structure.tree, outputs)
 
     def compute(self, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]) -> Any:
         """The result as JAX arrays, perhaps unfinished: until all are adopted, nobody may write to ``tensors``."""
@@ -129,10 +134,21 @@ class _FlatFunction:
 
     def pullback(self, active: tuple[bool, ...]) -> _FlatFunction:
         """From the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
-        if active not in self.pullbacks:
-            pullback = functools.partial(_pullback, self.function, active)
-            self.pullbacks[active] = _FlatFunction(pullback, f"the gradient of {self.name}", self.arguments)
-        return self.pullbacks[active]
+        return self._derive("gradient", active, functools.partial(_pullback, self.function, active))
+
+    def pushforward(self, active: tuple[bool, ...]) -> _FlatFunction:
+        """From the arrays and a tangent of each active one to the tangents of the inexact outputs."""
+        return self._derive("tangent", active, functools.partial(_pushforward, self.function, active))
+
+    def batched(self, axes: tuple[int | None, ...]) -> _FlatFunction:
+        """The function of arrays that have a batch axis where ``axes`` says so; the outputs have it in front."""
+        return self._derive("batch", axes, jax.vmap(self.function, in_axes=(None, *axes)))
+
+    def _derive(self, kind: str, detail: tuple[Any, ...], function: Callable[..., Any]) -> _FlatFunction:
+        key = (kind, *detail)
+        if key not in self.derived:
+            self.derived[key] = _FlatFunction(function, f"the {kind} of {self.name}", self.arguments)
+        return self.derived[key]
 
     def _describe_devices(self, tensors: Sequence[torch.Tensor]) -> str:
         devices = ", ".join(f"{name} on {t.device}" for name, t in zip(self.arguments, tensors, strict=False))
@@ -146,22 +162,19 @@ class _FlatFunction:
                 raise TypeError(f"{self.name}: {name}: {error}") from error
 
 
+class _Structure:
+    """Where a call leaves the structure of its result; an object of its own, since torch.func copies lists."""
+
+    tree: Any = None
+
+
 class _Call(torch.autograd.Function):
     """One call of a flat function, on torch's tape. It keeps the inputs, which torch then guards against changes."""
 
     @staticmethod
-    def forward(
-        ctx: Any, flat: _FlatFunction, traced: tuple[Any, ...], wide: bool, structure: list[Any], *tensors: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        arrays, tree = jax.tree.flatten(flat.compute(traced, wide, tensors))
-        structure.append(tree)
-        outputs = tuple([adopt(array) for array in arrays])
-        ctx.flat, ctx.traced, ctx.wide = flat, traced, wide
-        ctx.save_for_backward(*tensors)
-        ctx.set_materialize_grads(False)
-        ctx.inexact = [output.is_floating_point() or output.is_complex() for output in outputs]
-        ctx.mark_non_differentiable(*[o for o, inexact in zip(outputs, ctx.inexact, strict=True) if not inexact])
-        ctx.describe = [(output.shape, output.dtype, output.device) for output in outputs]
+    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
+        outputs = _TransformedCall.forward(*inputs)
+        _TransformedCall.setup_context(ctx, inputs, outputs)
         return outputs
 
     @staticmethod
@@ -178,27 +191,91 @@ class _Call(torch.autograd.Function):
             pulled = iter(ctx.flat.pullback(active)(ctx.traced, (*ctx.saved_tensors, *cotangents)))
         return (None, None, None, None, *[next(pulled) if is_active else None for is_active in active])
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        given = [tangent for tangent in tangents[4:] if tangent is not None]
+        active = tuple([tangent is not None for tangent in tangents[4:]])
+        with jax.enable_x64(ctx.wide):
+            pushed = iter(ctx.flat.pushforward(active)(ctx.traced, (*ctx.saved_tensors, *given)))
+        return tuple([next(pushed) if inexact else None for inexact in ctx.inexact])
 
-def _pullback(
-    function: Callable[..., Any], active: Sequence[bool], traced: Sequence[Any], *arrays: jax.Array
-) -> tuple[jax.Array, ...]:
-    primals, cotangents = arrays[: len(active)], iter(arrays[len(active) :])
+
+class _TransformedCall(torch.autograd.Function):
+    """The same under torch.func, which wants the context set up apart and pays for it by 7 us a call."""
+
+    @staticmethod
+    def forward(
+        flat: _FlatFunction, traced: tuple[Any, ...], wide: bool, structure: _Structure, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        arrays, structure.tree = jax.tree.flatten(flat.compute(traced, wide, tensors))
+        return tuple([adopt(array) for array in arrays])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        ctx.flat, ctx.traced, ctx.wide, _, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        ctx.set_materialize_grads(False)
+        ctx.inexact = [tensor.is_floating_point() or tensor.is_complex() for tensor in output]
+        ctx.mark_non_differentiable(*[o for o, inexact in zip(output, ctx.inexact, strict=True) if not inexact])
+        ctx.describe = [(tensor.shape, tensor.dtype, tensor.device) for tensor in output]
+
+    backward = staticmethod(_Call.backward)
+    jvp = staticmethod(_Call.jvp)
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        flat: _FlatFunction,
+        traced: tuple[Any, ...],
+        wide: bool,
+        structure: _Structure,
+        *tensors: torch.Tensor,
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
+        with jax.enable_x64(wide):
+            result = flat.batched(in_dims[4:])(traced, tensors)
+        outputs, structure.tree = jax.tree.flatten(result)
+        return tuple(outputs), (0,) * len(outputs)
+
+
+def _restrict(
+    function: Callable[..., Any], active: Sequence[bool], traced: Sequence[Any], primals: Sequence[jax.Array]
+) -> tuple[Callable[..., Any], tuple[jax.Array, ...]]:
+    """``function`` of the active primals alone, and these."""
 
     def restricted(*moving: jax.Array) -> Any:
         remaining = iter(moving)
         return function(traced, *(next(remaining) if a else p for a, p in zip(active, primals, strict=True)))
 
-    outputs, pull = jax.vjp(restricted, *(p for a, p in zip(active, primals, strict=True) if a))
+    return restricted, tuple(p for a, p in zip(active, primals, strict=True) if a)
+
+
+def _pullback(
+    function: Callable[..., Any], active: Sequence[bool], traced: Sequence[Any], *arrays: jax.Array
+) -> tuple[jax.Array, ...]:
+    restricted, moving = _restrict(function, active, traced, arrays[: len(active)])
+    outputs, pull = jax.vjp(restricted, *moving)
     # JAX's cotangents are those of the transpose, torch's gradients those of the adjoint: conjugates, if complex.
+    cotangents = iter(arrays[len(active) :])
     given = jax.tree.map(
-        lambda output: (
-            jnp.conj(next(cotangents))
-            if jnp.issubdtype(output.dtype, jnp.inexact)
-            else np.zeros(output.shape, jax.dtypes.float0)
-        ),
+        lambda output: jnp.conj(next(cotangents)) if _is_inexact(output) else np.zeros(output.shape, jax.dtypes.float0),
         outputs,
     )
     return tuple(jnp.conj(pulled) for pulled in pull(given))
+
+
+def _pushforward(
+    function: Callable[..., Any], active: Sequence[bool], traced: Sequence[Any], *arrays: jax.Array
+) -> tuple[jax.Array, ...]:
+    restricted, moving = _restrict(function, active, traced, arrays[: len(active)])
+    outputs, tangents = jax.jvp(restricted, moving, arrays[len(active) :])
+    pairs = zip(jax.tree.leaves(outputs), jax.tree.leaves(tangents), strict=True)
+    return tuple(tangent for output, tangent in pairs if _is_inexact(output))
+
+
+def _is_inexact(array: jax.Array) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jnp.inexact))
 
 
 def _any_wide(values: Iterable[Any]) -> bool:
@@ -211,6 +288,11 @@ def _is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
             if tensor.requires_grad:
                 return True
     return forward_ad._current_level >= 0  # a dual tensor does not say that it is one
+
+
+def _is_transformed() -> bool:
+    """Whether a transformation of torch.func is at work; torch has no public name for that."""
+    return torch._C._are_functorch_transforms_active()
 
 
 def _name(function: Callable[..., Any]) -> str:

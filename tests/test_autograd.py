@@ -1,0 +1,144 @@
+"""Wrapped functions under torch's own machinery: every order, forward mode, torch.func, checkpoints, modes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+
+import interop
+from interop import wrap_for_torch
+
+Tensor = torch.Tensor
+smooth = wrap_for_torch(lambda x, w: jnp.tanh(x) * jnp.sin(w) + x * w * w)
+pair = wrap_for_torch(lambda x: {"sin": jnp.sin(x), "sum": (x * x).sum(), "count": jnp.arange(3)})
+
+
+def native(x: Tensor, w: Tensor) -> Tensor:
+    return torch.tanh(x) * torch.sin(w) + x * w * w
+
+
+def points(*shape: int, requires_grad: bool = False) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(*shape, dtype=torch.float64, generator=generator) for _ in range(2))
+    return x.requires_grad_(requires_grad), w.requires_grad_(requires_grad)
+
+
+def test_gradcheck_in_both_modes_and_to_second_order() -> None:
+    inputs = points(5, requires_grad=True)
+    assert torch.autograd.gradcheck(smooth, inputs, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(smooth, inputs, check_fwd_over_rev=True)
+
+
+def test_gradcheck_of_several_outputs() -> None:
+    x, _ = points(4, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: (pair(x)["sin"], pair(x)["sum"]), x, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(lambda x: (pair(x)["sin"], pair(x)["sum"]), x)
+
+
+def test_fourth_derivative() -> None:
+    x, _ = points(3, requires_grad=True)
+    y = wrap_for_torch(jnp.sin)(x)
+    for _ in range(4):
+        (y,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    torch.testing.assert_close(y, torch.sin(x))
+
+
+x5, w5 = points(5)
+x45, w45 = points(4, 5)
+
+TRANSFORMED: dict[str, Callable[[Callable[[Tensor, Tensor], Tensor]], Any]] = {
+    "grad": lambda f: grad(lambda x: f(x, w5).sum())(x5),
+    "grad of grad": lambda f: grad(grad(lambda x: f(x, w5[0])))(x5[1]),
+    "vmap": lambda f: vmap(f)(x45, w45),
+    "vmap over another axis": lambda f: vmap(f, in_dims=(1, None))(x45.T.contiguous(), w5),
+    "nested vmap": lambda f: vmap(vmap(f))(torch.stack([x45, w45]), torch.stack([w45, x45])),
+    "vmap of grad": lambda f: vmap(grad(lambda x, w: f(x, w).sum()))(x45, w45),
+    "grad of vmap": lambda f: grad(lambda x: vmap(f)(x, w45).sum())(x45),
+    "jvp": lambda f: jvp(lambda x: f(x, w5), (x5,), (w5,)),
+    "jvp of both": lambda f: jvp(f, (x5, w5), (w5, x5)),
+    "vjp": lambda f: vjp(f, x5, w5)[1](x5),
+    "jacrev": lambda f: jacrev(f, argnums=(0, 1))(x5, w5),
+    "jacfwd": lambda f: jacfwd(f, argnums=(0, 1))(x5, w5),
+    "hessian": lambda f: hessian(lambda x: f(x, w5).sum())(x5),
+    "jacrev of jacrev": lambda f: jacrev(jacrev(lambda x: f(x, w5).sum()))(x5),
+    "jvp of grad": lambda f: jvp(grad(lambda x: f(x, w5).sum()), (x5,), (w5,)),
+    "per-sample gradients": lambda f: vmap(grad(lambda w, x: f(x, w).sum()), in_dims=(None, 0))(w5, x45),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMED.values(), ids=TRANSFORMED.keys())
+def test_torch_func(transform: Callable[..., Any]) -> None:
+    torch.testing.assert_close(transform(smooth), transform(native))
+
+
+@pytest.mark.parametrize("x", [-1.0, 0.0, 3.0, 6.0, 7.0])
+def test_ties_under_torch_func(x: float) -> None:
+    at = torch.tensor(x)
+    slope = float(0 < x < 6)
+    clamp = lambda x: interop.clamp(x, 0.0, 6.0)  # noqa: E731
+    assert grad(clamp)(at) == jacfwd(clamp)(at) == jacrev(clamp)(at) == vmap(grad(clamp))(at[None])[0] == slope
+    assert jvp(clamp, (at,), (torch.tensor(2.0),))[1] == 2 * slope
+    assert hessian(clamp)(at) == 0
+
+
+def test_active_inputs_under_torch_func() -> None:
+    zero = torch.zeros(())
+    assert grad(interop.maximum, argnums=(0, 1))(zero, zero) == (0.5, 0.5)
+    assert grad(interop.maximum)(zero, zero) == 0
+    assert jvp(lambda x: interop.maximum(x, zero), (zero,), (torch.ones(()),))[1] == 0
+
+
+def test_forward_mode_of_dual_tensors() -> None:
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x5, w5)
+        ours, theirs = (forward_ad.unpack_dual(f(dual, w5)).tangent for f in (smooth, native))
+        torch.testing.assert_close(ours, theirs)
+        result = pair(dual)
+        torch.testing.assert_close(forward_ad.unpack_dual(result["sin"]).tangent, torch.cos(x5) * w5)
+        assert forward_ad.unpack_dual(result["count"]).tangent is None
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint(reentrant: bool) -> None:
+    x, w = points(5, requires_grad=True)
+    torch.utils.checkpoint.checkpoint(smooth, x, w, use_reentrant=reentrant).sum().backward()
+    again = [t.detach().requires_grad_() for t in (x, w)]
+    native(*again).sum().backward()
+    torch.testing.assert_close([x.grad, w.grad], [t.grad for t in again])
+
+
+def test_hooks_and_retained_graphs() -> None:
+    x, w = points(5, requires_grad=True)
+    seen: list[Tensor] = []
+    y = smooth(x, w)
+    y.register_hook(seen.append)
+    x.register_hook(lambda g: 2 * g)
+    y.sum().backward(retain_graph=True)
+    once = x.grad.clone()
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, 2 * once)
+    assert len(seen) == 2
+    with pytest.raises(RuntimeError, match="second time"):
+        y.sum().backward()
+
+
+def test_modes() -> None:
+    x, w = points(5, requires_grad=True)
+    with torch.no_grad():
+        assert not smooth(x, w).requires_grad
+    with torch.inference_mode():
+        y = smooth(x, w)
+        assert y.is_inference()
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+        smooth(y, w)
+
+
+def test_integer_inputs_and_partial_gradients() -> None:
+    x, _ = points(3, requires_grad=True)
+    scaled = wrap_for_torch(lambda x, n: x * n)
+    scaled(x, torch.arange(3)).sum().backward()
+    assert x.grad.tolist() == [0, 1, 2]
