@@ -26,9 +26,9 @@ def wrap_for_torch(function: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
       A function with the same parameters. Tensors among its arguments become arrays, and arrays in its result tensors.
       Floats, NumPy and JAX arrays are traced too; all else (ints, bools, strings, functions) is static, so a new value
-      of it compiles anew. Gradients reach the tensors that require them,
-      to any order, in reverse and in forward mode, and under torch.func's transformations. Compiled once per shapes, dtypes and active
-      inputs; 64-bit dtypes stay 64-bit whatever JAX's mode is. The result never shares memory with an argument.
+      of it compiles anew. Gradients reach the tensors that require them, to any order, in reverse and in forward mode,
+      and under torch.func's transformations. Compiled once per shapes, dtypes and active inputs; 64-bit dtypes stay
+      64-bit whatever JAX's mode is. The result never shares memory with an argument.
 
     Raises (from the returned function):
       TypeError: a tensor without plain memory or of a dtype that JAX lacks, or a static argument that is not hashable.
