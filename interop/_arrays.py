@@ -97,6 +97,9 @@ def lend(tensor: torch.Tensor) -> HostArray | jax.Array:
     deadlocks, and aborts the process at exit. The caller has to await the result before anyone may write to the tensor.
     """
     if tensor.is_cuda:
+        tensor = tensor.resolve_conj().resolve_neg()  # DLPack would pass the memory without the sign
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise TypeError(f"JAX cannot read the memory of a {type(tensor).__name__} on {tensor.device}.")
         shared: jax.Array = jax.dlpack.from_dlpack(tensor.detach().contiguous())
         return shared
     via = _BY_BITS.get(tensor.dtype)

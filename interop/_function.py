@@ -111,7 +111,8 @@ class _FlatFunction:
         elif _is_recorded(tensors):
             call = _Call
         else:
-            return jax.tree.map(adopt, self.compute(traced, wide, tensors))
+            arrays, tree = jax.tree.flatten(self.compute(traced, wide, tensors))
+            return jax.tree.unflatten(tree, _adopt_all(arrays))
         structure = _Structure()
         outputs = call.apply(self, traced, wide, structure, *tensors)
         return jax.tree.unflatten(structure.tree, outputs)
@@ -122,15 +123,18 @@ class _FlatFunction:
         for tensor in tensors:
             if tensor.device != tensors[0].device:
                 raise ValueError(self._describe_devices(tensors))
+        if wide == jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+            return self._run(traced, tensors)
+        with jax.enable_x64(wide):
+            return self._run(traced, tensors)
+
+    def _run(self, traced: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> Any:
         try:
             arrays = [lend(tensor) for tensor in tensors]
         except TypeError:
             self._name_culprit(tensors)
             raise
-        if wide == jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-            return self.compiled(traced, *arrays)
-        with jax.enable_x64(wide):
-            return self.compiled(traced, *arrays)
+        return self.compiled(traced, *arrays)
 
     def pullback(self, active: tuple[bool, ...]) -> _FlatFunction:
         """From the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
@@ -208,7 +212,7 @@ class _TransformedCall(torch.autograd.Function):
         flat: _FlatFunction, traced: tuple[Any, ...], wide: bool, structure: _Structure, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         arrays, structure.tree = jax.tree.flatten(flat.compute(traced, wide, tensors))
-        return tuple([adopt(array) for array in arrays])
+        return tuple(_adopt_all(arrays))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -276,6 +280,14 @@ def _pushforward(
 
 def _is_inexact(array: jax.Array) -> bool:
     return bool(jnp.issubdtype(array.dtype, jnp.inexact))
+
+
+def _adopt_all(arrays: list[jax.Array]) -> list[torch.Tensor]:
+    try:
+        return [adopt(array) for array in arrays]
+    except TypeError:
+        jax.block_until_ready(arrays)  # the others may still be reading what was lent
+        raise
 
 
 def _any_wide(values: Iterable[Any]) -> bool:

@@ -33,21 +33,27 @@ def _derive(op: Op) -> Callable[..., Any]:
     renamed.__signature__ = signature  # type: ignore[attr-defined]
     wrapped = wrap_for_torch(renamed)
 
+    bounds = [name for name, p in signature.parameters.items() if "ArrayLike" in str(p.annotation)]
+    positions = {index for index, name in enumerate(signature.parameters) if name in bounds}
+    required = sum(p.default is p.empty for p in signature.parameters.values())
+
     @functools.wraps(renamed)
     def function(*args: Any, **kwargs: Any) -> Any:
-        values = [_as_number(value) for value in (*args, *kwargs.values())]
-        dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor)}
+        if len(args) < required or not kwargs.keys() <= signature.parameters.keys():
+            signature.bind(*args, **kwargs)  # it names what is missing or unknown
+        dtypes = {value.dtype for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)}
         if not dtypes:
             raise TypeError(
-                f"{op.name}: input must be a torch.Tensor; for numbers and JAX arrays use jaxclamp.{op.name}."
+                f"{op.name}: input must be a torch.Tensor; jaxclamp.{op.name} takes numbers and JAX arrays."
             )
-        args, kwargs = tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :], strict=True))
-        if float in map(type, values):
-            constants = [_ARRAY if isinstance(value, torch.Tensor) else value for value in values]
-            _check(renamed, tuple(constants[: len(args)]), tuple(zip(kwargs, constants[len(args) :], strict=True)))
-        if (len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point) and not any(d.is_complex for d in dtypes):
+        floating = all(dtype.is_floating_point for dtype in dtypes)
+        args = tuple([_as_number(v, floating) if index in positions else v for index, v in enumerate(args)])
+        kwargs = {name: _as_number(v, floating) if name in bounds else v for name, v in kwargs.items()}
+        if float in map(type, (*args, *kwargs.values())):
+            _check(renamed, tuple(map(_constant, args)), tuple((n, _constant(v)) for n, v in kwargs.items()))
+        if (len(dtypes) > 1 or not floating) and not any(dtype.is_complex for dtype in dtypes):
             bound = signature.bind(*args, **kwargs)
-            # What torch refuses is left as it is: the op then says what is wrong with it.
+            # Where torch refuses, jaxclamp may still compute; if it refuses too, its error says why.
             with contextlib.suppress(TypeError, RuntimeError, ValueError):
                 dtype = _result_dtype(op, _kinds(bound.arguments, jax_names), torch.get_default_dtype())
                 args = tuple(_to(dtype, value) for value in bound.args)
@@ -62,9 +68,16 @@ def _derive(op: Op) -> Callable[..., Any]:
     return function
 
 
-def _as_number(value: Any) -> Any:
-    """NumPy's scalars are numbers to torch; to JAX they would be arrays, which promote."""
-    return value.item() if isinstance(value, np.generic) else value
+def _as_number(value: Any, floating: bool) -> Any:
+    """A bound as a number: NumPy's scalars would promote as arrays, and every new int would compile anew."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return float(value) if floating and type(value) is int else value
+
+
+def _constant(value: Any) -> Any:
+    """A number as it is, for its value to be checked; anything else stands for an array."""
+    return value if type(value) in (int, float, bool, str, type(None)) else _ARRAY
 
 
 def _to(dtype: torch.dtype, value: Any) -> Any:

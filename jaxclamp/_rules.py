@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NoReturn, Protocol, TypeAlias, get_args
+from typing import Any, Literal, NoReturn, Protocol, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -158,7 +158,12 @@ def selection(
 
 class _Conventions(dict[str, Callable[..., jax.Array]]):
     def __missing__(self, ties: object) -> NoReturn:
-        raise ValueError(f"ties={ties!r} is not a convention; choose one of {', '.join(map(repr, TIES))}.")
+        refuse_convention(ties)
+
+
+def refuse_convention(ties: object) -> NoReturn:
+    """Raise, for something that is not one of `TIES`."""
+    raise ValueError(f"ties={ties!r} is not a convention; choose one of {', '.join(map(repr, TIES))}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +171,8 @@ class Extremum:
     """The largest or smallest element along axes: a selection among elements, all of them active or none.
 
     Each of k tied elements gets 1/k (``min_norm`` and ``balanced``); ``inclusive`` gives all to the first along the
-    axes in row-major order, ``exclusive`` shares it among the others.
+    axes in row-major order, ``exclusive`` shares it among the others. A second operand, ``valid``, says which elements
+    take part: padding does not.
     """
 
     name: str
@@ -177,12 +183,19 @@ class Extremum:
     operands: tuple[str, ...] = ("x",)
 
     def value(self, *primals: jax.Array) -> jax.Array:
-        return self.function(primals[0], axis=self.axes, keepdims=self.keepdims)
+        return self._extremum(primals, self.keepdims)
+
+    def _extremum(self, primals: Sequence[jax.Array], keepdims: bool) -> jax.Array:
+        x, *valid = primals
+        if not valid:
+            return self.function(x, axis=self.axes, keepdims=keepdims)
+        return self.function(x, axis=self.axes, keepdims=keepdims, where=valid[0], initial=_lowest(x.dtype))
 
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
         """1 where an element gets a share of the gradient."""
-        (x,) = primals
-        tied = _same(x, self.function(x, axis=self.axes, keepdims=True)).astype(jnp.int8)
+        x, *valid = primals
+        members = _same(x, self._extremum(primals, keepdims=True))
+        tied = (members & valid[0] if valid else members).astype(jnp.int8)
         if self.ties in ("min_norm", "balanced"):
             return tied
         last = tuple(range(-len(self.axes), 0))
@@ -200,11 +213,13 @@ class Extremum:
         tangents: Sequence[jax.Array | None],
         like: jax.ShapeDtypeStruct,
     ) -> jax.Array:
-        (tangent,) = tangents
+        tangent = tangents[0]
         assert tangent is not None
-        shares = jnp.sum(code, axis=self.axes, keepdims=True, dtype=jnp.int32).astype(like.dtype)
-        weighted = jnp.where(code == 1, tangent / shares, jnp.zeros((), like.dtype))
-        return jnp.sum(weighted, axis=self.axes, keepdims=self.keepdims)
+        # Small dtypes can hold neither a large k nor 1/k.
+        wide = jnp.float32 if jnp.finfo(like.dtype).bits < 32 else like.dtype
+        shares = jnp.sum(code, axis=self.axes, keepdims=True, dtype=jnp.int32).astype(wide)
+        weighted = jnp.where(code == 1, tangent.astype(wide) / shares, jnp.zeros((), wide))
+        return jnp.sum(weighted, axis=self.axes, keepdims=self.keepdims).astype(like.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +248,7 @@ class Kinked:
         """The piece whose slope counts; one past the last piece where the value is NaN, two past it for slope 0."""
         x, *parameters = _promote(primals, jnp.result_type(*primals))
         kinks = [jnp.asarray(kink, x.dtype) for kink in self.kinks(*parameters)]
-        code = _count(x > kink for kink in kinks)
+        code = _count(~(x <= kink) for kink in kinks)
         for kink in kinks:  # kinks may coincide: then the pieces to either side of all of them meet
             left = _count(other < kink for other in kinks)
             right = _count(other <= kink for other in kinks)
@@ -241,6 +256,8 @@ class Kinked:
             before, after = _choose(left, slopes), _choose(right, slopes)
             flatter = jnp.where(jnp.abs(before) <= jnp.abs(after), left, right)
             opposite = jnp.sign(before) * jnp.sign(after) < 0
+            if any(active[1:]):  # then the pieces in between come near as well
+                opposite |= right - left > 1
             code = jnp.where(x == kink, jnp.where(opposite, jnp.int8(len(self.pieces) + 1), flatter), code)
         return jnp.where(jnp.isnan(x), jnp.int8(len(self.pieces)), code)
 
@@ -264,6 +281,15 @@ class Kinked:
 
 def _same(operand: jax.Array, value: jax.Array) -> jax.Array:
     return (operand == value) | ((operand != operand) & (value != value))
+
+
+def _lowest(dtype: np.dtype[Any]) -> Any:
+    if dtype == np.bool_:
+        return False
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.iinfo(dtype).min
+    infinite = np.asarray(-np.inf, dtype)
+    return infinite if np.isinf(infinite) else jnp.finfo(dtype).min  # float8_e4m3fn has no infinity
 
 
 def _promote(primals: Sequence[jax.Array], dtype: DTypeLike) -> list[jax.Array]:

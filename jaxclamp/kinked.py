@@ -319,7 +319,7 @@ _softshrink = Kinked(
 
 @op(
     "kinked",
-    ties=((0.5, 0.5), (-0.5, 0.5), (2.0, 2.0)),
+    ties=((0.5, 0.5), (-0.5, 0.5), (2.0, 2.0), (0.0, 0.0)),
     counterparts=("torch.nn.functional:softshrink(x, lambd)",),
 )
 def softshrink(x: ArrayLike, lambd: ArrayLike = 0.5) -> jax.Array:
@@ -357,7 +357,7 @@ _hardshrink = Kinked(
 
 @op(
     "kinked",
-    ties=((0.5, 0.5), (-0.5, 0.5), (2.0, 2.0)),
+    ties=((0.5, 0.5), (-0.5, 0.5), (2.0, 2.0), (0.0, 0.0)),
     counterparts=("torch.nn.functional:hardshrink(x, lambd)",),
 )
 def hardshrink(x: ArrayLike, lambd: ArrayLike = 0.5) -> jax.Array:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jaxclamp._registry import op
-from jaxclamp._rules import Extremum, Ties, differentiable
+from jaxclamp._rules import TIES, Extremum, Ties, differentiable, refuse_convention
 
 __all__ = ["MaxResult", "amax", "amin", "max_pool1d", "max_pool2d", "max_with_indices"]
 
@@ -174,9 +176,7 @@ def max_pool1d(
     >>> jax.grad(lambda x: max_pool1d(x, 2).sum())(jnp.array([1.0, 1.0, 0.0, 2.0])).tolist()
     [0.5, 0.5, 0.0, 1.0]
     """
-    window = (_per_axis(given, 1) for given in (kernel_size, stride or kernel_size, padding, dilation))
-    pooled: jax.Array = _max_pool("max_pool1d", x, *window, ties)
-    return pooled
+    return _max_pool("max_pool1d", x, 1, kernel_size, stride, padding, dilation, ties)
 
 
 @op(
@@ -216,9 +216,7 @@ def max_pool2d(
     >>> jax.grad(lambda x: max_pool2d(x, 2).sum())(jnp.array([[3.0, 3.0], [3.0, 1.0]])).round(3).tolist()
     [[0.3330000042915344, 0.3330000042915344], [0.3330000042915344, 0.0]]
     """
-    window = (_per_axis(given, 2) for given in (kernel_size, stride or kernel_size, padding, dilation))
-    pooled: jax.Array = _max_pool("max_pool2d", x, *window, ties)
-    return pooled
+    return _max_pool("max_pool2d", x, 2, kernel_size, stride, padding, dilation, ties)
 
 
 def _extremum(
@@ -229,8 +227,10 @@ def _extremum(
     keepdims: bool,
     ties: Ties,
 ) -> jax.Array:
-    shape = jnp.shape(x)
-    given = range(len(shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
+    if ties not in TIES:
+        refuse_convention(ties)
+    shape = np.shape(x)
+    given = range(len(shape)) if axis is None else axis if isinstance(axis, Sequence) else (operator.index(axis),)
     if any(not -len(shape) <= a < len(shape) for a in given):
         raise ValueError(f"{name}: axis={axis} is out of range for x of shape {shape}.")
     axes = tuple(a % len(shape) for a in given)
@@ -244,12 +244,42 @@ def _extremum(
 _rule = cache(Extremum)  # one object per rule, since jit compiles per object
 
 
-def _per_axis(given: int | Sequence[int], dims: int) -> tuple[int, ...]:
-    return (given,) * dims if isinstance(given, int) else tuple(given)
+def _max_pool(
+    name: str,
+    x: ArrayLike,
+    dims: int,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None,
+    padding: int | Sequence[int],
+    dilation: int | Sequence[int],
+    ties: Ties,
+) -> jax.Array:
+    if ties not in TIES:
+        refuse_convention(ties)
+    sizes = _per_axis(name, "kernel_size", kernel_size, dims, least=1)
+    strides = sizes if stride is None else _per_axis(name, "stride", stride, dims, least=1)
+    paddings = _per_axis(name, "padding", padding, dims, least=0)
+    dilations = _per_axis(name, "dilation", dilation, dims, least=1)
+    if any(2 * p > size for p, size in zip(paddings, sizes, strict=True)):
+        raise ValueError(f"{name}: padding={padding} is more than half of kernel_size={kernel_size}; pad less.")
+    spans = tuple(d * (size - 1) + 1 for size, d in zip(sizes, dilations, strict=True))
+    shape = np.shape(x)
+    room = tuple(n + 2 * p for n, p in zip(shape[-dims:], paddings, strict=False))
+    if len(shape) < dims or any(span > available for span, available in zip(spans, room, strict=True)):
+        raise ValueError(f"{name}: a window of {spans} does not fit into x of shape {shape} with padding {paddings}.")
+    pooled: jax.Array = _max_of_windows(name, x, sizes, strides, paddings, dilations, ties)
+    return pooled
+
+
+def _per_axis(name: str, argument: str, given: int | Sequence[int], dims: int, least: int) -> tuple[int, ...]:
+    values = tuple(given) if isinstance(given, Sequence) else (operator.index(given),) * dims
+    if len(values) != dims or min(values) < least:
+        raise ValueError(f"{name}: {argument}={given} is not a number, or {dims} of them, of at least {least}.")
+    return values
 
 
 @partial(jax.jit, static_argnums=(0, 2, 3, 4, 5, 6))
-def _max_pool(
+def _max_of_windows(
     name: str,
     x: ArrayLike,
     sizes: tuple[int, ...],
@@ -258,21 +288,22 @@ def _max_pool(
     dilations: tuple[int, ...],
     ties: Ties,
 ) -> jax.Array:
-    dims, x = len(sizes), jnp.asarray(x)
-    spans = tuple(dilation * (size - 1) + 1 for size, dilation in zip(sizes, dilations, strict=True))
-    room = tuple(n + 2 * p for n, p in zip(x.shape[-dims:], paddings, strict=True))
-    if any(span > available for span, available in zip(spans, room, strict=True)):
-        raise ValueError(f"{name}: a window of {spans} does not fit into x of shape {x.shape} with padding {paddings}.")
-    lowest = jnp.iinfo(x.dtype).min if jnp.issubdtype(x.dtype, jnp.integer) else -jnp.inf
-    padded = jnp.pad(x, [(0, 0)] * (x.ndim - dims) + [(p, p) for p in paddings], constant_values=lowest)
-    # One array per place in the window: an op over their first axis is the op over the window.
-    places = []
-    for offsets in itertools.product(
-        *(range(0, span, dilation) for span, dilation in zip(spans, dilations, strict=True))
-    ):
-        window = tuple(
-            slice(offset, offset + available - span + 1, step)
-            for offset, available, span, step in zip(offsets, room, spans, strides, strict=True)
-        )
-        places.append(padded[..., *window])
-    return _extremum(name, jnp.max, jnp.stack(places), 0, False, ties)
+    """One array per place in the window: the op over their first axis is the op over the window."""
+
+    def places(array: jax.Array) -> jax.Array:
+        batch = array.ndim - len(sizes)
+        padded = jnp.pad(array, [(0, 0)] * batch + [(p, p) for p in paddings])
+        found = []
+        for place in itertools.product(*map(range, sizes)):
+            window = tuple(
+                slice(d * k, d * k + length - d * (size - 1), step)
+                for k, d, length, size, step in zip(place, dilations, padded.shape[batch:], sizes, strides, strict=True)
+            )
+            found.append(padded[..., *window])
+        return jnp.stack(found)
+
+    x = jnp.asarray(x)
+    if not any(paddings):
+        return _extremum(name, jnp.max, places(x), 0, False, ties)
+    valid = places(jnp.ones(x.shape, bool))
+    return differentiable(_rule(name, jnp.max, (0,), False, ties, ("x", "valid")), places(x), valid)

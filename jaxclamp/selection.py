@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jaxclamp._registry import op
@@ -24,6 +25,8 @@ __all__ = [
     "relu6",
 ]
 
+_NUMBER = (int, float, np.integer, np.floating)
+
 _maximum = selection("maximum", "x", y=jnp.maximum)
 _minimum = selection("minimum", "x", y=jnp.minimum)
 _fmax = selection("fmax", "x", y=jnp.fmax)
@@ -31,6 +34,8 @@ _fmin = selection("fmin", "x", y=jnp.fmin)
 _clamp_min = selection("clamp_min", "x", min=jnp.maximum)
 _clamp_max = selection("clamp_max", "x", max=jnp.minimum)
 _clamp = selection("clamp", "x", min=jnp.maximum, max=jnp.minimum)
+_clamp_from = selection("clamp", "x", min=jnp.maximum)
+_clamp_to = selection("clamp", "x", max=jnp.minimum)
 _relu = selection("relu", "x", zero=jnp.maximum)
 _relu6 = selection("relu6", "x", zero=jnp.maximum, six=jnp.minimum)
 _hardtanh = selection("hardtanh", "x", min_val=jnp.maximum, max_val=jnp.minimum)
@@ -258,9 +263,9 @@ def clamp(
     if max is None:
         if min is None:
             raise ValueError("clamp: min=None and max=None leave nothing to do; give at least one bound.")
-        return clamp_min(x, min, ties=ties)
+        return _clamp_from[ties](x, min)
     if min is None:
-        return clamp_max(x, max, ties=ties)
+        return _clamp_to[ties](x, max)
     return _clamp[ties](x, min, max)
 
 
@@ -341,7 +346,7 @@ def hardtanh(
     >>> jax.vmap(jax.grad(hardtanh))(jnp.array([-1.0, 0.0, 1.0])).tolist()
     [0.0, 1.0, 0.0]
     """
-    if isinstance(min_val, int | float) and isinstance(max_val, int | float) and min_val > max_val:
+    if isinstance(min_val, _NUMBER) and isinstance(max_val, _NUMBER) and min_val > max_val:
         raise ValueError(f"hardtanh: min_val={min_val} is greater than max_val={max_val}; swap them.")
     return _hardtanh[ties](x, min_val, max_val)
 

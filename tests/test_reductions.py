@@ -190,3 +190,67 @@ def test_slopes_that_overflow_elsewhere_do_not_leak() -> None:
     for op in (jaxclamp.elu, jaxclamp.selu, jaxclamp.celu):
         assert jnp.isfinite(jax.grad(lambda x, op=op: op(x).sum())(x)).all()
         assert jnp.isfinite(jax.hessian(lambda x, op=op: op(x).sum())(x)).all()
+
+
+def test_padding_takes_no_gradient() -> None:
+    """Not even where it is as small as the elements."""
+    lowest = jnp.full((1, 4), -jnp.inf)
+    assert jax.grad(lambda x: jaxclamp.max_pool1d(x, 2, 2, 1).sum())(lowest).tolist() == [[1, 0.5, 0.5, 1]]
+    assert jaxclamp.max_pool1d(jnp.zeros((1, 4), bool), 2, 2, 1).tolist() == [[False] * 3]
+    assert jaxclamp.max_pool1d(jnp.ones((1, 4), "float8_e4m3fn"), 2, 2, 1).tolist() == [[1, 1, 1]]
+
+
+@pytest.mark.parametrize("ties", ["min-norm", "x"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, ties: jaxclamp.amax(x, ties=ties),
+        lambda x, ties: jaxclamp.amin(x, 0, ties=ties),
+        lambda x, ties: jaxclamp.max_with_indices(x, 0, ties=ties),
+        lambda x, ties: jaxclamp.max_pool1d(x, 2, ties=ties),
+        lambda x, ties: jaxclamp.max_pool2d(x, 2, ties=ties),
+    ],
+)
+def test_unknown_conventions(call: Callable[..., Any], ties: str) -> None:
+    with pytest.raises(ValueError, match=f"ties='{ties}' is not a convention; choose one of 'min_norm'"):
+        call(jnp.ones((1, 2, 2)), ties)
+
+
+@pytest.mark.parametrize(
+    ("window", "message"),
+    [
+        ((2, 0), "stride=0 is not a number, or 1 of them, of at least 1"),
+        ((0,), "kernel_size=0 is not"),
+        ((2, 2, 2), "padding=2 is more than half of kernel_size=2"),
+        ((2, 2, -1), "padding=-1 is not"),
+        (((2, 2),), r"kernel_size=\(2, 2\) is not"),
+    ],
+)
+def test_windows_refused(window: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"max_pool1d: {message}"):
+        jaxclamp.max_pool1d(jnp.ones((1, 4)), *window)
+
+
+def test_numpy_integers_as_axis_and_size() -> None:
+    assert jaxclamp.amax(jnp.arange(3), np.int64(0)) == 2
+    assert jaxclamp.max_pool1d(jnp.arange(4), np.int64(2)).tolist() == [1, 3]
+
+
+def test_shares_of_many_in_small_dtypes() -> None:
+    """1/k is below what float16 holds, k above what float8_e4m3fn does; their product with the gradient is neither."""
+    half = jax.grad(lambda x: jaxclamp.amax(x) * jnp.float16(1000))(jnp.zeros(70_000, "float16"))
+    np.testing.assert_allclose(half.astype("float32"), 1000 / 70_000, rtol=1e-2)
+    eighth = jax.grad(lambda x: jaxclamp.amax(x).astype("float32"))(jnp.zeros(600, "float8_e4m3fn"))
+    assert jnp.isfinite(eighth.astype("float32")).all()
+
+
+def test_threshold_that_is_nan() -> None:
+    assert jax.grad(jaxclamp.threshold, argnums=(0, 2))(2.0, jnp.nan, 5.0) == (1, 0)
+
+
+def test_int_bounds_do_not_compile_anew() -> None:
+    interop.clamp(torch.ones(2), 0, 7)
+    before = jaxclamp._rules._dispatch._cache_size()
+    for bound in range(8, 12):
+        assert interop.clamp(torch.full((2,), 20.0), 0, bound).tolist() == [bound, bound]
+    assert jaxclamp._rules._dispatch._cache_size() == before
