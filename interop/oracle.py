@@ -71,5 +71,5 @@ def _least_norm(gradients: Array) -> Array:
     corners = gradients[np.unique(np.round(gradients, 4), axis=0, return_index=True)[1]]
     rows = np.vstack([corners.T, np.ones(len(corners))])
     weights = nnls(rows, np.append(np.zeros(corners.shape[1]), 1.0))[0]
-    least: Array = corners.T @ weights / weights.sum() + 0.0  # no negative zero
+    least: Array = np.round(corners.T @ weights / weights.sum(), 12) + 0.0  # no trace of rounding, no negative zero
     return least

@@ -730,7 +730,7 @@ IMAGINARY = torch.ones(3) * 1j
             id="shapes of two dtypes",
         ),
         pytest.param(
-            lambda: interop.hardtanh(ONES, 2, 1), ValueError, "hardtanh: min_val=2\.0 is greater than", id="hardtanh"
+            lambda: interop.hardtanh(ONES, 2, 1), ValueError, r"hardtanh: min_val=2\.0 is greater than", id="hardtanh"
         ),
         pytest.param(
             lambda: interop.hardtanh(ONES, 2.0, 1.0),
