@@ -53,6 +53,7 @@ def _derive(op: Op) -> Callable[..., Any]:
             _check(renamed, tuple(map(_constant, args)), tuple((n, _constant(v)) for n, v in kwargs.items()))
         if (len(dtypes) > 1 or not floating) and not any(dtype.is_complex for dtype in dtypes):
             bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
             # Where torch refuses, jaxclamp may still compute; if it refuses too, its error says why.
             with contextlib.suppress(TypeError, RuntimeError, ValueError):
                 dtype = _result_dtype(op, _kinds(bound.arguments, jax_names), torch.get_default_dtype())
@@ -81,7 +82,9 @@ def _constant(value: Any) -> Any:
 
 
 def _to(dtype: torch.dtype, value: Any) -> Any:
-    return value.to(dtype) if isinstance(value, torch.Tensor) else value
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype)
+    return int(value) if isinstance(value, float) and not dtype.is_floating_point else value
 
 
 @functools.lru_cache(maxsize=4096)

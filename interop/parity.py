@@ -37,7 +37,7 @@ class Answer:
     gradient: tuple[float, ...]
     agrees: bool
     conventions: tuple[str, ...]
-    """The values of ``ties=`` under which jaxclamp gives this gradient; empty where the op does not take any."""
+    """Where it disagrees, the values of ``ties=`` under which jaxclamp gives this gradient, if the op takes any."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,6 @@ def _row(
         name: value.item() if inactive == "numbers" and name not in active and isinstance(value, np.ndarray) else value
         for name, value in rounded.items()
     }
-    conventions = _conventions(op, given, active, dtype)
     answers = []
     for framework, spelling, function, differentiate in _spellings(op, rounded, active, frameworks):
         try:
@@ -119,18 +118,22 @@ def _row(
             continue  # this spelling does not take the arguments in this form
         flat = _flat(gradient, active)
         agrees = bool((np.abs(flat - expected) <= tolerance).all())
-        matching = tuple(ties for ties, other in conventions.items() if np.allclose(flat, other, rtol=1e-3))
-        answers.append(Answer(framework, differentiate.version, spelling, tuple(flat.tolist()), agrees, matching))
+        conventions = () if agrees else _reproducing(op, given, active, dtype, flat)
+        answers.append(Answer(framework, differentiate.version, spelling, tuple(flat.tolist()), agrees, conventions))
     return Row(op.name, arguments, active, inactive, dtype, tuple(expected.tolist()), tuple(answers))
 
 
-def _conventions(op: Op, given: Mapping[str, Any], active: tuple[str, ...], dtype: str) -> dict[str, Array]:
+def _reproducing(
+    op: Op, given: Mapping[str, Any], active: tuple[str, ...], dtype: str, gradient: Array
+) -> tuple[str, ...]:
     if "ties" not in inspect.signature(op.function).parameters:
-        return {}
-    return {
-        ties: _flat(NATIVE["jax"].gradient(lambda a: op.function(**a, ties=ties), given, active, dtype), active)  # noqa: B023
-        for ties in TIES
-    }
+        return ()
+    found = {ties: NATIVE["jax"].gradient(functools.partial(_call, op, ties), given, active, dtype) for ties in TIES}
+    return tuple(ties for ties, other in found.items() if np.allclose(gradient, _flat(other, active), rtol=1e-3))
+
+
+def _call(op: Op, ties: str, arguments: Mapping[str, Any]) -> Any:
+    return op.function(**arguments, ties=ties)
 
 
 def _flat(gradient: Mapping[str, Array], active: tuple[str, ...]) -> Array:

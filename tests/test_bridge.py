@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
 
 import interop
 from interop import jax_to_torch, torch_to_jax, wrap_for_torch
@@ -1084,3 +1085,19 @@ def test_threads() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(work, range(8))) == [[]] * 8
+
+
+@pytest.mark.parametrize(
+    ("ours", "native"),
+    [
+        (lambda x: interop.hardtanh(x), lambda x: functional.hardtanh(x)),
+        (lambda x: interop.threshold(x, 0.0, 2.5), lambda x: functional.threshold(x, 0.0, 2.5)),
+        (lambda x: interop.clamp(x, 0.5), lambda x: torch.clamp(x, 0.5)),
+        (lambda x: interop.clamp(x, max=1.5), lambda x: torch.clamp(x, max=1.5)),
+    ],
+    ids=["hardtanh", "threshold", "clamp", "clamp from above"],
+)
+def test_integers_with_float_parameters_as_in_torch(ours: Callable[..., Any], native: Callable[..., Any]) -> None:
+    x = torch.tensor([-3, 0, 2], dtype=torch.int32)
+    assert ours(x).dtype == native(x).dtype
+    assert torch.equal(ours(x), native(x))
