@@ -137,7 +137,7 @@ def prelu(x: ArrayLike, weight: ArrayLike) -> jax.Array:
                 f"prelu: weight has shape {np.shape(weight)}, but x of shape {np.shape(x)} has {channels} channels "
                 "along axis 1; give one number, or a vector with one per channel."
             )
-        return _prelu(x, jnp.reshape(weight, (-1, *(1,) * (np.ndim(x) - 2))))
+        return _prelu(x, jnp.reshape(weight, (1, -1, *(1,) * (np.ndim(x) - 2))))
     return _prelu(x, jnp.reshape(weight, ()) if np.ndim(weight) else weight)
 
 

@@ -369,3 +369,17 @@ def test_training_is_determined_by_the_seed() -> None:
         for key, gradient in first.variants[name].gradients.items():
             np.testing.assert_array_equal(again.variants[name].gradients[key], gradient)
         assert first.variants[name].loss == again.variants[name].loss != other.variants[name].loss
+
+
+@pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="facts of torch 2.13")
+def test_conventions_that_reproduce_native_answers() -> None:
+    """torch 2.13 gives the whole gradient to x at a bound, jax.numpy half of it."""
+    rows = matrix([OPS["clamp_min"]], ["float32"])
+    row = next(row for row in rows if row.active == ("x",) and row.inactive == "numbers")
+    conventions = {answer.spelling: answer.conventions for answer in row.answers}
+    assert conventions == {
+        "jaxclamp.clamp_min": (),
+        "interop.clamp_min": (),
+        "torch.clamp_min": ("inclusive",),
+        "jax.numpy.clip": ("balanced",),
+    }

@@ -254,3 +254,26 @@ def test_int_bounds_do_not_compile_anew() -> None:
     for bound in range(8, 12):
         assert interop.clamp(torch.full((2,), 20.0), 0, bound).tolist() == [bound, bound]
     assert jaxclamp._rules._dispatch._cache_size() == before
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jaxclamp.amax(x, ties="inclusive"),
+        lambda x: jaxclamp.amin(x, 0, ties="exclusive").sum(),
+        lambda x: jaxclamp.max_with_indices(x, 1).values.sum(),
+        lambda x: jaxclamp.max_pool1d(x, 2, 1, 1).sum(),
+        lambda x: jaxclamp.max_pool2d(x, 2, 1, 1).sum(),
+        lambda x: jaxclamp.prelu(x, jnp.full(3, 0.25)).sum(),
+    ],
+)
+def test_strict_modes(function: Callable[..., Any]) -> None:
+    """Valid use raises nothing under JAX's strictest settings."""
+    x = jnp.array([[1.0, 3.0, 3.0], [3.0, 0.0, 3.0]])
+    with (
+        jax.numpy_dtype_promotion("strict"),
+        jax.numpy_rank_promotion("raise"),
+        jax.debug_nans(True),
+        jax.checking_leaks(),
+    ):
+        assert jnp.isfinite(jax.jit(jax.grad(function))(x)).all()
