@@ -112,7 +112,7 @@ class Selection:
         tied = [jnp.ones(jnp.shape(value), bool)]
         for step, operand in zip(self.steps, primals[1:], strict=True):
             before, value = value, step(value, operand)
-            tied = [t & _same(before, value) for t in tied] + [_same(operand, value)]
+            tied = [t & same(before, value) for t in tied] + [same(operand, value)]
         bits = [jnp.where(t, jnp.int8(1 << i), jnp.int8(0)) for i, t in enumerate(tied)]
         code = sum(bits[1:], bits[0])
         first = code & -code
@@ -194,7 +194,7 @@ class Extremum:
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
         """1 where an element gets a share of the gradient."""
         x, *valid = primals
-        members = _same(x, self._extremum(primals, keepdims=True))
+        members = same(x, self._extremum(primals, keepdims=True))
         tied = (members & valid[0] if valid else members).astype(jnp.int8)
         if self.ties in ("min_norm", "balanced"):
             return tied
@@ -279,7 +279,8 @@ class Kinked:
         return total
 
 
-def _same(operand: jax.Array, value: jax.Array) -> jax.Array:
+def same(operand: jax.Array, value: jax.Array) -> jax.Array:
+    """Where an operand ties with the value; NaN ties with NaN."""
     return (operand == value) | ((operand != operand) & (value != value))
 
 
@@ -342,6 +343,11 @@ def _check(op: str, name: str, primal: object) -> None:
         raise TypeError(
             f"{op}: {name} has the complex dtype {dtype}, and the ordering of complex numbers is undefined; "
             "apply the op to the real and the imaginary part, or to jnp.abs(...)."
+        )
+    if dtype == jnp.float8_e8m0fnu:
+        raise TypeError(
+            f"{op}: {name} has the dtype {dtype}, which holds powers of two alone, neither 0 nor a gradient of 0; "
+            "convert it first, for example with .astype('float32')."
         )
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxclamp._registry import op
-from jaxclamp._rules import TIES, Extremum, Ties, differentiable, refuse_convention
+from jaxclamp._rules import TIES, Extremum, Ties, differentiable, refuse_convention, same
 
-__all__ = ["MaxResult", "amax", "amin", "max_pool1d", "max_pool2d", "max_with_indices"]
+__all__ = ["WithIndices", "amax", "amin", "max_pool1d", "max_pool2d", "max_with_indices", "min_with_indices"]
 
 _SQUARE = ((1.0, 3.0), (3.0, 3.0))
 
@@ -95,8 +95,8 @@ def amin(
     return _extremum("amin", jnp.min, x, axis, keepdims, ties)
 
 
-class MaxResult(NamedTuple):
-    """The largest elements along an axis, and where the first of each is."""
+class WithIndices(NamedTuple):
+    """The extreme elements along an axis, and where the first of each is."""
 
     values: jax.Array
     indices: jax.Array
@@ -107,7 +107,7 @@ class MaxResult(NamedTuple):
     ties=((_SQUARE, 0), (_SQUARE, -1, True), ((4.0, 4.0, 4.0), 0)),
     counterparts=("torch:max(x, dim=axis, keepdim=keepdims)",),
 )
-def max_with_indices(x: ArrayLike, axis: int, keepdims: bool = False, *, ties: Ties = "min_norm") -> MaxResult:
+def max_with_indices(x: ArrayLike, axis: int, keepdims: bool = False, *, ties: Ties = "min_norm") -> WithIndices:
     r"""The largest element along one axis, :math:`\max_i x_i`, and the index of the first that is equal to it.
 
     Ties: each of k tied elements gets 1/k of the gradient of the values, not only the one at the index. The indices
@@ -130,14 +130,40 @@ def max_with_indices(x: ArrayLike, axis: int, keepdims: bool = False, *, ties: T
     >>> jax.grad(lambda x: max_with_indices(x, 0).values)(jnp.array([3.0, 1.0, 3.0])).tolist()
     [0.5, 0.0, 0.5]
     """
-    result: MaxResult = _max_with_indices(x, axis, keepdims, ties)
+    result: WithIndices = _with_indices("max_with_indices", jnp.max, x, axis, keepdims, ties)
     return result
 
 
-@partial(jax.jit, static_argnums=(1, 2, 3))
-def _max_with_indices(x: ArrayLike, axis: int, keepdims: bool, ties: Ties) -> MaxResult:
-    values = _extremum("max_with_indices", jnp.max, x, axis, keepdims, ties)
-    return MaxResult(values, jnp.argmax(jnp.asarray(x), axis, keepdims=keepdims))
+@op(
+    "reduction",
+    ties=((((2.0, 1.0), (1.0, 1.0)), 0), (((2.0, 1.0), (1.0, 1.0)), -1, True), ((4.0, 4.0, 4.0), 0)),
+    counterparts=("torch:min(x, dim=axis, keepdim=keepdims)",),
+)
+def min_with_indices(x: ArrayLike, axis: int, keepdims: bool = False, *, ties: Ties = "min_norm") -> WithIndices:
+    r"""The smallest element along one axis, :math:`\min_i x_i`, and the index of the first that is equal to it.
+
+    Ties: each of k tied elements gets 1/k of the gradient of the values, not only the one at the index. The indices
+    have no gradient.
+
+    Args:
+      x: real array.
+      axis: the axis to reduce; negative ones count from the end.
+      keepdims: whether the reduced axis stays, with size 1.
+      ties: the convention at ties, as for `amin`; ``"inclusive"`` gives all to the element at the index.
+
+    Raises:
+      TypeError: ``x`` is complex or not numeric.
+      ValueError: the axis is out of range or of size 0, or ``ties`` is unknown.
+
+    Counterpart: ``torch.min(input, dim)`` (all to the element at the index).
+
+    >>> min_with_indices(jnp.array([3.0, 1.0, 1.0]), 0).indices.item()
+    1
+    >>> jax.grad(lambda x: min_with_indices(x, 0).values)(jnp.array([3.0, 1.0, 1.0])).tolist()
+    [0.0, 0.5, 0.5]
+    """
+    result: WithIndices = _with_indices("min_with_indices", jnp.min, x, axis, keepdims, ties)
+    return result
 
 
 @op(
@@ -239,6 +265,18 @@ def _extremum(
     if any(shape[a] == 0 for a in axes):
         raise ValueError(f"{name}: axis={axis} of x of shape {shape} has no elements, so no extremum; choose another.")
     return differentiable(_rule(name, function, axes, keepdims, ties), x)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 3, 4, 5))
+def _with_indices(
+    name: str, function: Callable[..., jax.Array], x: ArrayLike, axis: int, keepdims: bool, ties: Ties
+) -> WithIndices:
+    values = _extremum(name, function, x, axis, True, ties)
+    # A second plain reduction: XLA on CPU does not vectorise the one of pairs that is behind jnp.argmax.
+    x = jnp.asarray(x)
+    places = jnp.expand_dims(jnp.arange(x.shape[axis]), tuple(a for a in range(x.ndim) if a != axis % x.ndim))
+    indices = jnp.min(jnp.where(same(x, values), places, x.shape[axis]), axis, keepdims=True)
+    return WithIndices(values, indices) if keepdims else WithIndices(values.squeeze(axis), indices.squeeze(axis))
 
 
 _rule = cache(Extremum)  # one object per rule, since jit compiles per object

@@ -16,6 +16,7 @@ from torch.nn import functional
 import interop
 import jaxclamp
 from interop.oracle import min_norm_gradient
+from jaxclamp import OPS
 
 SMALL = st.sampled_from([-1.0, 0.0, -0.0, 1.0, 2.0])
 AXES = [None, 0, 1, -1, (0, 1), (-1, 0), [1]]
@@ -70,19 +71,20 @@ def test_many_tied_elements() -> None:
         np.testing.assert_allclose(np.asarray(gradient, np.float32), 1e-3, rtol=1e-3)
 
 
-def test_indices() -> None:
-    x = jnp.array([[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_indices(name: str) -> None:
+    ours, theirs = OPS[f"{name}_with_indices"].function, getattr(torch, name)
+    x = jnp.array([[1.0, 3.0, 3.0], [2.0, 0.0, 0.0], [jnp.nan, 1.0, jnp.nan]])
     for axis, keepdims in itertools.product((0, 1, -1), (False, True)):
-        ours = jaxclamp.max_with_indices(x, axis, keepdims)
-        theirs = torch.max(torch.tensor(np.asarray(x)), axis, keepdim=keepdims)
-        np.testing.assert_array_equal(ours.values, theirs.values)
-        np.testing.assert_array_equal(ours.indices, theirs.indices)
+        expected = theirs(torch.tensor(np.asarray(x)), axis, keepdim=keepdims)
+        for got, want in zip(ours(x, axis, keepdims), expected, strict=True):
+            np.testing.assert_array_equal(got, want)
     t = torch.tensor(np.asarray(x), requires_grad=True)
-    wrapped = interop.max_with_indices(t, dim=1)
-    assert wrapped.indices.dtype in (torch.int32, torch.int64)
+    wrapped = interop.TORCH_OPS[f"{name}_with_indices"](t, dim=1)
     assert not wrapped.indices.requires_grad
     wrapped.values.sum().backward()
-    assert t.grad.tolist() == [[0, 0.5, 0.5], [1, 0, 0]]
+    tied = [[0, 0.5, 0.5], [1, 0, 0]] if name == "max" else [[1, 0, 0], [0, 0.5, 0.5]]
+    assert t.grad.tolist() == [*tied, [0.5, 0, 0.5]]
 
 
 WINDOWS_1D = [(2,), (3, 1), (3, 2, 1), (2, 3, 0, 2), (2, None, 1), (1,)]
