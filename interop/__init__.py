@@ -2,11 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+from interop import nn
 from interop._arrays import jax_to_torch, torch_to_jax
 from interop._function import wrap_for_torch
-from interop._ops import TORCH_OPS
+from interop._min_norm import min_norm
+from interop._ops import IN_PLACE_OPS, TORCH_OPS
 
-__all__ = ["TORCH_OPS", "jax_to_torch", "torch_to_jax", "wrap_for_torch", *TORCH_OPS]
+__all__ = ["TORCH_OPS", "jax_to_torch", "min_norm", "nn", "torch_to_jax", "wrap_for_torch", *TORCH_OPS, *IN_PLACE_OPS]
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,4 +17,4 @@ if TYPE_CHECKING:
 
     def __getattr__(name: str) -> Callable[..., torch.Tensor]: ...
 else:
-    globals().update(TORCH_OPS)
+    globals().update(TORCH_OPS | IN_PLACE_OPS)

@@ -132,6 +132,17 @@ def adopt(array: jax.Array) -> torch.Tensor:
         raise TypeError(f"torch has no dtype for {host.dtype}; convert the array first.") from error
 
 
+def jax_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """The same dtype in JAX, which calls it by the same name."""
+    return jnp.dtype(str(dtype).removeprefix("torch."))
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """The same dtype in torch."""
+    found: torch.dtype = getattr(torch, dtype.name)
+    return found
+
+
 class _Forked:
     """Whether this process was forked from one in which XLA's threads ran; they do not survive a fork."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -42,7 +44,12 @@ def wrap_for_torch(function: Callable[..., Any]) -> Callable[..., Any]:
     >>> x.grad
     tensor([0.5000, 0.5000])
     """
-    by_structure: dict[Any, _FlatFunction] = {}
+    return traceable(flattening(function))
+
+
+def flattening(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`wrap_for_torch` for those who call it within a `traceable` function."""
+    by_structure: dict[Any, FlatFunction] = {}
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -70,10 +77,35 @@ def wrap_for_torch(function: Callable[..., Any]) -> Callable[..., Any]:
         if flat is None:
             paths = [path for path, _ in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]]
             names = [_argument(function, path) for path, kind in zip(paths, kinds, strict=True) if kind is _TENSOR]
-            flat = by_structure[key] = _FlatFunction(_flatten(function, structure, kinds), _name(function), names)
+            flat = by_structure[key] = FlatFunction(_flatten(function, structure, kinds), _name(function), names)
         return flat(tuple(traced), tensors)
 
     return wrapped
+
+
+_TRACEABLE: weakref.WeakValueDictionary[int, Callable[..., Any]] = weakref.WeakValueDictionary()
+_NUMBERS = itertools.count()
+
+
+def traceable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, which Dynamo does not look into: what it does with tensors enters the graph as it is."""
+    key = next(_NUMBERS)
+    _TRACEABLE[key] = function
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            from interop._graph import call_traceable  # loads Dynamo, which takes a second
+
+            return call_traceable(key, args, kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def untraced(key: int) -> Callable[..., Any]:
+    """The function that got this number from `traceable`."""
+    return _TRACEABLE[key]
 
 
 _TENSOR = object()
@@ -91,7 +123,7 @@ def _flatten(function: Callable[..., Any], structure: Any, kinds: Sequence[Any])
     return flat
 
 
-class _FlatFunction:
+class FlatFunction:
     """A JAX function of flat arrays, ``function(traced, *arrays)``, called with tensors.
 
     Its derivatives are flat functions too, so whatever holds for a wrapped function holds for its derivatives.
@@ -102,17 +134,21 @@ class _FlatFunction:
         self.name = name
         self.arguments = arguments
         self.compiled = jax.jit(function)
-        self.derived: dict[tuple[Any, ...], _FlatFunction] = {}
+        self.derived: dict[tuple[Any, ...], FlatFunction] = {}
 
     def __call__(self, traced: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> Any:
         wide = jax.config.jax_enable_x64 or _any_wide(tensors) or _any_wide(traced)  # type: ignore[attr-defined]
+        if tensors and (torch.compiler.is_compiling() or tensors[0].is_meta):
+            from interop._graph import call_in_graph  # loads Dynamo, which takes a second
+
+            return call_in_graph(self, traced, wide, tensors)
         if _is_transformed():
             call: type[torch.autograd.Function] = _TransformedCall
-        elif _is_recorded(tensors):
+        elif is_recorded(tensors):
             call = _Call
         else:
             arrays, tree = jax.tree.flatten(self.compute(traced, wide, tensors))
-            return jax.tree.unflatten(tree, _adopt_all(arrays))
+            return jax.tree.unflatten(tree, adopt_all(arrays))
         structure = _Structure()
         outputs = call.apply(self, traced, wide, structure, *tensors)
         return jax.tree.unflatten(structure.tree, outputs)
@@ -120,9 +156,7 @@ class _FlatFunction:
     def compute(self, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]) -> Any:
         """The result as JAX arrays, perhaps unfinished: until all are adopted, nobody may write to ``tensors``."""
         refuse_after_fork()
-        for tensor in tensors:
-            if tensor.device != tensors[0].device:
-                raise ValueError(self._describe_devices(tensors))
+        self.check_devices(tensors)
         if wide == jax.config.jax_enable_x64:  # type: ignore[attr-defined]
             return self._run(traced, tensors)
         with jax.enable_x64(wide):
@@ -136,27 +170,31 @@ class _FlatFunction:
             raise
         return self.compiled(traced, *arrays)
 
-    def pullback(self, active: tuple[bool, ...]) -> _FlatFunction:
+    def pullback(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
         return self._derive("gradient", active, functools.partial(_pullback, self.function, active))
 
-    def pushforward(self, active: tuple[bool, ...]) -> _FlatFunction:
+    def pushforward(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a tangent of each active one to the tangents of the inexact outputs."""
         return self._derive("tangent", active, functools.partial(_pushforward, self.function, active))
 
-    def batched(self, axes: tuple[int | None, ...]) -> _FlatFunction:
+    def batched(self, axes: tuple[int | None, ...]) -> FlatFunction:
         """The function of arrays that have a batch axis where ``axes`` says so; the outputs have it in front."""
         return self._derive("batch", axes, jax.vmap(self.function, in_axes=(None, *axes)))
 
-    def _derive(self, kind: str, detail: tuple[Any, ...], function: Callable[..., Any]) -> _FlatFunction:
+    def _derive(self, kind: str, detail: tuple[Any, ...], function: Callable[..., Any]) -> FlatFunction:
         key = (kind, *detail)
         if key not in self.derived:
-            self.derived[key] = _FlatFunction(function, f"the {kind} of {self.name}", self.arguments)
+            self.derived[key] = FlatFunction(function, f"the {kind} of {self.name}", self.arguments)
         return self.derived[key]
 
-    def _describe_devices(self, tensors: Sequence[torch.Tensor]) -> str:
-        devices = ", ".join(f"{name} on {t.device}" for name, t in zip(self.arguments, tensors, strict=False))
-        return f"{self.name}: the tensors are on different devices: {devices}; move them to one with .to(...)."
+    def check_devices(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor in tensors:
+            if tensor.device != tensors[0].device:
+                devices = ", ".join(f"{name} on {t.device}" for name, t in zip(self.arguments, tensors, strict=False))
+                raise ValueError(
+                    f"{self.name}: the tensors are on different devices: {devices}; move them to one with .to(...)."
+                )
 
     def _name_culprit(self, tensors: Iterable[torch.Tensor]) -> None:
         for name, tensor in zip(self.arguments, tensors, strict=False):
@@ -183,25 +221,76 @@ class _Call(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        active = ctx.needs_input_grad[4:]
-        if all(gradient is None for gradient in gradients):
-            return (None,) * len(ctx.needs_input_grad)
-        cotangents = [
-            torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient
-            for gradient, inexact, (shape, dtype, device) in zip(gradients, ctx.inexact, ctx.describe, strict=True)
-            if inexact
-        ]
-        with jax.enable_x64(ctx.wide):  # the mode of the forward pass, in which the dtypes agree
-            pulled = iter(ctx.flat.pullback(active)(ctx.traced, (*ctx.saved_tensors, *cotangents)))
-        return (None, None, None, None, *[next(pulled) if is_active else None for is_active in active])
+        return (None, None, None, None, *pull_back(ctx, ctx.needs_input_grad[4:], gradients))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         given = [tangent for tangent in tangents[4:] if tangent is not None]
         active = tuple([tangent is not None for tangent in tangents[4:]])
-        with jax.enable_x64(ctx.wide):
-            pushed = iter(ctx.flat.pushforward(active)(ctx.traced, (*ctx.saved_tensors, *given)))
+        pushed = iter(_call_derivative(ctx, ctx.flat.pushforward(active), given))
         return tuple([next(pushed) if inexact else None for inexact in ctx.inexact])
+
+
+def remember(
+    ctx: Any,
+    flat: FlatFunction,
+    traced: tuple[Any, ...],
+    wide: bool,
+    tensors: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+) -> None:
+    """Keep on ``ctx`` what the derivatives need of a call."""
+    ctx.flat, ctx.traced, ctx.wide = flat, traced, wide
+    ctx.save_for_backward(*tensors)
+    ctx.set_materialize_grads(False)
+    ctx.inexact = [tensor.is_floating_point() or tensor.is_complex() for tensor in outputs]
+    ctx.mark_non_differentiable(*[o for o, inexact in zip(outputs, ctx.inexact, strict=True) if not inexact])
+    ctx.describe = [(tensor.shape, tensor.dtype, tensor.device) for tensor in outputs]
+
+
+def pull_back(ctx: Any, active: Sequence[bool], gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """The gradient of each active input, None for the others."""
+    if all(gradient is None for gradient in gradients):
+        return [None] * len(active)
+    cotangents = [
+        torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient
+        for gradient, inexact, (shape, dtype, device) in zip(gradients, ctx.inexact, ctx.describe, strict=True)
+        if inexact
+    ]
+    pulled = iter(_call_derivative(ctx, ctx.flat.pullback(tuple(active)), cotangents))
+    return [next(pulled) if is_active else None for is_active in active]
+
+
+def _call_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    tensors = (*ctx.saved_tensors, *directions)
+    with jax.enable_x64(ctx.wide):  # the mode of the forward pass, in which the dtypes agree
+        if any(map(_is_in_old_vmap, directions)):
+            return _call_in_old_vmap(derivative, ctx.traced, tensors)
+        result: Sequence[torch.Tensor] = derivative(ctx.traced, tensors)
+        return result
+
+
+def _call_in_old_vmap(
+    flat: FlatFunction, traced: tuple[Any, ...], tensors: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor]:
+    """Batched gradients, as ``is_grads_batched=True`` asks for them, come from a vmap older than torch.func's.
+
+    It cannot be extended in public: here its tensors are unwrapped, and the results wrapped again.
+    """
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    if level > 1:
+        raise NotImplementedError(f"{flat.name}: batched gradients within batched gradients; use torch.func.vmap.")
+    axes = tuple([0 if _is_in_old_vmap(tensor) else None for tensor in tensors])
+    # The size given here is for tensors without a batch, which are left as they are.
+    plain = [
+        t if axis is None else torch._remove_batch_dim(t, level, 1, 0) for t, axis in zip(tensors, axes, strict=True)
+    ]
+    return [torch._add_batch_dim(output, 0, level) for output in flat.batched(axes)(traced, plain)]
+
+
+def _is_in_old_vmap(tensor: torch.Tensor) -> bool:
+    return torch._C._functorch.is_legacy_batchedtensor(tensor)
 
 
 class _TransformedCall(torch.autograd.Function):
@@ -209,20 +298,16 @@ class _TransformedCall(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        flat: _FlatFunction, traced: tuple[Any, ...], wide: bool, structure: _Structure, *tensors: torch.Tensor
+        flat: FlatFunction, traced: tuple[Any, ...], wide: bool, structure: _Structure, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         arrays, structure.tree = jax.tree.flatten(flat.compute(traced, wide, tensors))
-        return tuple(_adopt_all(arrays))
+        return tuple(adopt_all(arrays))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        ctx.flat, ctx.traced, ctx.wide, _, *tensors = inputs
-        ctx.save_for_backward(*tensors)
+        flat, traced, wide, _, *tensors = inputs
+        remember(ctx, flat, traced, wide, tensors, output)
         ctx.save_for_forward(*tensors)
-        ctx.set_materialize_grads(False)
-        ctx.inexact = [tensor.is_floating_point() or tensor.is_complex() for tensor in output]
-        ctx.mark_non_differentiable(*[o for o, inexact in zip(output, ctx.inexact, strict=True) if not inexact])
-        ctx.describe = [(tensor.shape, tensor.dtype, tensor.device) for tensor in output]
 
     backward = staticmethod(_Call.backward)
     jvp = staticmethod(_Call.jvp)
@@ -231,7 +316,7 @@ class _TransformedCall(torch.autograd.Function):
     def vmap(
         info: Any,
         in_dims: tuple[int | None, ...],
-        flat: _FlatFunction,
+        flat: FlatFunction,
         traced: tuple[Any, ...],
         wide: bool,
         structure: _Structure,
@@ -282,7 +367,7 @@ def _is_inexact(array: jax.Array) -> bool:
     return bool(jnp.issubdtype(array.dtype, jnp.inexact))
 
 
-def _adopt_all(arrays: list[jax.Array]) -> list[torch.Tensor]:
+def adopt_all(arrays: list[jax.Array]) -> list[torch.Tensor]:
     try:
         return [adopt(array) for array in arrays]
     except TypeError:
@@ -294,7 +379,8 @@ def _any_wide(values: Iterable[Any]) -> bool:
     return any(getattr(value, "dtype", None) in WIDE for value in values)
 
 
-def _is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
+def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether torch may ask for derivatives of a call with ``tensors``."""
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor.requires_grad:

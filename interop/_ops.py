@@ -1,4 +1,4 @@
-"""The ops of jaxclamp under torch's own signatures, derived from their records."""
+"""The ops of jaxclamp under torch's own signatures and type promotion, derived from their records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -14,14 +14,16 @@ import torch
 
 import jaxclamp
 from interop._counterparts import Counterpart
-from interop._function import wrap_for_torch
-from jaxclamp import OPS, Op
+from interop._forms import in_place, with_forms
+from interop._function import flattening, traceable
+from jaxclamp import OPS, Op, WithIndices
 
 _TORCH_NAMES = {"x": "input", "y": "other", "axis": "dim", "keepdims": "keepdim"}
 _ARRAY = object()
 
 
 def _derive(op: Op) -> Callable[..., Any]:
+    native = _native(op)
     parameters = inspect.signature(op.function).parameters
     jax_names = {_TORCH_NAMES.get(name, name): name for name in parameters}
 
@@ -31,7 +33,7 @@ def _derive(op: Op) -> Callable[..., Any]:
 
     signature = inspect.Signature([p.replace(name=_TORCH_NAMES.get(p.name, p.name)) for p in parameters.values()])
     renamed.__signature__ = signature  # type: ignore[attr-defined]
-    wrapped = wrap_for_torch(renamed)
+    wrapped = flattening(renamed)
 
     bounds = [name for name, p in signature.parameters.items() if "ArrayLike" in str(p.annotation)]
     positions = {index for index, name in enumerate(signature.parameters) if name in bounds}
@@ -46,6 +48,8 @@ def _derive(op: Op) -> Callable[..., Any]:
             raise TypeError(
                 f"{op.name}: input must be a torch.Tensor; jaxclamp.{op.name} takes numbers and JAX arrays."
             )
+        if kwargs.get("dim") == ():
+            kwargs["dim"] = None  # all of them, as in torch
         floating = all(dtype.is_floating_point for dtype in dtypes)
         args = tuple([_as_number(v, floating) if index in positions else v for index, v in enumerate(args)])
         kwargs = {name: _as_number(v, floating) if name in bounds else v for name, v in kwargs.items()}
@@ -59,7 +63,12 @@ def _derive(op: Op) -> Callable[..., Any]:
                 dtype = _result_dtype(op, _kinds(bound.arguments, jax_names), torch.get_default_dtype())
                 args = tuple(_to(dtype, value) for value in bound.args)
                 kwargs = {name: _to(dtype, value) for name, value in bound.kwargs.items()}
-        return wrapped(*args, **kwargs)
+        result = wrapped(*args, **kwargs)
+        if isinstance(result, WithIndices):
+            as_in_torch = getattr(torch.return_types, native.function.__name__)
+            values, indices = cast("tuple[torch.Tensor, torch.Tensor]", result)
+            return as_in_torch((values, indices.long()))
+        return result
 
     function.__doc__ = (
         f"`jaxclamp.{op.name}` for torch tensors: the signature and type promotion of torch, the gradient of jaxclamp."
@@ -67,6 +76,10 @@ def _derive(op: Op) -> Callable[..., Any]:
     )
     function.__module__ = "interop"
     return function
+
+
+def _native(op: Op) -> Counterpart:
+    return next(c for c in map(Counterpart, op.counterparts) if c.framework == "torch")
 
 
 def _as_number(value: Any, floating: bool) -> Any:
@@ -112,7 +125,7 @@ def _kinds(arguments: Mapping[str, Any], jax_names: Mapping[str, str]) -> tuple[
 @functools.lru_cache(maxsize=1024)
 def _result_dtype(op: Op, kinds: tuple[tuple[str, Any, Any], ...], default: torch.dtype) -> torch.dtype:
     """What torch's op answers on tensors without data; a bound that it takes only as a tensor is given as one."""
-    native = next(c for c in map(Counterpart, op.counterparts) if c.framework == "torch")
+    native = _native(op)
     tensors = {
         name: torch.empty((1,) * has_dimensions, dtype=dtype, device="meta")
         for name, dtype, has_dimensions in kinds
@@ -127,11 +140,16 @@ def _result_dtype(op: Op, kinds: tuple[tuple[str, Any, Any], ...], default: torc
     return dtype
 
 
-_derived = {op.function: _derive(op) for op in OPS.values()}
+_plain = {op.function: _derive(op) for op in OPS.values()}
+_all_forms = {op.function: traceable(with_forms(_native(op), _plain[op.function])) for op in OPS.values()}
+_by_name = {name: f for name, f in vars(jaxclamp).items() if inspect.isfunction(f) and f in _plain}
 
-TORCH_OPS: dict[str, Callable[..., Any]] = {
-    name: _derived[function]
-    for name, function in vars(jaxclamp).items()
-    if inspect.isfunction(function) and function in _derived
-}
+TORCH_OPS: dict[str, Callable[..., Any]] = {name: _all_forms[function] for name, function in _by_name.items()}
 """Every op of jaxclamp for torch, under each of its names."""
+
+IN_PLACE_OPS: dict[str, Callable[..., Any]] = {
+    f"{name}_": traceable(in_place(f"{name}_", _plain[function]))
+    for name, function in _by_name.items()
+    if any(hasattr(home, f"{name}_") for home in (torch, torch.Tensor, torch.nn.functional))
+}
+"""The forms that overwrite their first argument, for the ops of which torch has one."""

@@ -24,7 +24,8 @@ class Op:
     ``ties`` are points at which the gradient is a matter of convention, as positional arguments; those that are floats,
     or arrays of floats written as nested tuples, may be differentiated. ``counterparts`` are the spellings of the same
     function elsewhere, each written as a call with this op's parameter names, such as
-    ``"jax.lax:clamp(min, x, max)"``.
+    ``"jax.lax:clamp(min, x, max)"``, and with those of further forms that it has: ``inplace``, ``out``,
+    ``return_indices``.
     """
 
     function: Callable[..., jax.Array]

@@ -12,6 +12,7 @@ from jaxclamp._rules import Kinked
 
 __all__ = [
     "abs",
+    "absolute",
     "celu",
     "elu",
     "hard_sigmoid",
@@ -40,7 +41,7 @@ def _zero(x: jax.Array, *_: jax.Array) -> jax.Array:
 _abs = Kinked("abs", ("x",), jnp.abs, pieces=(jnp.negative, _x), kinks=lambda: (0.0,))
 
 
-@op("kinked", ties=((0.0,), (-0.0,)), counterparts=("torch:abs(x)", "jax.numpy:abs(x)", "jax.lax:abs(x)"))
+@op("kinked", ties=((0.0,), (-0.0,)), counterparts=("torch:abs(x, out=out)", "jax.numpy:abs(x)", "jax.lax:abs(x)"))
 def abs(x: ArrayLike) -> jax.Array:
     r"""The absolute value, :math:`\max(x, -x)`, elementwise.
 
@@ -52,12 +53,15 @@ def abs(x: ArrayLike) -> jax.Array:
     Raises:
       TypeError: ``x`` is complex or not numeric.
 
-    Counterparts: `torch.abs` (0 at 0), `jax.numpy.abs` (1 at 0).
+    Counterparts: `torch.abs` (0 at 0), `jax.numpy.abs` (1 at 0). Also called ``absolute``.
 
     >>> jax.vmap(jax.grad(abs))(jnp.array([-2.0, 0.0, 2.0])).tolist()
     [-1.0, 0.0, 1.0]
     """
     return _abs(x)
+
+
+absolute = abs
 
 
 _leaky_relu = Kinked(
@@ -72,7 +76,7 @@ _leaky_relu = Kinked(
 @op(
     "kinked",
     ties=((0.0, 0.01), (-0.0, 0.25), (0.0, -0.5), (0.0, 0.0), (0.0, 1.0), (0.0, 2.0)),
-    counterparts=("torch.nn.functional:leaky_relu(x, negative_slope)", "jax.nn:leaky_relu(x, negative_slope)"),
+    counterparts=("torch.nn.functional:leaky_relu(x, negative_slope, inplace)", "jax.nn:leaky_relu(x, negative_slope)"),
 )
 def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> jax.Array:
     r"""The leaky rectified linear unit, :math:`x` for :math:`x > 0`, else :math:`negative\_slope \cdot x`, elementwise.
@@ -149,7 +153,7 @@ _elu = Kinked(
 @op(
     "kinked",
     ties=((0.0, 1.0), (0.0, 2.0), (-0.0, 0.5), (0.0, -1.0), (0.0, 0.0)),
-    counterparts=("torch.nn.functional:elu(x, alpha)", "jax.nn:elu(x, alpha)"),
+    counterparts=("torch.nn.functional:elu(x, alpha, inplace)", "jax.nn:elu(x, alpha)"),
 )
 def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> jax.Array:
     r"""The exponential linear unit, :math:`x` for :math:`x > 0`, else :math:`alpha\,(e^x - 1)`, elementwise.
@@ -182,7 +186,7 @@ _selu = Kinked(
 )
 
 
-@op("kinked", ties=((0.0,), (-0.0,)), counterparts=("torch.nn.functional:selu(x)", "jax.nn:selu(x)"))
+@op("kinked", ties=((0.0,), (-0.0,)), counterparts=("torch.nn.functional:selu(x, inplace)", "jax.nn:selu(x)"))
 def selu(x: ArrayLike) -> jax.Array:
     r"""The scaled exponential linear unit, :math:`1.0507\ldots \cdot elu(x, 1.6732\ldots)`, elementwise.
 
@@ -215,7 +219,7 @@ _celu = Kinked(
 @op(
     "kinked",
     ties=((0.0, 1.0), (-0.0, 2.0), (0.0, 0.5)),
-    counterparts=("torch.nn.functional:celu(x, alpha)", "jax.nn:celu(x, alpha)"),
+    counterparts=("torch.nn.functional:celu(x, alpha, inplace)", "jax.nn:celu(x, alpha)"),
 )
 def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> jax.Array:
     r"""The continuously differentiable elu, :math:`x` for :math:`x > 0`, else :math:`alpha\,(e^{x/alpha} - 1)`.
@@ -252,7 +256,7 @@ _hardsigmoid = Kinked(
 @op(
     "kinked",
     ties=((-3.0,), (3.0,)),
-    counterparts=("torch.nn.functional:hardsigmoid(x)", "jax.nn:hard_sigmoid(x)"),
+    counterparts=("torch.nn.functional:hardsigmoid(x, inplace)", "jax.nn:hard_sigmoid(x)"),
 )
 def hardsigmoid(x: ArrayLike) -> jax.Array:
     r"""The piecewise linear sigmoid, :math:`\min(\max(x + 3, 0), 6) / 6`, elementwise.
@@ -283,7 +287,7 @@ _hardswish = Kinked(
 @op(
     "kinked",
     ties=((-3.0,), (3.0,)),
-    counterparts=("torch.nn.functional:hardswish(x)", "jax.nn:hard_swish(x)"),
+    counterparts=("torch.nn.functional:hardswish(x, inplace)", "jax.nn:hard_swish(x)"),
 )
 def hardswish(x: ArrayLike) -> jax.Array:
     r"""The piecewise quadratic swish, :math:`x \min(\max(x + 3, 0), 6) / 6`, elementwise.
@@ -394,7 +398,7 @@ _threshold = Kinked(
 @op(
     "kinked",
     ties=((1.0, 1.0, 5.0), (0.0, 0, 0), (-0.0, 0.0, 20.0)),
-    counterparts=("torch.nn.functional:threshold(x, threshold, value)",),
+    counterparts=("torch.nn.functional:threshold(x, threshold, value, inplace)",),
 )
 def threshold(x: ArrayLike, threshold: ArrayLike, value: ArrayLike) -> jax.Array:
     r"""``x`` where it is above a threshold, else ``value``, elementwise.

@@ -30,7 +30,10 @@ _SQUARE = ((1.0, 3.0), (3.0, 3.0))
         (_SQUARE, -1, True),
         (_SQUARE, (0, 1)),
     ),
-    counterparts=("torch:amax(x, dim=axis, keepdim=keepdims)", "jax.numpy:max(x, axis=axis, keepdims=keepdims)"),
+    counterparts=(
+        "torch:amax(x, dim=axis, keepdim=keepdims, out=out)",
+        "jax.numpy:max(x, axis=axis, keepdims=keepdims)",
+    ),
 )
 def amax(
     x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = False, *, ties: Ties = "min_norm"
@@ -67,7 +70,10 @@ def amax(
         (_SQUARE, -1, True),
         (((1.0, 1.0), (3.0, 1.0)), (0, 1)),
     ),
-    counterparts=("torch:amin(x, dim=axis, keepdim=keepdims)", "jax.numpy:min(x, axis=axis, keepdims=keepdims)"),
+    counterparts=(
+        "torch:amin(x, dim=axis, keepdim=keepdims, out=out)",
+        "jax.numpy:min(x, axis=axis, keepdims=keepdims)",
+    ),
 )
 def amin(
     x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = False, *, ties: Ties = "min_norm"
@@ -105,7 +111,7 @@ class WithIndices(NamedTuple):
 @op(
     "reduction",
     ties=((_SQUARE, 0), (_SQUARE, -1, True), ((4.0, 4.0, 4.0), 0)),
-    counterparts=("torch:max(x, dim=axis, keepdim=keepdims)",),
+    counterparts=("torch:max(x, dim=axis, keepdim=keepdims, out=out)",),
 )
 def max_with_indices(x: ArrayLike, axis: int, keepdims: bool = False, *, ties: Ties = "min_norm") -> WithIndices:
     r"""The largest element along one axis, :math:`\max_i x_i`, and the index of the first that is equal to it.
@@ -137,7 +143,7 @@ def max_with_indices(x: ArrayLike, axis: int, keepdims: bool = False, *, ties: T
 @op(
     "reduction",
     ties=((((2.0, 1.0), (1.0, 1.0)), 0), (((2.0, 1.0), (1.0, 1.0)), -1, True), ((4.0, 4.0, 4.0), 0)),
-    counterparts=("torch:min(x, dim=axis, keepdim=keepdims)",),
+    counterparts=("torch:min(x, dim=axis, keepdim=keepdims, out=out)",),
 )
 def min_with_indices(x: ArrayLike, axis: int, keepdims: bool = False, *, ties: Ties = "min_norm") -> WithIndices:
     r"""The smallest element along one axis, :math:`\min_i x_i`, and the index of the first that is equal to it.
@@ -172,8 +178,11 @@ def min_with_indices(x: ArrayLike, axis: int, keepdims: bool = False, *, ties: T
         (((1.0, 1.0, 0.0, 0.0),), 2),
         (((1.0, 2.0, 2.0, 0.0),), 2, 2, 1),
         (((4.0, 1.0, 4.0, 0.0),), 2, 3, 0, 2),
+        (((4.0, 4.0, 1.0),), 2, 2, 0, 1, True),
     ),
-    counterparts=("torch.nn.functional:max_pool1d(x, kernel_size, stride, padding, dilation)",),
+    counterparts=(
+        "torch.nn.functional:max_pool1d(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)",
+    ),
 )
 def max_pool1d(
     x: ArrayLike,
@@ -181,6 +190,7 @@ def max_pool1d(
     stride: int | None = None,
     padding: int = 0,
     dilation: int = 1,
+    ceil_mode: bool = False,
     *,
     ties: Ties = "min_norm",
 ) -> jax.Array:
@@ -191,6 +201,7 @@ def max_pool1d(
     Args:
       x: real array; all axes but the last are batch axes.
       kernel_size, stride, padding, dilation: the windows, as in torch; ``stride=None`` means ``kernel_size``.
+      ceil_mode: whether a last window that begins inside reaches over the end.
       ties: the convention at ties, as for `amax`.
 
     Raises:
@@ -202,7 +213,7 @@ def max_pool1d(
     >>> jax.grad(lambda x: max_pool1d(x, 2).sum())(jnp.array([1.0, 1.0, 0.0, 2.0])).tolist()
     [0.5, 0.5, 0.0, 1.0]
     """
-    return _max_pool("max_pool1d", x, 1, kernel_size, stride, padding, dilation, ties)
+    return _max_pool("max_pool1d", x, 1, kernel_size, stride, padding, dilation, ceil_mode, ties)
 
 
 @op(
@@ -212,7 +223,9 @@ def max_pool1d(
         ((((1.0, 1.0, 0.0), (0.0, 1.0, 1.0)),), (2, 1), (2, 1)),
         ((((1.0, 1.0, 0.0), (1.0, 2.0, 2.0)),), 2, 2, (0, 1)),
     ),
-    counterparts=("torch.nn.functional:max_pool2d(x, kernel_size, stride, padding, dilation)",),
+    counterparts=(
+        "torch.nn.functional:max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)",
+    ),
 )
 def max_pool2d(
     x: ArrayLike,
@@ -220,6 +233,7 @@ def max_pool2d(
     stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
     *,
     ties: Ties = "min_norm",
 ) -> jax.Array:
@@ -231,6 +245,7 @@ def max_pool2d(
       x: real array; all axes but the last two are batch axes.
       kernel_size, stride, padding, dilation: the windows, as in torch, one number or one per axis; ``stride=None``
         means ``kernel_size``.
+      ceil_mode: whether a last window that begins inside reaches over the end.
       ties: the convention at ties, as for `amax`.
 
     Raises:
@@ -242,7 +257,7 @@ def max_pool2d(
     >>> jax.grad(lambda x: max_pool2d(x, 2).sum())(jnp.array([[3.0, 3.0], [3.0, 1.0]])).round(3).tolist()
     [[0.3330000042915344, 0.3330000042915344], [0.3330000042915344, 0.0]]
     """
-    return _max_pool("max_pool2d", x, 2, kernel_size, stride, padding, dilation, ties)
+    return _max_pool("max_pool2d", x, 2, kernel_size, stride, padding, dilation, ceil_mode, ties)
 
 
 def _extremum(
@@ -290,6 +305,7 @@ def _max_pool(
     stride: int | Sequence[int] | None,
     padding: int | Sequence[int],
     dilation: int | Sequence[int],
+    ceil_mode: bool,
     ties: Ties,
 ) -> jax.Array:
     if ties not in TIES:
@@ -305,8 +321,20 @@ def _max_pool(
     room = tuple(n + 2 * p for n, p in zip(shape[-dims:], paddings, strict=False))
     if len(shape) < dims or any(span > available for span, available in zip(spans, room, strict=True)):
         raise ValueError(f"{name}: a window of {spans} does not fit into x of shape {shape} with padding {paddings}.")
-    pooled: jax.Array = _max_of_windows(name, x, sizes, strides, paddings, dilations, ties)
+    ends = tuple(
+        _end(n, span, step, p, ceil_mode)
+        for n, span, step, p in zip(shape[-dims:], spans, strides, paddings, strict=True)
+    )
+    pooled: jax.Array = _max_of_windows(
+        name, x, sizes, strides, tuple(zip(paddings, ends, strict=True)), dilations, ties
+    )
     return pooled
+
+
+def _end(length: int, span: int, stride: int, padding: int, ceil_mode: bool) -> int:
+    """The padding behind the last element: more where a last window, that begins before it, reaches over the end."""
+    lacking = -(length + 2 * padding - span) % stride
+    return padding + lacking if ceil_mode and padding + lacking < span else padding
 
 
 def _per_axis(name: str, argument: str, given: int | Sequence[int], dims: int, least: int) -> tuple[int, ...]:
@@ -322,7 +350,7 @@ def _max_of_windows(
     x: ArrayLike,
     sizes: tuple[int, ...],
     strides: tuple[int, ...],
-    paddings: tuple[int, ...],
+    paddings: tuple[tuple[int, int], ...],
     dilations: tuple[int, ...],
     ties: Ties,
 ) -> jax.Array:
@@ -330,7 +358,7 @@ def _max_of_windows(
 
     def places(array: jax.Array) -> jax.Array:
         batch = array.ndim - len(sizes)
-        padded = jnp.pad(array, [(0, 0)] * batch + [(p, p) for p in paddings])
+        padded = jnp.pad(array, [(0, 0)] * batch + [*paddings])
         found = []
         for place in itertools.product(*map(range, sizes)):
             window = tuple(
@@ -341,7 +369,7 @@ def _max_of_windows(
         return jnp.stack(found)
 
     x = jnp.asarray(x)
-    if not any(paddings):
+    if not any(itertools.chain(*paddings)):
         return _extremum(name, jnp.max, places(x), 0, False, ties)
     valid = places(jnp.ones(x.shape, bool))
     return differentiable(_rule(name, jnp.max, (0,), False, ties, ("x", "valid")), places(x), valid)

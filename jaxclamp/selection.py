@@ -44,7 +44,7 @@ _hardtanh = selection("hardtanh", "x", min_val=jnp.maximum, max_val=jnp.minimum)
 @op(
     "selection",
     ties=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
-    counterparts=("torch:maximum(x, y)", "jax.numpy:maximum(x, y)", "jax.lax:max(x, y)"),
+    counterparts=("torch:maximum(x, y, out=out)", "jax.numpy:maximum(x, y)", "jax.lax:max(x, y)"),
 )
 def maximum(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
     r"""The larger of two operands, :math:`\max(x, y)`, elementwise.
@@ -74,7 +74,7 @@ def maximum(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array
 @op(
     "selection",
     ties=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
-    counterparts=("torch:minimum(x, y)", "jax.numpy:minimum(x, y)", "jax.lax:min(x, y)"),
+    counterparts=("torch:minimum(x, y, out=out)", "jax.numpy:minimum(x, y)", "jax.lax:min(x, y)"),
 )
 def minimum(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
     r"""The smaller of two operands, :math:`\min(x, y)`, elementwise.
@@ -102,7 +102,7 @@ def minimum(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array
 @op(
     "selection",
     ties=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
-    counterparts=("torch:fmax(x, y)", "jax.numpy:fmax(x, y)"),
+    counterparts=("torch:fmax(x, y, out=out)", "jax.numpy:fmax(x, y)"),
 )
 def fmax(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
     r"""The larger of two operands, :math:`\max(x, y)`, elementwise; a NaN beside a number is skipped.
@@ -131,7 +131,7 @@ def fmax(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
 @op(
     "selection",
     ties=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
-    counterparts=("torch:fmin(x, y)", "jax.numpy:fmin(x, y)"),
+    counterparts=("torch:fmin(x, y, out=out)", "jax.numpy:fmin(x, y)"),
 )
 def fmin(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
     r"""The smaller of two operands, :math:`\min(x, y)`, elementwise; a NaN beside a number is skipped.
@@ -160,7 +160,7 @@ def fmin(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
 @op(
     "selection",
     ties=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
-    counterparts=("torch:clamp_min(x, min)", "jax.numpy:clip(x, min)"),
+    counterparts=("torch:clamp_min(x, min, out=out)", "jax.numpy:clip(x, min)"),
 )
 def clamp_min(x: ArrayLike, min: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
     r"""``x`` bounded from below, :math:`\max(x, min)`, elementwise.
@@ -189,7 +189,7 @@ def clamp_min(x: ArrayLike, min: ArrayLike, *, ties: Ties = "min_norm") -> jax.A
 @op(
     "selection",
     ties=((0.0, 0.0), (-0.0, 0.0), (6.0, 6.0)),
-    counterparts=("torch:clamp_max(x, max)", "jax.numpy:clip(x, max=max)"),
+    counterparts=("torch:clamp_max(x, max, out=out)", "jax.numpy:clip(x, max=max)"),
 )
 def clamp_max(x: ArrayLike, max: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
     r"""``x`` bounded from above, :math:`\min(x, max)`, elementwise.
@@ -230,7 +230,7 @@ def clamp_max(x: ArrayLike, max: ArrayLike, *, ties: Ties = "min_norm") -> jax.A
         (0.0, 0.0, None),
         (6.0, None, 6.0),
     ),
-    counterparts=("torch:clamp(x, min, max)", "jax.numpy:clip(x, min, max)", "jax.lax:clamp(min, x, max)"),
+    counterparts=("torch:clamp(x, min, max, out=out)", "jax.numpy:clip(x, min, max)", "jax.lax:clamp(min, x, max)"),
 )
 def clamp(
     x: ArrayLike, min: ArrayLike | None = None, max: ArrayLike | None = None, *, ties: Ties = "min_norm"
@@ -272,7 +272,7 @@ def clamp(
 clip = clamp
 
 
-@op("selection", ties=((0.0,), (-0.0,)), counterparts=("torch:relu(x)", "jax.nn:relu(x)"))
+@op("selection", ties=((0.0,), (-0.0,)), counterparts=("torch.nn.functional:relu(x, inplace)", "jax.nn:relu(x)"))
 def relu(x: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
     r"""The rectified linear unit, :math:`\max(x, 0)`, elementwise.
 
@@ -297,7 +297,7 @@ def relu(x: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
 @op(
     "selection",
     ties=((0.0,), (-0.0,), (6.0,)),
-    counterparts=("torch.nn.functional:relu6(x)", "jax.nn:relu6(x)"),
+    counterparts=("torch.nn.functional:relu6(x, inplace)", "jax.nn:relu6(x)"),
 )
 def relu6(x: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
     r"""The rectified linear unit capped at 6, :math:`\min(\max(x, 0), 6)`, elementwise.
@@ -323,7 +323,7 @@ def relu6(x: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
 @op(
     "selection",
     ties=((-1.0, -1.0, 1.0), (1.0, -1.0, 1.0), (0.5, 0.5, 0.5)),
-    counterparts=("torch.nn.functional:hardtanh(x, min_val, max_val)", "jax.nn:hard_tanh(x)"),
+    counterparts=("torch.nn.functional:hardtanh(x, min_val, max_val, inplace)", "jax.nn:hard_tanh(x)"),
 )
 def hardtanh(
     x: ArrayLike, min_val: ArrayLike = -1.0, max_val: ArrayLike = 1.0, *, ties: Ties = "min_norm"

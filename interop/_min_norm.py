@@ -1,0 +1,109 @@
+"""Existing torch code under the convention: a mode in which calls of torch's functions become calls of the ops."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from interop._ops import IN_PLACE_OPS, TORCH_OPS
+from jaxclamp import TIES, Ties
+from jaxclamp._rules import refuse_convention
+
+
+class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  # it is used as a function
+    """A context manager and decorator in which unmodified torch code gets the gradients of jaxclamp.
+
+    Functions of torch and torch.nn.functional, methods of tensors, in-place and ``out=`` forms, and the modules of
+    torch.nn that call them: `min_norm.intercepted` has the list. All else stays as it is, and so do calls without a
+    floating-point tensor. It holds for the thread that enters it, nests, and ends with the block, by an exception too;
+    a backward pass may follow later.
+
+    Args:
+      ties: the convention of the selection ops, as for `jaxclamp.clamp`; the innermost block decides.
+
+    Raises:
+      ValueError: ``ties`` is unknown.
+
+    >>> x = torch.tensor([0.0, 3.0, 6.0], requires_grad=True)
+    >>> with min_norm():
+    ...     y = x.clamp(0.0, 6.0)
+    >>> torch.autograd.grad(y.sum(), x)
+    (tensor([0., 1., 0.]),)
+    """
+
+    intercepted: tuple[str, ...]
+    """The names of the functions that are replaced."""
+
+    def __init__(self, *, ties: Ties = "min_norm") -> None:
+        super().__init__()
+        if ties not in TIES:
+            refuse_convention(ties)
+        self.ties = ties
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _REPLACEMENTS and _has_gradients((*args, *kwargs.values())):
+            replacement, has_conventions = _REPLACEMENTS[func]
+            if has_conventions:
+                return replacement(*args, **kwargs, ties=self.ties)
+            return replacement(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _has_gradients(arguments: tuple[Any, ...]) -> bool:
+    tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+    return any(t.is_floating_point() for t in tensors) and not any(t.is_complex() for t in tensors)
+
+
+def _overloaded(name: str) -> Callable[..., Any]:
+    """torch.max and torch.min: of two tensors, along an axis, of all elements."""
+    of_two = TORCH_OPS[f"{name}imum"]
+    along_an_axis = TORCH_OPS[f"{name}_with_indices"]
+    of_all = TORCH_OPS[f"a{name}"]
+
+    def function(input: torch.Tensor, *args: Any, ties: Ties, **kwargs: Any) -> Any:
+        if "other" in kwargs or (args and isinstance(args[0], torch.Tensor)):
+            return of_two(input, *args, ties=ties, **kwargs)
+        if "dim" in kwargs or args:
+            return along_an_axis(input, *args, ties=ties, **kwargs)
+        return of_all(input, ties=ties, **kwargs)
+
+    return function
+
+
+def _with_indices(name: str) -> Callable[..., Any]:
+    """What `torch.nn.functional` calls when a pool is asked for its indices."""
+    pool = TORCH_OPS[name]
+
+    def function(*args: Any, ties: Ties, return_indices: bool = True, **kwargs: Any) -> Any:
+        return pool(*args, ties=ties, return_indices=True, **kwargs)
+
+    return function
+
+
+def _find() -> Iterator[tuple[str, Callable[..., Any], tuple[Callable[..., Any], bool]]]:
+    """Name, function and replacement of all that torch has under the name of an op."""
+    homes = {"torch": torch, "torch.Tensor": torch.Tensor, "torch.nn.functional": functional}
+    replacements = {
+        name: (function, "ties" in inspect.signature(function).parameters)
+        for name, function in (TORCH_OPS | IN_PLACE_OPS).items()
+    }
+    replacements |= {name: (_overloaded(name), True) for name in ("max", "min")}
+    replacements |= {f"{name}_with_indices": (_with_indices(name), True) for name in ("max_pool1d", "max_pool2d")}
+    replacements["__abs__"] = replacements["abs"]
+    for name, replacement in replacements.items():
+        for home, namespace in homes.items():
+            if hasattr(namespace, name):
+                yield f"{home}.{name}", getattr(namespace, name), replacement
+
+
+_REPLACEMENTS = {native: replacement for _, native, replacement in _find()}
+min_norm.intercepted = tuple(sorted(name for name, _, _ in _find()))

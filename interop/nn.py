@@ -1,0 +1,87 @@
+"""The modules of torch.nn with the gradients of jaxclamp: the same constructor arguments, state and printed form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from interop._min_norm import min_norm
+from interop._ops import TORCH_OPS
+
+__all__ = ["Conversion", "convert"]
+
+
+class _MinNorm:
+    """Mixed in before a module of torch.nn."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with min_norm():
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+
+
+def _derive(native: type[torch.nn.Module]) -> type[torch.nn.Module]:
+    doc = f"`torch.nn.{native.__name__}` with the gradient of jaxclamp at ties and kinks."
+    return type(
+        native.__name__, (_MinNorm, native), {"__module__": __name__, "__qualname__": native.__name__, "__doc__": doc}
+    )
+
+
+_OF_OPS = {name.replace("_", "") for name in TORCH_OPS}
+_CONVERTED = {
+    module: _derive(module)
+    for name, module in vars(torch.nn).items()
+    if name.lower() in _OF_OPS and isinstance(module, type)
+}
+__all__ += [module.__name__ for module in _CONVERTED]
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> type[torch.nn.Module]: ...
+else:
+    globals().update({module.__name__: module for module in _CONVERTED.values()})
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `convert` replaced: ``replaced`` maps the path of each module to the name of its class."""
+
+    replaced: Mapping[str, str]
+    _natives: tuple[tuple[torch.nn.Module, type[torch.nn.Module]], ...] = field(repr=False)
+
+    def undo(self) -> None:
+        """Give each module that was replaced its class of torch.nn back."""
+        for module, native in self._natives:
+            module.__class__ = native
+
+    def __str__(self) -> str:
+        if not self.replaced:
+            return "nothing to replace: no module of torch.nn with a tie or a kink"
+        width = max(map(len, self.replaced))
+        return "\n".join(f"{path:{width}}  {name}" for path, name in self.replaced.items())
+
+
+def convert(model: torch.nn.Module) -> Conversion:
+    """Make the modules in ``model`` that have a counterpart here into that, in place.
+
+    Parameters, buffers, hooks, training mode and shared modules stay what they are. Subclasses that are not torch's own
+    stay too, and so do functions called in a ``forward``: for those there is `min_norm`.
+
+    Returns:
+      A report of what was replaced; its ``undo()`` takes it back.
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU6())
+    >>> print(convert(model))
+    1  ReLU6
+    >>> type(model[1]).__module__
+    'interop.nn'
+    """
+    found = [
+        (path, module) for path, module in model.named_modules(remove_duplicate=False) if type(module) in _CONVERTED
+    ]
+    natives = tuple((module, type(module)) for _, module in found)
+    for module, native in natives:
+        module.__class__ = _CONVERTED[native]
+    return Conversion({path: native.__name__ for (path, _), (_, native) in zip(found, natives, strict=True)}, natives)
