@@ -18,6 +18,8 @@ _FORMS = (
     inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None),
 )
 
+_NOT_ASKED_FOR = {None, False}
+
 
 def with_forms(native: Counterpart, op: Callable[..., Any]) -> Callable[..., Any]:
     """``op`` with those of the parameters ``inplace``, ``return_indices`` and ``out`` that its counterpart has."""
@@ -29,7 +31,7 @@ def with_forms(native: Counterpart, op: Callable[..., Any]) -> Callable[..., Any
 
     @functools.wraps(op)
     def function(*args: Any, **kwargs: Any) -> Any:
-        if len(args) <= positional and not any(map(kwargs.get, forms)):
+        if len(args) <= positional and {*map(kwargs.get, forms)} <= _NOT_ASKED_FOR:
             return op(*args, **{name: value for name, value in kwargs.items() if name not in forms})
         bound = signature.bind(*args, **kwargs)
         given = {name: bound.arguments.pop(name) for name in forms if name in bound.arguments}

@@ -221,7 +221,7 @@ class _Call(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        return (None, None, None, None, *pull_back(ctx, ctx.needs_input_grad[4:], gradients))
+        return (None, None, None, None, *pull_back(ctx, ctx.needs_input_grad[4:], gradients, _call_derivative))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
@@ -248,7 +248,12 @@ def remember(
     ctx.describe = [(tensor.shape, tensor.dtype, tensor.device) for tensor in outputs]
 
 
-def pull_back(ctx: Any, active: Sequence[bool], gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+def pull_back(
+    ctx: Any,
+    active: Sequence[bool],
+    gradients: Sequence[torch.Tensor | None],
+    call: Callable[[Any, FlatFunction, Sequence[torch.Tensor]], Sequence[torch.Tensor]],
+) -> list[torch.Tensor | None]:
     """The gradient of each active input, None for the others."""
     if all(gradient is None for gradient in gradients):
         return [None] * len(active)
@@ -257,7 +262,7 @@ def pull_back(ctx: Any, active: Sequence[bool], gradients: Sequence[torch.Tensor
         for gradient, inexact, (shape, dtype, device) in zip(gradients, ctx.inexact, ctx.describe, strict=True)
         if inexact
     ]
-    pulled = iter(_call_derivative(ctx, ctx.flat.pullback(tuple(active)), cotangents))
+    pulled = iter(call(ctx, ctx.flat.pullback(tuple(active)), cotangents))
     return [next(pulled) if is_active else None for is_active in active]
 
 

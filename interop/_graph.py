@@ -18,7 +18,14 @@ from interop._function import FlatFunction, adopt_all, pull_back, remember, untr
 @torch._dynamo.nonstrict_trace  # it has no public name yet; allow_in_graph has one, but refuses dicts
 def call_traceable(key: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Dynamo takes this call as it is; what is behind it meets the tensors that make up the graph."""
+    args, kwargs = jax.tree.map(_concrete, (args, kwargs))
     return untraced(key)(*args, **kwargs)
+
+
+def _concrete(leaf: Any) -> Any:
+    """A number for a symbol that stands for one: JAX compiles for its value, and torch then guards it."""
+    kinds = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+    return kinds[type(leaf)](leaf) if type(leaf) in kinds else leaf
 
 
 def call_in_graph(flat: FlatFunction, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]) -> Any:
@@ -50,7 +57,12 @@ def _remember(ctx: Any, inputs: tuple[str, list[torch.Tensor]], output: list[tor
 
 
 def _pull_back(ctx: Any, gradients: list[torch.Tensor | None]) -> tuple[None, list[torch.Tensor | None]]:
-    return None, pull_back(ctx, ctx.needs_input_grad[1], gradients)
+    return None, pull_back(ctx, ctx.needs_input_grad[1], gradients, _call_derivative)
+
+
+def _call_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    outputs: Sequence[torch.Tensor] = _call(_key(derivative, ctx.traced, ctx.wide), [*ctx.saved_tensors, *directions])
+    return outputs
 
 
 _call.register_autograd(_pull_back, setup_context=_remember)

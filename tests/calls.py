@@ -1,0 +1,27 @@
+"""How the tests call the ops of interop: with the arguments of a tie, as torch takes them."""
+
+from typing import Any
+
+import torch
+
+import jaxclamp
+from jaxclamp import OPS, Op
+
+_TENSORS = ("x", "y", "weight")
+
+
+def of_name(name: str) -> Op:
+    """The op that torch calls ``name``, or ``name_`` in place."""
+    function = getattr(jaxclamp, name.rpartition(".")[2].removesuffix("_"))
+    return OPS[function.__name__]
+
+
+def arguments(op: Op, dtype: torch.dtype = torch.float64) -> list[Any]:
+    """The arguments of the fullest tie of ``op``."""
+    tie = max(op.ties, key=len)
+    return [torch.tensor(v, dtype=dtype) if n in _TENSORS else v for n, v in zip(parameters(op), tie, strict=False)]
+
+
+def parameters(op: Op) -> tuple[str, ...]:
+    code = op.function.__code__
+    return code.co_varnames[: code.co_argcount]
