@@ -48,6 +48,7 @@ def torch_to_jax(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
       TypeError: the tensor has no plain memory (sparse, quantized, fake, inside a transform, ...) or a dtype that JAX
         lacks or, with its 64-bit mode off, would truncate.
       ValueError: ``copy=False`` where the memory cannot be shared.
+      RuntimeError: the process was forked after JAX had started.
 
     >>> torch_to_jax(torch.tensor([1.0, 2.0]))
     Array([1., 2.], dtype=float32)
@@ -80,12 +81,14 @@ def jax_to_torch(array: jax.Array, *, copy: bool = True) -> torch.Tensor:
 
     Raises:
       TypeError: a dtype that torch lacks, or a value that is traced.
+      RuntimeError: the process was forked after JAX had started.
 
     >>> jax_to_torch(jnp.arange(3.0))
     tensor([0., 1., 2.])
     """
     if isinstance(array, jax.core.Tracer):
         raise TypeError("jax_to_torch: the array is traced and has no values; convert outside jit, grad and vmap.")
+    refuse_after_fork()
     tensor = adopt(array)
     return tensor.clone() if copy else tensor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import jax
@@ -20,6 +20,8 @@ from jaxclamp import OPS, Op, WithIndices
 
 _TORCH_NAMES = {"x": "input", "y": "other", "axis": "dim", "keepdims": "keepdim"}
 _ARRAY = object()
+_AUTOCAST = {"prelu"}
+"""The ops that torch.autocast computes in its lower precision."""
 
 
 def _derive(op: Op) -> Callable[..., Any]:
@@ -43,6 +45,8 @@ def _derive(op: Op) -> Callable[..., Any]:
     def function(*args: Any, **kwargs: Any) -> Any:
         if len(args) < required or not kwargs.keys() <= signature.parameters.keys():
             signature.bind(*args, **kwargs)  # it names what is missing or unknown
+        if op.name in _AUTOCAST:
+            args, kwargs = _autocast(args), dict(zip(kwargs, _autocast(kwargs.values()), strict=True))
         dtypes = {value.dtype for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)}
         if not dtypes:
             raise TypeError(
@@ -87,6 +91,16 @@ def _as_number(value: Any, floating: bool) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     return float(value) if floating and type(value) is int else value
+
+
+def _autocast(values: Iterable[Any]) -> tuple[Any, ...]:
+    def cast_(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not torch.is_autocast_enabled(value.device.type):
+            return value
+        is_cast = value.is_floating_point() and value.dtype != torch.float64
+        return value.to(torch.get_autocast_dtype(value.device.type)) if is_cast else value
+
+    return tuple(map(cast_, values))
 
 
 def _constant(value: Any) -> Any:

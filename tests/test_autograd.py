@@ -6,11 +6,14 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 import torch
+from calls import arguments, parameters
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import interop
-from interop import wrap_for_torch
+from interop import TORCH_OPS, wrap_for_torch
+from interop._counterparts import Counterpart
+from jaxclamp import OPS, Op
 
 Tensor = torch.Tensor
 smooth = wrap_for_torch(lambda x, w: jnp.tanh(x) * jnp.sin(w) + x * w * w)
@@ -135,6 +138,74 @@ def test_modes() -> None:
         assert y.is_inference()
     with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
         smooth(y, w)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_autocast(op: Op, dtype: torch.dtype) -> None:
+    given = arguments(op, dtype)
+    counterpart = next(c for c in map(Counterpart, op.counterparts) if c.framework == "torch")
+    for lower in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=lower):
+            ours = TORCH_OPS[op.name](*given)
+            theirs = counterpart(dict(zip(parameters(op), given, strict=False)))
+        first, second = (y[0] if isinstance(y, tuple) else y for y in (ours, theirs))
+        assert first.dtype == second.dtype
+
+
+def test_default_device() -> None:
+    x, w = points(5, requires_grad=True)
+    with torch.device("meta"):
+        y = smooth(x, w)
+        y.sum().backward()
+    assert y.device == x.grad.device == x.device
+    torch.testing.assert_close(x.grad, torch.autograd.grad(native(x, w).sum(), x)[0])
+
+
+@pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
+def test_batched_gradients(strategy: str) -> None:
+    x, w = points(5, requires_grad=True)
+    every = torch.eye(5, dtype=torch.float64)
+    ours = torch.autograd.grad(smooth(x, w), (x, w), every, is_grads_batched=True)
+    torch.testing.assert_close(ours, torch.autograd.grad(native(x, w), (x, w), every, is_grads_batched=True))
+    jacobian, hessian = torch.autograd.functional.jacobian, torch.autograd.functional.hessian
+    torch.testing.assert_close(jacobian(smooth, (x, w), vectorize=True, strategy=strategy), jacobian(native, (x, w)))
+    of_sum, expected = (lambda x, w, f=f: f(x, w).sum() for f in (smooth, native))
+    got = hessian(of_sum, (x, w), vectorize=True, outer_jacobian_strategy=strategy)
+    torch.testing.assert_close(got, hessian(expected, (x, w)))
+
+
+def test_batched_gradients_with_a_graph() -> None:
+    x, w = points(5, requires_grad=True)
+    found = []
+    for f in (smooth, native):
+        every = torch.eye(5, dtype=torch.float64)
+        (rows,) = torch.autograd.grad(f(x, w), x, every, is_grads_batched=True, create_graph=True)
+        found.append(torch.autograd.grad((rows**2).sum(), (x, w)))
+    torch.testing.assert_close(*found)
+
+
+def test_batched_gradcheck() -> None:
+    inputs = points(5, requires_grad=True)
+    batched = {"check_batched_grad": True}
+    assert torch.autograd.gradcheck(smooth, inputs, check_forward_ad=True, check_batched_forward_grad=True, **batched)
+    assert torch.autograd.gradgradcheck(smooth, inputs, check_fwd_over_rev=True, **batched)
+    assert torch.autograd.gradcheck(lambda x: pair(x)["sum"], inputs[0], **batched)
+
+
+def test_batched_gradients_at_ties() -> None:
+    x = torch.tensor([0.0, 3.0, 6.0], requires_grad=True)
+    y = interop.clamp(x, 0.0, 6.0)
+    (rows,) = torch.autograd.grad(y, x, torch.eye(3), is_grads_batched=True)
+    assert rows.tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
+
+
+def test_batches_of_batched_gradients_are_refused() -> None:
+    x, w = points(5, requires_grad=True)
+    y = smooth(x, w)
+    vmap_of_old = torch._vmap_internals._vmap
+    with pytest.raises(NotImplementedError, match="batched gradients within batched gradients"):
+        vmap_of_old(vmap_of_old(lambda v: torch.autograd.grad(y, x, v)[0]))(torch.ones(2, 3, 5, dtype=torch.float64))
 
 
 def test_integer_inputs_and_partial_gradients() -> None:

@@ -608,6 +608,7 @@ PLAIN = "pass a dense tensor with data and of a dtype that JAX has"
 
 
 not_plain = pytest.mark.parametrize("name", NOT_PLAIN)
+without_plain_memory = pytest.mark.parametrize("name", [name for name in NOT_PLAIN if name != "meta"])
 
 
 @not_plain
@@ -617,7 +618,7 @@ def test_conversion_of_a_tensor_without_plain_memory(name: str, copy: bool) -> N
         torch_to_jax(NOT_PLAIN[name](), copy=copy)
 
 
-@not_plain
+@without_plain_memory
 def test_call_with_a_tensor_without_plain_memory(name: str) -> None:
     def function(first: jax.Array, rest: dict[str, list[jax.Array]]) -> jax.Array:
         return first
@@ -627,11 +628,11 @@ def test_call_with_a_tensor_without_plain_memory(name: str) -> None:
     first = torch.ones(4, device=x.device, requires_grad=True)
     with pytest.raises(TypeError, match=rf"function: first: .*{PLAIN}"):
         wrapped(x, {})
-    with pytest.raises(TypeError, match=rf"function: rest\['a'\]\[1\]: .*{PLAIN}" if x.device.type == "cpu" else PLAIN):
+    with pytest.raises(TypeError, match=rf"function: rest\['a'\]\[1\]: .*{PLAIN}"):
         wrapped(first, rest={"a": [first, x]})
 
 
-@not_plain
+@without_plain_memory
 def test_op_with_a_tensor_without_plain_memory(name: str) -> None:
     with pytest.raises(TypeError, match=rf"relu: (x|input): .*{PLAIN}"):
         interop.relu(NOT_PLAIN[name]())
@@ -1072,7 +1073,7 @@ def test_threads() -> None:
     def work(seed: int) -> list[int]:
         barrier.wait(60)
         wrong = []
-        for i in range(50):
+        for i in range(200):
             dtype = torch.float64 if (seed + i) % 2 else torch.float32
             source = points((3, 1_000, 50_000)[i % 3], dtype=dtype).roll(seed + i) + 2.0**-40
             x = source.clone().requires_grad_()

@@ -62,6 +62,25 @@ for _ in range(40):
     interop.clamp(x, 0.0, 6.0).sum().backward()
 """
 
+GROWTH = """
+import psutil
+import torch
+import interop
+
+def resident():
+    return psutil.Process().memory_info().rss / 2**20
+
+def work(calls):
+    for _ in range(calls):
+        x = torch.full((1000,), 3.0).requires_grad_()
+        interop.clamp(x, 0.0, 6.0).sum().backward()
+
+work(500)
+before = resident()
+work(10_000)
+print(resident() - before)
+"""
+
 
 def output(*arguments: str) -> str:
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=120)
@@ -75,6 +94,7 @@ def output(*arguments: str) -> str:
         pytest.param("interop.relu(x.detach())", id="forward"),
         pytest.param("y.sum().backward()", id="backward"),
         pytest.param("interop.torch_to_jax(x)", id="torch_to_jax"),
+        pytest.param("interop.jax_to_torch(interop.torch_to_jax(x))", id="jax_to_torch"),
     ],
 )
 def test_fork_after_jax_has_started(call: str) -> None:
@@ -105,3 +125,12 @@ def test_exit(pair: int) -> None:
         for process in processes:
             process.kill()
     assert [process.returncode for process in processes] == [0, 0], errors
+
+
+def test_memory_does_not_grow() -> None:
+    assert float(output("-c", GROWTH)) < 20
+
+
+def test_distributed_data_parallel() -> None:
+    example = Path(__file__).parents[1] / "examples" / "distributed.py"
+    assert output(str(example)) == "2 processes, one gradient: 58 entries agree\n"
