@@ -8,7 +8,17 @@ from interop._function import wrap_for_torch
 from interop._min_norm import min_norm
 from interop._ops import IN_PLACE_OPS, TORCH_OPS
 
-__all__ = ["TORCH_OPS", "jax_to_torch", "min_norm", "nn", "torch_to_jax", "wrap_for_torch", *TORCH_OPS, *IN_PLACE_OPS]
+__all__ = [
+    "IN_PLACE_OPS",
+    "TORCH_OPS",
+    "jax_to_torch",
+    "min_norm",
+    "nn",
+    "torch_to_jax",
+    "wrap_for_torch",
+    *TORCH_OPS,
+    *IN_PLACE_OPS,
+]
 
 if TYPE_CHECKING:
     from collections.abc import Callable
