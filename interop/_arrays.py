@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from typing import Any, TypeAlias
@@ -89,7 +90,7 @@ def jax_to_torch(array: jax.Array, *, copy: bool = True) -> torch.Tensor:
     if isinstance(array, jax.core.Tracer):
         raise TypeError("jax_to_torch: the array is traced and has no values; convert outside jit, grad and vmap.")
     refuse_after_fork()
-    tensor = adopt(array)
+    tensor = adopt(array, next(iter(array.devices())).platform == "cpu")
     return tensor.clone() if copy else tensor
 
 
@@ -123,9 +124,9 @@ def lend(tensor: torch.Tensor) -> HostArray | jax.Array:
         ) from error
 
 
-def adopt(array: jax.Array) -> torch.Tensor:
+def adopt(array: jax.Array, on_cpu: bool) -> torch.Tensor:
     """The finished ``array`` as a tensor over its memory, once it is computed; the array must have no other owner."""
-    if next(iter(array.devices())).platform != "cpu":
+    if not on_cpu:
         return torch.utils.dlpack.from_dlpack(array)
     host = np.asarray(array)  # waits, with the GIL released
     bits = _FROM_BITS.get(host.dtype)
@@ -133,6 +134,12 @@ def adopt(array: jax.Array) -> torch.Tensor:
         return torch.from_numpy(host) if bits is None else torch.from_numpy(host.view(bits[0])).view(bits[1])
     except TypeError as error:
         raise TypeError(f"torch has no dtype for {host.dtype}; convert the array first.") from error
+
+
+@functools.cache
+def host_device() -> jax.Device | None:
+    """The device on which tensors on CPU are computed; None where JAX takes it without being told."""
+    return None if jax.default_backend() == "cpu" else jax.local_devices(backend="cpu")[0]
 
 
 def jax_dtype(dtype: torch.dtype) -> np.dtype[Any]:

@@ -18,8 +18,6 @@ _FORMS = (
     inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None),
 )
 
-_NOT_ASKED_FOR = {None, False}
-
 
 def with_forms(native: Counterpart, op: Callable[..., Any]) -> Callable[..., Any]:
     """``op`` with those of the parameters ``inplace``, ``return_indices`` and ``out`` that its counterpart has."""
@@ -31,7 +29,8 @@ def with_forms(native: Counterpart, op: Callable[..., Any]) -> Callable[..., Any
 
     @functools.wraps(op)
     def function(*args: Any, **kwargs: Any) -> Any:
-        if len(args) <= positional and {*map(kwargs.get, forms)} <= _NOT_ASKED_FOR:
+        asked_for = [kwargs[name] for name in forms if name in kwargs]
+        if len(args) <= positional and all(value is None or value is False for value in asked_for):
             return op(*args, **{name: value for name, value in kwargs.items() if name not in forms})
         bound = signature.bind(*args, **kwargs)
         given = {name: bound.arguments.pop(name) for name in forms if name in bound.arguments}
@@ -55,6 +54,8 @@ def in_place(name: str, op: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(op)
     def function(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if not args and "input" not in kwargs:
+            op()  # it names what is missing
         x, *rest = args or (kwargs.pop("input"),)
         # The backward pass needs what is about to be overwritten.
         source = x.clone() if is_recorded(list(_tensors((x, *rest, *kwargs.values())))) else x
@@ -77,16 +78,19 @@ def in_place(name: str, op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _into(out: Any, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    outs = out if isinstance(out, tuple) else (out,)
+    outs = tuple(out) if isinstance(out, tuple | list) else (out,)
     if torch.is_grad_enabled() and any(t.requires_grad for t in _tensors((*outs, *args, *kwargs.values()))):
         raise RuntimeError(
             f"{op.__name__}(): functions with out=... arguments don't support automatic differentiation, but one of "
             "the arguments requires grad; call it under torch.no_grad() or without out."
         )
     result = op(*args, **kwargs)
-    for source, target in zip(result if isinstance(result, tuple) else (result,), outs, strict=True):
+    results = result if isinstance(result, tuple) else (result,)
+    if len(outs) != len(results):
+        raise TypeError(f"{op.__name__}: out must be {len(results)} tensors, got {len(outs)}.")
+    for source, target in zip(results, outs, strict=True):
         torch.maximum(source, source, out=target)  # a copy by torch's own rules for out: resizing, casting, overlap
-    return type(result)(outs) if isinstance(result, tuple) else out
+    return getattr(torch.return_types, f"{type(result).__name__}_out")(outs) if isinstance(result, tuple) else out
 
 
 def _tensors(values: Iterable[Any]) -> Iterable[torch.Tensor]:

@@ -13,10 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function
 
-from interop._arrays import WIDE, adopt, lend, refuse_after_fork
+from interop._arrays import WIDE, adopt, host_device, lend, refuse_after_fork
+from interop._private import (
+    into_old_vmap,
+    is_forward_mode,
+    is_in_old_vmap,
+    is_transformed,
+    old_vmap_level,
+    out_of_old_vmap,
+)
 
 
 def wrap_for_torch(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,15 +51,27 @@ def wrap_for_torch(function: Callable[..., Any]) -> Callable[..., Any]:
     >>> x.grad
     tensor([0.5000, 0.5000])
     """
-    return traceable(flattening(function))
-
-
-def flattening(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`wrap_for_torch` for those who call it within a `traceable` function."""
-    by_structure: dict[Any, FlatFunction] = {}
+    resolve = resolver(function)
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        flat, traced, tensors = resolve(args, kwargs)
+        if has_torch_function(tensors):
+            return handle_torch_function(wrapped, tensors, *args, **kwargs)
+        return flat(traced, tensors)
+
+    return traceable(wrapped)
+
+
+def resolver(
+    function: Callable[..., Any],
+) -> Callable[[tuple[Any, ...], dict[str, Any]], tuple[FlatFunction, tuple[Any, ...], list[torch.Tensor]]]:
+    """What finds, for arguments of ``function``, the flat function to call, and with what."""
+    by_structure: dict[Any, FlatFunction] = {}
+
+    def resolve(
+        args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[FlatFunction, tuple[Any, ...], list[torch.Tensor]]:
         leaves, structure = jax.tree.flatten((args, kwargs))
         tensors: list[torch.Tensor] = []
         traced: list[Any] = []
@@ -67,8 +86,6 @@ def flattening(function: Callable[..., Any]) -> Callable[..., Any]:
                 kinds.append(_TRACED)
             else:
                 kinds.append((type(leaf), leaf))  # 0 == False, yet they are not the same argument
-        if has_torch_function(tensors):
-            return handle_torch_function(wrapped, tensors, *args, **kwargs)
         key = (structure, *kinds)
         try:
             flat = by_structure.get(key)
@@ -78,18 +95,18 @@ def flattening(function: Callable[..., Any]) -> Callable[..., Any]:
             paths = [path for path, _ in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]]
             names = [_argument(function, path) for path, kind in zip(paths, kinds, strict=True) if kind is _TENSOR]
             flat = by_structure[key] = FlatFunction(_flatten(function, structure, kinds), _name(function), names)
-        return flat(tuple(traced), tensors)
+        return flat, tuple(traced), tensors
 
-    return wrapped
+    return resolve
 
 
-_TRACEABLE: weakref.WeakValueDictionary[int, Callable[..., Any]] = weakref.WeakValueDictionary()
+_TRACEABLE: weakref.WeakValueDictionary[str, Callable[..., Any]] = weakref.WeakValueDictionary()
 _NUMBERS = itertools.count()
 
 
 def traceable(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, which Dynamo does not look into: what it does with tensors enters the graph as it is."""
-    key = next(_NUMBERS)
+    key = f"{_name(function)} {next(_NUMBERS)}"  # no number: Dynamo would take it for a symbol
     _TRACEABLE[key] = function
 
     @functools.wraps(function)
@@ -103,11 +120,12 @@ def traceable(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def untraced(key: int) -> Callable[..., Any]:
-    """The function that got this number from `traceable`."""
+def untraced(key: str) -> Callable[..., Any]:
+    """The function that got this key from `traceable`."""
     return _TRACEABLE[key]
 
 
+_LEAF = jax.tree.structure(0)
 _TENSOR = object()
 _TRACED = object()
 _TRACED_TYPES = (float, complex, np.ndarray, np.generic, jax.Array)
@@ -134,6 +152,7 @@ class FlatFunction:
         self.name = name
         self.arguments = arguments
         self.compiled = jax.jit(function)
+        self.shaped_like: tuple[int, ...] | None = None  # the inputs that the outputs resemble, where that is known
         self.derived: dict[tuple[Any, ...], FlatFunction] = {}
 
     def __call__(self, traced: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> Any:
@@ -142,37 +161,54 @@ class FlatFunction:
             from interop._graph import call_in_graph  # loads Dynamo, which takes a second
 
             return call_in_graph(self, traced, wide, tensors)
-        if _is_transformed():
+        if is_transformed():
             call: type[torch.autograd.Function] = _TransformedCall
         elif is_recorded(tensors):
             call = _Call
         else:
-            arrays, tree = jax.tree.flatten(self.compute(traced, wide, tensors))
-            return jax.tree.unflatten(tree, adopt_all(arrays))
+            outputs, tree = self.compute(traced, wide, tensors)
+            return outputs[0] if tree is _LEAF else jax.tree.unflatten(tree, outputs)
         structure = _Structure()
         outputs = call.apply(self, traced, wide, structure, *tensors)
-        return jax.tree.unflatten(structure.tree, outputs)
+        return outputs[0] if structure.tree is _LEAF else jax.tree.unflatten(structure.tree, outputs)
 
-    def compute(self, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]) -> Any:
-        """The result as JAX arrays, perhaps unfinished: until all are adopted, nobody may write to ``tensors``."""
+    def compute(
+        self, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], Any]:
+        """The leaves of the result, finished, and its structure. Nothing of it is recorded."""
         refuse_after_fork()
-        self.check_devices(tensors)
-        if wide == jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-            return self._run(traced, tensors)
-        with jax.enable_x64(wide):
-            return self._run(traced, tensors)
-
-    def _run(self, traced: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> Any:
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
+            raise RuntimeError(f"{self.name}: torch.jit.trace would record its result as a constant; use torch.export.")
+        if len(tensors) > 1:
+            self.check_devices(tensors)
         try:
             arrays = [lend(tensor) for tensor in tensors]
         except TypeError:
             self._name_culprit(tensors)
             raise
-        return self.compiled(traced, *arrays)
+        on_cpu = not (tensors and tensors[0].is_cuda)
+        device = host_device() if on_cpu else None
+        if device is None:
+            result = in_width(wide, self.compiled, traced, *arrays)
+        else:
+            with jax.default_device(device):
+                result = in_width(wide, self.compiled, traced, *arrays)
+        if isinstance(result, jax.Array) and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+            return [adopt(result, on_cpu)], _LEAF
+        leaves, tree = jax.tree.flatten(result)
+        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+            leaves = [jnp.array(leaf, copy=True) for leaf in leaves]  # only what is compiled never aliases
+        try:
+            return [adopt(leaf, on_cpu) for leaf in leaves], tree
+        except TypeError:
+            jax.block_until_ready(leaves)  # the others may still be reading what was lent
+            raise
 
     def pullback(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
-        return self._derive("gradient", active, functools.partial(_pullback, self.function, active))
+        derived = self._derive("gradient", active, functools.partial(_pullback, self.function, active))
+        derived.shaped_like = tuple([index for index, is_active in enumerate(active) if is_active])
+        return derived
 
     def pushforward(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a tangent of each active one to the tangents of the inexact outputs."""
@@ -267,12 +303,10 @@ def pull_back(
 
 
 def _call_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    tensors = (*ctx.saved_tensors, *directions)
-    with jax.enable_x64(ctx.wide):  # the mode of the forward pass, in which the dtypes agree
-        if any(map(_is_in_old_vmap, directions)):
-            return _call_in_old_vmap(derivative, ctx.traced, tensors)
-        result: Sequence[torch.Tensor] = derivative(ctx.traced, tensors)
-        return result
+    call = _call_in_old_vmap if any(map(is_in_old_vmap, directions)) else FlatFunction.__call__
+    # In the mode of the forward pass the dtypes agree.
+    result: Sequence[torch.Tensor] = in_width(ctx.wide, call, derivative, ctx.traced, (*ctx.saved_tensors, *directions))
+    return result
 
 
 def _call_in_old_vmap(
@@ -282,20 +316,11 @@ def _call_in_old_vmap(
 
     It cannot be extended in public: here its tensors are unwrapped, and the results wrapped again.
     """
-    level = torch._C._vmapmode_increment_nesting() - 1
-    torch._C._vmapmode_decrement_nesting()
-    if level > 1:
+    if old_vmap_level() > 1:
         raise NotImplementedError(f"{flat.name}: batched gradients within batched gradients; use torch.func.vmap.")
-    axes = tuple([0 if _is_in_old_vmap(tensor) else None for tensor in tensors])
-    # The size given here is for tensors without a batch, which are left as they are.
-    plain = [
-        t if axis is None else torch._remove_batch_dim(t, level, 1, 0) for t, axis in zip(tensors, axes, strict=True)
-    ]
-    return [torch._add_batch_dim(output, 0, level) for output in flat.batched(axes)(traced, plain)]
-
-
-def _is_in_old_vmap(tensor: torch.Tensor) -> bool:
-    return torch._C._functorch.is_legacy_batchedtensor(tensor)
+    axes = tuple([0 if is_in_old_vmap(tensor) else None for tensor in tensors])
+    plain = [t if axis is None else out_of_old_vmap(t) for t, axis in zip(tensors, axes, strict=True)]
+    return [into_old_vmap(output) for output in flat.batched(axes)(traced, plain)]
 
 
 class _TransformedCall(torch.autograd.Function):
@@ -305,8 +330,8 @@ class _TransformedCall(torch.autograd.Function):
     def forward(
         flat: FlatFunction, traced: tuple[Any, ...], wide: bool, structure: _Structure, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        arrays, structure.tree = jax.tree.flatten(flat.compute(traced, wide, tensors))
-        return tuple(adopt_all(arrays))
+        outputs, structure.tree = flat.compute(traced, wide, tensors)
+        return tuple(outputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -327,8 +352,7 @@ class _TransformedCall(torch.autograd.Function):
         structure: _Structure,
         *tensors: torch.Tensor,
     ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
-        with jax.enable_x64(wide):
-            result = flat.batched(in_dims[4:])(traced, tensors)
+        result = in_width(wide, flat.batched(in_dims[4:]), traced, tensors)
         outputs, structure.tree = jax.tree.flatten(result)
         return tuple(outputs), (0,) * len(outputs)
 
@@ -372,30 +396,25 @@ def _is_inexact(array: jax.Array) -> bool:
     return bool(jnp.issubdtype(array.dtype, jnp.inexact))
 
 
-def adopt_all(arrays: list[jax.Array]) -> list[torch.Tensor]:
-    try:
-        return [adopt(array) for array in arrays]
-    except TypeError:
-        jax.block_until_ready(arrays)  # the others may still be reading what was lent
-        raise
+def in_width(wide: bool, function: Callable[..., Any], *args: Any) -> Any:
+    """Call ``function`` with JAX's 64-bit mode on or off."""
+    if wide == jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        return function(*args)
+    with jax.enable_x64(wide):
+        return function(*args)
 
 
 def _any_wide(values: Iterable[Any]) -> bool:
-    return any(getattr(value, "dtype", None) in WIDE for value in values)
+    return not WIDE.isdisjoint([getattr(value, "dtype", None) for value in values])
 
 
 def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether torch may ask for derivatives of a call with ``tensors``."""
+    """Whether torch may ask for derivatives of a call with ``tensors``, under torch.func always."""
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor.requires_grad:
                 return True
-    return forward_ad._current_level >= 0  # a dual tensor does not say that it is one
-
-
-def _is_transformed() -> bool:
-    """Whether a transformation of torch.func is at work; torch has no public name for that."""
-    return torch._C._are_functorch_transforms_active()
+    return is_forward_mode() or is_transformed()
 
 
 def _name(function: Callable[..., Any]) -> str:

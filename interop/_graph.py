@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import operator
 import uuid
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.export
+import numpy as np
 import torch
 import torch._dynamo
-from torch.autograd import forward_ad
 
 from interop._arrays import jax_dtype, torch_dtype
-from interop._function import FlatFunction, adopt_all, pull_back, remember, untraced
+from interop._function import FlatFunction, in_width, pull_back, remember, untraced
+from interop._private import is_forward_mode
 
 
 @torch._dynamo.nonstrict_trace  # it has no public name yet; allow_in_graph has one, but refuses dicts
-def call_traceable(key: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_traceable(key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Dynamo takes this call as it is; what is behind it meets the tensors that make up the graph."""
     args, kwargs = jax.tree.map(_concrete, (args, kwargs))
     return untraced(key)(*args, **kwargs)
@@ -29,26 +32,26 @@ def _concrete(leaf: Any) -> Any:
 
 
 def call_in_graph(flat: FlatFunction, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]) -> Any:
-    if forward_ad._current_level >= 0:
+    if is_forward_mode():
         raise NotImplementedError(
             f"{flat.name}: forward-mode derivatives are not available under torch.compile, where they would be dropped "
             "silently, nor on meta tensors; use reverse mode, or differentiate outside."
         )
     flat.check_devices(tensors)
     outputs = _call(_key(flat, traced, wide), list(tensors))
-    return jax.tree.unflatten(jax.tree.structure(_shapes(flat, traced, wide, tensors)), outputs)
+    return jax.tree.unflatten(_describe(flat, traced, wide, tensors)[1], outputs)
 
 
 @torch.library.custom_op("interop::call", mutates_args=())
 def _call(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     flat, traced, wide = _lookup(key)
-    return adopt_all(jax.tree.leaves(flat.compute(traced, wide, tensors)))
+    return flat.compute(traced, wide, tensors)[0]
 
 
 @_call.register_fake
 def _(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    shapes = jax.tree.leaves(_shapes(*_lookup(key), tensors))
-    return [torch.empty(s.shape, dtype=torch_dtype(s.dtype), device=tensors[0].device) for s in shapes]
+    outputs, _ = _describe(*_lookup(key), tensors)
+    return [torch.empty(shape, dtype=dtype, device=tensors[0].device) for shape, dtype in outputs]
 
 
 def _remember(ctx: Any, inputs: tuple[str, list[torch.Tensor]], output: list[torch.Tensor]) -> None:
@@ -83,11 +86,17 @@ _KEYS: dict[tuple[Any, ...], str] = {}
 
 def _key(flat: FlatFunction, traced: tuple[Any, ...], wide: bool) -> str:
     """A name for a call without its tensors; unique, since graphs are cached on disk and exported."""
-    description = (flat, *[(type(value), value if isinstance(value, float) else id(value)) for value in traced], wide)
+    description = (flat, wide, *map(_identity, traced))
     if description not in _KEYS:
         key = _KEYS[description] = f"{flat.name} {uuid.uuid4()}"
         _CALLS[key] = flat, traced, wide
     return _KEYS[description]
+
+
+def _identity(value: Any) -> Any:
+    """What tells a value from others, to the bit: 0.0 == -0.0, yet they are not the same argument."""
+    bits = np.asarray(value)
+    return bits.dtype, bits.shape, bits.tobytes(), getattr(value, "weak_type", type(value))
 
 
 def _lookup(key: str) -> tuple[FlatFunction, tuple[Any, ...], bool]:
@@ -100,8 +109,31 @@ def _lookup(key: str) -> tuple[FlatFunction, tuple[Any, ...], bool]:
         ) from None
 
 
-def _shapes(flat: FlatFunction, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]) -> Any:
-    # A size that is symbolic becomes a number: one graph for each shape, since XLA compiles for one shape.
-    arrays = [jax.ShapeDtypeStruct(tuple(map(int, tensor.shape)), jax_dtype(tensor.dtype)) for tensor in tensors]
-    with jax.enable_x64(wide):
-        return jax.eval_shape(flat.compiled, traced, *arrays)
+def _describe(
+    flat: FlatFunction, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]
+) -> tuple[list[tuple[tuple[Any, ...], torch.dtype]], Any]:
+    """Shape and dtype of each output, and the structure of them all."""
+    if flat.shaped_like is not None:
+        like = tuple([tensors[i] for i in flat.shaped_like])
+        return [(tuple(tensor.shape), tensor.dtype) for tensor in like], jax.tree.structure(like)
+
+    def evaluate(shapes: Sequence[tuple[Any, ...]]) -> Any:
+        arrays = [jax.ShapeDtypeStruct(s, jax_dtype(t.dtype)) for s, t in zip(shapes, tensors, strict=True)]
+        return in_width(wide, jax.eval_shape, flat.compiled, traced, *arrays)
+
+    sizes = {str(n): n for tensor in tensors for n in tensor.shape if isinstance(n, torch.SymInt)}
+    try:
+        # Torch's symbols become JAX's, so that one graph serves all sizes.
+        names = {size: f"n{i}" for i, size in enumerate(sizes)}
+        symbols = dict(zip(names, jax.export.symbolic_shape(",".join(names.values())), strict=True))
+        result = evaluate([tuple([symbols.get(str(n), n) for n in tensor.shape]) for tensor in tensors])
+    except Exception:  # a choice that depends on the size: one graph for each shape
+        result = evaluate([tuple(map(int, tensor.shape)) for tensor in tensors])
+    outputs, tree = jax.tree.flatten(result)
+    terms = {name: sizes[size] for size, name in names.items()}
+    # An expression of symbols can be read as text alone.
+    shapes = [tuple([n if isinstance(n, int) else eval(str(n), _FUNCTIONS, terms) for n in o.shape]) for o in outputs]
+    return [(shape, torch_dtype(o.dtype)) for shape, o in zip(shapes, outputs, strict=True)], tree
+
+
+_FUNCTIONS = {"floordiv": operator.floordiv, "mod": operator.mod, "max": torch.sym_max, "min": torch.sym_min}

@@ -5,30 +5,39 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from interop._ops import IN_PLACE_OPS, TORCH_OPS
+from interop._private import carry_into_recomputation
 from jaxclamp import TIES, Ties
 from jaxclamp._rules import refuse_convention
+
+F = TypeVar("F", bound=Callable[..., Any])
+_SUSPENDED = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
 class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  # it is used as a function
     """A context manager and decorator in which unmodified torch code gets the gradients of jaxclamp.
 
     Functions of torch and torch.nn.functional, methods of tensors, in-place and ``out=`` forms, and the modules of
-    torch.nn that call them: `min_norm.intercepted` has the list. All else stays as it is, and so do calls without a
-    floating-point tensor. It holds for the thread that enters it, nests, and ends with the block, by an exception too;
-    a backward pass may follow later.
+    torch.nn that call them: `min_norm.intercepted` has the list. Calls without a floating-point tensor stay as they
+    are; sparse, nested and quantized tensors are refused. It holds for the thread that enters it, nests, and ends with
+    the block, by an exception too; a backward pass may follow later, and recomputes checkpoints under the convention.
+
+    It does not see what other functions of torch call in turn (the ``clamp_min`` in `torch.nn.functional.normalize`),
+    nor into TorchScript, exported programs, checkpoints inside a compiled function, or the ``backward`` of a
+    `torch.autograd.Function`.
 
     Args:
       ties: the convention of the selection ops, as for `jaxclamp.clamp`; the innermost block decides.
 
     Raises:
       ValueError: ``ties`` is unknown.
+      TypeError: a generator or coroutine function is decorated.
 
     >>> x = torch.tensor([0.0, 3.0, 6.0], requires_grad=True)
     >>> with min_norm():
@@ -46,12 +55,21 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
             refuse_convention(ties)
         self.ties = ties
 
+    def __call__(self, function: F) -> F:
+        if any(is_kind(function) for is_kind in _SUSPENDED):
+            raise TypeError(
+                f"min_norm() cannot decorate {function.__name__}, which runs after the call has returned; "
+                "use `with min_norm():` around the computations in it."
+            )
+        return super().__call__(function)
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if func in _REPLACEMENTS and _has_gradients((*args, *kwargs.values())):
             replacement, has_conventions = _REPLACEMENTS[func]
+            carry_into_recomputation(self, self)
             if has_conventions:
                 return replacement(*args, **kwargs, ties=self.ties)
             return replacement(*args, **kwargs)
@@ -70,9 +88,9 @@ def _overloaded(name: str) -> Callable[..., Any]:
     of_all = TORCH_OPS[f"a{name}"]
 
     def function(input: torch.Tensor, *args: Any, ties: Ties, **kwargs: Any) -> Any:
-        if "other" in kwargs or (args and isinstance(args[0], torch.Tensor)):
+        if (args and isinstance(args[0], torch.Tensor)) or not kwargs.keys().isdisjoint(("other", "x2")):
             return of_two(input, *args, ties=ties, **kwargs)
-        if "dim" in kwargs or args:
+        if args or not kwargs.keys().isdisjoint(("dim", "axis")):
             return along_an_axis(input, *args, ties=ties, **kwargs)
         return of_all(input, ties=ties, **kwargs)
 

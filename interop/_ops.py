@@ -5,21 +5,28 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import operator
+from array import array
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
+from torch.overrides import handle_torch_function, has_torch_function
 
 import jaxclamp
+from interop._arrays import WIDE, jax_dtype, refuse_after_fork
 from interop._counterparts import Counterpart
 from interop._forms import in_place, with_forms
-from interop._function import flattening, traceable
+from interop._function import FlatFunction, in_width, resolver, traceable
 from jaxclamp import OPS, Op, WithIndices
 
 _TORCH_NAMES = {"x": "input", "y": "other", "axis": "dim", "keepdims": "keepdim"}
-_ARRAY = object()
+_NUMPY_NAMES = {"x": "input", "a": "input", "x1": "input", "x2": "other", "axis": "dim", "keepdims": "keepdim"}
+_PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+_PLAIN_STATIC = frozenset({bool, int, str, tuple, type(None)})
 _AUTOCAST = {"prelu"}
 """The ops that torch.autocast computes in its lower precision."""
 
@@ -35,16 +42,22 @@ def _derive(op: Op) -> Callable[..., Any]:
 
     signature = inspect.Signature([p.replace(name=_TORCH_NAMES.get(p.name, p.name)) for p in parameters.values()])
     renamed.__signature__ = signature  # type: ignore[attr-defined]
-    wrapped = flattening(renamed)
+    resolve = resolver(renamed)
 
+    names = list(signature.parameters)
     bounds = [name for name, p in signature.parameters.items() if "ArrayLike" in str(p.annotation)]
-    positions = {index for index, name in enumerate(signature.parameters) if name in bounds}
+    slots: frozenset[int | str] = frozenset([*bounds, *map(names.index, bounds)])  # by name and by position
     required = sum(p.default is p.empty for p in signature.parameters.values())
+    prepared: dict[Any, FlatFunction] = {}
 
-    @functools.wraps(renamed)
-    def function(*args: Any, **kwargs: Any) -> Any:
-        if len(args) < required or not kwargs.keys() <= signature.parameters.keys():
-            signature.bind(*args, **kwargs)  # it names what is missing or unknown
+    def promote(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as torch's promotion would have them."""
+        kwargs = {name if name in names else _NUMPY_NAMES.get(name, name): value for name, value in kwargs.items()}
+        if len(args) < required or not kwargs.keys() <= signature.parameters.keys() or "dim" in names:
+            bound = signature.bind(*args, **kwargs)  # it names what is missing or unknown
+            if "dim" in bound.arguments:
+                bound.arguments.update(_along(**bound.arguments))
+            args, kwargs = bound.args, bound.kwargs
         if op.name in _AUTOCAST:
             args, kwargs = _autocast(args), dict(zip(kwargs, _autocast(kwargs.values()), strict=True))
         dtypes = {value.dtype for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)}
@@ -52,22 +65,37 @@ def _derive(op: Op) -> Callable[..., Any]:
             raise TypeError(
                 f"{op.name}: input must be a torch.Tensor; jaxclamp.{op.name} takes numbers and JAX arrays."
             )
-        if kwargs.get("dim") == ():
-            kwargs["dim"] = None  # all of them, as in torch
         floating = all(dtype.is_floating_point for dtype in dtypes)
-        args = tuple([_as_number(v, floating) if index in positions else v for index, v in enumerate(args)])
-        kwargs = {name: _as_number(v, floating) if name in bounds else v for name, v in kwargs.items()}
-        if float in map(type, (*args, *kwargs.values())):
-            _check(renamed, tuple(map(_constant, args)), tuple((n, _constant(v)) for n, v in kwargs.items()))
+        args = tuple([_as_number(v, floating) if slot in slots else v for slot, v in enumerate(args)])
+        kwargs = {name: _as_number(v, floating) if name in slots else v for name, v in kwargs.items()}
         if (len(dtypes) > 1 or not floating) and not any(dtype.is_complex for dtype in dtypes):
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             # Where torch refuses, jaxclamp may still compute; if it refuses too, its error says why.
             with contextlib.suppress(TypeError, RuntimeError, ValueError):
                 dtype = _result_dtype(op, _kinds(bound.arguments, jax_names), torch.get_default_dtype())
-                args = tuple(_to(dtype, value) for value in bound.args)
-                kwargs = {name: _to(dtype, value) for name, value in bound.kwargs.items()}
-        result = wrapped(*args, **kwargs)
+                bound.arguments.update(
+                    {name: _to(dtype, bound.arguments[name], f"{op.name}: {name}") for name in bounds}
+                )
+                args, kwargs = bound.args, bound.kwargs
+        return args, kwargs
+
+    @functools.wraps(renamed)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        key, tensors, numbers = _sort(args, kwargs, slots)
+        if has_torch_function(tensors):
+            return handle_torch_function(function, tensors, *args, **kwargs)
+        flat, traced = prepared.get(key), None
+        if flat is None:
+            given = tensors
+            flat, traced, tensors = resolve(*promote(args, kwargs))
+            if all(type(value) is float for value in traced):
+                numbers, traced = array("d", traced), None
+            if key is not None and _needs_no_promotion(op, given) and all(map(operator.is_, given, tensors)):
+                prepared[key] = flat
+        if traced is None:
+            traced = _constants(flat, numbers.tobytes(), _is_wide(tensors)) if numbers else ()
+        result = flat(traced, tensors)
         if isinstance(result, WithIndices):
             as_in_torch = getattr(torch.return_types, native.function.__name__)
             values, indices = cast("tuple[torch.Tensor, torch.Tensor]", result)
@@ -95,7 +123,9 @@ def _as_number(value: Any, floating: bool) -> Any:
 
 def _autocast(values: Iterable[Any]) -> tuple[Any, ...]:
     def cast_(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or not torch.is_autocast_enabled(value.device.type):
+        if not isinstance(value, torch.Tensor) or not torch.amp.is_autocast_available(value.device.type):
+            return value
+        if not torch.is_autocast_enabled(value.device.type):
             return value
         is_cast = value.is_floating_point() and value.dtype != torch.float64
         return value.to(torch.get_autocast_dtype(value.device.type)) if is_cast else value
@@ -103,26 +133,76 @@ def _autocast(values: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(map(cast_, values))
 
 
-def _constant(value: Any) -> Any:
-    """A number as it is, for its value to be checked; anything else stands for an array."""
-    return value if type(value) in (int, float, bool, str, type(None)) else _ARRAY
-
-
-def _to(dtype: torch.dtype, value: Any) -> Any:
+def _to(dtype: torch.dtype, value: Any, name: str) -> Any:
     if isinstance(value, torch.Tensor):
         return value.to(dtype)
-    return int(value) if isinstance(value, float) and not dtype.is_floating_point else value
+    if dtype.is_floating_point or value is None:
+        return value
+    try:
+        return np.asarray(int(value), jax_dtype(dtype))  # an array, since every new int would compile anew
+    except OverflowError as error:
+        raise OverflowError(
+            f"{name}={value} does not fit into {dtype}, the dtype of the result; convert the tensors to a wider one."
+        ) from error
+
+
+def _along(input: torch.Tensor, dim: Any, **rest: Any) -> dict[str, Any]:
+    """The arguments of a reduction with axes as torch reads them."""
+    if isinstance(dim, list | tuple):
+        dim = tuple(map(operator.index, dim)) or None  # no axes are all axes
+    elif dim is not None:
+        dim = operator.index(dim)
+    if isinstance(input, torch.Tensor) and input.dim() == 0 and dim is not None:  # it has an axis, and loses it
+        return {**rest, "input": input.reshape(1), "dim": dim, "keepdim": False}
+    return {**rest, "input": input, "dim": dim}
+
+
+def _sort(
+    args: tuple[Any, ...], kwargs: dict[str, Any], bounds: Container[int | str]
+) -> tuple[tuple[Any, ...] | None, list[torch.Tensor], array[float]]:
+    """What a call has in common with others, its tensors and its numbers.
+
+    The first is None where a call has arguments that need to be looked at each time.
+    """
+    key: list[Any] = []
+    tensors: list[torch.Tensor] = []
+    numbers = array("d")
+    is_plain = True
+    for slot, value in (*enumerate(args), *sorted(kwargs.items())):
+        kind = type(value)
+        if kind in _PLAIN_TENSORS:
+            tensors.append(value)
+            key += slot, value.dtype, value.dim() > 0
+        elif kind is float or (kind is int and slot in bounds):
+            numbers.append(value)
+            key += slot, float
+        elif kind in _PLAIN_STATIC:
+            key += slot, kind, value
+        else:
+            is_plain = False
+            if isinstance(value, torch.Tensor):
+                tensors.append(value)
+    return tuple(key) if is_plain else None, tensors, numbers
+
+
+def _needs_no_promotion(op: Op, tensors: list[torch.Tensor]) -> bool:
+    dtypes = {tensor.dtype for tensor in tensors}
+    return len(dtypes) == 1 and next(iter(dtypes)).is_floating_point and op.name not in _AUTOCAST
+
+
+def _is_wide(tensors: list[torch.Tensor]) -> bool:
+    """Whether JAX has to compute in its 64-bit mode."""
+    return jax.config.jax_enable_x64 or any(tensor.dtype in WIDE for tensor in tensors)  # type: ignore[attr-defined]
 
 
 @functools.lru_cache(maxsize=4096)
-def _check(function: Callable[..., Any], args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> None:
-    """Let the op look at its numbers, once each, before they are traced and have no value any more."""
-
-    def call(x: jax.Array) -> Any:
-        positional = [x if value is _ARRAY else value for value in args]
-        return function(*positional, **{name: x if value is _ARRAY else value for name, value in kwargs})
-
-    jax.eval_shape(call, jax.ShapeDtypeStruct((), "float32"))
+def _constants(flat: FlatFunction, numbers: bytes, wide: bool) -> tuple[jax.Array, ...]:
+    """Numbers of a call as JAX takes them, once the op has looked at them: traced they would have no value."""
+    refuse_after_fork()
+    values = array("d", numbers).tolist()
+    flat.function(values, *[jnp.zeros(())] * len(flat.arguments))
+    arrays: tuple[jax.Array, ...] = in_width(wide, lambda: tuple(map(jnp.asarray, values)))
+    return arrays
 
 
 def _kinds(arguments: Mapping[str, Any], jax_names: Mapping[str, str]) -> tuple[tuple[str, Any, Any], ...]:

@@ -311,7 +311,9 @@ def _max_pool(
     if ties not in TIES:
         refuse_convention(ties)
     sizes = _per_axis(name, "kernel_size", kernel_size, dims, least=1)
-    strides = sizes if stride is None else _per_axis(name, "stride", stride, dims, least=1)
+    if stride is None or (isinstance(stride, Sequence) and not stride):
+        stride = sizes
+    strides = _per_axis(name, "stride", stride, dims, least=1)
     paddings = _per_axis(name, "padding", padding, dims, least=0)
     dilations = _per_axis(name, "dilation", dilation, dims, least=1)
     if any(2 * p > size for p, size in zip(paddings, sizes, strict=True)):
@@ -338,7 +340,9 @@ def _end(length: int, span: int, stride: int, padding: int, ceil_mode: bool) -> 
 
 
 def _per_axis(name: str, argument: str, given: int | Sequence[int], dims: int, least: int) -> tuple[int, ...]:
-    values = tuple(given) if isinstance(given, Sequence) else (operator.index(given),) * dims
+    values = tuple(given) if isinstance(given, Sequence) else (operator.index(given),)
+    if len(values) == 1:
+        values *= dims
     if len(values) != dims or min(values) < least:
         raise ValueError(f"{name}: {argument}={given} is not a number, or {dims} of them, of at least {least}.")
     return values

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 import interop
 from interop import jax_to_torch, torch_to_jax, wrap_for_torch
+from jaxclamp._rules import _dispatch
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -1102,3 +1103,44 @@ def test_integers_with_float_parameters_as_in_torch(ours: Callable[..., Any], na
     x = torch.tensor([-3, 0, 2], dtype=torch.int32)
     assert ours(x).dtype == native(x).dtype
     assert torch.equal(ours(x), native(x))
+
+
+def test_outputs_share_no_memory_without_jit() -> None:
+    x = torch.ones(3)
+    with jax.disable_jit():
+        y, z = wrap_for_torch(lambda x: (x, x))(x)
+    assert len({tensor.data_ptr() for tensor in (x, y, z)}) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64])
+def test_integer_bounds_of_integers_compile_nothing(dtype: torch.dtype) -> None:
+    x = torch.tensor([1, 100], dtype=dtype)
+    interop.clamp(x, 0, 50)
+    count = _dispatch._cache_size()
+    for bound in range(60, 64):
+        assert interop.clamp(x, 0, bound).tolist() == [1, bound]
+    assert _dispatch._cache_size() == count
+    with pytest.raises(OverflowError, match="clamp: max=300 does not fit into"):
+        interop.clamp(torch.tensor([1], dtype=torch.int8), 0, 300)
+
+
+def overwritten_under_vmap(wrapped: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    y = torch.func.vmap(wrapped)(x)
+    x.fill_(100.0)
+    return y
+
+
+@pytest.mark.parametrize("size", [1_000, 300_000])
+def test_hazards_under_vmap(size: int) -> None:
+    """An input overwritten right after the call, odd layouts, and a change before the backward pass."""
+    wrapped = wrap_for_torch(lambda x: 2 * x)
+    for _ in range(10):
+        assert (overwritten_under_vmap(wrapped, torch.ones(2, size)) == 2).all()
+        assert (overwritten_under_vmap(wrapped, torch.ones(size, 2).T) == 2).all()
+    square = wrap_for_torch(lambda x: x * x)
+    x = torch.ones(2, size).requires_grad_()
+    y = torch.func.vmap(square)(x)
+    with torch.no_grad():
+        x.fill_(5.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()

@@ -49,7 +49,7 @@ def test_nothing_is_copied() -> None:
     assert lent.unsafe_buffer_pointer() == x.data_ptr()
     doubled = jax.jit(lambda a: 2 * a)(lent)
     pointer = doubled.unsafe_buffer_pointer()
-    assert adopt(doubled).data_ptr() == pointer
+    assert adopt(doubled, on_cpu=False).data_ptr() == pointer
 
 
 @pytest.mark.parametrize("size", [1_000, 10_000_000])
@@ -74,6 +74,13 @@ def test_layouts() -> None:
         leaf = x.detach().requires_grad_()
         interop.relu(leaf).sum().backward()
         assert torch.equal(leaf.grad, (x > 0).float())
+
+
+def test_tensors_on_cpu_stay_there() -> None:
+    x = torch.tensor([0.0, 3.0, 6.0], requires_grad=True)
+    y = interop.clamp(x, 0.0, 6.0)
+    y.sum().backward()
+    assert y.device == x.grad.device == x.device
 
 
 def test_devices_are_not_mixed() -> None:

@@ -5,10 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 import torch._dynamo
+import torch._dynamo.testing
 from calls import arguments
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import interop
 from interop import TORCH_OPS, min_norm, wrap_for_torch
@@ -86,12 +89,33 @@ def test_trees_static_arguments_and_integer_outputs() -> None:
         torch.testing.assert_close(got, want)
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-def test_several_shapes(dynamic: bool | None) -> None:
-    function = compiled(clamped, dynamic=dynamic)
-    for size in (3, 5, 8):
+def pooled(x: Tensor) -> Tensor:
+    return clamped(x).sum() + interop.max_with_indices(x, 0).values + interop.max_pool1d(x[None], 3, 2, 1).sum()
+
+
+@pytest.mark.parametrize(("dynamic", "graphs"), [(None, 2), (True, 1)])
+def test_one_graph_for_all_sizes(dynamic: bool | None, graphs: int) -> None:
+    counter = CompileCounterWithBackend("aot_eager")
+    function = compiled(pooled, counter, dynamic=dynamic)
+    for size in range(3, 25):
         x = torch.arange(size) / 2.0
-        assert torch.equal(value_and_gradient(function, x)[1], value_and_gradient(clamped, x)[1])
+        assert torch.equal(value_and_gradient(function, x)[1], value_and_gradient(pooled, x)[1])
+    assert counter.frame_count == graphs
+
+
+def test_a_graph_for_each_size_that_is_looked_at() -> None:
+    function = compiled(wrap_for_torch(lambda x: 2 * x if x.shape[0] > 3 else x), dynamic=True)
+    assert [function(torch.ones(size)).sum() for size in (2, 3, 4, 5)] == [2, 3, 8, 10]
+
+
+def test_functions_compiled_as_they_are() -> None:
+    """They share the code of their wrapper, which torch.compile must not take for one function."""
+    other = wrap_for_torch(lambda x: 3 * x)
+    for function in (interop.relu, interop.abs, other, wrap_for_torch(lambda x: x)):
+        assert torch.equal(compiled(function)(TIED), function(TIED))
+    choose = compiled(lambda x, function: function(x))
+    assert torch.equal(choose(TIED, interop.abs), choose(-TIED, interop.abs))
+    assert torch.equal(choose(TIED, other), 3 * TIED)
 
 
 def test_several_bounds() -> None:
@@ -179,6 +203,29 @@ class Module(torch.nn.Module):
         return clamped(x) + interop.amax(x, 0)
 
 
+def test_export_with_a_dynamic_size() -> None:
+    program = torch.export.export(Module(), (TIED,), dynamic_shapes={"x": {0: torch.export.Dim("n", min=2)}})
+    longer = torch.arange(9.0)
+    assert torch.equal(program.module()(longer), Module()(longer))
+
+
+def test_traces_of_torchscript_are_refused() -> None:
+    with (
+        pytest.raises(RuntimeError, match=r"relu: torch\.jit\.trace would record its result as a constant"),
+        pytest.warns(DeprecationWarning, match="torch.jit.trace"),
+    ):
+        torch.jit.trace(interop.relu, TIED)
+
+
+def test_signs_of_zero_are_told_apart() -> None:
+    wrapped = wrap_for_torch(lambda x, b: x / b)
+    found = []
+    for b in (0.0, -0.0):
+        torch._dynamo.reset()
+        found.append(compiled(lambda x, b=b: wrapped(x, b))(torch.ones(())).item())
+    assert found == [float("inf"), -float("inf")]
+
+
 def test_export() -> None:
     program = torch.export.export(Module(), (TIED,))
     exported = program.module()
@@ -226,8 +273,15 @@ def test_meta_calls_leave_nothing_behind() -> None:
     from interop import _graph
 
     x = torch.ones(3, device="meta")
-    clamped(x)
+    scaled = wrap_for_torch(lambda x, scale: scale * x)
+
+    def call() -> None:
+        clamped(x)
+        scaled(x, np.arange(3.0))
+        scaled(x, float("nan"))
+
+    call()
     before = len(_graph._CALLS)
     for _ in range(5):
-        clamped(x)
+        call()
     assert len(_graph._CALLS) == before

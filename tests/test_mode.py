@@ -8,10 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from calls import arguments, of_name
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import interop
 import jaxclamp
@@ -182,6 +184,100 @@ def test_torch_func_inside_and_outside() -> None:
     assert inside.tolist() == outside.tolist() == EXPECTED
 
 
+CHECKPOINTED: dict[str, tuple[Callable[[Tensor], Any], list[float]]] = {
+    "maximum": (lambda x: torch.maximum(x, ZEROS), [0, 0, 0, 1, 1, 1]),
+    "clamp": (lambda x: x.clamp(0.0, 6.0), [0, 0, 0, 1, 0, 0]),
+    "max along an axis": (lambda x: x.max(0).values, [0, 0, 0, 0, 0.5, 0.5]),
+    "checkpoint in a checkpoint": (
+        lambda x: checkpoint(lambda y: y * y.clamp(0.0, 6.0), 1 * x, use_reentrant=False),
+        [0, 0, 0, 6, 6, 6],
+    ),
+}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", CHECKPOINTED)
+def test_recomputed_by_a_checkpoint(name: str, reentrant: bool) -> None:
+    """The recomputation comes after the block."""
+    function, expected = CHECKPOINTED[name]
+    x = TIED.clone().requires_grad_()
+    with min_norm():
+        y = checkpoint(function, x, use_reentrant=reentrant)
+    y.sum().backward()
+    assert x.grad.tolist() == expected
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputed_under_the_convention_of_its_block(reentrant: bool) -> None:
+    x = TIED.clone().requires_grad_()
+    with min_norm(ties="inclusive"):
+        y = checkpoint(clamped, x, use_reentrant=reentrant)
+    with min_norm():
+        z = checkpoint(clamped, x, use_reentrant=reentrant)
+    native = checkpoint(clamped, x, use_reentrant=reentrant)
+    found = [torch.autograd.grad(out.sum(), x)[0].tolist() for out in (y, z, native)] if not reentrant else []
+    if reentrant:  # it does not support autograd.grad
+        for out in (y, z, native):
+            x.grad = None
+            out.sum().backward()
+            found.append(x.grad.tolist())
+    assert found == [[0, 1, 1, 1, 1, 1], EXPECTED, NATIVE]
+
+
+def test_in_place_under_torch_func() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.func.vmap(torch.nn.ReLU6(inplace=True))(torch.stack([2 * x, 3 * x])).sum()
+
+    with min_norm():
+        assert torch.func.grad(function)(torch.tensor([-1.0, 1.0, 2.0, 3.0])).tolist() == [0, 5, 2, 0]
+
+
+def later() -> Any:
+    yield clamped(TIED)
+
+
+async def awaited() -> None:
+    clamped(TIED)
+
+
+@pytest.mark.parametrize("function", [later, awaited])
+def test_what_runs_after_the_block_cannot_be_decorated(function: Callable[[], Any]) -> None:
+    with pytest.raises(TypeError, match=f"min_norm\\(\\) cannot decorate {function.__name__}"):
+        min_norm()(function)
+
+
+MATRIX = torch.tensor([[1.0, 5.0, 2.0], [4.0, 0.0, 9.0]])
+SPELLINGS: dict[str, Callable[[], Any]] = {
+    "axis": lambda: torch.max(MATRIX, axis=0),
+    "axis and keepdims": lambda: MATRIX.min(axis=1, keepdims=True),
+    "keepdims": lambda: MATRIX.amax(0, keepdims=True),
+    "x2": lambda: torch.max(MATRIX, x2=-MATRIX),
+    "no axes": lambda: MATRIX.amin(()),
+    "a list of no axes": lambda: MATRIX.amax(dim=[]),
+    "a list of axes": lambda: MATRIX.amax(dim=[0, 1]),
+    "axis of a scalar": lambda: torch.max(torch.tensor(3.0), 0),
+    "last axis of a scalar": lambda: torch.tensor(3.0).amax(-1, keepdim=True),
+    "NumPy integer": lambda: torch.max(MATRIX, dim=np.int64(1)),
+    "tensor as axis": lambda: torch.max(MATRIX, dim=torch.tensor(1)),
+    "list of outs": lambda: torch.max(MATRIX, 1, out=[torch.empty(0), torch.empty(0, dtype=torch.int64)]),
+    "window of one size": lambda: functional.max_pool2d(MATRIX[None], [2]),
+    "no stride": lambda: functional.max_pool2d(MATRIX[None], 2, []),
+    "bool bound": lambda: MATRIX.clamp(min=True),
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_whatever_torch_takes(name: str) -> None:
+    expected = SPELLINGS[name]()
+    for _ in range(2):  # the second time the call is known
+        with min_norm():
+            got = SPELLINGS[name]()
+        assert type(got) is type(expected)
+        for mine, theirs in zip(*((got, expected) if isinstance(got, tuple) else ([got], [expected])), strict=True):
+            assert mine.dtype == theirs.dtype
+            assert torch.equal(mine, theirs)
+
+
 # Modules.
 
 ARGUMENTS: dict[str, list[dict[str, Any]]] = {
@@ -216,13 +312,18 @@ def test_module(name: str) -> None:
         assert repr(ours) == repr(native)
         assert ours.state_dict().keys() == native.state_dict().keys()
         native.load_state_dict(ours.state_dict())
-        with min_norm():
-            expected = gradient(lambda x, native=native: native(1 * x), X)
+        expected = gradient(lambda x, native=native: of_module(native, 1 * x), X)
         for module in (ours, copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
             assert type(module) is type(ours)
             assert torch.equal(gradient(lambda x, module=module: module(1 * x), X), expected)
             y = module(X.clone().requires_grad_() * 1)
             assert is_ours(y[0] if isinstance(y, tuple) else y)
+
+
+def of_module(native: torch.nn.Module, x: Tensor) -> Any:
+    """What the op makes of ``x``, given the attributes of the module as its parameters."""
+    op = TORCH_OPS[next(name for name in TORCH_OPS if name.replace("_", "") == type(native).__name__.lower())]
+    return op(x, **{name: getattr(native, name) for name in inspect.signature(op).parameters if hasattr(native, name)})
 
 
 class OwnReLU(torch.nn.ReLU):
