@@ -24,8 +24,20 @@ format: $(INSTALLED)
 tables: $(INSTALLED)  ## the generated tables in the documentation
 	.venv/bin/python docs/generate.py
 
-bench: $(INSTALLED)  ## an eager call of every op beside native ones
-	.venv/bin/python -m pytest benchmarks --benchmark-columns=median,iqr,rounds --benchmark-sort=mean
+# bench: ALLOCATOR=default lets glibc return large blocks to the system, and pays for new pages at each call;
+# DISPATCH=asynchronous hands small computations to XLA's own thread.
+ALLOCATOR ?= reuse
+DISPATCH ?= synchronous
+MALLOC_reuse := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TOP_PAD_=1000000000
+BENCH := JAXCLAMP_DISPATCH=$(DISPATCH) $(MALLOC_$(ALLOCATOR)) .venv/bin/python
+RUN := benchmarks/results/$(ALLOCATOR)-$(DISPATCH)
+
+bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a plot, memory; about ten minutes
+	mkdir -p benchmarks/results
+	$(BENCH) -m pytest benchmarks --benchmark-columns=median,iqr,rounds --benchmark-sort=mean --benchmark-group-by=group \
+		--benchmark-json=$(RUN).json
+	$(BENCH) benchmarks/plot.py $(RUN).json $(RUN).png
+	$(BENCH) benchmarks/memory.py
 
 clean:
 	rm -rf .venv

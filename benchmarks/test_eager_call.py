@@ -10,9 +10,6 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from jaxclamp import OPS, Op
 
-# The hand-off to XLA's own thread takes longer than the call, and varies.
-jax.config.update("jax_cpu_enable_async_dispatch", False)
-
 X = jnp.linspace(-4.0, 4.0, 1000)
 
 

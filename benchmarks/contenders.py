@@ -1,0 +1,96 @@
+"""Every op beside its counterparts, as functions of x alone, and the three ways in which they are timed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from interop import TORCH_OPS
+from interop._counterparts import Counterpart
+from jaxclamp import OPS, Op
+
+Call = Callable[[], object]
+
+
+def inputs(op: Op, size: int, dtype: str) -> tuple[np.ndarray, dict[str, Any]]:
+    """x, with ties among its elements, and the further arguments of the fullest tie."""
+    x, *rest = max(op.ties, key=len)
+    shape = {0: (size,), 1: (size,), 2: (size // 100, 100), 3: (1, size // 100, 100)}[np.ndim(x)]
+    numbers = np.random.default_rng(0).integers(-32, 32, shape) / 4
+    _, *names = inspect.signature(op.function).parameters
+    return numbers.astype(dtype), dict(zip(names, rest, strict=False))
+
+
+def functions(op: Op, arguments: dict[str, Any]) -> Iterator[tuple[str, str, Callable[[Any], Any]]]:
+    """Name, framework and function of each contender."""
+    yield f"jaxclamp.{op.name}", "jax", lambda x: _first(op.function(x, **arguments))
+    torch_op = TORCH_OPS[op.name]
+    yield f"interop.{op.name}", "torch", lambda x: _first(torch_op(x, *arguments.values()))
+    for native in map(Counterpart, op.counterparts):
+        if arguments.keys() <= native.names and native.framework in ("jax", "torch"):
+            yield native.name, native.framework, lambda x, native=native: _first(_as_tensors(native, x, arguments))
+
+
+def _as_tensors(native: Counterpart, x: Any, arguments: dict[str, Any]) -> Any:
+    """The call of a counterpart; torch wants a second operand, and a weight, as a tensor."""
+    if isinstance(x, torch.Tensor):
+        arguments = {n: x.new_tensor(v) if n in ("y", "weight") else v for n, v in arguments.items()}
+    return native({"x": x, **arguments})
+
+
+def _first(result: Any) -> Any:
+    return result[0] if isinstance(result, tuple) else result
+
+
+def call(kind: str, framework: str, function: Callable[[Any], Any], x: np.ndarray) -> Call:
+    """What is timed: one call of ``function``, compiled and warm, whose results are awaited."""
+    return (_in_jax if framework == "jax" else _in_torch)(kind, function, x)
+
+
+def _in_jax(kind: str, function: Callable[[Any], Any], x: np.ndarray) -> Call:
+    array = jnp.asarray(x)
+    compiled = jax.jit(function)
+    cotangent = jnp.ones_like(compiled(array))
+    gradient = jax.jit(jax.value_and_grad(lambda x, c: jnp.vdot(function(x), c)))
+
+    def crossing() -> object:
+        """Outside jit, so that the residuals cross from the forward to the backward pass."""
+        value, pull = jax.vjp(compiled, array)
+        return value, pull(cotangent)
+
+    calls = {"forward": lambda: compiled(array), "gradient": lambda: gradient(array, cotangent), "crossing": crossing}
+    return lambda: jax.block_until_ready(calls[kind]())
+
+
+def _in_torch(kind: str, function: Callable[[Any], Any], x: np.ndarray) -> Call:
+    tensor = torch.from_numpy(x) if x.dtype != jnp.bfloat16 else torch.from_numpy(x.astype("float32")).bfloat16()
+    leaf = tensor.clone().requires_grad_()
+    cotangent = torch.ones_like(function(tensor))
+    calls = {
+        "forward": lambda: function(tensor),
+        "crossing": lambda: torch.autograd.grad(function(leaf), leaf, cotangent),
+    }
+    return calls[kind]
+
+
+def copies(x: np.ndarray) -> dict[str, Call]:
+    """What a copy of x takes: the floor, one element read and one written."""
+    array, tensor = jnp.asarray(x), torch.from_numpy(x)
+    target = torch.empty_like(tensor)
+    return {
+        "copy in jax": lambda: jax.block_until_ready(jnp.array(array, copy=True)),
+        "copy in torch": lambda: tensor.clone(),
+        "copy in torch into memory at hand": lambda: target.copy_(tensor),
+    }
+
+
+CHIEF = ("clamp", "relu", "maximum", "abs")
+"""The ops that are timed at every size."""
+
+__all__ = ["CHIEF", "OPS", "call", "copies", "functions", "inputs"]

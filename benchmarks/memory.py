@@ -1,0 +1,75 @@
+"""What clamp-family ops hold on to: bytes kept per element between forward and backward, and the peak of a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import rich
+import torch
+from contenders import OPS, functions, inputs
+from rich.progress import track
+from rich.table import Table
+
+SIZE = 1_000_000
+PEAK_SIZE = 20_000_000
+PEAK = """
+import resource, sys
+sys.path.insert(0, {folder!r})
+import conftest
+from contenders import OPS, call, functions, inputs
+x, arguments = inputs(OPS["clamp"], {size}, "float32")
+framework, function = next((w, f) for n, w, f in functions(OPS["clamp"], arguments) if n == {name!r})
+call("crossing", framework, function, x[:1000])()
+once = call("crossing", framework, function, x)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+once()
+print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / x.size)
+"""
+
+
+def kept(framework: str, function: Callable[[Any], Any], x: Any) -> float:
+    """Bytes kept per element of x, those of x itself included where a pass keeps it."""
+    if framework == "jax":
+        _, pull = jax.vjp(jax.jit(function), jnp.asarray(x))
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(pull)) / x.size
+    saved: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        saved[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        function(torch.from_numpy(x).requires_grad_())
+    return sum(saved.values()) / x.size
+
+
+def peak(name: str) -> float:
+    """How far a forward and backward pass of clamp raise the peak of a fresh process, in bytes per element."""
+    code = PEAK.format(folder=str(Path(__file__).parent), size=PEAK_SIZE, name=name)
+    return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+
+
+def main() -> None:
+    table = Table("op", "bytes kept per element, float32", title=f"Kept between the passes, {SIZE:,} elements")
+    for op in track(OPS.values(), "kept", transient=True):
+        x, arguments = inputs(op, SIZE, "float32")
+        found = [f"{name} {kept(framework, f, x):.2f}" for name, framework, f in functions(op, arguments)]
+        table.add_row(op.name, "  ".join(found))
+    rich.print(table)
+    table = Table(
+        "contender", "bytes per element", title=f"Peak of forward and backward of clamp, {PEAK_SIZE:,} elements"
+    )
+    names = [name for name, *_ in functions(OPS["clamp"], inputs(OPS["clamp"], 1_000, "float32")[1])]
+    for name in track(names, "peak", transient=True):
+        table.add_row(name, f"{peak(name):.2f}")
+    rich.print(table)
+
+
+if __name__ == "__main__":
+    main()
