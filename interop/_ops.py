@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 import jaxclamp
-from interop._counterparts import Counterpart
 from interop._function import wrap_for_torch
 from jaxclamp import OPS, Op
+from jaxclamp._counterparts import Counterpart
 
 _TORCH_NAMES = {"x": "input", "y": "other", "axis": "dim", "keepdims": "keepdim"}
 _ARRAY = object()
