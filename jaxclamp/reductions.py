@@ -267,7 +267,7 @@ def _max_pool(
     room = tuple(n + 2 * p for n, p in zip(shape[-dims:], paddings, strict=False))
     if len(shape) < dims or any(span > available for span, available in zip(spans, room, strict=True)):
         raise ValueError(f"{name}: a window of {spans} does not fit into x of shape {shape} with padding {paddings}.")
-    pooled: jax.Array = _max_of_windows(name, x, sizes, strides, paddings, dilations, ties)
+    pooled: jax.Array = max_of_windows(name, x, sizes, strides, tuple((p, p) for p in paddings), dilations, ties)
     return pooled
 
 
@@ -279,12 +279,12 @@ def _per_axis(name: str, argument: str, given: int | Sequence[int], dims: int, l
 
 
 @partial(jax.jit, static_argnums=(0, 2, 3, 4, 5, 6))
-def _max_of_windows(
+def max_of_windows(
     name: str,
     x: ArrayLike,
     sizes: tuple[int, ...],
     strides: tuple[int, ...],
-    paddings: tuple[int, ...],
+    paddings: tuple[tuple[int, int], ...],
     dilations: tuple[int, ...],
     ties: Ties,
 ) -> jax.Array:
@@ -292,7 +292,7 @@ def _max_of_windows(
 
     def places(array: jax.Array) -> jax.Array:
         batch = array.ndim - len(sizes)
-        padded = jnp.pad(array, [(0, 0)] * batch + [(p, p) for p in paddings])
+        padded = jnp.pad(array, [(0, 0)] * batch + list(paddings))
         found = []
         for place in itertools.product(*map(range, sizes)):
             window = tuple(
@@ -303,7 +303,7 @@ def _max_of_windows(
         return jnp.stack(found)
 
     x = jnp.asarray(x)
-    if not any(paddings):
+    if not any(map(any, paddings)):
         return _extremum(name, jnp.max, places(x), 0, False, ties)
     valid = places(jnp.ones(x.shape, bool))
     return differentiable(_rule(name, jnp.max, (0,), False, ties, ("x", "valid")), places(x), valid)
