@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from interop import TORCH_OPS
-from interop._counterparts import Counterpart
 from jaxclamp import OPS, Op
+from jaxclamp._counterparts import Counterpart
 
 Call = Callable[[], object]
 

@@ -18,10 +18,10 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 import jaxclamp
 from interop._arrays import WIDE, jax_dtype, refuse_after_fork
-from interop._counterparts import Counterpart
 from interop._forms import in_place, with_forms
 from interop._function import FlatFunction, in_width, resolver, traceable
 from jaxclamp import OPS, Op, WithIndices
+from jaxclamp._counterparts import Counterpart
 
 _TORCH_NAMES = {"x": "input", "y": "other", "axis": "dim", "keepdims": "keepdim"}
 _NUMPY_NAMES = {"x": "input", "a": "input", "x1": "input", "x2": "other", "axis": "dim", "keepdims": "keepdim"}
