@@ -219,7 +219,7 @@ def test_integers_have_a_value_only(op: Op) -> None:
         assert jax.grad(lambda s, arrays=arrays: (s * op.function(*arrays)).sum())(2.0) == expected.sum()
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @every_selection
 def test_broadcast_operands_get_the_sum(op: Op, dtype: str) -> None:
     names = operands(op)
