@@ -10,7 +10,7 @@ parity: $(INSTALLED)  ## the main job: the parity matrix, the worked cases, and 
 	.venv/bin/python -m interop digits
 
 test: $(INSTALLED)
-	.venv/bin/python -m pytest -n 2
+	.venv/bin/python -m pytest -n 2 --dist loadfile
 
 lint: $(INSTALLED)
 	.venv/bin/ruff format --check
