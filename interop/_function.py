@@ -7,7 +7,7 @@ import inspect
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -25,12 +25,18 @@ from interop._private import (
     out_of_old_vmap,
 )
 
+Save: TypeAlias = Literal["inputs", "residuals"]
 
-def wrap_for_torch(function: Callable[..., Any]) -> Callable[..., Any]:
+
+def wrap_for_torch(function: Callable[..., Any], *, save: Save = "inputs") -> Callable[..., Any]:
     """``function``, written in JAX, as a function of torch tensors with gradients.
 
     Args:
       function: a JAX function that can be jitted, of pytrees (dicts, lists, tuples, ...) of arrays.
+      save: what is kept for the backward pass. ``"inputs"`` are there already, as a rule, and the backward pass
+        computes anew what it needs of them. ``"residuals"`` is what JAX's reverse pass needs, such as one byte per
+        element for the ops of jaxclamp, where the input can be freed; this has no second derivative, and
+        torch.func and torch.compile save the inputs all the same.
 
     Returns:
       A function with the same parameters. Tensors among its arguments become arrays, and arrays in its result tensors.
@@ -38,6 +44,9 @@ def wrap_for_torch(function: Callable[..., Any]) -> Callable[..., Any]:
       of it compiles anew. Gradients reach the tensors that require them, to any order, in reverse and in forward mode,
       and under torch.func's transformations. Compiled once per shapes, dtypes and active inputs; 64-bit dtypes stay
       64-bit whatever JAX's mode is. The result never shares memory with an argument.
+
+    Raises:
+      ValueError: ``save`` is unknown.
 
     Raises (from the returned function):
       TypeError: a tensor without plain memory or of a dtype that JAX lacks, or a static argument that is not hashable.
@@ -51,7 +60,9 @@ def wrap_for_torch(function: Callable[..., Any]) -> Callable[..., Any]:
     >>> x.grad
     tensor([0.5000, 0.5000])
     """
-    resolve = resolver(function)
+    if save not in get_args(Save):
+        raise ValueError(f"wrap_for_torch: save={save!r} is not one of {', '.join(map(repr, get_args(Save)))}.")
+    resolve = resolver(function, save)
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -64,7 +75,7 @@ def wrap_for_torch(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def resolver(
-    function: Callable[..., Any],
+    function: Callable[..., Any], save: Save = "inputs"
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], tuple[FlatFunction, tuple[Any, ...], list[torch.Tensor]]]:
     """What finds, for arguments of ``function``, the flat function to call, and with what."""
     by_structure: dict[Any, FlatFunction] = {}
@@ -94,7 +105,7 @@ def resolver(
         if flat is None:
             paths = [path for path, _ in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]]
             names = [_argument(function, path) for path, kind in zip(paths, kinds, strict=True) if kind is _TENSOR]
-            flat = by_structure[key] = FlatFunction(_flatten(function, structure, kinds), _name(function), names)
+            flat = by_structure[key] = FlatFunction(_flatten(function, structure, kinds), _name(function), names, save)
         return flat, tuple(traced), tensors
 
     return resolve
@@ -147,8 +158,11 @@ class FlatFunction:
     Its derivatives are flat functions too, so whatever holds for a wrapped function holds for its derivatives.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str, arguments: Sequence[str]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], name: str, arguments: Sequence[str], save: Save = "inputs"
+    ) -> None:
         self.function = function
+        self.save = save
         self.name = name
         self.arguments = arguments
         self.compiled = jax.jit(function)
@@ -164,7 +178,7 @@ class FlatFunction:
         if is_transformed():
             call: type[torch.autograd.Function] = _TransformedCall
         elif is_recorded(tensors):
-            call = _Call
+            call = _SavingCall if self.save == "residuals" and not is_forward_mode() else _Call
         else:
             outputs, tree = self.compute(traced, wide, tensors)
             return outputs[0] if tree is _LEAF else jax.tree.unflatten(tree, outputs)
@@ -209,6 +223,14 @@ class FlatFunction:
         derived = self._derive("gradient", active, functools.partial(_pullback, self.function, active))
         derived.shaped_like = tuple([index for index, is_active in enumerate(active) if is_active])
         return derived
+
+    def linearized(self, active: tuple[bool, ...]) -> FlatFunction:
+        """From the arrays to the outputs and the `jax.vjp` function of the active arrays."""
+        return self._derive("linearization", active, functools.partial(_vjp, self.function, active))
+
+    def transposed(self, pull: Any) -> FlatFunction:
+        """From residuals, of the structure ``pull``, and cotangents to the cotangents of the arrays active then."""
+        return self._derive("gradient", (pull,), functools.partial(_transposed, pull))
 
     def pushforward(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a tangent of each active one to the tangents of the inexact outputs."""
@@ -257,7 +279,8 @@ class _Call(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        return (None, None, None, None, *pull_back(ctx, ctx.needs_input_grad[4:], gradients, _call_derivative))
+        active = ctx.needs_input_grad[4:]
+        return (None, None, None, None, *pull_back(ctx, ctx.flat.pullback(active), active, gradients, _call_derivative))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
@@ -265,6 +288,36 @@ class _Call(torch.autograd.Function):
         active = tuple([tangent is not None for tangent in tangents[4:]])
         pushed = iter(_call_derivative(ctx, ctx.flat.pushforward(active), given))
         return tuple([next(pushed) if inexact else None for inexact in ctx.inexact])
+
+
+class _SavingCall(torch.autograd.Function):
+    """The same, but it keeps the residuals of JAX's reverse pass, and not the inputs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        flat: FlatFunction,
+        traced: tuple[Any, ...],
+        wide: bool,
+        structure: _Structure,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.active = ctx.needs_input_grad[4:]
+        leaves, tree = flat.linearized(ctx.active).compute(traced, wide, tensors)
+        structure.tree, ctx.pull = tree.children()
+        outputs = leaves[: structure.tree.num_leaves]
+        remember(ctx, flat, (), wide, leaves[len(outputs) :], outputs)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():  # torch's once_differentiable lets this pass where the gradients are constants
+            raise RuntimeError(
+                f"{ctx.flat.name}: with save='residuals' there is no second derivative, which create_graph=True asks "
+                "for; use save='inputs'."
+            )
+        derivative = ctx.flat.transposed(ctx.pull)
+        return (None, None, None, None, *pull_back(ctx, derivative, ctx.active, gradients, _call_derivative))
 
 
 def remember(
@@ -286,6 +339,7 @@ def remember(
 
 def pull_back(
     ctx: Any,
+    derivative: FlatFunction,
     active: Sequence[bool],
     gradients: Sequence[torch.Tensor | None],
     call: Callable[[Any, FlatFunction, Sequence[torch.Tensor]], Sequence[torch.Tensor]],
@@ -298,7 +352,7 @@ def pull_back(
         for gradient, inexact, (shape, dtype, device) in zip(gradients, ctx.inexact, ctx.describe, strict=True)
         if inexact
     ]
-    pulled = iter(call(ctx, ctx.flat.pullback(tuple(active)), cotangents))
+    pulled = iter(call(ctx, derivative, cotangents))
     return [next(pulled) if is_active else None for is_active in active]
 
 
@@ -369,18 +423,34 @@ def _restrict(
     return restricted, tuple(p for a, p in zip(active, primals, strict=True) if a)
 
 
+def _vjp(
+    function: Callable[..., Any], active: Sequence[bool], traced: Sequence[Any], *arrays: jax.Array
+) -> tuple[Any, Callable[..., tuple[jax.Array, ...]]]:
+    """The outputs, and what maps a cotangent of each inexact one to the cotangents of the active arrays."""
+    restricted, moving = _restrict(function, active, traced, arrays)
+
+    def of_inexact(*moving: jax.Array) -> tuple[list[jax.Array], Any]:
+        outputs = restricted(*moving)
+        return list(filter(_is_inexact, jax.tree.leaves(outputs))), outputs
+
+    _, pull, outputs = jax.vjp(of_inexact, *moving, has_aux=True)
+    return outputs, pull
+
+
+def _pull(pull: Callable[..., tuple[jax.Array, ...]], cotangents: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    # JAX's cotangents are those of the transpose, torch's gradients those of the adjoint: conjugates, if complex.
+    return tuple(map(jnp.conj, pull(list(map(jnp.conj, cotangents)))))
+
+
+def _transposed(pull: Any, traced: Sequence[Any], *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    count = pull.num_leaves
+    return _pull(jax.tree.unflatten(pull, arrays[:count]), arrays[count:])
+
+
 def _pullback(
     function: Callable[..., Any], active: Sequence[bool], traced: Sequence[Any], *arrays: jax.Array
 ) -> tuple[jax.Array, ...]:
-    restricted, moving = _restrict(function, active, traced, arrays[: len(active)])
-    outputs, pull = jax.vjp(restricted, *moving)
-    # JAX's cotangents are those of the transpose, torch's gradients those of the adjoint: conjugates, if complex.
-    cotangents = iter(arrays[len(active) :])
-    given = jax.tree.map(
-        lambda output: jnp.conj(next(cotangents)) if _is_inexact(output) else np.zeros(output.shape, jax.dtypes.float0),
-        outputs,
-    )
-    return tuple(jnp.conj(pulled) for pulled in pull(given))
+    return _pull(_vjp(function, active, traced, *arrays[: len(active)])[1], arrays[len(active) :])
 
 
 def _pushforward(

@@ -60,7 +60,8 @@ def _remember(ctx: Any, inputs: tuple[str, list[torch.Tensor]], output: list[tor
 
 
 def _pull_back(ctx: Any, gradients: list[torch.Tensor | None]) -> tuple[None, list[torch.Tensor | None]]:
-    return None, pull_back(ctx, ctx.needs_input_grad[1], gradients, _call_derivative)
+    active = tuple(ctx.needs_input_grad[1])
+    return None, pull_back(ctx, ctx.flat.pullback(active), active, gradients, _call_derivative)
 
 
 def _call_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

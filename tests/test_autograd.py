@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import interop
+import jaxclamp
 from interop import TORCH_OPS, wrap_for_torch
 from jaxclamp import OPS, Op
 from jaxclamp._counterparts import Counterpart
@@ -213,3 +214,46 @@ def test_integer_inputs_and_partial_gradients() -> None:
     scaled = wrap_for_torch(lambda x, n: x * n)
     scaled(x, torch.arange(3)).sum().backward()
     assert x.grad.tolist() == [0, 1, 2]
+
+
+# Residuals instead of inputs.
+
+saving = wrap_for_torch(lambda x, w: {"y": jnp.tanh(x) * jnp.sin(w) + x * w * w, "i": jnp.argmax(x)}, save="residuals")
+
+
+def of_saving(x: Tensor, w: Tensor) -> Tensor:
+    return saving(x, w)["y"]
+
+
+def test_gradients_from_residuals() -> None:
+    inputs = points(5, requires_grad=True)
+    assert torch.autograd.gradcheck(of_saving, inputs, check_batched_grad=True, check_forward_ad=True)
+    for active in (inputs[:1], inputs[1:], inputs):
+        ours = torch.autograd.grad(of_saving(*inputs).sum(), active)
+        torch.testing.assert_close(ours, torch.autograd.grad(native(*inputs).sum(), active))
+    assert not saving(*inputs)["i"].requires_grad
+    z = torch.tensor([1 + 2j, -0.5j], dtype=torch.complex128, requires_grad=True)
+    assert torch.autograd.gradcheck(wrap_for_torch(lambda z: z * z * jnp.conj(z), save="residuals"), z)
+    torch.testing.assert_close(grad(lambda x: of_saving(x, w5).sum())(x5), grad(lambda x: native(x, w5).sum())(x5))
+
+
+def test_one_byte_is_kept_for_an_op() -> None:
+    clamp = wrap_for_torch(lambda x: jaxclamp.clamp(x, 0.0, 6.0), save="residuals")
+    x = torch.tensor([-1.0, 0.0, 3.0, 6.0], requires_grad=True)
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):  # type: ignore[func-returns-value]
+        y = clamp(x)
+    assert [(t.dtype, t.shape) for t in kept] == [(torch.int8, x.shape)]
+    with torch.no_grad():
+        x.fill_(100.0)  # nothing depends on it any more
+    y.sum().backward()
+    assert x.grad.tolist() == [0, 0, 1, 0]
+
+
+def test_second_derivatives_from_residuals_are_refused() -> None:
+    """Also where the incoming gradient is a constant, and a part of the derivative would be missing silently."""
+    x, w = points(5, requires_grad=True)
+    with pytest.raises(RuntimeError, match="with save='residuals' there is no second derivative"):
+        torch.autograd.grad(of_saving(x, w).sum() + (x**3).sum(), x, create_graph=True)
+    with pytest.raises(ValueError, match="wrap_for_torch: save='mask' is not one of 'inputs', 'residuals'"):
+        wrap_for_torch(jnp.sin, save="mask")
