@@ -69,7 +69,7 @@ class Jax(Framework):
 
             chosen = {name: given[name] for name in active}
             answer: tuple[dict[str, jax.Array], Any] = jax.grad(with_result, has_aux=True)(chosen)
-            gradient, result = jax.tree.map(np.array, answer)  # copies: arrays may share memory with the arguments
+            gradient, result = jax.tree.map(np.asarray, answer)
         return result, {name: gradient[name] for name in active}
 
     def min_norm(self, function: Function) -> Function:
