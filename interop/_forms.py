@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from interop._counterparts import Counterpart
 from interop._function import is_recorded
+from jaxclamp._counterparts import Counterpart
 
 _FORMS = (
     inspect.Parameter("inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False),

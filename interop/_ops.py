@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 import jaxclamp
-from interop._counterparts import Counterpart
 from interop._forms import in_place, with_forms
 from interop._function import flattening, traceable
 from jaxclamp import OPS, Op, WithIndices
+from jaxclamp._counterparts import Counterpart
 
 _TORCH_NAMES = {"x": "input", "y": "other", "axis": "dim", "keepdims": "keepdim"}
 _ARRAY = object()

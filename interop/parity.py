@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from interop._counterparts import Counterpart
 from interop._ops import TORCH_OPS
 from interop.frameworks import Framework, Jax, Torch, total
 from interop.oracle import min_norm_gradient
 from jaxclamp import OPS, TIES, Op
+from jaxclamp._counterparts import Counterpart
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 

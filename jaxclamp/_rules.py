@@ -270,6 +270,8 @@ class Kinked:
     ) -> jax.Array:
         x, *parameters = _promote(primals, like.dtype)
         moving = [None if t is None else t.astype(like.dtype) for t in tangents]
+        if moving[0] is not None:  # x itself takes the shape of the code below
+            moving[0] = jnp.broadcast_to(moving[0], like.shape)
         zero = jnp.zeros((), like.dtype)
         total = zero
         for k, piece in enumerate((*self.pieces, _identity)):

@@ -325,7 +325,7 @@ def _max_pool(
         _end(n, span, step, p, ceil_mode)
         for n, span, step, p in zip(shape[-dims:], spans, strides, paddings, strict=True)
     )
-    pooled: jax.Array = _max_of_windows(
+    pooled: jax.Array = max_of_windows(
         name, x, sizes, strides, tuple(zip(paddings, ends, strict=True)), dilations, ties
     )
     return pooled
@@ -345,7 +345,7 @@ def _per_axis(name: str, argument: str, given: int | Sequence[int], dims: int, l
 
 
 @partial(jax.jit, static_argnums=(0, 2, 3, 4, 5, 6))
-def _max_of_windows(
+def max_of_windows(
     name: str,
     x: ArrayLike,
     sizes: tuple[int, ...],

@@ -12,8 +12,8 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import interop
 from interop import TORCH_OPS, wrap_for_torch
-from interop._counterparts import Counterpart
 from jaxclamp import OPS, Op
+from jaxclamp._counterparts import Counterpart
 
 Tensor = torch.Tensor
 smooth = wrap_for_torch(lambda x, w: jnp.tanh(x) * jnp.sin(w) + x * w * w)

@@ -12,9 +12,9 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from interop._counterparts import Counterpart
 from interop.parity import NATIVE, is_differentiable
 from jaxclamp import OPS, Op
+from jaxclamp._counterparts import Counterpart
 
 PAIRS = [
     pytest.param(op, counterpart, id=f"{op.name}-{counterpart.name}")

@@ -302,3 +302,15 @@ def test_strict_modes(op: Op) -> None:
                 continue  # a vector of weights means channels
             jax.jit(jax.grad(lambda x, given=given: op.function(x, *given).sum()))(x)
             op.function(x, *given)
+
+
+@every_op
+def test_x_broadcasts_against_the_parameters(op: Op) -> None:
+    _, *parameters = valid_operands(op)[0]
+    if not parameters or op.name == "prelu":
+        return  # a vector of weights means channels
+    arrays = [jnp.full(3, parameter) for parameter in parameters]
+    for x in (jnp.asarray(-0.25), jnp.asarray([-0.25]), jnp.asarray([[-0.25], [0.25]])):
+        gradient = jax.grad(lambda x: op.function(x, *arrays).sum())(x)
+        alone = jax.grad(lambda x: op.function(x, *parameters).sum())(x)
+        np.testing.assert_allclose(gradient, 3 * alone, rtol=1e-6)

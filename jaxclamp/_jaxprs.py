@@ -1,0 +1,100 @@
+"""How a function is traced, its equations replaced, in the bodies of control flow too, and the result evaluated."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import primitives as p
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Replace: TypeAlias = Callable[[JaxprEqn], list[JaxprEqn] | None]
+"""What comes in the place of an equation; None where it stays, with the equations in its body replaced."""
+
+# Not the functions with a derivative of their own (custom_jvp, custom_vjp), and not the combiners of scatter and sort.
+_WITH_BODIES = frozenset({p.jit_p, p.scan_p, p.while_p, p.cond_p, p.remat_p, p.closed_call_p})
+
+
+def transformed(fun: Callable[P, R], replace: Replace) -> Callable[P, R]:
+    """``fun`` with its equations replaced; leaves that are not JAX arrays pass into it, and out, as they are."""
+
+    @functools.wraps(fun)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        arrays, join = split((args, kwargs))
+        join_result: Callable[[Iterable[jax.Array]], R]
+
+        def of_arrays(*arrays: jax.Array) -> list[jax.Array]:
+            nonlocal join_result
+            args, kwargs = join(arrays)
+            results, join_result = split(fun(*args, **kwargs))
+            return results
+
+        rewritten = _rewritten(replace)(jax.make_jaxpr(of_arrays)(*arrays))
+        return join_result(jaxpr_as_fun(rewritten)(*arrays))
+
+    return run
+
+
+def split(tree: Any) -> tuple[list[jax.Array], Callable[[Iterable[jax.Array]], Any]]:
+    """The JAX arrays among the leaves of ``tree``, and how to put others in their places."""
+    leaves, structure = jax.tree.flatten(tree)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+    others = [None if isinstance(leaf, jax.Array) else (leaf,) for leaf in leaves]
+
+    def join(arrays: Iterable[jax.Array]) -> Any:
+        remaining = iter(arrays)
+        return jax.tree.unflatten(structure, [next(remaining) if other is None else other[0] for other in others])
+
+    return arrays, join
+
+
+def _rewritten(replace: Replace) -> Callable[[Any], Any]:
+    @functools.cache  # a body that occurs twice stays one object, which JAX compiles once
+    def rewritten(jaxpr: Any) -> Any:
+        if isinstance(jaxpr, ClosedJaxpr):
+            return jaxpr.replace(jaxpr=rewritten(jaxpr.jaxpr))
+        return jaxpr.replace(eqns=[new for eqn in jaxpr.eqns for new in replace(eqn) or descend(eqn)])
+
+    def descend(eqn: JaxprEqn) -> list[JaxprEqn]:
+        if eqn.primitive.name == "shard_map":  # traced anew: the types inside exist in its context alone
+            body = eqn.params["jaxpr"]
+
+            def run(*args: jax.Array) -> tuple[jax.Array, ...]:
+                return tuple(jaxpr_as_fun(ClosedJaxpr(rewritten(body), ()))(*args))
+
+            mapped = {name: eqn.params[name] for name in ("mesh", "in_specs", "out_specs", "check_vma")}
+            return inlined(jax.shard_map(run, **mapped, axis_names=eqn.params["newly_manual_axes"]), eqn)
+        if eqn.primitive in _WITH_BODIES:
+            return [eqn.replace(params={name: in_param(value) for name, value in eqn.params.items()})]
+        return [eqn]
+
+    def in_param(value: Any) -> Any:
+        if isinstance(value, Jaxpr | ClosedJaxpr):
+            return rewritten(value)
+        return tuple(map(in_param, value)) if type(value) is tuple else value  # the branches of a cond
+
+    return rewritten
+
+
+def inlined(fun: Callable[..., Any], eqn: JaxprEqn) -> list[JaxprEqn]:
+    """The equations of ``fun``, traced at the types of the inputs of ``eqn``, reading its inputs, writing its outputs.
+
+    ``fun`` may also return nothing.
+    """
+    with eqn.ctx.manager:  # the mesh, among others
+        traced = jax.make_jaxpr(fun)(*(atom.aval for atom in eqn.invars)).jaxpr
+    assert not traced.constvars
+    atoms = dict(zip([*traced.invars, *traced.outvars], [*eqn.invars, *eqn.outvars], strict=False))
+
+    def renamed(atoms_of: Sequence[Any]) -> list[Any]:
+        return [atom if isinstance(atom, Literal) else atoms.get(atom, atom) for atom in atoms_of]
+
+    return [
+        new.replace(invars=renamed(new.invars), outvars=renamed(new.outvars), source_info=eqn.source_info)
+        for new in traced.eqns
+    ]

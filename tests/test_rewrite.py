@@ -1,0 +1,506 @@
+"""`min_norm` against the ops themselves: every native spelling, in every context, and what has to stay untouched."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import check_jaxpr
+from jax.sharding import PartitionSpec as P
+
+import jaxclamp
+from interop.parity import cases, is_differentiable
+from jaxclamp import OPS, TIES, Op, min_norm
+from jaxclamp._counterparts import Counterpart
+
+DEVICES = 8
+SPELLINGS = [
+    pytest.param(op, counterpart, id=counterpart.text)
+    for op in OPS.values()
+    for counterpart in map(Counterpart, op.counterparts)
+    if counterpart.framework == "jax"
+]
+
+
+def mesh(kind: jax.sharding.AxisType = jax.sharding.AxisType.Auto) -> jax.sharding.Mesh:
+    return jax.make_mesh((DEVICES,), ("batch",), axis_types=(kind,))
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    a, b = np.asarray(a), np.asarray(b)
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def gradient_of_sum(function: Callable[[Any], jax.Array], at: Any) -> Any:
+    return jax.grad(lambda at: function(at).sum())(at)
+
+
+def names_in(jaxpr: Any) -> list[str]:
+    """Primitives and names of inner jits, in order, those in bodies included."""
+    return str(jaxpr).replace("=", " ").split()
+
+
+def forms(op: Op) -> Iterator[tuple[tuple[str, ...], dict[str, np.ndarray], dict[str, Any]]]:
+    """(active, arrays, all else) for every tie of ``op`` and every set of active operands; ties on numbers together."""
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for arguments, active, inactive in cases(op):
+        constant = {n for n, v in arguments.items() if not is_differentiable(v)}
+        constant |= arguments.keys() - active if inactive == "numbers" else set()
+        others = tuple((n, v) for n, v in arguments.items() if n in constant)
+        arrays = {n: np.asarray(v) for n, v in arguments.items() if n not in constant}
+        groups.setdefault((active, others, arrays["x"].shape), []).append(arrays)
+    for (active, others, shape), members in groups.items():
+        for group in [members] if shape == () else [[member] for member in members]:
+            yield active, {n: np.stack([m[n] for m in group]) for n in group[0]}, dict(others)
+
+
+@pytest.mark.parametrize(("op", "native"), SPELLINGS)
+def test_native_spelling_becomes_the_op(op: Op, native: Counterpart) -> None:
+    """The native value to the bit, and the gradient of the op at every tie, for every set of active operands."""
+    defaults = {name: parameter.default for name, parameter in inspect.signature(op.function).parameters.items()}
+    asked = 0
+    for active, arrays, others in forms(op):
+        unknown = {n: v for n, v in {**arrays, **others}.items() if n not in native.names}
+        if any(n in active or np.any(v != defaults[n]) for n, v in unknown.items()):
+            continue
+        given = [{n: jnp.asarray(a, dtype) for n, a in arrays.items()} for dtype in ("float32", "bfloat16")]
+
+        def of_all(function: Callable[..., jax.Array], arrays: Any) -> jax.Array:
+            f = lambda arrays: function({**arrays, **others})  # noqa: B023, E731
+            return jax.vmap(f)(arrays) if op.family == "reduction" else f(arrays)
+
+        def gradient(function: Callable[..., jax.Array], arrays: Any) -> Any:
+            at = {name: arrays[name] for name in active}  # noqa: B023
+            return gradient_of_sum(lambda at: of_all(function, {**arrays, **at}), at)
+
+        functions = min_norm(native), lambda arguments: op.function(**arguments)
+        try:
+            values = [of_all(native, arrays) for arrays in given]
+        except TypeError:
+            continue  # it does not take the arguments in this form
+        asked += 1
+        assert jax.tree.all(jax.tree.map(same_bits, [of_all(functions[0], arrays) for arrays in given], values))
+        found, expected = jax.jit(lambda given: [[gradient(f, a) for a in given] for f in functions])(given)  # noqa: B023
+        assert jax.tree.all(jax.tree.map(same_bits, found, expected))
+    assert asked
+
+
+X = jnp.array([-3.0, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 3.0, 5.0, 6.0, 7.0])
+PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "abs": (jnp.abs, jaxclamp.abs),
+    "max": (lambda x: jnp.maximum(0.0, x), lambda x: jaxclamp.maximum(0.0, x)),
+    "min": (lambda x: jnp.minimum(x, jnp.full_like(x, 3.0)), lambda x: jaxclamp.minimum(x, 3.0)),
+    "fmax": (lambda x: jnp.fmax(x, 0.5), lambda x: jaxclamp.fmax(x, 0.5)),
+    "fmin": (lambda x: jnp.fmin(x, 0.5), lambda x: jaxclamp.fmin(x, 0.5)),
+    "clip": (lambda x: jnp.clip(x, 0, 6), lambda x: jaxclamp.clip(x, 0, 6)),
+    "clip by keyword": (lambda x: jnp.clip(x, max=6.0, min=0.0), lambda x: jaxclamp.clip(x, 0.0, 6.0)),
+    "clip from below": (lambda x: jnp.clip(x, 0.0), lambda x: jaxclamp.clamp_min(x, 0.0)),
+    "clip from above": (lambda x: jnp.clip(x, max=6.0), lambda x: jaxclamp.clamp_max(x, 6.0)),
+    "lax.clamp": (lambda x: jax.lax.clamp(x.dtype.type(0), x, x.dtype.type(6)), lambda x: jaxclamp.clamp(x, 0.0, 6.0)),
+    "leaky_relu": (jax.nn.leaky_relu, jaxclamp.leaky_relu),
+    "leaky_relu, slope": (lambda x: jax.nn.leaky_relu(x, -0.5), lambda x: jaxclamp.leaky_relu(x, -0.5)),
+    "elu": (lambda x: jax.nn.elu(x, alpha=2.0), lambda x: jaxclamp.elu(x, alpha=2.0)),
+    "selu": (jax.nn.selu, jaxclamp.selu),
+    "celu": (jax.nn.celu, jaxclamp.celu),
+    "hard_tanh": (jax.nn.hard_tanh, jaxclamp.hard_tanh),
+    "hard_sigmoid": (jax.nn.hard_sigmoid, jaxclamp.hard_sigmoid),
+    "hard_swish": (jax.nn.hard_swish, jaxclamp.hard_swish),
+    "relu": (jax.nn.relu, jaxclamp.relu),
+    "relu6": (jax.nn.relu6, jaxclamp.relu6),
+    "reduce_max": (lambda x: jnp.max(jnp.stack([x, 2 * x]), 0), lambda x: jaxclamp.amax(jnp.stack([x, 2 * x]), 0)),
+    "reduce_min": (lambda x: jnp.min(jnp.stack([x, 2 * x]), 0), lambda x: jaxclamp.amin(jnp.stack([x, 2 * x]), 0)),
+}
+
+
+def everything(side: int) -> Callable[[jax.Array], jax.Array]:
+    """All native spellings (side 0), or all ops (side 1), of one vector; the results are told apart by weights."""
+    return lambda x: sum((1 + k) * pair[side](x) for k, pair in enumerate(PAIRS.values()))
+
+
+def over_rows(
+    batched: Callable[..., Callable[..., jax.Array]],
+) -> Callable[[Callable[..., jax.Array]], Callable[[jax.Array], jax.Array]]:
+    """``batched(f)`` on twice as many rows as there are devices, of which the last is x."""
+
+    def context(f: Callable[..., jax.Array]) -> Callable[[jax.Array], jax.Array]:
+        return lambda x: batched(f)(x - jnp.arange(2 * DEVICES - 1.0, -1.0, -1.0)[:, None])[-1]
+
+    return context
+
+
+def scanned(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    return lambda x: jax.lax.scan(lambda carry, row: (carry + 1, f(row)), 0, x)[1]
+
+
+def sharded(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    return jax.shard_map(f, mesh=mesh(), in_specs=P("batch"), out_specs=P("batch"))
+
+
+def repeated(f: Callable[..., jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    def once(x: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda state: state[0] < 1, lambda state: (state[0] + 1, f(state[1])), (0, x))[1]
+
+    return once
+
+
+def through_cond(f: Callable[..., jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    return lambda x: jax.lax.cond(x.sum() < 1e9, f, lambda x: x, x)
+
+
+CONTEXTS: dict[str, Callable[[Callable[..., jax.Array]], Callable[[jax.Array], jax.Array]]] = {
+    "call": lambda f: f,
+    "jit": jax.jit,
+    "checkpoint": jax.checkpoint,
+    "cond": through_cond,
+    "switch": lambda f: lambda x: jax.lax.switch((x.sum() < 1e9).astype(int), [lambda x: x, f, lambda x: -x], x),
+    "while": repeated,
+    "scan": over_rows(scanned),
+    "vmap": over_rows(jax.vmap),
+    "vmap of the last axis": over_rows(lambda f: lambda x: jax.vmap(f, in_axes=-1, out_axes=-1)(x.T).T),
+    "vmap of vmap": over_rows(lambda f: lambda x: jax.vmap(jax.vmap(f))(x[None])[0]),
+    "shard_map": over_rows(lambda f: sharded(jax.vmap(f))),
+    "shard_map, unchecked": over_rows(
+        lambda f: jax.shard_map(jax.vmap(f), mesh=mesh(), in_specs=P("batch"), out_specs=P("batch"), check_vma=False)
+    ),
+    "nested": over_rows(
+        lambda f: jax.jit(jax.checkpoint(sharded(scanned(jax.jit(CONTEXTS["cond"](jax.checkpoint(f)))))))
+    ),
+}
+
+
+def value_and_tangent(f: Callable[[jax.Array], jax.Array]) -> tuple[jax.Array, jax.Array]:
+    return jax.jit(lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),)))(X)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_inside(context: str) -> None:
+    native, ours = (CONTEXTS[context](everything(side)) for side in (0, 1))
+    value, tangent = value_and_tangent(min_norm(native))
+    native_value, native_tangent = value_and_tangent(native)
+    assert same_bits(value, native_value)
+    np.testing.assert_allclose(tangent, value_and_tangent(ours)[1], rtol=1e-6)
+    assert not np.allclose(tangent, native_tangent)
+    if context != "while":  # which has no reverse mode
+        gradient = jax.jit(lambda x: gradient_of_sum(min_norm(native), x))(X)
+        np.testing.assert_allclose(gradient, tangent, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_each_spelling_where_its_jaxpr_changes(name: str) -> None:
+    """One by one, so that no two deviations can cancel: batched in two ways, and with the types of a shard_map."""
+    native, ours = PAIRS[name]
+
+    def both(f: Callable[[jax.Array], jax.Array], rewrite: Callable[..., Any]) -> list[tuple[jax.Array, jax.Array]]:
+        x = X[:, None, None] + jnp.arange(6.0).reshape(2, 3)
+        batched = [(rewrite(jax.vmap(f, in_axes=axis)), x) for axis in (0, 2)]
+        sharded_too = (rewrite(sharded(f)), jnp.stack([X] * DEVICES))
+        return [(g(x), gradient_of_sum(g, x)) for g, x in (*batched, sharded_too)]
+
+    found, expected = jax.jit(lambda: [both(native, min_norm), both(ours, lambda f: f)])()
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), found, expected)
+
+
+def test_x64() -> None:
+    """The types of constants inside the library functions depend on the mode, not only on those of the operands."""
+    for x64 in (False, True, False):
+        with jax.enable_x64(x64):
+            x = jnp.asarray(np.asarray(X), "float32")
+            found, expected = jax.jit(
+                lambda x: [gradient_of_sum(f, x) for f in (min_norm(everything(0)), everything(1))]
+            )(x)
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_parameters_that_are_differentiated_and_batched() -> None:
+    """A slope for each channel, for each example and for both, as vmap aligns them with x."""
+    x, slope = jnp.zeros((3, 3)), jnp.array([-0.5, 0.25, 2.0])
+    for axes in ((None, None), (0, None), (None, 0), (0, 0), (1, 0), (1, None)):
+        native, ours = (
+            f if axes == (None, None) else jax.vmap(f, in_axes=axes) for f in (jax.nn.leaky_relu, jaxclamp.leaky_relu)
+        )
+        shifted = x + jnp.eye(3)  # so that slopes count as well
+        for at in (x, shifted):
+            found = jax.grad(lambda x, s, f=native: min_norm(f)(x, s).sum(), argnums=(0, 1))(at, slope)
+            expected = jax.grad(lambda x, s, f=ours: f(x, s).sum(), argnums=(0, 1))(at, slope)
+            assert jax.tree.all(jax.tree.map(same_bits, found, expected)), axes
+
+
+def test_all_active_operands_of_a_clamp_share_evenly() -> None:
+    """Which the maximum and minimum that jnp.clip consists of do not, one by one."""
+    three = jnp.full(3, 2.0)
+    for native in (jnp.clip, lambda x, lo, hi: jnp.clip(x, max=hi, min=lo), lambda x, lo, hi: jax.lax.clamp(lo, x, hi)):
+        gradients = jax.grad(lambda *xs, f=native: min_norm(f)(*xs).sum(), argnums=(0, 1, 2))(three, three, three)
+        np.testing.assert_allclose(gradients, np.full((3, 3), 1 / 3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("ties", TIES)
+def test_conventions(ties: Any) -> None:
+    def gradients(f: Callable[..., jax.Array], g: Callable[..., jax.Array]) -> Any:
+        x = jnp.array([2.0, 2.0, 1.0])
+        return [jax.grad(lambda *xs: f(*xs).sum(), argnums=(0, 1, 2))(x, x, x), jax.grad(g)(x)]
+
+    native = min_norm(lambda x, lo, hi: jnp.maximum(jnp.clip(x, lo, hi), x), ties=ties), min_norm(jnp.max, ties=ties)
+    ours = (
+        lambda x, lo, hi: jaxclamp.maximum(jaxclamp.clamp(x, lo, hi, ties=ties), x, ties=ties),
+        functools.partial(jaxclamp.amax, ties=ties),
+    )
+    assert jax.tree.all(jax.tree.map(same_bits, gradients(*native), gradients(*ours)))
+    assert jax.grad(min_norm(jnp.abs, ties=ties))(0.0) == 0  # a kink has no operands to choose between
+
+
+def test_unknown_convention_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="'even' is not a convention"):
+        min_norm(jnp.abs, ties="even")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("padding", ["VALID", "SAME", [(0, 0), (2, 1), (0, 0)]])
+def test_pooling(padding: Any) -> None:
+    """In JAX the first of a window takes all; here they share, in overlapping windows and beside padding too."""
+    first = functools.partial(jax.lax.reduce_window, init_value=-jnp.inf, computation=jax.lax.max)
+    two = functools.partial(first, window_dimensions=(2,), window_strides=(2,), padding="VALID")
+    assert gradient_of_sum(two, jnp.ones(2)).tolist() == [1, 0]
+    assert gradient_of_sum(min_norm(two), jnp.ones(2)).tolist() == [0.5, 0.5]
+
+    def pooled(x: jax.Array) -> jax.Array:
+        return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 1), (1, 2, 1), padding, window_dilation=(1, 2, 1))
+
+    x = jnp.round(jnp.sin(jnp.arange(42.0)).reshape(2, 7, 3) * 2)
+    rewritten = min_norm(pooled)
+    assert same_bits(rewritten(x), pooled(x))
+    cotangent = jnp.arange(1.0, 1 + pooled(x).size).reshape(pooled(x).shape)
+    (found,) = jax.vjp(rewritten, x)[1](cotangent)
+    pads = [(0, 0)] * 3
+    if padding != "VALID":
+        total = 2 * (pooled(x).shape[1] - 1) + 5 - 7
+        pads[1] = (2, 1) if padding != "SAME" else (total // 2, total - total // 2)
+    padded = np.pad(np.asarray(x), pads, constant_values=-np.inf)
+    expected = np.zeros(padded.shape)
+    for n, i, c in np.ndindex(*cotangent.shape):
+        window = padded[n, 2 * i : 2 * i + 5 : 2, c]
+        tied = window == window.max()
+        expected[n, 2 * i : 2 * i + 5 : 2, c] += tied / tied.sum() * float(cotangent[n, i, c])
+    np.testing.assert_allclose(found, expected[:, pads[1][0] : pads[1][0] + 7], rtol=1e-6)
+
+
+def network(ops: Any, parameters: Any, x: jax.Array) -> jax.Array:
+    """A convolutional network with the ops of a namespace."""
+    first, second, slope = parameters
+    x = jax.lax.conv(x, first, (1, 1), "SAME")
+    x = ops.hard_tanh(ops.leaky_relu(x, slope))
+    x = ops.clip(jax.lax.conv(x, second, (1, 1), "SAME"), 0.0, 6.0)
+    return jnp.mean(ops.abs(x.reshape(len(x), -1)) ** 2 + ops.maximum(x.max(), 0.0))
+
+
+class Native:
+    hard_tanh, leaky_relu = jax.nn.hard_tanh, jax.nn.leaky_relu
+    clip, abs, maximum = jnp.clip, jnp.abs, jnp.maximum
+
+
+def test_a_model_equals_the_one_rewritten_by_hand() -> None:
+    keys, shapes = jax.random.split(jax.random.key(0), 3), [(4, 1, 3, 3), (2, 4, 3, 3), (8, 1, 6, 6)]
+    rounded = [jnp.round(jax.random.normal(k, s)) for k, s in zip(keys, shapes, strict=True)]
+    parameters, x = (*rounded[:2], jnp.float32(0.1)), rounded[2]
+    native = jax.jit(jax.value_and_grad(functools.partial(network, Native)))(parameters, x)
+    found = jax.jit(jax.value_and_grad(min_norm(functools.partial(network, Native))))(parameters, x)
+    by_hand = jax.jit(jax.value_and_grad(functools.partial(network, jaxclamp)))(parameters, x)
+    assert same_bits(found[0], native[0])
+    assert jax.tree.all(jax.tree.map(same_bits, found[1], by_hand[1]))
+    assert not np.allclose(found[1][0], native[1][0])
+
+
+def test_lookalikes_stay() -> None:
+    """The name is not enough: another formula, a slope on the other side, or operands that meet along other axes."""
+
+    @jax.jit
+    def leaky_relu(x: jax.Array) -> jax.Array:
+        return jnp.where(x >= 0, x, 0.5 * x)
+
+    @jax.jit
+    def hard_tanh(x: jax.Array) -> jax.Array:
+        return jnp.where(x > 1, 1, jnp.where(x < -1, -2, x))
+
+    @jax.jit
+    def clip(x: jax.Array, lo: jax.Array) -> jax.Array:
+        return jnp.maximum(lo[:, None], x.T)
+
+    for lookalike, point in ((leaky_relu, 0.0), (hard_tanh, 1.0)):
+        assert jax.grad(min_norm(lookalike))(point) == jax.grad(lookalike)(point) == 1
+    lo = jnp.array([0.0, 1.0, 2.0])
+    x = jnp.ones((3, 3)).at[0, 1].set(5.0)
+    assert same_bits(min_norm(clip)(x, lo), clip(x, lo))
+    # What such a clip consists of has ties all the same, and is the op where the formula is.
+    gradient = jax.grad(lambda x: min_norm(clip)(x, lo).sum())(x)
+    assert gradient.tolist() == [[1, 1, 0], [1, 0, 0], [1, 0, 0]]
+
+    def crossed(x: jax.Array) -> jax.Array:
+        return jnp.where(x >= 0, x, 0.01 * x.T)
+
+    crossed.__name__ = "leaky_relu"
+    assert same_bits(min_norm(jax.jit(crossed))(-x - lo), crossed(-x - lo))
+
+    @jax.jit
+    def another(x: jax.Array) -> jax.Array:
+        return jax.nn.leaky_relu(x)  # within an inner jit of any name it is known
+
+    np.testing.assert_allclose(jax.grad(min_norm(another))(0.0), 0.01)
+
+
+def test_functions_with_their_own_rule_stay() -> None:
+    @jax.custom_jvp
+    def ours(x: jax.Array) -> jax.Array:
+        return jnp.maximum(x, 0.0)
+
+    ours.defjvp(lambda primals, tangents: (ours(*primals), 7 * tangents[0]))
+
+    @jax.custom_vjp
+    def theirs(x: jax.Array) -> jax.Array:
+        return jnp.abs(x)
+
+    theirs.defvjp(lambda x: (theirs(x), None), lambda _, g: (11 * g,))
+    f = min_norm(jax.jit(lambda x: ours(x) + theirs(x)))
+    assert jax.grad(f)(0.0) == 18
+    assert jax.grad(min_norm(jax.nn.softplus))(0.0) == 0.5  # with a max and an abs inside
+    once = jax.make_jaxpr(min_norm(jnp.abs))(0.0)
+    assert str(jax.make_jaxpr(min_norm(min_norm(jnp.abs)))(0.0)) == str(once)
+
+
+def test_what_is_not_of_real_numbers_stays() -> None:
+    def f(x: jax.Array, n: jax.Array, z: jax.Array) -> Any:
+        large = jnp.clip(n, 0, 3), jnp.abs(n), jnp.max(n), jnp.maximum(n > 1, n > 2)
+        return jnp.abs(z), jnp.maximum(z, 0), large, jnp.max(x[:, :0], axis=0), jax.lax.reduce_max(x, ())
+
+    arguments = jnp.ones((3, 2)), jnp.arange(4), jnp.array([1j, 3 + 4j])
+    rewritten, native = min_norm(f)(*arguments), f(*arguments)
+    assert jax.tree.all(jax.tree.map(same_bits, rewritten, native))
+    assert names_in(jax.make_jaxpr(min_norm(f))(*arguments)) == names_in(jax.make_jaxpr(f)(*arguments))
+
+
+def test_any_signature() -> None:
+    """Static arguments steer Python, what is no array comes back as it went in, and numbers stay numbers."""
+
+    def f(model: dict[str, Any], n: int, *rest: Any, mode: str, bound: float = 0.0) -> Any:
+        x = model["x"]
+        for _ in range(n):
+            x = model["activation"](x, bound) if mode == "on" else x
+        return {"x": x, "name": model["name"], "n": n, "none": None, "rest": rest, "numpy": np.ones(2)}
+
+    model = {"x": jnp.zeros(2), "activation": jnp.maximum, "name": "layer"}
+    result = min_norm(f)(model, 2, "a", np.float32(1), mode="on", bound=0.0)
+    assert result.keys() == {"x", "name", "n", "none", "rest", "numpy"}
+    assert isinstance(result["n"], int)
+    assert result["rest"] == ("a", np.float32(1))
+    assert isinstance(result["numpy"], np.ndarray)
+    gradient = jax.grad(lambda x: min_norm(f)({**model, "x": x}, 3, mode="on")["x"].sum())(jnp.zeros(2))
+    assert gradient.tolist() == [0, 0]
+    assert min_norm(f).__name__ == "f"
+    static = min_norm(jax.jit(lambda x, n: jnp.maximum(x, 0.0) * len(range(n)), static_argnums=1))
+    assert static(jnp.ones(()), 3) == 3
+
+
+def test_before_and_after_the_transformations() -> None:
+    x = jnp.array([-1.0, 0.0, 1.0])
+    slopes = [-1.0, 0.0, 1.0]
+    assert jax.vmap(jax.grad(min_norm(jax.jit(jnp.abs))))(x).tolist() == slopes
+    assert jax.jit(jax.vmap(jax.grad(jax.jit(min_norm(jnp.abs)))))(x).tolist() == slopes
+    assert gradient_of_sum(min_norm(jax.vmap(jnp.abs)), x).tolist() == slopes
+    assert gradient_of_sum(jax.vmap(min_norm(jnp.abs)), x).tolist() == slopes
+    assert jax.jacfwd(min_norm(jnp.abs))(x).tolist() == jnp.diag(jnp.array(slopes)).tolist()
+    assert jax.hessian(min_norm(lambda x: jnp.abs(x) ** 2))(0.0) == 0
+
+
+def test_tracers_that_the_function_closes_over() -> None:
+    def outer(bound: jax.Array) -> jax.Array:
+        table = jnp.ones(3)  # a constant array, closed over too
+        return min_norm(lambda x: (jnp.maximum(x, bound) * table).sum())(bound * 1.0)
+
+    assert jax.grad(outer)(2.0) == 3.0
+    assert jax.jit(jax.grad(outer))(2.0) == 3.0
+    inactive = jax.grad(lambda x, bound: min_norm(lambda x: jnp.maximum(x, bound))(x))
+    assert inactive(0.0, jnp.zeros(())) == 0
+
+
+def test_constants_stay_inactive() -> None:
+    constants = (0.0, jnp.zeros(3), np.zeros(3, "float32"), jnp.broadcast_to(jnp.zeros(()), 3))
+    for constant in constants:
+        for f in (lambda x, c=constant: jnp.maximum(x, c), lambda x, c=constant: jnp.maximum(x, jnp.zeros_like(x) + c)):
+            for rewritten in (min_norm(f), jax.jit(min_norm(f)), min_norm(jax.jit(f)), min_norm(jax.checkpoint(f))):
+                assert gradient_of_sum(rewritten, jnp.zeros(3)).tolist() == [0, 0, 0]
+
+
+def test_effects_happen_once_and_in_order(capfd: pytest.CaptureFixture[str]) -> None:
+    def f(x: jax.Array) -> jax.Array:
+        def step(carry: jax.Array, row: jax.Array) -> tuple[jax.Array, None]:
+            jax.debug.print("{}", row, ordered=True)
+            return jnp.maximum(carry, row), None
+
+        jax.debug.print("start", ordered=True)
+        return jax.lax.scan(step, 0.0, x)[0]
+
+    min_norm(f)(jnp.arange(3.0))
+    jax.effects_barrier()
+    assert capfd.readouterr().out.split() == ["start", "0.0", "1.0", "2.0"]
+
+
+def test_what_else_an_equation_says_stays() -> None:
+    """Names of inner jits, donation, sharding, checkpoint policies, named scopes; one body for two calls of one jit."""
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def block(x: jax.Array) -> jax.Array:
+        with jax.named_scope("scope"):
+            return jnp.maximum(x, 0.0)
+
+    policy = jax.checkpoint_policies.save_only_these_names("a")
+    sharding = jax.sharding.NamedSharding(mesh(), P("batch"))
+
+    def f(x: jax.Array) -> jax.Array:
+        x = jax.checkpoint(block, policy=policy)(x)
+        return jax.lax.with_sharding_constraint(block(block(x)), sharding)
+
+    jaxpr = jax.make_jaxpr(min_norm(f))(jnp.ones(DEVICES))
+    check_jaxpr(jaxpr.jaxpr)
+    remat, first, second, constraint = jaxpr.jaxpr.eqns
+    assert remat.params["policy"] is policy
+    assert first.params["name"] == "block"
+    assert first.params["donated_invars"] == (True,)
+    assert first.params["jaxpr"] is second.params["jaxpr"]
+    (inner,) = first.params["jaxpr"].jaxpr.eqns
+    assert "scope" in str(inner.source_info.name_stack)
+    assert constraint.params["sharding"] == sharding
+    x = jnp.ones(DEVICES)
+    min_norm(block)(x)
+    assert x.is_deleted()
+
+
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+def test_sharding_stays(kind: jax.sharding.AxisType) -> None:
+    devices = mesh(kind)
+    with jax.set_mesh(devices):
+        sharding = jax.sharding.NamedSharding(devices, P("batch"))
+        x = jax.device_put(jnp.zeros(2 * DEVICES), sharding)
+        f = min_norm(lambda x: jnp.clip(jax.nn.leaky_relu(jnp.maximum(x, 0.0)), 0.0, 6.0) + jax.nn.hard_tanh(x))
+        for g in (f, jax.jit(f)):
+            assert g(x).sharding == sharding
+            gradient = jax.grad(lambda x, g=g: g(x).sum())(x)
+            assert gradient.tolist() == [1.0] * x.size
+            if kind is jax.sharding.AxisType.Explicit:
+                assert gradient.sharding == sharding
+
+
+def test_well_formed() -> None:
+    for context in CONTEXTS.values():
+        check_jaxpr(jax.make_jaxpr(min_norm(context(everything(0))))(X).jaxpr)
+
+
+def test_strict_modes() -> None:
+    with (
+        jax.numpy_dtype_promotion("strict"),
+        jax.numpy_rank_promotion("raise"),
+        jax.debug_nans(True),
+        jax.checking_leaks(),
+    ):
+        f = min_norm(lambda x: jnp.clip(x, 0.0, 6.0))
+        assert gradient_of_sum(jax.jit(f), jnp.zeros(2)).tolist() == [0, 0]
