@@ -268,7 +268,8 @@ def compare(
       f, g: functions of JAX or of torch, or what `record` made of one. One that JAX can trace counts as JAX's, all
         else as torch's. A `torch.nn.Module` is the function of its parameters, by name, and of its inputs:
         ``functional_call(module, args[0], args[1:])``. To compare a model with its port under the names and layouts of
-        one of them, write the conversion of the parameters into the function of the other.
+        one of them, write the conversion of the parameters into the function of the other. Both are called several
+        times, and have to answer the same each time.
       args, kwargs: pytrees. The arrays in them (of NumPy, JAX or torch) become arrays of the framework, of the same
         dtype; all else is passed as it is.
 
