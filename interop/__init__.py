@@ -4,16 +4,22 @@ from typing import TYPE_CHECKING
 
 from interop import nn
 from interop._arrays import jax_to_torch, torch_to_jax
+from interop._compare import Comparison, compare
 from interop._function import wrap_for_torch
 from interop._min_norm import min_norm
 from interop._ops import IN_PLACE_OPS, TORCH_OPS
+from interop._recording import Recording, record
 
 __all__ = [
     "IN_PLACE_OPS",
     "TORCH_OPS",
+    "Comparison",
+    "Recording",
+    "compare",
     "jax_to_torch",
     "min_norm",
     "nn",
+    "record",
     "torch_to_jax",
     "wrap_for_torch",
     *TORCH_OPS,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pkgutil
 import re
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
+import numpy as np
 import torch
 from click.core import ParameterSource
 from matplotlib.backend_bases import FigureCanvasBase
@@ -14,9 +20,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+import interop
 from interop import parity, render
 from interop.cases import compare_cases
 from interop.digits import PAIRS, VARIANTS, plot, train
+from interop.frameworks import Array
 from jaxclamp import OPS
 
 OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
@@ -35,6 +43,27 @@ def _a_picture(context: click.Context, parameter: click.Parameter, file: Path | 
             f"{file.suffix!r} is not a kind of picture; choose one of {', '.join(sorted(formats))}."
         )
     return _in_a_folder(context, parameter, file)
+
+
+def _a_function(context: click.Context, parameter: click.Parameter, name: str) -> Callable[..., Any]:
+    try:
+        found = pkgutil.resolve_name(name)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise click.BadParameter(f"{name!r} is not found ({error}); give MODULE:FUNCTION.") from error
+    if not callable(found):
+        raise click.BadParameter(f"{name!r} is a {type(found).__name__}; give MODULE:FUNCTION.")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _arrays(context: click.Context, parameter: click.Parameter, file: Path) -> list[Array]:
+    if not zipfile.is_zipfile(file):
+        raise click.BadParameter(f"{str(file)!r} is not an npz file; write one with numpy.savez.")
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return [arrays[name] for name in arrays.files]
+    except ValueError as error:
+        raise click.BadParameter(f"{str(file)!r}: {error}") from error
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -133,6 +162,44 @@ def digits(steps: int, seed: int, file: Path | None) -> None:
     if file is not None:
         plot(done, file)
         console.print(f"plot written to {file}")
+
+
+@main.command()
+@click.argument("first", metavar="MODULE:FUNCTION", callback=_a_function)
+@click.argument("second", metavar="MODULE:FUNCTION", callback=_a_function)
+@click.option(
+    "--inputs",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    callback=_arrays,
+    help="An npz file; its arrays are the positional arguments, in its order.",
+)
+@click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance, by default what rounding explains.")
+@click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance, by default what rounding explains.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON in place of a table.")
+@click.pass_context
+def compare(
+    context: click.Context,
+    first: Callable[..., Any],
+    second: Callable[..., Any],
+    inputs: list[Array],
+    rtol: float | None,
+    atol: float | None,
+    as_json: bool,
+) -> None:
+    """Compare the values and gradients of two functions, of JAX or torch, and say which differences ties explain.
+
+    Exit status 1 when the functions, as they are, disagree beyond the tolerance; 2 on bad usage.
+    """
+    try:
+        comparison = dataclasses.replace(interop.compare(first, second, *inputs), rtol=rtol, atol=atol)
+    except (TypeError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+    if as_json:
+        click.echo(comparison.to_json(), nl=False)
+    else:
+        Console(width=None if sys.stdout.isatty() else 140).print(comparison)
+    context.exit(0 if comparison.agree else 1)
 
 
 if __name__ == "__main__":

@@ -128,7 +128,11 @@ def adopt(array: jax.Array, on_cpu: bool) -> torch.Tensor:
     """The finished ``array`` as a tensor over its memory, once it is computed; the array must have no other owner."""
     if not on_cpu:
         return torch.utils.dlpack.from_dlpack(array)
-    host = np.asarray(array)  # waits, with the GIL released
+    return of_host(np.asarray(array))  # waits, with the GIL released
+
+
+def of_host(host: HostArray) -> torch.Tensor:
+    """The tensor over the memory of ``host``."""
     bits = _FROM_BITS.get(host.dtype)
     try:
         return torch.from_numpy(host) if bits is None else torch.from_numpy(host.view(bits[0])).view(bits[1])

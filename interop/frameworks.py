@@ -2,74 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 
-Function = Callable[[Mapping[str, Any]], Any]
+import jaxclamp
+from interop._arrays import WIDE, lend, of_host
+from interop._min_norm import min_norm
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Function: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
 
-class Framework(Protocol):
+class Framework(ABC):
     """A library that differentiates."""
 
     name: str
     version: str
 
-    def gradient(
-        self, function: Function, arguments: Mapping[str, Any], active: tuple[str, ...], dtype: str
-    ) -> dict[str, np.ndarray[Any, Any]]:
-        """The gradient of the sum of ``function(arguments)`` with respect to the ``active`` arguments.
+    @abstractmethod
+    def answer(
+        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
+    ) -> tuple[Any, dict[str, Array]]:
+        """``function(arguments)``, and the gradient of the sum of its floats with respect to the ``active`` arguments.
 
-        NumPy arrays among the arguments become arrays of the framework, of the given dtype; all else stays as it is.
+        NumPy arrays among the arguments become arrays of the framework, all else stays as it is; the results are
+        NumPy arrays again.
         """
-        ...
+
+    @abstractmethod
+    def min_norm(self, function: Function) -> Function:
+        """``function`` under the convention."""
+
+    def gradient(
+        self, function: Function, arguments: Mapping[str, Any], active: Collection[str], dtype: str
+    ) -> dict[str, Array]:
+        """The gradient for arrays rounded to ``dtype``, as float64."""
+        rounded = {
+            name: value.astype(jnp.dtype(dtype)) if isinstance(value, np.ndarray) else value
+            for name, value in arguments.items()
+        }
+        _, gradient = self.answer(function, rounded, active)
+        return {name: g.astype(np.float64) for name, g in gradient.items()}
 
 
-class Jax:
+class Jax(Framework):
     """JAX, reverse mode."""
 
     name = "jax"
     version = f"jax {jax.__version__}"
 
-    def gradient(
-        self, function: Function, arguments: Mapping[str, Any], active: tuple[str, ...], dtype: str
-    ) -> dict[str, np.ndarray[Any, Any]]:
-        with jax.enable_x64(dtype == "float64"):
-            arrays = {
-                name: jnp.asarray(value, dtype) if isinstance(value, np.ndarray) else value
-                for name, value in arguments.items()
-            }
-            chosen = {name: arrays[name] for name in active}
-            gradient = jax.grad(lambda chosen: total(function({**arrays, **chosen})))(chosen)
-            return {name: np.asarray(g, np.float64) for name, g in gradient.items()}
+    def answer(
+        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
+    ) -> tuple[Any, dict[str, Array]]:
+        with jax.enable_x64(_needs_64_bits(arguments.values())):
+            given = {name: jnp.asarray(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+
+            def with_result(chosen: Mapping[str, jax.Array]) -> tuple[Any, Any]:
+                result = jax.tree.map(jnp.asarray, function({**given, **chosen}))
+                return total(result), result
+
+            chosen = {name: given[name] for name in active}
+            answer: tuple[dict[str, jax.Array], Any] = jax.grad(with_result, has_aux=True)(chosen)
+            gradient, result = jax.tree.map(np.asarray, answer)
+        return result, {name: gradient[name] for name in active}
+
+    def min_norm(self, function: Function) -> Function:
+        wrapped: Function = jaxclamp.min_norm(function)
+        return wrapped
+
+    def trace(self, function: Function, arguments: Mapping[str, Array]) -> None:
+        """Raise what ``function`` raises when JAX traces it."""
+        with jax.enable_x64(_needs_64_bits(arguments.values())):
+            jax.eval_shape(function, arguments)
 
 
-class Torch:
+class Torch(Framework):
     """PyTorch, reverse mode."""
 
     name = "torch"
     version = f"torch {torch.__version__.partition('+')[0]}"
 
-    def gradient(
-        self, function: Function, arguments: Mapping[str, Any], active: tuple[str, ...], dtype: str
-    ) -> dict[str, np.ndarray[Any, Any]]:
+    def answer(
+        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
+    ) -> tuple[Any, dict[str, Array]]:
         tensors = {
-            name: torch.tensor(value, dtype=getattr(torch, dtype), requires_grad=name in active)
-            if isinstance(value, np.ndarray)
-            else value
+            name: of_host(value.copy()).requires_grad_(name in active)
             for name, value in arguments.items()
+            if isinstance(value, np.ndarray)
         }
-        total(function(tensors)).backward()
-        gradients = {name: tensors[name].grad for name in active}
-        return {
-            name: np.zeros(tensors[name].shape) if g is None else g.double().numpy() for name, g in gradients.items()
-        }
+        with torch.enable_grad():
+            # Clones, since torch refuses to overwrite a leaf that requires grad.
+            result = function({**arguments, **{name: tensor.clone() for name, tensor in tensors.items()}})
+            result = jax.tree.map(lambda leaf: tuple(leaf) if isinstance(leaf, tuple) else leaf, result)
+            result = jax.tree.map(torch.as_tensor, result)
+            differentiable = torch.zeros((), requires_grad=True) + total(result)
+        chosen = [tensors[name] for name in active]
+        gradients = (
+            torch.autograd.grad(differentiable, chosen, allow_unused=True, materialize_grads=True) if chosen else ()
+        )
+        gradient = dict(zip(active, gradients, strict=True))
+        answer: tuple[Any, dict[str, Array]] = jax.tree.map(lambda tensor: np.array(lend(tensor)), (result, gradient))
+        return answer
+
+    def min_norm(self, function: Function) -> Function:
+        wrapped: Function = min_norm()(function)
+        return wrapped
 
 
 def total(result: Any) -> Any:
-    """The sum of the values; what else an op returns, such as indices, comes after them."""
-    return (result[0] if isinstance(result, tuple) else result).sum()
+    """The sum of the floats in a pytree of arrays of either framework."""
+    return sum((leaf.sum() for leaf in jax.tree.leaves(result) if _is_float(leaf)), start=0.0)
+
+
+def _is_float(leaf: Any) -> bool:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.is_floating_point()
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def _needs_64_bits(arguments: Iterable[Any]) -> bool:
+    """Whether JAX's 64-bit mode is on, or has to be lest it round the arguments; small integers do not need it."""
+    wide = [value for value in arguments if isinstance(value, np.ndarray) and value.dtype in WIDE]
+    return jax.config.jax_enable_x64 or any(  # type: ignore[attr-defined]
+        array.dtype.kind in "fc" or (array != array.astype(f"{array.dtype.kind}4")).any() for array in wide
+    )

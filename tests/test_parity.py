@@ -108,7 +108,7 @@ def test_a_counterpart_that_cannot_leave_a_bound_out_is_not_asked_to() -> None:
 FACTS = [
     ("relu", (0.0,), "x", "none", "definition", (0,)),
     ("relu", (0.0,), "x", "none", "jax.nn.relu", (0,)),
-    ("relu", (0.0,), "x", "none", "torch.relu", (0,)),
+    ("relu", (0.0,), "x", "none", "torch.nn.functional.relu", (0,)),
     ("maximum", (0.0, 0.0), "x", "arrays", "definition", (0,)),
     ("maximum", (0.0, 0.0), "x", "arrays", "jax.numpy.maximum", (0.5,)),
     ("maximum", (0.0, 0.0), "x", "arrays", "jax.lax.max", (0.5,)),

@@ -1,0 +1,368 @@
+"""One computation in two forms: how far their values and gradients are apart, and what of that is due to ties."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import jax.numpy as jnp
+import numpy as np
+
+from interop._recording import Path, Recording, read, record, write
+from interop.frameworks import Array
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Finding: TypeAlias = Literal["agrees", "ties", "port", "hidden tie"]
+
+_STYLES: dict[Finding, str] = {"agrees": "green", "ties": "yellow", "port": "red", "hidden tie": "yellow"}
+_UNSEEN = "a tie that min_norm cannot see (as in a hand-written where)"
+_HEADINGS = ("leaf", "absolute", "relative", "ulps", "apart", "under min_norm", "finding")
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest of some differences, and the index at which it is."""
+
+    amount: float
+    index: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.amount:.3g}" + (f" at {list(self.index)}" if self.amount and self.index else "")
+
+
+@dataclass(frozen=True)
+class Difference:
+    r"""How far two arrays are apart: $|a - b|$, $|a - b| / \max(|a|, |b|)$, and the numbers of their dtype between.
+
+    NaN and NaN, and infinities of one sign, are not apart; NaN and a number are infinitely so. Complex numbers count as
+    pairs, an axis more.
+    """
+
+    absolute: Largest
+    relative: Largest
+    ulps: Largest
+    beyond: int
+    """How many elements are further apart than the tolerance."""
+    size: int
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of the results, or of the gradients, on both sides."""
+
+    label: str
+    mismatch: str
+    """What keeps the sides from being compared, or from agreeing whatever their numbers are; mostly nothing."""
+    native: Difference | None
+    min_norm: Difference | None
+    finding: Finding
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the functions agree as they are."""
+        return self.finding in ("agrees", "hidden tie")
+
+    def __str__(self) -> str:
+        return f"{self.label} ({self.mismatch})" if self.mismatch else self.label
+
+
+@dataclass(frozen=True)
+class Comparison:
+    r"""What `compare` found.
+
+    Two numbers agree if $|a - b| \le atol + rtol \max(|a|, |b|)$. Unless given, ``rtol`` is $\epsilon^{2/3}$ for the
+    coarser of the two dtypes (2e-5 in float32; 0 for integers), and ``atol`` is ``rtol`` times the largest number in
+    the leaf, as sums round; for gradients at least $8 \epsilon$ times the largest number in all of them, as what
+    cancels to 0 leaves the rounding of its terms. For others: ``dataclasses.replace(comparison, rtol=..., atol=...)``.
+
+    Raises:
+      ValueError: the sides were not given the same arrays.
+    """
+
+    first: Recording
+    second: Recording
+    rtol: float | None = None
+    atol: float | None = None
+
+    def __post_init__(self) -> None:
+        inputs = self.first.inputs.keys() | self.second.inputs.keys()
+        differing = sorted(i for i in inputs if self.first.inputs.get(i) != self.second.inputs.get(i))
+        if differing:
+            raise ValueError(
+                f"compare: {self.first} and {self.second} were given different arrays as {_listed(differing)}; "
+                "record both sides from the same arrays, of the same dtypes."
+            )
+
+    @functools.cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The leaves of the values, then those of the gradients."""
+        return tuple(map(self._leaf, dict.fromkeys([*self.first.native, *self.second.native])))
+
+    def _leaf(self, label: str) -> Leaf:
+        pair = (self.first, self.second)
+        for this, other in (pair, pair[::-1]):
+            if label not in other.native:
+                return Leaf(label, f"only {this} has it", None, None, "port")
+        a, b = (side.native[label] for side in pair)
+        if a.shape != b.shape:
+            return Leaf(label, f"shape {a.shape} against {b.shape}", None, None, "port")
+        mismatch = "" if _same_kind(a.dtype, b.dtype) else f"dtype {a.dtype} against {b.dtype}"
+        scale_of_terms = self._gradient_scale if _is_gradient(label) else 0.0
+        native = self._difference(a, b, scale_of_terms)
+        min_norm = self._difference(self.first.min_norm[label], self.second.min_norm[label], scale_of_terms)
+        findings: dict[tuple[bool, bool], Finding] = {
+            (True, True): "agrees",
+            (False, True): "ties",
+            (False, False): "port",
+            (True, False): "hidden tie",
+        }
+        finding = "port" if mismatch else findings[native.beyond == 0, min_norm.beyond == 0]
+        return Leaf(label, mismatch, native, min_norm, finding)
+
+    @functools.cached_property
+    def _gradient_scale(self) -> float:
+        """The largest number in the gradients."""
+        answers = [*self.first.native.items(), *self.second.native.items()]
+        return max((_largest_finite(array) for label, array in answers if _is_gradient(label)), default=0.0)
+
+    def _difference(self, a: Array, b: Array, scale_of_terms: float) -> Difference:
+        dtype = _common(a.dtype, b.dtype)
+        if np.iscomplexobj(a) or np.iscomplexobj(b):
+            a, b = (np.stack([array.real, array.imag], axis=-1) for array in (a, b))
+        is_float = jnp.issubdtype(dtype, jnp.floating)
+        eps = float(jnp.finfo(dtype).eps) if is_float else 0.0
+        rtol = eps ** (2 / 3) if self.rtol is None else self.rtol
+        atol = self.atol
+        with np.errstate(all="ignore"):
+            x, y = a.astype(np.float64), b.astype(np.float64)
+            scale = np.fmax(abs(x), abs(y))
+            ulps = _ulps(a.astype(dtype), b.astype(dtype))
+            absolute = abs(x - y) if is_float else ulps  # integers may be wider than float64 is precise
+            same = (a == b) | (np.isnan(x) & np.isnan(y))
+            one_nan = np.isnan(x) ^ np.isnan(y)
+            absolute, relative, ulps = (
+                np.where(same, 0.0, np.where(one_nan | np.isnan(d), np.inf, d))  # NaN is an infinity by another
+                for d in (absolute, absolute / scale, ulps)
+            )
+            if atol is None:
+                atol = max(rtol * _largest_finite(scale), 8 * eps * scale_of_terms)
+            beyond = np.isinf(absolute) | (absolute > atol + rtol * scale)
+        return Difference(_largest(absolute), _largest(relative), _largest(ulps), int(beyond.sum()), beyond.size)
+
+    @property
+    def agree(self) -> bool:
+        """Whether the functions agree as they are, under the conventions of their frameworks."""
+        return all(leaf.agrees for leaf in self.leaves)
+
+    @property
+    def verdict(self) -> str:
+        """What holds, in words."""
+        found: dict[Finding, list[Leaf]] = {finding: [] for finding in _STYLES}
+        for leaf in self.leaves:
+            found[leaf.finding].append(leaf)
+        if found["port"]:
+            by_value = any(leaf.mismatch or not _is_gradient(leaf.label) for leaf in found["port"])
+            cause = "a bug of the port" if by_value else f"a bug of the port, or {_UNSEEN}"
+            sentences = [
+                "They disagree, and not by convention alone: under min_norm too they differ in "
+                f"{_listed(found['port'])}. That is {cause}."
+            ]
+        elif found["ties"]:
+            sentences = ["They disagree because of ties alone."]
+        else:
+            sentences = ["They agree."]
+        if found["ties"]:
+            sentences.append(f"The convention makes the difference in {_listed(found['ties'])}: min_norm removes it.")
+        if found["hidden tie"]:
+            sentences.append(f"Only under min_norm they differ in {_listed(found['hidden tie'])}. That is {_UNSEEN}.")
+        return " ".join(sentences)
+
+    def assert_agree(self, rtol: float | None = None, atol: float | None = None) -> None:
+        """Check that the functions agree as they are; to leave ties out of it, compare functions under min_norm.
+
+        Args:
+          rtol, atol: the tolerance, by default that of the comparison.
+
+        Raises:
+          AssertionError: they do not; the message names the leaves.
+        """
+        checked = dataclasses.replace(
+            self, rtol=self.rtol if rtol is None else rtol, atol=self.atol if atol is None else atol
+        )
+        if not checked.agree:
+            raise AssertionError(str(checked))
+
+    def __str__(self) -> str:
+        return "\n".join([self._title, self.verdict, *(_in_words(leaf) for leaf in self.leaves if not leaf.agrees)])
+
+    def __rich__(self) -> Table:
+        from rich.table import Table  # only who prints the table needs rich
+        from rich.text import Text
+
+        table = Table(title=self._title, caption=Text(self.verdict), caption_justify="left")
+        for heading in _HEADINGS:
+            table.add_column(heading, overflow="fold")
+        for leaf in self.leaves:
+            table.add_row(*map(Text, _cells(leaf)), style=_STYLES[leaf.finding])
+        return table
+
+    def to_markdown(self) -> str:
+        """The verdict and a table."""
+        rows = (_cells(leaf) for leaf in self.leaves)
+        lines = ["| " + " | ".join(cells) + " |" for cells in (_HEADINGS, ["---"] * len(_HEADINGS), *rows)]
+        return "\n".join([f"**{self._title}**", "", self.verdict, "", *lines]) + "\n"
+
+    def to_json(self) -> str:
+        """All that is known of each leaf, but for the arrays; infinities, for which JSON has no number, are strings."""
+        content = {
+            "first": {"name": self.first.name, "version": self.first.version},
+            "second": {"name": self.second.name, "version": self.second.version},
+            "agree": self.agree,
+            "verdict": self.verdict,
+            "rtol": self.rtol,
+            "atol": self.atol,
+            "leaves": [dataclasses.asdict(leaf) for leaf in self.leaves],
+        }
+        return json.dumps(_without_infinities(content), indent=1, allow_nan=False) + "\n"
+
+    def save(self, path: Path) -> None:
+        """Write an npz file, the answers of both sides included."""
+        write(path, [self.first, self.second], rtol=self.rtol, atol=self.atol)
+
+    @classmethod
+    def load(cls, path: Path) -> Comparison:
+        """Read what `save` wrote.
+
+        Raises:
+          ValueError: the file holds something else.
+        """
+        recordings, settings = read(path)
+        if len(recordings) != 2:
+            raise ValueError(f"Comparison.load: {str(path)!r} holds one side; use Recording.load.")
+        first, second = recordings
+        return cls(first, second, **settings)
+
+    @property
+    def _title(self) -> str:
+        return f"{self.first} against {self.second}"
+
+
+def compare(
+    f: Callable[..., Any] | Recording, g: Callable[..., Any] | Recording, /, *args: Any, **kwargs: Any
+) -> Comparison:
+    r"""How far two forms of one computation are apart, and which differences are due to ties.
+
+    Both are called with the same arguments, natively and under the min-norm convention (`jaxclamp.min_norm` and
+    `interop.min_norm`). A difference that vanishes under it was a matter of convention; one that stays is a bug.
+    The gradient is that of $\sum_i \sum value_i$ over the floats in the result, with respect to every array of floats
+    among the arguments.
+
+    Args:
+      f, g: functions of JAX or of torch, or what `record` made of one. One that JAX can trace counts as JAX's, all
+        else as torch's. A `torch.nn.Module` is the function of its parameters, by name, and of its inputs:
+        ``functional_call(module, args[0], args[1:])``. To compare a model with its port under the names and layouts of
+        one of them, write the conversion of the parameters into the function of the other. Both are called several
+        times, and have to answer the same each time.
+      args, kwargs: pytrees. The arrays in them (of NumPy, JAX or torch) become arrays of the framework, of the same
+        dtype; all else is passed as it is.
+
+    Raises:
+      TypeError: a function runs in neither framework, or there are arguments though both sides are recorded.
+      ValueError: the sides were recorded from different arrays, or a module was not given its parameters.
+
+    >>> import jax, torch
+    >>> def ported(x):
+    ...     return torch.nn.functional.hardtanh(x)
+    >>> comparison = compare(jax.nn.hard_tanh, ported, np.float32([-1, 0, 2]))
+    >>> comparison.leaves[1].native.absolute
+    Largest(amount=1.0, index=(0,))
+    >>> print(comparison.verdict)
+    They disagree because of ties alone. The convention makes the difference in gradient[0]: min_norm removes it.
+    """
+    if isinstance(f, Recording) and isinstance(g, Recording) and (args or kwargs):
+        raise TypeError("compare: both sides are recorded, and keep the answers alone; leave out the arguments.")
+    first, second = (side if isinstance(side, Recording) else record(side, *args, **kwargs) for side in (f, g))
+    return Comparison(first, second)
+
+
+def _same_kind(first: np.dtype[Any], second: np.dtype[Any]) -> bool:
+    """Equal, or integers of any width: JAX has 32 bits where torch has 64."""
+    return first == second or all(jnp.issubdtype(dtype, np.integer) for dtype in (first, second))
+
+
+def _common(first: np.dtype[Any], second: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype in whose steps both are compared: of two floats the coarser, and the parts of complex numbers."""
+    floats = [jnp.finfo(dtype) for dtype in (first, second) if jnp.issubdtype(dtype, jnp.inexact)]
+    return max(floats, key=lambda info: info.eps).dtype if floats else np.promote_types(first, second)
+
+
+def _ulps(a: Array, b: Array) -> Array:
+    """The steps from one number of a dtype to the next that lie between."""
+    i, j = _ordered(a), _ordered(b)
+    return np.where(a >= b, i - j, j - i).astype(np.float64)
+
+
+def _ordered(array: Array) -> Array:
+    """Integers in the order of the numbers, modulo 2**64; -0.0 is 0.0."""
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        return array.astype(np.uint64)
+    bits = array.view(f"i{array.itemsize}")
+    return np.where(bits < 0, np.iinfo(bits.dtype).min - bits, bits).astype(np.uint64)
+
+
+def _is_gradient(label: str) -> bool:
+    return label.startswith("gradient")
+
+
+def _largest_finite(array: Array) -> float:
+    return float(abs(array[np.isfinite(array)].astype(np.float64)).max(initial=0.0))
+
+
+def _largest(differences: Array) -> Largest:
+    if not differences.size:
+        return Largest(0.0, ())
+    index = np.unravel_index(differences.argmax(), differences.shape)
+    return Largest(float(differences[index]), tuple(map(int, index)))
+
+
+def _listed(names: Iterable[Any], most: int = 5) -> str:
+    shown = [str(name) for name in names]
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
+
+
+def _cells(leaf: Leaf) -> list[str]:
+    finding = leaf.finding + (f": {leaf.mismatch}" if leaf.mismatch else "")
+    if leaf.native is None or leaf.min_norm is None:
+        return [leaf.label, *[""] * 5, finding]
+    native = leaf.native
+    apart = f"{native.beyond} of {native.size}"
+    return [
+        leaf.label,
+        *map(str, (native.absolute, native.relative, native.ulps, apart, leaf.min_norm.absolute)),
+        finding,
+    ]
+
+
+def _in_words(leaf: Leaf) -> str:
+    label, absolute, relative, ulps, apart, under_min_norm, finding = _cells(leaf)
+    if not apart:
+        return f"  {label}: {finding}"
+    differences = (
+        f"{apart} apart, absolute {absolute}, relative {relative}, ulps {ulps}; under min_norm {under_min_norm}"
+    )
+    return f"  {label}: {finding}: {differences}"
+
+
+def _without_infinities(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _without_infinities(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [*map(_without_infinities, content)]
+    return str(content) if isinstance(content, float) and math.isinf(content) else content

@@ -1,0 +1,194 @@
+"""What one function answers for given arrays, natively and under the convention, and how a file keeps it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from interop._arrays import lend
+from interop.frameworks import Array, Framework, Jax, Torch
+
+Path: TypeAlias = str | os.PathLike[str]
+
+_JAX, _TORCH = Jax(), Torch()
+_CONVENTIONS = ("native", "min_norm")
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """The answers of one function, from `record`; `interop.compare` takes it in place of the function."""
+
+    name: str
+    version: str
+    """The framework and its version."""
+    inputs: Mapping[str, str] = field(repr=False)
+    """A hash of each array that the function was given."""
+    native: Mapping[str, Array] = field(repr=False)
+    """The leaves of the result, ``value...``, and of its gradient, ``gradient...``."""
+    min_norm: Mapping[str, Array] = field(repr=False)
+    """The same under the convention."""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.version})"
+
+    def save(self, path: Path) -> None:
+        """Write an npz file."""
+        write(path, [self])
+
+    @classmethod
+    def load(cls, path: Path) -> Recording:
+        """Read what `save` wrote, in whatever version of the framework.
+
+        Raises:
+          ValueError: the file holds something else.
+        """
+        recordings, _ = read(path)
+        if len(recordings) != 1:
+            raise ValueError(f"Recording.load: {os.fspath(path)!r} holds a comparison; use Comparison.load.")
+        return recordings[0]
+
+
+def record(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Recording:
+    """What ``f`` answers, to be compared later, or in another process with other versions installed.
+
+    Args:
+      f: a function of JAX or of torch, as for `interop.compare`.
+      args, kwargs: what it is called with.
+
+    Raises:
+      TypeError: ``f`` runs in neither framework, or an argument is an array that holds no numbers.
+      ValueError: ``f`` is a `torch.nn.Module`, and the first argument does not name its parameters.
+
+    >>> recording = record(lambda x: torch.clamp(x, 0.0, 6.0), np.float32([0, 3, 6]))
+    >>> recording.native["gradient[0]"], recording.min_norm["gradient[0]"]
+    (array([1., 1., 1.], dtype=float32), array([0., 1., 0.], dtype=float32))
+    """
+    if not callable(f):
+        raise TypeError(f"record: f is {f!r}, a {type(f).__name__}; pass a function, or a torch.nn.Module.")
+    call = _of_parameters(f, args) if isinstance(f, torch.nn.Module) else f
+    leaves, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
+    labelled = {_label(path[1:]): leaf for path, leaf in leaves}
+    arrays = {label: _to_host(label, leaf) for label, leaf in labelled.items() if isinstance(leaf, _ARRAYS)}
+    active = [label for label, array in arrays.items() if jnp.issubdtype(array.dtype, jnp.floating)]
+
+    def function(given: Mapping[str, Any]) -> Any:
+        args, kwargs = jax.tree.unflatten(structure, {**labelled, **given}.values())
+        return call(*args, **kwargs)
+
+    name = getattr(f, "__name__", type(f).__name__)
+    framework = _TORCH if isinstance(f, torch.nn.Module) else _framework(name, function, arrays)
+
+    def answers(function: Callable[[Mapping[str, Any]], Any]) -> dict[str, Array]:
+        result, gradient = framework.answer(function, arrays, active)
+        values = {f"value{_label(path)}": leaf for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]}
+        return values | {f"gradient{label}": leaf for label, leaf in gradient.items()}
+
+    inputs = {
+        label: hashlib.sha256(f"{a.dtype} {a.shape} ".encode() + a.tobytes()).hexdigest() for label, a in arrays.items()
+    }
+    return Recording(name, framework.version, inputs, answers(function), answers(framework.min_norm(function)))
+
+
+_ARRAYS = (np.ndarray, np.generic, jax.Array, torch.Tensor)
+_label = jax.tree_util.keystr
+
+
+def _to_host(label: str, leaf: Any) -> Array:
+    array: Array = np.asarray(lend(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+    if not (jnp.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
+        raise TypeError(f"record: argument {label} is an array of dtype {array.dtype}; pass numbers.")
+    return array
+
+
+def _framework(name: str, function: Callable[[Mapping[str, Any]], Any], arrays: Mapping[str, Array]) -> Framework:
+    """JAX if it can trace the function, else torch: torch refuses traced arrays, operators between the two included."""
+    try:
+        _JAX.trace(function, arrays)
+        return _JAX
+    except Exception as error:
+        not_jax = error
+    try:
+        _TORCH.answer(function, arrays, ())
+        return _TORCH
+    except Exception as not_torch:
+        reasons = [type(reason).__name__ + ": " + str(reason).partition("\n")[0] for reason in (not_jax, not_torch)]
+        raise TypeError(
+            f"record: {name} takes neither JAX arrays ({reasons[0]}) nor torch tensors ({reasons[1]}); "
+            "pass a function of one of them that returns arrays."
+        ) from not_torch
+
+
+def _of_parameters(module: torch.nn.Module, args: Sequence[Any]) -> Callable[..., Any]:
+    """``module`` as a function of its parameters; a call leaves its buffers, such as running statistics, alone."""
+    name = type(module).__name__
+    given = args[0] if args else None
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"record: {name} is a torch.nn.Module, so the first argument has to map the names of its parameters to "
+            f"arrays, as dict(module.named_parameters()) does, but is a {type(given).__name__}; to keep the "
+            "parameters constant, pass a function that calls the module."
+        )
+    parameters = {parameter for parameter, _ in module.named_parameters()}
+    missing = sorted(parameters - given.keys())
+    unknown = sorted(given.keys() - parameters)
+    if missing or unknown:
+        raise ValueError(
+            f"record: the first argument does not fit {name}: it lacks {missing} and has unknown {unknown}; "
+            "the names are those of dict(module.named_parameters()), and buffers stay the module's own."
+        )
+
+    def function(parameters: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        return torch.func.functional_call(module, {**buffers, **parameters}, args, kwargs)
+
+    return function
+
+
+def write(path: Path, recordings: Sequence[Recording], **settings: Any) -> None:
+    """An npz file with the arrays, dtypes that NumPy lacks as integers of their width, and the rest as JSON."""
+    content: dict[str, Array] = {}
+    about: dict[str, Any] = {"settings": settings, "recordings": []}
+    for number, recording in enumerate(recordings):
+        dtypes: dict[str, dict[str, str]] = {}
+        for convention in _CONVENTIONS:
+            answers: Mapping[str, Array] = getattr(recording, convention)
+            dtypes[convention] = {label: array.dtype.name for label, array in answers.items()}
+            for label, array in answers.items():
+                builtin = array.dtype.isbuiltin == 1
+                content[f"{number} {convention} {label}"] = array if builtin else array.view(f"u{array.itemsize}")
+        described = {"name": recording.name, "version": recording.version, "inputs": dict(recording.inputs)}
+        about["recordings"].append(described | {"dtypes": dtypes})
+    with open(path, "wb") as file:
+        np.savez(file, allow_pickle=False, about=np.array(json.dumps(about)), **content)
+
+
+def read(path: Path) -> tuple[list[Recording], dict[str, Any]]:
+    """The recordings and the settings that `write` was given."""
+    with open(path, "rb") as opened:
+        if not zipfile.is_zipfile(opened):
+            raise ValueError(f"{os.fspath(path)!r} is not an npz file; write one with save.")
+    with np.load(path, allow_pickle=False) as file:
+        if "about" not in file:
+            raise ValueError(f"{os.fspath(path)!r} holds arrays, but no recording; write one with save.")
+        about = json.loads(str(file["about"]))
+        recordings = []
+        for number, described in enumerate(about["recordings"]):
+            native, min_norm = (
+                {
+                    label: file[f"{number} {convention} {label}"].view(jnp.dtype(dtype))
+                    for label, dtype in described["dtypes"][convention].items()
+                }
+                for convention in _CONVENTIONS
+            )
+            recordings.append(Recording(described["name"], described["version"], described["inputs"], native, min_norm))
+    return recordings, about["settings"]
