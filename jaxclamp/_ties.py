@@ -10,7 +10,7 @@ import os
 import sysconfig
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Site: TypeAlias = tuple[str, int, str, bool]
+Site: TypeAlias = tuple[str, int, str, bool, str]
 
 
 def ties(fun: Callable[P, R], *, influence: bool = False) -> Callable[P, tuple[R, TieReport]]:
@@ -87,6 +87,8 @@ class Line(NamedTuple):
     number: int
     op: str
     suspect: bool
+    module: str
+    """The path of the torch.nn.Module, in torch code within one."""
     elements: int
     tied: int
 
@@ -107,6 +109,13 @@ class Influence:
 
     norm: float
     gradient_norm: float
+
+    @classmethod
+    def of(cls, gradient: Callable[[Ties], np.ndarray[Any, Any]]) -> Influence:
+        """What ``gradient``, a vector that depends on the convention, says: inclusive against minimum norm."""
+        min_norm_gradient = gradient("min_norm")
+        difference = gradient("inclusive") - min_norm_gradient
+        return cls(float(np.linalg.norm(difference)), float(np.linalg.norm(min_norm_gradient)))
 
     @property
     def relative(self) -> float:
@@ -139,9 +148,9 @@ class TieReport:
 
     def __add__(self, other: TieReport) -> TieReport:
         influences = [report.influence for report in (self, other) if report.influence is not None]
-        totals = _Totals()
+        totals = Totals()
         for line in (*self.lines, *other.lines):
-            totals[line[:4]] += line[4:]
+            totals[line[:5]] += line[5:]
         return TieReport(totals.lines(), functools.reduce(Influence.__add__, influences) if influences else None)
 
     def assert_none(self) -> None:
@@ -183,7 +192,12 @@ class TieReport:
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
-            (line.place, f"{line.op} (suspect)" if line.suspect else line.op, *map(str, line[4:]), f"{line.share:.2%}")
+            (
+                f"{line.place} {line.module}".rstrip(),
+                f"{line.op} (suspect)" if line.suspect else line.op,
+                *map(str, line[5:]),
+                f"{line.share:.2%}",
+            )
             for line in self.lines
         ]
 
@@ -191,7 +205,7 @@ class TieReport:
 _HEADINGS = ("line", "op", "elements", "on a tie", "share")
 
 
-class _Totals(defaultdict[Site, "np.ndarray[Any, Any]"]):
+class Totals(defaultdict[Site, "np.ndarray[Any, Any]"]):
     """Elements, and elements on a tie, per site."""
 
     def __init__(self) -> None:
@@ -205,7 +219,7 @@ class _Counting:
     """One run: beside an equation that can tie, equations that call back with how often it did."""
 
     def __init__(self) -> None:
-        self.totals = _Totals()
+        self.totals = Totals()
         self._lock = threading.Lock()
         self._producers: dict[Any, JaxprEqn] = {}
 
@@ -215,9 +229,9 @@ class _Counting:
             return [eqn]
         if found := recognized(eqn):
             on_ties = functools.partial(on_tie, functools.partial(found.call, "balanced"))
-            return [eqn, *self._count(on_ties, eqn, (*_place(eqn), found.name, False))]
+            return [eqn, *self._count(on_ties, eqn, (*_place(eqn), found.name, False, ""))]
         if comparison := self._suspected(eqn):
-            return [eqn, *self._count(jnp.equal, comparison, (*_place(eqn), "select", True))]
+            return [eqn, *self._count(jnp.equal, comparison, (*_place(eqn), "select", True, ""))]
         return descend(_located(eqn))
 
     def _count(self, on_ties: Callable[..., jax.Array], eqn: JaxprEqn, site: Site) -> list[JaxprEqn]:
@@ -253,10 +267,14 @@ _LIBRARIES = tuple(str(Path(file).parent) + os.sep for file in (jax.__file__, __
 
 
 def _place(eqn: JaxprEqn) -> tuple[str, int]:
-    """The innermost line of the user's own code, or else of a package other than JAX, that ``eqn`` comes from."""
-    frames = [frame for frame in _frames(eqn) if not frame.file_name.startswith(_LIBRARIES)]
-    frames.sort(key=lambda frame: frame.file_name.startswith(_INSTALLED))
-    return (frames[0].file_name, frames[0].line_num) if frames else ("unknown", 0)
+    return innermost((frame.file_name, frame.line_num) for frame in _frames(eqn))
+
+
+def innermost(lines: Iterable[tuple[str, int]], *libraries: str) -> tuple[str, int]:
+    """The first line of the user's own code, or else of a package that is not one of ``libraries``, nor JAX."""
+    others = [line for line in lines if not line[0].startswith((*_LIBRARIES, *libraries))]
+    others.sort(key=lambda line: line[0].startswith(_INSTALLED))
+    return others[0] if others else ("unknown", 0)
 
 
 def _frames(eqn: JaxprEqn) -> list[Any]:
@@ -300,6 +318,4 @@ def _influence(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         gradients = jax.grad(restricted)([arrays[i] for i in active])
         return np.concatenate([np.asarray(g, np.float64).ravel() for g in gradients])
 
-    min_norm_gradient = gradient("min_norm")
-    difference = gradient("inclusive") - min_norm_gradient
-    return Influence(float(np.linalg.norm(difference)), float(np.linalg.norm(min_norm_gradient)))
+    return Influence.of(gradient)

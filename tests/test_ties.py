@@ -275,9 +275,9 @@ def test_influence_by_hand() -> None:
 
 REPORT = TieReport(
     (
-        Line("/far/model.py", 7, "clamp", False, 40, 10),
-        Line("/far/model.py", 9, "select", True, 8, 8),
-        Line("/far/other.py", 1, "abs", False, 10, 0),
+        Line("/far/model.py", 7, "clamp", False, "", 40, 10),
+        Line("/far/model.py", 9, "select", True, "", 8, 8),
+        Line("/far/other.py", 1, "abs", False, "", 10, 0),
     ),
     Influence(1.0, 4.0),
 )
@@ -300,6 +300,7 @@ def test_renderings() -> None:
         "number": 7,
         "op": "clamp",
         "suspect": False,
+        "module": "",
         "elements": 40,
         "tied": 10,
         "share": 0.25,
