@@ -27,6 +27,7 @@ from interop.cases import compare_cases
 from interop.digits import PAIRS, VARIANTS, plot_steps, train
 from interop.frameworks import Array
 from interop.plot import figure
+from interop.report import page, picture
 from jaxclamp import OPS
 
 
@@ -233,6 +234,25 @@ def plot(op: str, file: Path) -> None:
         rows = _ask(progress, [op], ["float32"])
     figure(OPS[op], rows).savefig(file, dpi=150)
     click.echo(f"plot written to {file}")
+
+
+@main.command()
+@ONLY_OPS
+@ONLY_DTYPES
+@click.option("--output", "file", type=OUTPUT, callback=_in_a_folder, required=True, help="The HTML file to write.")
+def report(ops: tuple[str, ...], dtypes: tuple[str, ...], file: Path) -> None:
+    """Write the matrix and a plot of every op as one page that needs no network; the whole takes a few minutes."""
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        rows = _ask(progress, ops, dtypes)
+        first = [row for row in rows if row.dtype == rows[0].dtype]
+        drawn = list(dict.fromkeys(row.op for row in rows))
+        pictures = {
+            name: picture(OPS[name], [row for row in first if row.op == name])
+            for name in progress.track(drawn, description="drawing")
+        }
+    chosen = " ".join([*(f"--op {op}" for op in ops), *(f"--dtype {dtype}" for dtype in dtypes)])
+    file.write_text(page(rows, pictures, chosen), encoding="utf-8")
+    click.echo(f"report written to {file}")
 
 
 if __name__ == "__main__":
