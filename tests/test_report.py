@@ -32,7 +32,7 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 
 def made_up(op: Op, dtype: str = "float32") -> list[Row]:
     """Rows for every case of ``op`` in which no number occurs twice, without asking anyone."""
-    numbers = itertools.count(1)
+    numbers = (sign * number / 4 for number in itertools.count(1) for sign in (1, -1))
     spellings = [("jaxclamp", f"jaxclamp.{op.name}"), ("interop", f"interop.{op.name}")]
     spellings += [(counterpart.framework, counterpart.name) for counterpart in map(Counterpart, op.counterparts)]
     rows = []
@@ -40,7 +40,7 @@ def made_up(op: Op, dtype: str = "float32") -> list[Row]:
         size = sum(np.size(arguments[name]) for name in active)
 
         def some(size: int = size) -> tuple[float, ...]:
-            return tuple(next(numbers) / 100 for _ in range(size))
+            return tuple(next(numbers) for _ in range(size))
 
         answers = tuple(
             Answer(framework, f"{framework} 1.0", spelling, some(), framework in parity.OURS, ())
@@ -130,7 +130,7 @@ def test_weights_of_reductions_are_drawn_in_the_shape_of_x(op: Op) -> None:
             assert [text.xy for text in axes.texts] == places
             assert [tuple(cell.get_center()) for cell in axes.patches] == places
         weights = [cell.get_facecolor()[3] for cell in shown["by definition"].patches]
-        assert weights == pytest.approx([0.6 * weight for weight in row.definition])
+        assert weights == pytest.approx([0.6 * min(abs(weight), 1) for weight in row.definition])
 
 
 def test_both_zeros_and_both_forms_are_told_once_where_they_are_alike() -> None:
