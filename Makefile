@@ -2,7 +2,7 @@
 PYTHON ?= python3
 INSTALLED := .venv/installed
 
-.PHONY: parity test lint format tables bench clean
+.PHONY: parity test test-lowest lint format tables bench clean
 
 parity: $(INSTALLED)  ## the main job: the parity matrix, the worked cases, and a network trained in four spellings
 	.venv/bin/python -m interop
@@ -11,6 +11,11 @@ parity: $(INSTALLED)  ## the main job: the parity matrix, the worked cases, and 
 
 test: $(INSTALLED)
 	.venv/bin/python -m pytest -n 2 --dist loadfile
+
+# The lowest version of JAX that pyproject.toml allows, beside the pinned versions of all else.
+LOWEST := 0.10.0
+test-lowest: .venv-lowest/installed  ## the tests with that
+	.venv-lowest/bin/python -m pytest -n 2 --dist loadfile
 
 lint: $(INSTALLED)
 	.venv/bin/ruff format --check
@@ -40,9 +45,16 @@ bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a pl
 	$(BENCH) benchmarks/memory.py
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-lowest
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint]'
+	touch $@
+
+.venv-lowest/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-lowest
+	sed -E 's/^(jax|jaxlib)==.*/\1==$(LOWEST)/' constraints.txt > .venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pip install --disable-pip-version-check --constraint .venv-lowest/constraints.txt \
+		--editable '.[test]'
 	touch $@

@@ -318,7 +318,11 @@ def test_help(path: tuple[str, ...], command: click.Command, flag: str) -> None:
     result = run(*path, flag)
     assert result.exit_code == 0
     assert result.stdout.startswith("Usage: ")
-    assert all(option in result.stdout for parameter in command.params for option in parameter.opts)
+    for parameter in command.params:
+        names = (
+            [str(parameter.metavar)] if isinstance(parameter, click.Argument) and parameter.metavar else parameter.opts
+        )
+        assert all(name in result.stdout for name in names)
     summary = (command.help or "").splitlines()[0]
     assert " ".join(result.stdout.split()).count(" ".join(summary.split())) == 1
     if isinstance(command, click.Group):
