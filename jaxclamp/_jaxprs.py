@@ -71,7 +71,7 @@ def _rewritten(replace: Replace) -> Callable[[Any], Any]:
                 return tuple(jaxpr_as_fun(ClosedJaxpr(rewritten(body), ()))(*args))
 
             mapped = {name: eqn.params[name] for name in ("mesh", "in_specs", "out_specs", "check_vma")}
-            axes = eqn.params.get("newly_manual_axes", eqn.params.get("manual_axes"))  # the name before JAX 0.10.2
+            axes: Any = eqn.params.get("newly_manual_axes", eqn.params.get("manual_axes"))  # the name before JAX 0.10.2
             return inlined(jax.shard_map(run, **mapped, axis_names=axes), eqn)
         return [with_bodies(eqn, rewritten) if eqn.primitive in _WITH_BODIES else eqn]
 
