@@ -9,6 +9,7 @@ from interop._function import wrap_for_torch
 from interop._min_norm import min_norm
 from interop._ops import IN_PLACE_OPS, TORCH_OPS
 from interop._recording import Recording, record
+from interop._ties import influence, ties
 
 __all__ = [
     "IN_PLACE_OPS",
@@ -16,10 +17,12 @@ __all__ = [
     "Comparison",
     "Recording",
     "compare",
+    "influence",
     "jax_to_torch",
     "min_norm",
     "nn",
     "record",
+    "ties",
     "torch_to_jax",
     "wrap_for_torch",
     *TORCH_OPS,

@@ -12,7 +12,7 @@ import torch
 from interop._function import is_recorded
 from jaxclamp._counterparts import Counterpart
 
-_FORMS = (
+FORMS = (
     inspect.Parameter("inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False),
     inspect.Parameter("return_indices", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False),
     inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None),
@@ -21,7 +21,7 @@ _FORMS = (
 
 def with_forms(native: Counterpart, op: Callable[..., Any]) -> Callable[..., Any]:
     """``op`` with those of the parameters ``inplace``, ``return_indices`` and ``out`` that its counterpart has."""
-    forms = {form.name: form for form in _FORMS if form.name in native.names}
+    forms = {form.name: form for form in FORMS if form.name in native.names}
     plain = inspect.signature(op).parameters.values()
     positional = sum(parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in plain)
     signature = inspect.Signature(sorted([*plain, *forms.values()], key=lambda parameter: parameter.kind))

@@ -67,7 +67,7 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _REPLACEMENTS and _has_gradients((*args, *kwargs.values())):
+        if func in _REPLACEMENTS and has_gradients((*args, *kwargs.values())):
             replacement, has_conventions = _REPLACEMENTS[func]
             carry_into_recomputation(self, self)
             if has_conventions:
@@ -76,16 +76,15 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
         return func(*args, **kwargs)
 
 
-def _has_gradients(arguments: tuple[Any, ...]) -> bool:
+def has_gradients(arguments: tuple[Any, ...]) -> bool:
+    """Whether an op of jaxclamp could be meant: it is one of real numbers."""
     tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
     return any(t.is_floating_point() for t in tensors) and not any(t.is_complex() for t in tensors)
 
 
-def _overloaded(name: str) -> Callable[..., Any]:
+def _overloaded(ops: Mapping[str, Callable[..., Any]], name: str) -> Callable[..., Any]:
     """torch.max and torch.min: of two tensors, along an axis, of all elements."""
-    of_two = TORCH_OPS[f"{name}imum"]
-    along_an_axis = TORCH_OPS[f"{name}_with_indices"]
-    of_all = TORCH_OPS[f"a{name}"]
+    of_two, along_an_axis, of_all = ops[f"{name}imum"], ops[f"{name}_with_indices"], ops[f"a{name}"]
 
     def function(input: torch.Tensor, *args: Any, ties: Ties, **kwargs: Any) -> Any:
         if (args and isinstance(args[0], torch.Tensor)) or not kwargs.keys().isdisjoint(("other", "x2")):
@@ -97,9 +96,8 @@ def _overloaded(name: str) -> Callable[..., Any]:
     return function
 
 
-def _with_indices(name: str) -> Callable[..., Any]:
+def _with_indices(pool: Callable[..., Any]) -> Callable[..., Any]:
     """What `torch.nn.functional` calls when a pool is asked for its indices."""
-    pool = TORCH_OPS[name]
 
     def function(*args: Any, ties: Ties, return_indices: bool = True, **kwargs: Any) -> Any:
         return pool(*args, ties=ties, return_indices=True, **kwargs)
@@ -107,21 +105,23 @@ def _with_indices(name: str) -> Callable[..., Any]:
     return function
 
 
-def _find() -> Iterator[tuple[str, Callable[..., Any], tuple[Callable[..., Any], bool]]]:
-    """Name, function and replacement of all that torch has under the name of an op."""
+def in_torch(ops: Mapping[str, Callable[..., Any]]) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
+    """Name and function of all that torch has under the name of one of ``ops``, and that one."""
     homes = {"torch": torch, "torch.Tensor": torch.Tensor, "torch.nn.functional": functional}
-    replacements = {
-        name: (function, "ties" in inspect.signature(function).parameters)
-        for name, function in (TORCH_OPS | IN_PLACE_OPS).items()
+    named = {
+        **ops,
+        **{name: _overloaded(ops, name) for name in ("max", "min")},
+        **{f"{name}_with_indices": _with_indices(ops[name]) for name in ("max_pool1d", "max_pool2d")},
+        "__abs__": ops["abs"],
     }
-    replacements |= {name: (_overloaded(name), True) for name in ("max", "min")}
-    replacements |= {f"{name}_with_indices": (_with_indices(name), True) for name in ("max_pool1d", "max_pool2d")}
-    replacements["__abs__"] = replacements["abs"]
-    for name, replacement in replacements.items():
+    for name, function in named.items():
         for home, namespace in homes.items():
             if hasattr(namespace, name):
-                yield f"{home}.{name}", getattr(namespace, name), replacement
+                yield f"{home}.{name}", getattr(namespace, name), function
 
 
-_REPLACEMENTS = {native: replacement for _, native, replacement in _find()}
-min_norm.intercepted = tuple(sorted(name for name, _, _ in _find()))
+_REPLACEMENTS = {
+    native: (function, "ties" in inspect.signature(function).parameters)
+    for _, native, function in in_torch(TORCH_OPS | IN_PLACE_OPS)
+}
+min_norm.intercepted = tuple(sorted(name for name, _, _ in in_torch(TORCH_OPS | IN_PLACE_OPS)))

@@ -31,7 +31,8 @@ _AUTOCAST = {"prelu"}
 """The ops that torch.autocast computes in its lower precision."""
 
 
-def _derive(op: Op) -> Callable[..., Any]:
+def derive(op: Op) -> Callable[..., Any]:
+    """``op`` under torch's signature and type promotion."""
     native = _native(op)
     parameters = inspect.signature(op.function).parameters
     jax_names = {_TORCH_NAMES.get(name, name): name for name in parameters}
@@ -234,15 +235,17 @@ def _result_dtype(op: Op, kinds: tuple[tuple[str, Any, Any], ...], default: torc
     return dtype
 
 
-_plain = {op.function: _derive(op) for op in OPS.values()}
-_all_forms = {op.function: traceable(with_forms(_native(op), _plain[op.function])) for op in OPS.values()}
-_by_name = {name: f for name, f in vars(jaxclamp).items() if inspect.isfunction(f) and f in _plain}
+PLAIN_OPS = {op.function: derive(op) for op in OPS.values()}
+"""Every op for torch without further forms, by the function of jaxclamp: what `torch.overrides` gets to see."""
+
+_all_forms = {op.function: traceable(with_forms(_native(op), PLAIN_OPS[op.function])) for op in OPS.values()}
+_by_name = {name: f for name, f in vars(jaxclamp).items() if inspect.isfunction(f) and f in PLAIN_OPS}
 
 TORCH_OPS: dict[str, Callable[..., Any]] = {name: _all_forms[function] for name, function in _by_name.items()}
 """Every op of jaxclamp for torch, under each of its names."""
 
 IN_PLACE_OPS: dict[str, Callable[..., Any]] = {
-    f"{name}_": traceable(in_place(f"{name}_", _plain[function]))
+    f"{name}_": traceable(in_place(f"{name}_", PLAIN_OPS[function]))
     for name, function in _by_name.items()
     if any(hasattr(home, f"{name}_") for home in (torch, torch.Tensor, torch.nn.functional))
 }

@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core import primitives as p
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Replace: TypeAlias = Callable[[JaxprEqn], list[JaxprEqn] | None]
-"""What comes in the place of an equation; None where it stays, with the equations in its body replaced."""
+Descend: TypeAlias = Callable[[JaxprEqn], list[JaxprEqn]]
+"""An equation with those in its body replaced."""
+Replace: TypeAlias = Callable[[JaxprEqn, Descend], list[JaxprEqn]]
+"""What comes in the place of an equation."""
 
 # Not the functions with a derivative of their own (custom_jvp, custom_vjp), and not the combiners of scatter and sort.
 _WITH_BODIES = frozenset({p.jit_p, p.scan_p, p.while_p, p.cond_p, p.remat_p, p.closed_call_p})
@@ -58,7 +60,8 @@ def _rewritten(replace: Replace) -> Callable[[Any], Any]:
     def rewritten(jaxpr: Any) -> Any:
         if isinstance(jaxpr, ClosedJaxpr):
             return jaxpr.replace(jaxpr=rewritten(jaxpr.jaxpr))
-        return jaxpr.replace(eqns=[new for eqn in jaxpr.eqns for new in replace(eqn) or descend(eqn)])
+        eqns = [new for eqn in jaxpr.eqns for new in replace(eqn, descend)]
+        return jaxpr.replace(eqns=eqns, effects=jaxpr.effects | (_effects(eqns) - _effects(jaxpr.eqns)))
 
     def descend(eqn: JaxprEqn) -> list[JaxprEqn]:
         if eqn.primitive.name == "shard_map":  # traced anew: the types inside exist in its context alone
@@ -69,16 +72,27 @@ def _rewritten(replace: Replace) -> Callable[[Any], Any]:
 
             mapped = {name: eqn.params[name] for name in ("mesh", "in_specs", "out_specs", "check_vma")}
             return inlined(jax.shard_map(run, **mapped, axis_names=eqn.params["newly_manual_axes"]), eqn)
-        if eqn.primitive in _WITH_BODIES:
-            return [eqn.replace(params={name: in_param(value) for name, value in eqn.params.items()})]
-        return [eqn]
-
-    def in_param(value: Any) -> Any:
-        if isinstance(value, Jaxpr | ClosedJaxpr):
-            return rewritten(value)
-        return tuple(map(in_param, value)) if type(value) is tuple else value  # the branches of a cond
+        return [with_bodies(eqn, rewritten) if eqn.primitive in _WITH_BODIES else eqn]
 
     return rewritten
+
+
+def with_bodies(eqn: JaxprEqn, change: Callable[[Any], Any]) -> JaxprEqn:
+    """``eqn`` with ``change`` applied to each Jaxpr or ClosedJaxpr among its parameters."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, Jaxpr | ClosedJaxpr):
+            return change(value)
+        return tuple(map(changed, value)) if type(value) is tuple else value  # the branches of a cond
+
+    params = {name: changed(value) for name, value in eqn.params.items()}
+    added = _effects(jaxprs_in_params(params)) - _effects(jaxprs_in_params(eqn.params))
+    new: JaxprEqn = eqn.replace(params=params, effects=eqn.effects | added)
+    return new
+
+
+def _effects(holders: Iterable[Any]) -> frozenset[Any]:
+    return frozenset(effect for holder in holders for effect in holder.effects)
 
 
 def inlined(fun: Callable[..., Any], eqn: JaxprEqn) -> list[JaxprEqn]:

@@ -15,7 +15,7 @@ from jax.extend.core import JaxprEqn, Literal
 from jax.extend.core import primitives as p
 
 from jaxclamp._counterparts import Counterpart
-from jaxclamp._jaxprs import inlined, transformed
+from jaxclamp._jaxprs import Descend, inlined, transformed
 from jaxclamp._registry import OPS, Op
 from jaxclamp._rules import TIES, Ties, refuse_convention
 from jaxclamp.reductions import max_of_windows
@@ -61,25 +61,35 @@ def min_norm(fun: Callable[P, R], *, ties: Ties = "min_norm") -> Callable[P, R]:
     if ties not in TIES:
         refuse_convention(ties)
 
-    def replace(eqn: JaxprEqn) -> list[JaxprEqn] | None:
-        op = recognized(eqn)
-        return None if op is None else inlined(functools.partial(op, ties), eqn)
+    def replace(eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+        stays = eqn.primitive is p.custom_jvp_call_p or len(eqn.outvars) > 1
+        found = None if stays else recognized(eqn)
+        return descend(eqn) if found is None else inlined(functools.partial(found.call, ties), eqn)
 
     return transformed(fun, replace)
 
 
-def recognized(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
-    """The op of jaxclamp that ``eqn`` computes, as a function of a convention and of the inputs of ``eqn``, if any.
+class Recognized(NamedTuple):
+    """The op that an equation computes, by name, and as a function of a convention and of the equation's inputs."""
+
+    name: str
+    call: Callable[..., jax.Array]
+
+
+def recognized(eqn: JaxprEqn) -> Recognized | None:
+    """The op of jaxclamp that ``eqn`` computes, if any.
 
     A primitive is known by itself. An inner jit has to compute the formula that the library function of its name
     computes of scalars of the same types; where the axes of an operand lie in the result, they lie for the op as well.
+    Further results are what a derivative that was taken before keeps.
     """
     if eqn.primitive is not p.reduce_window_max_p and _key(eqn) not in _keys():
         return None
     operands: list[Any] = [atom.aval for atom in eqn.invars]
     results: list[Any] = [var.aval for var in eqn.outvars]
     if not (
-        [jnp.issubdtype(result.dtype, jnp.floating) for result in results] == [True]
+        results
+        and jnp.issubdtype(results[0].dtype, jnp.floating)
         and not any(jnp.issubdtype(operand.dtype, jnp.complexfloating) for operand in operands)
         and all(operand.size for operand in operands)
         and eqn.params.get("axes") != ()
@@ -88,19 +98,18 @@ def recognized(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
     if eqn.primitive is p.reduce_window_max_p:
         return _max_pool(eqn.params)
     axis = {"axis": eqn.params["axes"]} if "axes" in eqn.params else {}
-    of_scalars = eqn.replace(params={**eqn.params, "axes": ()}) if axis else eqn
-    (value,) = _values(of_scalars, [_Value(i, {i: tuple(range(operand.ndim))}) for i, operand in enumerate(operands)])
+    value, *_ = _values(_plain(eqn), [_Value(i, {i: tuple(range(operand.ndim))}) for i, operand in enumerate(operands)])
     table = _table(tuple((operand.dtype, operand.weak_type) for operand in operands))
     if (_key(eqn), value.formula) not in table:
         return None
     op, names = table[_key(eqn), value.formula]
 
-    def function(ties: Ties, *operands: jax.Array) -> jax.Array:
+    def call(ties: Ties, *operands: jax.Array) -> jax.Array:
         placed = [_placed(operand, value.axes[i], results[0].ndim) for i, operand in enumerate(operands)]
         convention = {} if op.family == "kinked" else {"ties": ties}
         return op.function(**dict(zip(names, placed, strict=True)), **axis, **convention)
 
-    return function
+    return Recognized(op.name, call)
 
 
 def _key(eqn: JaxprEqn) -> tuple[Any, Any]:
@@ -119,7 +128,7 @@ def _table(types: tuple[tuple[Any, bool], ...]) -> Mapping[tuple[Hashable, Hasha
     """The equations that are an op, for operands of these types: the op, and which of its parameters each operand is.
 
     They come from the records: each counterpart in JAX is traced for scalars, with its arguments in any order, as
-    keywords bring them about. Counterparts with a derivative of their own stay out.
+    keywords bring them about.
     """
     table: dict[tuple[Hashable, Hashable], tuple[Op, tuple[str, ...]]] = {}
     scalars = [jax.ShapeDtypeStruct((), dtype, weak_type=weak) for dtype, weak in types]
@@ -133,10 +142,13 @@ def _table(types: tuple[tuple[Any, bool], ...]) -> Mapping[tuple[Hashable, Hasha
             # What an array cannot be, such as an axis, raises; mixed types are for the caller's own trace to refuse.
             with contextlib.suppress(TypeError, ValueError), jax.numpy_dtype_promotion("standard"):
                 traced = jax.make_jaxpr(call)(*scalars).jaxpr
-                if len(traced.eqns) == 1 and traced.eqns[0].primitive is not p.custom_jvp_call_p:
+                if len(traced.eqns) == 1:
                     (eqn,) = traced.eqns
-                    (value,) = _values(eqn, [_Value(traced.invars.index(atom), {}) for atom in eqn.invars])
+                    (value,) = _values(_plain(eqn), [_Value(traced.invars.index(atom), {}) for atom in eqn.invars])
                     table.setdefault((_key(eqn), value.formula), (op, names))
+                    if eqn.primitive is p.custom_jvp_call_p:  # differentiated, it leaves the inner jit it consists of
+                        (eqn,) = eqn.params["call_jaxpr"].eqns
+                        table.setdefault((_key(eqn), value.formula), (op, names))
     return table
 
 
@@ -145,6 +157,16 @@ class _Value(NamedTuple):
 
     formula: Hashable
     axes: Mapping[int, tuple[int, ...]]
+
+
+def _plain(eqn: JaxprEqn) -> JaxprEqn:
+    """``eqn`` without the axes that it reduces, and without the derivative that it brings."""
+    plain = eqn
+    if eqn.primitive is p.custom_jvp_call_p:
+        plain = eqn.replace(primitive=p.jit_p, params={"jaxpr": eqn.params["call_jaxpr"]})
+    elif "axes" in eqn.params:
+        plain = eqn.replace(params={**eqn.params, "axes": ()})
+    return plain
 
 
 def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
@@ -190,9 +212,14 @@ def _placed(operand: jax.Array, axes: tuple[int, ...], ndim: int) -> jax.Array:
     return jnp.expand_dims(ordered, [axis for axis in range(ndim) if axis not in axes])
 
 
-def _max_pool(params: Mapping[str, Any]) -> Callable[..., jax.Array] | None:
+def _max_pool(params: Mapping[str, Any]) -> Recognized | None:
     sizes, paddings = params["window_dimensions"], params["padding"]
     if set(params["base_dilation"]) != {1} or any(amount < 0 for pair in paddings for amount in pair):
         return None
     strides, dilations = params["window_strides"], params["window_dilation"]
-    return lambda ties, x: max_of_windows("reduce_window_max", x, sizes, strides, paddings, dilations, ties)
+
+    def call(ties: Ties, x: jax.Array) -> jax.Array:
+        pooled: jax.Array = max_of_windows("max_pool", x, sizes, strides, paddings, dilations, ties)
+        return pooled
+
+    return Recognized("max_pool", call)

@@ -1,14 +1,15 @@
 """The two min-norm rules, selection and kink, and the one place where JAX learns a derivative; no op lives here.
 
-A rule is a static object with three methods. ``value`` computes the op. ``code`` looks at the primals and writes down,
+A rule is a static object with four methods. ``value`` computes the op. ``code`` looks at the primals and writes down,
 in one int8 per element, whose slope counts. ``linear`` maps tangents to the output tangent given that code. Forward
 mode is the composition; reverse mode is JAX's transpose of ``linear``, so the two cannot disagree, and since ``linear``
-runs under `jax.checkpoint` the code is all that a reverse pass has to keep.
+runs under `jax.checkpoint` the code is all that a reverse pass has to keep. ``on_tie`` says where there was a choice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NoReturn, Protocol, TypeAlias, get_args
@@ -33,6 +34,7 @@ class Rule(Protocol):
     def operands(self) -> tuple[str, ...]: ...
     def value(self, *primals: jax.Array) -> jax.Array: ...
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array: ...
+    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array: ...
     def linear(
         self,
         code: jax.Array,
@@ -72,8 +74,23 @@ def _jvp(
 _dispatch: Callable[..., jax.Array] = jax.jit(_differentiable, static_argnums=0, inline=True)
 
 
+_asked_for_ties = ContextVar("_asked_for_ties", default=False)
+
+
+def on_tie(op: Callable[..., jax.Array], *operands: ArrayLike) -> jax.Array:
+    """Where the elements of ``op(*operands)`` are on a tie or a kink."""
+    token = _asked_for_ties.set(True)
+    try:
+        with jax.disable_jit():  # an op that is compiled as a whole would answer from its cache
+            return op(*operands)
+    finally:
+        _asked_for_ties.reset(token)
+
+
 def differentiable(rule: Rule, *primals: ArrayLike) -> jax.Array:
     """The value of ``rule`` at ``primals``, in one dispatch, with the derivative that the rule declares."""
+    if _asked_for_ties.get():
+        return rule.on_tie([jnp.asarray(primal) for primal in primals])
     for primal in primals:
         if type(primal) is int and not 0 <= primal <= 127:
             primals = _fitting(rule, primals)
@@ -108,12 +125,7 @@ class Selection:
 
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
         """Bit i is set where operand i gets a share of the gradient."""
-        value = primals[0]
-        tied = [jnp.ones(jnp.shape(value), bool)]
-        for step, operand in zip(self.steps, primals[1:], strict=True):
-            before, value = value, step(value, operand)
-            tied = [t & same(before, value) for t in tied] + [same(operand, value)]
-        bits = [jnp.where(t, jnp.int8(1 << i), jnp.int8(0)) for i, t in enumerate(tied)]
+        bits = [jnp.where(t, jnp.int8(1 << i), jnp.int8(0)) for i, t in enumerate(self._tied(primals))]
         code = sum(bits[1:], bits[0])
         first = code & -code
         match self.ties:
@@ -126,6 +138,18 @@ class Selection:
                 return first
             case "exclusive":
                 return jnp.where(code == first, code, code ^ first)
+
+    def _tied(self, primals: Sequence[jax.Array]) -> list[jax.Array]:
+        """For each operand, where it is in C."""
+        value = primals[0]
+        tied = [jnp.ones(jnp.shape(value), bool)]
+        for step, operand in zip(self.steps, primals[1:], strict=True):
+            before, value = value, step(value, operand)
+            tied = [t & same(before, value) for t in tied] + [same(operand, value)]
+        return tied
+
+    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+        return _count(self._tied(primals)) > 1
 
     def linear(
         self,
@@ -193,9 +217,7 @@ class Extremum:
 
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
         """1 where an element gets a share of the gradient."""
-        x, *valid = primals
-        members = same(x, self._extremum(primals, keepdims=True))
-        tied = (members & valid[0] if valid else members).astype(jnp.int8)
+        tied = self._tied(primals).astype(jnp.int8)
         if self.ties in ("min_norm", "balanced"):
             return tied
         last = tuple(range(-len(self.axes), 0))
@@ -205,6 +227,14 @@ class Extremum:
         alone = jnp.sum(flat, axis=-1, keepdims=True, dtype=jnp.int32) == 1
         chosen = first if self.ties == "inclusive" else jnp.where(alone, first, flat - first)
         return jnp.moveaxis(chosen.reshape(lines.shape), last, self.axes)
+
+    def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
+        x, *valid = primals
+        members = same(x, self._extremum(primals, keepdims=True))
+        return members & valid[0] if valid else members
+
+    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+        return jnp.sum(self._tied(primals), self.axes, dtype=jnp.int32, keepdims=self.keepdims) > 1
 
     def linear(
         self,
@@ -246,20 +276,35 @@ class Kinked:
 
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
         """The piece whose slope counts; one past the last piece where the value is NaN, two past it for slope 0."""
-        x, *parameters = _promote(primals, jnp.result_type(*primals))
-        kinks = [jnp.asarray(kink, x.dtype) for kink in self.kinks(*parameters)]
+        x, kinks, meeting = self._pieces_that_meet(primals)
         code = _count(~(x <= kink) for kink in kinks)
-        for kink in kinks:  # kinks may coincide: then the pieces to either side of all of them meet
-            left = _count(other < kink for other in kinks)
-            right = _count(other <= kink for other in kinks)
-            slopes = [_slope(piece, kink, *parameters) for piece in self.pieces]
-            before, after = _choose(left, slopes), _choose(right, slopes)
+        for here, left, right, before, after in meeting:
             flatter = jnp.where(jnp.abs(before) <= jnp.abs(after), left, right)
             opposite = jnp.sign(before) * jnp.sign(after) < 0
             if any(active[1:]):  # then the pieces in between come near as well
                 opposite |= right - left > 1
-            code = jnp.where(x == kink, jnp.where(opposite, jnp.int8(len(self.pieces) + 1), flatter), code)
+            code = jnp.where(here, jnp.where(opposite, jnp.int8(len(self.pieces) + 1), flatter), code)
         return jnp.where(jnp.isnan(x), jnp.int8(len(self.pieces)), code)
+
+    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+        _, _, meeting = self._pieces_that_meet(primals)
+        return _count(here & (before != after) for here, _, _, before, after in meeting) > 0
+
+    def _pieces_that_meet(
+        self, primals: Sequence[jax.Array]
+    ) -> tuple[jax.Array, list[jax.Array], Iterator[tuple[jax.Array, ...]]]:
+        """x, the kinks, and for each of them: where x is, the pieces to the left and right, and their slopes."""
+        x, *parameters = _promote(primals, jnp.result_type(*primals))
+        kinks = [jnp.asarray(kink, x.dtype) for kink in self.kinks(*parameters)]
+
+        def meeting() -> Iterator[tuple[jax.Array, ...]]:
+            for kink in kinks:  # kinks may coincide: then the pieces to either side of all of them meet
+                left = _count(other < kink for other in kinks)
+                right = _count(other <= kink for other in kinks)
+                slopes = [_slope(piece, kink, *parameters) for piece in self.pieces]
+                yield x == kink, left, right, _choose(left, slopes), _choose(right, slopes)
+
+        return x, kinks, meeting()
 
     def linear(
         self,

@@ -16,9 +16,9 @@ def of_name(name: str) -> Op:
     return OPS[function.__name__]
 
 
-def arguments(op: Op, dtype: torch.dtype = torch.float64) -> list[Any]:
-    """The arguments of the fullest tie of ``op``."""
-    tie = max(op.ties, key=len)
+def arguments(op: Op, dtype: torch.dtype = torch.float64, tie: tuple[Any, ...] | None = None) -> list[Any]:
+    """The arguments of a tie of ``op``, the fullest unless told otherwise."""
+    tie = max(op.ties, key=len) if tie is None else tie
     return [torch.tensor(v, dtype=dtype) if n in _TENSORS else v for n, v in zip(parameters(op), tie, strict=False)]
 
 

@@ -14,6 +14,8 @@ import jaxclamp
 @pytest.mark.parametrize("package", [jaxclamp, interop], ids=lambda package: package.__name__)
 def test_all_lists_what_is_public(package: object) -> None:
     modules = type(sys)
+    for name in package.__all__:  # type: ignore[attr-defined]
+        getattr(package, name)  # some are imported when they are used
     public = {n for n, v in vars(package).items() if not n.startswith("_") and not isinstance(v, modules)}
     listed = [n for n in package.__all__ if not isinstance(getattr(package, n), modules)]  # type: ignore[attr-defined]
     assert sorted(listed) == sorted(public - {"TYPE_CHECKING"})
@@ -35,6 +37,13 @@ def imports(statement: str, module: str) -> bool:
 def test_jaxclamp_does_not_import_torch() -> None:
     assert not imports("import jaxclamp", "torch")
     assert imports("import interop", "torch")  # the check can see it
+
+
+def test_ops_alone_do_not_load_jax_extend() -> None:
+    assert not imports("import jaxclamp", "jax.extend")
+    assert imports("import jaxclamp\njaxclamp.min_norm", "jax.extend")
+    with pytest.raises(AttributeError, match="module 'jaxclamp' has no attribute 'clampp'"):
+        jaxclamp.clampp  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_interop_does_not_load_dynamo() -> None:

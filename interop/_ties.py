@@ -1,0 +1,159 @@
+"""Where in torch code ties happen, how often, and how far they move a gradient."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch.nn.modules import module as hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
+
+import jaxclamp
+from interop._forms import FORMS
+from interop._min_norm import has_gradients, in_torch, min_norm
+from interop._ops import PLAIN_OPS, derive
+from jaxclamp import OPS, Op, Ties
+from jaxclamp._rules import on_tie
+from jaxclamp._ties import Influence, TieReport, Totals, innermost
+
+_LIBRARIES = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
+
+
+class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
+    """A context manager that counts the ties in torch code, which runs as usual.
+
+    Counted is whatever `min_norm` intercepts, and the ops of this package: per line of the source and per module, the
+    elements of the results, and how many of them were on a tie or a kink. A backward pass does not count, nor does what
+    a checkpoint computes a second time in it. It holds for the thread that enters it, and may be entered again: counts
+    add up. In a compiled function there is nothing to see: it raises.
+
+    >>> with ties() as counted:
+    ...     y = torch.nn.ReLU6()(torch.tensor([-1.0, 0.0, 3.0, 6.0]))
+    >>> counted.report.elements, counted.report.tied
+    (4, 2)
+    >>> [(line.op, line.module) for line in counted.report.lines]
+    [('hardtanh', 'ReLU6')]
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._totals = Totals()
+        self._path: list[str] = []
+        self._names: dict[torch.nn.Module, str] = {}
+        self._handles: list[RemovableHandle] = []
+        self._thread = 0
+
+    @property
+    def report(self) -> TieReport:
+        """What was counted up to now."""
+        return TieReport(self._totals.lines())
+
+    def __enter__(self) -> ties:
+        self._thread = threading.get_ident()
+        self._handles += [
+            hooks.register_module_forward_pre_hook(self._entered),
+            hooks.register_module_forward_hook(self._left, always_call=True),
+        ]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        for handle in self._handles[-2:]:
+            handle.remove()
+        del self._handles[-2:]
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.compiler.is_compiling():
+            raise RuntimeError("ties() cannot count in a compiled function; call the function as it is.")
+        if func in _tied() and has_gradients((*args, *kwargs.values())):
+            name, tied = _tied()[func]
+            with torch.no_grad():
+                found = tied(*args, **{"ties": "min_norm", **kwargs})  # whichever: a tie is one under all
+            place = innermost(_lines(), *_LIBRARIES)
+            path = self._path[-1] if self._path else ""
+            self._totals[(*place, name, False, path)] += np.array([found.numel(), found.sum().item()])
+        return func(*args, **kwargs)
+
+    def _entered(self, module: torch.nn.Module, args: Any) -> None:
+        if threading.get_ident() == self._thread:
+            if not self._path:
+                self._names = {inner: path for path, inner in module.named_modules()}
+            self._path.append(self._names.get(module) or type(module).__name__)
+
+    def _left(self, module: torch.nn.Module, args: Any, result: Any) -> None:
+        if threading.get_ident() == self._thread and self._path:
+            self._path.pop()
+
+
+def _lines() -> Iterator[tuple[str, int]]:
+    """The lines of the calls that led here, the innermost first."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+@functools.cache
+def _tied() -> Mapping[Callable[..., Any], tuple[str, Callable[..., Any]]]:
+    """For each function that can tie, its name, and the function that says where it does."""
+    tied = {op.function: _where_tied(op) for op in OPS.values()}
+    named = {name: tied[f] for name, f in vars(jaxclamp).items() if inspect.isfunction(f) and f in tied}
+    found = {
+        native: (name.rpartition(".")[2].removesuffix("_with_indices").strip("_"), function)
+        for name, native, function in in_torch({**named, **{f"{name}_": function for name, function in named.items()}})
+    }
+    return found | {op: (op.__name__, tied[function]) for function, op in PLAIN_OPS.items()}
+
+
+def _where_tied(op: Op) -> Callable[..., torch.Tensor]:
+    @functools.wraps(op.function)
+    def where_tied(*args: Any, **kwargs: Any) -> jax.Array:
+        found: jax.Array = jax.tree.leaves(on_tie(functools.partial(op.function, *args, **kwargs)))[0]
+        return found
+
+    in_torch = derive(dataclasses.replace(op, function=where_tied))
+    dropped = {form.name for form in FORMS} | ({"ties"} - inspect.signature(op.function).parameters.keys())
+
+    def function(*args: Any, **kwargs: Any) -> torch.Tensor:
+        tied: torch.Tensor = in_torch(*args, **{n: v for n, v in kwargs.items() if n not in dropped})
+        return tied
+
+    return function
+
+
+def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Tensor]) -> Influence:
+    """How far another convention moves a gradient: that under ``ties="inclusive"`` minus that of minimum norm.
+
+    Args:
+      closure: computes a scalar from ``parameters``, the same at each call; it is called twice.
+      parameters: tensors that require grad, with respect to which to differentiate.
+
+    >>> x = torch.tensor([-1.0, 0.0, 3.0, 6.0], requires_grad=True)
+    >>> found = influence(lambda: x.clamp(0.0, 6.0).sum(), [x])
+    >>> round(found.norm, 4), found.gradient_norm
+    (1.4142, 1.0)
+    """
+    given = list(parameters)
+
+    def gradient(ties: Ties) -> np.ndarray[Any, Any]:
+        with min_norm(ties=ties):
+            value = closure()
+        gradients = torch.autograd.grad(value, given, allow_unused=True, materialize_grads=True)
+        return np.concatenate([g.double().cpu().numpy().ravel() for g in gradients])
+
+    return Influence.of(gradient)
