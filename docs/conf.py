@@ -60,13 +60,17 @@ def _names(family: str) -> list[str]:
     return sorted(op.name for op in jaxclamp.OPS.values() if op.family == family)
 
 
-_ops = {*interop.TORCH_OPS, *interop.IN_PLACE_OPS}
-_own = {name: getattr(interop, name) for name in interop.__all__ if name not in _ops and name.islower()}
+def _functions(package: ModuleType) -> list[str]:
+    functions = [name for name in package.__all__ if inspect.isfunction(getattr(package, name))]
+    return [name for name in functions if name not in interop.TORCH_OPS.keys() | interop.IN_PLACE_OPS.keys()]
+
+
 _pictures = [name for name in sorted(jaxclamp.OPS) if (Path(__file__).parent / "_gallery" / f"{name}.svg").exists()]
 _modules = [name for name in interop.nn.__all__ if name not in ("Conversion", "convert")]
 myst_substitutions = {
     **{family: _documented("function", jaxclamp, _names(family)) for family in ("selection", "kinked", "reduction")},
-    "interop_functions": _documented("function", interop, [n for n, o in _own.items() if inspect.isfunction(o)]),
+    "transformations": _documented("function", jaxclamp, _functions(jaxclamp)),
+    "interop_functions": _documented("function", interop, _functions(interop)),
     "interop_ops": _documented("function", interop, [n for n in interop.TORCH_OPS if n in jaxclamp.OPS]),
     "interop_in_place": ", ".join(f"`{name}`" for name in interop.IN_PLACE_OPS),
     "interop_modules": ", ".join(f"`{name}`" for name in _modules),

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from interop.plot import figure
-
 from interop.parity import matrix
+from interop.plot import figure
 from jaxclamp import OPS
 
 FOLDER = Path(__file__).parent / "_gallery"

@@ -127,7 +127,7 @@ FUNCTIONS = {
     f"{package.__name__}.{name}": getattr(package, name)
     for package in (jaxclamp, interop, interop.nn)
     for name in package.__all__
-    if inspect.isfunction(getattr(package, name)) or getattr(package, name) is interop.min_norm
+    if inspect.isroutine(getattr(package, name)) or (inspect.isclass(getattr(package, name)) and name.islower())
     if name not in interop.TORCH_OPS.keys() | interop.IN_PLACE_OPS.keys()
 }
 
