@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import pkgutil
 import re
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,28 @@ from rich.table import Table
 import interop
 from interop import parity, render
 from interop.cases import compare_cases
-from interop.digits import PAIRS, VARIANTS, plot, train
+from interop.digits import PAIRS, VARIANTS, plot_steps, train
 from interop.frameworks import Array
+from interop.plot import figure
+from interop.report import page, picture
 from jaxclamp import OPS
 
+
+class _OpName(click.Choice[str]):
+    def __init__(self) -> None:
+        super().__init__(sorted(OPS))
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        near = difflib.get_close_matches(str(value), OPS)
+        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        return super().get_invalid_choice_message(value, ctx) + hint
+
+
 OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
+ONLY_OPS = click.option("--op", "ops", multiple=True, type=_OpName(), help="Only this op; repeatable.")
+ONLY_DTYPES = click.option(
+    "--dtype", "dtypes", multiple=True, type=click.Choice(parity.DTYPES), help="Only this dtype; repeatable."
+)
 
 
 def _in_a_folder(context: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
@@ -66,9 +84,19 @@ def _arrays(context: click.Context, parameter: click.Parameter, file: Path) -> l
         raise click.BadParameter(f"{str(file)!r}: {error}") from error
 
 
+def _ask(
+    progress: Progress, ops: Sequence[str], dtypes: Sequence[str], frameworks: Sequence[str] = parity.FRAMEWORKS
+) -> list[parity.Row]:
+    chosen = [OPS[name] for name in dict.fromkeys(ops)] or list(OPS.values())
+    chosen_dtypes = tuple(dict.fromkeys(dtypes)) or parity.DTYPES
+    total = len(chosen_dtypes) * sum(len(list(parity.cases(op))) for op in chosen)
+    asked = parity.matrix(chosen, chosen_dtypes, frameworks)
+    return list(progress.track(asked, total=total, description="asking for gradients"))
+
+
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--op", "ops", multiple=True, type=click.Choice(sorted(OPS)), help="Only this op; repeatable.")
-@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(parity.DTYPES), help="Only this dtype; repeatable.")
+@ONLY_OPS
+@ONLY_DTYPES
 @click.option(
     "--framework",
     "frameworks",
@@ -98,13 +126,8 @@ def main(
             if context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
                 raise click.UsageError(f"{option.opts[0]} is for the matrix, not for {context.invoked_subcommand!r}.")
         return
-    chosen = [OPS[name] for name in dict.fromkeys(ops)] or list(OPS.values())
-    chosen_dtypes = tuple(dict.fromkeys(dtypes)) or parity.DTYPES
-    rows: list[parity.Row] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        total = len(chosen_dtypes) * sum(len(list(parity.cases(op))) for op in chosen)
-        asked = parity.matrix(chosen, chosen_dtypes, frameworks or parity.FRAMEWORKS)
-        rows.extend(progress.track(asked, total=total, description="asking for gradients"))
+        rows = _ask(progress, ops, dtypes, frameworks or parity.FRAMEWORKS)
     shown = [row for row in rows if not (only_disagreements and row.agrees)]
     text = render.FORMATS[form](shown, render.tallies(rows))
     if output is None:
@@ -160,7 +183,7 @@ def digits(steps: int, seed: int, file: Path | None) -> None:
         summary.add_row(name, f"{results[0].loss:.4f}", f"{results[-1].loss:.4f}", f"{ties / steps:.0f}", str(ties))
     console.print(summary)
     if file is not None:
-        plot(done, file)
+        plot_steps(done, file)
         console.print(f"plot written to {file}")
 
 
@@ -200,6 +223,36 @@ def compare(
     else:
         Console(width=None if sys.stdout.isatty() else 140).print(comparison)
     context.exit(0 if comparison.agree else 1)
+
+
+@main.command()
+@click.argument("op", metavar="OP", type=_OpName())
+@click.option("--output", "file", type=OUTPUT, callback=_a_picture, required=True, help="The picture to write.")
+def plot(op: str, file: Path) -> None:
+    """Draw an op, its slopes, and the gradients that are answered at its ties, in float32."""
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        rows = _ask(progress, [op], ["float32"])
+    figure(OPS[op], rows).savefig(file, dpi=150)
+    click.echo(f"plot written to {file}")
+
+
+@main.command()
+@ONLY_OPS
+@ONLY_DTYPES
+@click.option("--output", "file", type=OUTPUT, callback=_in_a_folder, required=True, help="The HTML file to write.")
+def report(ops: tuple[str, ...], dtypes: tuple[str, ...], file: Path) -> None:
+    """Write the matrix and a plot of every op as one page that needs no network; the whole takes a few minutes."""
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        rows = _ask(progress, ops, dtypes)
+        first = [row for row in rows if row.dtype == rows[0].dtype]
+        drawn = list(dict.fromkeys(row.op for row in rows))
+        pictures = {
+            name: picture(OPS[name], [row for row in first if row.op == name])
+            for name in progress.track(drawn, description="drawing")
+        }
+    chosen = " ".join([*(f"--op {op}" for op in ops), *(f"--dtype {dtype}" for dtype in dtypes)])
+    file.write_text(page(rows, pictures, chosen), encoding="utf-8")
+    click.echo(f"report written to {file}")
 
 
 if __name__ == "__main__":

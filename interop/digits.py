@@ -18,12 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from torch.nn import functional
 
 import interop
 import jaxclamp
+from interop.plot import BLUE, GREEN, GRID_ALPHA, VERMILLION
 
 Parameters = Mapping[str, NDArray[np.float64]]
 Activations = tuple[Callable[[Any], Any], Callable[[Any], Any]]
@@ -116,13 +118,11 @@ VARIANTS: Mapping[str, Callable[[Parameters, Any, Any], Gradients]] = {
 PAIRS = (("torch clamp", "torch relu"), ("interop clamp", "torch relu"), ("interop clamp", "jaxclamp clamp"))
 
 
-def plot(steps: list[Step], file: Path) -> None:
+def plot_steps(steps: list[Step], file: Path) -> None:
     """Draw the differences between variants and their losses over the steps."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(8, 7), layout="constrained")
     upper, lower = figure.subplots(2, sharex=True)
-    for (first, second), style, colour in zip(PAIRS, ("-", "--", ":"), ("#D55E00", "#0072B2", "#009E73"), strict=True):
+    for (first, second), style, colour in zip(PAIRS, ("-", "--", ":"), (VERMILLION, BLUE, GREEN), strict=True):
         differences = [max(step.difference(first, second), 1e-18) for step in steps]
         upper.semilogy(differences, style, color=colour, label=f"{first} against {second}")
     upper.set(ylabel="largest difference of a gradient", title="One network in four spellings, digits, float64")
@@ -131,5 +131,5 @@ def plot(steps: list[Step], file: Path) -> None:
     lower.set(xlabel="step", ylabel="loss")
     for axes in (upper, lower):
         axes.legend()
-        axes.grid(alpha=0.3)
+        axes.grid(alpha=GRID_ALPHA)
     figure.savefig(file)

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -52,16 +53,16 @@ def to_terminal(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
         title="Gradients at ties",
         caption=CAPTION,
     )
-    frameworks = _frameworks(summary)
-    for heading in ("op", "at", "active", "dtype", "definition", *frameworks):
+    headings, lines = cells_of(rows, summary)
+    for heading in headings:
         table.add_column(heading, overflow="fold")
     previous = None
-    for cells, answers in _cells(rows, frameworks):
+    for cells, answers in lines:
         texts = [Text(cell) for cell in cells]
         if previous is not None and cells[0] != previous:
             table.add_section()
         previous = cells[0]
-        table.add_row(*texts, *(_colour(answer) for answer in answers))
+        table.add_row(*texts, *(_colour(answer) for answer in answers.values()))
     console = Console(file=io.StringIO(), force_terminal=True, width=160, legacy_windows=False)
     console.print(table)
     for tally in summary:
@@ -72,11 +73,10 @@ def to_terminal(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
 
 
 def to_markdown(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
-    frameworks = _frameworks(summary)
-    headings = ["op", "at", "active", "dtype", "definition", *frameworks]
-    lines = ["| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
-    lines += ["| " + " | ".join([*cells, *answers]) + " |" for cells, answers in _cells(rows, frameworks)]
-    return "\n".join([*lines, "", *(f"- {tally}" for tally in summary)]) + "\n"
+    headings, lines = cells_of(rows, summary)
+    written = ["| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
+    written += ["| " + " | ".join([*cells, *answers.values()]) + " |" for cells, answers in lines]
+    return "\n".join([*written, "", *(f"- {tally}" for tally in summary)]) + "\n"
 
 
 def to_json(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
@@ -125,13 +125,13 @@ FORMATS: Mapping[str, Callable[[Sequence[Row], Sequence[Tally]], str]] = {
 }
 
 
-def _frameworks(summary: Iterable[Tally]) -> list[str]:
+def cells_of(rows: Sequence[Row], summary: Iterable[Tally]) -> tuple[list[str], list[tuple[list[str], dict[str, str]]]]:
+    """Text for a reader: the headings, and line by line the cells of the case and, by framework, those of the answers.
+
+    Dtypes that answer alike share a line.
+    """
     asked = {tally.framework for tally in summary}
-    return [framework for framework in FRAMEWORKS if framework in asked]
-
-
-def _cells(rows: Sequence[Row], frameworks: Sequence[str]) -> list[tuple[list[str], list[str]]]:
-    """Text for a reader: dtypes that answer alike share a line."""
+    frameworks = [framework for framework in FRAMEWORKS if framework in asked]
     dtypes: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for row in rows:
         active = ", ".join(row.active) + (f" ({row.inactive})" if row.inactive == "numbers" else "")
@@ -141,10 +141,14 @@ def _cells(rows: Sequence[Row], frameworks: Sequence[str]) -> list[tuple[list[st
     everything = len({row.dtype for row in rows})
     order = list(dict.fromkeys(row.op for row in rows))
     merged = sorted(dtypes.items(), key=lambda item: order.index(item[0][0][0]))
-    return [
-        ([*case[:3], "all" if len(names) == everything > 1 else ", ".join(names), case[3]], list(answers))
+    lines = [
+        (
+            [*case[:3], "all" if len(names) == everything > 1 else ", ".join(names), case[3]],
+            dict(zip(frameworks, answers, strict=True)),
+        )
         for (case, answers), names in merged
     ]
+    return ["op", "at", "active", "dtype", "definition", *frameworks], lines
 
 
 def _answers(answers: Sequence[Answer]) -> str:
@@ -164,8 +168,12 @@ def _colour(answer: str) -> Text:
 
 
 def at(row: Row) -> str:
+    return as_in_a_call(row.arguments)
+
+
+def as_in_a_call(arguments: Mapping[str, Any]) -> str:
     return ", ".join(
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in row.arguments.items()
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in arguments.items()
     )
 
 
