@@ -2,7 +2,7 @@
 PYTHON ?= python3
 INSTALLED := .venv/installed
 
-.PHONY: parity test test-lowest lint format tables bench clean
+.PHONY: parity test test-lowest lint format tables docs dist bench clean
 
 parity: $(INSTALLED)  ## the main job: the parity matrix, the worked cases, and a network trained in four spellings
 	.venv/bin/python -m interop
@@ -29,6 +29,22 @@ format: $(INSTALLED)
 tables: $(INSTALLED)  ## the generated tables in the documentation
 	.venv/bin/python docs/generate.py
 
+GALLERY := $(if $(wildcard interop/plot.py),docs/_gallery/drawn)
+
+docs: $(INSTALLED) $(GALLERY)  ## the documentation, as HTML in docs/_build/html; a warning is an error
+	.venv/bin/python -m sphinx --fail-on-warning --nitpicky --keep-going --quiet docs docs/_build/html
+
+docs/_gallery/drawn: docs/gallery.py $(wildcard jaxclamp/*.py interop/*.py) | $(INSTALLED)
+	.venv/bin/python docs/gallery.py
+
+# dist: a second environment has the wheel and what it declares to need; torch is not among that.
+dist: $(INSTALLED)  ## sdist and wheel in dist/, and a test of the wheel where torch is not installed
+	rm -rf dist
+	.venv/bin/python -m build --outdir dist
+	$(PYTHON) -m venv --clear dist/venv
+	dist/venv/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	cd dist && venv/bin/python ../tests/installed.py *.tar.gz
+
 # bench: ALLOCATOR=default lets glibc return large blocks to the system, and pays for new pages at each call;
 # DISPATCH=asynchronous hands small computations to XLA's own thread.
 ALLOCATOR ?= reuse
@@ -45,11 +61,11 @@ bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a pl
 	$(BENCH) benchmarks/memory.py
 
 clean:
-	rm -rf .venv .venv-lowest
+	rm -rf .venv .venv-lowest dist docs/_build docs/_gallery
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint]'
+	.venv/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,docs,release]'
 	touch $@
 
 .venv-lowest/installed: pyproject.toml constraints.txt

@@ -39,7 +39,8 @@ class Largest:
 
 @dataclass(frozen=True)
 class Difference:
-    r"""How far two arrays are apart: $|a - b|$, $|a - b| / \max(|a|, |b|)$, and the numbers of their dtype between.
+    r"""How far two arrays are apart: :math:`|a - b|`, :math:`|a - b| / \max(|a|, |b|)`, and the numbers of their dtype
+    that lie between.
 
     NaN and NaN, and infinities of one sign, are not apart; NaN and a number are infinitely so. Complex numbers count as
     pairs, an axis more.
@@ -77,10 +78,11 @@ class Leaf:
 class Comparison:
     r"""What `compare` found.
 
-    Two numbers agree if $|a - b| \le atol + rtol \max(|a|, |b|)$. Unless given, ``rtol`` is $\epsilon^{2/3}$ for the
-    coarser of the two dtypes (2e-5 in float32; 0 for integers), and ``atol`` is ``rtol`` times the largest number in
-    the leaf, as sums round; for gradients at least $8 \epsilon$ times the largest number in all of them, as what
-    cancels to 0 leaves the rounding of its terms. For others: ``dataclasses.replace(comparison, rtol=..., atol=...)``.
+    Two numbers agree if :math:`|a - b| \le atol + rtol \max(|a|, |b|)`. Unless given, ``rtol`` is
+    :math:`\epsilon^{2/3}` for the coarser of the two dtypes (2e-5 in float32; 0 for integers), and ``atol`` is ``rtol``
+    times the largest number in the leaf, as sums round; for gradients at least :math:`8 \epsilon` times the largest
+    number in all of them, as what cancels to 0 leaves the rounding of its terms. For others:
+    ``dataclasses.replace(comparison, rtol=..., atol=...)``.
 
     Raises:
       ValueError: the sides were not given the same arrays.
@@ -261,8 +263,8 @@ def compare(
 
     Both are called with the same arguments, natively and under the min-norm convention (`jaxclamp.min_norm` and
     `interop.min_norm`). A difference that vanishes under it was a matter of convention; one that stays is a bug.
-    The gradient is that of $\sum_i \sum value_i$ over the floats in the result, with respect to every array of floats
-    among the arguments.
+    The gradient is that of :math:`\sum_i \sum value_i` over the floats in the result, with respect to every array of
+    floats among the arguments.
 
     Args:
       f, g: functions of JAX or of torch, or what `record` made of one. One that JAX can trace counts as JAX's, all

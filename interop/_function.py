@@ -48,7 +48,7 @@ def wrap_for_torch(function: Callable[..., Any], *, save: Save = "inputs") -> Ca
     Raises:
       ValueError: ``save`` is unknown.
 
-    Raises (from the returned function):
+    Raises when called:
       TypeError: a tensor without plain memory or of a dtype that JAX lacks, or a static argument that is not hashable.
       ValueError: tensors on different devices.
       RuntimeError: the process was forked after JAX had started; and, as for native functions, in the backward pass

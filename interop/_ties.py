@@ -36,7 +36,10 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     Counted is whatever `min_norm` intercepts, and the ops of this package: per line of the source and per module, the
     elements of the results, and how many of them were on a tie or a kink. A backward pass does not count, nor does what
     a checkpoint computes a second time in it. It holds for the thread that enters it, and may be entered again: counts
-    add up. In a compiled function there is nothing to see: it raises.
+    add up.
+
+    Raises when called:
+      RuntimeError: in a compiled function, where there is nothing to see.
 
     >>> with ties() as counted:
     ...     y = torch.nn.ReLU6()(torch.tensor([-1.0, 0.0, 3.0, 6.0]))
@@ -142,6 +145,9 @@ def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Te
     Args:
       closure: computes a scalar from ``parameters``, the same at each call; it is called twice.
       parameters: tensors that require grad, with respect to which to differentiate.
+
+    Returns:
+      The norm of the difference and that of the gradient of minimum norm, over all parameters together.
 
     >>> x = torch.tensor([-1.0, 0.0, 3.0, 6.0], requires_grad=True)
     >>> found = influence(lambda: x.clamp(0.0, 6.0).sum(), [x])

@@ -67,7 +67,10 @@ def convert(model: torch.nn.Module) -> Conversion:
     """Make the modules in ``model`` that have a counterpart here into that, in place.
 
     Parameters, buffers, hooks, training mode and shared modules stay what they are. Subclasses that are not torch's own
-    stay too, and so do functions called in a ``forward``: for those there is `min_norm`.
+    stay too, and so do functions called in a ``forward``: for those there is `interop.min_norm`.
+
+    Args:
+      model: any module; it is changed.
 
     Returns:
       A report of what was replaced; its ``undo()`` takes it back.

@@ -401,7 +401,7 @@ _threshold = Kinked(
     counterparts=("torch.nn.functional:threshold(x, threshold, value, inplace)",),
 )
 def threshold(x: ArrayLike, threshold: ArrayLike, value: ArrayLike) -> jax.Array:
-    r"""``x`` where it is above a threshold, else ``value``, elementwise.
+    r"""The identity above a threshold, :math:`x` for :math:`x > threshold`, else :math:`value`, elementwise.
 
     Ties: at ``x == threshold`` the result is ``value``, so the gradient of ``x`` is 0 and that of ``value`` 1. NaN
     passes through with slope 1.

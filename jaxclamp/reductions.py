@@ -194,13 +194,14 @@ def max_pool1d(
     *,
     ties: Ties = "min_norm",
 ) -> jax.Array:
-    r"""The largest element of each window along the last axis.
+    r"""The largest element of each window along the last axis, :math:`\max_k x_{s i + d k - p}`.
 
     Ties: each of k tied elements of a window gets 1/k. NaN elements are the value and share the gradient.
 
     Args:
       x: real array; all axes but the last are batch axes.
-      kernel_size, stride, padding, dilation: the windows, as in torch; ``stride=None`` means ``kernel_size``.
+      kernel_size, stride, padding, dilation: the windows, as in torch: s, p and d in the formula, in which k is below
+        ``kernel_size``; ``stride=None`` means ``kernel_size``.
       ceil_mode: whether a last window that begins inside reaches over the end.
       ties: the convention at ties, as for `amax`.
 
@@ -237,7 +238,7 @@ def max_pool2d(
     *,
     ties: Ties = "min_norm",
 ) -> jax.Array:
-    r"""The largest element of each window over the last two axes.
+    r"""The largest element of each window over the last two axes, :math:`\max_{k, l} x_{s i + d k - p, s j + d l - p}`.
 
     Ties: each of k tied elements of a window gets 1/k. NaN elements are the value and share the gradient.
 
