@@ -3,7 +3,6 @@
 import importlib.metadata
 import inspect
 import re
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -65,7 +64,6 @@ def _functions(package: ModuleType) -> list[str]:
     return [name for name in functions if name not in interop.TORCH_OPS.keys() | interop.IN_PLACE_OPS.keys()]
 
 
-_pictures = [name for name in sorted(jaxclamp.OPS) if (Path(__file__).parent / "_gallery" / f"{name}.svg").exists()]
 _modules = [name for name in interop.nn.__all__ if name not in ("Conversion", "convert")]
 myst_substitutions = {
     **{family: _documented("function", jaxclamp, _names(family)) for family in ("selection", "kinked", "reduction")},
@@ -74,8 +72,7 @@ myst_substitutions = {
     "interop_ops": _documented("function", interop, [n for n in interop.TORCH_OPS if n in jaxclamp.OPS]),
     "interop_in_place": ", ".join(f"`{name}`" for name in interop.IN_PLACE_OPS),
     "interop_modules": ", ".join(f"`{name}`" for name in _modules),
-    "gallery": "\n\n".join(f"## {name}\n\n![{name}](_gallery/{name}.svg)" for name in _pictures)
-    or "The plots are made by `interop.plot`, which is not installed here.",
+    "gallery": "\n\n".join(f"## {name}\n\n![{name}](_gallery/{name}.svg)" for name in sorted(jaxclamp.OPS)),
     "aliases": ", ".join(
         f"`{name}` for `{function.__name__}`"
         for name, function in vars(jaxclamp).items()
