@@ -8,7 +8,7 @@ import pkgutil
 import re
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import interop
 from interop import parity, render
 from interop.cases import compare_cases
 from interop.digits import PAIRS, VARIANTS, plot_steps, train
-from interop.frameworks import Array
+from interop.frameworks import Array, framework_of
 from interop.plot import figure
 from interop.report import page, picture
 from jaxclamp import OPS
@@ -92,6 +92,16 @@ def _ask(
     total = len(chosen_dtypes) * sum(len(list(parity.cases(op))) for op in chosen)
     asked = parity.matrix(chosen, chosen_dtypes, frameworks)
     return list(progress.track(asked, total=total, description="asking for gradients"))
+
+
+INPUTS = click.option(
+    "--inputs",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    callback=_arrays,
+    help="An npz file; its arrays are the positional arguments, in its order.",
+)
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON in place of a table.")
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -190,16 +200,10 @@ def digits(steps: int, seed: int, file: Path | None) -> None:
 @main.command()
 @click.argument("first", metavar="MODULE:FUNCTION", callback=_a_function)
 @click.argument("second", metavar="MODULE:FUNCTION", callback=_a_function)
-@click.option(
-    "--inputs",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    required=True,
-    callback=_arrays,
-    help="An npz file; its arrays are the positional arguments, in its order.",
-)
+@INPUTS
 @click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance, by default what rounding explains.")
 @click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance, by default what rounding explains.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON in place of a table.")
+@AS_JSON
 @click.pass_context
 def compare(
     context: click.Context,
@@ -253,6 +257,31 @@ def report(ops: tuple[str, ...], dtypes: tuple[str, ...], file: Path) -> None:
     chosen = " ".join([*(f"--op {op}" for op in ops), *(f"--dtype {dtype}" for dtype in dtypes)])
     file.write_text(page(rows, pictures, chosen), encoding="utf-8")
     click.echo(f"report written to {file}")
+
+
+@main.command()
+@click.argument("function", metavar="MODULE:FUNCTION", callback=_a_function)
+@INPUTS
+@AS_JSON
+def ties(function: Callable[..., Any], inputs: list[Array], as_json: bool) -> None:
+    """Count the ties in a function of JAX or torch: per line and module, how many elements are on one.
+
+    Exit status 0, whether there are ties or not, 2 on bad usage.
+    """
+    arguments = {str(i): array for i, array in enumerate(inputs)}
+
+    def call(given: Mapping[str, Any]) -> Any:
+        return function(*(given[i] for i in arguments))
+
+    try:
+        framework = framework_of(getattr(function, "__name__", type(function).__name__), call, arguments)
+    except TypeError as error:
+        raise click.UsageError(str(error)) from error
+    report = framework.ties(call, arguments)
+    if as_json:
+        click.echo(report.to_json())
+    else:
+        Console(width=None if sys.stdout.isatty() else 140).print(report)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,10 @@ import numpy as np
 import torch
 
 from interop._arrays import lend
-from interop.frameworks import Array, Framework, Jax, Torch
+from interop.frameworks import Array, Torch, framework_of
 
 Path: TypeAlias = str | os.PathLike[str]
 
-_JAX, _TORCH = Jax(), Torch()
 _CONVENTIONS = ("native", "min_norm")
 
 
@@ -86,7 +85,7 @@ def record(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Recording:
         return call(*args, **kwargs)
 
     name = getattr(f, "__name__", type(f).__name__)
-    framework = _TORCH if isinstance(f, torch.nn.Module) else _framework(name, function, arrays)
+    framework = Torch() if isinstance(f, torch.nn.Module) else framework_of(name, function, arrays)
 
     def answers(function: Callable[[Mapping[str, Any]], Any]) -> dict[str, Array]:
         result, gradient = framework.answer(function, arrays, active)
@@ -108,24 +107,6 @@ def _to_host(label: str, leaf: Any) -> Array:
     if not (jnp.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
         raise TypeError(f"record: argument {label} is an array of dtype {array.dtype}; pass numbers.")
     return array
-
-
-def _framework(name: str, function: Callable[[Mapping[str, Any]], Any], arrays: Mapping[str, Array]) -> Framework:
-    """JAX if it can trace the function, else torch: torch refuses traced arrays, operators between the two included."""
-    try:
-        _JAX.trace(function, arrays)
-        return _JAX
-    except Exception as error:
-        not_jax = error
-    try:
-        _TORCH.answer(function, arrays, ())
-        return _TORCH
-    except Exception as not_torch:
-        reasons = [type(reason).__name__ + ": " + str(reason).partition("\n")[0] for reason in (not_jax, not_torch)]
-        raise TypeError(
-            f"record: {name} takes neither JAX arrays ({reasons[0]}) nor torch tensors ({reasons[1]}); "
-            "pass a function of one of them that returns arrays."
-        ) from not_torch
 
 
 def _of_parameters(module: torch.nn.Module, args: Sequence[Any]) -> Callable[..., Any]:

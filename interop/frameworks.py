@@ -14,6 +14,8 @@ import torch
 import jaxclamp
 from interop._arrays import WIDE, lend, of_host
 from interop._min_norm import min_norm
+from interop._ties import ties
+from jaxclamp import TieReport
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Function: TypeAlias = Callable[[Mapping[str, Any]], Any]
@@ -38,6 +40,10 @@ class Framework(ABC):
     @abstractmethod
     def min_norm(self, function: Function) -> Function:
         """``function`` under the convention."""
+
+    @abstractmethod
+    def ties(self, function: Function, arguments: Mapping[str, Array]) -> TieReport:
+        """Where ties happen in ``function(arguments)``."""
 
     def gradient(
         self, function: Function, arguments: Mapping[str, Any], active: Collection[str], dtype: str
@@ -76,6 +82,11 @@ class Jax(Framework):
         wrapped: Function = jaxclamp.min_norm(function)
         return wrapped
 
+    def ties(self, function: Function, arguments: Mapping[str, Array]) -> TieReport:
+        with jax.enable_x64(_needs_64_bits(arguments.values())):
+            _, report = jaxclamp.ties(function)({name: jnp.asarray(array) for name, array in arguments.items()})
+        return report
+
     def trace(self, function: Function, arguments: Mapping[str, Array]) -> None:
         """Raise what ``function`` raises when JAX traces it."""
         with jax.enable_x64(_needs_64_bits(arguments.values())):
@@ -113,6 +124,33 @@ class Torch(Framework):
     def min_norm(self, function: Function) -> Function:
         wrapped: Function = min_norm()(function)
         return wrapped
+
+    def ties(self, function: Function, arguments: Mapping[str, Array]) -> TieReport:
+        with ties() as counted:
+            function({name: of_host(array.copy()) for name, array in arguments.items()})
+        return counted.report
+
+
+def framework_of(name: str, function: Function, arguments: Mapping[str, Array]) -> Framework:
+    """JAX if it can trace the function, else torch: torch refuses traced arrays, operators between the two included.
+
+    Raises:
+      TypeError: the function, which the message calls ``name``, runs in neither.
+    """
+    try:
+        Jax().trace(function, arguments)
+        return Jax()
+    except Exception as error:
+        not_jax = error
+    try:
+        Torch().answer(function, arguments, ())
+        return Torch()
+    except Exception as not_torch:
+        reasons = [type(reason).__name__ + ": " + str(reason).partition("\n")[0] for reason in (not_jax, not_torch)]
+        raise TypeError(
+            f"{name} takes neither JAX arrays ({reasons[0]}) nor torch tensors ({reasons[1]}); "
+            "pass a function of one of them that returns arrays."
+        ) from not_torch
 
 
 def total(result: Any) -> Any:

@@ -6,7 +6,7 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import click
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -318,11 +319,8 @@ def test_help(path: tuple[str, ...], command: click.Command, flag: str) -> None:
     result = run(*path, flag)
     assert result.exit_code == 0
     assert result.stdout.startswith("Usage: ")
-    for parameter in command.params:
-        names = (
-            [str(parameter.metavar)] if isinstance(parameter, click.Argument) and parameter.metavar else parameter.opts
-        )
-        assert all(name in result.stdout for name in names)
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    assert all(name in result.stdout for option in options for name in option.opts)
     summary = (command.help or "").splitlines()[0]
     assert " ".join(result.stdout.split()).count(" ".join(summary.split())) == 1
     if isinstance(command, click.Group):
@@ -335,3 +333,67 @@ def test_as_a_process() -> None:
     assert process.returncode == 0, process.stderr
     assert process.stdout == run("--op", "abs", "--dtype", "float32").stdout
     assert process.stderr.strip() == ""
+
+
+CODE = """
+import jax, torch
+class Network(torch.nn.Module):
+    def forward(self, x, w): return self.bounded(x * w).abs()
+    def __init__(self): super().__init__(); self.bounded = torch.nn.Hardtanh(0.0, 6.0)
+network = Network()
+def in_jax(x, w):
+    h = jax.numpy.clip(x * w, 0.0, 6.0)
+    return abs(h), jax.numpy.where(h > 1.0, h, 1.0)
+def in_neither(x, w): return x.entries
+"""
+
+
+@pytest.fixture
+def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module ``tying`` to import, and a file with arguments for its functions, not in the order of the alphabet."""
+    (tmp_path / "tying.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    # The last product is above 6 by as little as float32 would round away.
+    np.savez(
+        tmp_path / "inputs.npz", x=np.array([[-1.0, 0.0, 1.0], [2.0, 3.0, 3.0 + 1e-9]]), a=np.array([2.0, 2.0, 2.0])
+    )
+    yield str(tmp_path / "inputs.npz")
+    sys.modules.pop("tying", None)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ("in_jax", [(8, "clamp", "", 6, 2), (9, "abs", "", 6, 2), (9, "select", "", 6, 0)]),
+        ("network", [(4, "abs", "Network", 6, 2), (4, "hardtanh", "bounded", 6, 2)]),
+    ],
+)
+def test_ties(function: str, expected: list[tuple[Any, ...]], inputs: str) -> None:
+    """x * w is -2, 0, 2, 4, 6 and a little more than 6."""
+    result = run("ties", f"tying:{function}", "--inputs", inputs, "--json")
+    assert result.exit_code == 0, result.output
+    lines = strictly(result.stdout)["lines"]
+    assert {Path(line["file"]).name for line in lines} == {"tying.py"}
+    found = [tuple(line[key] for key in ("number", "op", "module", "elements", "tied")) for line in lines]
+    assert found == expected
+
+
+def test_ties_as_a_table(inputs: str) -> None:
+    result = run("ties", "tying:in_jax", "--inputs", inputs)
+    assert result.exit_code == 0, result.output
+    assert "4 of 12 elements on a tie" in result.output
+    (row,) = (line for line in result.output.splitlines() if "select (suspect)" in line)
+    assert [cell.strip() for cell in row.split("│")[2:-1]] == ["select (suspect)", "6", "0", "0.00%"]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("tying:absent", "'tying:absent' is not found"),
+        ("tying:in_neither", "in_neither takes neither JAX arrays"),
+    ],
+)
+def test_ties_on_bad_usage(function: str, message: str, inputs: str) -> None:
+    result = run("ties", function, "--inputs", inputs)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.output.split())  # click breaks lines
