@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
 import pytest
 
 import interop
@@ -70,6 +71,10 @@ def test_the_check_of_pages_can_fail(page: str) -> None:
     assert run("```python\nx = 1\nprint(x)\n```\n\nand\n\n```\n1\n```\n\n```python\nx += 1\n```\n") == 2
 
 
+@pytest.mark.skipif(
+    f"jax=={jax.__version__}" not in (ROOT / "constraints.txt").read_text("utf-8").split(),
+    reason="the tables tell what the pinned versions answer",
+)
 def test_generated_tables_are_fresh() -> None:
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     assert spec is not None
