@@ -338,11 +338,11 @@ def test_as_a_process() -> None:
 CODE = """
 import jax, torch
 class Network(torch.nn.Module):
-    def forward(self, x, w): return self.bounded(x * w).abs()
+    def forward(self, x, w): return self.bounded(x * w[0]).abs()
     def __init__(self): super().__init__(); self.bounded = torch.nn.Hardtanh(0.0, 6.0)
 network = Network()
 def in_jax(x, w):
-    h = jax.numpy.clip(x * w, 0.0, 6.0)
+    h = jax.numpy.clip(x * w[0], 0.0, 6.0)
     return abs(h), jax.numpy.where(h > 1.0, h, 1.0)
 def in_neither(x, w): return x.entries
 """
@@ -369,7 +369,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     ],
 )
 def test_ties(function: str, expected: list[tuple[Any, ...]], inputs: str) -> None:
-    """x * w is -2, 0, 2, 4, 6 and a little more than 6."""
+    """x * w[0] is -2, 0, 2, 4, 6 and a little more than 6."""
     result = run("ties", f"tying:{function}", "--inputs", inputs, "--json")
     assert result.exit_code == 0, result.output
     lines = strictly(result.stdout)["lines"]
