@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
 import jax
@@ -311,6 +311,23 @@ def _max_pool(
 ) -> jax.Array:
     if ties not in TIES:
         refuse_convention(ties)
+    given = [tuple(v) if isinstance(v, list) else v for v in (kernel_size, stride, padding, dilation)]
+    pooled: jax.Array = max_of_windows(name, x, *_windows(name, np.shape(x), dims, *given, ceil_mode), ties)
+    return pooled
+
+
+@lru_cache(maxsize=1024, typed=True)  # the checks take longer than the dispatch
+def _windows(
+    name: str,
+    shape: tuple[int, ...],
+    dims: int,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None,
+    padding: int | Sequence[int],
+    dilation: int | Sequence[int],
+    ceil_mode: bool,
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...], tuple[int, ...]]:
+    """Sizes, strides, paddings before and behind, and dilations, for each axis."""
     sizes = _per_axis(name, "kernel_size", kernel_size, dims, least=1)
     if stride is None or (isinstance(stride, Sequence) and not stride):
         stride = sizes
@@ -320,7 +337,6 @@ def _max_pool(
     if any(2 * p > size for p, size in zip(paddings, sizes, strict=True)):
         raise ValueError(f"{name}: padding={padding} is more than half of kernel_size={kernel_size}; pad less.")
     spans = tuple(d * (size - 1) + 1 for size, d in zip(sizes, dilations, strict=True))
-    shape = np.shape(x)
     room = tuple(n + 2 * p for n, p in zip(shape[-dims:], paddings, strict=False))
     if len(shape) < dims or any(span > available for span, available in zip(spans, room, strict=True)):
         raise ValueError(f"{name}: a window of {spans} does not fit into x of shape {shape} with padding {paddings}.")
@@ -328,10 +344,7 @@ def _max_pool(
         _end(n, span, step, p, ceil_mode)
         for n, span, step, p in zip(shape[-dims:], spans, strides, paddings, strict=True)
     )
-    pooled: jax.Array = max_of_windows(
-        name, x, sizes, strides, tuple(zip(paddings, ends, strict=True)), dilations, ties
-    )
-    return pooled
+    return sizes, strides, tuple(zip(paddings, ends, strict=True)), dilations
 
 
 def _end(length: int, span: int, stride: int, padding: int, ceil_mode: bool) -> int:
