@@ -1,4 +1,4 @@
-"""JAX functions as torch functions: the one `torch.autograd.Function` for all of them."""
+"""JAX functions as torch functions: how a call is taken apart, run, and put on torch's tape, the same for all."""
 
 from __future__ import annotations
 
@@ -166,11 +166,13 @@ class FlatFunction:
         self.name = name
         self.arguments = arguments
         self.compiled = jax.jit(function)
-        self.shaped_like: tuple[int, ...] | None = None  # the inputs that the outputs resemble, where that is known
-        self.derived: dict[tuple[Any, ...], FlatFunction] = {}
+        self.resembled: tuple[
+            bool, ...
+        ] = ()  # which inputs the outputs have the shapes and dtypes of, where it is known
+        self.derived: dict[tuple[str, Any], FlatFunction] = {}
 
     def __call__(self, traced: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> Any:
-        wide = jax.config.jax_enable_x64 or _any_wide(tensors) or _any_wide(traced)  # type: ignore[attr-defined]
+        wide = is_wide((*tensors, *traced))
         if tensors and (torch.compiler.is_compiling() or tensors[0].is_meta):
             from interop._graph import call_in_graph  # loads Dynamo, which takes a second
 
@@ -220,29 +222,30 @@ class FlatFunction:
 
     def pullback(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
-        derived = self._derive("gradient", active, functools.partial(_pullback, self.function, active))
-        derived.shaped_like = tuple([index for index, is_active in enumerate(active) if is_active])
+        derived = self._derive("gradient", _pullback, active)
+        derived.resembled = active
         return derived
 
     def linearized(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays to the outputs and the `jax.vjp` function of the active arrays."""
-        return self._derive("linearization", active, functools.partial(_vjp, self.function, active))
+        return self._derive("linearization", _vjp, active)
 
     def transposed(self, pull: Any) -> FlatFunction:
         """From residuals, of the structure ``pull``, and cotangents to the cotangents of the arrays active then."""
-        return self._derive("gradient", (pull,), functools.partial(_transposed, pull))
+        return self._derive("gradient from residuals", _transposed, pull)
 
     def pushforward(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a tangent of each active one to the tangents of the inexact outputs."""
-        return self._derive("tangent", active, functools.partial(_pushforward, self.function, active))
+        return self._derive("tangent", _pushforward, active)
 
     def batched(self, axes: tuple[int | None, ...]) -> FlatFunction:
         """The function of arrays that have a batch axis where ``axes`` says so; the outputs have it in front."""
-        return self._derive("batch", axes, jax.vmap(self.function, in_axes=(None, *axes)))
+        return self._derive("batch", _batched, axes)
 
-    def _derive(self, kind: str, detail: tuple[Any, ...], function: Callable[..., Any]) -> FlatFunction:
-        key = (kind, *detail)
+    def _derive(self, kind: str, transformation: Callable[..., Any], detail: Any) -> FlatFunction:
+        key = (kind, detail)
         if key not in self.derived:
+            function = functools.partial(transformation, self.function, detail)
             self.derived[key] = FlatFunction(function, f"the {kind} of {self.name}", self.arguments)
         return self.derived[key]
 
@@ -291,7 +294,7 @@ class _Call(torch.autograd.Function):
 
 
 class _SavingCall(torch.autograd.Function):
-    """The same, but it keeps the residuals of JAX's reverse pass, and not the inputs."""
+    """`_Call` that keeps the residuals of JAX's reverse pass, and not the inputs."""
 
     @staticmethod
     def forward(
@@ -378,7 +381,7 @@ def _call_in_old_vmap(
 
 
 class _TransformedCall(torch.autograd.Function):
-    """The same under torch.func, which wants the context set up apart and pays for it by 7 us a call."""
+    """`_Call` under torch.func, which wants the context set up apart and pays for it by 7 us a call."""
 
     @staticmethod
     def forward(
@@ -442,7 +445,16 @@ def _pull(pull: Callable[..., tuple[jax.Array, ...]], cotangents: Sequence[jax.A
     return tuple(map(jnp.conj, pull(list(map(jnp.conj, cotangents)))))
 
 
-def _transposed(pull: Any, traced: Sequence[Any], *arrays: jax.Array) -> tuple[jax.Array, ...]:
+def _batched(
+    function: Callable[..., Any], axes: tuple[int | None, ...], traced: Sequence[Any], *arrays: jax.Array
+) -> Any:
+    return jax.vmap(function, in_axes=(None, *axes))(traced, *arrays)
+
+
+def _transposed(
+    function: Callable[..., Any], pull: Any, traced: Sequence[Any], *arrays: jax.Array
+) -> tuple[jax.Array, ...]:
+    """All that is needed of ``function`` is in ``pull``."""
     count = pull.num_leaves
     return _pull(jax.tree.unflatten(pull, arrays[:count]), arrays[count:])
 
@@ -474,8 +486,9 @@ def in_width(wide: bool, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
 
 
-def _any_wide(values: Iterable[Any]) -> bool:
-    return not WIDE.isdisjoint([getattr(value, "dtype", None) for value in values])
+def is_wide(values: Iterable[Any]) -> bool:
+    """Whether JAX has to compute with ``values`` in its 64-bit mode."""
+    return jax.config.jax_enable_x64 or not WIDE.isdisjoint([getattr(value, "dtype", None) for value in values])  # type: ignore[attr-defined]
 
 
 def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:

@@ -32,6 +32,7 @@ def _concrete(leaf: Any) -> Any:
 
 
 def call_in_graph(flat: FlatFunction, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]) -> Any:
+    """The result of a call whose tensors torch traces, or that have no data."""
     if is_forward_mode():
         raise NotImplementedError(
             f"{flat.name}: forward-mode derivatives are not available under torch.compile, where they would be dropped "
@@ -114,8 +115,8 @@ def _describe(
     flat: FlatFunction, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]
 ) -> tuple[list[tuple[tuple[Any, ...], torch.dtype]], Any]:
     """Shape and dtype of each output, and the structure of them all."""
-    if flat.shaped_like is not None:
-        like = tuple([tensors[i] for i in flat.shaped_like])
+    if flat.resembled:
+        like = tuple([t for t, is_resembled in zip(tensors, flat.resembled, strict=False) if is_resembled])
         return [(tuple(tensor.shape), tensor.dtype) for tensor in like], jax.tree.structure(like)
 
     def evaluate(shapes: Sequence[tuple[Any, ...]]) -> Any:

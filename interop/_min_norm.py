@@ -120,8 +120,6 @@ def in_torch(ops: Mapping[str, Callable[..., Any]]) -> Iterator[tuple[str, Calla
                 yield f"{home}.{name}", getattr(namespace, name), function
 
 
-_REPLACEMENTS = {
-    native: (function, "ties" in inspect.signature(function).parameters)
-    for _, native, function in in_torch(TORCH_OPS | IN_PLACE_OPS)
-}
-min_norm.intercepted = tuple(sorted(name for name, _, _ in in_torch(TORCH_OPS | IN_PLACE_OPS)))
+_FOUND = tuple(in_torch(TORCH_OPS | IN_PLACE_OPS))
+_REPLACEMENTS = {native: (f, "ties" in inspect.signature(f).parameters) for _, native, f in _FOUND}
+min_norm.intercepted = tuple(sorted(name for name, _, _ in _FOUND))

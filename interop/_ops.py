@@ -17,9 +17,9 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 import jaxclamp
-from interop._arrays import WIDE, jax_dtype, refuse_after_fork
+from interop._arrays import jax_dtype, refuse_after_fork
 from interop._forms import in_place, with_forms
-from interop._function import FlatFunction, in_width, resolver, traceable
+from interop._function import FlatFunction, in_width, is_wide, resolver, traceable
 from jaxclamp import OPS, Op, WithIndices
 from jaxclamp._counterparts import Counterpart
 
@@ -95,7 +95,7 @@ def derive(op: Op) -> Callable[..., Any]:
             if key is not None and _needs_no_promotion(op, given) and all(map(operator.is_, given, tensors)):
                 prepared[key] = flat
         if traced is None:
-            traced = _constants(flat, numbers.tobytes(), _is_wide(tensors)) if numbers else ()
+            traced = _constants(flat, numbers.tobytes(), is_wide(tensors)) if numbers else ()
         result = flat(traced, tensors)
         if isinstance(result, WithIndices):
             as_in_torch = getattr(torch.return_types, native.function.__name__)
@@ -189,11 +189,6 @@ def _sort(
 def _needs_no_promotion(op: Op, tensors: list[torch.Tensor]) -> bool:
     dtypes = {tensor.dtype for tensor in tensors}
     return len(dtypes) == 1 and next(iter(dtypes)).is_floating_point and op.name not in _AUTOCAST
-
-
-def _is_wide(tensors: list[torch.Tensor]) -> bool:
-    """Whether JAX has to compute in its 64-bit mode."""
-    return jax.config.jax_enable_x64 or any(tensor.dtype in WIDE for tensor in tensors)  # type: ignore[attr-defined]
 
 
 @functools.lru_cache(maxsize=4096)
