@@ -125,13 +125,11 @@ class Selection:
 
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
         """Bit i is set where operand i gets a share of the gradient."""
-        bits = [jnp.where(t, jnp.int8(1 << i), jnp.int8(0)) for i, t in enumerate(self._tied(primals))]
-        code = sum(bits[1:], bits[0])
+        if self.ties == "min_norm":
+            return self._members(primals, active)
+        code = self._members(primals, [True] * len(primals))
         first = code & -code
         match self.ties:
-            case "min_norm":
-                inactive = sum(1 << i for i, a in enumerate(active) if not a)
-                return jnp.where(code & jnp.int8(inactive) == 0, code, jnp.int8(0))
             case "balanced":
                 return code
             case "inclusive":
@@ -139,17 +137,22 @@ class Selection:
             case "exclusive":
                 return jnp.where(code == first, code, code ^ first)
 
-    def _tied(self, primals: Sequence[jax.Array]) -> list[jax.Array]:
-        """For each operand, where it is in C."""
+    def _members(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+        """Bit i is set where operand i is in C; none is set where C has an inactive member."""
         value = primals[0]
-        tied = [jnp.ones(jnp.shape(value), bool)]
-        for step, operand in zip(self.steps, primals[1:], strict=True):
+        code: jax.Array = jnp.int8(active[0])
+        for i, (step, operand) in enumerate(zip(self.steps, primals[1:], strict=True), 1):
             before, value = value, step(value, operand)
-            tied = [t & same(before, value) for t in tied] + [same(operand, value)]
-        return tied
+            entered = bit = jnp.int8(active[i] << i)
+            if active[i]:  # XLA would not see that else it is 0 either way
+                tie = jnp.where(code == 0, jnp.int8(0), code | bit)
+                entered = jnp.where(same(before, value), tie, bit)
+            code = jnp.where(same(operand, value), entered, code)
+        return code
 
     def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
-        return _count(self._tied(primals)) > 1
+        members = self._members(primals, [True] * len(primals))
+        return (members & -members) != members
 
     def linear(
         self,
@@ -167,7 +170,7 @@ class Selection:
                 term = jnp.broadcast_to(tangent.astype(like.dtype), like.shape)
                 if shares is not None:
                     term = term / jnp.maximum(shares, 1).astype(like.dtype)
-                terms.append(jnp.where((code >> i) & 1 == 1, term, jnp.zeros((), like.dtype)))
+                terms.append(jnp.where(code & (1 << i) != 0, term, jnp.zeros((), like.dtype)))
         return sum(terms[1:], terms[0])
 
 
@@ -275,7 +278,7 @@ class Kinked:
         return self.function(*primals)
 
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
-        """The piece whose slope counts; one past the last piece where the value is NaN, two past it for slope 0."""
+        """The index in ``_branches`` of the slope that counts; one past the last for slope 0."""
         x, kinks, meeting = self._pieces_that_meet(primals)
         code = _count(~(x <= kink) for kink in kinks)
         for here, left, right, before, after in meeting:
@@ -283,8 +286,15 @@ class Kinked:
             opposite = jnp.sign(before) * jnp.sign(after) < 0
             if any(active[1:]):  # then the pieces in between come near as well
                 opposite |= right - left > 1
-            code = jnp.where(here, jnp.where(opposite, jnp.int8(len(self.pieces) + 1), flatter), code)
+            code = jnp.where(here, jnp.where(opposite, jnp.int8(len(self._branches)), flatter), code)
+        if self._branches == self.pieces:
+            return code  # NaN is counted as past every kink
         return jnp.where(jnp.isnan(x), jnp.int8(len(self.pieces)), code)
+
+    @property
+    def _branches(self) -> tuple[Callable[..., jax.Array], ...]:
+        """The pieces and, where the last of them is another one, the identity for NaN."""
+        return self.pieces if self.pieces[-1] is identity else (*self.pieces, identity)
 
     def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
         _, _, meeting = self._pieces_that_meet(primals)
@@ -319,7 +329,7 @@ class Kinked:
             moving[0] = jnp.broadcast_to(moving[0], like.shape)
         zero = jnp.zeros((), like.dtype)
         total = zero
-        for k, piece in enumerate((*self.pieces, _identity)):
+        for k, piece in enumerate(self._branches):
             # Elsewhere x becomes 0: a slope that overflows outside its piece would turn a zero cotangent into NaN.
             term = _directional(piece, (jnp.where(code == k, x, zero), *parameters), moving)
             total = total + jnp.where(code == k, term, zero)
@@ -344,7 +354,8 @@ def _promote(primals: Sequence[jax.Array], dtype: DTypeLike) -> list[jax.Array]:
     return [jnp.asarray(primal, dtype) for primal in primals]
 
 
-def _identity(x: jax.Array, *_: jax.Array) -> jax.Array:
+def identity(x: jax.Array, *_: jax.Array) -> jax.Array:
+    """The piece of slope 1, whatever the parameters."""
     return x
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxclamp._registry import op
-from jaxclamp._rules import Kinked
+from jaxclamp._rules import Kinked, identity
 
 __all__ = [
     "abs",
@@ -30,15 +30,11 @@ __all__ = [
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
 
 
-def _x(x: jax.Array, *_: jax.Array) -> jax.Array:
-    return x
-
-
 def _zero(x: jax.Array, *_: jax.Array) -> jax.Array:
     return jnp.zeros_like(x)
 
 
-_abs = Kinked("abs", ("x",), jnp.abs, pieces=(jnp.negative, _x), kinks=lambda: (0.0,))
+_abs = Kinked("abs", ("x",), jnp.abs, pieces=(jnp.negative, identity), kinks=lambda: (0.0,))
 
 
 @op("kinked", ties=((0.0,), (-0.0,)), counterparts=("torch:abs(x, out=out)", "jax.numpy:abs(x)", "jax.lax:abs(x)"))
@@ -68,7 +64,7 @@ _leaky_relu = Kinked(
     "leaky_relu",
     ("x", "negative_slope"),
     jax.nn.leaky_relu,
-    pieces=(lambda x, slope: slope * x, _x),
+    pieces=(lambda x, slope: slope * x, identity),
     kinks=lambda slope: (0.0,),
 )
 
@@ -104,7 +100,7 @@ _prelu = Kinked(
     "prelu",
     ("x", "weight"),
     jax.nn.leaky_relu,
-    pieces=(lambda x, weight: weight * x, _x),
+    pieces=(lambda x, weight: weight * x, identity),
     kinks=lambda weight: (0.0,),
 )
 
@@ -146,7 +142,11 @@ def prelu(x: ArrayLike, weight: ArrayLike) -> jax.Array:
 
 
 _elu = Kinked(
-    "elu", ("x", "alpha"), jax.nn.elu, pieces=(lambda x, alpha: alpha * jnp.expm1(x), _x), kinks=lambda alpha: (0.0,)
+    "elu",
+    ("x", "alpha"),
+    jax.nn.elu,
+    pieces=(lambda x, alpha: alpha * jnp.expm1(x), identity),
+    kinks=lambda alpha: (0.0,),
 )
 
 
@@ -211,7 +211,7 @@ _celu = Kinked(
     "celu",
     ("x", "alpha"),
     jax.nn.celu,
-    pieces=(lambda x, alpha: alpha * jnp.expm1(x / alpha), _x),
+    pieces=(lambda x, alpha: alpha * jnp.expm1(x / alpha), identity),
     kinks=lambda alpha: (0.0,),
 )
 
@@ -280,7 +280,11 @@ def hardsigmoid(x: ArrayLike) -> jax.Array:
 hard_sigmoid = hardsigmoid
 
 _hardswish = Kinked(
-    "hardswish", ("x",), jax.nn.hard_swish, pieces=(_zero, lambda x: x * (x + 3) / 6, _x), kinks=lambda: (-3.0, 3.0)
+    "hardswish",
+    ("x",),
+    jax.nn.hard_swish,
+    pieces=(_zero, lambda x: x * (x + 3) / 6, identity),
+    kinks=lambda: (-3.0, 3.0),
 )
 
 
@@ -354,7 +358,7 @@ _hardshrink = Kinked(
     "hardshrink",
     ("x", "lambd"),
     lambda x, lambd: jnp.where(jnp.abs(x) <= lambd, jnp.zeros_like(x), x),
-    pieces=(_x, _zero, _x),
+    pieces=(identity, _zero, identity),
     kinks=lambda lambd: (-jnp.maximum(lambd, 0), jnp.maximum(lambd, 0)),
 )
 
@@ -390,7 +394,7 @@ _threshold = Kinked(
     "threshold",
     ("x", "threshold", "value"),
     lambda x, threshold, value: jnp.where(x <= threshold, value, x),
-    pieces=(lambda x, threshold, value: value, _x),
+    pieces=(lambda x, threshold, value: value, identity),
     kinks=lambda threshold, value: (threshold,),
 )
 
