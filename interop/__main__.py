@@ -262,13 +262,20 @@ def report(ops: tuple[str, ...], dtypes: tuple[str, ...], file: Path) -> None:
 @main.command()
 @click.argument("function", metavar="MODULE:FUNCTION", callback=_a_function)
 @INPUTS
+@click.option(
+    "--influence",
+    is_flag=True,
+    help="Say how far they move the gradient, with respect to all inputs, of the sum of the results.",
+)
 @AS_JSON
-def ties(function: Callable[..., Any], inputs: list[Array], as_json: bool) -> None:
+def ties(function: Callable[..., Any], inputs: list[Array], influence: bool, as_json: bool) -> None:
     """Count the ties in a function of JAX or torch: per line and module, how many elements are on one.
 
     Exit status 0, whether there are ties or not, 2 on bad usage.
     """
     arguments = {str(i): array for i, array in enumerate(inputs)}
+    if influence and all(array.dtype.kind != "f" for array in inputs):
+        raise click.UsageError("--influence: there is no array of floats among the inputs to differentiate by.")
 
     def call(given: Mapping[str, Any]) -> Any:
         return function(*(given[i] for i in arguments))
@@ -277,7 +284,7 @@ def ties(function: Callable[..., Any], inputs: list[Array], as_json: bool) -> No
         framework = framework_of(getattr(function, "__name__", type(function).__name__), call, arguments)
     except TypeError as error:
         raise click.UsageError(str(error)) from error
-    report = framework.ties(call, arguments)
+    report = framework.ties(call, arguments, influence)
     if as_json:
         click.echo(report.to_json())
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ import torch
 import jaxclamp
 from interop._arrays import WIDE, lend, of_host
 from interop._min_norm import min_norm
+from interop._ties import influence as influence_of
 from interop._ties import ties
 from jaxclamp import TieReport
 
@@ -42,8 +44,8 @@ class Framework(ABC):
         """``function`` under the convention."""
 
     @abstractmethod
-    def ties(self, function: Function, arguments: Mapping[str, Array]) -> TieReport:
-        """Where ties happen in ``function(arguments)``."""
+    def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
+        """Where ties happen in ``function(arguments)``, and how far they move the gradient of the sum of its floats."""
 
     def gradient(
         self, function: Function, arguments: Mapping[str, Any], active: Collection[str], dtype: str
@@ -82,9 +84,13 @@ class Jax(Framework):
         wrapped: Function = jaxclamp.min_norm(function)
         return wrapped
 
-    def ties(self, function: Function, arguments: Mapping[str, Array]) -> TieReport:
+    def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
+        def of_floats(given: Mapping[str, jax.Array]) -> Any:
+            return total(jax.tree.map(jnp.asarray, function(given)))
+
         with jax.enable_x64(_needs_64_bits(arguments.values())):
-            _, report = jaxclamp.ties(function)({name: jnp.asarray(array) for name, array in arguments.items()})
+            given = {name: jnp.asarray(array) for name, array in arguments.items()}
+            _, report = jaxclamp.ties(of_floats, influence=influence)(given)
         return report
 
     def trace(self, function: Function, arguments: Mapping[str, Array]) -> None:
@@ -112,7 +118,7 @@ class Torch(Framework):
             result = function({**arguments, **{name: tensor.clone() for name, tensor in tensors.items()}})
             result = jax.tree.map(lambda leaf: tuple(leaf) if isinstance(leaf, tuple) else leaf, result)
             result = jax.tree.map(torch.as_tensor, result)
-            differentiable = torch.zeros((), requires_grad=True) + total(result)
+            differentiable = _differentiable(total(result))
         chosen = [tensors[name] for name in active]
         gradients = (
             torch.autograd.grad(differentiable, chosen, allow_unused=True, materialize_grads=True) if chosen else ()
@@ -125,10 +131,18 @@ class Torch(Framework):
         wrapped: Function = min_norm()(function)
         return wrapped
 
-    def ties(self, function: Function, arguments: Mapping[str, Array]) -> TieReport:
+    def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
+        tensors = {name: of_host(array.copy()) for name, array in arguments.items()}
+
+        def of_floats() -> Any:  # of clones, since functions may overwrite their arguments
+            return _differentiable(total(function({name: tensor.clone() for name, tensor in tensors.items()})))
+
         with ties() as counted:
-            function({name: of_host(array.copy()) for name, array in arguments.items()})
-        return counted.report
+            of_floats()
+        if not influence:
+            return counted.report
+        active = [tensor.requires_grad_() for tensor in tensors.values() if tensor.is_floating_point()]
+        return dataclasses.replace(counted.report, influence=influence_of(of_floats, active))
 
 
 def framework_of(name: str, function: Function, arguments: Mapping[str, Array]) -> Framework:
@@ -156,6 +170,12 @@ def framework_of(name: str, function: Function, arguments: Mapping[str, Array]) 
 def total(result: Any) -> Any:
     """The sum of the floats in a pytree of arrays of either framework."""
     return sum((leaf.sum() for leaf in jax.tree.leaves(result) if _is_float(leaf)), start=0.0)
+
+
+def _differentiable(number: Any) -> torch.Tensor:
+    """``number`` as a tensor of which torch takes gradients, if only zeros."""
+    differentiable: torch.Tensor = torch.zeros((), requires_grad=True) + number
+    return differentiable
 
 
 def _is_float(leaf: Any) -> bool:

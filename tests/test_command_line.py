@@ -386,6 +386,29 @@ def test_ties_as_a_table(inputs: str) -> None:
     assert [cell.strip() for cell in row.split("│")[2:-1]] == ["select (suspect)", "6", "0", "0.00%"]
 
 
+@pytest.mark.parametrize(("function", "squares"), [("in_jax", (52, 68)), ("network", (13, 17))])
+def test_influence_of_ties(function: str, squares: tuple[int, int], inputs: str) -> None:
+    """By hand: at 2 and 4 dx is 2 and dw 1 and 2, at 6, if inclusive, 2 and 3; twice that through the select of in_jax.
+
+    At 0, abs lets nothing pass under any convention.
+    """
+    result = run("ties", f"tying:{function}", "--inputs", inputs, "--influence", "--json")
+    assert result.exit_code == 0, result.output
+    found = strictly(result.stdout)["influence"]
+    assert [found["norm"] ** 2, found["gradient_norm"] ** 2] == pytest.approx(squares)
+
+
+@pytest.mark.parametrize("function", ["in_jax", "network"])
+def test_no_influence(function: str, inputs: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "integers.npz", x=np.array([2, 3]), a=np.array([3]))
+    result = run("ties", f"tying:{function}", "--inputs", str(tmp_path / "integers.npz"), "--influence")
+    assert result.exit_code == 2
+    assert "no array of floats" in result.output
+    np.savez(tmp_path / "outside.npz", x=np.array([-2.0, 8.0]), a=np.array([3.0]))
+    result = run("ties", f"tying:{function}", "--inputs", str(tmp_path / "outside.npz"), "--influence", "--json")
+    assert strictly(result.stdout)["influence"] == {"norm": 0.0, "gradient_norm": 0.0, "relative": 0.0}
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
