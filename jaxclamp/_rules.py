@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, NoReturn, Protocol, TypeAlias, get_args
 
 import jax
@@ -30,6 +30,7 @@ class Rule(Protocol):
 
     @property
     def name(self) -> str: ...
+    def __hash__(self) -> int: ...
     @property
     def operands(self) -> tuple[str, ...]: ...
     def value(self, *primals: jax.Array) -> jax.Array: ...
@@ -44,23 +45,35 @@ class Rule(Protocol):
     ) -> jax.Array: ...
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _differentiable(rule: Rule, *primals: jax.Array) -> jax.Array:
-    for name, primal in zip(rule.operands, primals, strict=True):
-        _check(rule.name, name, primal)
-    try:
-        jnp.broadcast_shapes(*map(jnp.shape, primals))
-    except ValueError as error:
-        shapes = ", ".join(f"{n} {jnp.shape(p)}" for n, p in zip(rule.operands, primals, strict=True))
-        raise ValueError(f"{rule.name}: the shapes do not broadcast: {shapes}; reshape one so that they do.") from error
-    return rule.value(*primals)
+@cache
+def _program(rule: Rule) -> Callable[..., jax.Array]:
+    """The op of ``rule`` with its derivative, compiled, and called by its name in jaxprs, errors and profiles."""
+
+    def value(*primals: jax.Array) -> jax.Array:
+        for name, primal in zip(rule.operands, primals, strict=True):
+            _check(rule.name, name, primal)
+        try:
+            jnp.broadcast_shapes(*map(jnp.shape, primals))
+        except ValueError as error:
+            shapes = ", ".join(f"{n} {jnp.shape(p)}" for n, p in zip(rule.operands, primals, strict=True))
+            raise ValueError(
+                f"{rule.name}: the shapes do not broadcast: {shapes}; reshape one so that they do."
+            ) from error
+        return rule.value(*primals)
+
+    value.__name__ = value.__qualname__ = rule.name
+    op = jax.custom_jvp(value)
+    op.defjvp(partial(_jvp, rule, op), symbolic_zeros=True)  # type: ignore[arg-type]  # its stub lacks SymbolicZero
+    return jax.jit(op, inline=True)
 
 
-@partial(_differentiable.defjvp, symbolic_zeros=True)  # type: ignore[arg-type]  # its stub lacks SymbolicZero
 def _jvp(
-    rule: Rule, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | SymbolicZero]
+    rule: Rule,
+    op: Callable[..., jax.Array],
+    primals: Sequence[jax.Array],
+    tangents: Sequence[jax.Array | SymbolicZero],
 ) -> tuple[jax.Array, jax.Array | SymbolicZero]:
-    value = _differentiable(rule, *primals)
+    value = op(*primals)
     active = [not isinstance(t, SymbolicZero) for t in tangents]
     if not any(active):  # integers and bools: JAX asks for a rule, yet nothing can be differentiated
         return value, SymbolicZero.from_primal_value(value)
@@ -69,9 +82,6 @@ def _jvp(
     # Without the checkpoint, partial evaluation saves every zero branch of a select as a float array.
     linear = jax.checkpoint(lambda code, primals, moving: rule.linear(code, primals, moving, like), prevent_cse=False)
     return value, linear(rule.code(primals, active), primals, moving)
-
-
-_dispatch: Callable[..., jax.Array] = jax.jit(_differentiable, static_argnums=0, inline=True)
 
 
 _asked_for_ties = ContextVar("_asked_for_ties", default=False)
@@ -96,7 +106,7 @@ def differentiable(rule: Rule, *primals: ArrayLike) -> jax.Array:
             primals = _fitting(rule, primals)
             break
     try:
-        return _dispatch(rule, *primals)
+        return _program(rule)(*primals)
     except TypeError:
         for name, primal in zip(rule.operands, primals, strict=True):
             _check(rule.name, name, primal)
