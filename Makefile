@@ -56,6 +56,7 @@ bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a pl
 	$(BENCH) -m pytest benchmarks --benchmark-columns=median,iqr,rounds --benchmark-sort=mean --benchmark-group-by=group \
 		--benchmark-json=$(RUN).json
 	$(BENCH) benchmarks/plot.py $(RUN).json $(RUN).png
+	$(BENCH) benchmarks/table.py $(RUN).json
 	$(BENCH) benchmarks/memory.py
 
 clean:

@@ -1,4 +1,4 @@
-"""Every op beside its counterparts, as functions of x alone, and the three ways in which they are timed."""
+"""Every op beside its counterparts, as functions of x alone, and the ways in which they are timed."""
 
 from __future__ import annotations
 
@@ -64,16 +64,24 @@ def _in_jax(kind: str, function: Callable[[Any], Any], x: np.ndarray) -> Call:
         value, pull = jax.vjp(compiled, array)
         return value, pull(cotangent)
 
-    calls = {"forward": lambda: compiled(array), "gradient": lambda: gradient(array, cotangent), "crossing": crossing}
+    _, pull = jax.vjp(compiled, array)
+    calls = {
+        "forward": lambda: compiled(array),
+        "backward": lambda: pull(cotangent),
+        "crossing": crossing,
+        "gradient": lambda: gradient(array, cotangent),
+    }
     return lambda: jax.block_until_ready(calls[kind]())
 
 
 def _in_torch(kind: str, function: Callable[[Any], Any], x: np.ndarray) -> Call:
     tensor = torch.from_numpy(x) if x.dtype != jnp.bfloat16 else torch.from_numpy(x.astype("float32")).bfloat16()
     leaf = tensor.clone().requires_grad_()
-    cotangent = torch.ones_like(function(tensor))
+    result = function(leaf)
+    cotangent = torch.ones_like(result)
     calls = {
         "forward": lambda: function(tensor),
+        "backward": lambda: torch.autograd.grad(result, leaf, cotangent, retain_graph=True),
         "crossing": lambda: torch.autograd.grad(function(leaf), leaf, cotangent),
     }
     return calls[kind]
@@ -93,4 +101,4 @@ def copies(x: np.ndarray) -> dict[str, Call]:
 CHIEF = ("clamp", "relu", "maximum", "abs")
 """The ops that are timed at every size."""
 
-__all__ = ["CHIEF", "OPS", "call", "copies", "functions", "inputs"]
+__all__ = ["CHIEF", "OPS", "Op", "call", "copies", "functions", "inputs"]

@@ -33,9 +33,9 @@ def main(source: Path, target: Path) -> None:
     machine = results["machine_info"]
     copies = points(results, "copy", "copy").values()
     floor = [(row[0][0], min(time for _, time in row)) for row in zip(*copies, strict=True)]
-    kinds = ("forward", "gradient", "crossing")
+    kinds = ("forward", "backward", "crossing", "gradient")
     figure, grid = pyplot.subplots(
-        len(CHIEF), len(kinds), figsize=(13, 13), sharex=True, sharey=True, layout="constrained"
+        len(CHIEF), len(kinds), figsize=(17, 13), sharex=True, sharey=True, layout="constrained"
     )
     for row, op in zip(grid, CHIEF, strict=True):
         for axes, kind in zip(row, kinds, strict=True):

@@ -4,21 +4,27 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from contenders import CHIEF, OPS, call, copies, functions, inputs
+from contenders import CHIEF, OPS, Op, call, copies, functions, inputs
 from pytest_benchmark.fixture import BenchmarkFixture
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 64_000_000)
-KINDS = ("forward", "gradient", "crossing")
+KINDS = ("forward", "backward", "crossing", "gradient")
+
+
+def sizes(op: Op) -> tuple[int, ...]:
+    if op.name not in CHIEF:
+        return (1_000_000,)
+    return (*SIZES, 100_000_000) if op.name == "clamp" else SIZES
 
 
 def cases() -> Iterator[object]:
     for op in OPS.values():
-        for size in SIZES if op.name in CHIEF else (1_000_000,):
+        for size in sizes(op):
             for dtype in ("float32", "bfloat16") if (op.name, size) == ("clamp", 10_000_000) else ("float32",):
                 _, arguments = inputs(op, 1_000, dtype)
                 for name, framework, _ in functions(op, arguments):
                     for kind in KINDS:
-                        if framework == "jax" or kind != "gradient":
+                        if (framework == "jax" or kind != "gradient") and (op.name in CHIEF or kind != "backward"):
                             yield pytest.param(
                                 op.name, size, dtype, kind, name, id=f"{op.name}-{size}-{dtype}-{kind}-{name}"
                             )

@@ -108,10 +108,8 @@ def lend(tensor: torch.Tensor) -> HostArray | jax.Array:
         return shared
     via = _BY_BITS.get(tensor.dtype)
     try:
-        if via is None:
-            host: HostArray = tensor.detach().numpy()
-        else:
-            host = tensor.detach().view(via[0]).numpy()
+        plain = tensor.detach() if tensor.requires_grad else tensor
+        host: HostArray = plain.numpy() if via is None else plain.view(via[0]).numpy()
         if host.flags.owndata and host.size:
             raise TypeError("it has none, and NumPy made some up")
         return host if via is None else host.view(via[2])

@@ -29,9 +29,10 @@ def with_forms(native: Counterpart, op: Callable[..., Any]) -> Callable[..., Any
 
     @functools.wraps(op)
     def function(*args: Any, **kwargs: Any) -> Any:
-        asked_for = [kwargs[name] for name in forms if name in kwargs]
-        if len(args) <= positional and all(value is None or value is False for value in asked_for):
-            return op(*args, **{name: value for name, value in kwargs.items() if name not in forms})
+        if kwargs:
+            kwargs = {n: v for n, v in kwargs.items() if n not in forms or not (v is None or v is False)}
+        if len(args) <= positional and forms.keys().isdisjoint(kwargs):
+            return op(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         given = {name: bound.arguments.pop(name) for name in forms if name in bound.arguments}
         if given.get("inplace"):

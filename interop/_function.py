@@ -488,7 +488,12 @@ def in_width(wide: bool, function: Callable[..., Any], *args: Any) -> Any:
 
 def is_wide(values: Iterable[Any]) -> bool:
     """Whether JAX has to compute with ``values`` in its 64-bit mode."""
-    return jax.config.jax_enable_x64 or not WIDE.isdisjoint([getattr(value, "dtype", None) for value in values])  # type: ignore[attr-defined]
+    if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        return True
+    for value in values:  # noqa: SIM110  # a generator takes longer than the rest of a small call may
+        if getattr(value, "dtype", None) in WIDE:
+            return True
+    return False
 
 
 def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:

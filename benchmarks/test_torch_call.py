@@ -1,0 +1,92 @@
+"""What a call from torch costs at few elements: beside native torch and an autograd.Function, and piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import interop
+import jaxclamp
+from interop._arrays import adopt, lend
+from interop._function import FlatFunction
+
+SIZES = (1, 1_000)
+
+
+class InPython(torch.autograd.Function):
+    """The least that a differentiable function written in Python costs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return torch.clamp(x, 0.0, 6.0)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * ((x > 0.0) & (x < 6.0))
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "torch.clamp": lambda x: torch.clamp(x, 0.0, 6.0),
+    "autograd.Function": InPython.apply,
+    "interop.clamp": lambda x: interop.clamp(x, 0.0, 6.0),
+    "interop.relu6": interop.relu6,
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", ["forward", "recorded", "forward and backward"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_call(benchmark: BenchmarkFixture, name: str, kind: str, size: int) -> None:
+    function = FUNCTIONS[name]
+    x = torch.linspace(-4.0, 8.0, size)
+    leaf, cotangent = x.clone().requires_grad_(), torch.ones(size)
+    calls = {
+        "forward": lambda: function(x),
+        "recorded": lambda: function(leaf),
+        "forward and backward": lambda: torch.autograd.grad(function(leaf), leaf, cotangent),
+    }
+    benchmark.group = f"call from torch, {kind}, {size} x float32"
+    run(benchmark, calls[kind])
+
+
+def pieces() -> dict[str, Callable[[], object]]:
+    """A forward pass in growing parts, and what makes the first program after a backward pass slow."""
+    x = torch.linspace(-4.0, 8.0, 3)
+    leaf = x.clone().requires_grad_()
+    array, flat = x.numpy(), FlatFunction(lambda traced, x: jaxclamp.relu6(x), "relu6", ["x"])
+    program: Callable[..., jax.Array] = flat.compiled
+    native = torch.clamp(leaf, 0.0, 6.0)
+    cotangent = torch.ones(3)
+
+    def backward() -> object:
+        return torch.autograd.grad(native, leaf, cotangent, retain_graph=True)
+
+    return {
+        "1 a compiled program, of a NumPy array": lambda: program((), array),
+        "2 and its result as a NumPy array": lambda: np.asarray(program((), array)),
+        "3 and that as a tensor": lambda: adopt(program((), array), True),
+        "4 and of the memory of a tensor": lambda: adopt(program((), lend(x)), True),
+        "5 and with the checks of FlatFunction.compute": lambda: flat.compute((), False, [x]),
+        "6 and with those of a call": lambda: flat((), [x]),
+        "7 and with arguments as torch gives them: interop.relu6": lambda: interop.relu6(x),
+        "a native backward pass": backward,
+        "a native backward pass, then a compiled program": lambda: (backward(), program((), array)),
+    }
+
+
+@pytest.mark.benchmark(group="a forward pass from torch, piece by piece")
+@pytest.mark.parametrize("name", pieces())
+def test_piece(benchmark: BenchmarkFixture, name: str) -> None:
+    run(benchmark, pieces()[name])
+
+
+def run(benchmark: BenchmarkFixture, call: Callable[[], object]) -> None:
+    benchmark.pedantic(call, rounds=200, iterations=50, warmup_rounds=10)
