@@ -58,6 +58,7 @@ bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a pl
 	$(BENCH) benchmarks/plot.py $(RUN).json $(RUN).png
 	$(BENCH) benchmarks/table.py $(RUN).json
 	$(BENCH) benchmarks/memory.py
+	$(BENCH) benchmarks/start.py
 
 clean:
 	rm -rf .venv .venv-lowest dist docs/_build docs/_gallery

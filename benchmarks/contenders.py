@@ -75,7 +75,8 @@ def _in_jax(kind: str, function: Callable[[Any], Any], x: np.ndarray) -> Call:
 
 
 def _in_torch(kind: str, function: Callable[[Any], Any], x: np.ndarray) -> Call:
-    tensor = torch.from_numpy(x) if x.dtype != jnp.bfloat16 else torch.from_numpy(x.astype("float32")).bfloat16()
+    dtype = torch.bfloat16 if x.dtype == jnp.bfloat16 else torch.float32
+    tensor = torch.from_numpy(x.astype("float32")).to(dtype, copy=True)  # in torch's own memory, which is aligned
     leaf = tensor.clone().requires_grad_()
     result = function(leaf)
     cotangent = torch.ones_like(result)

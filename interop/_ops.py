@@ -103,9 +103,12 @@ def derive(op: Op) -> Callable[..., Any]:
             return as_in_torch((values, indices.long()))
         return result
 
+    symbols = " and ".join(
+        f"{jax_name} is ``{name}``" for name, jax_name in jax_names.items() if jax_name in ("x", "y")
+    )
     function.__doc__ = (
         f"`jaxclamp.{op.name}` for torch tensors: the signature and type promotion of torch, the gradient of jaxclamp."
-        f"\n\n{inspect.cleandoc(op.function.__doc__ or '').partition('Args:')[0].rstrip()}\n"
+        f"\n\nHere {symbols}.\n\n{inspect.cleandoc(op.function.__doc__ or '').partition('Args:')[0].rstrip()}\n"
     )
     function.__module__ = "interop"
     return function

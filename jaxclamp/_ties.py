@@ -40,7 +40,8 @@ def ties(fun: Callable[P, R], *, influence: bool = False) -> Callable[P, tuple[R
     the results, and how many of them were on a tie or a kink. A loop counts in every step, a branch when it is taken, a
     function under ``shard_map`` once per device; what ``checkpoint`` computes a second time does not count. A select
     that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as a suspect. Other functions with a
-    derivative of their own are not looked into, and what `jax.random` compares inside counts too.
+    derivative of their own are not looked into, the ops of jaxclamp among them; what `jax.random` compares inside
+    counts too.
 
     Counting changes what XLA fuses, so that a compiled result may be rounded differently. Nothing is left of it in
     ``fun`` itself.
