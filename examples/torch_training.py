@@ -1,8 +1,7 @@
 """One network in two equal spellings, trained natively and under `interop.min_norm`, which alone keeps them together.
 
-The weights of the forward pass are rounded to multiples of 1/16, the pixels to multiples of 1/4, as in
-quantisation-aware training. So sums are exact, and often lie on a bound, where the spellings have different gradients
-natively.
+The weights of the forward pass are rounded to multiples of 1/16, as in quantisation-aware training, and the pixels are
+integers. So sums are exact, and often lie on a bound, where the spellings have different gradients natively.
 
 Run: python examples/torch_training.py
 """
@@ -59,10 +58,12 @@ SPELLINGS: Mapping[str, Sequence[torch.nn.Module]] = {
 
 
 @dataclass(frozen=True)
-class Step:
-    loss: float
-    parameters: torch.Tensor
-    """All of them, after the step."""
+class Training:
+    losses: list[float]
+    parameters: list[torch.Tensor]
+    """All of them in one vector, after each step."""
+    accuracy: float
+    """On the digits that were not trained with."""
 
 
 def network(spelling: str) -> torch.nn.Module:
@@ -78,61 +79,60 @@ def network(spelling: str) -> torch.nn.Module:
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
     pixels, labels = load_digits(return_X_y=True)
-    x = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8)
-    return torch.floor(x / 4) / 4, torch.tensor(labels)
+    return torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8), torch.tensor(labels)
 
 
-def train(model: torch.nn.Module, steps: int) -> list[Step]:
-    x, labels = (array[:TRAINED] for array in data())
+def train(model: torch.nn.Module, steps: int) -> Training:
+    x, labels = data()
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    done = []
+    losses, parameters = [], []
     for step in range(steps):
         rows = torch.arange(step * BATCH, (step + 1) * BATCH) % TRAINED
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(x[rows]), labels[rows])
         loss.backward()
         optimizer.step()
-        done.append(Step(loss.item(), parameters_to_vector(model.parameters()).detach()))
-    return done
-
-
-def distances(first: Sequence[Step], second: Sequence[Step]) -> list[float]:
-    """Between the parameters after each step, relative to those of the second."""
-    pairs = zip(first, second, strict=True)
-    return [((a.parameters - b.parameters).norm() / b.parameters.norm()).item() for a, b in pairs]
-
-
-def accuracy(model: torch.nn.Module) -> float:
-    x, labels = (array[TRAINED:] for array in data())
+        losses.append(loss.item())
+        parameters.append(parameters_to_vector(model.parameters()).detach())
     with torch.no_grad():
-        return (model(x).argmax(dim=1) == labels).float().mean().item()
+        right = model(x[TRAINED:]).argmax(dim=1) == labels[TRAINED:]
+    return Training(losses, parameters, right.float().mean().item())
 
 
-def table(native: Sequence[Sequence[Step]], min_norm: Sequence[Sequence[Step]], every: int) -> Table:
+def trainings(steps: int) -> dict[str, list[Training]]:
+    """Those of each spelling, natively and under the convention; `train` knows of neither."""
+    native = [train(network(spelling), steps) for spelling in SPELLINGS]
+    with interop.min_norm():
+        min_norm = [train(network(spelling), steps) for spelling in SPELLINGS]
+    return {"native": native, "min_norm": min_norm}
+
+
+def distances(first: Training, second: Training) -> list[float]:
+    """Between the parameters after each step, relative to those of the second."""
+    pairs = zip(first.parameters, second.parameters, strict=True)
+    return [((a - b).norm() / b.norm()).item() for a, b in pairs]
+
+
+def table(found: Mapping[str, Sequence[Training]], every: int) -> Table:
     shown = Table("step", title="The loss in both spellings, and the distance between their parameters")
-    for convention in ("native", "min_norm"):
+    columns = []
+    for convention, spelled in found.items():
         for heading in (*SPELLINGS, "distance"):
             shown.add_column(f"{convention}\n{heading}", justify="right")
-    rows = [
-        (*(f"{step.loss:.4f}" for step in steps), f"{apart:.2g}")
-        for runs in (native, min_norm)
-        for *steps, apart in zip(*runs, distances(*runs), strict=True)
-    ]
-    steps = len(native[0])
-    for step in range(0, steps, every):
-        shown.add_row(str(step), *rows[step], *rows[steps + step])
+        columns += [[f"{loss:.4f}" for loss in training.losses] for training in spelled]
+        columns.append([f"{apart:.2g}" for apart in distances(*spelled)])
+    rows = list(zip(*columns, strict=True))
+    for step in range(0, len(rows), every):
+        shown.add_row(str(step), *rows[step])
     return shown
 
 
 def main(steps: int = 120, every: int = 10) -> None:
     console = Console()
-    models = {convention: [network(spelling) for spelling in SPELLINGS] for convention in ("native", "min_norm")}
-    native = [train(model, steps) for model in models["native"]]
-    with interop.min_norm():
-        min_norm = [train(model, steps) for model in models["min_norm"]]
-    console.print(table(native, min_norm, every))
-    for convention, spelled in models.items():
-        console.print(f"accuracy, {convention}:", *(f"{accuracy(model):.2%}" for model in spelled))
+    found = trainings(steps)
+    console.print(table(found, every))
+    for convention, spelled in found.items():
+        console.print(f"accuracy, {convention}:", *(f"{training.accuracy:.2%}" for training in spelled))
 
 
 if __name__ == "__main__":
