@@ -67,13 +67,13 @@ CONVENTIONS: Mapping[str, Loss] = {
     "min_norm": jaxclamp.min_norm(loss),
     "inclusive": jaxclamp.min_norm(loss, ties="inclusive"),
 }
-VALUES = [jax.jit(of) for of in CONVENTIONS.values()]
+VALUES = [jax.jit(loss) for loss in CONVENTIONS.values()]
 
 
 @functools.cache
-def data() -> tuple[jax.Array, jax.Array]:
+def data() -> tuple[np.ndarray, np.ndarray]:
     pixels, labels = load_digits(return_X_y=True)
-    return jnp.asarray(pixels / 16, jnp.float32), jnp.asarray(labels)
+    return np.float32(pixels / 16), labels
 
 
 def train(loss: Loss, epochs: int) -> Iterator[Network]:
@@ -122,10 +122,10 @@ def table(runs: Runs) -> Table:
     for name in runs:
         shown.add_column(name, justify="right")
     shown.add_column("native to min_norm", justify="right")
-    for epoch, networks in enumerate(zip(*runs.values(), strict=True)):
-        of = dict(zip(runs, networks, strict=True))
+    apart = map(distance, runs["native"], runs["min_norm"])
+    for epoch, (networks, difference) in enumerate(zip(zip(*runs.values(), strict=True), apart, strict=True)):
         cells = [f"{losses(network)[0]:.4f}  {accuracy(network):6.2%}" for network in networks]
-        shown.add_row(str(epoch), *cells, f"{distance(of['native'], of['min_norm']):.2%}")
+        shown.add_row(str(epoch), *cells, f"{difference:.2%}")
     return shown
 
 
@@ -136,8 +136,8 @@ def plot(runs: Runs, file: Path) -> None:
     for (name, networks), style in zip(runs.items(), ("-o", "--s", ":^"), strict=True):
         left.plot([losses(network)[0] for network in networks], style, fillstyle="none", label=name)
         if name != "min_norm":
-            apart = [distance(*pair) for pair in zip(networks, runs["min_norm"], strict=True)]
-            right.plot(apart, style, fillstyle="none", label=f"{name} to min_norm")
+            apart = map(distance, networks, runs["min_norm"])
+            right.plot(list(apart), style, fillstyle="none", label=f"{name} to min_norm")
     left.set(xlabel="epoch", ylabel="loss", title="Digits not trained with")
     right.set(xlabel="epoch", ylabel="relative to the norm", title="Distance between the parameters")
     for axes in (left, right):
@@ -160,11 +160,11 @@ def audit(network: Network) -> jaxclamp.TieReport:
 )
 def main(epochs: int, file: Path | None) -> None:
     console = Console()
-    runs = {name: list(train(of, epochs)) for name, of in CONVENTIONS.items()}
+    runs = {name: list(train(loss, epochs)) for name, loss in CONVENTIONS.items()}
     console.print(table(runs))
     networks = [network for run in runs.values() for network in run]
     same = sum(len(set(losses(network))) == 1 for network in networks)
-    console.print(f"All conventions give the same loss to the bit at {same} of {len(networks)} parameters.")
+    console.print(f"All conventions give the same loss to the bit at {same} of {len(networks)} points of training.")
     console.print(audit(runs["min_norm"][-1]))
     if file is not None:
         plot(runs, file)

@@ -110,7 +110,7 @@ def test_jax_training(load: Callable[[str], ModuleType], monkeypatch: pytest.Mon
     monkeypatch.setattr(example, "train", train)
     result = CliRunner().invoke(example.main, ["--epochs", "1", "--plot", str(tmp_path / "plot.png")])
     assert result.exit_code == 0, result.output
-    assert "the same loss to the bit at 6 of 6 parameters" in " ".join(result.output.split())
+    assert "the same loss to the bit at 6 of 6 points" in " ".join(result.output.split())
     assert (tmp_path / "plot.png").stat().st_size > 0
 
 
