@@ -1,26 +1,55 @@
 """The examples that no other test runs, in small."""
 
+import functools
 import importlib.util
+import os
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
+from click.testing import CliRunner
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from rich.console import Console
+
+import interop
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 @pytest.fixture
-def tie_influence(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    file = Path(__file__).parent.parent / "examples" / "tie_influence.py"
-    spec = importlib.util.spec_from_file_location("tie_influence", file)
-    assert spec is not None
-    assert spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "tie_influence", example)  # dataclasses look their module up
-    spec.loader.exec_module(example)
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    def example(name: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)  # dataclasses look their module up
+        spec.loader.exec_module(module)
+        return module
+
     return example
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Threads cost small tensors of torch more than they save."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def tie_influence(load: Callable[[str], ModuleType]) -> ModuleType:
+    return load("tie_influence")
 
 
 def test_tie_influence(tie_influence: ModuleType, tmp_path: Path) -> None:
@@ -54,3 +83,129 @@ def test_tie_influence_by_hand(tie_influence: ModuleType) -> None:
     # The logits are 0 and 0, so their gradient is (-1/2, 1/2), as is that of the second bias; that of the hidden unit
     # is -1/2, of its weights -1/4 each, of its bias -1/2.
     assert found["influence"] == pytest.approx(np.sqrt(2 / 16 + 1 / 4) / np.sqrt(1 / 2))
+
+
+def test_jax_training(load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    example = load("jax_training")
+    train = functools.cache(lambda loss, epochs: list(example.train(loss, epochs)))
+    runs = {name: train(loss, 1) for name, loss in example.CONVENTIONS.items()}
+    for networks in runs.values():
+        before, after = map(example.losses, networks)
+        assert len(set(before)) == len(set(after)) == 1  # the same values
+        assert after[0] < before[0]
+    starts, ends = zip(*runs.values(), strict=True)
+    assert all(example.distance(other, starts[0]) == 0 for other in starts)
+    assert min(example.distance(ends[i], ends[j]) for i, j in [(0, 1), (0, 2), (1, 2)]) > 0.01  # other gradients
+
+    network = ends[0]
+    report = example.audit(network)
+    assert report.influence.relative > 0.05
+    lines = {line.op: line for line in report.lines}
+    x, _ = example.data()
+    first = example.rounded(jax.vmap(network.first)(x[: example.TRAINED]))
+    second = example.rounded(jax.vmap(network.second)(jnp.clip(first, 0.0, 1.0)))
+    for op, found in {"clamp": jnp.isin(first, jnp.array([0, 1])), "hardtanh": jnp.abs(second) == 1}.items():
+        assert (lines[op].elements, lines[op].tied) == (found.size, found.sum())
+
+    monkeypatch.setattr(example, "train", train)
+    result = CliRunner().invoke(example.main, ["--epochs", "1", "--plot", str(tmp_path / "plot.png")])
+    assert result.exit_code == 0, result.output
+    assert "the same loss to the bit at 6 of 6 points" in " ".join(result.output.split())
+    assert (tmp_path / "plot.png").stat().st_size > 0
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_torch_training(load: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
+    example = load("torch_training")
+    found = example.trainings(4)
+    assert len({training.losses[0] for spelled in found.values() for training in spelled}) == 1  # one formula
+    assert min(example.distances(*found["native"])) > 1e-3
+    assert example.distances(*found["min_norm"]) == [0.0] * 4
+    first, second = found["min_norm"]
+    assert first.losses == second.losses
+    assert first.accuracy == second.accuracy
+    assert first.losses[-1] < first.losses[0]
+
+    example.main(steps=1, every=1)
+    printed = capsys.readouterr().out
+    assert printed.count(f"{first.losses[0]:.4f}") == 4
+    assert printed.count("accuracy") == 2
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_tie_audit(load: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
+    example = load("tie_audit")
+    model, data = example.checkpoint(), example.batches(2, 32)
+    with torch.no_grad():
+        x = torch.cat([x for x, _ in data])
+        bounded = model.features[0](x)
+        windows = bounded.clamp(0, 6).unflatten(3, (4, 2)).unflatten(2, (4, 2)).movedim(3, 4).flatten(4)
+        curved = model.features[:4](x)
+        clamped = model.features(x)
+    found = {
+        "features.1": torch.isin(bounded, torch.tensor([0.0, 6.0])),
+        "features.2": (windows == windows.amax(4, keepdim=True)).sum(4) > 1,
+        "features.4": curved.abs() == 3,
+        "Model": torch.isin(clamped, torch.tensor([0.0, 1.0])),
+    }
+    report = example.ties(model, data)
+    assert {line.module: (line.elements, line.tied) for line in report.lines} == {
+        module: (tied.numel(), tied.sum().item()) for module, tied in found.items()
+    }
+
+    class ByHand(example.Model):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = interop.max_pool2d(interop.relu6(self.features[0](x)), 2)
+            h = interop.hardswish(self.features[3](h)).flatten(1)
+            return self.head(interop.clamp(h, 0.0, 1.0))
+
+    by_hand = ByHand()
+    by_hand.load_state_dict(model.state_dict())
+    expected = example.gradient(by_hand, data)
+    as_it_is, converted, min_norm, inclusive = example.gradients(model, data).values()
+    torch.testing.assert_close(min_norm, expected, rtol=0, atol=0)
+    assert (as_it_is - min_norm).norm() > 1e-3 * min_norm.norm()
+    assert not torch.equal(converted, as_it_is)
+    assert type(model.features[1]) is torch.nn.ReLU6  # converted back
+    relative = example.influence(model, data).relative
+    assert relative == pytest.approx(((inclusive - min_norm).norm() / min_norm.norm()).item(), rel=1e-5)
+
+    example.main(2, 32)
+    printed = capsys.readouterr().out
+    assert "elements are on a tie" in printed
+    assert all(name in printed for name in ("features.2", "max_pool2d", "interop.nn.convert(model)", "0.00%"))
+
+
+def test_sharded_jax(load: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
+    example = load("sharded_jax")
+    mesh = example.mesh()
+    params, x = example.integers()
+    hidden = np.asarray(x @ params["w"] + params["b"])
+    assert np.isin(hidden, (-2, 0, 2)).mean() > 0.1
+    for gradient in (example.by_jit(mesh), example.by_shard_map(mesh)):
+        for numbers, tolerance in ((example.integers(), 0), (example.normals(), 1e-6)):
+            result = gradient(*numbers)
+            assert example.difference(example.single(*numbers), result) <= tolerance
+            assert result[1].sharding.is_equivalent_to(NamedSharding(mesh, P("batch")), 2)
+        assert example.collectives(gradient, params, x) == {"all-reduce"}
+    _, x = example.normals()
+    divided = jax.device_put(x, NamedSharding(mesh, P("batch")))
+    assert example.collectives(example.activation_backward, divided) == set()
+    assert example.difference(example.activation_backward(x), example.activation_backward(divided)) == 0
+    assert example.difference(x, x.at[3, 3].add(0.01)) > 0
+
+    example.main()
+    assert capsys.readouterr().out.count("all-reduce") == 4
+
+
+def test_two_processes(load: Callable[[str], ModuleType]) -> None:
+    example = load("two_processes")
+    w, x = example.data()
+    assert np.isin(x @ w, (-2, 0, 2)).mean() > 0.1
+    assert (example.gradient(w, x) != jax.grad(example.loss)(w, x)).any()  # so the convention matters
+    environment = {**os.environ, "PYTHONWARNINGS": "error"}
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "two_processes.py"], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 processes, one gradient: 256 entries are the same to the bit\n" in done.stdout
