@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
@@ -127,29 +128,38 @@ def _keys() -> frozenset[Hashable]:
 def _table(types: tuple[tuple[Any, bool], ...]) -> Mapping[tuple[Hashable, Hashable], tuple[Op, tuple[str, ...]]]:
     """The equations that are an op, for operands of these types: the op, and which of its parameters each operand is.
 
-    They come from the records: each counterpart in JAX is traced for scalars, with its arguments in any order, as
-    keywords bring them about.
+    They come from the records: each op is traced for scalars, and each counterpart in JAX, that with its arguments in
+    any order, as keywords bring them about.
     """
     table: dict[tuple[Hashable, Hashable], tuple[Op, tuple[str, ...]]] = {}
     scalars = [jax.ShapeDtypeStruct((), dtype, weak_type=weak) for dtype, weak in types]
-    for op, native in [(op, Counterpart(text)) for op in OPS.values() for text in op.counterparts]:  # noqa: B020
-        orders = itertools.permutations(native.names, len(types)) if native.framework == "jax" else ()
-        for names in orders:
+    for op, call, names in _calls(len(types)):
 
-            def call(*operands: jax.Array, native: Counterpart = native, names: tuple[str, ...] = names) -> Any:
-                return native(dict(zip(names, operands, strict=True)))
+        def of_operands(*operands: jax.Array, call: Any = call, names: tuple[str, ...] = names) -> Any:
+            return call(dict(zip(names, operands, strict=True)))
 
-            # What an array cannot be, such as an axis, raises; mixed types are for the caller's own trace to refuse.
-            with contextlib.suppress(TypeError, ValueError), jax.numpy_dtype_promotion("standard"):
-                traced = jax.make_jaxpr(call)(*scalars).jaxpr
-                if len(traced.eqns) == 1:
-                    (eqn,) = traced.eqns
-                    (value,) = _values(_plain(eqn), [_Value(traced.invars.index(atom), {}) for atom in eqn.invars])
+        # What an array cannot be, such as an axis, raises; mixed types are for the caller's own trace to refuse.
+        with contextlib.suppress(TypeError, ValueError), jax.numpy_dtype_promotion("standard"):
+            traced = jax.make_jaxpr(of_operands)(*scalars).jaxpr
+            if len(traced.eqns) == 1:
+                (eqn,) = traced.eqns
+                (value,) = _values(_plain(eqn), [_Value(traced.invars.index(atom), {}) for atom in eqn.invars])
+                table.setdefault((_key(eqn), value.formula), (op, names))
+                if eqn.primitive is p.custom_jvp_call_p:  # differentiated, it leaves the inner jit it consists of
+                    (eqn,) = eqn.params["call_jaxpr"].eqns
                     table.setdefault((_key(eqn), value.formula), (op, names))
-                    if eqn.primitive is p.custom_jvp_call_p:  # differentiated, it leaves the inner jit it consists of
-                        (eqn,) = eqn.params["call_jaxpr"].eqns
-                        table.setdefault((_key(eqn), value.formula), (op, names))
     return table
+
+
+def _calls(count: int) -> Iterator[tuple[Op, Callable[[Mapping[str, Any]], Any], tuple[str, ...]]]:
+    """Calls of the elementwise ops and of all counterparts in JAX, with ``count`` arguments."""
+    for op in OPS.values():
+        for native in map(Counterpart, op.counterparts):
+            for names in itertools.permutations(native.names, count) if native.framework == "jax" else ():
+                yield op, native, names
+        if op.family != "reduction":
+            names = tuple(inspect.signature(op.function).parameters)[:count]
+            yield op, lambda arguments, op=op: op.function(**arguments), names  # type: ignore[misc]
 
 
 class _Value(NamedTuple):
@@ -171,6 +181,8 @@ def _plain(eqn: JaxprEqn) -> JaxprEqn:
 
 def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
     """What ``eqn`` computes of ``inputs``; how often values are repeated, or where, is no part of the formula."""
+    if eqn.primitive is p.custom_jvp_call_p:
+        eqn = _plain(eqn)
     if eqn.primitive is p.jit_p:
         body = eqn.params["jaxpr"].jaxpr
         known: dict[Any, _Value] = dict(zip(body.invars, inputs, strict=True))
@@ -191,7 +203,9 @@ def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
     if eqn.primitive.name == "pvary":  # in a shard_map, from one value for all devices to one for each
         return [inputs[0]]
     axes = {operand: places for value in inputs for operand, places in value.axes.items()}
-    if any(axes[operand] != places for value in inputs for operand, places in value.axes.items()):
+    ranks: set[int] = {atom.aval.ndim for atom in (*eqn.invars, *eqn.outvars)}  # type: ignore[attr-defined]
+    elementwise = len(ranks - {0}) <= 1 or eqn.params.get("axes") == ()
+    if not elementwise or any(axes[i] != places for value in inputs for i, places in value.axes.items()):
         return [_UNKNOWN] * len(eqn.outvars)
     formula = (eqn.primitive, tuple(sorted(eqn.params.items())), *(value.formula for value in inputs))
     return [_Value((formula, k), axes) for k in range(len(eqn.outvars))]

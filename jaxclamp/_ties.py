@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
+from jaxclamp import _rules
 from jaxclamp._jaxprs import Descend, inlined, split, transformed, with_bodies
 from jaxclamp._rewrite import min_norm, recognized
 from jaxclamp._rules import Ties, on_tie
@@ -36,12 +37,12 @@ Site: TypeAlias = tuple[str, int, str, bool, str]
 def ties(fun: Callable[P, R], *, influence: bool = False) -> Callable[P, tuple[R, TieReport]]:
     r"""The same function, returning beside its result a report of the ties that happened: ``(result, report)``.
 
-    Counted is whatever `min_norm` rewrites, and `jax.nn.relu` and ``relu6``: per line of the source, the elements of
-    the results, and how many of them were on a tie or a kink. A loop counts in every step, a branch when it is taken, a
-    function under ``shard_map`` once per device; what ``checkpoint`` computes a second time does not count. A select
-    that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as a suspect. Other functions with a
-    derivative of their own are not looked into, the ops of jaxclamp among them; what `jax.random` compares inside
-    counts too.
+    Counted is whatever `min_norm` rewrites, the ops of jaxclamp, and `jax.nn.relu` and ``relu6``: per line of the
+    source, the elements of the results, and how many of them were on a tie or a kink. A loop counts in every step, a
+    branch when it is taken, a function under ``shard_map`` once per device; what ``checkpoint`` computes a second time
+    does not count. A select that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as a suspect.
+    Other functions with a derivative of their own are not looked into, and what `jax.random` compares inside counts
+    too.
 
     Counting changes what XLA fuses, so that a compiled result may be rounded differently. Nothing is left of it in
     ``fun`` itself.
@@ -51,7 +52,7 @@ def ties(fun: Callable[P, R], *, influence: bool = False) -> Callable[P, tuple[R
         under ``jit``; ``ties`` itself runs outside of them.
       influence: whether to compute how far another convention moves the gradient of ``fun``, with respect to the
         floating point arrays of its first argument: that under ``ties="inclusive"`` minus that of minimum norm. The
-        result of ``fun`` has to be a scalar.
+        result of ``fun`` has to be a scalar. Calls of the ops of jaxclamp stay what they are.
 
     Raises:
       TypeError: it is called within another transformation.
@@ -228,9 +229,12 @@ class _Counting:
         self._producers.update(dict.fromkeys(eqn.outvars, eqn))
         if eqn.params.get("differentiated"):  # what checkpoint computes for the second time
             return [eqn]
-        if found := recognized(eqn):
-            on_ties = functools.partial(on_tie, functools.partial(found.call, "balanced"))
-            return [eqn, *self._count(on_ties, eqn, (*_place(eqn), found.name, False, ""))]
+        if _is_of_derivative(eqn):
+            return [eqn]
+        found = recognized(eqn)
+        if name := _own_name(eqn) or (found.name if found else ""):
+            on_ties = functools.partial(on_tie, functools.partial(found.call, "balanced")) if found else _reduced(eqn)
+            return [eqn, *self._count(on_ties, eqn, (*_place(eqn), name, False, ""))]
         if comparison := self._suspected(eqn):
             return [eqn, *self._count(jnp.equal, comparison, (*_place(eqn), "select", True, ""))]
         return descend(_located(eqn))
@@ -264,7 +268,7 @@ class _Counting:
 
 
 _INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
-_LIBRARIES = tuple(str(Path(file).parent) + os.sep for file in (jax.__file__, __file__))
+_JAX, _ = _LIBRARIES = tuple(str(Path(file).parent) + os.sep for file in (jax.__file__, __file__))
 
 
 def _place(eqn: JaxprEqn) -> tuple[str, int]:
@@ -283,6 +287,35 @@ def _frames(eqn: JaxprEqn) -> list[Any]:
     return list(traceback.frames) if traceback else []
 
 
+def _own_name(eqn: JaxprEqn) -> str:
+    """The name of the op of jaxclamp that ``eqn`` is, if it is one."""
+    if eqn.primitive is not p.custom_jvp_call_p:
+        return ""
+    origin = eqn.params["call_jaxpr"].jaxpr.debug_info
+    return origin.func_name if _rules.__file__ in origin.func_src_info else ""
+
+
+def _is_of_derivative(eqn: JaxprEqn) -> bool:
+    """Whether ``eqn`` is from the derivative of an op of jaxclamp, which was counted itself."""
+    files = (frame.file_name for frame in _frames(eqn))
+    first = next((file for file in files if not file.startswith(_JAX)), "")
+    return eqn.primitive is not p.custom_jvp_call_p and first == _rules.__file__
+
+
+def _reduced(eqn: JaxprEqn) -> Callable[..., jax.Array]:
+    """What says, for an op of jaxclamp that reduces, which of its results are tied."""
+    body: ClosedJaxpr = eqn.params["call_jaxpr"]
+    reduction = next(inner for inner in body.jaxpr.eqns if inner.primitive in (p.reduce_max_p, p.reduce_min_p))
+    found = recognized(reduction)
+    assert found is not None
+    before = jaxpr_as_fun(body.replace(jaxpr=body.jaxpr.replace(outvars=reduction.invars)))
+
+    def on_ties(*operands: jax.Array) -> jax.Array:
+        return on_tie(functools.partial(found.call, "balanced"), *before(*operands))
+
+    return on_ties
+
+
 def _located(eqn: JaxprEqn) -> JaxprEqn:
     """``eqn``, its body in the place of the call as far as no line of the user's own is in it.
 
@@ -292,10 +325,12 @@ def _located(eqn: JaxprEqn) -> JaxprEqn:
     def change(body: Any) -> Any:
         if isinstance(body, ClosedJaxpr):
             return body.replace(jaxpr=change(body.jaxpr))
-        return body.replace(eqns=[inner if owned(inner) else moved(inner) for inner in body.eqns])
+        return body.replace(eqns=[inner if stays(inner) else moved(inner) for inner in body.eqns])
 
-    def owned(inner: JaxprEqn) -> bool:
-        return not all(frame.file_name.startswith(_INSTALLED + _LIBRARIES) for frame in _frames(inner))
+    def stays(inner: JaxprEqn) -> bool:
+        return _is_of_derivative(inner) or not all(
+            frame.file_name.startswith(_INSTALLED + _LIBRARIES) for frame in _frames(inner)
+        )
 
     def moved(inner: JaxprEqn) -> JaxprEqn:
         source_info = inner.source_info.replace(traceback=eqn.source_info.traceback)

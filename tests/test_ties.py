@@ -17,7 +17,7 @@ from jax.extend.core import check_jaxpr
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
-from jaxclamp import Influence, Line, Op, TieReport, min_norm, ties
+from jaxclamp import OPS, Influence, Line, Op, TieReport, min_norm, ties
 from jaxclamp._jaxprs import transformed
 from jaxclamp._rules import on_tie
 from jaxclamp._ties import _Counting
@@ -61,7 +61,7 @@ def counted(function: Callable[..., Any], *args: Any) -> dict[tuple[int, str], t
         ("elu", jax.nn.elu, 9, 0),  # alpha = 1: the slopes agree
         ("relu", jax.nn.relu, 9, (N == 0).sum()),
         ("relu6", jax.nn.relu6, 9, ((N == 0) | (N == 6)).sum()),
-        ("relu6", jax.nn.hard_sigmoid, 9, (abs(N) == 3).sum()),  # what it consists of
+        ("hardsigmoid", jax.nn.hard_sigmoid, 9, (abs(N) == 3).sum()),
         ("amax", lambda x: jnp.max(x.reshape(3, 3), axis=1), 3, 1),
         ("amin", lambda x: jnp.min(x), 1, 0),
         ("max_pool", lambda x: jax.lax.reduce_window(x - 6, -jnp.inf, jax.lax.max, (2,), (1,), "SAME"), 9, 3),
@@ -74,6 +74,42 @@ def test_counts_of_each_op(name: str, function: Callable[[jax.Array], Any], elem
     assert (line.op, line.elements, line.tied) == (name, elements, tied)
     assert line.share == tied / elements
     assert (report.elements, report.tied) == (elements, tied)
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
+def test_own_ops_count_once_in_every_context(op: Op) -> None:
+    """By themselves, compiled, batched, differentiated, and all of it."""
+
+    def tied_at(x: Any, *others: Any) -> int:
+        return int(np.sum(on_tie(lambda x: jax.tree.leaves(op.function(x, *others))[0], jnp.asarray(x))))
+
+    arguments = max(op.ties, key=lambda tie: tied_at(*tie))
+    x, tied = jnp.asarray(arguments[0]), tied_at(*arguments)
+    assert tied or op.name == "celu"  # which has no kink
+
+    def value(x: jax.Array) -> Any:
+        return jax.tree.leaves(op.function(x, *arguments[1:]))[0]  # the line
+
+    def total(x: jax.Array) -> jax.Array:
+        return jnp.exp(value(x)).sum()  # whose derivative needs the value
+
+    def batched(x: jax.Array) -> jax.Array:
+        return jax.vmap(total)(jnp.stack([x, x])).sum()
+
+    where = (value.__code__.co_firstlineno + 1, op.name)
+    for function in (value, jax.jit(value), jax.grad(total), jax.jit(jax.grad(total))):
+        assert counts(ties(function)(x)[1]) == {where: (value(x).size, tied)}
+    for function in (batched, jax.jit(jax.grad(batched))):
+        assert counts(ties(function)(x)[1]) == {where: (2 * value(x).size, 2 * tied)}
+
+
+def test_other_derivatives_of_their_own_are_not_looked_into() -> None:
+    @jax.custom_jvp
+    def largest(x: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(jnp.max(x, axis=1, keepdims=True), x.shape)
+
+    largest.defjvps(lambda tangent, value, x: tangent)
+    assert ties(largest)(jnp.zeros((2, 3)))[1] == TieReport()
 
 
 @pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
