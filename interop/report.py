@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import jinja2
 import matplotlib
 
+from interop.adapters import ADAPTERS
 from interop.parity import Row
 from interop.plot import figure
 from interop.render import AGREES, CAPTION, DISAGREES, cells_of, tallies
@@ -53,6 +54,7 @@ def page(rows: Sequence[Row], pictures: Mapping[str, str], options: str = "") ->
         dtypes=list(dict.fromkeys(row.dtype for row in rows)),
         pictures=pictures,
         options=options,
+        extras="cli,frameworks" if ADAPTERS.keys() & {tally.framework for tally in summary} else "cli",
         caption=CAPTION,
         AGREES=AGREES,
         DISAGREES=DISAGREES,
