@@ -2,7 +2,7 @@
 PYTHON ?= python3
 INSTALLED := .venv/installed
 
-.PHONY: parity test test-lowest lint format tables docs dist bench clean
+.PHONY: parity test test-lowest lint format tables answers docs dist bench clean
 
 parity: $(INSTALLED)  ## the main job: the parity matrix, the worked cases, and a network trained in four spellings
 	.venv/bin/python -m interop
@@ -28,6 +28,9 @@ format: $(INSTALLED)
 
 tables: $(INSTALLED)  ## the generated tables in the documentation
 	.venv/bin/python docs/generate.py
+
+answers: $(INSTALLED)  ## the record, in tests/native_answers, of what the installed versions of frameworks answer
+	.venv/bin/python tests/record_native.py
 
 docs: $(INSTALLED) docs/_gallery/drawn  ## the documentation, as HTML in docs/_build/html; a warning is an error
 	.venv/bin/python -m sphinx --fail-on-warning --nitpicky --keep-going --quiet docs docs/_build/html

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from interop.parity import matrix
-from interop.plot import figure
+from interop.plot import COLOURS, figure
 from jaxclamp import OPS
 
 FOLDER = Path(__file__).parent / "_gallery"
@@ -11,5 +11,5 @@ FOLDER = Path(__file__).parent / "_gallery"
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for name, op in OPS.items():
-        figure(op, matrix([op], dtypes=("float32",))).savefig(FOLDER / f"{name}.svg")
+        figure(op, matrix([op], ["float32"], list(COLOURS))).savefig(FOLDER / f"{name}.svg")
     (FOLDER / "drawn").touch()

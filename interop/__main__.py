@@ -26,7 +26,7 @@ from interop import parity, render
 from interop.cases import compare_cases
 from interop.digits import PAIRS, VARIANTS, plot_steps, train
 from interop.frameworks import Array, framework_of
-from interop.plot import figure
+from interop.plot import COLOURS, figure
 from interop.report import page, picture
 from jaxclamp import OPS
 
@@ -84,9 +84,17 @@ def _arrays(context: click.Context, parameter: click.Parameter, file: Path) -> l
         raise click.BadParameter(f"{str(file)!r}: {error}") from error
 
 
+def _installed(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    for name, reason in parity.absent(names).items():
+        raise click.BadParameter(f"{name} cannot be asked ({reason}).")
+    return names
+
+
 def _ask(
     progress: Progress, ops: Sequence[str], dtypes: Sequence[str], frameworks: Sequence[str] = parity.FRAMEWORKS
 ) -> list[parity.Row]:
+    for name, reason in parity.absent(frameworks).items():
+        click.echo(f"not asked: {name} ({reason})", err=True)
     chosen = [OPS[name] for name in dict.fromkeys(ops)] or list(OPS.values())
     chosen_dtypes = tuple(dict.fromkeys(dtypes)) or parity.DTYPES
     total = len(chosen_dtypes) * sum(len(list(parity.cases(op))) for op in chosen)
@@ -112,6 +120,7 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON in pl
     "frameworks",
     multiple=True,
     type=click.Choice(parity.FRAMEWORKS),
+    callback=_installed,
     help="Only ask this framework; repeatable.",
 )
 @click.option("--only-disagreements", is_flag=True, help="Only the rows in which some answer differs.")
@@ -127,7 +136,7 @@ def main(
     form: str,
     output: Path | None,
 ) -> None:
-    """Print the gradients that jaxclamp, interop, JAX and PyTorch answer at every tie, and the definition's.
+    """Print the gradients at every tie: by definition, and of jaxclamp, interop and the frameworks that are installed.
 
     Exit status 1 when jaxclamp or interop disagrees with the definition, 2 on bad usage.
     """
@@ -235,7 +244,7 @@ def compare(
 def plot(op: str, file: Path) -> None:
     """Draw an op, its slopes, and the gradients that are answered at its ties, in float32."""
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        rows = _ask(progress, [op], ["float32"])
+        rows = _ask(progress, [op], ["float32"], list(COLOURS))
     figure(OPS[op], rows).savefig(file, dpi=150)
     click.echo(f"plot written to {file}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ class Framework(ABC):
     """A library that differentiates."""
 
     name: str
+    """As its functions are imported: the first part of their dotted names."""
     version: str
 
     @abstractmethod
@@ -36,8 +37,26 @@ class Framework(ABC):
         """``function(arguments)``, and the gradient of the sum of its floats with respect to the ``active`` arguments.
 
         NumPy arrays among the arguments become arrays of the framework, all else stays as it is; the results are
-        NumPy arrays again.
+        NumPy arrays again. A dtype or a form of the arguments that the framework does not take is a TypeError.
         """
+
+    def value_and_gradient(
+        self, function: Function, arguments: Mapping[str, Any], active: Collection[str], dtype: str
+    ) -> tuple[float, dict[str, Array]]:
+        """The sum of the floats of ``function``, and its gradient as float64, for arrays rounded to ``dtype``."""
+        rounded = {
+            name: value.astype(jnp.dtype(dtype)) if isinstance(value, np.ndarray) else value
+            for name, value in arguments.items()
+        }
+        result, gradient = self.answer(function, rounded, active)
+        for found in gradient.values():
+            if jnp.finfo(found.dtype).bits < jnp.finfo(dtype).bits:
+                raise TypeError(f"{self.name} answers in {found.dtype}, which is narrower than {dtype}.")
+        return float(total(result)), {name: g.astype(np.float64) for name, g in gradient.items()}
+
+
+class Supported(Framework):
+    """One that jaxclamp has its ops for, so that whole functions can be converted and examined."""
 
     @abstractmethod
     def min_norm(self, function: Function) -> Function:
@@ -47,19 +66,20 @@ class Framework(ABC):
     def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
         """Where ties happen in ``function(arguments)``, and how far they move the gradient of the sum of its floats."""
 
-    def gradient(
-        self, function: Function, arguments: Mapping[str, Any], active: Collection[str], dtype: str
-    ) -> dict[str, Array]:
-        """The gradient for arrays rounded to ``dtype``, as float64."""
-        rounded = {
-            name: value.astype(jnp.dtype(dtype)) if isinstance(value, np.ndarray) else value
-            for name, value in arguments.items()
-        }
-        _, gradient = self.answer(function, rounded, active)
-        return {name: g.astype(np.float64) for name, g in gradient.items()}
+
+class Adapter(Framework):
+    """One that is only compared, and need not be installed: making the object imports it, or raises ImportError.
+
+    The functions that it is asked about return one array.
+    """
+
+    requirement: ClassVar[str]
+    """What pip installs."""
+    counterparts: ClassVar[Mapping[str, str]]
+    """By the name of an op, its spelling there, written as in the record of the op."""
 
 
-class Jax(Framework):
+class Jax(Supported):
     """JAX, reverse mode."""
 
     name = "jax"
@@ -99,7 +119,7 @@ class Jax(Framework):
             jax.eval_shape(function, arguments)
 
 
-class Torch(Framework):
+class Torch(Supported):
     """PyTorch, reverse mode."""
 
     name = "torch"
@@ -145,7 +165,7 @@ class Torch(Framework):
         return dataclasses.replace(counted.report, influence=influence_of(of_floats, active))
 
 
-def framework_of(name: str, function: Function, arguments: Mapping[str, Array]) -> Framework:
+def framework_of(name: str, function: Function, arguments: Mapping[str, Array]) -> Supported:
     """JAX if it can trace the function, else torch: torch refuses traced arrays, operators between the two included.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from interop._ops import TORCH_OPS
+from interop.adapters import ADAPTERS
 from interop.frameworks import Framework, Jax, Torch, total
 from interop.oracle import min_norm_gradient
 from jaxclamp import OPS, TIES, Op
@@ -23,7 +25,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 OURS = ("jaxclamp", "interop")
-NATIVE: dict[str, Framework] = {"jax": Jax(), "torch": Torch()}
+NATIVE: dict[str, type[Framework]] = {"jax": Jax, "torch": Torch, **ADAPTERS}
 FRAMEWORKS = (*OURS, *NATIVE)
 
 
@@ -58,14 +60,42 @@ class Row:
         return all(answer.agrees for answer in self.answers)
 
 
+@functools.cache
+def native(name: str) -> Framework:
+    """The framework of that name; ImportError where it is not installed."""
+    return NATIVE[name]()
+
+
+def absent(frameworks: Iterable[str] = FRAMEWORKS) -> dict[str, str]:
+    """Why those of the ``frameworks`` that cannot be imported cannot, and the cure, by name."""
+    reasons = {}
+    for name in ADAPTERS.keys() & frameworks:
+        try:
+            native(name)
+        except ImportError as error:
+            reasons[name] = f"{error}; pip install {ADAPTERS[name].requirement}"
+    return dict(sorted(reasons.items()))
+
+
+def counterparts(op: Op) -> list[Counterpart]:
+    """The spellings of ``op`` in the native frameworks, installed or not."""
+    adapted = (adapter.counterparts[op.name] for adapter in ADAPTERS.values() if op.name in adapter.counterparts)
+    return [Counterpart(text) for text in (*op.counterparts, *adapted)]
+
+
 def matrix(
     ops: Iterable[Op] | None = None, dtypes: Sequence[str] = DTYPES, frameworks: Sequence[str] = FRAMEWORKS
 ) -> Iterator[Row]:
-    """The rows for ``ops`` (all by default), one at a time, since asking every framework takes a while."""
+    """The rows for ``ops`` (all by default), one at a time, since asking every framework takes a while.
+
+    Of the ``frameworks``, those that are installed answer.
+    """
+    missing = absent(frameworks)
+    present = [framework for framework in frameworks if framework not in missing]
     for dtype in dtypes:
         for op in OPS.values() if ops is None else ops:
             for arguments, active, inactive in cases(op):
-                yield _row(op, arguments, active, inactive, dtype, frameworks)
+                yield _row(op, arguments, active, inactive, dtype, present)
 
 
 def cases(op: Op) -> Iterator[tuple[dict[str, Any], tuple[str, ...], str]]:
@@ -103,21 +133,25 @@ def _row(
 ) -> Row:
     rounded = round_to(dtype, arguments)
     expected = definition(op, rounded, active)
-    tolerance = 1e-3 + 4 * float(jnp.finfo(dtype).eps) * np.abs(expected)
+    with jax.enable_x64(True):
+        value = float(total(op.function(**rounded)))
+    relative = 4 * float(jnp.finfo(dtype).eps)
     given = {
-        name: value.item() if inactive == "numbers" and name not in active and isinstance(value, np.ndarray) else value
-        for name, value in rounded.items()
+        name: v.item() if inactive == "numbers" and name not in active and isinstance(v, np.ndarray) else v
+        for name, v in rounded.items()
     }
     answers = []
-    for framework, spelling, function, differentiate in _spellings(op, rounded, active, frameworks):
+    for framework, spelling, function, differentiate in _spellings(op, arguments, active, frameworks):
         try:
-            gradient = differentiate.gradient(function, given, active, dtype)
+            found, gradient = differentiate.value_and_gradient(function, given, active, dtype)
+            if not math.isclose(found, value, rel_tol=relative, abs_tol=1e-3):
+                raise TypeError(f"{spelling} is another function there, as some clips are with min > max.")
         except TypeError:
             if framework in OURS:
                 raise
             continue  # this spelling does not take the arguments in this form
         flat = _flat(gradient, active)
-        agrees = bool((np.abs(flat - expected) <= tolerance).all())
+        agrees = bool((np.abs(flat - expected) <= 1e-3 + relative * np.abs(expected)).all())
         conventions = () if agrees else _reproducing(op, given, active, dtype, flat)
         answers.append(Answer(framework, differentiate.version, spelling, tuple(flat.tolist()), agrees, conventions))
     return Row(op.name, arguments, active, inactive, dtype, tuple(expected.tolist()), tuple(answers))
@@ -128,8 +162,11 @@ def _reproducing(
 ) -> tuple[str, ...]:
     if "ties" not in inspect.signature(op.function).parameters:
         return ()
-    found = {ties: NATIVE["jax"].gradient(functools.partial(_call, op, ties), given, active, dtype) for ties in TIES}
-    return tuple(ties for ties, other in found.items() if np.allclose(gradient, _flat(other, active), rtol=1e-3))
+    found = {
+        ties: native("jax").value_and_gradient(functools.partial(_call, op, ties), given, active, dtype)
+        for ties in TIES
+    }
+    return tuple(ties for ties, (_, other) in found.items() if np.allclose(gradient, _flat(other, active), rtol=1e-3))
 
 
 def _call(op: Op, ties: str, arguments: Mapping[str, Any]) -> Any:
@@ -144,15 +181,15 @@ def _spellings(
     op: Op, arguments: Mapping[str, Any], active: tuple[str, ...], frameworks: Sequence[str]
 ) -> Iterator[tuple[str, str, Callable[[Mapping[str, Any]], Any], Framework]]:
     if "jaxclamp" in frameworks:
-        yield "jaxclamp", f"jaxclamp.{op.name}", lambda given: op.function(**given), NATIVE["jax"]
+        yield "jaxclamp", f"jaxclamp.{op.name}", lambda given: op.function(**given), native("jax")
     if "interop" in frameworks:
-        yield "interop", f"interop.{op.name}", lambda given: TORCH_OPS[op.name](*given.values()), NATIVE["torch"]
+        yield "interop", f"interop.{op.name}", lambda given: TORCH_OPS[op.name](*given.values()), native("torch")
     parameters = inspect.signature(op.function).parameters
-    for counterpart in map(Counterpart, op.counterparts):
+    for counterpart in counterparts(op):
         unknown = arguments.keys() - counterpart.names
         same = all(name not in active and arguments[name] == parameters[name].default for name in unknown)
         if counterpart.framework in frameworks and same:
-            yield counterpart.framework, counterpart.name, counterpart, NATIVE[counterpart.framework]
+            yield counterpart.framework, counterpart.name, counterpart, native(counterpart.framework)
 
 
 def definition(op: Op, arguments: Mapping[str, Any], active: tuple[str, ...]) -> Array:

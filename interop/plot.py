@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
-from interop.parity import FRAMEWORKS, Row
+from interop.parity import Row
 from interop.render import AGREES, DISAGREES, as_in_a_call, rounded
 from jaxclamp import Op
 
@@ -54,9 +54,10 @@ class _Tie:
 
 
 def figure(op: Op, rows: Iterable[Row]) -> Figure:
-    """The picture of ``op``, from its rows of the parity matrix in one dtype."""
-    rows = list(rows)
-    answers = sorted((answer for row in rows for answer in row.answers), key=lambda a: FRAMEWORKS.index(a.framework))
+    """The picture of ``op``, from its rows of the parity matrix in one dtype; the frameworks are those of `COLOURS`."""
+    rows = [replace(row, answers=tuple(a for a in row.answers if a.framework in COLOURS)) for row in rows]
+    order = list(COLOURS)
+    answers = sorted((answer for row in rows for answer in row.answers), key=lambda a: order.index(a.framework))
     spellings = {answer.spelling: answer.framework for answer in answers}
     styles = _styles(spellings)
     drawn = (_draw_reduction if op.family == "reduction" else _draw_elementwise)(op, rows, styles)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import jinja2
 import matplotlib
 
+from interop.adapters import ADAPTERS
 from interop.parity import Row
 from interop.plot import figure
 from interop.render import AGREES, CAPTION, DISAGREES, cells_of, tallies
@@ -29,6 +30,8 @@ def picture(op: Op, rows: Iterable[Row]) -> str:
         figure(op, rows).savefig(file, format="svg", transparent=True, metadata=_NO_METADATA)
     svg = file.getvalue()
     svg = re.sub(r' id="[\w.]+_\d+"', "", svg[svg.index("<svg") :])
+    for k, clip in enumerate(re.findall(r'<clipPath id="(\w+)"', svg)):  # Matplotlib makes these of memory addresses
+        svg = svg.replace(clip, f"{op.name}-clip-{k}")
     return svg.replace("#000000", "currentColor")
 
 
@@ -53,6 +56,7 @@ def page(rows: Sequence[Row], pictures: Mapping[str, str], options: str = "") ->
         dtypes=list(dict.fromkeys(row.dtype for row in rows)),
         pictures=pictures,
         options=options,
+        extras="cli,frameworks" if ADAPTERS.keys() & {tally.framework for tally in summary} else "cli",
         caption=CAPTION,
         AGREES=AGREES,
         DISAGREES=DISAGREES,

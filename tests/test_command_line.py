@@ -24,7 +24,11 @@ from interop.cases import compare_cases
 from interop.parity import Row
 from jaxclamp import OPS
 
-SMALL = ("--op", "abs", "--op", "maximum", "--op", "selu", "--dtype", "float32")
+FOUR = (*parity.OURS, "jax", "torch")
+"""The frameworks that are installed wherever the tests run."""
+INSTALLED = [name for name in parity.FRAMEWORKS if name not in parity.absent()]
+ONLY_FOUR = [f"--framework={name}" for name in FOUR]
+SMALL = (*ONLY_FOUR, "--op", "abs", "--op", "maximum", "--op", "selu", "--dtype", "float32")
 
 
 def run(*arguments: str, color: bool = False) -> Result:
@@ -34,7 +38,7 @@ def run(*arguments: str, color: bool = False) -> Result:
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
     """What SMALL asks for."""
-    return list(parity.matrix([OPS["abs"], OPS["maximum"], OPS["selu"]], ["float32"]))
+    return list(parity.matrix([OPS["abs"], OPS["maximum"], OPS["selu"]], ["float32"], FOUR))
 
 
 def as_json(rows: Sequence[Row]) -> Any:
@@ -60,7 +64,7 @@ def test_json(rows: list[Row]) -> None:
     content = strictly(result.stdout)
     assert content["rows"] == as_json(rows)
     tallies = {tally["framework"]: tally for tally in content["summary"]}
-    assert set(tallies) == set(parity.FRAMEWORKS)
+    assert set(tallies) == set(FOUR)
     for framework, tally in tallies.items():
         answers = [answer for row in rows for answer in row.answers if answer.framework == framework]
         assert tally["cases"] == len(answers)
@@ -89,17 +93,17 @@ def test_markdown(rows: list[Row]) -> None:
     assert result.exit_code == 0
     table, _, summary = result.stdout.partition("\n\n")
     headings, rule, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
-    assert headings == ["op", "at", "active", "dtype", "definition", *parity.FRAMEWORKS]
+    assert headings == ["op", "at", "active", "dtype", "definition", *FOUR]
     assert set(rule) == {"---"}
     assert {len(line) for line in [rule, *lines]} == {len(headings)}
     assert [line[0] for line in lines] == [row.op for row in rows]
     for line, row in zip(lines, rows, strict=True):
         assert numbers(line[4]) == pytest.approx(row.definition, abs=0.01)
-        for framework, cell in zip(parity.FRAMEWORKS, line[5:], strict=True):
+        for framework, cell in zip(FOUR, line[5:], strict=True):
             answers = [answer for answer in row.answers if answer.framework == framework]
             assert ("✓" in cell) == any(answer.agrees for answer in answers)
             assert ("✗" in cell) == any(not answer.agrees for answer in answers)
-    assert len(summary.splitlines()) == len(parity.FRAMEWORKS)
+    assert len(summary.splitlines()) == len(FOUR)
     assert all(line.startswith("- ") for line in summary.splitlines())
 
 
@@ -108,16 +112,16 @@ def test_table(rows: list[Row]) -> None:
     assert result.exit_code == 0
     assert result.stdout == run(*SMALL, "--format", "table").stdout
     (headings,) = (line for line in result.stdout.splitlines() if line.startswith("┃"))
-    assert headings.replace("┃", " ").split() == ["op", "at", "active", "dtype", "definition", *parity.FRAMEWORKS]
+    assert headings.replace("┃", " ").split() == ["op", "at", "active", "dtype", "definition", *FOUR]
     cells = [line.split("│") for line in result.stdout.splitlines() if line.startswith("│")]
     assert [line[1].strip() for line in cells] == [row.op for row in rows]
-    for framework in parity.FRAMEWORKS:
+    for framework in FOUR:
         answers = [answer for row in rows for answer in row.answers if answer.framework == framework]
         assert f"{sum(answer.agrees for answer in answers)} of {len(answers)} cases agree" in result.stdout
 
 
 def test_answers_that_are_alike_in_all_dtypes_share_a_line() -> None:
-    one, all_of_them = (run("--op", "abs", *extra, "--format", "markdown") for extra in (("--dtype", "float32"), ()))
+    one, all_of_them = (run("--op", "abs", *ONLY_FOUR, *extra) for extra in (("--dtype", "float32"), ()))
     assert len(one.stdout.splitlines()) == len(all_of_them.stdout.splitlines())
 
 
@@ -137,7 +141,7 @@ def test_only_disagreements(form: str, rows: list[Row]) -> None:
     else:
         lines, shown = everything.stdout.splitlines(), result.stdout.splitlines()
         assert len(lines) - len(shown) == len(rows) - len(differing)
-        assert shown[-len(parity.FRAMEWORKS) :] == lines[-len(parity.FRAMEWORKS) :]
+        assert shown[-len(FOUR) :] == lines[-len(FOUR) :]
 
 
 @pytest.mark.parametrize("form", render.FORMATS)
@@ -156,9 +160,9 @@ def test_no_disagreements_at_all(form: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "ops", "dtypes", "frameworks"),
     [
-        ("--op abs --dtype float32", ["abs"], ["float32"], parity.FRAMEWORKS),
-        ("--op relu --op abs --dtype float16", ["relu", "abs"], ["float16"], parity.FRAMEWORKS),
-        ("--op abs --dtype float32 --dtype bfloat16", ["abs"], ["float32", "bfloat16"], parity.FRAMEWORKS),
+        ("--op abs --dtype float32", ["abs"], ["float32"], INSTALLED),
+        ("--op relu --op abs --dtype float16", ["relu", "abs"], ["float16"], INSTALLED),
+        ("--op abs --dtype float32 --dtype bfloat16", ["abs"], ["float32", "bfloat16"], INSTALLED),
         ("--op abs --framework jax", ["abs"], parity.DTYPES, ["jax"]),
         ("--op abs --framework torch --framework jaxclamp", ["abs"], parity.DTYPES, ["torch", "jaxclamp"]),
     ],
@@ -328,10 +332,10 @@ def test_help(path: tuple[str, ...], command: click.Command, flag: str) -> None:
 
 
 def test_as_a_process() -> None:
-    command = [sys.executable, "-m", "interop", "--op", "abs", "--dtype", "float32"]
+    command = [sys.executable, "-m", "interop", *SMALL]
     process = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
     assert process.returncode == 0, process.stderr
-    assert process.stdout == run("--op", "abs", "--dtype", "float32").stdout
+    assert process.stdout == run(*SMALL).stdout
     assert process.stderr.strip() == ""
 
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from interop.parity import NATIVE, is_differentiable
+from interop.parity import NATIVE, is_differentiable, native
 from jaxclamp import OPS, Op
 from jaxclamp._counterparts import Counterpart
 
@@ -33,6 +33,10 @@ def value(framework: str, function: Any, arguments: dict[str, Any]) -> np.ndarra
         return np.asarray(function(arguments))
 
 
+def gradient_of_x(framework: str, function: Any, arguments: dict[str, Any]) -> np.ndarray:
+    return native(framework).value_and_gradient(function, arguments, ("x",), "float64")[1]["x"]
+
+
 def forms(counterpart: Counterpart, tie: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """``tie`` with arrays for numbers, or with numbers but for x, as far as the native op takes it."""
     arrays = {n: np.asarray(v) if is_differentiable(v) else v for n, v in tie.items()}
@@ -45,7 +49,6 @@ def forms(counterpart: Counterpart, tie: dict[str, Any]) -> Iterator[dict[str, A
 @pytest.mark.parametrize(("op", "counterpart"), PAIRS)
 def test_equal_away_from_ties(op: Op, counterpart: Counterpart) -> None:
     parameters = inspect.signature(op.function).parameters
-    native = NATIVE[counterpart.framework]
     ties = [dict(zip(parameters, tie, strict=False)) for tie in op.ties]
     same = [t for t in ties if all(n in counterpart.names or v == parameters[n].default for n, v in t.items())]
     known = [form for tie in same for form in forms(counterpart, tie)]
@@ -59,7 +62,7 @@ def test_equal_away_from_ties(op: Op, counterpart: Counterpart) -> None:
         # Where the native gradient does not change nearby, no convention decided it.
         shifts = TINY * np.random.default_rng(0).uniform(-1, 1, (6, *shape))
         here, *nearby = (
-            native.gradient(counterpart, arguments | {"x": np.asarray(x)}, ("x",), "float64")["x"]
+            gradient_of_x(counterpart.framework, counterpart, arguments | {"x": np.asarray(x)})
             for x in (arguments["x"], *(arguments["x"] + shifts))
         )
         assume(all(np.allclose(here, other, atol=1e-4) for other in nearby))
@@ -69,7 +72,7 @@ def test_equal_away_from_ties(op: Op, counterpart: Counterpart) -> None:
 
         theirs = value(counterpart.framework, counterpart, arguments)
         np.testing.assert_allclose(value("jax", ours, arguments), theirs, rtol=1e-12, atol=1e-12)
-        gradient = NATIVE["jax"].gradient(ours, arguments, ("x",), "float64")["x"]
+        gradient = gradient_of_x("jax", ours, arguments)
         np.testing.assert_allclose(gradient, here, rtol=1e-7, atol=1e-10)  # torch has 1/6 in float32
 
     check()

@@ -1,0 +1,196 @@
+"""The frameworks beside JAX and torch: what holds for each of them, where it is installed, and what where it is not."""
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from interop import parity, render
+from interop.__main__ import main
+from interop.adapters import ADAPTERS
+from interop.frameworks import Array, Framework, Function
+from interop.report import page, picture
+from jaxclamp import OPS
+from jaxclamp._counterparts import Counterpart
+
+
+@pytest.fixture(params=ADAPTERS)
+def adapter(request: pytest.FixtureRequest) -> Framework:
+    for reason in parity.absent([request.param]).values():
+        pytest.skip(reason)
+    return parity.native(request.param)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_counterparts_are_of_known_ops_and_of_the_framework(name: str) -> None:
+    for op, text in ADAPTERS[name].counterparts.items():
+        counterpart = Counterpart(text)
+        assert counterpart.framework == name
+        assert "x" in counterpart.names
+        assert counterpart.names <= inspect.signature(OPS[op].function).parameters.keys()
+
+
+def test_importing_interop_imports_none_of_them() -> None:
+    code = "import sys, interop.__main__\nprint([name for name in {} if name in sys.modules])"
+
+    def imported(names: Collection[str]) -> str:
+        command = [sys.executable, "-c", code.format(list(names))]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert imported(ADAPTERS) == "[]"
+    assert imported(["torch"]) == "['torch']"  # the check can see it
+
+
+def test_version_is_the_name_and_the_number(adapter: Framework) -> None:
+    name, number = adapter.version.split(" ")
+    assert name == adapter.name
+    assert number[0].isdigit()
+
+
+@pytest.mark.parametrize("dtype", parity.DTYPES)
+def test_arrays_pass_unrounded_or_not_at_all(adapter: Framework, dtype: str) -> None:
+    """1 and a bit more, the next number that the dtype has; its square has a gradient of twice that."""
+    x = np.asarray(1 + jnp.finfo(dtype).eps, jnp.dtype(dtype))
+    try:
+        result, gradient = adapter.answer(lambda given: given["x"] * given["x"], {"x": x}, ("x",))
+    except TypeError:
+        assert dtype == "bfloat16"
+        assert adapter.name == "autograd"
+        return
+    assert gradient["x"].astype(np.float64) == 2 * x.astype(np.float64)
+    assert result.astype(x.dtype) == x * x
+    assert result.shape == gradient["x"].shape == ()
+
+
+@pytest.mark.parametrize("active", [("x",), ("y",), ("x", "y"), ("y", "x")])
+def test_gradients_keep_to_their_arguments(adapter: Framework, active: tuple[str, ...]) -> None:
+    """Equal arguments are still two, and those that are not active have no gradient."""
+    arguments = {"x": np.asarray(2, np.float32), "y": np.asarray(2, np.float32), "z": 3.0}
+    result, gradient = adapter.answer(lambda given: given["x"] * given["z"] - given["y"], arguments, active)
+    assert result.tolist() == 4
+    assert {name: g.tolist() for name, g in gradient.items()} == {n: {"x": 3, "y": -1}[n] for n in active}
+    assert tuple(gradient) == active
+
+
+def away_from_ties(op: str, dtype: str) -> Iterator[dict[str, Any]]:
+    """For each tie of ``op`` its arguments, with distinct values of x that are none of the numbers among the others."""
+    for tie in OPS[op].ties:
+        arguments = dict(zip(inspect.signature(OPS[op].function).parameters, tie, strict=False))
+        given = parity.round_to(dtype, arguments)
+        shape = given["x"].shape or (40,)
+        x = np.random.default_rng(0).permutation(np.prod(shape)) * 0.3125 - 6.1
+        yield arguments | given | {"x": x.reshape(shape)}
+
+
+COUNTERPARTS = [
+    pytest.param(op, Counterpart(text), id=f"{op}-{name}")
+    for name, adapter in ADAPTERS.items()
+    for op, text in adapter.counterparts.items()
+]
+
+
+@pytest.mark.parametrize(("op", "counterpart"), COUNTERPARTS)
+def test_counterparts_are_the_same_function_away_from_ties(op: str, counterpart: Counterpart) -> None:
+    for reason in parity.absent([counterpart.framework]).values():
+        pytest.skip(reason)
+    parameters = inspect.signature(OPS[op].function).parameters
+    compared = 0
+    for arguments in away_from_ties(op, "float64"):
+        unknown = arguments.keys() - counterpart.names
+        low, high = arguments.get("min"), arguments.get("max")
+        if any(arguments[name] != parameters[name].default for name in unknown) or (low and high and low > high):
+            continue
+        numbers = {
+            n: v.item() if n != "x" and isinstance(v, np.ndarray) and not v.shape else v for n, v in arguments.items()
+        }
+        for given in (arguments, numbers):
+            try:
+                answer = parity.native(counterpart.framework).answer(counterpart, given, ("x",))
+            except TypeError:
+                continue
+            expected = parity.native("jax").answer(lambda given: OPS[op].function(**given), given, ("x",))
+            # tinygrad and MLX have five digits of the constants of selu.
+            np.testing.assert_allclose(answer[0], expected[0], rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(answer[1]["x"], expected[1]["x"], rtol=1e-5, atol=1e-5)
+            compared += 1
+    assert compared
+
+
+@pytest.mark.parametrize("form", render.FORMATS)
+def test_every_format_has_its_answers(adapter: Framework, form: str) -> None:
+    options = ["--op", "maximum", "--dtype", "float32", "--framework", adapter.name, "--format", form]
+    result = CliRunner().invoke(main, options)
+    assert (result.exit_code, result.stderr.strip()) == (0, "")
+    assert adapter.version in result.stdout
+    assert "0.5" in result.stdout  # by definition, where both are active
+
+
+def test_the_report_has_its_answers(adapter: Framework) -> None:
+    ours, all_of_them = (
+        page(list(parity.matrix([OPS["maximum"]], ["float32"], names)), {"maximum": ""})
+        for names in (parity.OURS, [*parity.OURS, adapter.name])
+    )
+    assert adapter.version not in ours
+    assert f"<b>{adapter.name}</b>  {adapter.version.split(' ')[1]}" in all_of_them
+    assert ("--editable '.[cli]'" in ours, "--editable '.[cli,frameworks]'" in all_of_them) == (True, True)
+
+
+def test_pictures_leave_it_out(adapter: Framework) -> None:
+    rows = list(parity.matrix([OPS["maximum"]], ["float32"]))
+    assert any(answer.framework == adapter.name for row in rows for answer in row.answers)
+    drawn = picture(OPS["maximum"], rows)
+    assert "torch.maximum" in drawn
+    assert f"{adapter.name}." not in drawn
+
+
+class Narrow(Framework):
+    """JAX, but for rounding to float32."""
+
+    name = "narrow"
+    version = "narrow 1.0"
+
+    def answer(
+        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
+    ) -> tuple[Any, dict[str, Array]]:
+        result, gradient = parity.native("jax").answer(function, arguments, active)
+        return result, {name: g.astype(np.float32) for name, g in gradient.items()}
+
+
+def test_an_answer_in_a_narrower_dtype_is_refused() -> None:
+    for dtype in ("float32", "bfloat16", "float16"):
+        Narrow().value_and_gradient(lambda given: given["x"], {"x": np.zeros(())}, ("x",), dtype)
+    with pytest.raises(TypeError, match="narrow answers in float32, which is narrower than float64"):
+        Narrow().value_and_gradient(lambda given: given["x"], {"x": np.zeros(())}, ("x",), "float64")
+
+
+@pytest.fixture(params=ADAPTERS)
+def absent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    name: str = request.param
+    for module in {name, *(module for module in sys.modules if module.startswith(f"{name}."))}:
+        monkeypatch.setitem(sys.modules, module, None)
+    parity.native.cache_clear()
+    yield name
+    parity.native.cache_clear()
+
+
+def test_an_absent_framework_is_skipped_with_a_reason(absent: str) -> None:
+    result = CliRunner().invoke(main, ["--op", "maximum", "--dtype", "float32", "--format", "csv"])
+    assert result.exit_code == 0
+    assert "jax.numpy.maximum" in result.stdout
+    assert f"{absent}." not in result.stdout
+    (line,) = (line for line in result.stderr.splitlines() if line.startswith(f"not asked: {absent} ("))
+    assert line.endswith(f"; pip install {ADAPTERS[absent].requirement})")
+
+
+def test_to_ask_only_an_absent_framework_is_bad_usage(absent: str) -> None:
+    result = CliRunner().invoke(main, ["--framework", absent])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert f"Invalid value for '--framework': {absent} cannot be asked (" in result.stderr
+    assert f"pip install {ADAPTERS[absent].requirement})" in result.stderr
