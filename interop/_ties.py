@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,10 +38,11 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     Counted is whatever `min_norm` intercepts, and the ops of this package: per line of the source and per module, the
     elements of the results, and how many of them were on a tie or a kink. A backward pass does not count, nor does what
     a checkpoint computes a second time in it. It holds for the thread that enters it, and may be entered again: counts
-    add up.
+    add up. Calls whose numbers cannot be seen (meta and fake tensors, within torch.func.vmap, sparse and nested ones)
+    are not counted, which a warning says.
 
     Raises when called:
-      RuntimeError: in a compiled function, where there is nothing to see.
+      RuntimeError: in a function compiled as one graph, where there is nothing to see.
 
     >>> with ties() as counted:
     ...     y = torch.nn.ReLU6()(torch.tensor([-1.0, 0.0, 3.0, 6.0]))
@@ -84,13 +87,20 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         if torch.compiler.is_compiling():
             raise RuntimeError("ties() cannot count in a compiled function; call the function as it is.")
         if func in _tied() and has_gradients((*args, *kwargs.values())):
-            name, tied = _tied()[func]
+            self._count(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _count(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        name, tied = _tied()[func]
+        file, number = innermost(_lines(), *_LIBRARIES)
+        try:
             with torch.no_grad():
                 found = tied(*args, **{"ties": "min_norm", **kwargs})  # whichever: a tie is one under all
-            place = innermost(_lines(), *_LIBRARIES)
-            path = self._path[-1] if self._path else ""
-            self._totals[(*place, name, False, path)] += np.array([found.numel(), found.sum().item()])
-        return func(*args, **kwargs)
+                counts = np.array([found.numel(), found.sum().item()])
+        except (TypeError, ValueError, RuntimeError) as error:  # no numbers to see, or a call that fails by itself too
+            warnings.warn(f"ties() did not count {name} at {file}:{number}: {error}", stacklevel=3)
+            return
+        self._totals[file, number, name, False, self._path[-1] if self._path else ""] += counts
 
     def _entered(self, module: torch.nn.Module, args: Any) -> None:
         if threading.get_ident() == self._thread:
@@ -140,14 +150,20 @@ def _where_tied(op: Op) -> Callable[..., torch.Tensor]:
 
 
 def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Tensor]) -> Influence:
-    """How far another convention moves a gradient: that under ``ties="inclusive"`` minus that of minimum norm.
+    """How far another convention moves a gradient from that of minimum norm.
+
+    The others are ``ties="inclusive"`` and torch's own; the one that moves it further counts.
 
     Args:
-      closure: computes a scalar from ``parameters``, the same at each call; it is called twice.
+      closure: computes a scalar from ``parameters``, the same at each call; it is called three times, each time with
+        the same state of torch's random numbers.
       parameters: tensors that require grad, with respect to which to differentiate.
 
     Returns:
       The norm of the difference and that of the gradient of minimum norm, over all parameters together.
+
+    Raises:
+      ValueError: there are no parameters.
 
     >>> x = torch.tensor([-1.0, 0.0, 3.0, 6.0], requires_grad=True)
     >>> found = influence(lambda: x.clamp(0.0, 6.0).sum(), [x])
@@ -155,9 +171,13 @@ def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Te
     (1.4142, 1.0)
     """
     given = list(parameters)
+    if not given:
+        raise ValueError("influence: parameters is empty; pass the tensors with respect to which to differentiate.")
+    devices = {tensor.device for tensor in given if tensor.is_cuda}
 
-    def gradient(ties: Ties) -> np.ndarray[Any, Any]:
-        with min_norm(ties=ties):
+    def gradient(ties: Ties | None) -> np.ndarray[Any, Any]:
+        convention = contextlib.nullcontext() if ties is None else min_norm(ties=ties)
+        with torch.random.fork_rng(devices), convention:
             value = closure()
         gradients = torch.autograd.grad(value, given, allow_unused=True, materialize_grads=True)
         return np.concatenate([g.double().cpu().numpy().ravel() for g in gradients])

@@ -96,7 +96,7 @@ class Line(NamedTuple):
 
     @property
     def share(self) -> float:
-        return self.tied / self.elements
+        return self.tied / self.elements if self.elements else 0.0
 
     @property
     def place(self) -> str:

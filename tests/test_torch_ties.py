@@ -156,3 +156,39 @@ def test_influence() -> None:
     assert found.norm == pytest.approx(np.hypot(2, 4))
     assert found.gradient_norm == pytest.approx(np.hypot(3, 5))
     assert found.relative == pytest.approx(np.hypot(2, 4) / np.hypot(3, 5))
+
+
+def test_influence_of_random_code_is_not_that_of_the_dice() -> None:
+    x = torch.ones(100, requires_grad=True)
+    state = torch.random.get_rng_state()
+    assert interop.influence(lambda: functional.dropout(2 * x, 0.5).sum(), [x]).norm == 0
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_influence_of_nothing() -> None:
+    with pytest.raises(ValueError, match="parameters is empty"):
+        interop.influence(lambda: torch.ones(()), [])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: torch.func.vmap(torch.abs)(torch.zeros(3, 2)),
+        lambda: torch.zeros(4, device="meta").abs(),
+        lambda: torch.zeros(4).to_sparse().abs(),
+    ],
+    ids=["vmap", "meta", "sparse"],
+)
+def test_code_whose_numbers_cannot_be_seen_runs_as_usual(function: Callable[[], Tensor]) -> None:
+    expected = function()
+    with interop.ties() as counted, pytest.warns(UserWarning, match=r"did not count abs at .*test_torch_ties.py:\d+: "):
+        found = function()
+    assert (found.shape, found.dtype, found.layout) == (expected.shape, expected.dtype, expected.layout)
+    assert counted.report.lines == ()
+
+
+def test_nothing_to_count() -> None:
+    with interop.ties() as counted:
+        torch.zeros(0, 3).abs()
+    assert counted.report.tied == 0
+    assert "0.00%" in str(counted.report)
