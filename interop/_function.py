@@ -184,9 +184,9 @@ class FlatFunction:
         else:
             outputs, tree = self.compute(traced, wide, tensors)
             return outputs[0] if tree is _LEAF else jax.tree.unflatten(tree, outputs)
-        structure = _Structure()
-        outputs = call.apply(self, traced, wide, structure, *tensors)
-        return outputs[0] if structure.tree is _LEAF else jax.tree.unflatten(structure.tree, outputs)
+        task = _Task(self, traced, wide)
+        outputs = call.apply(task, *tensors)
+        return outputs[0] if task.tree is _LEAF else jax.tree.unflatten(task.tree, outputs)
 
     def compute(
         self, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]
@@ -265,30 +265,35 @@ class FlatFunction:
                 raise TypeError(f"{self.name}: {name}: {error}") from error
 
 
-class _Structure:
-    """Where a call leaves the structure of its result; an object of its own, since torch.func copies lists."""
+class _Task:
+    """A call but for its tensors, as one argument, since torch looks at each; and the structure of its result."""
 
     tree: Any = None
+
+    def __init__(self, flat: FlatFunction, traced: tuple[Any, ...], wide: bool) -> None:
+        self.flat = flat
+        self.traced = traced
+        self.wide = wide
 
 
 class _Call(torch.autograd.Function):
     """One call of a flat function, on torch's tape. It keeps the inputs, which torch then guards against changes."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
-        outputs = _TransformedCall.forward(*inputs)
-        _TransformedCall.setup_context(ctx, inputs, outputs)
-        return outputs
+    def forward(ctx: Any, task: _Task, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        outputs, task.tree = task.flat.compute(task.traced, task.wide, tensors)
+        remember(ctx, task.flat, task.traced, task.wide, tensors, outputs)
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        active = ctx.needs_input_grad[4:]
-        return (None, None, None, None, *pull_back(ctx, ctx.flat.pullback(active), active, gradients, _call_derivative))
+        active = ctx.needs_input_grad[1:]
+        return (None, *pull_back(ctx, ctx.flat.pullback(active), active, gradients, _call_derivative))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        given = [tangent for tangent in tangents[4:] if tangent is not None]
-        active = tuple([tangent is not None for tangent in tangents[4:]])
+        given = [tangent for tangent in tangents[1:] if tangent is not None]
+        active = tuple([tangent is not None for tangent in tangents[1:]])
         pushed = iter(_call_derivative(ctx, ctx.flat.pushforward(active), given))
         return tuple([next(pushed) if inexact else None for inexact in ctx.inexact])
 
@@ -297,19 +302,12 @@ class _SavingCall(torch.autograd.Function):
     """`_Call` that keeps the residuals of JAX's reverse pass, and not the inputs."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        flat: FlatFunction,
-        traced: tuple[Any, ...],
-        wide: bool,
-        structure: _Structure,
-        *tensors: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
-        ctx.active = ctx.needs_input_grad[4:]
-        leaves, tree = flat.linearized(ctx.active).compute(traced, wide, tensors)
-        structure.tree, ctx.pull = tree.children()
-        outputs = leaves[: structure.tree.num_leaves]
-        remember(ctx, flat, (), wide, leaves[len(outputs) :], outputs)
+    def forward(ctx: Any, task: _Task, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.active = ctx.needs_input_grad[1:]
+        leaves, tree = task.flat.linearized(ctx.active).compute(task.traced, task.wide, tensors)
+        task.tree, ctx.pull = tree.children()
+        outputs = leaves[: task.tree.num_leaves]
+        remember(ctx, task.flat, (), task.wide, leaves[len(outputs) :], outputs)
         return tuple(outputs)
 
     @staticmethod
@@ -320,7 +318,7 @@ class _SavingCall(torch.autograd.Function):
                 "for; use save='inputs'."
             )
         derivative = ctx.flat.transposed(ctx.pull)
-        return (None, None, None, None, *pull_back(ctx, derivative, ctx.active, gradients, _call_derivative))
+        return (None, *pull_back(ctx, derivative, ctx.active, gradients, _call_derivative))
 
 
 def remember(
@@ -336,8 +334,10 @@ def remember(
     ctx.save_for_backward(*tensors)
     ctx.set_materialize_grads(False)
     ctx.inexact = [tensor.is_floating_point() or tensor.is_complex() for tensor in outputs]
-    ctx.mark_non_differentiable(*[o for o, inexact in zip(outputs, ctx.inexact, strict=True) if not inexact])
-    ctx.describe = [(tensor.shape, tensor.dtype, tensor.device) for tensor in outputs]
+    if not all(ctx.inexact):
+        ctx.mark_non_differentiable(*[o for o, inexact in zip(outputs, ctx.inexact, strict=True) if not inexact])
+    if len(outputs) > 1:  # then some may have a gradient, and others none
+        ctx.zeros = [functools.partial(torch.zeros, o.shape, dtype=o.dtype, device=o.device) for o in outputs]
 
 
 def pull_back(
@@ -351,9 +351,7 @@ def pull_back(
     if all(gradient is None for gradient in gradients):
         return [None] * len(active)
     cotangents = [
-        torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient
-        for gradient, inexact, (shape, dtype, device) in zip(gradients, ctx.inexact, ctx.describe, strict=True)
-        if inexact
+        ctx.zeros[i]() if gradient is None else gradient for i, gradient in enumerate(gradients) if ctx.inexact[i]
     ]
     pulled = iter(call(ctx, derivative, cotangents))
     return [next(pulled) if is_active else None for is_active in active]
@@ -384,16 +382,14 @@ class _TransformedCall(torch.autograd.Function):
     """`_Call` under torch.func, which wants the context set up apart and pays for it by 7 us a call."""
 
     @staticmethod
-    def forward(
-        flat: FlatFunction, traced: tuple[Any, ...], wide: bool, structure: _Structure, *tensors: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        outputs, structure.tree = flat.compute(traced, wide, tensors)
+    def forward(task: _Task, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        outputs, task.tree = task.flat.compute(task.traced, task.wide, tensors)
         return tuple(outputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        flat, traced, wide, _, *tensors = inputs
-        remember(ctx, flat, traced, wide, tensors, output)
+        task, *tensors = inputs
+        remember(ctx, task.flat, task.traced, task.wide, tensors, output)
         ctx.save_for_forward(*tensors)
 
     backward = staticmethod(_Call.backward)
@@ -403,14 +399,11 @@ class _TransformedCall(torch.autograd.Function):
     def vmap(
         info: Any,
         in_dims: tuple[int | None, ...],
-        flat: FlatFunction,
-        traced: tuple[Any, ...],
-        wide: bool,
-        structure: _Structure,
+        task: _Task,
         *tensors: torch.Tensor,
     ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
-        result = in_width(wide, flat.batched(in_dims[4:]), traced, tensors)
-        outputs, structure.tree = jax.tree.flatten(result)
+        result = in_width(task.wide, task.flat.batched(in_dims[1:]), task.traced, tensors)
+        outputs, task.tree = jax.tree.flatten(result)
         return tuple(outputs), (0,) * len(outputs)
 
 

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from compilations import compilations
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 import interop
 from interop import jax_to_torch, torch_to_jax, wrap_for_torch
-from jaxclamp._rules import _dispatch
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -1116,10 +1116,12 @@ def test_outputs_share_no_memory_without_jit() -> None:
 def test_integer_bounds_of_integers_compile_nothing(dtype: torch.dtype) -> None:
     x = torch.tensor([1, 100], dtype=dtype)
     interop.clamp(x, 0, 50)
-    count = _dispatch._cache_size()
+    count = compilations()
     for bound in range(60, 64):
         assert interop.clamp(x, 0, bound).tolist() == [1, bound]
-    assert _dispatch._cache_size() == count
+    assert compilations() == count
+    interop.clamp(x[:1], 0, 60)  # another shape
+    assert compilations() > count
     with pytest.raises(OverflowError, match="clamp: max=300 does not fit into"):
         interop.clamp(torch.tensor([1], dtype=torch.int8), 0, 300)
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from compilations import compilations
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
@@ -252,10 +253,12 @@ def test_threshold_that_is_nan() -> None:
 
 def test_int_bounds_do_not_compile_anew() -> None:
     interop.clamp(torch.ones(2), 0, 7)
-    before = jaxclamp._rules._dispatch._cache_size()
+    before = compilations()
     for bound in range(8, 12):
         assert interop.clamp(torch.full((2,), 20.0), 0, bound).tolist() == [bound, bound]
-    assert jaxclamp._rules._dispatch._cache_size() == before
+    assert compilations() == before
+    interop.clamp(torch.ones(5), 0, 7)  # another shape
+    assert compilations() > before
 
 
 @pytest.mark.parametrize(
