@@ -283,6 +283,7 @@ class _Call(torch.autograd.Function):
     def forward(ctx: Any, task: _Task, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         outputs, task.tree = task.flat.compute(task.traced, task.wide, tensors)
         remember(ctx, task.flat, task.traced, task.wide, tensors, outputs)
+        ctx.save_for_forward(*tensors)
         return tuple(outputs)
 
     @staticmethod
