@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -143,7 +144,7 @@ def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Te
     """How far another convention moves a gradient: that under ``ties="inclusive"`` minus that of minimum norm.
 
     Args:
-      closure: computes a scalar from ``parameters``, the same at each call; it is called twice.
+      closure: computes a scalar from ``parameters``, the same at each call; it is called three times.
       parameters: tensors that require grad, with respect to which to differentiate.
 
     Returns:
@@ -156,8 +157,8 @@ def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Te
     """
     given = list(parameters)
 
-    def gradient(ties: Ties) -> np.ndarray[Any, Any]:
-        with min_norm(ties=ties):
+    def gradient(ties: Ties | None) -> np.ndarray[Any, Any]:
+        with min_norm(ties=ties) if ties else contextlib.nullcontext():
             value = closure()
         gradients = torch.autograd.grad(value, given, allow_unused=True, materialize_grads=True)
         return np.concatenate([g.double().cpu().numpy().ravel() for g in gradients])
