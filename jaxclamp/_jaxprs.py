@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
@@ -33,10 +34,14 @@ def transformed(fun: Callable[P, R], replace: Replace) -> Callable[P, R]:
         def of_arrays(*arrays: jax.Array) -> list[jax.Array]:
             nonlocal join_result
             args, kwargs = join(arrays)
+            given = _leaves(args, kwargs)
             results, join_result = split(fun(*args, **kwargs))
+            _refuse_writes(given, _leaves(args, kwargs))
             return results
 
-        rewritten = _rewritten(replace)(jax.make_jaxpr(of_arrays)(*arrays))
+        with jax.disable_jit(False):  # without the inner jits there is nothing to know functions of JAX by
+            traced = jax.make_jaxpr(of_arrays)(*arrays)
+        rewritten = _rewritten(replace)(traced)
         return join_result(jaxpr_as_fun(rewritten)(*arrays))
 
     return run
@@ -55,12 +60,34 @@ def split(tree: Any) -> tuple[list[jax.Array], Callable[[Iterable[jax.Array]], A
     return arrays, join
 
 
+def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name + jax.tree_util.keystr(path): leaf
+        for name, tree in (("args", args), ("kwargs", kwargs))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _refuse_writes(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Raise if an argument is not what it was: only copies of the containers reach the function that is traced."""
+    for path in before | after:
+        if before.get(path) is not after.get(path):
+            raise ValueError(
+                f"the function writes to its argument, {path}, and what it writes would be lost; change a copy and "
+                "return that. A module of flax.nnx: nnx.split outside, nnx.merge(..., copy=True) inside, return the "
+                "state."
+            )
+
+
 def _rewritten(replace: Replace) -> Callable[[Any], Any]:
     @functools.cache  # a body that occurs twice stays one object, which JAX compiles once
     def rewritten(jaxpr: Any) -> Any:
         if isinstance(jaxpr, ClosedJaxpr):
-            return jaxpr.replace(jaxpr=rewritten(jaxpr.jaxpr))
+            inner = rewritten(jaxpr.jaxpr)
+            return jaxpr if inner is jaxpr.jaxpr else jaxpr.replace(jaxpr=inner)
         eqns = [new for eqn in jaxpr.eqns for new in replace(eqn, descend)]
+        if _same(eqns, jaxpr.eqns):
+            return jaxpr
         return jaxpr.replace(eqns=eqns, effects=jaxpr.effects | (_effects(eqns) - _effects(jaxpr.eqns)))
 
     def descend(eqn: JaxprEqn) -> list[JaxprEqn]:
@@ -79,17 +106,29 @@ def _rewritten(replace: Replace) -> Callable[[Any], Any]:
 
 
 def with_bodies(eqn: JaxprEqn, change: Callable[[Any], Any]) -> JaxprEqn:
-    """``eqn`` with ``change`` applied to each Jaxpr or ClosedJaxpr among its parameters."""
+    """``eqn`` with ``change`` applied to each Jaxpr or ClosedJaxpr among its parameters; itself if nothing changes.
+
+    For what stays the same object is not compiled anew.
+    """
 
     def changed(value: Any) -> Any:
         if isinstance(value, Jaxpr | ClosedJaxpr):
             return change(value)
-        return tuple(map(changed, value)) if type(value) is tuple else value  # the branches of a cond
+        if type(value) is not tuple:
+            return value
+        branches = tuple(map(changed, value))  # of a cond
+        return value if _same(branches, value) else branches
 
     params = {name: changed(value) for name, value in eqn.params.items()}
+    if _same(params.values(), eqn.params.values()):
+        return eqn
     added = _effects(jaxprs_in_params(params)) - _effects(jaxprs_in_params(eqn.params))
     new: JaxprEqn = eqn.replace(params=params, effects=eqn.effects | added)
     return new
+
+
+def _same(new: Collection[Any], old: Collection[Any]) -> bool:
+    return len(new) == len(old) and all(map(operator.is_, new, old))
 
 
 def _effects(holders: Iterable[Any]) -> frozenset[Any]:

@@ -34,7 +34,8 @@ def min_norm(fun: Callable[P, R], *, ties: Ties = "min_norm") -> Callable[P, R]:
     ``selu``, ``celu``, ``hard_tanh``, `jax.numpy.clip`, ``fmax``, ``fmin``. Those are known by their formula, never by
     their name alone. It reaches into ``jit``, ``scan``, ``while``, ``cond``, ``switch``, ``checkpoint``, ``vmap`` and
     ``shard_map``, however they are nested. Values, effects, shardings, donation and names stay what they are, and so do
-    functions with a derivative of their own (``custom_jvp``, ``custom_vjp``), such as `jax.nn.relu`.
+    functions with a derivative of their own (``custom_jvp``, ``custom_vjp``), such as `jax.nn.relu`, and what is inside
+    ``custom_linear_solve``, ``custom_root`` and ``custom_vmap``.
 
     Apply it to the function that is differentiated: of ``min_norm(grad(fun))`` it sees derivatives that are taken
     already. It cannot see a kink in a select that is written by hand, ``where(x > 0, x, 0)``, nor a choice that Python
@@ -42,15 +43,15 @@ def min_norm(fun: Callable[P, R], *, ties: Ties = "min_norm") -> Callable[P, R]:
     their kin stay as in JAX.
 
     Args:
-      fun: a function of any arguments, pure as for `jax.jit`. Leaves that are JAX arrays are traced; all others, Python
-        numbers and NumPy arrays among them, are constants, and may steer Python.
+      fun: a function of any arguments, pure as for `jax.jit`: what it changes, it returns. Leaves that are JAX arrays
+        are traced; all others, Python numbers and NumPy arrays among them, are constants, and may steer Python.
       ties: the convention at ties of the ops that take one, as for `maximum`.
 
     Returns:
       A function with the signature and the results of ``fun``. Each call traces ``fun`` anew, so wrap it in `jax.jit`.
 
     Raises:
-      ValueError: ``ties`` is unknown.
+      ValueError: ``ties`` is unknown; or, when called, ``fun`` writes to its arguments.
 
     >>> def loss(x):
     ...     return jnp.sum(jax.nn.leaky_relu(jnp.abs(x)) + jnp.clip(x, 0.0, 6.0))
@@ -63,11 +64,15 @@ def min_norm(fun: Callable[P, R], *, ties: Ties = "min_norm") -> Callable[P, R]:
         refuse_convention(ties)
 
     def replace(eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
-        stays = eqn.primitive is p.custom_jvp_call_p or len(eqn.outvars) > 1
-        found = None if stays else recognized(eqn)
-        return descend(eqn) if found is None else inlined(functools.partial(found.call, ties), eqn)
+        return descend(eqn) if eqn.primitive is p.custom_jvp_call_p else replaced(ties, eqn, descend)
 
     return transformed(fun, replace)
+
+
+def replaced(ties: Ties, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+    """The op of jaxclamp in the place of ``eqn``, one with a derivative of its own too, unless it is taken already."""
+    found = recognized(eqn) if len(eqn.outvars) == 1 else None
+    return descend(eqn) if found is None else inlined(functools.partial(found.call, ties), eqn)
 
 
 class Recognized(NamedTuple):
@@ -82,7 +87,8 @@ def recognized(eqn: JaxprEqn) -> Recognized | None:
 
     A primitive is known by itself. An inner jit has to compute the formula that the library function of its name
     computes of scalars of the same types; where the axes of an operand lie in the result, they lie for the op as well.
-    Further results are what a derivative that was taken before keeps.
+    Further results are what a derivative that was taken before keeps, and further operands are tangents: they follow
+    those that the value is computed of.
     """
     if eqn.primitive is not p.reduce_window_max_p and _key(eqn) not in _keys():
         return None
@@ -100,13 +106,14 @@ def recognized(eqn: JaxprEqn) -> Recognized | None:
         return _max_pool(eqn.params)
     axis = {"axis": eqn.params["axes"]} if "axes" in eqn.params else {}
     value, *_ = _values(_plain(eqn), [_Value(i, {i: tuple(range(operand.ndim))}) for i, operand in enumerate(operands)])
-    table = _table(tuple((operand.dtype, operand.weak_type) for operand in operands))
+    read = len(value.axes)
+    table = _table(tuple((operand.dtype, operand.weak_type) for operand in operands[:read]))
     if (_key(eqn), value.formula) not in table:
         return None
     op, names = table[_key(eqn), value.formula]
 
     def call(ties: Ties, *operands: jax.Array) -> jax.Array:
-        placed = [_placed(operand, value.axes[i], results[0].ndim) for i, operand in enumerate(operands)]
+        placed = [_placed(operand, value.axes[i], results[0].ndim) for i, operand in enumerate(operands[:read])]
         convention = {} if op.family == "kinked" else {"ties": ties}
         return op.function(**dict(zip(names, placed, strict=True)), **axis, **convention)
 
@@ -139,7 +146,11 @@ def _table(types: tuple[tuple[Any, bool], ...]) -> Mapping[tuple[Hashable, Hasha
             return call(dict(zip(names, operands, strict=True)))
 
         # What an array cannot be, such as an axis, raises; mixed types are for the caller's own trace to refuse.
-        with contextlib.suppress(TypeError, ValueError), jax.numpy_dtype_promotion("standard"):
+        with (
+            contextlib.suppress(TypeError, ValueError),
+            jax.numpy_dtype_promotion("standard"),
+            jax.disable_jit(False),
+        ):
             traced = jax.make_jaxpr(of_operands)(*scalars).jaxpr
             if len(traced.eqns) == 1:
                 (eqn,) = traced.eqns

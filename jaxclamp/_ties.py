@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
+import itertools
 import json
 import math
 import os
@@ -22,8 +24,8 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
 from jaxclamp import _rules
-from jaxclamp._jaxprs import Descend, inlined, split, transformed, with_bodies
-from jaxclamp._rewrite import min_norm, recognized
+from jaxclamp._jaxprs import Descend, inlined, transformed, with_bodies
+from jaxclamp._rewrite import recognized, replaced
 from jaxclamp._rules import Ties, on_tie
 
 if TYPE_CHECKING:
@@ -40,9 +42,10 @@ def ties(fun: Callable[P, R], *, influence: bool = False) -> Callable[P, tuple[R
     Counted is whatever `min_norm` rewrites, the ops of jaxclamp, and `jax.nn.relu` and ``relu6``: per line of the
     source, the elements of the results, and how many of them were on a tie or a kink. A loop counts in every step, a
     branch when it is taken, a function under ``shard_map`` once per device; what ``checkpoint`` computes a second time
-    does not count. A select that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as a suspect.
-    Other functions with a derivative of their own are not looked into, and what `jax.random` compares inside counts
-    too.
+    does not count. A select that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as a suspect, in
+    this plain form only: of a comparison itself, not of ``~``, ``&`` or ``|`` of it, nor of arithmetic inside it;
+    neither is ``jnp.select``, nor a product with a mask. Other functions with a derivative of their own are not
+    looked into, and what `jax.random` compares inside counts too.
 
     Counting changes what XLA fuses, so that a compiled result may be rounded differently. Nothing is left of it in
     ``fun`` itself.
@@ -51,11 +54,14 @@ def ties(fun: Callable[P, R], *, influence: bool = False) -> Callable[P, tuple[R
       fun: a function of any arguments, as for `min_norm`. It may contain transformations, such as a whole training step
         under ``jit``; ``ties`` itself runs outside of them.
       influence: whether to compute how far another convention moves the gradient of ``fun``, with respect to the
-        floating point arrays of its first argument: that under ``ties="inclusive"`` minus that of minimum norm. The
-        result of ``fun`` has to be a scalar. Calls of the ops of jaxclamp stay what they are.
+        floating point numbers in its first positional argument. The result of ``fun`` has to be a scalar. The
+        gradient of minimum norm, here that of `jax.nn.relu`, ``relu6`` and the elementwise ops of jaxclamp too, is
+        compared with that under ``ties="inclusive"`` and with that of ``fun`` as it is; the larger distance counts.
+        The reductions of jaxclamp stay what they are.
 
     Raises:
-      TypeError: it is called within another transformation.
+      TypeError: it is called within another transformation, or there is nothing to differentiate with respect to.
+      ValueError: ``fun`` writes to its arguments.
 
     >>> value, report = ties(lambda x: jnp.maximum(x, 0.0).sum(), influence=True)(jnp.array([-1.0, 0.0, 0.0, 3.0]))
     >>> report.elements, report.tied
@@ -67,6 +73,7 @@ def ties(fun: Callable[P, R], *, influence: bool = False) -> Callable[P, tuple[R
     @functools.wraps(fun)
     def run(*args: P.args, **kwargs: P.kwargs) -> tuple[R, TieReport]:
         counting = _Counting()
+        kept = _copied((args, kwargs)) if influence else None  # the run may donate them
         result = transformed(fun, counting.replace)(*args, **kwargs)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(result)):
             raise TypeError(
@@ -74,10 +81,7 @@ def ties(fun: Callable[P, R], *, influence: bool = False) -> Callable[P, tuple[R
             )
         jax.block_until_ready(result)
         jax.effects_barrier()
-        report = TieReport(counting.totals.lines())
-        if influence:
-            report = dataclasses.replace(report, influence=_influence(fun, args, kwargs))
-        return result, report
+        return result, TieReport(counting.totals.lines(), _influence(fun, *kept) if kept else None)
 
     return run
 
@@ -107,24 +111,27 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Influence:
-    """How far another convention moves the gradient: the norm of the difference, beside that of the gradient."""
+    """How far another convention moves the gradient of minimum norm, beside the norm of that gradient.
+
+    The other convention is ``ties="inclusive"`` or that of the function as it is, whichever is farther.
+    """
 
     norm: float
     gradient_norm: float
 
     @classmethod
-    def of(cls, gradient: Callable[[Ties], np.ndarray[Any, Any]]) -> Influence:
-        """What ``gradient``, a vector that depends on the convention, says: inclusive against minimum norm."""
+    def of(cls, gradient: Callable[[Ties | None], np.ndarray[Any, Any]]) -> Influence:
+        """What ``gradient`` says, a vector that depends on the convention; None stands for the function as it is."""
         min_norm_gradient = gradient("min_norm")
-        difference = gradient("inclusive") - min_norm_gradient
-        return cls(float(np.linalg.norm(difference)), float(np.linalg.norm(min_norm_gradient)))
+        distances = [np.linalg.norm(gradient(ties) - min_norm_gradient) for ties in ("inclusive", None)]
+        return cls(float(np.max(distances)), float(np.linalg.norm(min_norm_gradient)))
 
     @property
     def relative(self) -> float:
         return self.norm / self.gradient_norm if self.gradient_norm else math.inf if self.norm else 0.0
 
     def __add__(self, other: Influence) -> Influence:
-        """As of the two gradients stacked."""
+        """As of the two gradients stacked, each under the convention that moves it farther."""
         return Influence(math.hypot(self.norm, other.norm), math.hypot(self.gradient_norm, other.gradient_norm))
 
 
@@ -181,16 +188,21 @@ class TieReport:
         return "\n".join((self._summary(), "", *(f"| {' | '.join(row)} |" for row in rows)))
 
     def to_json(self) -> str:
+        """All of it; infinities and NaN, for which JSON has no number, are strings."""
         lines = [{**line._asdict(), "share": line.share} for line in self.lines]
-        influence = self.influence and {**dataclasses.asdict(self.influence), "relative": self.influence.relative}
-        return json.dumps({"lines": lines, "influence": influence})
+        influence = self.influence and {
+            name: number if math.isfinite(number) else str(number)
+            for name, number in (*dataclasses.asdict(self.influence).items(), ("relative", self.influence.relative))
+        }
+        return json.dumps({"lines": lines, "influence": influence}, allow_nan=False)
 
     def _summary(self) -> str:
         summary = f"{self.tied} of {self.elements} elements on a tie"
         if self.influence is None:
             return summary
         norm, relative = self.influence.norm, self.influence.relative
-        return f"{summary}; another convention moves the gradient by {norm:.3g}, {relative:.2%} of its norm"
+        beside = "that of minimum norm is 0" if math.isinf(relative) else f"{relative:.2%} of its norm"
+        return f"{summary}; another convention moves the gradient by {norm:.3g}, {beside}"
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
@@ -256,7 +268,7 @@ class _Counting:
             return None
         predicate, *branches = (atom for atom in eqn.invars if not isinstance(atom, Literal))
         comparison = self._producers.get(predicate)
-        if comparison is None or comparison.primitive not in (p.gt_p, p.ge_p, p.lt_p, p.le_p):
+        if comparison is None or comparison.primitive not in (p.gt_p, p.ge_p, p.lt_p, p.le_p) or _brought_by_jax(eqn):
             return None
         makers = [self._producers[branch] for branch in branches if branch in self._producers]
         # A maker that selects as well is the first half of a select that was differentiated.
@@ -268,6 +280,7 @@ class _Counting:
 
 
 _INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
+_CUSTOM_DERIVATIVES = inspect.getfile(jax.custom_jvp.defjvps)
 _JAX, _ = _LIBRARIES = tuple(str(Path(file).parent) + os.sep for file in (jax.__file__, __file__))
 
 
@@ -300,6 +313,12 @@ def _is_of_derivative(eqn: JaxprEqn) -> bool:
     files = (frame.file_name for frame in _frames(eqn))
     first = next((file for file in files if not file.startswith(_JAX)), "")
     return eqn.primitive is not p.custom_jvp_call_p and first == _rules.__file__
+
+
+def _brought_by_jax(eqn: JaxprEqn) -> bool:
+    """Whether ``eqn`` is from a derivative that a function of JAX brings, such as that of `jax.nn.relu`."""
+    files = (frame.file_name for frame in _frames(eqn))
+    return _CUSTOM_DERIVATIVES in itertools.takewhile(lambda file: file.startswith(_JAX), files)
 
 
 def _reduced(eqn: JaxprEqn) -> Callable[..., jax.Array]:
@@ -340,18 +359,34 @@ def _located(eqn: JaxprEqn) -> JaxprEqn:
 
 
 def _influence(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Influence:
-    arrays, join = split((args, kwargs))
-    first = len(split(args[:1])[0])
-    active = [i for i, array in enumerate(arrays[:first]) if jnp.issubdtype(array.dtype, jnp.floating)]
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    active = [i for i, leaf in enumerate(jax.tree.leaves(args[:1])) if _is_floating(leaf)]
+    if not active:
+        raise TypeError(
+            "ties: influence=True differentiates with respect to the first positional argument, in which there are no "
+            "floating point numbers; pass there what the gradient is of, for example as jnp.asarray(..., float)."
+        )
 
-    def gradient(ties: Ties) -> np.ndarray[Any, Any]:
+    def gradient(ties: Ties | None) -> np.ndarray[Any, Any]:
+        under = fun if ties is None else transformed(fun, functools.partial(replaced, ties))
+        given = _copied(leaves)  # as this run, too, may donate them
+
         def restricted(at: list[jax.Array]) -> jax.Array:
             moved = dict(zip(active, at, strict=True))
-            args, kwargs = join(moved.get(i, array) for i, array in enumerate(arrays))
-            value: jax.Array = min_norm(fun, ties=ties)(*args, **kwargs)
+            args, kwargs = jax.tree.unflatten(structure, [moved.get(i, leaf) for i, leaf in enumerate(given)])
+            value: jax.Array = under(*args, **kwargs)
             return value
 
-        gradients = jax.grad(restricted)([arrays[i] for i in active])
+        gradients = jax.grad(restricted)([jnp.asarray(given[i]) for i in active])
         return np.concatenate([np.asarray(g, np.float64).ravel() for g in gradients])
 
     return Influence.of(gradient)
+
+
+def _is_floating(leaf: Any) -> bool:
+    array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
+    return isinstance(leaf, float) or (array and jnp.issubdtype(leaf.dtype, jnp.floating))
+
+
+def _copied(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf, tree)

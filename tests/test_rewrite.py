@@ -2,6 +2,10 @@
 
 import functools
 import inspect
+import re
+import subprocess
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,8 +18,13 @@ from jax.sharding import PartitionSpec as P
 
 import jaxclamp
 from interop.parity import cases, is_differentiable
-from jaxclamp import OPS, TIES, Op, min_norm
+from jaxclamp import OPS, TIES, Op, min_norm, ties
 from jaxclamp._counterparts import Counterpart
+from jaxclamp._jaxprs import _rewritten
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # flax and what it imports
+    from flax import nnx
 
 DEVICES = 8
 SPELLINGS = [
@@ -475,6 +484,22 @@ def test_what_else_an_equation_says_stays() -> None:
     assert x.is_deleted()
 
 
+def test_what_does_not_change_stays_the_same_object() -> None:
+    """Else what is inside would be compiled at each call."""
+
+    @jax.jit
+    def inner(x: jax.Array) -> jax.Array:
+        return jnp.sin(x)
+
+    for name, context in CONTEXTS.items():
+        if "shard_map" not in name and name != "nested":  # whose bodies are traced anew
+            jaxpr = jax.make_jaxpr(context(inner))(X)
+            assert _rewritten(lambda eqn, descend: descend(eqn))(jaxpr) is jaxpr, name
+    before, after = (jax.make_jaxpr(f(lambda x: jnp.abs(inner(x))))(X).eqns for f in (lambda f: f, min_norm))
+    assert after[0].params["jaxpr"] is before[0].params["jaxpr"]
+    assert after[1].primitive is not before[1].primitive
+
+
 @pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
 def test_sharding_stays(kind: jax.sharding.AxisType) -> None:
     devices = mesh(kind)
@@ -493,6 +518,69 @@ def test_sharding_stays(kind: jax.sharding.AxisType) -> None:
 def test_well_formed() -> None:
     for context in CONTEXTS.values():
         check_jaxpr(jax.make_jaxpr(min_norm(context(everything(0))))(X).jaxpr)
+
+
+def test_without_jit() -> None:
+    """Neither inside the context nor after it is anything lost, in a process that begins there."""
+    code = """
+import jax, jaxclamp
+def slopes():
+    functions = [(jax.nn.leaky_relu, 0.0), (jax.nn.celu, 0.0), (jax.nn.hard_tanh, 1.0)]
+    return [round(float(jax.grad(jaxclamp.min_norm(f))(x)), 4) for f, x in functions]
+with jax.disable_jit():
+    print(slopes(), jaxclamp.ties(jax.nn.leaky_relu)(jax.numpy.zeros(2))[1].tied)
+print(slopes())
+"""
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert printed == "[0.01, 1.0, 0.0] 2\n[0.01, 1.0, 0.0]\n"
+
+
+WRITES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "changes": ("args[0]['a']", lambda d: d.update(a=d["a"] + 1)),
+    "counts": ("args[0]['n']", lambda d: d.update(n=d["n"] + 1)),
+    "adds": ("args[0]['new']", lambda d: d.update(new=1)),
+    "removes": ("args[0]['a']", lambda d: d.pop("a")),
+    "changes inside": ("args[0]['inner'][0]", lambda d: d["inner"].reverse()),
+}
+
+
+@pytest.mark.parametrize("how", WRITES)
+@pytest.mark.parametrize("transformation", [min_norm, ties])
+def test_writes_to_arguments_are_refused(transformation: Callable[..., Any], how: str) -> None:
+    path, write = WRITES[how]
+
+    def f(d: Any, *, by_name: Any = None) -> jax.Array:
+        write(d if by_name is None else by_name)
+        return jnp.abs(jnp.zeros(2))
+
+    def given() -> dict[str, Any]:
+        return {"a": jnp.zeros(2), "n": 0, "inner": [jnp.zeros(2), 1]}
+
+    with pytest.raises(ValueError, match=f"writes to its argument, {re.escape(path)}, .* change a copy and return"):
+        transformation(f)(given())
+    with pytest.raises(ValueError, match=re.escape(path.replace("args[0]", "kwargs['by_name']"))):
+        transformation(f)(None, by_name=given())
+    transformation(lambda d: write({**d, "inner": list(d["inner"])}))(given())
+
+
+@pytest.mark.parametrize("transformation", [min_norm, ties])
+def test_modules_of_flax_that_write_are_refused(transformation: Callable[..., Any]) -> None:
+    """Statistics of a batch norm, and the counter of a dropout; one that does not write passes."""
+    rngs, x = nnx.Rngs(0), jnp.ones((2, 2))
+    for module, path in ((nnx.BatchNorm(2, rngs=rngs), "mean"), (nnx.Dropout(0.5, rngs=rngs), "rngs.count")):
+        with pytest.raises(ValueError, match=rf"args\[0\]\.{path}\b.*flax.nnx: nnx.split outside, nnx.merge"):
+            transformation(lambda module, x: module(x))(module, x)
+        module.eval()
+        transformation(lambda module, x: module(x))(module, x)
+
+
+def test_operands_that_the_value_does_not_need() -> None:
+    """As those of a derivative that was taken before; an inner jit may have such as well."""
+
+    def leaky_relu(x: jax.Array, unused: jax.Array) -> jax.Array:
+        return jnp.where(x >= 0, x, 0.01 * x)
+
+    np.testing.assert_allclose(jax.grad(min_norm(jax.jit(leaky_relu)))(0.0, jnp.ones(3)), 0.01)
 
 
 def test_strict_modes() -> None:

@@ -17,6 +17,7 @@ from jax.extend.core import check_jaxpr
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
+import jaxclamp
 from jaxclamp import OPS, Influence, Line, Op, TieReport, min_norm, ties
 from jaxclamp._jaxprs import transformed
 from jaxclamp._rules import on_tie
@@ -214,6 +215,42 @@ def test_a_training_step_counts_each_element_once() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "function", "tied"),
+    [
+        ("fmax", lambda x: jnp.fmax(x, 0.0), 3),
+        ("clamp", lambda x: jnp.clip(x, 0.0, 6.0), 5),
+        ("leaky_relu", jax.nn.leaky_relu, 3),
+        ("elu", lambda x: jax.nn.elu(x, 2.0), 3),
+        ("selu", jax.nn.selu, 3),
+        ("celu", jax.nn.celu, 0),
+        ("hardtanh", jax.nn.hard_tanh, 2),
+        ("relu", jax.nn.relu, 3),
+    ],
+)
+def test_derivatives_inside_count_each_element_once(
+    name: str, function: Callable[[jax.Array], jax.Array], tied: int
+) -> None:
+    """In forward mode, in reverse mode and in both; what they are made of is no suspect."""
+
+    def f(x: jax.Array) -> jax.Array:
+        return function(x)
+
+    def total(x: jax.Array) -> jax.Array:
+        return (f(x) ** 2).sum()
+
+    for derivative in (
+        lambda x: jax.jvp(f, (x,), (x,)),
+        jax.jacfwd(f),
+        jax.jacfwd(jax.jacfwd(total)),
+        jax.grad(lambda x: jax.grad(total)(x).sum()),
+        jax.hessian(total),
+    ):
+        for compiled in (derivative, jax.jit(derivative)):
+            _, report = ties(compiled)(X)
+            assert [line[2:4] + line[5:] for line in report.lines] == [(name, False, 9, tied)]
+
+
 def test_several_devices() -> None:
     mesh = jax.make_mesh((8,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
     x = jnp.tile(jnp.array([0.0, 1.0]), 8)
@@ -309,6 +346,71 @@ def test_influence_by_hand() -> None:
     assert Influence(1.0, 0.0).relative == np.inf
 
 
+@pytest.mark.parametrize(
+    ("function", "norm"),
+    [
+        (jnp.abs, 1.0),
+        (jax.nn.leaky_relu, 0.99),
+        (lambda x: jnp.clip(x, 0.0, 6.0), 2**0.5),
+        (jax.nn.relu, 1.0),
+        (jax.nn.relu6, 2**0.5),
+        (lambda x: jaxclamp.maximum(x, 0.0), 1.0),
+        (jaxclamp.relu6, 2**0.5),
+        (lambda x: jaxclamp.relu6(x, ties="inclusive"), 2**0.5),
+        (jax.nn.softplus, 0.0),
+        (jaxclamp.abs, 0.0),  # its one derivative under all conventions
+        (lambda x: jaxclamp.amax(x[1:2]), 0.0),
+    ],
+)
+def test_influence_of_each_kind_of_op(function: Callable[[jax.Array], jax.Array], norm: float) -> None:
+    """At 0, 1 and 6: against what the function does as it is, and against a rewriting that reaches every op."""
+    x = jnp.array([0.0, 1.0, 6.0])
+    for f in (function, jax.jit(function), jax.checkpoint(function)):
+        _, report = ties(lambda x, f=f: f(x).sum(), influence=True)(x)
+        assert report.influence is not None
+        assert report.influence.norm == pytest.approx(norm)
+
+
+def test_influence_is_the_larger_of_two_distances() -> None:
+    """jax.numpy.maximum is balanced as it is; abs has 1 there, and no convention."""
+    gradients: dict[str | None, Any] = {"min_norm": 3.0, "inclusive": 4.0, None: -4.0}
+    assert Influence.of(lambda ties: np.array([gradients[ties]])) == Influence(7.0, 3.0)
+    gradients["inclusive"] = 13.0
+    assert Influence.of(lambda ties: np.array([gradients[ties]])) == Influence(10.0, 3.0)
+    _, report = ties(lambda x: jnp.maximum(x, 0.0).sum() + 2 * jnp.abs(x).sum(), influence=True)(jnp.zeros(1))
+    assert report.influence == Influence(2.5, 0.0)
+
+
+def test_influence_of_numbers_that_are_no_jax_arrays() -> None:
+    def loss(parameters: dict[str, Any], x: Any) -> Any:
+        return jnp.clip(parameters["w"] * x, 0.0, 6.0).sum() + len(parameters["name"])
+
+    x = np.array([0.0, 1.0, 6.0], "float32")
+    for one in (1.0, np.float32(1), np.float64(1), np.ones(3), jnp.ones((), "bfloat16")):
+        _, report = ties(loss, influence=True)({"w": one, "name": "layer", "steps": 3}, x)
+        assert report.influence is not None
+        assert report.influence == Influence(6.0, 1.0)
+    assert ties(jnp.abs, influence=True)(0.0)[1].influence == Influence(1.0, 0.0)
+
+
+def test_influence_of_nothing_says_what_to_do() -> None:
+    for args, kwargs in (((), {"x": X}), ((jnp.arange(2), X), {}), (("layer", X), {}), ((1, X), {})):
+        with pytest.raises(TypeError, match="first positional argument, in which there are no floating point numbers"):
+            ties(lambda *args, x=X: jnp.abs(x).sum(), influence=True)(*args, **kwargs)
+
+
+def test_influence_of_a_function_that_takes_its_arguments_for_itself() -> None:
+    donating = jax.jit(lambda x, y: (jnp.clip(x, 0.0, 6.0), y * 2), donate_argnums=(0, 1))
+    x, y = jnp.array([0.0, 1.0, 6.0]), jnp.ones(3)
+    _, report = ties(lambda x, y: donating(x, y)[0].sum(), influence=True)(x, y)
+    assert report.influence == Influence(pytest.approx(2**0.5), 1.0)  # type: ignore[arg-type]
+    assert x.is_deleted()
+    key = jax.random.key(0)
+    _, report = ties(lambda x, key: jax.random.normal(key) * x, influence=True)(1.0, key)
+    assert report.influence is not None
+    assert report.influence.norm == 0
+
+
 REPORT = TieReport(
     (
         Line("/far/model.py", 7, "clamp", False, "", 40, 10),
@@ -342,6 +444,13 @@ def test_renderings() -> None:
         "share": 0.25,
     }
     assert json.loads(TieReport().to_json()) == {"lines": [], "influence": None}
+    nothing = TieReport((Line("/far/model.py", 7, "clamp", False, "", 0, 0),), Influence(1.0, 0.0))
+    assert str(nothing).startswith(
+        "0 of 0 elements on a tie; another convention moves the gradient by 1, that of minimum norm is 0\n"
+    )
+    loaded = json.loads(nothing.to_json(), parse_constant=pytest.fail)
+    assert loaded["influence"] == {"norm": 1.0, "gradient_norm": 0.0, "relative": "inf"}
+    assert loaded["lines"][0]["share"] == 0
     printed = io.StringIO()
     Console(file=printed, width=100).print(REPORT)
     assert "/far/model.py:7" in printed.getvalue()
