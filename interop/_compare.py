@@ -217,7 +217,7 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """The verdict and a table."""
-        rows = (_cells(leaf) for leaf in self.leaves)
+        rows = ([cell.replace("|", r"\|") for cell in _cells(leaf)] for leaf in self.leaves)
         lines = ["| " + " | ".join(cells) + " |" for cells in (_HEADINGS, ["---"] * len(_HEADINGS), *rows)]
         return "\n".join([f"**{self._title}**", "", self.verdict, "", *lines]) + "\n"
 

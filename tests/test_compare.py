@@ -559,6 +559,13 @@ def test_table_and_markdown() -> None:
     assert gradient == "| gradient[0] | 0.5 at [1] | 0.5 at [1] | 8.39e+06 at [1] | 2 of 5 | 0 | ties |"
 
 
+def test_markdown_of_names_with_bars() -> None:
+    markdown = compare(jnp.sin, lambda x: torch.sin(x), AT).to_markdown()
+    named = compare(lambda d: {"a|b": jnp.sin(d["a|b"])}, lambda d: {"a|b": torch.sin(d["a|b"])}, {"a|b": AT})
+    assert r"| value['a\|b'] |" in named.to_markdown()
+    assert named.to_markdown().replace(r"\|", "").count("|") == markdown.count("|")
+
+
 def test_json_is_strict() -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
