@@ -25,7 +25,7 @@ import interop
 from interop import parity, render
 from interop.cases import compare_cases
 from interop.digits import PAIRS, VARIANTS, plot_steps, train
-from interop.frameworks import Array, framework_of
+from interop.frameworks import Array, frameworks_of
 from interop.plot import COLOURS, figure
 from interop.report import page, picture
 from jaxclamp import OPS
@@ -290,7 +290,7 @@ def ties(function: Callable[..., Any], inputs: list[Array], influence: bool, as_
         return function(*(given[i] for i in arguments))
 
     try:
-        framework = framework_of(getattr(function, "__name__", type(function).__name__), call, arguments)
+        framework = frameworks_of(getattr(function, "__name__", type(function).__name__), call, arguments)[0]
     except TypeError as error:
         raise click.UsageError(str(error)) from error
     report = framework.ties(call, arguments, influence)

@@ -13,15 +13,21 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-from interop._recording import Path, Recording, read, record, write
+from interop._recording import Call, Path, Recording, called, read, write
 from interop.frameworks import Array
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-Finding: TypeAlias = Literal["agrees", "ties", "port", "hidden tie"]
+Finding: TypeAlias = Literal["agrees", "ties", "port", "hidden tie", "rounding"]
 
-_STYLES: dict[Finding, str] = {"agrees": "green", "ties": "yellow", "port": "red", "hidden tie": "yellow"}
+_STYLES: dict[Finding, str] = {
+    "agrees": "green",
+    "ties": "yellow",
+    "port": "red",
+    "hidden tie": "yellow",
+    "rounding": "yellow",
+}
 _UNSEEN = "a tie that min_norm cannot see (as in a hand-written where)"
 _HEADINGS = ("leaf", "absolute", "relative", "ulps", "apart", "under min_norm", "finding")
 
@@ -68,7 +74,7 @@ class Leaf:
     @property
     def agrees(self) -> bool:
         """Whether the functions agree as they are."""
-        return self.finding in ("agrees", "hidden tie")
+        return self.finding in ("agrees", "hidden tie", "rounding")
 
     def __str__(self) -> str:
         return f"{self.label} ({self.mismatch})" if self.mismatch else self.label
@@ -80,9 +86,10 @@ class Comparison:
 
     Two numbers agree if :math:`|a - b| \le atol + rtol \max(|a|, |b|)`. Unless given, ``rtol`` is
     :math:`\epsilon^{2/3}` for the coarser of the two dtypes (2e-5 in float32; 0 for integers), and ``atol`` is ``rtol``
-    times the largest number in the leaf, as sums round; for gradients at least :math:`8 \epsilon` times the largest
-    number in all of them, as what cancels to 0 leaves the rounding of its terms. For others:
-    ``dataclasses.replace(comparison, rtol=..., atol=...)``.
+    times the largest number in the leaf, as sums round. Gradients that cancel to 0, as that of a bias before a
+    normalization, leave the rounding of their terms: unless ``atol`` is given, a leaf that differs, under min_norm too,
+    with no number on either side above ``rtol`` times the largest in all gradients, is no bug but ``rounding``. For
+    other tolerances: ``dataclasses.replace(comparison, rtol=..., atol=...)``.
 
     Raises:
       ValueError: the sides were not given the same arrays.
@@ -116,9 +123,8 @@ class Comparison:
         if a.shape != b.shape:
             return Leaf(label, f"shape {a.shape} against {b.shape}", None, None, "port")
         mismatch = "" if _same_kind(a.dtype, b.dtype) else f"dtype {a.dtype} against {b.dtype}"
-        scale_of_terms = self._gradient_scale if _is_gradient(label) else 0.0
-        native = self._difference(a, b, scale_of_terms)
-        min_norm = self._difference(self.first.min_norm[label], self.second.min_norm[label], scale_of_terms)
+        minimal = tuple(side.min_norm[label] for side in pair)
+        native, min_norm = self._difference(a, b), self._difference(*minimal)
         findings: dict[tuple[bool, bool], Finding] = {
             (True, True): "agrees",
             (False, True): "ties",
@@ -126,7 +132,19 @@ class Comparison:
             (True, False): "hidden tie",
         }
         finding = "port" if mismatch else findings[native.beyond == 0, min_norm.beyond == 0]
+        if _is_gradient(label) and not mismatch and min_norm.beyond and self._is_rounding(a, b, *minimal):
+            finding = "rounding"
         return Leaf(label, mismatch, native, min_norm, finding)
+
+    def _is_rounding(self, *gradients: Array) -> bool:
+        """Whether all numbers in a leaf of the gradients are so small beside others that they may be rounding alone."""
+        bound = self._rtol(gradients[0].dtype) * self._gradient_scale
+        return self.atol is None and all(bool((abs(g.astype(np.float64)) <= bound).all()) for g in gradients)
+
+    def _rtol(self, dtype: np.dtype[Any]) -> float:
+        if self.rtol is not None:
+            return self.rtol
+        return float(jnp.finfo(dtype).eps) ** (2 / 3) if jnp.issubdtype(dtype, jnp.floating) else 0.0
 
     @functools.cached_property
     def _gradient_scale(self) -> float:
@@ -134,14 +152,12 @@ class Comparison:
         answers = [*self.first.native.items(), *self.second.native.items()]
         return max((_largest_finite(array) for label, array in answers if _is_gradient(label)), default=0.0)
 
-    def _difference(self, a: Array, b: Array, scale_of_terms: float) -> Difference:
+    def _difference(self, a: Array, b: Array) -> Difference:
         dtype = _common(a.dtype, b.dtype)
         if np.iscomplexobj(a) or np.iscomplexobj(b):
             a, b = (np.stack([array.real, array.imag], axis=-1) for array in (a, b))
         is_float = jnp.issubdtype(dtype, jnp.floating)
-        eps = float(jnp.finfo(dtype).eps) if is_float else 0.0
-        rtol = eps ** (2 / 3) if self.rtol is None else self.rtol
-        atol = self.atol
+        rtol = self._rtol(dtype)
         with np.errstate(all="ignore"):
             x, y = a.astype(np.float64), b.astype(np.float64)
             scale = np.fmax(abs(x), abs(y))
@@ -153,8 +169,7 @@ class Comparison:
                 np.where(same, 0.0, np.where(one_nan | np.isnan(d), np.inf, d))  # NaN is an infinity by another
                 for d in (absolute, absolute / scale, ulps)
             )
-            if atol is None:
-                atol = max(rtol * _largest_finite(scale), 8 * eps * scale_of_terms)
+            atol = rtol * _largest_finite(scale) if self.atol is None else self.atol
             beyond = np.isinf(absolute) | (absolute > atol + rtol * scale)
         return Difference(_largest(absolute), _largest(relative), _largest(ulps), int(beyond.sum()), beyond.size)
 
@@ -166,6 +181,12 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """What holds, in words."""
+        unsteady = [side for side in (self.first, self.second) if not self._answers_the_same_twice(side)]
+        if unsteady:
+            return (
+                f"Not comparable: under min_norm, at another call, other values came from {_listed(unsteady)}. "
+                "Make what is random there the same at each call."
+            )
         found: dict[Finding, list[Leaf]] = {finding: [] for finding in _STYLES}
         for leaf in self.leaves:
             found[leaf.finding].append(leaf)
@@ -179,12 +200,22 @@ class Comparison:
         elif found["ties"]:
             sentences = ["They disagree because of ties alone."]
         else:
-            sentences = ["They agree."]
+            sentences = ["They agree where rounding lets them be compared." if found["rounding"] else "They agree."]
         if found["ties"]:
             sentences.append(f"The convention makes the difference in {_listed(found['ties'])}: min_norm removes it.")
         if found["hidden tie"]:
             sentences.append(f"Only under min_norm they differ in {_listed(found['hidden tie'])}. That is {_UNSEEN}.")
+        if found["rounding"]:
+            sentences.append(
+                f"Beside the largest gradient, both are 0 to within rounding in {_listed(found['rounding'])}, "
+                "and differ."
+            )
         return " ".join(sentences)
+
+    def _answers_the_same_twice(self, side: Recording) -> bool:
+        """Whether the values are the same under min_norm, which changes gradients alone."""
+        values = (label for label in side.native if not _is_gradient(label))
+        return all(self._difference(side.native[label], side.min_norm[label]).beyond == 0 for label in values)
 
     def assert_agree(self, rtol: float | None = None, atol: float | None = None) -> None:
         """Check that the functions agree as they are; to leave ties out of it, compare functions under min_norm.
@@ -217,7 +248,7 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """The verdict and a table."""
-        rows = (_cells(leaf) for leaf in self.leaves)
+        rows = ([cell.replace("|", r"\|") for cell in _cells(leaf)] for leaf in self.leaves)
         lines = ["| " + " | ".join(cells) + " |" for cells in (_HEADINGS, ["---"] * len(_HEADINGS), *rows)]
         return "\n".join([f"**{self._title}**", "", self.verdict, "", *lines]) + "\n"
 
@@ -263,15 +294,19 @@ def compare(
 
     Both are called with the same arguments, natively and under the min-norm convention (`jaxclamp.min_norm` and
     `interop.min_norm`). A difference that vanishes under it was a matter of convention; one that stays is a bug.
-    The gradient is that of :math:`\sum_i \sum value_i` over the floats in the result, with respect to every array of
-    floats among the arguments.
+    The gradient is that of :math:`\sum_i w_i \, value_i` over the floats in the result, with respect to every array of
+    floats among the arguments. The weights lie between 0.5 and 1.5, are 1 in leaves of one number, and depend on the
+    position alone: the plain sum would be constant for a softmax or a normalization. Real and imaginary parts count as
+    two floats.
 
     Args:
-      f, g: functions of JAX or of torch, or what `record` made of one. One that JAX can trace counts as JAX's, all
-        else as torch's. A `torch.nn.Module` is the function of its parameters, by name, and of its inputs:
-        ``functional_call(module, args[0], args[1:])``. To compare a model with its port under the names and layouts of
-        one of them, write the conversion of the parameters into the function of the other. Both are called several
-        times, and have to answer the same each time.
+      f, g: functions of JAX or of torch, or what `interop.record` made of one. One that runs in both, as operators and
+        methods may, is run in the framework that the other side does not run in; if both run in both, in torch where
+        there are tensors of torch among the arguments, else in JAX. A `torch.nn.Module` is the function of its
+        parameters, by name, and of its inputs: ``functional_call(module, args[0], args[1:])``. To compare a model with
+        its port under the names and layouts of one of them, write the conversion of the parameters into the function of
+        the other. Both are called several times, and have to answer the same each time; torch's random numbers on CPU
+        are the same in each call.
       args, kwargs: pytrees. The arrays in them (of NumPy, JAX or torch) become arrays of the framework, of the same
         dtype; all else is passed as it is.
 
@@ -284,14 +319,23 @@ def compare(
     ...     return torch.nn.functional.hardtanh(x)
     >>> comparison = compare(jax.nn.hard_tanh, ported, np.float32([-1, 0, 2]))
     >>> comparison.leaves[1].native.absolute
-    Largest(amount=1.0, index=(0,))
+    Largest(amount=0.84375, index=(0,))
     >>> print(comparison.verdict)
     They disagree because of ties alone. The convention makes the difference in gradient[0]: min_norm removes it.
     """
     if isinstance(f, Recording) and isinstance(g, Recording) and (args or kwargs):
         raise TypeError("compare: both sides are recorded, and keep the answers alone; leave out the arguments.")
-    first, second = (side if isinstance(side, Recording) else record(side, *args, **kwargs) for side in (f, g))
-    return Comparison(first, second)
+    first, second = (side if isinstance(side, Recording) else called(side, *args, **kwargs) for side in (f, g))
+    return Comparison(_recorded(first, second), _recorded(second, first))
+
+
+def _recorded(side: Call | Recording, other: Call | Recording) -> Recording:
+    """The answers of a side, in a framework that the other does not run in if there is one."""
+    if isinstance(side, Recording):
+        return side
+    others = [other] if isinstance(other, Recording) else other.frameworks
+    names = {each.version.partition(" ")[0] for each in others}  # a recording may be of another version
+    return side.recorded(next((own for own in side.frameworks if own.name not in names), side.frameworks[0]))
 
 
 def _same_kind(first: np.dtype[Any], second: np.dtype[Any]) -> bool:

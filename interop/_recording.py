@@ -16,11 +16,13 @@ import numpy as np
 import torch
 
 from interop._arrays import lend
-from interop.frameworks import Array, Torch, framework_of
+from interop.frameworks import Array, Function, Supported, Torch, frameworks_of, weighted_total
 
 Path: TypeAlias = str | os.PathLike[str]
 
 _CONVENTIONS = ("native", "min_norm")
+_FORMAT = 2
+"""Of the files, and of what is differentiated: before 2 that was the plain sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +63,8 @@ def record(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Recording:
     """What ``f`` answers, to be compared later, or in another process with other versions installed.
 
     Args:
-      f: a function of JAX or of torch, as for `interop.compare`.
+      f: a function of JAX or of torch, as for `interop.compare`. One that runs in both is run in JAX, or in torch if
+        there are tensors of torch among the arguments.
       args, kwargs: what it is called with.
 
     Raises:
@@ -70,36 +73,68 @@ def record(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Recording:
 
     >>> recording = record(lambda x: torch.clamp(x, 0.0, 6.0), np.float32([0, 3, 6]))
     >>> recording.native["gradient[0]"], recording.min_norm["gradient[0]"]
-    (array([1., 1., 1.], dtype=float32), array([0., 1., 0.], dtype=float32))
+    (array([0.84375  , 0.8671875, 1.4140625], dtype=float32), array([0.       , 0.8671875, 0.       ], dtype=float32))
     """
+    call = called(f, *args, **kwargs)
+    return call.recorded(call.frameworks[0])
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function with its arguments, ready to be asked in any of its frameworks."""
+
+    name: str
+    function: Function
+    """Of the arrays by their labels."""
+    arrays: Mapping[str, Array]
+    frameworks: Sequence[Supported]
+    """Those that the function runs in; the first is that of the tensors among the arguments, else JAX."""
+
+    def recorded(self, framework: Supported) -> Recording:
+        """The answers in one of the frameworks."""
+        active = [label for label, array in self.arrays.items() if jnp.issubdtype(array.dtype, jnp.floating)]
+
+        def answers(function: Function) -> dict[str, Array]:
+            result, gradient = framework.answer(function, self.arrays, active, weighted_total)
+            values = {f"value{_label(path)}": leaf for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]}
+            return values | {f"gradient{label}": leaf for label, leaf in gradient.items()}
+
+        inputs = {
+            label: hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + array.tobytes()).hexdigest()
+            for label, array in self.arrays.items()
+        }
+        minimal = framework.min_norm(self.function)
+        return Recording(self.name, framework.version, inputs, answers(self.function), answers(minimal))
+
+
+def called(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Call:
+    """``f`` with its arguments, as for `record`."""
     if not callable(f):
         raise TypeError(f"record: f is {f!r}, a {type(f).__name__}; pass a function, or a torch.nn.Module.")
     call = _of_parameters(f, args) if isinstance(f, torch.nn.Module) else f
     leaves, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
     labelled = {_label(path[1:]): leaf for path, leaf in leaves}
-    arrays = {label: _to_host(label, leaf) for label, leaf in labelled.items() if isinstance(leaf, _ARRAYS)}
-    active = [label for label, array in arrays.items() if jnp.issubdtype(array.dtype, jnp.floating)]
+    arrays = {label: _to_host(label, leaf) for label, leaf in labelled.items() if _is_array(leaf)}
 
     def function(given: Mapping[str, Any]) -> Any:
         args, kwargs = jax.tree.unflatten(structure, {**labelled, **given}.values())
         return call(*args, **kwargs)
 
     name = getattr(f, "__name__", type(f).__name__)
-    framework = Torch() if isinstance(f, torch.nn.Module) else framework_of(name, function, arrays)
-
-    def answers(function: Callable[[Mapping[str, Any]], Any]) -> dict[str, Array]:
-        result, gradient = framework.answer(function, arrays, active)
-        values = {f"value{_label(path)}": leaf for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]}
-        return values | {f"gradient{label}": leaf for label, leaf in gradient.items()}
-
-    inputs = {
-        label: hashlib.sha256(f"{a.dtype} {a.shape} ".encode() + a.tobytes()).hexdigest() for label, a in arrays.items()
-    }
-    return Recording(name, framework.version, inputs, answers(function), answers(framework.min_norm(function)))
+    frameworks = [Torch()] if isinstance(f, torch.nn.Module) else frameworks_of(name, function, arrays)
+    if any(isinstance(leaf, torch.Tensor) for leaf in labelled.values()):
+        frameworks.reverse()
+    return Call(name, function, arrays, frameworks)
 
 
-_ARRAYS = (np.ndarray, np.generic, jax.Array, torch.Tensor)
 _label = jax.tree_util.keystr
+
+
+def _is_array(leaf: Any) -> bool:
+    """Whether ``leaf`` becomes an array of the framework; keys of JAX's random numbers stay as they are."""
+    if isinstance(leaf, jax.Array):
+        return not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+    return isinstance(leaf, np.ndarray | np.generic | torch.Tensor)
 
 
 def _to_host(label: str, leaf: Any) -> Array:
@@ -138,7 +173,7 @@ def _of_parameters(module: torch.nn.Module, args: Sequence[Any]) -> Callable[...
 def write(path: Path, recordings: Sequence[Recording], **settings: Any) -> None:
     """An npz file with the arrays, dtypes that NumPy lacks as integers of their width, and the rest as JSON."""
     content: dict[str, Array] = {}
-    about: dict[str, Any] = {"settings": settings, "recordings": []}
+    about: dict[str, Any] = {"format": _FORMAT, "settings": settings, "recordings": []}
     for number, recording in enumerate(recordings):
         dtypes: dict[str, dict[str, str]] = {}
         for convention in _CONVENTIONS:
@@ -162,6 +197,11 @@ def read(path: Path) -> tuple[list[Recording], dict[str, Any]]:
         if "about" not in file:
             raise ValueError(f"{os.fspath(path)!r} holds arrays, but no recording; write one with save.")
         about = json.loads(str(file["about"]))
+        if about.get("format") != _FORMAT:
+            raise ValueError(
+                f"{os.fspath(path)!r} was written by another version of interop, whose gradients are those of another "
+                "sum; record again."
+            )
         recordings = []
         for number, described in enumerate(about["recordings"]):
             native, min_norm = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, TypeAlias
@@ -21,6 +22,43 @@ from jaxclamp import TieReport
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Function: TypeAlias = Callable[[Mapping[str, Any]], Any]
+
+
+def total(result: Any) -> Any:
+    """The sum of the floats in a pytree of arrays of either framework."""
+    return sum((leaf.sum() for leaf in jax.tree.leaves(result) if _is_float(leaf)), start=0.0)
+
+
+def weighted_total(result: Any) -> Any:
+    """The sum of the floats with a weight for each, as the plain one may be constant (softmax, normalizations).
+
+    The weights depend on the position of the leaf and the index alone; 1 in a leaf of one number. They are multiples
+    of 1/128 from 0.5 up to 1.5, which every dtype of 16 bits or more holds exactly. A complex number counts as two
+    floats.
+    """
+    leaves = enumerate(map(_as_floats, jax.tree.leaves(result)))
+    return sum(((leaf * _weights(i, leaf)).sum() for i, leaf in leaves if _is_float(leaf)), start=0.0)
+
+
+def _weights(position: int, leaf: Any) -> Any:
+    if math.prod(leaf.shape) == 1:
+        return 1
+    # The numbers of RandomState, unlike those of default_rng, are the same in every version of NumPy.
+    weights = 0.5 + np.random.RandomState(position).randint(128, size=leaf.shape, dtype=np.int64) / 128
+    return torch.from_numpy(weights).to(leaf) if isinstance(leaf, torch.Tensor) else weights.astype(leaf.dtype)
+
+
+def _as_floats(leaf: Any) -> Any:
+    """Complex numbers as pairs, an axis more; all else as it is."""
+    if isinstance(leaf, torch.Tensor):
+        return torch.stack([leaf.real, leaf.imag], dim=-1) if leaf.is_complex() else leaf
+    return jnp.stack([leaf.real, leaf.imag], axis=-1) if jnp.iscomplexobj(leaf) else leaf
+
+
+def _is_float(leaf: Any) -> bool:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.is_floating_point()
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 class Framework(ABC):
@@ -59,6 +97,20 @@ class Supported(Framework):
     """One that jaxclamp has its ops for, so that whole functions can be converted and examined."""
 
     @abstractmethod
+    def answer(
+        self,
+        function: Function,
+        arguments: Mapping[str, Any],
+        active: Collection[str],
+        summed: Callable[[Any], Any] = total,
+    ) -> tuple[Any, dict[str, Array]]:
+        """As for any framework; ``summed`` makes the number to differentiate of the result, in place of `total`."""
+
+    @abstractmethod
+    def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
+        """Raise what ``function`` raises when it is traced or run."""
+
+    @abstractmethod
     def min_norm(self, function: Function) -> Function:
         """``function`` under the convention."""
 
@@ -86,19 +138,27 @@ class Jax(Supported):
     version = f"jax {jax.__version__}"
 
     def answer(
-        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
+        self,
+        function: Function,
+        arguments: Mapping[str, Any],
+        active: Collection[str],
+        summed: Callable[[Any], Any] = total,
     ) -> tuple[Any, dict[str, Array]]:
         with jax.enable_x64(_needs_64_bits(arguments.values())):
             given = {name: jnp.asarray(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
 
             def with_result(chosen: Mapping[str, jax.Array]) -> tuple[Any, Any]:
                 result = jax.tree.map(jnp.asarray, function({**given, **chosen}))
-                return total(result), result
+                return summed(result), result
 
             chosen = {name: given[name] for name in active}
             answer: tuple[dict[str, jax.Array], Any] = jax.grad(with_result, has_aux=True)(chosen)
             gradient, result = jax.tree.map(np.asarray, answer)
         return result, {name: gradient[name] for name in active}
+
+    def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
+        with jax.enable_x64(_needs_64_bits(arguments.values())):
+            jax.eval_shape(function, arguments)
 
     def min_norm(self, function: Function) -> Function:
         wrapped: Function = jaxclamp.min_norm(function)
@@ -113,32 +173,31 @@ class Jax(Supported):
             _, report = jaxclamp.ties(of_floats, influence=influence)(given)
         return report
 
-    def trace(self, function: Function, arguments: Mapping[str, Array]) -> None:
-        """Raise what ``function`` raises when JAX traces it."""
-        with jax.enable_x64(_needs_64_bits(arguments.values())):
-            jax.eval_shape(function, arguments)
-
 
 class Torch(Supported):
-    """PyTorch, reverse mode."""
+    """PyTorch, reverse mode; its random numbers on CPU are the same at each call, as the state is put back."""
 
     name = "torch"
     version = f"torch {torch.__version__.partition('+')[0]}"
 
     def answer(
-        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
+        self,
+        function: Function,
+        arguments: Mapping[str, Any],
+        active: Collection[str],
+        summed: Callable[[Any], Any] = total,
     ) -> tuple[Any, dict[str, Array]]:
         tensors = {
             name: of_host(value.copy()).requires_grad_(name in active)
             for name, value in arguments.items()
             if isinstance(value, np.ndarray)
         }
-        with torch.enable_grad():
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
             # Clones, since torch refuses to overwrite a leaf that requires grad.
             result = function({**arguments, **{name: tensor.clone() for name, tensor in tensors.items()}})
             result = jax.tree.map(lambda leaf: tuple(leaf) if isinstance(leaf, tuple) else leaf, result)
-            result = jax.tree.map(torch.as_tensor, result)
-            differentiable = _differentiable(total(result))
+            result = jax.tree.map(_to_tensor, result)
+            differentiable = _differentiable(summed(result))
         chosen = [tensors[name] for name in active]
         gradients = (
             torch.autograd.grad(differentiable, chosen, allow_unused=True, materialize_grads=True) if chosen else ()
@@ -146,6 +205,9 @@ class Torch(Supported):
         gradient = dict(zip(active, gradients, strict=True))
         answer: tuple[Any, dict[str, Array]] = jax.tree.map(lambda tensor: np.array(lend(tensor)), (result, gradient))
         return answer
+
+    def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
+        self.answer(function, arguments, ())
 
     def min_norm(self, function: Function) -> Function:
         wrapped: Function = min_norm()(function)
@@ -165,43 +227,41 @@ class Torch(Supported):
         return dataclasses.replace(counted.report, influence=influence_of(of_floats, active))
 
 
-def framework_of(name: str, function: Function, arguments: Mapping[str, Array]) -> Supported:
-    """JAX if it can trace the function, else torch: torch refuses traced arrays, operators between the two included.
+def frameworks_of(name: str, function: Function, arguments: Mapping[str, Array]) -> list[Supported]:
+    """Those that the function runs in, JAX first.
+
+    Most run in one: torch refuses traced arrays, operators between the two included, and JAX refuses tensors.
 
     Raises:
       TypeError: the function, which the message calls ``name``, runs in neither.
     """
-    try:
-        Jax().trace(function, arguments)
-        return Jax()
-    except Exception as error:
-        not_jax = error
-    try:
-        Torch().answer(function, arguments, ())
-        return Torch()
-    except Exception as not_torch:
-        reasons = [type(reason).__name__ + ": " + str(reason).partition("\n")[0] for reason in (not_jax, not_torch)]
+    found: list[Supported] = []
+    refusals = []
+    for framework in (Jax(), Torch()):
+        try:
+            framework.attempt(function, arguments)
+            found.append(framework)
+        except Exception as error:
+            refusals.append(error)
+    if not found:
+        reasons = [type(reason).__name__ + ": " + str(reason).partition("\n")[0] for reason in refusals]
         raise TypeError(
             f"{name} takes neither JAX arrays ({reasons[0]}) nor torch tensors ({reasons[1]}); "
             "pass a function of one of them that returns arrays."
-        ) from not_torch
+        ) from refusals[1]
+    return found
 
 
-def total(result: Any) -> Any:
-    """The sum of the floats in a pytree of arrays of either framework."""
-    return sum((leaf.sum() for leaf in jax.tree.leaves(result) if _is_float(leaf)), start=0.0)
+def _to_tensor(leaf: Any) -> torch.Tensor:
+    if isinstance(leaf, jax.Array):
+        raise TypeError("the result of torch's function is an array of JAX.")
+    return torch.as_tensor(leaf)
 
 
 def _differentiable(number: Any) -> torch.Tensor:
     """``number`` as a tensor of which torch takes gradients, if only zeros."""
     differentiable: torch.Tensor = torch.zeros((), requires_grad=True) + number
     return differentiable
-
-
-def _is_float(leaf: Any) -> bool:
-    if isinstance(leaf, torch.Tensor):
-        return leaf.is_floating_point()
-    return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def _needs_64_bits(arguments: Iterable[Any]) -> bool:

@@ -21,6 +21,8 @@ from interop import Comparison, Recording, compare, record
 from interop.__main__ import main
 
 F32 = np.float32
+WEIGHTS = np.array([[108, 111, 181, 128, 131], [101, 171, 76, 136, 191]]) / 128
+"""Of the first numbers in the first two leaves."""
 
 
 def recording(array: Any, under_min_norm: Any = None, label: str = "value") -> Recording:
@@ -119,15 +121,59 @@ def test_tolerance(a: list[float], b: list[float], tolerance: dict[str, float], 
     assert difference(F32(a), F32(b), **tolerance).beyond == beyond
 
 
-def test_a_gradient_that_cancels_is_left_with_rounding() -> None:
+@pytest.mark.parametrize(
+    ("small", "other", "finding"),
+    [
+        (1e-7, -1e-7, "rounding"),
+        (1e-7, -1e-4, "rounding"),  # 2 ** (-23 * 2 / 3) * 8 is 1.9e-4
+        (1e-7, -3e-4, "port"),
+        (3e-4, 1e-7, "port"),
+        (1e-7, np.nan, "port"),
+        (1e-7, 1e-7, "agrees"),
+    ],
+)
+def test_a_gradient_that_cancels_is_left_with_rounding(small: float, other: float, finding: str) -> None:
     """The mean of x does not matter after it was subtracted."""
-    one = {"gradient[0]": F32([8.0, 1.0]), "gradient[1]": F32([1e-7])}
-    other = {"gradient[0]": F32([8.0, 1.0]), "gradient[1]": F32([-1e-7])}
-    beyond = {"gradient[0]": F32([8.0, 1.0]), "gradient[1]": F32([-1e-5])}  # 8 * 2**-23 * 8 is 7.6e-6
-    first, second, third = (Recording("f", "by hand", {}, answers, answers) for answers in (one, other, beyond))
-    assert Comparison(first, second).agree
-    assert findings(Comparison(first, third)) == {"gradient[0]": "agrees", "gradient[1]": "port"}
-    assert not Comparison(first, second, atol=0.0).agree
+    first, second = (
+        Recording("f", "by hand", {}, answers, answers)
+        for answers in ({"gradient[0]": F32([8.0, 1.0]), "gradient[1]": F32([number])} for number in (small, other))
+    )
+    comparison = Comparison(first, second)
+    assert findings(comparison) == {"gradient[0]": "agrees", "gradient[1]": finding}
+    assert comparison.agree == (finding != "port")
+    if finding == "rounding":
+        assert comparison.verdict == (
+            "They agree where rounding lets them be compared. Beside the largest gradient, both are 0 to within "
+            "rounding in gradient[1], and differ."
+        )
+        assert findings(Comparison(first, second, atol=0.0))["gradient[1]"] == "port"
+        assert findings(Comparison(first, second, rtol=1e-9))["gradient[1]"] == "port"
+
+
+def test_a_bias_before_a_normalization() -> None:
+    def of_jax(w: jax.Array, b: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.tanh(jax.nn.standardize(x @ w + b, axis=0, epsilon=1e-5))
+
+    def of_torch(w: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(functional.batch_norm(x @ w + b, None, None, training=True))
+
+    rng = np.random.default_rng(0)
+    w, b, x = (rng.normal(size=shape).astype(F32) for shape in ((32, 32), (32,), (64, 32)))
+    comparison = compare(of_jax, of_torch, w, b, x)
+    assert comparison.agree
+    assert findings(comparison)["gradient[1]"] == "rounding"
+
+
+def test_a_small_leaf_with_a_wrong_gradient_is_not_passed_over() -> None:
+    def right(a: Any, b: Any) -> Any:
+        return jnp.add(100 * a, 0.3 * b)
+
+    def wrong(a: Any, b: Any) -> Any:
+        return torch.add(100 * a, 0.6 * b.detach() - 0.3 * b)
+
+    half, single = (compare(right, wrong, *[np.ones(1, dtype)] * 2) for dtype in (np.float16, F32))
+    assert "gradient[1], and differ" in half.verdict
+    assert findings(single)["gradient[1]"] == "port"
 
 
 def test_integers_have_to_be_equal() -> None:
@@ -178,15 +224,15 @@ AT = F32([-1.0, 0.0, 3.0, 6.0, 7.0])
 @pytest.mark.parametrize(
     ("f", "g", "value", "gradient", "largest", "index"),
     [
-        (jax_clip, torch_clamp, "agrees", "ties", 0.5, (1,)),
-        (jax.jit(jax_clip), torch_clamp, "agrees", "ties", 0.5, (1,)),
-        (jax_clip, torch_clip_with_a_wrong_bound, "port", "ties", 0.5, (1,)),
-        (jax_clip, torch_clip_with_a_wrong_gradient, "agrees", "port", 1.0, (2,)),
+        (jax_clip, torch_clamp, "agrees", "ties", 0.5, (3,)),
+        (jax.jit(jax_clip), torch_clamp, "agrees", "ties", 0.5, (3,)),
+        (jax_clip, torch_clip_with_a_wrong_bound, "port", "ties", 0.5, (3,)),
+        (jax_clip, torch_clip_with_a_wrong_gradient, "agrees", "port", WEIGHTS[0][2], (2,)),
         (jax_where, torch_clamp, "agrees", "hidden tie", 0.0, (0,)),
-        (jax_clip, jax_where, "agrees", "port", 0.5, (1,)),
+        (jax_clip, jax_where, "agrees", "port", 0.5, (3,)),
         (jax.nn.relu6, functional.relu6, "agrees", "agrees", 0.0, (0,)),
-        (functional.relu6, torch_clamp, "agrees", "ties", 1.0, (1,)),
-        (jax.nn.relu6, jax_clip, "agrees", "ties", 0.5, (1,)),
+        (functional.relu6, torch_clamp, "agrees", "ties", 1.0, (3,)),
+        (jax.nn.relu6, jax_clip, "agrees", "ties", 0.5, (3,)),
         (interop.relu6, functional.relu6, "agrees", "agrees", 0.0, (0,)),
     ],
 )
@@ -258,10 +304,10 @@ def test_pytrees_keywords_integers_and_what_is_static() -> None:
     labels = ["value[0]", "value[1]['b']", "value[1]['n']", "gradient[0]['layers'][0]", "gradient[0]['layers'][1][0]"]
     assert findings(comparison) == dict.fromkeys([*labels, "gradient[0]['w']", "gradient['scale']"], "agrees")
     native = comparison.first.native
-    # By hand: the sum of squares is weighted by how often a row is taken; the rest is a product.
+    # By hand: the sum of squares is weighted by how often a row is taken; the rest is a product with weights.
     np.testing.assert_array_equal(native["gradient[0]['w']"], params["w"] * F32([[1], [2]]))
-    np.testing.assert_array_equal(native["gradient[0]['layers'][0]"], [3.0, 3.0])
-    np.testing.assert_array_equal(native["gradient[0]['layers'][1][0]"], [3.0])
+    np.testing.assert_array_equal(native["gradient[0]['layers'][0]"], 3 * WEIGHTS[1][:2])
+    np.testing.assert_array_equal(native["gradient[0]['layers'][1][0]"], [WEIGHTS[1][:2] @ [1, 2]])
     assert native["gradient['scale']"] == 2 * (3**2 + 4**2 + 5**2) + 1 + 2**2
     assert native["value[1]['n']"].dtype.kind == "i"
     for label, array in native.items():
@@ -290,7 +336,7 @@ def test_results_of_any_kind() -> None:
 
 def test_arrays_of_any_strides() -> None:
     turned = compare(jax_clip, torch_clamp, np.broadcast_to(AT, (2, 5))[:, ::-1])
-    assert by_label(turned)["gradient[0]"].native.absolute.index == (0, 1)
+    assert by_label(turned)["gradient[0]"].native.absolute.index == (1, 1)
 
 
 def test_no_floats() -> None:
@@ -427,8 +473,131 @@ def test_the_gradient_is_that_of_the_sum_with_all_inputs_active() -> None:
 
     x, y = F32([2.0, 5.0]), F32([2.0, 4.0])
     answers = record(product, x, y)
-    np.testing.assert_array_equal(answers.native["gradient[0]"], [2.5, 5.0])
-    np.testing.assert_array_equal(answers.min_norm["gradient[1]"], [2.5, 5.0])
+    first, second = (weights[:2] for weights in WEIGHTS)
+    np.testing.assert_array_equal(answers.native["gradient[0]"], first * y + second * [0.5, 1.0])
+    np.testing.assert_array_equal(answers.min_norm["gradient[1]"], first * x + second * [0.5, 0.0])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "complex64"])
+def test_weights(dtype: str) -> None:
+    """The same in both frameworks, and in every version: recordings are compared with those of others."""
+    leaves = [np.zeros(shape, jnp.dtype(dtype)) for shape in ((5,), (5,), (1, 1), ())]
+    expected = [*WEIGHTS, np.ones((1, 1)), np.ones(())]
+    if dtype == "complex64":
+        leaves, expected = [np.zeros(2, dtype)], [WEIGHTS[0][:4].reshape(2, 2)]
+    for convert in (jnp.asarray, interop._arrays.of_host):
+        with jax.enable_x64(True):
+            moved = [interop.frameworks._as_floats(convert(leaf)) for leaf in leaves]
+            found = [interop.frameworks._weights(i, leaf) * (leaf * 0 + 1) for i, leaf in enumerate(moved)]
+        for weights, wanted in zip(found, expected, strict=True):
+            if isinstance(weights, torch.Tensor):
+                weights = interop._arrays.lend(weights)
+            np.testing.assert_array_equal(np.asarray(weights).astype(np.float64), wanted)
+
+
+def bounded_softmax_in_jax(x: jax.Array) -> jax.Array:
+    return jax.nn.softmax(jax.nn.hard_tanh(x))
+
+
+def bounded_softmax_in_torch(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(functional.hardtanh(x), -1)
+
+
+@pytest.mark.parametrize(
+    ("f", "g"),
+    [
+        (lambda x: jax.nn.softmax(x), lambda x: torch.softmax(x, -1)),
+        (lambda x: jax.nn.standardize(x, epsilon=1e-5), lambda x: functional.layer_norm(x, (4,))),
+        (
+            lambda x: jax.nn.standardize(x, axis=0, epsilon=1e-5),
+            lambda x: functional.batch_norm(x, None, None, training=True),
+        ),
+        (lambda x: jnp.stack([x[:, 0], 1 - x[:, 0]]), lambda x: torch.stack([x[:, 0], 1 - x[:, 0]])),
+    ],
+)
+def test_results_of_constant_sum(f: Callable[..., Any], g: Callable[..., Any]) -> None:
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(F32)
+    comparison = compare(f, g, x)
+    assert set(findings(comparison).values()) == {"agrees"}
+    assert abs(comparison.first.native["gradient[0]"]).max() > 0.05
+    wrong = compare(f, lambda x: g(x.detach()) + 0 * x.sum(), x)
+    assert findings(wrong)["gradient[0]"] == "port"
+
+
+def test_ties_below_a_softmax() -> None:
+    x = np.round(np.random.default_rng(0).normal(size=(5, 4))).astype(F32)
+    assert compare(bounded_softmax_in_jax, bounded_softmax_in_torch, x).verdict.startswith(
+        "They disagree because of ties alone."
+    )
+
+
+def test_complex_results_count_in_the_gradient() -> None:
+    x = F32([1.0, 2.0, 4.0])
+    assert compare(lambda x: jnp.fft.fft(x), lambda x: torch.fft.fft(x), x).agree
+    for wrong in (
+        lambda x: torch.complex(torch.fft.fft(x).real, torch.fft.fft(x.detach()).imag),
+        lambda x: torch.complex(torch.fft.fft(x.detach()).real, torch.fft.fft(x).imag),
+    ):
+        assert findings(compare(lambda x: jnp.fft.fft(x), wrong, x)) == {"value": "agrees", "gradient[0]": "port"}
+
+
+def in_both(x: Any) -> Any:
+    return x.clip(0.0, 6.0).sum()
+
+
+@pytest.mark.parametrize(
+    ("f", "g", "frameworks"),
+    [
+        (lambda x: jnp.clip(x, 0.0, 6.0).sum(), in_both, "jax torch"),
+        (in_both, lambda x: jnp.clip(x, 0.0, 6.0).sum(), "torch jax"),
+        (in_both, lambda x: torch.clamp(x, 0.0, 6.0).sum(), "jax torch"),
+        (in_both, in_both, "jax jax"),
+        (lambda x: jnp.sum(jnp.asarray(x)), in_both, "jax torch"),  # JAX takes torch's tensors there
+    ],
+)
+def test_a_function_that_runs_in_both(f: Callable[..., Any], g: Callable[..., Any], frameworks: str) -> None:
+    def ran(comparison: Comparison) -> str:
+        return " ".join(side.version.partition(" ")[0] for side in (comparison.first, comparison.second))
+
+    assert ran(compare(f, g, AT)) == frameworks
+    assert ran(compare(f, g, torch.from_numpy(AT))) == frameworks.replace("jax jax", "torch torch")
+    if f is not in_both:
+        assert ran(compare(record(f, AT), g, AT)) == frameworks
+    assert record(in_both, AT).version.startswith("jax ")
+    assert record(in_both, torch.from_numpy(AT)).version.startswith("torch ")
+
+
+def test_random_numbers_of_torch_are_the_same_in_each_call() -> None:
+    def dropped(x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(torch.clamp(x, 0.0, 6.0), 0.5)
+
+    state = torch.get_rng_state()
+    x = np.linspace(1.0, 5.0, 64, dtype=F32)
+    assert compare(dropped, dropped, x).agree
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_side_that_does_not_answer_the_same_twice() -> None:
+    calls: list[None] = []
+
+    def drifting(x: torch.Tensor) -> torch.Tensor:
+        calls.append(None)
+        return torch.relu(x) * len(calls)
+
+    comparison = compare(jax.nn.relu, drifting, AT)
+    assert not comparison.agree
+    assert comparison.verdict.startswith(
+        f"Not comparable: under min_norm, at another call, other values came from {comparison.second}."
+    )
+
+
+def test_keys_of_random_numbers_are_passed_on() -> None:
+    def in_jax(x: jax.Array, key: Any) -> jax.Array:
+        return jnp.maximum(x, 0.0) + 0.0 * jax.random.normal(key)
+
+    comparison = compare(in_jax, lambda x, _: torch.relu(x), AT, jax.random.key(0))
+    assert findings(comparison) == {"value": "agrees", "gradient[0]": "ties"}
+    assert list(comparison.first.inputs) == ["[0]"]
 
 
 def test_files(tmp_path: Path) -> None:
@@ -465,6 +634,9 @@ def test_files_of_something_else(tmp_path: Path) -> None:
     compare(jnp.sin, torch.sin, x).save(tmp_path / "two.npz")
     np.savez(tmp_path / "arrays.npz", x)
     (tmp_path / "text.npz").write_text("text")
+    np.savez(tmp_path / "older.npz", about=np.array(json.dumps({"settings": {}, "recordings": []})))
+    with pytest.raises(ValueError, match=r"older.npz' was written by another version of interop.*record again"):
+        Recording.load(tmp_path / "older.npz")
     with pytest.raises(ValueError, match=r"two.npz' holds a comparison; use Comparison.load"):
         Recording.load(tmp_path / "two.npz")
     with pytest.raises(ValueError, match=r"one.npz' holds one side; use Recording.load"):
@@ -531,7 +703,7 @@ def test_assert_agree() -> None:
     assert message == str(comparison)
     assert "because of ties alone" in message
     assert (
-        "  gradient[0]: ties: 2 of 5 apart, absolute 0.5 at [1], relative 0.5 at [1], ulps 8.39e+06 at [1]; " in message
+        "  gradient[0]: ties: 2 of 5 apart, absolute 0.5 at [3], relative 0.5 at [1], ulps 8.39e+06 at [1]; " in message
     )
     assert "\n  value" not in message  # it agrees
     comparison.assert_agree(atol=0.5)
@@ -551,12 +723,19 @@ def test_table_and_markdown() -> None:
     comparison = compare(jax_clip, torch_clamp, AT)
     table = printed(comparison)
     assert comparison.verdict in table
-    assert "gradient[0] │ 0.5 at [1] │ 0.5 at [1] │ 8.39e+06 at [1] │ 2 of 5 │ 0              │ ties" in table
+    assert "gradient[0] │ 0.5 at [3] │ 0.5 at [1] │ 8.39e+06 at [1] │ 2 of 5 │ 0              │ ties" in table
     title, _, verdict, _, headings, rule, value, gradient = comparison.to_markdown().splitlines()
     assert title == f"**jax_clip (jax {jax.__version__}) against torch_clamp ({interop.frameworks.Torch.version})**"
     assert verdict == comparison.verdict
     assert headings.count("|") == rule.count("|") == value.count("|") == gradient.count("|") == 8
-    assert gradient == "| gradient[0] | 0.5 at [1] | 0.5 at [1] | 8.39e+06 at [1] | 2 of 5 | 0 | ties |"
+    assert gradient == "| gradient[0] | 0.5 at [3] | 0.5 at [1] | 8.39e+06 at [1] | 2 of 5 | 0 | ties |"
+
+
+def test_markdown_of_names_with_bars() -> None:
+    markdown = compare(jnp.sin, lambda x: torch.sin(x), AT).to_markdown()
+    named = compare(lambda d: {"a|b": jnp.sin(d["a|b"])}, lambda d: {"a|b": torch.sin(d["a|b"])}, {"a|b": AT})
+    assert r"| value['a\|b'] |" in named.to_markdown()
+    assert named.to_markdown().replace(r"\|", "").count("|") == markdown.count("|")
 
 
 def test_json_is_strict() -> None:
