@@ -59,7 +59,7 @@ bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a pl
 	$(BENCH) -m pytest benchmarks --benchmark-columns=median,iqr,rounds --benchmark-sort=mean --benchmark-group-by=group \
 		--benchmark-json=$(RUN).json
 	$(BENCH) benchmarks/plot.py $(RUN).json $(RUN).png
-	$(BENCH) benchmarks/table.py $(RUN).json
+	$(BENCH) benchmarks/ratios.py
 	$(BENCH) benchmarks/memory.py
 	$(BENCH) benchmarks/start.py
 

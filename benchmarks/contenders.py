@@ -34,13 +34,15 @@ def functions(op: Op, arguments: dict[str, Any]) -> Iterator[tuple[str, str, Cal
     yield f"interop.{op.name}", "torch", lambda x: _first(torch_op(x, *arguments.values()))
     for native in map(Counterpart, op.counterparts):
         if arguments.keys() <= native.names and native.framework in ("jax", "torch"):
-            yield native.name, native.framework, lambda x, native=native: _first(_as_tensors(native, x, arguments))
+            yield native.name, native.framework, lambda x, native=native: _first(_called(native, x, arguments))
 
 
-def _as_tensors(native: Counterpart, x: Any, arguments: dict[str, Any]) -> Any:
-    """The call of a counterpart; torch wants a second operand, and a weight, as a tensor."""
+def _called(native: Counterpart, x: Any, arguments: dict[str, Any]) -> Any:
+    """The call of a counterpart: torch wants a second operand, and a weight, as a tensor, lax all of one dtype."""
     if isinstance(x, torch.Tensor):
         arguments = {n: x.new_tensor(v) if n in ("y", "weight") else v for n, v in arguments.items()}
+    elif native.name.startswith("jax.lax."):
+        arguments = {n: jnp.asarray(v, x.dtype) for n, v in arguments.items()}
     return native({"x": x, **arguments})
 
 

@@ -1,0 +1,87 @@
+"""The tables of docs/performance.md, as Markdown: times as ratios to native spellings, and bandwidth beside a copy's.
+
+The contenders of a row take turns, so that what slows the machine for a while slows them all, and in another order each
+time, so that what one leaves in the caches helps or hurts them all.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from conftest import DISPATCH
+from contenders import CHIEF, OPS, Call, call, copies, functions, inputs
+from rich.console import Console
+from rich.progress import track
+
+SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 64_000_000)
+KINDS = ("gradient", "forward", "backward", "crossing")
+OURS = {"jaxclamp": "jax", "interop": "torch"}
+MOVED = {  # bytes per element of float32: x, code, cotangent, result
+    ("jaxclamp", "forward"): 4 + 4,
+    ("jaxclamp", "backward"): 1 + 4 + 4,
+    ("interop", "forward"): 4 + 4,
+    ("interop", "backward"): 4 + 4 + 4,
+}
+
+
+def medians(calls: Mapping[str, Call], size: int) -> dict[str, float]:
+    """Seconds of each call."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    repeats = max(1, 20_000 // size)
+    generator = np.random.default_rng(0)
+    for turn in range(int(np.clip(200_000_000 // size, 15, 300)) + 3):
+        for name in generator.permutation(list(calls)):
+            once = calls[name]
+            before = time.perf_counter()
+            for _ in range(repeats):
+                once()
+            if turn >= 3:
+                times[name].append((time.perf_counter() - before) / repeats)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def timed(op: str, kind: str, size: int) -> dict[str, float]:
+    """Seconds of each contender, and of a copy."""
+    x, arguments = inputs(OPS[op], size, "float32")
+    found = [c for c in functions(OPS[op], arguments) if c[1] == "jax" or kind != "gradient"]
+    calls = {name: call(kind, framework, function, x) for name, framework, function in found}
+    return medians(calls | copies(x), size)
+
+
+def markdown(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [[*headings], *map(list, rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def main() -> None:
+    found = {
+        case: timed(*case)
+        for case in track([(op, kind, size) for kind in KINDS for op in CHIEF for size in SIZES], transient=True)
+    }
+    console = Console(width=200)
+    console.print(f"{DISPATCH} dispatch")
+    for kind in KINDS:
+        rows = []
+        for ours, framework in OURS.items():
+            for op in CHIEF:
+                names = found[op, kind, SIZES[0]]
+                for name in (n for n in names if n.startswith(f"{framework}.") and f"{ours}.{op}" in names):
+                    times = [found[op, kind, size] for size in SIZES]
+                    rows.append([f"{ours}.{op} / {name}", *(f"{t[f'{ours}.{op}'] / t[name]:.2f}" for t in times)])
+        console.print(markdown([kind, *(f"{size:,}" for size in SIZES)], rows))
+    rows = []
+    for (ours, kind), moved in MOVED.items():
+        for op in CHIEF:
+            times = found[op, kind, SIZES[-1]]
+            rate = moved * SIZES[-1] / times[f"{ours}.{op}"] / 1e9
+            copy = 8 * SIZES[-1] / min(times[name] for name in copies(np.zeros(1, np.float32))) / 1e9
+            rows.append([f"{ours}.{op}", kind, f"{rate:.1f}", f"{copy:.1f}", f"{rate / copy:.2f}"])
+    console.print(markdown([f"{SIZES[-1]:,} elements", "pass", "GB/s", "a copy", "share"], rows))
+
+
+if __name__ == "__main__":
+    main()
