@@ -1,7 +1,6 @@
 """The tables of docs/performance.md, as Markdown: times as ratios to native spellings, and bandwidth beside a copy's.
 
-The contenders of a row take turns, so that what slows the machine for a while slows them all, and in another order each
-time, so that what one leaves in the caches helps or hurts them all.
+The contenders of a row take turns, so that what slows the machine for a while slows them all.
 """
 
 from __future__ import annotations
@@ -31,10 +30,8 @@ def medians(calls: Mapping[str, Call], size: int) -> dict[str, float]:
     """Seconds of each call."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     repeats = max(1, 20_000 // size)
-    generator = np.random.default_rng(0)
     for turn in range(int(np.clip(200_000_000 // size, 15, 300)) + 3):
-        for name in generator.permutation(list(calls)):
-            once = calls[name]
+        for name, once in calls.items():
             before = time.perf_counter()
             for _ in range(repeats):
                 once()
