@@ -154,7 +154,9 @@ def test_rewritten_as_by_hand() -> None:
         native_value, native_gradient = native(params, *data())
         np.testing.assert_array_equal(value, native_value)
         assert apart(gradient, native_gradient) > 0.01
-        jax.tree.map(np.testing.assert_array_equal, (value, gradient), expected(params, *data()))
+        expected_value, expected_gradient = expected(params, *data())
+        np.testing.assert_array_equal(value, expected_value)
+        assert apart(gradient, expected_gradient) < 1e-14  # XLA fuses, and so sums, in its own order
         losses.append(value)
     assert losses[-1] < losses[0]
 
