@@ -54,7 +54,7 @@ MALLOC_reuse := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TO
 BENCH := JAXCLAMP_DISPATCH=$(DISPATCH) $(MALLOC_$(ALLOCATOR)) .venv/bin/python
 RUN := benchmarks/results/$(ALLOCATOR)-$(DISPATCH)
 
-bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a plot, memory; about ten minutes
+bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a plot, memory; about fifteen minutes
 	mkdir -p benchmarks/results
 	$(BENCH) -m pytest benchmarks --benchmark-columns=median,iqr,rounds --benchmark-sort=mean --benchmark-group-by=group \
 		--benchmark-json=$(RUN).json

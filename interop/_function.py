@@ -166,9 +166,8 @@ class FlatFunction:
         self.name = name
         self.arguments = arguments
         self.compiled = jax.jit(function)
-        self.resembled: tuple[
-            bool, ...
-        ] = ()  # which inputs the outputs have the shapes and dtypes of, where it is known
+        # Which inputs the outputs have the shapes and dtypes of, where it is known.
+        self.resembled: tuple[bool, ...] = ()
         self.derived: dict[tuple[str, Any], FlatFunction] = {}
 
     def __call__(self, traced: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> Any:

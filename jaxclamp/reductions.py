@@ -214,7 +214,7 @@ def max_pool1d(
     >>> jax.grad(lambda x: max_pool1d(x, 2).sum())(jnp.array([1.0, 1.0, 0.0, 2.0])).tolist()
     [0.5, 0.5, 0.0, 1.0]
     """
-    return _max_pool("max_pool1d", x, 1, kernel_size, stride, padding, dilation, ceil_mode, ties)
+    return _max_pool("max_pool1d", x, 1, ties, kernel_size, stride, padding, dilation, ceil_mode)
 
 
 @op(
@@ -258,7 +258,7 @@ def max_pool2d(
     >>> jax.grad(lambda x: max_pool2d(x, 2).sum())(jnp.array([[3.0, 3.0], [3.0, 1.0]])).round(3).tolist()
     [[0.3330000042915344, 0.3330000042915344], [0.3330000042915344, 0.0]]
     """
-    return _max_pool("max_pool2d", x, 2, kernel_size, stride, padding, dilation, ceil_mode, ties)
+    return _max_pool("max_pool2d", x, 2, ties, kernel_size, stride, padding, dilation, ceil_mode)
 
 
 def _extremum(
@@ -298,21 +298,12 @@ def _with_indices(
 _rule = cache(Extremum)  # one object per rule, since jit compiles per object
 
 
-def _max_pool(
-    name: str,
-    x: ArrayLike,
-    dims: int,
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] | None,
-    padding: int | Sequence[int],
-    dilation: int | Sequence[int],
-    ceil_mode: bool,
-    ties: Ties,
-) -> jax.Array:
+def _max_pool(name: str, x: ArrayLike, dims: int, ties: Ties, *window: int | Sequence[int] | None) -> jax.Array:
+    """``window`` is what follows the number of dimensions in `_windows`."""
     if ties not in TIES:
         refuse_convention(ties)
-    given = [tuple(v) if isinstance(v, list) else v for v in (kernel_size, stride, padding, dilation)]
-    pooled: jax.Array = max_of_windows(name, x, *_windows(name, np.shape(x), dims, *given, ceil_mode), ties)
+    hashable = [tuple(value) if isinstance(value, list) else value for value in window]
+    pooled: jax.Array = max_of_windows(name, x, *_windows(name, np.shape(x), dims, *hashable), ties)
     return pooled
 
 
