@@ -162,15 +162,24 @@ def _reproducing(
 ) -> tuple[str, ...]:
     if "ties" not in inspect.signature(op.function).parameters:
         return ()
-    found = {
-        ties: native("jax").value_and_gradient(functools.partial(_call, op, ties), given, active, dtype)
-        for ties in TIES
-    }
-    return tuple(ties for ties, (_, other) in found.items() if np.allclose(gradient, _flat(other, active), rtol=1e-3))
+    numbers = {n: np.asarray(v, jnp.dtype(dtype)) for n, v in given.items() if isinstance(v, float | np.ndarray)}
+    static = tuple((n, v) for n, v in given.items() if n not in numbers)
+    with jax.enable_x64(True):
+        found = _under_each_convention(op, static, active)(numbers)
+    return tuple(ties for ties, other in found.items() if np.allclose(gradient, _flat(other, active), rtol=1e-3))
 
 
-def _call(op: Op, ties: str, arguments: Mapping[str, Any]) -> Any:
-    return op.function(**arguments, ties=ties)
+@functools.cache
+def _under_each_convention(op: Op, static: tuple[tuple[str, Any], ...], active: tuple[str, ...]) -> Callable[..., Any]:
+    """The gradients by the values of ``ties=``, in one program, since each takes longer to compile than to run."""
+
+    def gradients(numbers: Mapping[str, jax.Array]) -> dict[str, Any]:
+        def of_active(chosen: Mapping[str, jax.Array], ties: str) -> Any:
+            return total(op.function(**{**numbers, **dict(static), **chosen}, ties=ties))
+
+        return {ties: jax.grad(of_active)({name: numbers[name] for name in active}, ties) for ties in TIES}
+
+    return jax.jit(gradients)
 
 
 def _flat(gradient: Mapping[str, Array], active: tuple[str, ...]) -> Array:

@@ -16,12 +16,12 @@ from jaxclamp import OPS, Op
 Arrays = dict[str, jax.Array]
 
 
-def reverse(function: Callable[[Arrays], jax.Array], at: Arrays) -> Arrays:
+def eager(function: Callable[[Arrays], jax.Array], at: Arrays) -> Arrays:
     return jax.grad(function)(at)
 
 
-def jitted(function: Callable[[Arrays], jax.Array], at: Arrays) -> Arrays:
-    return jax.jit(jax.grad(jax.jit(function)))(at)
+def reverse(function: Callable[[Arrays], jax.Array], at: Arrays) -> Arrays:
+    return jax.grad(jax.jit(function))(at)
 
 
 def forward(function: Callable[[Arrays], jax.Array], at: Arrays) -> Arrays:
@@ -47,7 +47,7 @@ def linearized(function: Callable[[Arrays], jax.Array], at: Arrays) -> Arrays:
     return gradient
 
 
-TRANSFORMATIONS = (reverse, jitted, forward, batched, through_batch, linearized)
+TRANSFORMATIONS = (eager, reverse, forward, batched, through_batch, linearized)
 
 
 @functools.cache
@@ -81,15 +81,31 @@ FORMS = [(t, "float32") for t in TRANSFORMATIONS] + [
 ]
 
 
+def at_ties(op: Op, dtype: str, transformation: Callable[..., Arrays]) -> list[Arrays]:
+    """What ``transformation`` makes of ``op``, for each of the expectations; in one program, but for `eager`.
+
+    Each by itself would take longer to compile than to run.
+    """
+    points = expectations(op, dtype)
+
+    def all_at_once() -> list[Arrays]:
+        found = []
+        for arguments, active, _ in points:
+            given = {n: jnp.asarray(v, dtype) if isinstance(v, np.ndarray) else v for n, v in arguments.items()}
+            at = {name: given[name] for name in active}
+            found.append(transformation(lambda at: total(op.function(**{**given, **at})), at))  # noqa: B023  # called here
+        return found
+
+    with jax.enable_x64(dtype == "float64"):
+        return all_at_once() if transformation is eager else jax.jit(all_at_once)()
+
+
 @pytest.mark.parametrize(("transformation", "dtype"), FORMS, ids=lambda part: getattr(part, "__name__", part))
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_definition_at_ties(op: Op, transformation: Callable[..., Arrays], dtype: str) -> None:
     wrong = []
-    for arguments, active, expected in expectations(op, dtype):
-        with jax.enable_x64(dtype == "float64"):
-            given = {n: jnp.asarray(v, dtype) if isinstance(v, np.ndarray) else v for n, v in arguments.items()}
-            at = {name: given[name] for name in active}
-            gradient = transformation(lambda at: total(op.function(**{**given, **at})), at)  # noqa: B023  # called here
+    gradients = at_ties(op, dtype, transformation)
+    for (arguments, active, expected), gradient in zip(expectations(op, dtype), gradients, strict=True):
         found = np.concatenate([np.asarray(gradient[name], np.float64).ravel() for name in active])
         if not np.allclose(found, expected, rtol=4 * float(jnp.finfo(dtype).eps), atol=1e-3):
             wrong.append(f"{arguments}, active {active}: {found}, by definition {expected}")
@@ -98,10 +114,8 @@ def test_definition_at_ties(op: Op, transformation: Callable[..., Arrays], dtype
 
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_second_derivative_at_ties_is_finite(op: Op) -> None:
-    for arguments, active, _ in expectations(op, "float32"):
-        given = {n: jnp.asarray(v, "float32") if isinstance(v, np.ndarray) else v for n, v in arguments.items()}
-        at = {name: given[name] for name in active}
-        hessian = jax.hessian(lambda at: total(op.function(**{**given, **at})))(at)  # noqa: B023  # called here
+    hessians = at_ties(op, "float32", lambda function, at: jax.hessian(function)(at))
+    for (arguments, active, _), hessian in zip(expectations(op, "float32"), hessians, strict=True):
         assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(hessian)), (arguments, active)
 
 

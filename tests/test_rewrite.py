@@ -583,12 +583,7 @@ def test_operands_that_the_value_does_not_need() -> None:
     np.testing.assert_allclose(jax.grad(min_norm(jax.jit(leaky_relu)))(0.0, jnp.ones(3)), 0.01)
 
 
+@pytest.mark.usefixtures("strictest_settings")
 def test_strict_modes() -> None:
-    with (
-        jax.numpy_dtype_promotion("strict"),
-        jax.numpy_rank_promotion("raise"),
-        jax.debug_nans(True),
-        jax.checking_leaks(),
-    ):
-        f = min_norm(lambda x: jnp.clip(x, 0.0, 6.0))
-        assert gradient_of_sum(jax.jit(f), jnp.zeros(2)).tolist() == [0, 0]
+    f = min_norm(lambda x: jnp.clip(x, 0.0, 6.0))
+    assert gradient_of_sum(jax.jit(f), jnp.zeros(2)).tolist() == [0, 0]

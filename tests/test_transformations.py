@@ -286,22 +286,16 @@ def test_float8_without_zero(op: Op) -> None:
         op.function(jnp.ones_like(jnp.asarray(x), "float8_e8m0fnu"), *rest)
 
 
+@pytest.mark.usefixtures("strictest_settings")
 @every_op
 def test_strict_modes(op: Op) -> None:
-    """Valid use raises nothing under JAX's strictest settings."""
-    with (
-        jax.numpy_dtype_promotion("strict"),
-        jax.numpy_rank_promotion("raise"),
-        jax.debug_nans(True),
-        jax.checking_leaks(),
-    ):
-        x = ties_and_neighbours(op)
-        _, *parameters = valid_operands(op)[0]
-        for given in (parameters, [jnp.full_like(x, p) for p in parameters]):
-            if op.name == "prelu" and given is not parameters:
-                continue  # a vector of weights means channels
-            jax.jit(jax.grad(lambda x, given=given: op.function(x, *given).sum()))(x)
-            op.function(x, *given)
+    x = ties_and_neighbours(op)
+    _, *parameters = valid_operands(op)[0]
+    for given in (parameters, [jnp.full_like(x, p) for p in parameters]):
+        if op.name == "prelu" and given is not parameters:
+            continue  # a vector of weights means channels
+        jax.jit(jax.grad(lambda x, given=given: op.function(x, *given).sum()))(x)
+        op.function(x, *given)
 
 
 @every_op
