@@ -1,10 +1,12 @@
 """The tables of docs/performance.md, as Markdown: times as ratios to native spellings, and bandwidth beside a copy's.
 
-The contenders of a row take turns, so that what slows the machine for a while slows them all.
+The contenders of a row take turns, so that what slows the machine for a while slows them all; each turn in another
+order, since what ran before decides what is in the caches, and which memory is free.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Iterable, Mapping
@@ -30,8 +32,10 @@ def medians(calls: Mapping[str, Call], size: int) -> dict[str, float]:
     """Seconds of each call."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     repeats = max(1, 20_000 // size)
-    for turn in range(int(np.clip(200_000_000 // size, 15, 300)) + 3):
-        for name, once in calls.items():
+    draw = random.Random(0)
+    for turn in range(int(np.clip(200_000_000 // size, 31, 300)) + 3):
+        for name in draw.sample(list(calls), len(calls)):
+            once = calls[name]
             before = time.perf_counter()
             for _ in range(repeats):
                 once()

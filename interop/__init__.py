@@ -2,6 +2,14 @@
 
 from typing import TYPE_CHECKING
 
+try:
+    import torch
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "interop needs PyTorch: pip install 'jaxclamp[torch]', or in a checkout '.[torch]'.",
+        name="torch",
+    ) from missing
+
 from interop import nn
 from interop._arrays import jax_to_torch, torch_to_jax
 from interop._compare import Comparison, compare
@@ -31,8 +39,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import torch
 
     def __getattr__(name: str) -> Callable[..., torch.Tensor]: ...
 else:

@@ -12,23 +12,28 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import torch
-from click.core import ParameterSource
-from matplotlib.backend_bases import FigureCanvasBase
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
 import interop
-from interop import parity, render
-from interop.cases import compare_cases
-from interop.digits import PAIRS, VARIANTS, plot_steps, train
-from interop.frameworks import Array, frameworks_of
-from interop.plot import COLOURS, figure
-from interop.report import page, picture
 from jaxclamp import OPS
+
+try:
+    import click
+    from click.core import ParameterSource
+    from matplotlib.backend_bases import FigureCanvasBase
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from interop import parity, render
+    from interop.cases import compare_cases
+    from interop.digits import PAIRS, VARIANTS, plot_steps, train
+    from interop.frameworks import Array, frameworks_of
+    from interop.plot import COLOURS, figure
+    from interop.report import page, picture
+except ModuleNotFoundError as missing:
+    sys.exit(f"python -m interop needs {missing.name}: pip install 'jaxclamp[cli]', or in a checkout '.[cli]'")
 
 
 class _OpName(click.Choice[str]):

@@ -46,14 +46,19 @@ def torch_to_jax(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
         bytes).
 
     Raises:
-      TypeError: the tensor has no plain memory (sparse, quantized, fake, inside a transform, ...) or a dtype that JAX
-        lacks or, with its 64-bit mode off, would truncate.
+      TypeError: not a tensor, or one with no plain memory (sparse, quantized, fake, inside a transform, ...) or of a
+        dtype that JAX lacks or, with its 64-bit mode off, would truncate.
       ValueError: ``copy=False`` where the memory cannot be shared.
-      RuntimeError: the process was forked after JAX had started.
+      RuntimeError: the tensor requires grad, which would end here; or the process was forked after JAX had started.
 
     >>> torch_to_jax(torch.tensor([1.0, 2.0]))
     Array([1., 2.], dtype=float32)
     """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(
+            f"torch_to_jax: tensor is a {type(tensor).__name__}; pass a torch.Tensor, and a tree of them by "
+            "jax.tree.map(torch_to_jax, tree)."
+        )
     if tensor.dtype in WIDE and jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
         raise TypeError(
             f"torch_to_jax: JAX would truncate {tensor.dtype} to 32 bits; enable its 64-bit mode, for example "
@@ -61,6 +66,11 @@ def torch_to_jax(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
         )
     refuse_after_fork()
     lent = lend(tensor)
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(
+            "torch_to_jax: the tensor requires grad, and no gradient would come back through the array; pass "
+            "tensor.detach(), or call the JAX function by interop.wrap_for_torch(function), which has gradients."
+        )
     if copy:
         return jnp.array(lent, copy=True).block_until_ready()
     array: jax.Array = jax.device_put(lent)
@@ -81,7 +91,7 @@ def jax_to_torch(array: jax.Array, *, copy: bool = True) -> torch.Tensor:
         array and all that was made from it.
 
     Raises:
-      TypeError: a dtype that torch lacks, or a value that is traced.
+      TypeError: not a JAX array, a dtype that torch lacks, or a value that is traced.
       RuntimeError: the process was forked after JAX had started.
 
     >>> jax_to_torch(jnp.arange(3.0))
@@ -89,6 +99,11 @@ def jax_to_torch(array: jax.Array, *, copy: bool = True) -> torch.Tensor:
     """
     if isinstance(array, jax.core.Tracer):
         raise TypeError("jax_to_torch: the array is traced and has no values; convert outside jit, grad and vmap.")
+    if not isinstance(array, jax.Array):
+        raise TypeError(
+            f"jax_to_torch: array is a {type(array).__name__}; pass a jax.Array (torch.as_tensor takes arrays of "
+            "NumPy), and a tree of them by jax.tree.map(jax_to_torch, tree)."
+        )
     refuse_after_fork()
     tensor = adopt(array, next(iter(array.devices())).platform == "cpu")
     return tensor.clone() if copy else tensor

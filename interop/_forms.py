@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -24,7 +24,10 @@ def with_forms(native: Counterpart, op: Callable[..., Any]) -> Callable[..., Any
     forms = {form.name: form for form in FORMS if form.name in native.names}
     plain = inspect.signature(op).parameters.values()
     positional = sum(parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in plain)
-    signature = inspect.Signature(sorted([*plain, *forms.values()], key=lambda parameter: parameter.kind))
+    signature = inspect.Signature(
+        sorted([*plain, *forms.values()], key=lambda parameter: parameter.kind),
+        return_annotation=inspect.signature(op).return_annotation,
+    )
     overwrite = in_place(op.__name__, op)
 
     @functools.wraps(op)
@@ -33,7 +36,7 @@ def with_forms(native: Counterpart, op: Callable[..., Any]) -> Callable[..., Any
             kwargs = {n: v for n, v in kwargs.items() if n not in forms or not (v is None or v is False)}
         if len(args) <= positional and forms.keys().isdisjoint(kwargs):
             return op(*args, **kwargs)
-        bound = signature.bind(*args, **kwargs)
+        bound = bind(op.__name__, signature, args, kwargs)
         given = {name: bound.arguments.pop(name) for name in forms if name in bound.arguments}
         if given.get("inplace"):
             return overwrite(*bound.args, **bound.kwargs)
@@ -48,6 +51,16 @@ def with_forms(native: Counterpart, op: Callable[..., Any]) -> Callable[..., Any
 
     function.__signature__ = signature  # type: ignore[attr-defined]
     return function
+
+
+def bind(
+    name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """The arguments of a call of the op ``name``."""
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}; its arguments are ({', '.join(signature.parameters)}).") from None
 
 
 def in_place(name: str, op: Callable[..., Any]) -> Callable[..., Any]:

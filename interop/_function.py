@@ -46,10 +46,12 @@ def wrap_for_torch(function: Callable[..., Any], *, save: Save = "inputs") -> Ca
       64-bit whatever JAX's mode is. The result never shares memory with an argument.
 
     Raises:
+      TypeError: ``function`` is not callable.
       ValueError: ``save`` is unknown.
 
     Raises when called:
-      TypeError: a tensor without plain memory or of a dtype that JAX lacks, or a static argument that is not hashable.
+      TypeError: a tensor without plain memory or of a dtype that JAX lacks, or a static argument that is not hashable
+        or is a `torch.nn.Module`.
       ValueError: tensors on different devices.
       RuntimeError: the process was forked after JAX had started; and, as for native functions, in the backward pass
         when an argument was changed in place after the call.
@@ -60,6 +62,8 @@ def wrap_for_torch(function: Callable[..., Any], *, save: Save = "inputs") -> Ca
     >>> x.grad
     tensor([0.5000, 0.5000])
     """
+    if not callable(function):
+        raise TypeError(f"wrap_for_torch: function is {function!r}; pass a function written in JAX.")
     if save not in get_args(Save):
         raise ValueError(f"wrap_for_torch: save={save!r} is not one of {', '.join(map(repr, get_args(Save)))}.")
     resolve = resolver(function, save)
@@ -104,6 +108,7 @@ def resolver(
             raise TypeError(_describe_unhashable(function, args, kwargs)) from error
         if flat is None:
             paths = [path for path, _ in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]]
+            _refuse_modules(function, paths, leaves)
             names = [_argument(function, path) for path, kind in zip(paths, kinds, strict=True) if kind is _TENSOR]
             flat = by_structure[key] = FlatFunction(_flatten(function, structure, kinds), _name(function), names, save)
         return flat, tuple(traced), tensors
@@ -149,6 +154,7 @@ def _flatten(function: Callable[..., Any], structure: Any, kinds: Sequence[Any])
         args, kwargs = jax.tree.unflatten(structure, leaves)
         return function(*args, **kwargs)
 
+    flat.__name__ = flat.__qualname__ = _name(function)  # what errors and profiles of JAX call it
     return flat
 
 
@@ -512,6 +518,16 @@ def _argument(function: Callable[..., Any], path: Sequence[Any]) -> str:
         names = [p.name for p in inspect.signature(function).parameters.values() if p.kind in positional]
         name = names[argument.idx] if argument.idx < len(names) else f"argument {argument.idx}"
     return f"{name}{jax.tree_util.keystr(tuple(rest))}"
+
+
+def _refuse_modules(function: Callable[..., Any], paths: Sequence[Any], leaves: Sequence[Any]) -> None:
+    """Raise where a module of torch is an argument: JAX would take its parameters for constants."""
+    for path, leaf in zip(paths, leaves, strict=True):
+        if isinstance(leaf, torch.nn.Module):
+            raise TypeError(
+                f"{_name(function)}: {_argument(function, path)} is a {type(leaf).__name__}, a module of torch; pass "
+                "its parameters, as dict(module.named_parameters())."
+            )
 
 
 def _describe_unhashable(function: Callable[..., Any], args: Any, kwargs: Any) -> str:

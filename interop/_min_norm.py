@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 import torch
 from torch.nn import functional
@@ -33,11 +33,12 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
     `torch.autograd.Function`.
 
     Args:
+      function: what is decorated by ``@min_norm``, which is ``@min_norm()``.
       ties: the convention of the selection ops, as for `jaxclamp.clamp`; the innermost block decides.
 
     Raises:
       ValueError: ``ties`` is unknown.
-      TypeError: a generator or coroutine function is decorated.
+      TypeError: ``function`` is not callable, or a generator or coroutine function.
 
     >>> x = torch.tensor([0.0, 3.0, 6.0], requires_grad=True)
     >>> with min_norm():
@@ -48,6 +49,17 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
 
     intercepted: tuple[str, ...]
     """The names of the functions that are replaced."""
+
+    @overload
+    def __new__(cls, *, ties: Ties = "min_norm") -> Self: ...
+    @overload
+    def __new__(cls, function: F, *, ties: Ties = "min_norm") -> F: ...  # type: ignore[misc]  # as torch.no_grad does
+    def __new__(cls, function: Callable[..., Any] | None = None, *, ties: Ties = "min_norm") -> Any:
+        if function is None:
+            return super().__new__(cls)
+        if not callable(function):
+            raise TypeError(f"min_norm: function is {function!r}; pass a function, or ties={function!r} by its name.")
+        return cls(ties=ties)(function)
 
     def __init__(self, *, ties: Ties = "min_norm") -> None:
         super().__init__()
@@ -67,6 +79,13 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func in _REPLACEMENTS and any(
+            isinstance(argument, torch.fx.Proxy) for argument in (*args, *kwargs.values())
+        ):
+            raise NotImplementedError(
+                f"torch.fx.symbolic_trace would record torch's own {func.__name__}, and with it torch's gradient at "
+                "ties; use torch.export, or trace before interop.nn.convert and outside of interop.min_norm()."
+            )
         if func in _REPLACEMENTS and has_gradients((*args, *kwargs.values())):
             replacement, has_conventions = _REPLACEMENTS[func]
             carry_into_recomputation(self, self)

@@ -18,7 +18,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 import jaxclamp
 from interop._arrays import jax_dtype, refuse_after_fork
-from interop._forms import in_place, with_forms
+from interop._forms import bind, in_place, with_forms
 from interop._function import FlatFunction, in_width, is_wide, resolver, traceable
 from jaxclamp import OPS, Op, WithIndices
 from jaxclamp._counterparts import Counterpart
@@ -41,12 +41,23 @@ def derive(op: Op) -> Callable[..., Any]:
     def renamed(*args: Any, **kwargs: Any) -> Any:
         return op.function(*args, **{jax_names.get(name, name): value for name, value in kwargs.items()})
 
-    signature = inspect.Signature([p.replace(name=_TORCH_NAMES.get(p.name, p.name)) for p in parameters.values()])
+    bounds = [torch_name for torch_name, name in jax_names.items() if "ArrayLike" in str(parameters[name].annotation)]
+    result = (
+        "tuple[Tensor, Tensor]" if "WithIndices" in str(inspect.signature(op.function).return_annotation) else "Tensor"
+    )
+    signature = inspect.Signature(
+        [
+            parameters[name].replace(
+                name=torch_name, annotation=_in_torch(torch_name, str(parameters[name].annotation))
+            )
+            for torch_name, name in jax_names.items()
+        ],
+        return_annotation=result,
+    )
     renamed.__signature__ = signature  # type: ignore[attr-defined]
     resolve = resolver(renamed)
 
     names = list(signature.parameters)
-    bounds = [name for name, p in signature.parameters.items() if "ArrayLike" in str(p.annotation)]
     slots: frozenset[int | str] = frozenset([*bounds, *map(names.index, bounds)])  # by name and by position
     required = sum(p.default is p.empty for p in signature.parameters.values())
     prepared: dict[Any, FlatFunction] = {}
@@ -55,7 +66,7 @@ def derive(op: Op) -> Callable[..., Any]:
         """The arguments as torch's promotion would have them."""
         kwargs = {name if name in names else _NUMPY_NAMES.get(name, name): value for name, value in kwargs.items()}
         if len(args) < required or not kwargs.keys() <= signature.parameters.keys() or "dim" in names:
-            bound = signature.bind(*args, **kwargs)  # it names what is missing or unknown
+            bound = bind(op.name, signature, args, kwargs)  # it names what is missing or unknown
             if "dim" in bound.arguments:
                 bound.arguments.update(_along(**bound.arguments))
             args, kwargs = bound.args, bound.kwargs
@@ -106,12 +117,18 @@ def derive(op: Op) -> Callable[..., Any]:
     symbols = " and ".join(
         f"{jax_name} is ``{name}``" for name, jax_name in jax_names.items() if jax_name in ("x", "y")
     )
+    about, _, _ = inspect.cleandoc(op.function.__doc__ or "").partition("Args:")
     function.__doc__ = (
         f"`jaxclamp.{op.name}` for torch tensors: the signature and type promotion of torch, the gradient of jaxclamp."
-        f"\n\nHere {symbols}.\n\n{inspect.cleandoc(op.function.__doc__ or '').partition('Args:')[0].rstrip()}\n"
+        f"\n\nHere {symbols}; the arguments and errors are described there.\n\n{about.rstrip()}\n"
     )
     function.__module__ = "interop"
     return function
+
+
+def _in_torch(name: str, annotation: str) -> str:
+    """The annotation of a parameter, as torch has it."""
+    return annotation.replace("ArrayLike", "Tensor" if name == "input" else "Tensor | float")
 
 
 def _native(op: Op) -> Counterpart:

@@ -163,14 +163,20 @@ def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Te
       The norm of the difference and that of the gradient of minimum norm, over all parameters together.
 
     Raises:
-      ValueError: there are no parameters.
+      TypeError: ``parameters`` holds something else than tensors, or is one tensor.
+      ValueError: there are no parameters, or the value of ``closure`` is not a scalar that depends on one of them.
 
     >>> x = torch.tensor([-1.0, 0.0, 3.0, 6.0], requires_grad=True)
     >>> found = influence(lambda: x.clamp(0.0, 6.0).sum(), [x])
     >>> round(found.norm, 4), found.gradient_norm
     (1.4142, 1.0)
     """
-    given = list(parameters)
+    given = [parameters] if isinstance(parameters, torch.Tensor | str) else list(parameters)
+    if isinstance(parameters, torch.Tensor) or not all(isinstance(tensor, torch.Tensor) for tensor in given):
+        kinds = ", ".join(sorted({type(one).__name__ for one in given}))
+        raise TypeError(
+            f"influence: parameters has to be a list of tensors, such as [weight] or model.parameters(), not {kinds}."
+        )
     if not given:
         raise ValueError("influence: parameters is empty; pass the tensors with respect to which to differentiate.")
     devices = {tensor.device for tensor in given if tensor.is_cuda}
@@ -179,7 +185,15 @@ def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Te
         convention = contextlib.nullcontext() if ties is None else min_norm(ties=ties)
         with torch.random.fork_rng(devices), convention:
             value = closure()
-        gradients = torch.autograd.grad(value, given, allow_unused=True, materialize_grads=True)
-        return np.concatenate([g.double().cpu().numpy().ravel() for g in gradients])
+        if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
+            raise ValueError(
+                f"influence: closure returned {value!r}; return a scalar tensor computed from the parameters, which "
+                "have to require grad."
+            )
+        gradients = torch.autograd.grad(value, given, allow_unused=True)
+        if all(gradient is None for gradient in gradients):
+            raise ValueError("influence: what closure returned depends on none of the parameters; pass those it uses.")
+        flat = [torch.zeros_like(p) if g is None else g for p, g in zip(given, gradients, strict=True)]
+        return np.concatenate([gradient.double().cpu().numpy().ravel() for gradient in flat])
 
     return Influence.of(gradient)

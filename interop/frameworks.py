@@ -145,7 +145,8 @@ class Jax(Supported):
         summed: Callable[[Any], Any] = total,
     ) -> tuple[Any, dict[str, Array]]:
         with jax.enable_x64(_needs_64_bits(arguments.values())):
-            given = {name: jnp.asarray(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+            # Copies, since a result may be an argument as it came, and the caller may write to that.
+            given = {name: jnp.array(v, copy=True) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
 
             def with_result(chosen: Mapping[str, jax.Array]) -> tuple[Any, Any]:
                 result = jax.tree.map(jnp.asarray, function({**given, **chosen}))
@@ -245,9 +246,9 @@ def frameworks_of(name: str, function: Function, arguments: Mapping[str, Array])
             refusals.append(error)
     if not found:
         reasons = [type(reason).__name__ + ": " + str(reason).partition("\n")[0] for reason in refusals]
+        cure = "a function of one of them that returns arrays" if arguments else "arrays, such as numpy.float32(6.0)"
         raise TypeError(
-            f"{name} takes neither JAX arrays ({reasons[0]}) nor torch tensors ({reasons[1]}); "
-            "pass a function of one of them that returns arrays."
+            f"{name} takes neither JAX arrays ({reasons[0]}) nor torch tensors ({reasons[1]}); pass {cure}."
         ) from refusals[1]
     return found
 

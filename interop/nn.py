@@ -58,7 +58,7 @@ class Conversion:
 
     def __str__(self) -> str:
         if not self.replaced:
-            return "nothing to replace: no module of torch.nn with a tie or a kink"
+            return "nothing to replace: no module with a counterpart in interop.nn; functions need interop.min_norm()"
         width = max(map(len, self.replaced))
         return "\n".join(f"{path:{width}}  {name}" for path, name in self.replaced.items())
 
@@ -75,12 +75,17 @@ def convert(model: torch.nn.Module) -> Conversion:
     Returns:
       A report of what was replaced; its ``undo()`` takes it back.
 
+    Raises:
+      TypeError: ``model`` is not a module.
+
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU6())
     >>> print(convert(model))
     1  ReLU6
     >>> type(model[1]).__module__
     'interop.nn'
     """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"convert: model is {model!r}; pass an object of torch.nn.Module, such as torch.nn.ReLU().")
     found = [
         (path, module) for path, module in model.named_modules(remove_duplicate=False) if type(module) in _CONVERTED
     ]

@@ -18,12 +18,19 @@ __all__ += selection.__all__
 if TYPE_CHECKING:
     from jaxclamp._rewrite import min_norm
     from jaxclamp._ties import Influence, Line, TieReport, ties
+
+    __version__: str
 else:
     _WHEN_USED = {"min_norm": "_rewrite", **dict.fromkeys(["Influence", "Line", "TieReport", "ties"], "_ties")}
 
     def __getattr__(name):
         # They need jax.extend, which takes longer to import than all the ops.
+        if name == "__version__":
+            return importlib.import_module("importlib.metadata").version("jaxclamp")
         if name not in _WHEN_USED:
             raise AttributeError(f"module 'jaxclamp' has no attribute {name!r}")
         globals()[name] = getattr(importlib.import_module(f"jaxclamp.{_WHEN_USED[name]}"), name)
         return globals()[name]
+
+    def __dir__():
+        return sorted({*globals(), *_WHEN_USED, "__version__"})

@@ -52,6 +52,7 @@ def min_norm(fun: Callable[P, R], *, ties: Ties = "min_norm") -> Callable[P, R]:
       A function with the signature and the results of ``fun``. Each call traces ``fun`` anew, so wrap it in `jax.jit`.
 
     Raises:
+      TypeError: ``fun`` is not callable.
       ValueError: ``ties`` is unknown; or, when called, ``fun`` writes to its arguments.
 
     >>> def loss(x):
@@ -61,6 +62,8 @@ def min_norm(fun: Callable[P, R], *, ties: Ties = "min_norm") -> Callable[P, R]:
     >>> jax.grad(min_norm(loss))(jnp.zeros(2)).tolist()
     [0.0, 0.0]
     """
+    if not callable(fun):
+        raise TypeError(f"min_norm: fun is {fun!r}; pass a function.")
     if ties not in TIES:
         refuse_convention(ties)
 

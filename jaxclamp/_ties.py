@@ -60,7 +60,8 @@ def ties(fun: Callable[P, R], *, influence: bool = False) -> Callable[P, tuple[R
         The reductions of jaxclamp stay what they are.
 
     Raises:
-      TypeError: it is called within another transformation, or there is nothing to differentiate with respect to.
+      TypeError: ``fun`` is not callable; or, when called, it is within another transformation, or there is nothing to
+        differentiate with respect to.
       ValueError: ``fun`` writes to its arguments.
 
     >>> value, report = ties(lambda x: jnp.maximum(x, 0.0).sum(), influence=True)(jnp.array([-1.0, 0.0, 0.0, 3.0]))
@@ -69,6 +70,9 @@ def ties(fun: Callable[P, R], *, influence: bool = False) -> Callable[P, tuple[R
     >>> round(report.influence.norm, 4), round(report.influence.relative, 4)
     (1.4142, 1.4142)
     """
+
+    if not callable(fun):
+        raise TypeError(f"ties: fun is {fun!r}; pass a function.")
 
     @functools.wraps(fun)
     def run(*args: P.args, **kwargs: P.kwargs) -> tuple[R, TieReport]:

@@ -51,8 +51,19 @@ def check_ops() -> None:
     assert "torch" not in sys.modules
 
 
+def check_interop() -> None:
+    """That it says what it lacks."""
+    said = ""
+    try:
+        import interop  # noqa: F401
+    except ModuleNotFoundError as error:
+        said = str(error)
+    assert "pip install 'jaxclamp[torch]'" in said, said
+
+
 if __name__ == "__main__":
     assert importlib.util.find_spec("torch") is None, "this test is for an environment without torch"
     check_contents(Path(sys.argv[1]))
     check_ops()
+    check_interop()
     print(f"jaxclamp {importlib.metadata.version('jaxclamp')} works without torch")

@@ -30,6 +30,8 @@ ONES = jnp.ones(3)
         (lambda: jaxclamp.hardtanh(ONES, 1, -1), ValueError, r"hardtanh: min_val=1 is greater than max_val=-1; swap"),
         (lambda: jaxclamp.clamp(jnp.uint8([5]), -1, 9), OverflowError, r"clamp: min=-1 does not fit into uint8.*wider"),
         (lambda: jaxclamp.maximum(jnp.int8(5), 300), OverflowError, r"maximum: y=300 does not fit into int8"),
+        (lambda: jaxclamp.min_norm(3), TypeError, r"min_norm: fun is 3; pass a function"),
+        (lambda: jaxclamp.ties(3), TypeError, r"ties: fun is 3; pass a function"),
         (lambda: jaxclamp.relu(ONES, ties="half"), ValueError, r"ties='half' .* 'min_norm', 'inclusive', 'exclusive'"),
     ],
 )

@@ -116,8 +116,10 @@ NATIVE = gradient(clamped, TIED).tolist()
 EXPECTED = [0, 0, 0, 1, 0, 0]
 
 
-def test_as_a_decorator() -> None:
-    decorated = min_norm()(clamped)
+@pytest.mark.parametrize("decorate", [min_norm(), min_norm], ids=["called", "as it is"])
+def test_as_a_decorator(decorate: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    decorated = decorate(clamped)
+    assert decorated.__name__ == "clamped"
     assert gradient(decorated, TIED).tolist() == gradient(decorated, TIED).tolist() == EXPECTED
     assert gradient(clamped, TIED).tolist() == NATIVE != EXPECTED
 

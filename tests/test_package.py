@@ -21,6 +21,12 @@ def test_all_lists_what_is_public(package: object) -> None:
     assert sorted(listed) == sorted(public - {"TYPE_CHECKING"})
 
 
+def test_what_is_public_can_be_completed() -> None:
+    code = "import jaxclamp; print(set(jaxclamp.__all__) - set(dir(jaxclamp)), jaxclamp.__version__)"
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert shown == f"set() {importlib.metadata.version('jaxclamp')}\n"
+
+
 def test_every_op_is_public_in_both_packages() -> None:
     assert set(jaxclamp.OPS) <= set(jaxclamp.__all__)
     assert set(jaxclamp.OPS) <= set(interop.__all__)

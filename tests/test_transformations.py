@@ -98,10 +98,11 @@ def test_value_and_grad_vjp_linearize_and_jacobians_agree(op: Op) -> None:
     f, x = of_x(op), ties_and_neighbours(op)
     value, gradient = jax.value_and_grad(lambda x: f(x).sum())(x)
     np.testing.assert_allclose(value, f(x).sum())
-    np.testing.assert_array_equal(jax.vjp(f, x)[1](jnp.ones_like(x))[0], gradient)
-    np.testing.assert_array_equal(jax.linearize(f, x)[1](jnp.ones_like(x)), gradient)
-    np.testing.assert_array_equal(jax.jacfwd(f)(x), jax.jacrev(f)(x))
-    np.testing.assert_array_equal(jnp.diag(jax.jacrev(f)(x)), gradient)
+    equal = functools.partial(np.testing.assert_allclose, rtol=1e-6)  # XLA rounds what it fuses in other ways
+    equal(jax.vjp(f, x)[1](jnp.ones_like(x))[0], gradient)
+    equal(jax.linearize(f, x)[1](jnp.ones_like(x)), gradient)
+    equal(jax.jacfwd(f)(x), jax.jacrev(f)(x))
+    equal(jnp.diag(jax.jacrev(f)(x)), gradient)
 
 
 @every_op

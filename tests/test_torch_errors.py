@@ -1,0 +1,87 @@
+"""Wrong calls of interop: the message names the call, what is wrong and the cure."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import interop
+
+ONES = torch.ones(2)
+LEAF = torch.ones(2, requires_grad=True)
+WRAPPED = interop.wrap_for_torch(lambda module, x: x, save="inputs")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: interop.clamp(ONES, mim=0.0), TypeError, r"clamp: .*'mim'; its arguments are \(input, min, max, ties"),
+        (lambda: interop.maximum(ONES, y=ONES), TypeError, r"maximum: .*'other'; its arguments are"),
+        (lambda: interop.torch_to_jax(np.ones(2)), TypeError, r"tensor is a ndarray; pass a torch\.Tensor"),
+        (lambda: interop.torch_to_jax({"a": ONES}), TypeError, r"tensor is a dict; .*jax\.tree\.map\(torch_to_jax"),
+        (lambda: interop.torch_to_jax(LEAF), RuntimeError, r"requires grad.*tensor\.detach\(\).*wrap_for_torch"),
+        (lambda: interop.jax_to_torch(np.ones(2)), TypeError, r"array is a ndarray; .*torch\.as_tensor"),
+        (lambda: interop.wrap_for_torch(3), TypeError, r"wrap_for_torch: function is 3"),
+        (
+            lambda: WRAPPED(torch.nn.ReLU(), ONES),
+            TypeError,
+            r"module is a ReLU, .*dict\(module\.named_parameters\(\)\)",
+        ),
+        (lambda: interop.min_norm("inclusive"), TypeError, r"function is 'inclusive'; .*ties='inclusive'"),
+        (
+            lambda: interop.nn.convert(torch.relu),
+            TypeError,
+            r"convert: model is .*; pass an object of torch\.nn\.Module",
+        ),
+        (lambda: interop.nn.convert(torch.nn.ReLU), TypeError, r"convert: model is .*; pass an object"),
+        (
+            lambda: interop.influence(lambda: LEAF.sum(), LEAF),
+            TypeError,
+            r"a list of tensors, .*, not Tensor",
+        ),
+        (lambda: interop.influence(lambda: LEAF.sum(), {"a": LEAF}), TypeError, r"a list of tensors, .*, not str"),
+        (lambda: interop.influence(lambda: LEAF, [LEAF]), ValueError, r"closure returned tensor.*return a scalar"),
+        (lambda: interop.influence(lambda: 1.0, [LEAF]), ValueError, r"closure returned 1\.0; return a scalar"),
+        (lambda: interop.influence(lambda: ONES.sum(), [LEAF]), ValueError, r"return a scalar tensor computed from"),
+        (
+            lambda: interop.influence(lambda: LEAF.sum(), [LEAF.detach().requires_grad_()]),
+            ValueError,
+            r"on none of the",
+        ),
+        (
+            lambda: interop.compare(torch.relu, torch.relu, 6.0),
+            TypeError,
+            r"pass arrays, such as numpy\.float32\(6\.0\)",
+        ),
+    ],
+)
+def test_message(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_graphs_of_fx_would_drop_the_convention() -> None:
+    model = torch.nn.Sequential(torch.nn.MaxPool1d(2))
+    interop.nn.convert(model)
+    with pytest.raises(NotImplementedError, match=r"record torch's own max_pool1d.*use torch\.export"):
+        torch.fx.symbolic_trace(model)
+    with interop.min_norm(), pytest.raises(NotImplementedError, match="own relu"):
+        torch.fx.symbolic_trace(torch.nn.ReLU())
+
+
+@pytest.mark.parametrize(
+    ("missing", "statement", "message"),
+    [
+        ("click", "import interop.__main__", "python -m interop needs click: pip install 'jaxclamp[cli]'"),
+        ("jinja2", "import interop.__main__", "python -m interop needs jinja2: pip install 'jaxclamp[cli]'"),
+        ("torch", "import interop", "interop needs PyTorch: pip install 'jaxclamp[torch]'"),
+    ],
+)
+def test_what_is_not_installed(missing: str, statement: str, message: str) -> None:
+    code = f"import sys\nsys.modules[{missing!r}] = None\n{statement}"
+    process = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert process.returncode == 1
+    assert message in process.stderr
