@@ -42,7 +42,8 @@ default_role = "py:obj"
 _FOREIGN = r"(jax|jnp|numpy|np|torch|collections|contextlib|functools|dataclasses|typing|rich|os|Path)(\..*)?"
 nitpick_ignore_regex = [
     ("py:.*", _FOREIGN),
-    ("py:(class|obj)", rf"({'|'.join(autodoc_type_aliases)}|TypeAliasForwardRef|interop\._compare\.Leaf|[A-Z])"),
+    ("py:(class|obj)", rf"({'|'.join(autodoc_type_aliases)}|TypeAliasForwardRef|interop\._compare\.Leaf)"),
+    ("py:(class|obj)", r"(interop\._min_norm\.)?[A-Z]"),  # type variables
 ]
 
 

@@ -55,6 +55,7 @@ def derive(op: Op) -> Callable[..., Any]:
         return_annotation=result,
     )
     renamed.__signature__ = signature  # type: ignore[attr-defined]
+    renamed.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()} | {"return": result}
     resolve = resolver(renamed)
 
     names = list(signature.parameters)
