@@ -49,7 +49,8 @@ def torch_to_jax(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
       TypeError: not a tensor, or one with no plain memory (sparse, quantized, fake, inside a transform, ...) or of a
         dtype that JAX lacks or, with its 64-bit mode off, would truncate.
       ValueError: ``copy=False`` where the memory cannot be shared.
-      RuntimeError: the tensor requires grad, which would end here; or the process was forked after JAX had started.
+      RuntimeError: the tensor requires grad while torch records, which would end here; or the process was forked after
+        JAX had started.
 
     >>> torch_to_jax(torch.tensor([1.0, 2.0]))
     Array([1., 2.], dtype=float32)

@@ -13,9 +13,14 @@ from interop._function import is_recorded
 from jaxclamp._counterparts import Counterpart
 
 FORMS = (
-    inspect.Parameter("inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False),
-    inspect.Parameter("return_indices", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False),
-    inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None),
+    inspect.Parameter("inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False, annotation=bool),
+    inspect.Parameter("return_indices", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False, annotation=bool),
+    inspect.Parameter(
+        "out",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None,
+    ),
 )
 
 
@@ -24,9 +29,10 @@ def with_forms(native: Counterpart, op: Callable[..., Any]) -> Callable[..., Any
     forms = {form.name: form for form in FORMS if form.name in native.names}
     plain = inspect.signature(op).parameters.values()
     positional = sum(parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in plain)
+    result = inspect.signature(op).return_annotation
     signature = inspect.Signature(
         sorted([*plain, *forms.values()], key=lambda parameter: parameter.kind),
-        return_annotation=inspect.signature(op).return_annotation,
+        return_annotation=result | tuple[torch.Tensor, torch.Tensor] if "return_indices" in forms else result,
     )
     overwrite = in_place(op.__name__, op)
 
@@ -49,8 +55,15 @@ def with_forms(native: Counterpart, op: Callable[..., Any]) -> Callable[..., Any
             return result, native({**bound.arguments, "x": x, "return_indices": True})[1]
         return result
 
-    function.__signature__ = signature  # type: ignore[attr-defined]
+    annotate(function, signature)
     return function
+
+
+def annotate(function: Callable[..., Any], signature: inspect.Signature) -> None:
+    """Let ``function`` show ``signature`` in place of that of what it wraps."""
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+    function.__annotations__["return"] = signature.return_annotation
 
 
 def bind(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, final, overload
 
 import torch
 from torch.nn import functional
@@ -20,6 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _SUSPENDED = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
+@final
 class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  # it is used as a function
     """A context manager and decorator in which unmodified torch code gets the gradients of jaxclamp.
 

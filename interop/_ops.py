@@ -18,7 +18,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 import jaxclamp
 from interop._arrays import jax_dtype, refuse_after_fork
-from interop._forms import bind, in_place, with_forms
+from interop._forms import annotate, bind, in_place, with_forms
 from interop._function import FlatFunction, in_width, is_wide, resolver, traceable
 from jaxclamp import OPS, Op, WithIndices
 from jaxclamp._counterparts import Counterpart
@@ -42,9 +42,7 @@ def derive(op: Op) -> Callable[..., Any]:
         return op.function(*args, **{jax_names.get(name, name): value for name, value in kwargs.items()})
 
     bounds = [torch_name for torch_name, name in jax_names.items() if "ArrayLike" in str(parameters[name].annotation)]
-    result = (
-        "tuple[Tensor, Tensor]" if "WithIndices" in str(inspect.signature(op.function).return_annotation) else "Tensor"
-    )
+    with_indices = "WithIndices" in str(inspect.signature(op.function).return_annotation)
     signature = inspect.Signature(
         [
             parameters[name].replace(
@@ -52,10 +50,9 @@ def derive(op: Op) -> Callable[..., Any]:
             )
             for torch_name, name in jax_names.items()
         ],
-        return_annotation=result,
+        return_annotation=tuple[torch.Tensor, torch.Tensor] if with_indices else torch.Tensor,
     )
-    renamed.__signature__ = signature  # type: ignore[attr-defined]
-    renamed.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()} | {"return": result}
+    annotate(renamed, signature)
     resolve = resolver(renamed)
 
     names = list(signature.parameters)
@@ -127,9 +124,12 @@ def derive(op: Op) -> Callable[..., Any]:
     return function
 
 
-def _in_torch(name: str, annotation: str) -> str:
+def _in_torch(name: str, annotation: str) -> Any:
     """The annotation of a parameter, as torch has it."""
-    return annotation.replace("ArrayLike", "Tensor" if name == "input" else "Tensor | float")
+    if "ArrayLike" not in annotation:
+        return annotation
+    taken = torch.Tensor if name == "input" else torch.Tensor | float
+    return taken | None if "None" in annotation else taken
 
 
 def _native(op: Op) -> Counterpart:

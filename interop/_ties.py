@@ -149,6 +149,9 @@ def _where_tied(op: Op) -> Callable[..., torch.Tensor]:
     return function
 
 
+_NO_LIST = "influence: parameters has to be a list of tensors, such as [weight] or model.parameters(), but is {}."
+
+
 def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Tensor]) -> Influence:
     """How far another convention moves a gradient from that of minimum norm.
 
@@ -163,20 +166,23 @@ def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Te
       The norm of the difference and that of the gradient of minimum norm, over all parameters together.
 
     Raises:
-      TypeError: ``parameters`` holds something else than tensors, or is one tensor.
-      ValueError: there are no parameters, or the value of ``closure`` is not a scalar that depends on one of them.
+      TypeError: ``parameters`` is no list of tensors.
+      ValueError: there are no parameters, one does not require grad, or the value of ``closure`` is not a scalar that
+        depends on one of them.
 
     >>> x = torch.tensor([-1.0, 0.0, 3.0, 6.0], requires_grad=True)
     >>> found = influence(lambda: x.clamp(0.0, 6.0).sum(), [x])
     >>> round(found.norm, 4), found.gradient_norm
     (1.4142, 1.0)
     """
-    given = [parameters] if isinstance(parameters, torch.Tensor | str) else list(parameters)
-    if isinstance(parameters, torch.Tensor) or not all(isinstance(tensor, torch.Tensor) for tensor in given):
-        kinds = ", ".join(sorted({type(one).__name__ for one in given}))
-        raise TypeError(
-            f"influence: parameters has to be a list of tensors, such as [weight] or model.parameters(), not {kinds}."
-        )
+    if isinstance(parameters, torch.Tensor) or not isinstance(parameters, Iterable):
+        raise TypeError(_NO_LIST.format(type(parameters).__name__))
+    given = list(parameters)
+    for tensor in given:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(_NO_LIST.format(f"one of {type(tensor).__name__}"))
+        if not tensor.requires_grad:
+            raise ValueError("influence: one of the parameters does not require grad; pass those alone that do.")
     if not given:
         raise ValueError("influence: parameters is empty; pass the tensors with respect to which to differentiate.")
     devices = {tensor.device for tensor in given if tensor.is_cuda}
@@ -187,8 +193,8 @@ def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Te
             value = closure()
         if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
             raise ValueError(
-                f"influence: closure returned {value!r}; return a scalar tensor computed from the parameters, which "
-                "have to require grad."
+                f"influence: closure returned {value!r}; return a scalar tensor computed from the parameters, outside "
+                "of torch.no_grad()."
             )
         gradients = torch.autograd.grad(value, given, allow_unused=True)
         if all(gradient is None for gradient in gradients):

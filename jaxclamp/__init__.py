@@ -26,7 +26,11 @@ else:
     def __getattr__(name):
         # They need jax.extend, which takes longer to import than all the ops.
         if name == "__version__":
-            return importlib.import_module("importlib.metadata").version("jaxclamp")
+            metadata = importlib.import_module("importlib.metadata")
+            try:
+                return metadata.version("jaxclamp")
+            except metadata.PackageNotFoundError as error:
+                raise AttributeError("jaxclamp is not installed, and so has no version") from error
         if name not in _WHEN_USED:
             raise AttributeError(f"module 'jaxclamp' has no attribute {name!r}")
         globals()[name] = getattr(importlib.import_module(f"jaxclamp.{_WHEN_USED[name]}"), name)

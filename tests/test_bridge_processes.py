@@ -105,7 +105,7 @@ def test_fork_after_jax_has_started(call: str) -> None:
 
 
 def test_fork_before_jax_has_started() -> None:
-    call = "interop.relu(x).sum().backward(); print(x.grad.count_nonzero().item(), interop.torch_to_jax(x).shape)"
+    call = "interop.relu(x).sum().backward(); print(x.grad.count_nonzero().item(), interop.torch_to_jax(x.grad).shape)"
     assert output("-c", FORK.format(before="", call=call)) == "0 (200000,)\nends with 0\n"
 
 

@@ -88,16 +88,18 @@ def at_ties(op: Op, dtype: str, transformation: Callable[..., Arrays]) -> list[A
     """
     points = expectations(op, dtype)
 
-    def all_at_once() -> list[Arrays]:
+    def all_at_once(arrays: list[Arrays]) -> list[Arrays]:
         found = []
-        for arguments, active, _ in points:
-            given = {n: jnp.asarray(v, dtype) if isinstance(v, np.ndarray) else v for n, v in arguments.items()}
+        for (arguments, active, _), array in zip(points, arrays, strict=True):
+            given = {**arguments, **array}
             at = {name: given[name] for name in active}
             found.append(transformation(lambda at: total(op.function(**{**given, **at})), at))  # noqa: B023  # called here
         return found
 
     with jax.enable_x64(dtype == "float64"):
-        return all_at_once() if transformation is eager else jax.jit(all_at_once)()
+        # As arguments of the program: XLA would compute with constants by itself, at compile time.
+        arrays = [{n: jnp.asarray(v, dtype) for n, v in p[0].items() if isinstance(v, np.ndarray)} for p in points]
+        return (all_at_once if transformation is eager else jax.jit(all_at_once))(arrays)
 
 
 @pytest.mark.parametrize(("transformation", "dtype"), FORMS, ids=lambda part: getattr(part, "__name__", part))

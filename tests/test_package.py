@@ -2,13 +2,18 @@
 
 import importlib.metadata
 import importlib.resources
+import inspect
 import subprocess
 import sys
+import typing
 
 import pytest
+import torch
 
 import interop
 import jaxclamp
+
+PAIR = tuple[torch.Tensor, torch.Tensor]
 
 
 @pytest.mark.parametrize("package", [jaxclamp, interop], ids=lambda package: package.__name__)
@@ -25,6 +30,16 @@ def test_what_is_public_can_be_completed() -> None:
     code = "import jaxclamp; print(set(jaxclamp.__all__) - set(dir(jaxclamp)), jaxclamp.__version__)"
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert shown == f"set() {importlib.metadata.version('jaxclamp')}\n"
+
+
+def test_types_of_the_torch_ops_can_be_read() -> None:
+    """They name tensors, where those of jaxclamp name arrays."""
+    for name in interop.TORCH_OPS:
+        hints = typing.get_type_hints(getattr(interop, name))
+        assert hints["input"] is torch.Tensor
+        assert hints["return"] in (torch.Tensor, PAIR, torch.Tensor | PAIR), name
+        assert hints.keys() - {"return"} == inspect.signature(getattr(interop, name)).parameters.keys()
+    assert typing.get_type_hints(interop.clamp)["min"] == torch.Tensor | float | None
 
 
 def test_every_op_is_public_in_both_packages() -> None:

@@ -40,9 +40,15 @@ WRAPPED = interop.wrap_for_torch(lambda module, x: x, save="inputs")
         (
             lambda: interop.influence(lambda: LEAF.sum(), LEAF),
             TypeError,
-            r"a list of tensors, .*, not Tensor",
+            r"a list of tensors, .*, but is Tensor",
         ),
-        (lambda: interop.influence(lambda: LEAF.sum(), {"a": LEAF}), TypeError, r"a list of tensors, .*, not str"),
+        (
+            lambda: interop.influence(lambda: LEAF.sum(), {"a": LEAF}),
+            TypeError,
+            r"a list of tensors, .*, but is one of str",
+        ),
+        (lambda: interop.influence(lambda: LEAF.sum(), torch.nn.ReLU()), TypeError, r"tensors, .*, but is ReLU"),
+        (lambda: interop.influence(lambda: LEAF.sum(), [LEAF, ONES]), ValueError, r"one .* does not require grad"),
         (lambda: interop.influence(lambda: LEAF, [LEAF]), ValueError, r"closure returned tensor.*return a scalar"),
         (lambda: interop.influence(lambda: 1.0, [LEAF]), ValueError, r"closure returned 1\.0; return a scalar"),
         (lambda: interop.influence(lambda: ONES.sum(), [LEAF]), ValueError, r"return a scalar tensor computed from"),
