@@ -35,7 +35,7 @@ napoleon_custom_sections = [("Raises when called", "Raises")]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_type_aliases = {
-    name: name for name in ("Argument", "ArrayLike", "Callable", "Family", "Finding", "Path", "Save", "Tensor", "Ties")
+    name: name for name in ("Argument", "ArrayLike", "Callable", "Family", "Finding", "Path", "Save", "Ties")
 }
 default_role = "py:obj"
 # Names of other libraries, and of types that have no page: they stay unlinked. Our own have to lead somewhere.

@@ -41,6 +41,9 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
       ValueError: ``ties`` is unknown.
       TypeError: ``function`` is not callable, or a generator or coroutine function.
 
+    Raises when called:
+      NotImplementedError: `torch.fx.symbolic_trace` would record torch's own function.
+
     >>> x = torch.tensor([0.0, 3.0, 6.0], requires_grad=True)
     >>> with min_norm():
     ...     y = x.clamp(0.0, 6.0)

@@ -24,7 +24,6 @@ else:
     _WHEN_USED = {"min_norm": "_rewrite", **dict.fromkeys(["Influence", "Line", "TieReport", "ties"], "_ties")}
 
     def __getattr__(name):
-        # They need jax.extend, which takes longer to import than all the ops.
         if name == "__version__":
             metadata = importlib.import_module("importlib.metadata")
             try:
@@ -33,6 +32,7 @@ else:
                 raise AttributeError("jaxclamp is not installed, and so has no version") from error
         if name not in _WHEN_USED:
             raise AttributeError(f"module 'jaxclamp' has no attribute {name!r}")
+        # They need jax.extend, which takes longer to import than all the ops.
         globals()[name] = getattr(importlib.import_module(f"jaxclamp.{_WHEN_USED[name]}"), name)
         return globals()[name]
 

@@ -12,7 +12,7 @@ import interop
 
 ONES = torch.ones(2)
 LEAF = torch.ones(2, requires_grad=True)
-WRAPPED = interop.wrap_for_torch(lambda module, x: x, save="inputs")
+WRAPPED = interop.wrap_for_torch(lambda module, x: x)
 
 
 @pytest.mark.parametrize(
