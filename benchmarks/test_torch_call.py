@@ -93,7 +93,7 @@ def pieces() -> dict[str, Callable[[], object]]:
         "3 and that as a tensor": lambda: adopt(program((), array), True),
         "4 and of the memory of a tensor": lambda: adopt(program((), lend(x)), True),
         "5 and with the checks of FlatFunction.compute": lambda: flat.compute((), False, [x]),
-        "6 and with those of a call": lambda: flat((), [x]),
+        "6 and with those of a call": lambda: flat((), False, [x]),
         "7 and with arguments as torch gives them: interop.relu6": lambda: interop.relu6(x),
         "a native backward pass": backward,
         "a native backward pass, then a compiled program": lambda: (backward(), program((), array)),

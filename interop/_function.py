@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias, get_args
@@ -73,7 +74,7 @@ def wrap_for_torch(function: Callable[..., Any], *, save: Save = "inputs") -> Ca
         flat, traced, tensors = resolve(args, kwargs)
         if has_torch_function(tensors):
             return handle_torch_function(wrapped, tensors, *args, **kwargs)
-        return flat(traced, tensors)
+        return flat(traced, is_wide((*tensors, *traced)), tensors)
 
     return traceable(wrapped)
 
@@ -176,21 +177,20 @@ class FlatFunction:
         self.resembled: tuple[bool, ...] = ()
         self.derived: dict[tuple[str, Any], FlatFunction] = {}
 
-    def __call__(self, traced: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> Any:
-        wide = is_wide((*tensors, *traced))
+    def __call__(self, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]) -> Any:
         if tensors and (torch.compiler.is_compiling() or tensors[0].is_meta):
             from interop._graph import call_in_graph  # loads Dynamo, which takes a second
 
             return call_in_graph(self, traced, wide, tensors)
         if is_transformed():
-            call: type[torch.autograd.Function] = _TransformedCall
+            on_tape: type[torch.autograd.Function] = _TransformedCall
         elif is_recorded(tensors):
-            call = _SavingCall if self.save == "residuals" and not is_forward_mode() else _Call
+            on_tape = _SavingCall if self.save == "residuals" and not is_forward_mode() else _Call
         else:
             outputs, tree = self.compute(traced, wide, tensors)
             return outputs[0] if tree is _LEAF else jax.tree.unflatten(tree, outputs)
-        task = _Task(self, traced, wide)
-        outputs = call.apply(task, *tensors)
+        task = Task(self, traced, wide)
+        outputs = on_tape.apply(task, *tensors)
         return outputs[0] if task.tree is _LEAF else jax.tree.unflatten(task.tree, outputs)
 
     def compute(
@@ -203,7 +203,7 @@ class FlatFunction:
         if len(tensors) > 1:
             self.check_devices(tensors)
         try:
-            arrays = [lend(tensor) for tensor in tensors]
+            arrays = list(map(lend, tensors))
         except TypeError:
             self._name_culprit(tensors)
             raise
@@ -270,10 +270,11 @@ class FlatFunction:
                 raise TypeError(f"{self.name}: {name}: {error}") from error
 
 
-class _Task:
-    """A call but for its tensors, as one argument, since torch looks at each; and the structure of its result."""
+class Task:
+    """A call but for its tensors, as one argument, since torch looks at each; and what is known of its result."""
 
-    tree: Any = None
+    tree: Any
+    inexact: list[bool]
 
     def __init__(self, flat: FlatFunction, traced: tuple[Any, ...], wide: bool) -> None:
         self.flat = flat
@@ -285,63 +286,60 @@ class _Call(torch.autograd.Function):
     """One call of a flat function, on torch's tape. It keeps the inputs, which torch then guards against changes."""
 
     @staticmethod
-    def forward(ctx: Any, task: _Task, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, task: Task, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         outputs, task.tree = task.flat.compute(task.traced, task.wide, tensors)
-        remember(ctx, task.flat, task.traced, task.wide, tensors, outputs)
-        ctx.save_for_forward(*tensors)
+        remember(ctx, task, tensors, outputs)
+        if is_forward_mode():
+            ctx.save_for_forward(*tensors)
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         active = ctx.needs_input_grad[1:]
-        return (None, *pull_back(ctx, ctx.flat.pullback(active), active, gradients, _call_derivative))
+        return None, *pull_back(ctx, ctx.task.flat.pullback(active), active, gradients, _call_derivative)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         given = [tangent for tangent in tangents[1:] if tangent is not None]
         active = tuple([tangent is not None for tangent in tangents[1:]])
-        pushed = iter(_call_derivative(ctx, ctx.flat.pushforward(active), given))
-        return tuple([next(pushed) if inexact else None for inexact in ctx.inexact])
+        pushed = iter(_call_derivative(ctx, ctx.task.flat.pushforward(active), given))
+        return tuple([next(pushed) if inexact else None for inexact in ctx.task.inexact])
 
 
 class _SavingCall(torch.autograd.Function):
     """`_Call` that keeps the residuals of JAX's reverse pass, and not the inputs."""
 
     @staticmethod
-    def forward(ctx: Any, task: _Task, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, task: Task, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.active = ctx.needs_input_grad[1:]
         leaves, tree = task.flat.linearized(ctx.active).compute(task.traced, task.wide, tensors)
         task.tree, ctx.pull = tree.children()
         outputs = leaves[: task.tree.num_leaves]
-        remember(ctx, task.flat, (), task.wide, leaves[len(outputs) :], outputs)
+        task.traced = ()  # they are among the residuals
+        remember(ctx, task, leaves[len(outputs) :], outputs)
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         if torch.is_grad_enabled():  # torch's once_differentiable lets this pass where the gradients are constants
             raise RuntimeError(
-                f"{ctx.flat.name}: with save='residuals' there is no second derivative, which create_graph=True asks "
-                "for; use save='inputs'."
+                f"{ctx.task.flat.name}: with save='residuals' there is no second derivative, which create_graph=True "
+                "asks for; use save='inputs'."
             )
-        derivative = ctx.flat.transposed(ctx.pull)
-        return (None, *pull_back(ctx, derivative, ctx.active, gradients, _call_derivative))
+        derivative = ctx.task.flat.transposed(ctx.pull)
+        return None, *pull_back(ctx, derivative, ctx.active, gradients, _call_derivative)
 
 
-def remember(
-    ctx: Any,
-    flat: FlatFunction,
-    traced: tuple[Any, ...],
-    wide: bool,
-    tensors: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor],
-) -> None:
+def remember(ctx: Any, task: Task, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
     """Keep on ``ctx`` what the derivatives need of a call."""
-    ctx.flat, ctx.traced, ctx.wide = flat, traced, wide
+    ctx.task = task
     ctx.save_for_backward(*tensors)
     ctx.set_materialize_grads(False)
-    ctx.inexact = [tensor.is_floating_point() or tensor.is_complex() for tensor in outputs]
-    if not all(ctx.inexact):
-        ctx.mark_non_differentiable(*[o for o, inexact in zip(outputs, ctx.inexact, strict=True) if not inexact])
+    task.inexact = inexact = []
+    for output in outputs:
+        inexact.append(output.is_floating_point() or output.is_complex())
+    if not all(inexact):
+        ctx.mark_non_differentiable(*itertools.compress(outputs, map(operator.not_, inexact)))
     if len(outputs) > 1:  # then some may have a gradient, and others none
         ctx.zeros = [functools.partial(torch.zeros, o.shape, dtype=o.dtype, device=o.device) for o in outputs]
 
@@ -354,11 +352,12 @@ def pull_back(
     call: Callable[[Any, FlatFunction, Sequence[torch.Tensor]], Sequence[torch.Tensor]],
 ) -> list[torch.Tensor | None]:
     """The gradient of each active input, None for the others."""
-    if all(gradient is None for gradient in gradients):
+    if not any(map(torch.is_tensor, gradients)):
         return [None] * len(active)
-    cotangents = [
-        ctx.zeros[i]() if gradient is None else gradient for i, gradient in enumerate(gradients) if ctx.inexact[i]
-    ]
+    cotangents = []
+    for i, gradient in enumerate(gradients):
+        if ctx.task.inexact[i]:
+            cotangents.append(ctx.zeros[i]() if gradient is None else gradient)
     pulled = iter(call(ctx, derivative, cotangents))
     return [next(pulled) if is_active else None for is_active in active]
 
@@ -366,12 +365,12 @@ def pull_back(
 def _call_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     call = _call_in_old_vmap if any(map(is_in_old_vmap, directions)) else FlatFunction.__call__
     # In the mode of the forward pass the dtypes agree.
-    result: Sequence[torch.Tensor] = in_width(ctx.wide, call, derivative, ctx.traced, (*ctx.saved_tensors, *directions))
+    result: Sequence[torch.Tensor] = call(derivative, ctx.task.traced, ctx.task.wide, (*ctx.saved_tensors, *directions))
     return result
 
 
 def _call_in_old_vmap(
-    flat: FlatFunction, traced: tuple[Any, ...], tensors: Sequence[torch.Tensor]
+    flat: FlatFunction, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor]:
     """Batched gradients, as ``is_grads_batched=True`` asks for them, come from a vmap older than torch.func's.
 
@@ -381,21 +380,21 @@ def _call_in_old_vmap(
         raise NotImplementedError(f"{flat.name}: batched gradients within batched gradients; use torch.func.vmap.")
     axes = tuple([0 if is_in_old_vmap(tensor) else None for tensor in tensors])
     plain = [t if axis is None else out_of_old_vmap(t) for t, axis in zip(tensors, axes, strict=True)]
-    return [into_old_vmap(output) for output in flat.batched(axes)(traced, plain)]
+    return [into_old_vmap(output) for output in flat.batched(axes)(traced, wide, plain)]
 
 
 class _TransformedCall(torch.autograd.Function):
     """`_Call` under torch.func, which wants the context set up apart and pays for it by 7 us a call."""
 
     @staticmethod
-    def forward(task: _Task, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(task: Task, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         outputs, task.tree = task.flat.compute(task.traced, task.wide, tensors)
         return tuple(outputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         task, *tensors = inputs
-        remember(ctx, task.flat, task.traced, task.wide, tensors, output)
+        remember(ctx, task, tensors, output)
         ctx.save_for_forward(*tensors)
 
     backward = staticmethod(_Call.backward)
@@ -405,10 +404,10 @@ class _TransformedCall(torch.autograd.Function):
     def vmap(
         info: Any,
         in_dims: tuple[int | None, ...],
-        task: _Task,
+        task: Task,
         *tensors: torch.Tensor,
     ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
-        result = in_width(task.wide, task.flat.batched(in_dims[1:]), task.traced, tensors)
+        result = task.flat.batched(in_dims[1:])(task.traced, task.wide, tensors)
         outputs, task.tree = jax.tree.flatten(result)
         return tuple(outputs), (0,) * len(outputs)
 
@@ -487,12 +486,10 @@ def in_width(wide: bool, function: Callable[..., Any], *args: Any) -> Any:
 
 def is_wide(values: Iterable[Any]) -> bool:
     """Whether JAX has to compute with ``values`` in its 64-bit mode."""
-    if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        return True
-    for value in values:  # noqa: SIM110  # a generator takes longer than the rest of a small call may
+    for value in values:
         if getattr(value, "dtype", None) in WIDE:
             return True
-    return False
+    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
 
 
 def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:

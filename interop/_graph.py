@@ -14,7 +14,7 @@ import torch
 import torch._dynamo
 
 from interop._arrays import jax_dtype, torch_dtype
-from interop._function import FlatFunction, in_width, pull_back, remember, untraced
+from interop._function import FlatFunction, Task, in_width, pull_back, remember, untraced
 from interop._private import is_forward_mode
 
 
@@ -57,16 +57,18 @@ def _(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def _remember(ctx: Any, inputs: tuple[str, list[torch.Tensor]], output: list[torch.Tensor]) -> None:
     key, tensors = inputs
-    remember(ctx, *_lookup(key), tensors, output)
+    remember(ctx, Task(*_lookup(key)), tensors, output)
 
 
 def _pull_back(ctx: Any, gradients: list[torch.Tensor | None]) -> tuple[None, list[torch.Tensor | None]]:
     active = tuple(ctx.needs_input_grad[1])
-    return None, pull_back(ctx, ctx.flat.pullback(active), active, gradients, _call_derivative)
+    return None, pull_back(ctx, ctx.task.flat.pullback(active), active, gradients, _call_derivative)
 
 
 def _call_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    outputs: Sequence[torch.Tensor] = _call(_key(derivative, ctx.traced, ctx.wide), [*ctx.saved_tensors, *directions])
+    outputs: Sequence[torch.Tensor] = _call(
+        _key(derivative, ctx.task.traced, ctx.task.wide), [*ctx.saved_tensors, *directions]
+    )
     return outputs
 
 

@@ -100,12 +100,13 @@ def derive(op: Op) -> Callable[..., Any]:
             given = tensors
             flat, traced, tensors = resolve(*promote(args, kwargs))
             if all(type(value) is float for value in traced):
-                numbers, traced = array("d", traced), None
+                numbers, traced = list(traced), None
             if key is not None and _needs_no_promotion(op, given) and all(map(operator.is_, given, tensors)):
                 prepared[key] = flat
+        wide = is_wide(tensors) or is_wide(traced or ())
         if traced is None:
-            traced = _constants(flat, numbers.tobytes(), is_wide(tensors)) if numbers else ()
-        result = flat(traced, tensors)
+            traced = _constants(flat, array("d", numbers).tobytes(), wide) if numbers else ()
+        result = flat(traced, wide, tensors)
         if isinstance(result, WithIndices):
             as_in_torch = getattr(torch.return_types, native.function.__name__)
             values, indices = cast("tuple[torch.Tensor, torch.Tensor]", result)
@@ -181,16 +182,16 @@ def _along(input: torch.Tensor, dim: Any, **rest: Any) -> dict[str, Any]:
 
 def _sort(
     args: tuple[Any, ...], kwargs: dict[str, Any], bounds: Container[int | str]
-) -> tuple[tuple[Any, ...] | None, list[torch.Tensor], array[float]]:
+) -> tuple[tuple[Any, ...] | None, list[torch.Tensor], list[float]]:
     """What a call has in common with others, its tensors and its numbers.
 
     The first is None where a call has arguments that need to be looked at each time.
     """
     key: list[Any] = []
     tensors: list[torch.Tensor] = []
-    numbers = array("d")
+    numbers: list[float] = []
     is_plain = True
-    for slot, value in (*enumerate(args), *sorted(kwargs.items())):
+    for slot, value in (*enumerate(args), *sorted(kwargs.items())) if kwargs else enumerate(args):
         kind = type(value)
         if kind in _PLAIN_TENSORS:
             tensors.append(value)
