@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -15,6 +16,7 @@ import torch
 from jax._src import xla_bridge  # no public name tells whether XLA's threads run; used in `_after_fork` alone
 
 HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Order: TypeAlias = tuple[int, ...] | None
 
 # NumPy has no name of its own for these: they travel as integers of the same width.
 _BY_BITS = {
@@ -138,11 +140,32 @@ def lend(tensor: torch.Tensor) -> HostArray | jax.Array:
         ) from error
 
 
-def adopt(array: jax.Array, on_cpu: bool) -> torch.Tensor:
-    """The finished ``array`` as a tensor over its memory, once it is computed; the array must have no other owner."""
-    if not on_cpu:
-        return torch.utils.dlpack.from_dlpack(array)
-    return of_host(np.asarray(array))  # waits, with the GIL released
+def adopt(array: jax.Array, on_cpu: bool, order: Order = None) -> torch.Tensor:
+    """The finished ``array`` as a tensor over its memory, once it is computed; the array must have no other owner.
+
+    With ``order``, the array is of tensors whose axes had been brought into it, and the tensor has them back in place.
+    """
+    back = None if order is None or array.ndim < len(order) else np.argsort(order).tolist()
+    if on_cpu:
+        host = np.asarray(array)  # waits, with the GIL released
+        return of_host(host if back is None else host.transpose(back))
+    tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
+    # Not a view for torch, which would refuse to change it in place.
+    return tensor if back is None else torch.utils.dlpack.from_dlpack(tensor.permute(back))
+
+
+def memory_order(tensors: Sequence[torch.Tensor]) -> Order:
+    """The order of the axes in memory, outermost first, if it is not their own: ``channels_last``, a transpose.
+
+    It is that of the first tensor, if it is not expanded, and the others have its shape or a single element.
+    """
+    first = tensors[0]
+    if first.is_contiguous() or 0 in first.stride():
+        return None
+    for tensor in tensors:
+        if tensor.shape != first.shape and (tensor.numel() != 1 or tensor.dim() > first.dim()):
+            return None
+    return tuple(sorted(range(first.dim()), key=first.stride, reverse=True))
 
 
 def of_host(host: HostArray) -> torch.Tensor:

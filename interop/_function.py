@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
-from interop._arrays import WIDE, adopt, host_device, lend, refuse_after_fork
+from interop._arrays import WIDE, Order, adopt, host_device, lend, memory_order, refuse_after_fork
 from interop._private import (
     into_old_vmap,
     is_forward_mode,
@@ -80,7 +80,7 @@ def wrap_for_torch(function: Callable[..., Any], *, save: Save = "inputs") -> Ca
 
 
 def resolver(
-    function: Callable[..., Any], save: Save = "inputs"
+    function: Callable[..., Any], save: Save = "inputs", is_elementwise: bool = False
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], tuple[FlatFunction, tuple[Any, ...], list[torch.Tensor]]]:
     """What finds, for arguments of ``function``, the flat function to call, and with what."""
     by_structure: dict[Any, FlatFunction] = {}
@@ -111,7 +111,8 @@ def resolver(
             paths = [path for path, _ in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]]
             _refuse_modules(function, paths, leaves)
             names = [_argument(function, path) for path, kind in zip(paths, kinds, strict=True) if kind is _TENSOR]
-            flat = by_structure[key] = FlatFunction(_flatten(function, structure, kinds), _name(function), names, save)
+            flattened = _flatten(function, structure, kinds)
+            flat = by_structure[key] = FlatFunction(flattened, _name(function), names, save, is_elementwise)
         return flat, tuple(traced), tensors
 
     return resolve
@@ -166,10 +167,16 @@ class FlatFunction:
     """
 
     def __init__(
-        self, function: Callable[..., Any], name: str, arguments: Sequence[str], save: Save = "inputs"
+        self,
+        function: Callable[..., Any],
+        name: str,
+        arguments: Sequence[str],
+        save: Save = "inputs",
+        is_elementwise: bool = False,
     ) -> None:
         self.function = function
         self.save = save
+        self.is_elementwise = is_elementwise
         self.name = name
         self.arguments = arguments
         self.compiled = jax.jit(function)
@@ -203,8 +210,11 @@ class FlatFunction:
         if len(tensors) > 1:
             self.check_devices(tensors)
         try:
+            order = self.memory_order(tensors)
+            if order is not None:
+                tensors = [tensor.permute(order) if tensor.dim() == len(order) else tensor for tensor in tensors]
             arrays = list(map(lend, tensors))
-        except TypeError:
+        except (TypeError, RuntimeError):
             self._name_culprit(tensors)
             raise
         on_cpu = not (tensors and tensors[0].is_cuda)
@@ -215,19 +225,23 @@ class FlatFunction:
             with jax.default_device(device):
                 result = in_width(wide, self.compiled, traced, *arrays)
         if isinstance(result, jax.Array) and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-            return [adopt(result, on_cpu)], _LEAF
+            return [adopt(result, on_cpu, order)], _LEAF
         leaves, tree = jax.tree.flatten(result)
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             leaves = [jnp.array(leaf, copy=True) for leaf in leaves]  # only what is compiled never aliases
         try:
-            return [adopt(leaf, on_cpu) for leaf in leaves], tree
+            return [adopt(leaf, on_cpu, order) for leaf in leaves], tree
         except TypeError:
             jax.block_until_ready(leaves)  # the others may still be reading what was lent
             raise
 
+    def memory_order(self, tensors: Sequence[torch.Tensor]) -> Order:
+        """The order of axes in memory that the result shares with ``tensors``; None where it is row-major."""
+        return memory_order(tensors) if self.is_elementwise and tensors else None
+
     def pullback(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
-        derived = self._derive("gradient", _pullback, active)
+        derived = self._derive("gradient", _pullback, active, self.is_elementwise)
         derived.resembled = active
         return derived
 
@@ -241,17 +255,20 @@ class FlatFunction:
 
     def pushforward(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a tangent of each active one to the tangents of the inexact outputs."""
-        return self._derive("tangent", _pushforward, active)
+        return self._derive("tangent", _pushforward, active, self.is_elementwise)
 
     def batched(self, axes: tuple[int | None, ...]) -> FlatFunction:
         """The function of arrays that have a batch axis where ``axes`` says so; the outputs have it in front."""
         return self._derive("batch", _batched, axes)
 
-    def _derive(self, kind: str, transformation: Callable[..., Any], detail: Any) -> FlatFunction:
+    def _derive(
+        self, kind: str, transformation: Callable[..., Any], detail: Any, is_elementwise: bool = False
+    ) -> FlatFunction:
         key = (kind, detail)
         if key not in self.derived:
             function = functools.partial(transformation, self.function, detail)
-            self.derived[key] = FlatFunction(function, f"the {kind} of {self.name}", self.arguments)
+            name = f"the {kind} of {self.name}"
+            self.derived[key] = FlatFunction(function, name, self.arguments, is_elementwise=is_elementwise)
         return self.derived[key]
 
     def check_devices(self, tensors: Sequence[torch.Tensor]) -> None:

@@ -51,8 +51,14 @@ def _call(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 @_call.register_fake
 def _(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    outputs, _ = _describe(*_lookup(key), tensors)
-    return [torch.empty(shape, dtype=dtype, device=tensors[0].device) for shape, dtype in outputs]
+    flat, traced, wide = _lookup(key)
+    outputs, _ = _describe(flat, traced, wide, tensors)
+    order = flat.memory_order(tensors) or ()
+    orders = [order if len(order) == len(shape) else tuple(range(len(shape))) for shape, _ in outputs]
+    return [
+        torch.empty_permuted(shape, order, dtype=dtype, device=tensors[0].device)
+        for (shape, dtype), order in zip(outputs, orders, strict=True)
+    ]
 
 
 def _remember(ctx: Any, inputs: tuple[str, list[torch.Tensor]], output: list[torch.Tensor]) -> None:

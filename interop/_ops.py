@@ -53,7 +53,7 @@ def derive(op: Op) -> Callable[..., Any]:
         return_annotation=tuple[torch.Tensor, torch.Tensor] if with_indices else torch.Tensor,
     )
     annotate(renamed, signature)
-    resolve = resolver(renamed)
+    resolve = resolver(renamed, is_elementwise=op.family != "reduction")
 
     names = list(signature.parameters)
     slots: frozenset[int | str] = frozenset([*bounds, *map(names.index, bounds)])  # by name and by position
@@ -103,7 +103,7 @@ def derive(op: Op) -> Callable[..., Any]:
                 numbers, traced = list(traced), None
             if key is not None and _needs_no_promotion(op, given) and all(map(operator.is_, given, tensors)):
                 prepared[key] = flat
-        wide = is_wide(tensors) or is_wide(traced or ())
+        wide = is_wide(tensors if traced is None else (*tensors, *traced))
         if traced is None:
             traced = _constants(flat, array("d", numbers).tobytes(), wide) if numbers else ()
         result = flat(traced, wide, tensors)

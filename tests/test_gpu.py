@@ -70,7 +70,10 @@ def test_streams_are_kept_in_order(size: int) -> None:
 def test_layouts() -> None:
     base = torch.arange(24.0, device="cuda").reshape(4, 6)
     for x in (base.T, base[:, ::2], base[1:, 1:], base[0].expand(3, 6), torch._neg_view(base), base[:0]):
-        assert torch.equal(interop.clamp(x, -5.0, 5.0), torch.clamp(x, -5.0, 5.0))
+        ours, native = (clamp(x, -5.0, 5.0) for clamp in (interop.clamp, torch.clamp))
+        assert torch.equal(ours, native)
+        assert ours.stride() == native.stride()
+        assert not ours._is_view()
         leaf = x.detach().requires_grad_()
         interop.relu(leaf).sum().backward()
         assert torch.equal(leaf.grad, (x > 0).float())
