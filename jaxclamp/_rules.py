@@ -153,11 +153,12 @@ class Selection:
         code: jax.Array = jnp.int8(active[0])
         for i, (step, operand) in enumerate(zip(self.steps, primals[1:], strict=True), 1):
             before, value = value, step(value, operand)
+            tied = _same_past_nan if step in _PAST_NAN else same
             entered = bit = jnp.int8(active[i] << i)
             if active[i]:  # XLA would not see that else it is 0 either way
                 tie = jnp.where(code == 0, jnp.int8(0), code | bit)
-                entered = jnp.where(same(before, value), tie, bit)
-            code = jnp.where(same(operand, value), entered, code)
+                entered = jnp.where(tied(before, value), tie, bit)
+            code = jnp.where(tied(operand, value), entered, code)
         return code
 
     def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
@@ -172,7 +173,8 @@ class Selection:
         like: jax.ShapeDtypeStruct,
     ) -> jax.Array:
         # Alone under min_norm, an operand has all or nothing; under inclusive, whoever is active.
-        shared = self.ties != "inclusive" and (self.ties != "min_norm" or sum(t is not None for t in tangents) > 1)
+        alone = self.ties == "min_norm" and sum(t is not None for t in tangents) == 1
+        shared = self.ties != "inclusive" and not alone
         shares = sum((code >> i) & 1 for i in range(len(tangents))) if shared else None
         terms = []
         for i, tangent in enumerate(tangents):
@@ -180,7 +182,8 @@ class Selection:
                 term = jnp.broadcast_to(tangent.astype(like.dtype), like.shape)
                 if shares is not None:
                     term = term / jnp.maximum(shares, 1).astype(like.dtype)
-                terms.append(jnp.where(code & (1 << i) != 0, term, jnp.zeros((), like.dtype)))
+                has_share = (code if alone else code & (1 << i)) != 0
+                terms.append(jnp.where(has_share, term, jnp.zeros((), like.dtype)))
         return sum(terms[1:], terms[0])
 
 
@@ -347,8 +350,16 @@ class Kinked:
 
 
 def same(operand: jax.Array, value: jax.Array) -> jax.Array:
-    """Where an operand ties with the value; NaN ties with NaN."""
-    return (operand == value) | ((operand != operand) & (value != value))
+    """Where an operand ties with the value, which is NaN if any operand is."""
+    return (operand == value) | (operand != operand)
+
+
+_PAST_NAN = (jnp.fmax, jnp.fmin)
+
+
+def _same_past_nan(operand: jax.Array, value: jax.Array) -> jax.Array:
+    """Where an operand ties with the value, which is NaN if all operands are."""
+    return (operand == value) | (value != value)
 
 
 def _lowest(dtype: np.dtype[Any]) -> Any:
