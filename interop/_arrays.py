@@ -112,8 +112,8 @@ def jax_to_torch(array: jax.Array, *, copy: bool = True) -> torch.Tensor:
     return tensor.clone() if copy else tensor
 
 
-def lend(tensor: torch.Tensor) -> HostArray | jax.Array:
-    """What JAX computes on while the caller waits: the tensor's own memory, whatever its strides, but if expanded.
+def lend(tensor: torch.Tensor, order: Order = None) -> HostArray | jax.Array:
+    """What JAX computes on while the caller waits: the tensor's own memory, its axes in ``order``; a copy if expanded.
 
     On CPU that is a NumPy view. DLPack would let XLA's threads release torch memory, for which they need the GIL: that
     deadlocks, and aborts the process at exit. The caller has to await the result before anyone may write to the tensor.
@@ -122,52 +122,58 @@ def lend(tensor: torch.Tensor) -> HostArray | jax.Array:
         tensor = tensor.resolve_conj().resolve_neg()  # DLPack would pass the memory without the sign
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             raise TypeError(f"JAX cannot read the memory of a {type(tensor).__name__} on {tensor.device}.")
-        shared: jax.Array = jax.dlpack.from_dlpack(tensor.detach().contiguous())
+        dense = (tensor if order is None else tensor.permute(order)).detach().contiguous()
+        shared: jax.Array = jax.dlpack.from_dlpack(dense)
         return shared
     via = _BY_BITS.get(tensor.dtype)
     try:
         plain = tensor.detach() if tensor.requires_grad else tensor
-        if not plain.is_contiguous() and 0 in plain.stride():
-            plain = plain.contiguous()  # NumPy takes five times as long for the gradient of a sum
         host: HostArray = plain.numpy() if via is None else plain.view(via[0]).numpy()
         if host.flags.owndata and host.size:
             raise TypeError("it has none, and NumPy made some up")
+        if is_expanded(host.shape, host.strides) and host.size:
+            return lend(plain.contiguous(), order)  # JAX takes five times as long for the gradient of a sum
+        if order is not None:
+            host = host.transpose(order)
         return host if via is None else host.view(via[2])
     except (TypeError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and (tensor.is_conj() or tensor.is_neg()):
-            return lend(tensor.resolve_conj().resolve_neg())
+            return lend(tensor.resolve_conj().resolve_neg(), order)
         raise TypeError(
             f"JAX cannot read the memory of a {type(tensor).__name__} of dtype {tensor.dtype} and layout "
             f"{tensor.layout} on {tensor.device} ({error}); pass a dense tensor with data and of a dtype that JAX has."
         ) from error
 
 
-def adopt(array: jax.Array, on_cpu: bool, order: Order = None) -> torch.Tensor:
+def adopt(array: jax.Array, on_cpu: bool, axes: Order = None) -> torch.Tensor:
     """The finished ``array`` as a tensor over its memory, once it is computed; the array must have no other owner.
 
-    With ``order``, the array is of tensors whose axes had been brought into it, and the tensor has them back in place.
+    ``axes`` are those of the array in the order of the tensor's, if the array has as many.
     """
-    back = None if order is None or array.ndim < len(order) else np.argsort(order).tolist()
+    if axes is not None and array.ndim != len(axes):
+        axes = None
     if on_cpu:
         host = np.asarray(array)  # waits, with the GIL released
-        return of_host(host if back is None else host.transpose(back))
+        return of_host(host if axes is None else host.transpose(axes))
     tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
-    # Not a view for torch, which would refuse to change it in place.
-    return tensor if back is None else torch.utils.dlpack.from_dlpack(tensor.permute(back))
+    # No view, which torch might refuse to change in place.
+    return tensor if axes is None else torch.utils.dlpack.from_dlpack(tensor.permute(axes))
 
 
-def memory_order(tensors: Sequence[torch.Tensor]) -> Order:
-    """The order of the axes in memory, outermost first, if it is not their own: ``channels_last``, a transpose.
-
-    It is that of the first tensor, if it is not expanded, and the others have its shape or a single element.
-    """
-    first = tensors[0]
-    if first.is_contiguous() or 0 in first.stride():
+def memory_order(tensor: torch.Tensor) -> Order:
+    """The axes as they lie in memory, the outermost first, if that is not their own order."""
+    if tensor.is_contiguous():
         return None
-    for tensor in tensors:
-        if tensor.shape != first.shape and (tensor.numel() != 1 or tensor.dim() > first.dim()):
-            return None
-    return tuple(sorted(range(first.dim()), key=first.stride, reverse=True))
+    strides = tensor.stride()
+    if is_expanded(tensor.shape, strides):
+        return None
+    order = tuple(sorted(range(len(strides)), key=strides.__getitem__, reverse=True))
+    return None if order == tuple(range(len(order))) else order
+
+
+def is_expanded(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements share memory along an axis."""
+    return 0 in strides and any(stride == 0 and size > 1 for size, stride in zip(shape, strides, strict=True))
 
 
 def of_host(host: HostArray) -> torch.Tensor:

@@ -183,6 +183,7 @@ class FlatFunction:
         # Which inputs the outputs have the shapes and dtypes of, where it is known.
         self.resembled: tuple[bool, ...] = ()
         self.derived: dict[tuple[str, Any], FlatFunction] = {}
+        self.reordered: dict[tuple[Order, ...], tuple[Callable[..., Any], Order]] = {}
 
     def __call__(self, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]) -> Any:
         if tensors and (torch.compiler.is_compiling() or tensors[0].is_meta):
@@ -201,43 +202,52 @@ class FlatFunction:
         return outputs[0] if task.tree is _LEAF else jax.tree.unflatten(task.tree, outputs)
 
     def compute(
-        self, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]
+        self, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor], is_row_major: bool = False
     ) -> tuple[list[torch.Tensor], Any]:
-        """The leaves of the result, finished, and its structure. Nothing of it is recorded."""
+        """The leaves of the result, finished, and its structure. Nothing of it is recorded.
+
+        If the function is elementwise, they lie in memory as the first tensor does, unless asked for as row-major.
+        """
         refuse_after_fork()
         if torch.jit.is_tracing():  # type: ignore[attr-defined]
             raise RuntimeError(f"{self.name}: torch.jit.trace would record its result as a constant; use torch.export.")
         if len(tensors) > 1:
             self.check_devices(tensors)
         try:
-            order = self.memory_order(tensors)
-            if order is not None:
-                tensors = [tensor.permute(order) if tensor.dim() == len(order) else tensor for tensor in tensors]
-            arrays = list(map(lend, tensors))
+            orders = tuple(map(memory_order, tensors)) if self.is_elementwise and not is_row_major else ()
+            if any(orders):
+                program, axes = self._in_memory_order(orders)
+                arrays = list(map(lend, tensors, orders))
+            else:
+                program, axes = self.compiled, None
+                arrays = list(map(lend, tensors))
         except (TypeError, RuntimeError):
             self._name_culprit(tensors)
             raise
         on_cpu = not (tensors and tensors[0].is_cuda)
         device = host_device() if on_cpu else None
         if device is None:
-            result = in_width(wide, self.compiled, traced, *arrays)
+            result = in_width(wide, program, traced, *arrays)
         else:
             with jax.default_device(device):
-                result = in_width(wide, self.compiled, traced, *arrays)
+                result = in_width(wide, program, traced, *arrays)
         if isinstance(result, jax.Array) and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-            return [adopt(result, on_cpu, order)], _LEAF
+            return [adopt(result, on_cpu, axes)], _LEAF
         leaves, tree = jax.tree.flatten(result)
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             leaves = [jnp.array(leaf, copy=True) for leaf in leaves]  # only what is compiled never aliases
         try:
-            return [adopt(leaf, on_cpu, order) for leaf in leaves], tree
+            return [adopt(leaf, on_cpu, axes) for leaf in leaves], tree
         except TypeError:
             jax.block_until_ready(leaves)  # the others may still be reading what was lent
             raise
 
-    def memory_order(self, tensors: Sequence[torch.Tensor]) -> Order:
-        """The order of axes in memory that the result shares with ``tensors``; None where it is row-major."""
-        return memory_order(tensors) if self.is_elementwise and tensors else None
+    def _in_memory_order(self, orders: tuple[Order, ...]) -> tuple[Callable[..., Any], Order]:
+        """The program for arrays with their axes in ``orders``, and the axes of its results as torch has them."""
+        if orders not in self.reordered:
+            program = jax.jit(functools.partial(_reordered, self.function, orders))
+            self.reordered[orders] = program, None if orders[0] is None else _inverse(orders[0])
+        return self.reordered[orders]
 
     def pullback(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
@@ -285,6 +295,22 @@ class FlatFunction:
                 lend(tensor)
             except TypeError as error:
                 raise TypeError(f"{self.name}: {name}: {error}") from error
+
+
+def _reordered(function: Callable[..., Any], orders: Sequence[Order], traced: Sequence[Any], *arrays: jax.Array) -> Any:
+    """``function`` of arrays whose axes are in ``orders``, and its results in the first of them. XLA moves nothing."""
+    arrays = tuple(
+        array if order is None else array.transpose(_inverse(order))
+        for array, order in zip(arrays, orders, strict=True)
+    )
+    order = orders[0] or ()
+    return jax.tree.map(
+        lambda leaf: leaf.transpose(order) if leaf.ndim == len(order) else leaf, function(traced, *arrays)
+    )
+
+
+def _inverse(order: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 class Task:

@@ -46,19 +46,14 @@ def call_in_graph(flat: FlatFunction, traced: tuple[Any, ...], wide: bool, tenso
 @torch.library.custom_op("interop::call", mutates_args=())
 def _call(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     flat, traced, wide = _lookup(key)
-    return flat.compute(traced, wide, tensors)[0]
+    # To know the strides of the result while tracing would take guards on those of the arguments.
+    return flat.compute(traced, wide, tensors, is_row_major=True)[0]
 
 
 @_call.register_fake
 def _(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    flat, traced, wide = _lookup(key)
-    outputs, _ = _describe(flat, traced, wide, tensors)
-    order = flat.memory_order(tensors) or ()
-    orders = [order if len(order) == len(shape) else tuple(range(len(shape))) for shape, _ in outputs]
-    return [
-        torch.empty_permuted(shape, order, dtype=dtype, device=tensors[0].device)
-        for (shape, dtype), order in zip(outputs, orders, strict=True)
-    ]
+    outputs, _ = _describe(*_lookup(key), tensors)
+    return [torch.empty(shape, dtype=dtype, device=tensors[0].device) for shape, dtype in outputs]
 
 
 def _remember(ctx: Any, inputs: tuple[str, list[torch.Tensor]], output: list[torch.Tensor]) -> None:

@@ -357,6 +357,7 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], Layout]] = {
     "empty": ((0,), lambda x: x),
     "empty rows": ((0, 3), lambda x: x),
     "empty columns": ((3, 0), lambda x: x),
+    "expanded empty": ((0, 1), lambda x: x.expand(0, 3)),
     "negative bit": ((25,), torch._neg_view),
     "strided negative bit": ((50,), lambda x: torch._neg_view(x[1::2])),
 }
@@ -597,12 +598,14 @@ def quietly(make: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> tor
 
 NOT_PLAIN: dict[str, Callable[[], torch.Tensor]] = {
     "sparse": lambda: torch.eye(4).to_sparse(),
+    "compressed": lambda: quietly(torch.eye(4).to_sparse_csr),
     "quantized": lambda: quietly(torch.quantize_per_tensor, torch.ones(4), 0.1, 0, torch.qint8),
     "nested": lambda: quietly(torch.nested.nested_tensor, [torch.ones(2), torch.ones(3)]),
     "jagged": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
     "meta": lambda: torch.ones(4, device="meta"),
     "fake": lambda: FakeTensorMode().from_tensor(torch.ones(4)),
     "zero": lambda: torch._efficientzerotensor((4,)),
+    "expanded zero": lambda: torch._efficientzerotensor((1,)).expand(4),
     "complex32": lambda: quietly(torch.zeros, 4, dtype=torch.complex32),
 }
 PLAIN = "pass a dense tensor with data and of a dtype that JAX has"

@@ -1,4 +1,4 @@
-"""The order of the axes in memory, such as channels_last: where torch's own ops keep it, so do the ops for torch."""
+"""The order of the axes in memory, such as channels_last: where torch's elementwise ops keep it, so do ours."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,8 @@ from interop import TORCH_OPS
 from jaxclamp import Op
 from jaxclamp._counterparts import Counterpart
 
-Layout = Callable[[torch.Tensor], torch.Tensor]
+Tensor = torch.Tensor
+Layout = Callable[[Tensor], Tensor]
 
 SHAPE = (2, 3, 4, 5)
 LAYOUTS: dict[str, Layout] = {
@@ -31,7 +32,7 @@ LAYOUT = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 CHANNELS_LAST = LAYOUTS["channels last"]
 
 
-def values(*shape: int, dtype: torch.dtype = torch.float32, start: float = -4.0) -> torch.Tensor:
+def values(*shape: int, dtype: torch.dtype = torch.float32, start: float = -4.0) -> Tensor:
     """Numbers from -4 to 11, ties of the ops among them, no two neighbours alike."""
     count = torch.Size(shape).numel()
     return (torch.arange(count) * 7 % 61 * 0.25 + start).reshape(shape).to(dtype)
@@ -44,18 +45,18 @@ def both(op: Op, rest: list[Any]) -> list[Layout]:
     return [lambda x: TORCH_OPS[op.name](x, *rest), lambda x: native(dict(zip(names, (x, *rest), strict=False)))]
 
 
-def copied(x: torch.Tensor) -> torch.Tensor:
+def copied(x: Tensor) -> Tensor:
     """A leaf of its own, with the same strides."""
     return x.detach().clone(memory_format=torch.preserve_format)
 
 
-def pulled(function: Layout, x: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
+def pulled(function: Layout, x: Tensor, cotangent: Tensor) -> Tensor:
     """The gradient at a row-major copy of ``x``."""
     leaf = x.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
     return torch.autograd.grad(function(leaf), leaf, cotangent)[0]
 
 
-def assert_same_layout(ours: torch.Tensor, native: torch.Tensor) -> None:
+def assert_same_layout(ours: Tensor, native: Tensor) -> None:
     """The same strides, but along axes of one element, where they mean nothing."""
     pairs = zip(ours.shape, ours.stride(), native.stride(), strict=True)
     assert all(size == 1 or stride == wanted for size, stride, wanted in pairs), (ours.stride(), native.stride())
@@ -97,14 +98,29 @@ def test_order_is_that_of_the_first(layout: Layout) -> None:
             assert ours.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("kind", [Tensor.clone, Tensor.numpy, interop.torch_to_jax], ids=["torch", "NumPy", "JAX"])
 @pytest.mark.parametrize(
-    "shape", [(3, 1, 1), (5,), (1, 3, 1, 1), (2, 3, 4, 1), (1, 1, 1, 1, 1), (2, 2, 3, 4, 5)], ids=str
+    "shape", [(3, 1, 1), (3,), (1, 3, 1, 1), (3, 3, 3, 1), (1, 1, 1, 1, 1), (2, 3, 3, 3, 3)], ids=str
 )
-def test_broadcast(shape: tuple[int, ...]) -> None:
-    """An axis of the other tensor meets the axis that it would without a permutation."""
-    x, other = CHANNELS_LAST(values(*SHAPE)), values(*shape, start=-2.0)
-    assert torch.equal(interop.maximum(x, other), torch.maximum(x, other))
-    assert torch.equal(interop.clamp(x, other, 6.0), torch.clamp(x, other, torch.tensor(6.0)))
+@pytest.mark.parametrize("name", ["channels last", "transposed", "permuted"])
+def test_broadcast(name: str, shape: tuple[int, ...], kind: Callable[[Tensor], Any]) -> None:
+    """An axis of the other operand meets the axis that it would if both were row-major."""
+    x = LAYOUTS[name](values(3, 3, 3, 3)).requires_grad_()
+    other = values(*shape, start=-2.0)
+    off_ties = x != other
+    for ours, native in ((interop.maximum, torch.maximum), (clamped_from, clamped_from_natively)):
+        y, expected = ours(x, kind(other)), native(x, other)
+        assert torch.equal(y, expected)
+        cotangent = values(*expected.shape, start=1.0) * off_ties
+        assert torch.equal(*(torch.autograd.grad(z, x, cotangent)[0] for z in (y, expected)))
+
+
+def clamped_from(x: Tensor, bound: Any) -> Tensor:
+    return interop.clamp(x, bound, 6.125)
+
+
+def clamped_from_natively(x: Tensor, bound: Tensor) -> Tensor:
+    return torch.clamp(x, bound, torch.tensor(6.125))
 
 
 def test_errors_name_the_shapes_of_the_arguments() -> None:
@@ -127,9 +143,23 @@ def test_pools(layout: Layout) -> None:
     assert torch.equal(interop.max_pool2d(x, (2, 1)), torch.nn.functional.max_pool2d(x, (2, 1)))
 
 
-def test_channels_of_prelu() -> None:
-    x, weight = CHANNELS_LAST(values(*SHAPE)), torch.tensor([0.5, 0.25, 2.0])
-    assert torch.equal(interop.prelu(x, weight), torch.nn.functional.prelu(x, weight))
+@pytest.mark.parametrize("kind", [Tensor.clone, Tensor.numpy], ids=["torch", "NumPy"])
+def test_channels_of_prelu(kind: Callable[[Tensor], Any]) -> None:
+    x, weight = CHANNELS_LAST(values(2, 3, 3, 3)), torch.tensor([0.5, 0.25, 2.0])
+    y = interop.prelu(x, kind(weight))
+    assert torch.equal(y, torch.nn.functional.prelu(x, weight))
+    assert y.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_bounds_of_channels() -> None:
+    x, bound = CHANNELS_LAST(values(2, 3, 3, 3)), values(3, 1, 1)
+    assert_same_layout(interop.maximum(x, bound), torch.maximum(x, bound))
+
+
+def test_axis_of_one_element_without_a_stride() -> None:
+    x = CHANNELS_LAST(values(*SHAPE))[:, :, :1].expand(2, 3, 7, 5)[:, :, :1]
+    assert x.stride() == (60, 1, 0, 3)
+    assert_same_layout(interop.relu(x), torch.relu(x))
 
 
 def test_gradients_of_single_elements() -> None:
@@ -151,6 +181,7 @@ def test_second_derivatives_and_forward_mode(layout: Layout) -> None:
     value, pushed = torch.func.jvp(interop.relu, (x,), (tangent,))
     assert torch.equal(value, torch.relu(x))
     assert torch.equal(pushed, tangent * (x > 0))
+    assert_same_layout(pushed, value)
     batched = torch.func.vmap(interop.relu, in_dims=2, out_dims=2)(x)
     assert torch.equal(batched, torch.relu(x))
 
@@ -173,18 +204,23 @@ def test_result_can_be_changed_in_place(layout: Layout) -> None:
 def test_compiled(layout: Layout, dynamic: bool) -> None:
     torch._dynamo.reset()
 
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return interop.relu(2 * x)
+    def function(x: Tensor) -> Tensor:
+        return interop.relu(2 * x).view(-1)
 
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=dynamic)
-    found = []
-    for run in (compiled, function):
-        leaf = copied(layout(values(*SHAPE))).requires_grad_()
-        y = run(leaf)
-        found.append((y, *torch.autograd.grad(y, leaf, layout(values(*SHAPE, start=1.0)))))
-    for got, want in zip(*found, strict=True):
-        assert torch.equal(got, want)
-        assert got.stride() == want.stride()
+    leaf = copied(layout(values(*SHAPE))).requires_grad_()
+    y = compiled(leaf)
+    (gradient,) = torch.autograd.grad(y, leaf, layout(values(*SHAPE, start=1.0)).reshape(-1))
+    assert torch.equal(y, torch.relu(2 * leaf).reshape(-1))
+    assert torch.equal(gradient, 2 * layout(values(*SHAPE, start=1.0)) * (leaf > 0))
+
+
+def test_compiled_for_sizes_that_depend_on_data() -> None:
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(lambda x, mask: interop.relu(x[mask].T), fullgraph=True, backend="aot_eager")
+        x, mask = values(4, 5), torch.tensor([True, False, True, True])
+        assert torch.equal(compiled(x, mask), torch.relu(x[mask].T))
 
 
 @LAYOUT
@@ -200,7 +236,7 @@ def test_opcheck(layout: Layout) -> None:
 
 
 class Clamped(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return interop.clamp(x, 0.0, 6.0)
 
 
