@@ -134,7 +134,9 @@ def test_errors_name_the_shapes_of_the_arguments() -> None:
 def test_reductions(layout: Layout, dim: Any) -> None:
     x = layout(values(*SHAPE))
     dims = {} if dim is None else {"dim": dim}
-    assert torch.equal(interop.amax(x, **dims), torch.amax(x, **dims))
+    ours, native = (amax(x, **dims, keepdim=True) for amax in (interop.amax, torch.amax))
+    assert torch.equal(ours, native)
+    assert_same_layout(ours, native)
 
 
 @LAYOUT
@@ -181,7 +183,6 @@ def test_second_derivatives_and_forward_mode(layout: Layout) -> None:
     value, pushed = torch.func.jvp(interop.relu, (x,), (tangent,))
     assert torch.equal(value, torch.relu(x))
     assert torch.equal(pushed, tangent * (x > 0))
-    assert_same_layout(pushed, value)
     batched = torch.func.vmap(interop.relu, in_dims=2, out_dims=2)(x)
     assert torch.equal(batched, torch.relu(x))
 
