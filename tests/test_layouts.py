@@ -65,8 +65,14 @@ def assert_same_layout(ours: Tensor, native: Tensor) -> None:
     )
 
 
-@LAYOUT
-@pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
+@pytest.mark.parametrize(
+    ("op", "layout"),
+    [
+        pytest.param(op, LAYOUTS[name], id=f"{op.name}-{name}")
+        for op in ELEMENTWISE
+        for name in (LAYOUTS if op.name in ("clamp", "maximum", "hardswish") else ("channels last", "gaps"))
+    ],
+)
 def test_values_and_gradients_lie_as_the_input(op: Op, layout: Layout) -> None:
     _, *rest = arguments(op, torch.float32)
     ours, native = both(op, rest)
