@@ -19,6 +19,7 @@ from jaxclamp._counterparts import Counterpart
 from jaxclamp._jaxprs import Descend, inlined, transformed
 from jaxclamp._registry import OPS, Op
 from jaxclamp._rules import TIES, Ties, refuse_convention
+from jaxclamp._windows import Windows
 from jaxclamp.reductions import max_of_windows
 
 P = ParamSpec("P")
@@ -245,10 +246,5 @@ def _max_pool(params: Mapping[str, Any]) -> Recognized | None:
     sizes, paddings = params["window_dimensions"], params["padding"]
     if set(params["base_dilation"]) != {1} or any(amount < 0 for pair in paddings for amount in pair):
         return None
-    strides, dilations = params["window_strides"], params["window_dilation"]
-
-    def call(ties: Ties, x: jax.Array) -> jax.Array:
-        pooled: jax.Array = max_of_windows("max_pool", x, sizes, strides, paddings, dilations, ties)
-        return pooled
-
-    return Recognized("max_pool", call)
+    windows = Windows(sizes, params["window_strides"], paddings, params["window_dilation"])
+    return Recognized("max_pool", lambda ties, x: max_of_windows("max_pool", x, windows, ties))

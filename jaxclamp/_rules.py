@@ -1,7 +1,7 @@
 """The two min-norm rules, selection and kink, and the one place where JAX learns a derivative; no op lives here.
 
 A rule is a static object with four methods. ``value`` computes the op. ``code`` looks at the primals and writes down,
-in one int8 per element, whose slope counts. ``linear`` maps tangents to the output tangent given that code. Forward
+in one byte per element, whose slope counts. ``linear`` maps tangents to the output tangent given that code. Forward
 mode is the composition; reverse mode is JAX's transpose of ``linear``, so the two cannot disagree, and since ``linear``
 runs under `jax.checkpoint` the code is all that a reverse pass has to keep. ``on_tie`` says where there was a choice.
 """
@@ -152,13 +152,12 @@ class Selection:
         value = primals[0]
         code: jax.Array = jnp.int8(active[0])
         for i, (step, operand) in enumerate(zip(self.steps, primals[1:], strict=True), 1):
-            before, value = value, step(value, operand)
-            tied = _same_past_nan if step in _PAST_NAN else same
             entered = bit = jnp.int8(active[i] << i)
             if active[i]:  # XLA would not see that else it is 0 either way
                 tie = jnp.where(code == 0, jnp.int8(0), code | bit)
-                entered = jnp.where(tied(before, value), tie, bit)
-            code = jnp.where(tied(operand, value), entered, code)
+                entered = jnp.where(_wins(step, value, operand), tie, bit)
+            code = jnp.where(_wins(step, operand, value), entered, code)
+            value = step(value, operand)
         return code
 
     def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
@@ -211,8 +210,7 @@ class Extremum:
     """The largest or smallest element along axes: a selection among elements, all of them active or none.
 
     Each of k tied elements gets 1/k (``min_norm`` and ``balanced``); ``inclusive`` gives all to the first along the
-    axes in row-major order, ``exclusive`` shares it among the others. A second operand, ``valid``, says which elements
-    take part: padding does not.
+    axes in row-major order, ``exclusive`` shares it among the others.
     """
 
     name: str
@@ -223,31 +221,16 @@ class Extremum:
     operands: tuple[str, ...] = ("x",)
 
     def value(self, *primals: jax.Array) -> jax.Array:
-        return self._extremum(primals, self.keepdims)
-
-    def _extremum(self, primals: Sequence[jax.Array], keepdims: bool) -> jax.Array:
-        x, *valid = primals
-        if not valid:
-            return self.function(x, axis=self.axes, keepdims=keepdims)
-        return self.function(x, axis=self.axes, keepdims=keepdims, where=valid[0], initial=_lowest(x.dtype))
+        (x,) = primals
+        return self.function(x, axis=self.axes, keepdims=self.keepdims)
 
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
-        """1 where an element gets a share of the gradient."""
-        tied = self._tied(primals).astype(jnp.int8)
-        if self.ties in ("min_norm", "balanced"):
-            return tied
-        last = tuple(range(-len(self.axes), 0))
-        lines = jnp.moveaxis(tied, self.axes, last)
-        flat = lines.reshape(*lines.shape[: last[0]], -1)
-        first = ((jnp.cumsum(flat, axis=-1, dtype=jnp.int32) == 1) & (flat == 1)).astype(jnp.int8)
-        alone = jnp.sum(flat, axis=-1, keepdims=True, dtype=jnp.int32) == 1
-        chosen = first if self.ties == "inclusive" else jnp.where(alone, first, flat - first)
-        return jnp.moveaxis(chosen.reshape(lines.shape), last, self.axes)
+        """1 where an element gets a share of the gradient; a bool XLA on CPU would write to memory and read again."""
+        return of_tied(self._tied(primals), self.axes, self.ties).astype(jnp.int8)
 
     def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
-        x, *valid = primals
-        members = same(x, self._extremum(primals, keepdims=True))
-        return members & valid[0] if valid else members
+        (x,) = primals
+        return same(x, self.function(x, axis=self.axes, keepdims=True))
 
     def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
         return jnp.sum(self._tied(primals), self.axes, dtype=jnp.int32, keepdims=self.keepdims) > 1
@@ -259,13 +242,30 @@ class Extremum:
         tangents: Sequence[jax.Array | None],
         like: jax.ShapeDtypeStruct,
     ) -> jax.Array:
-        tangent = tangents[0]
+        (tangent,) = tangents
         assert tangent is not None
-        # Small dtypes can hold neither a large k nor 1/k.
-        wide = jnp.float32 if jnp.finfo(like.dtype).bits < 32 else like.dtype
+        wide = widened(like.dtype)
         shares = jnp.sum(code, axis=self.axes, keepdims=True, dtype=jnp.int32).astype(wide)
         weighted = jnp.where(code == 1, tangent.astype(wide) / shares, jnp.zeros((), wide))
         return jnp.sum(weighted, axis=self.axes, keepdims=self.keepdims).astype(like.dtype)
+
+
+def of_tied(tied: jax.Array, axes: tuple[int, ...], ties: Ties) -> jax.Array:
+    """Which of the tied elements along ``axes`` share the gradient."""
+    if ties in ("min_norm", "balanced"):
+        return tied
+    last = tuple(range(-len(axes), 0))
+    lines = jnp.moveaxis(tied, axes, last)
+    flat = lines.reshape(*lines.shape[: last[0]], -1)
+    first = (jnp.cumsum(flat, axis=-1, dtype=jnp.int32) == 1) & flat
+    alone = jnp.sum(flat, axis=-1, keepdims=True, dtype=jnp.int32) == 1
+    chosen = first if ties == "inclusive" else jnp.where(alone, first, flat & ~first)
+    return jnp.moveaxis(chosen.reshape(lines.shape), last, axes)
+
+
+def widened(dtype: np.dtype[Any]) -> DTypeLike:
+    """The dtype to share in: small ones can hold neither a large k nor 1/k."""
+    return jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,20 +355,18 @@ def same(operand: jax.Array, value: jax.Array) -> jax.Array:
 
 
 _PAST_NAN = (jnp.fmax, jnp.fmin)
+_IS_BEHIND = {
+    jnp.maximum: jnp.less_equal,
+    jnp.fmax: jnp.less_equal,
+    jnp.minimum: jnp.greater_equal,
+    jnp.fmin: jnp.greater_equal,
+}
 
 
-def _same_past_nan(operand: jax.Array, value: jax.Array) -> jax.Array:
-    """Where an operand ties with the value, which is NaN if all operands are."""
-    return (operand == value) | (value != value)
-
-
-def _lowest(dtype: np.dtype[Any]) -> Any:
-    if dtype == np.bool_:
-        return False
-    if jnp.issubdtype(dtype, jnp.integer):
-        return jnp.iinfo(dtype).min
-    infinite = np.asarray(-np.inf, dtype)
-    return infinite if np.isinf(infinite) else jnp.finfo(dtype).min  # float8_e4m3fn has no infinity
+def _wins(step: Callable[[jax.Array, jax.Array], jax.Array], operand: jax.Array, other: jax.Array) -> jax.Array:
+    """Where ``operand`` is the value of ``step`` of the two, or ties with it; XLA need not keep that value for it."""
+    deciding = other if step in _PAST_NAN else operand
+    return _IS_BEHIND[step](other, operand) | (deciding != deciding)
 
 
 def _promote(primals: Sequence[jax.Array], dtype: DTypeLike) -> list[jax.Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, partial
@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 
 from jaxclamp._registry import op
 from jaxclamp._rules import TIES, Extremum, Ties, differentiable, refuse_convention, same
+from jaxclamp._windows import LargestOfWindow, Windows
 
 __all__ = ["WithIndices", "amax", "amin", "max_pool1d", "max_pool2d", "max_with_indices", "min_with_indices"]
 
@@ -303,8 +304,25 @@ def _max_pool(name: str, x: ArrayLike, dims: int, ties: Ties, *window: int | Seq
     if ties not in TIES:
         refuse_convention(ties)
     hashable = [tuple(value) if isinstance(value, list) else value for value in window]
-    pooled: jax.Array = max_of_windows(name, x, *_windows(name, np.shape(x), dims, *hashable), ties)
+    pooled: jax.Array = max_of_windows(name, x, _windows(name, np.shape(x), dims, *hashable), ties)
     return pooled
+
+
+@partial(jax.jit, static_argnums=(0, 2, 3))
+def max_of_windows(name: str, x: ArrayLike, windows: Windows, ties: Ties) -> jax.Array:
+    """The largest element of each window over the last axes."""
+    shape = np.shape(x)
+    if math.prod(windows.sizes) <= _MANY or not windows.tile(shape):
+        return differentiable(_window_rule(name, windows, ties), x)
+    # As axes of x; for so many places, to go through them one by one takes longer, to compile and to run.
+    batch = len(shape) - len(windows.sizes)
+    tiles = [(length // size, size) for length, size in zip(shape[batch:], windows.sizes, strict=True)]
+    within = range(batch + 1, batch + 1 + 2 * len(tiles), 2)
+    return _extremum(name, jnp.max, jnp.reshape(x, shape[:batch] + sum(tiles, ())), within, False, ties)
+
+
+_MANY = 16
+_window_rule = cache(LargestOfWindow)
 
 
 @lru_cache(maxsize=1024, typed=True)  # the checks take longer than the dispatch
@@ -317,8 +335,7 @@ def _windows(
     padding: int | Sequence[int],
     dilation: int | Sequence[int],
     ceil_mode: bool,
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...], tuple[int, ...]]:
-    """Sizes, strides, paddings before and behind, and dilations, for each axis."""
+) -> Windows:
     sizes = _per_axis(name, "kernel_size", kernel_size, dims, least=1)
     if stride is None or (isinstance(stride, Sequence) and not stride):
         stride = sizes
@@ -335,7 +352,7 @@ def _windows(
         _end(n, span, step, p, ceil_mode)
         for n, span, step, p in zip(shape[-dims:], spans, strides, paddings, strict=True)
     )
-    return sizes, strides, tuple(zip(paddings, ends, strict=True)), dilations
+    return Windows(sizes, strides, tuple(zip(paddings, ends, strict=True)), dilations)
 
 
 def _end(length: int, span: int, stride: int, padding: int, ceil_mode: bool) -> int:
@@ -351,34 +368,3 @@ def _per_axis(name: str, argument: str, given: int | Sequence[int], dims: int, l
     if len(values) != dims or min(values) < least:
         raise ValueError(f"{name}: {argument}={given} is not a number, or {dims} of them, of at least {least}.")
     return values
-
-
-@partial(jax.jit, static_argnums=(0, 2, 3, 4, 5, 6))
-def max_of_windows(
-    name: str,
-    x: ArrayLike,
-    sizes: tuple[int, ...],
-    strides: tuple[int, ...],
-    paddings: tuple[tuple[int, int], ...],
-    dilations: tuple[int, ...],
-    ties: Ties,
-) -> jax.Array:
-    """One array per place in the window: the op over their first axis is the op over the window."""
-
-    def places(array: jax.Array) -> jax.Array:
-        batch = array.ndim - len(sizes)
-        padded = jnp.pad(array, [(0, 0)] * batch + [*paddings])
-        found = []
-        for place in itertools.product(*map(range, sizes)):
-            window = tuple(
-                slice(d * k, d * k + length - d * (size - 1), step)
-                for k, d, length, size, step in zip(place, dilations, padded.shape[batch:], sizes, strides, strict=True)
-            )
-            found.append(padded[..., *window])
-        return jnp.stack(found)
-
-    x = jnp.asarray(x)
-    if not any(itertools.chain(*paddings)):
-        return _extremum(name, jnp.max, places(x), 0, False, ties)
-    valid = places(jnp.ones(x.shape, bool))
-    return differentiable(_rule(name, jnp.max, (0,), False, ties, ("x", "valid")), places(x), valid)

@@ -1,5 +1,6 @@
 """The reductions: axes, windows, several outputs from one input, and what they refuse."""
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -95,7 +96,8 @@ WINDOWS_2D = [(2,), ((2, 1), (1, 2)), (2, 1, (0, 1)), (2, 2, 1, (1, 2)), ((1, 3)
 def pools() -> list[Any]:
     one = [(jaxclamp.max_pool1d, functional.max_pool1d, w, (2, 3, 7)) for w in WINDOWS_1D]
     two = [(jaxclamp.max_pool2d, functional.max_pool2d, w, (2, 3, 4, 5)) for w in WINDOWS_2D]
-    return [pytest.param(*case, id=f"{case[0].__name__}{case[2]}") for case in one + two]
+    tiles = [(jaxclamp.max_pool2d, functional.max_pool2d, w, (2, 3, 10, 8)) for w in (((5, 4),), ((5, 8), None, 0, 1))]
+    return [pytest.param(*case, id=f"{case[0].__name__}{case[2]}") for case in one + two + tiles]
 
 
 @pytest.mark.parametrize(("pool", "native", "window", "shape"), pools())
@@ -128,6 +130,61 @@ def test_pool_of_integers_and_conventions() -> None:
     slopes = {ties: jax.grad(lambda x, t=ties: jaxclamp.max_pool1d(x, 2, ties=t).sum())(x) for ties in jaxclamp.TIES}
     assert slopes["inclusive"].tolist() == [1, 0]
     assert slopes["exclusive"].tolist() == [0, 1]
+
+
+def members(window: np.ndarray, ties: str) -> list[int]:
+    """Which elements of a window get an equal share each; NaN marks what is not there."""
+    tied = np.flatnonzero(window == np.nanmax(window)).tolist()
+    return tied[:1] if ties == "inclusive" else tied[1:] or tied if ties == "exclusive" else tied
+
+
+@pytest.mark.parametrize("ties", jaxclamp.TIES)
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation", "shape"),
+    [
+        ((2, 3), (2, 3), (0, 0), (1, 1), (12, 12)),
+        ((2, 3), (1, 2), (1, 1), (1, 1), (12, 12)),
+        # More than 16 elements, which tile x, are computed in another way; of the others each is not quite a tiling.
+        ((6, 3), (6, 3), (0, 0), (1, 1), (12, 12)),
+        ((6, 3), (3, 3), (0, 0), (1, 1), (12, 12)),
+        ((6, 3), (6, 3), (3, 0), (1, 1), (12, 12)),
+        ((6, 3), (6, 3), (0, 0), (1, 2), (12, 12)),
+        ((6, 3), (6, 3), (0, 0), (1, 1), (13, 14)),
+    ],
+)
+def test_windows_by_definition(
+    kernel: Any, stride: Any, padding: Any, dilation: Any, shape: tuple[int, int], ties: jaxclamp.Ties
+) -> None:
+    x = np.random.default_rng(0).choice(np.float32([-np.inf, 0.0, 1.0]), shape, p=[0.8, 0.1, 0.1])
+    padded = np.pad(x, [(p, p) for p in padding], constant_values=np.nan)
+    pool = functools.partial(jaxclamp.max_pool2d, ties=ties)
+    value, pull = jax.vjp(lambda x: pool(x, kernel, stride, padding, dilation), jnp.asarray(x))
+    cotangent = np.arange(1, 1 + value.size, dtype=np.float32).reshape(value.shape)
+    expected, places = np.zeros(padded.size), np.arange(padded.size).reshape(padded.shape)
+    for i, j in np.ndindex(*value.shape):
+        rows, columns = (s * k + d * np.arange(n) for s, k, d, n in zip(stride, (i, j), dilation, kernel, strict=True))
+        window = places[np.ix_(rows, columns)].ravel()
+        chosen = window[members(padded.ravel()[window], ties)]
+        assert value[i, j] == padded.ravel()[chosen[0]]
+        expected[chosen] += cotangent[i, j] / len(chosen)
+    inner = tuple(slice(p, p + n) for p, n in zip(padding, shape, strict=True))
+    np.testing.assert_allclose(pull(cotangent)[0], expected.reshape(padded.shape)[inner], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [2, 5])
+def test_nan_in_windows(kernel: int) -> None:
+    x = jnp.zeros((5, 10)).at[0, jnp.array([0, 1, 7])].set(jnp.nan)
+    gradient = jax.grad(lambda x: jaxclamp.max_pool2d(x, kernel).sum())(x)
+    assert gradient[0, jnp.array([0, 1, 7])].tolist() == [0.5, 0.5, 1]
+
+
+def test_windows_of_nothing_but_padding() -> None:
+    """Which JAX allows: the value is the lowest number, and nothing moves it, in forward mode either."""
+    pool = jaxclamp.min_norm(lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2,), (2,), [(4, 2)]))
+    value, tangent = jax.jvp(pool, (jnp.ones(2),), (jnp.ones(2),))
+    assert value.tolist() == [-jnp.inf, -jnp.inf, 1, -jnp.inf]
+    assert tangent.tolist() == [0, 0, 1, 0]
+    assert jax.grad(lambda x: pool(x)[2])(jnp.ones(2)).tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(
