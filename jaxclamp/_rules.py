@@ -51,7 +51,7 @@ def _program(rule: Rule) -> Callable[..., jax.Array]:
 
     def value(*primals: jax.Array) -> jax.Array:
         for name, primal in zip(rule.operands, primals, strict=True):
-            _check(rule.name, name, primal)
+            check_operand(rule.name, name, primal)
         try:
             jnp.broadcast_shapes(*map(jnp.shape, primals))
         except ValueError as error:
@@ -109,7 +109,7 @@ def differentiable(rule: Rule, *primals: ArrayLike) -> jax.Array:
         return _program(rule)(*primals)
     except TypeError:
         for name, primal in zip(rule.operands, primals, strict=True):
-            _check(rule.name, name, primal)
+            check_operand(rule.name, name, primal)
         raise
 
 
@@ -408,7 +408,7 @@ def _directional(
     return derivative
 
 
-def _check(op: str, name: str, primal: object) -> None:
+def check_operand(op: str, name: str, primal: object) -> None:
     """Raise unless ``primal`` is a real number or an array of them."""
     if not isinstance(primal, _NUMERIC) or np.dtype(getattr(primal, "dtype", int)).kind in "OSUMm":
         raise TypeError(

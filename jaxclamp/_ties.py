@@ -23,7 +23,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
-from jaxclamp import _rules
+from jaxclamp import _rules, _windows
 from jaxclamp._jaxprs import Descend, inlined, transformed, with_bodies
 from jaxclamp._rewrite import recognized, replaced
 from jaxclamp._rules import Ties, on_tie
@@ -316,7 +316,7 @@ def _is_of_derivative(eqn: JaxprEqn) -> bool:
     """Whether ``eqn`` is from the derivative of an op of jaxclamp, which was counted itself."""
     files = (frame.file_name for frame in _frames(eqn))
     first = next((file for file in files if not file.startswith(_JAX)), "")
-    return eqn.primitive is not p.custom_jvp_call_p and first == _rules.__file__
+    return eqn.primitive is not p.custom_jvp_call_p and first in (_rules.__file__, _windows.__file__)
 
 
 def _brought_by_jax(eqn: JaxprEqn) -> bool:

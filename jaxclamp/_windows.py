@@ -35,7 +35,7 @@ class Windows:
         )
 
     def tile(self, shape: tuple[int, ...]) -> bool:
-        """Whether each element of an array of ``shape`` is in one window."""
+        """Whether each element of an array of ``shape`` is in exactly one window, and nothing else is in any."""
         lengths = shape[len(shape) - len(self.sizes) :]
         return (
             self.sizes == self.strides
@@ -93,7 +93,7 @@ class LargestOfWindow:
 
     def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
         (x,) = primals
-        value = x  # axis by axis, as XLA on CPU may compute it anew for every place
+        value = x  # the same axis by axis, with fewer operations: XLA on CPU may compute it anew for every place
         for axis in range(len(self.windows.sizes)):
             value = jnp.max(jnp.stack(self.windows.along(axis).places(value, _lowest(x.dtype))), axis=0)
         places = zip(self._places(primals), self.windows.inside(x), strict=True)
@@ -114,7 +114,7 @@ class LargestOfWindow:
         wide = widened(like.dtype)
         zero = jnp.zeros((), wide)
         places = self.windows.places(tangent.astype(wide), zero)
-        # Divided last, in the reverse pass first: once for each window.
+        # Divided last, in the reverse pass first: once for each window. Tangents near the largest number may overflow.
         total = sum((jnp.where(c, place, zero) for c, place in zip(code, places, strict=True)), zero)
         shares = jnp.sum(code, 0, dtype=jnp.int32)
         return (total / jnp.maximum(shares, 1).astype(wide)).astype(like.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxclamp._registry import op
-from jaxclamp._rules import TIES, Extremum, Ties, differentiable, refuse_convention, same
+from jaxclamp._rules import TIES, Extremum, Ties, check_operand, differentiable, refuse_convention, same
 from jaxclamp._windows import LargestOfWindow, Windows
 
 __all__ = ["WithIndices", "amax", "amin", "max_pool1d", "max_pool2d", "max_with_indices", "min_with_indices"]
@@ -303,25 +304,28 @@ def _max_pool(name: str, x: ArrayLike, dims: int, ties: Ties, *window: int | Seq
     """``window`` is what follows the number of dimensions in `_windows`."""
     if ties not in TIES:
         refuse_convention(ties)
+    if not isinstance(x, jax.Array):
+        check_operand(name, "x", x)
     hashable = [tuple(value) if isinstance(value, list) else value for value in window]
     pooled: jax.Array = max_of_windows(name, x, _windows(name, np.shape(x), dims, *hashable), ties)
     return pooled
 
 
-@partial(jax.jit, static_argnums=(0, 2, 3))
 def max_of_windows(name: str, x: ArrayLike, windows: Windows, ties: Ties) -> jax.Array:
     """The largest element of each window over the last axes."""
     shape = np.shape(x)
-    if math.prod(windows.sizes) <= _MANY or not windows.tile(shape):
+    if math.prod(windows.sizes) <= _UNROLLED or not windows.tile(shape):
         return differentiable(_window_rule(name, windows, ties), x)
-    # As axes of x; for so many places, to go through them one by one takes longer, to compile and to run.
     batch = len(shape) - len(windows.sizes)
     tiles = [(length // size, size) for length, size in zip(shape[batch:], windows.sizes, strict=True)]
     within = range(batch + 1, batch + 1 + 2 * len(tiles), 2)
-    return _extremum(name, jnp.max, jnp.reshape(x, shape[:batch] + sum(tiles, ())), within, False, ties)
+    tiled = jnp.reshape(x, (*shape[:batch], *itertools.chain(*tiles)))
+    return _extremum(name, jnp.max, tiled, within, False, ties)
 
 
-_MANY = 16
+_UNROLLED = 16
+"""Windows of more elements, if they tile x, are axes of it: to go through their places compiles and runs longer."""
+
 _window_rule = cache(LargestOfWindow)
 
 

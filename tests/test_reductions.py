@@ -197,10 +197,13 @@ def test_windows_of_nothing_but_padding() -> None:
         (lambda: jaxclamp.amax(jnp.ones((2, 0)), 1), r"amax: axis=1 of x of shape \(2, 0\) has no elements"),
         (lambda: jaxclamp.max_with_indices(jnp.ones(3), 1), r"max_with_indices: axis=1 is out of range"),
         (lambda: jaxclamp.max_pool1d(jnp.ones((1, 3)), 5), r"max_pool1d: a window of \(5,\) does not fit"),
+        (lambda: jaxclamp.max_pool1d([1.0, 2.0], 2), "max_pool1d: x must be an array or a number, got list"),
+        (lambda: jaxclamp.max_pool2d(None, 2), "max_pool2d: x must be an array or a number, got NoneType"),
+        (lambda: jaxclamp.max_pool1d(jnp.ones(2, complex), 2), "max_pool1d: x has the complex dtype complex64"),
     ],
 )
 def test_refused(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         call()
 
 
