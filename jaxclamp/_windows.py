@@ -71,8 +71,8 @@ class Windows:
 class LargestOfWindow:
     """The largest element of each window: a selection among elements, all of them active or none.
 
-    The conventions are those of `Extremum`. Padding takes no part. The code is bool: an int8 XLA on CPU would not keep,
-    but compute anew for each place from all places.
+    The conventions are those of `Extremum`; that would need the windows stacked along an axis, which XLA on CPU does not
+    fuse. Padding takes no part. The code is bool: an int8 XLA would compute anew for each place, from all places.
     """
 
     name: str
@@ -93,7 +93,7 @@ class LargestOfWindow:
 
     def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
         (x,) = primals
-        value = x  # the same axis by axis, with fewer operations: XLA on CPU may compute it anew for every place
+        value = x  # axis by axis it takes fewer operations, and XLA on CPU may compute it anew for every place
         for axis in range(len(self.windows.sizes)):
             value = jnp.max(jnp.stack(self.windows.along(axis).places(value, _lowest(x.dtype))), axis=0)
         places = zip(self._places(primals), self.windows.inside(x), strict=True)

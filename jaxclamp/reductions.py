@@ -301,7 +301,7 @@ _rule = cache(Extremum)  # one object per rule, since jit compiles per object
 
 
 def _max_pool(name: str, x: ArrayLike, dims: int, ties: Ties, *window: int | Sequence[int] | None) -> jax.Array:
-    """``window`` is what follows the number of dimensions in `_windows`."""
+    """``window`` is what follows ``dims`` in `_windows`."""
     if ties not in TIES:
         refuse_convention(ties)
     if not isinstance(x, jax.Array):
@@ -340,6 +340,7 @@ def _windows(
     dilation: int | Sequence[int],
     ceil_mode: bool,
 ) -> Windows:
+    """The windows that torch's arguments describe."""
     sizes = _per_axis(name, "kernel_size", kernel_size, dims, least=1)
     if stride is None or (isinstance(stride, Sequence) and not stride):
         stride = sizes
