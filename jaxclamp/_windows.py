@@ -71,8 +71,8 @@ class Windows:
 class LargestOfWindow:
     """The largest element of each window: a selection among elements, all of them active or none.
 
-    The conventions are those of `Extremum`; that would need the windows stacked along an axis, which XLA on CPU does not
-    fuse. Padding takes no part. The code is bool: an int8 XLA would compute anew for each place, from all places.
+    The conventions are those of `Extremum`; that would need the windows stacked along an axis, which XLA on CPU does
+    not fuse. Padding takes no part. The code is bool: an int8 XLA would compute anew for each place, from all places.
     """
 
     name: str

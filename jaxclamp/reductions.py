@@ -311,6 +311,7 @@ def _max_pool(name: str, x: ArrayLike, dims: int, ties: Ties, *window: int | Seq
     return pooled
 
 
+@partial(jax.jit, static_argnums=(0, 2, 3))  # one dispatch
 def max_of_windows(name: str, x: ArrayLike, windows: Windows, ties: Ties) -> jax.Array:
     """The largest element of each window over the last axes."""
     shape = np.shape(x)

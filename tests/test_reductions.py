@@ -321,6 +321,23 @@ def test_int_bounds_do_not_compile_anew() -> None:
     assert compilations() > before
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        jaxclamp.amax,
+        lambda x: jaxclamp.max_with_indices(x, 1),
+        lambda x: jaxclamp.max_pool1d(x, 2, 1, 1),
+        lambda x: jaxclamp.max_pool2d(x, 3, ceil_mode=True),
+        lambda x: jaxclamp.max_pool2d(x, (5, 7)),
+    ],
+)
+def test_an_eager_call_is_one_program(call: Callable[..., Any]) -> None:
+    x = jnp.ones((3, 35, 49))
+    before = compilations()
+    call(x)
+    assert compilations() == before + 1
+
+
 @pytest.mark.usefixtures("strictest_settings")
 @pytest.mark.parametrize(
     "function",
