@@ -164,6 +164,13 @@ class FlatFunction:
     """A JAX function of flat arrays, ``function(traced, *arrays)``, called with tensors.
 
     Its derivatives are flat functions too, so whatever holds for a wrapped function holds for its derivatives.
+
+    Args:
+      arguments: what the caller calls the arrays.
+      is_elementwise: whether the results may lie in memory as the arrays do.
+      is_derivative: whether the result is a tuple of arrays, as that of a derivative is, and nobody asks for more than
+        its leaves.
+      resembled: which arrays the outputs have the shapes and dtypes of, where it is known.
     """
 
     def __init__(
@@ -173,6 +180,8 @@ class FlatFunction:
         arguments: Sequence[str],
         save: Save = "inputs",
         is_elementwise: bool = False,
+        is_derivative: bool = False,
+        resembled: tuple[bool, ...] = (),
     ) -> None:
         self.function = function
         self.save = save
@@ -180,26 +189,31 @@ class FlatFunction:
         self.name = name
         self.arguments = arguments
         self.compiled = jax.jit(function)
-        # Which inputs the outputs have the shapes and dtypes of, where it is known.
-        self.resembled: tuple[bool, ...] = ()
+        self.is_derivative = is_derivative
+        self.resembled = resembled
         self.derived: dict[tuple[str, Any], FlatFunction] = {}
         self.reordered: dict[tuple[Order, ...], tuple[Callable[..., Any], Order]] = {}
 
     def __call__(self, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]) -> Any:
-        if tensors and (torch.compiler.is_compiling() or tensors[0].is_meta):
-            from interop._graph import call_in_graph  # loads Dynamo, which takes a second
+        leaves, tree = self.leaves(traced, wide, tensors)
+        return leaves[0] if tree is _LEAF else jax.tree.unflatten(tree, leaves)
 
-            return call_in_graph(self, traced, wide, tensors)
+    def leaves(
+        self, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]
+    ) -> tuple[Sequence[torch.Tensor], Any]:
+        """The leaves of the result, on torch's tape where it asks for them, and its structure."""
+        if tensors and (torch.compiler.is_compiling() or tensors[0].is_meta):
+            from interop._graph import leaves_in_graph  # loads Dynamo, which takes a second
+
+            return leaves_in_graph(self, traced, wide, tensors)
         if is_transformed():
             on_tape: type[torch.autograd.Function] = _TransformedCall
         elif is_recorded(tensors):
             on_tape = _SavingCall if self.save == "residuals" and not is_forward_mode() else _Call
         else:
-            outputs, tree = self.compute(traced, wide, tensors)
-            return outputs[0] if tree is _LEAF else jax.tree.unflatten(tree, outputs)
+            return self.compute(traced, wide, tensors)
         task = Task(self, traced, wide)
-        outputs = on_tape.apply(task, *tensors)
-        return outputs[0] if task.tree is _LEAF else jax.tree.unflatten(task.tree, outputs)
+        return on_tape.apply(task, *tensors), task.tree
 
     def compute(
         self, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor], is_row_major: bool = False
@@ -233,7 +247,7 @@ class FlatFunction:
                 result = in_width(wide, program, traced, *arrays)
         if isinstance(result, jax.Array) and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return [adopt(result, on_cpu, axes)], _LEAF
-        leaves, tree = jax.tree.flatten(result)
+        leaves, tree = (result, None) if self.is_derivative else jax.tree.flatten(result)
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             leaves = [jnp.array(leaf, copy=True) for leaf in leaves]  # only what is compiled never aliases
         try:
@@ -251,9 +265,9 @@ class FlatFunction:
 
     def pullback(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
-        derived = self._derive("gradient", _pullback, active, self.is_elementwise)
-        derived.resembled = active
-        return derived
+        return self._derive(
+            "gradient", _pullback, active, is_elementwise=self.is_elementwise, is_derivative=True, resembled=active
+        )
 
     def linearized(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays to the outputs and the `jax.vjp` function of the active arrays."""
@@ -261,29 +275,28 @@ class FlatFunction:
 
     def transposed(self, pull: Any) -> FlatFunction:
         """From residuals, of the structure ``pull``, and cotangents to the cotangents of the arrays active then."""
-        return self._derive("gradient from residuals", _transposed, pull)
+        return self._derive("gradient from residuals", _transposed, pull, is_derivative=True)
 
     def pushforward(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a tangent of each active one to the tangents of the inexact outputs."""
-        return self._derive("tangent", _pushforward, active, self.is_elementwise)
+        return self._derive("tangent", _pushforward, active, is_elementwise=self.is_elementwise, is_derivative=True)
 
     def batched(self, axes: tuple[int | None, ...]) -> FlatFunction:
         """The function of arrays that have a batch axis where ``axes`` says so; the outputs have it in front."""
         return self._derive("batch", _batched, axes)
 
-    def _derive(
-        self, kind: str, transformation: Callable[..., Any], detail: Any, is_elementwise: bool = False
-    ) -> FlatFunction:
-        key = (kind, detail)
-        if key not in self.derived:
+    def _derive(self, kind: str, transformation: Callable[..., Any], detail: Any, **properties: Any) -> FlatFunction:
+        derived = self.derived.get((kind, detail))
+        if derived is None:
             function = functools.partial(transformation, self.function, detail)
-            name = f"the {kind} of {self.name}"
-            self.derived[key] = FlatFunction(function, name, self.arguments, is_elementwise=is_elementwise)
-        return self.derived[key]
+            derived = FlatFunction(function, f"the {kind} of {self.name}", self.arguments, **properties)
+            self.derived[kind, detail] = derived
+        return derived
 
     def check_devices(self, tensors: Sequence[torch.Tensor]) -> None:
-        for tensor in tensors:
-            if tensor.device != tensors[0].device:
+        first = tensors[0].device
+        for tensor in tensors[1:]:
+            if tensor.device != first:
                 devices = ", ".join(f"{name} on {t.device}" for name, t in zip(self.arguments, tensors, strict=False))
                 raise ValueError(
                     f"{self.name}: the tensors are on different devices: {devices}; move them to one with .to(...)."
@@ -395,7 +408,7 @@ def pull_back(
     call: Callable[[Any, FlatFunction, Sequence[torch.Tensor]], Sequence[torch.Tensor]],
 ) -> list[torch.Tensor | None]:
     """The gradient of each active input, None for the others."""
-    if not any(map(torch.is_tensor, gradients)):
+    if not any(map(_is_given, gradients)):
         return [None] * len(active)
     cotangents = []
     for i, gradient in enumerate(gradients):
@@ -405,16 +418,18 @@ def pull_back(
     return [next(pulled) if is_active else None for is_active in active]
 
 
+_is_given = functools.partial(operator.is_not, None)
+
+
 def _call_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    call = _call_in_old_vmap if any(map(is_in_old_vmap, directions)) else FlatFunction.__call__
+    call = _leaves_in_old_vmap if any(map(is_in_old_vmap, directions)) else FlatFunction.leaves
     # In the mode of the forward pass the dtypes agree.
-    result: Sequence[torch.Tensor] = call(derivative, ctx.task.traced, ctx.task.wide, (*ctx.saved_tensors, *directions))
-    return result
+    return call(derivative, ctx.task.traced, ctx.task.wide, (*ctx.saved_tensors, *directions))[0]
 
 
-def _call_in_old_vmap(
+def _leaves_in_old_vmap(
     flat: FlatFunction, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]
-) -> Sequence[torch.Tensor]:
+) -> tuple[Sequence[torch.Tensor], Any]:
     """Batched gradients, as ``is_grads_batched=True`` asks for them, come from a vmap older than torch.func's.
 
     It cannot be extended in public: here its tensors are unwrapped, and the results wrapped again.
@@ -423,7 +438,8 @@ def _call_in_old_vmap(
         raise NotImplementedError(f"{flat.name}: batched gradients within batched gradients; use torch.func.vmap.")
     axes = tuple([0 if is_in_old_vmap(tensor) else None for tensor in tensors])
     plain = [t if axis is None else out_of_old_vmap(t) for t, axis in zip(tensors, axes, strict=True)]
-    return [into_old_vmap(output) for output in flat.batched(axes)(traced, wide, plain)]
+    outputs, tree = flat.batched(axes).leaves(traced, wide, plain)
+    return list(map(into_old_vmap, outputs)), tree
 
 
 class _TransformedCall(torch.autograd.Function):
@@ -450,8 +466,7 @@ class _TransformedCall(torch.autograd.Function):
         task: Task,
         *tensors: torch.Tensor,
     ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
-        result = task.flat.batched(in_dims[1:])(task.traced, task.wide, tensors)
-        outputs, task.tree = jax.tree.flatten(result)
+        outputs, task.tree = task.flat.batched(in_dims[1:]).leaves(task.traced, task.wide, tensors)
         return tuple(outputs), (0,) * len(outputs)
 
 

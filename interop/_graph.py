@@ -31,16 +31,17 @@ def _concrete(leaf: Any) -> Any:
     return kinds[type(leaf)](leaf) if type(leaf) in kinds else leaf
 
 
-def call_in_graph(flat: FlatFunction, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]) -> Any:
-    """The result of a call whose tensors torch traces, or that have no data."""
+def leaves_in_graph(
+    flat: FlatFunction, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]
+) -> tuple[Sequence[torch.Tensor], Any]:
+    """`FlatFunction.leaves` where torch traces the tensors, or where they have no data."""
     if is_forward_mode():
         raise NotImplementedError(
             f"{flat.name}: forward-mode derivatives are not available under torch.compile, where they would be dropped "
             "silently, nor on meta tensors; use reverse mode, or differentiate outside."
         )
     flat.check_devices(tensors)
-    outputs = _call(_key(flat, traced, wide), list(tensors))
-    return jax.tree.unflatten(_describe(flat, traced, wide, tensors)[1], outputs)
+    return _call(_key(flat, traced, wide), list(tensors)), _describe(flat, traced, wide, tensors)[1]
 
 
 @torch.library.custom_op("interop::call", mutates_args=())
