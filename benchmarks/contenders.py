@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -50,15 +51,29 @@ def _first(result: Any) -> Any:
     return result[0] if isinstance(result, tuple) else result
 
 
-def call(kind: str, framework: str, function: Callable[[Any], Any], x: np.ndarray) -> Call:
+def array(framework: str, x: np.ndarray) -> Any:
+    """``x`` for the contenders of a framework, which share it: where an array lies decides on a tenth of the time."""
+    if framework == "jax":
+        return jnp.asarray(x)
+    dtype = torch.bfloat16 if x.dtype == jnp.bfloat16 else torch.float32
+    return torch.from_numpy(x.astype("float32", copy=False)).to(dtype, copy=True)  # in torch's own memory
+
+
+@functools.lru_cache(maxsize=2)
+def _ones(ones: Callable[..., Any], shape: tuple[int, ...], dtype: Any) -> Any:
+    """A cotangent, shared too."""
+    return ones(shape, dtype=dtype)
+
+
+def call(kind: str, framework: str, function: Callable[[Any], Any], x: Any) -> Call:
     """What is timed: one call of ``function``, compiled and warm, whose results are awaited."""
     return (_in_jax if framework == "jax" else _in_torch)(kind, function, x)
 
 
-def _in_jax(kind: str, function: Callable[[Any], Any], x: np.ndarray) -> Call:
-    array = jnp.asarray(x)
+def _in_jax(kind: str, function: Callable[[Any], Any], array: jax.Array) -> Call:
     compiled = jax.jit(function)
-    cotangent = jnp.ones_like(compiled(array))
+    value = compiled(array)
+    cotangent = _ones(jnp.ones, value.shape, value.dtype)
     gradient = jax.jit(jax.value_and_grad(lambda x, c: jnp.vdot(function(x), c)))
 
     def crossing() -> object:
@@ -76,12 +91,10 @@ def _in_jax(kind: str, function: Callable[[Any], Any], x: np.ndarray) -> Call:
     return lambda: jax.block_until_ready(calls[kind]())
 
 
-def _in_torch(kind: str, function: Callable[[Any], Any], x: np.ndarray) -> Call:
-    dtype = torch.bfloat16 if x.dtype == jnp.bfloat16 else torch.float32
-    tensor = torch.from_numpy(x.astype("float32")).to(dtype, copy=True)  # in torch's own memory, which is aligned
-    leaf = tensor.clone().requires_grad_()
+def _in_torch(kind: str, function: Callable[[Any], Any], tensor: torch.Tensor) -> Call:
+    leaf = tensor.detach().requires_grad_()
     result = function(leaf)
-    cotangent = torch.ones_like(result)
+    cotangent = _ones(torch.ones, result.shape, result.dtype)
     calls = {
         "forward": lambda: function(tensor),
         "backward": lambda: torch.autograd.grad(result, leaf, cotangent, retain_graph=True),
@@ -90,9 +103,8 @@ def _in_torch(kind: str, function: Callable[[Any], Any], x: np.ndarray) -> Call:
     return calls[kind]
 
 
-def copies(x: np.ndarray) -> dict[str, Call]:
-    """What a copy of x takes: the floor, one element read and one written."""
-    array, tensor = jnp.asarray(x), torch.from_numpy(x)
+def copies(array: jax.Array, tensor: torch.Tensor) -> dict[str, Call]:
+    """What a copy takes: the floor, one element read and one written."""
     target = torch.empty_like(tensor)
     return {
         "copy in jax": lambda: jax.block_until_ready(jnp.array(array, copy=True)),
@@ -101,7 +113,9 @@ def copies(x: np.ndarray) -> dict[str, Call]:
     }
 
 
+COPIES = tuple(copies(jnp.zeros(1), torch.zeros(1)))
+
 CHIEF = ("clamp", "relu", "maximum", "abs")
 """The ops that are timed at every size."""
 
-__all__ = ["CHIEF", "OPS", "Op", "call", "copies", "functions", "inputs"]
+__all__ = ["CHIEF", "COPIES", "OPS", "Op", "array", "call", "copies", "functions", "inputs"]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 from conftest import DISPATCH
-from contenders import CHIEF, OPS, Call, call, copies, functions, inputs
+from contenders import CHIEF, COPIES, OPS, Call, array, call, copies, functions, inputs
 from rich.console import Console
 from rich.progress import track
 
@@ -28,11 +28,10 @@ MOVED = {  # bytes per element of float32: x, code, cotangent, result
 }
 
 
-def medians(calls: Mapping[str, Call], size: int) -> dict[str, float]:
+def medians(calls: Mapping[str, Call], size: int, draw: random.Random) -> dict[str, float]:
     """Seconds of each call."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     repeats = max(1, 20_000 // size)
-    draw = random.Random(0)
     for turn in range(int(np.clip(200_000_000 // size, 31, 300)) + 3):
         for name in draw.sample(list(calls), len(calls)):
             once = calls[name]
@@ -48,8 +47,9 @@ def timed(op: str, kind: str, size: int) -> dict[str, float]:
     """Seconds of each contender, and of a copy."""
     x, arguments = inputs(OPS[op], size, "float32")
     found = [c for c in functions(OPS[op], arguments) if c[1] == "jax" or kind != "gradient"]
-    calls = {name: call(kind, framework, function, x) for name, framework, function in found}
-    return medians(calls | copies(x), size)
+    shared = {framework: array(framework, x) for framework in ("jax", "torch")}
+    calls = {name: call(kind, framework, function, shared[framework]) for name, framework, function in found}
+    return medians(calls | copies(*shared.values()), size, random.Random(f"{op}, {kind}, {size}"))
 
 
 def markdown(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -79,7 +79,7 @@ def main() -> None:
         for op in CHIEF:
             times = found[op, kind, SIZES[-1]]
             rate = moved * SIZES[-1] / times[f"{ours}.{op}"] / 1e9
-            copy = 8 * SIZES[-1] / min(times[name] for name in copies(np.zeros(1, np.float32))) / 1e9
+            copy = 8 * SIZES[-1] / min(times[name] for name in COPIES) / 1e9
             rows.append([f"{ours}.{op}", kind, f"{rate:.1f}", f"{copy:.1f}", f"{rate / copy:.2f}"])
     console.print(markdown([f"{SIZES[-1]:,} elements", "pass", "GB/s", "a copy", "share"], rows))
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from contenders import CHIEF, OPS, Op, call, copies, functions, inputs
+import torch
+from contenders import CHIEF, COPIES, OPS, Op, array, call, copies, functions, inputs
 from pytest_benchmark.fixture import BenchmarkFixture
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 64_000_000)
@@ -36,15 +38,15 @@ def test_op(benchmark: BenchmarkFixture, op: str, size: int, dtype: str, kind: s
     framework, function = next((w, f) for n, w, f in functions(OPS[op], arguments) if n == contender)
     benchmark.group = f"{op}, {kind}, {size:,} x {dtype}"
     benchmark.extra_info |= {"op": op, "size": size, "dtype": dtype, "kind": kind, "contender": contender}
-    run(benchmark, call(kind, framework, function, x), size)
+    run(benchmark, call(kind, framework, function, array(framework, x)), size)
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("contender", list(copies(np.zeros(1))))
+@pytest.mark.parametrize("contender", COPIES)
 def test_copy(benchmark: BenchmarkFixture, contender: str, size: int) -> None:
     benchmark.group = f"copy, {size:,} x float32"
     benchmark.extra_info |= {"op": "copy", "size": size, "dtype": "float32", "kind": "copy", "contender": contender}
-    run(benchmark, copies(np.zeros(size, np.float32))[contender], size)
+    run(benchmark, copies(jnp.ones(size), torch.ones(size))[contender], size)
 
 
 def run(benchmark: BenchmarkFixture, once: object, size: int) -> None:

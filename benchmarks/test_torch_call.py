@@ -50,6 +50,20 @@ class InPrograms(torch.autograd.Function):
         return adopt(_backward(lend(x), lend(gradient)), True)
 
 
+class InCheckedPrograms(torch.autograd.Function):
+    """The same with the checks of the bridge."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return FLAT.compute((), False, [x])[0][0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return FLAT.pullback((True,)).compute((), False, [*ctx.saved_tensors, gradient])[0][0]
+
+
+FLAT = FlatFunction(lambda traced, x: jaxclamp.relu6(x), "relu6", ["x"], is_elementwise=True)
 _forward: Callable[..., jax.Array] = jax.jit(jaxclamp.relu6)
 _backward: Callable[..., jax.Array] = jax.jit(lambda x, gradient: jax.vjp(jaxclamp.relu6, x)[1](gradient)[0])
 
@@ -78,31 +92,38 @@ def test_call(benchmark: BenchmarkFixture, name: str, kind: str, size: int) -> N
 
 
 def pieces() -> dict[str, Callable[[], object]]:
-    """A forward pass in growing parts, and what makes the first program after a backward pass slow."""
+    """A call in growing parts, and what makes the first program after a backward pass slow."""
     x = torch.linspace(-4.0, 8.0, 3)
     leaf = x.clone().requires_grad_()
-    array, flat = x.numpy(), FlatFunction(lambda traced, x: jaxclamp.relu6(x), "relu6", ["x"])
-    program: Callable[..., jax.Array] = flat.compiled
+    array = x.numpy()
+    program: Callable[..., jax.Array] = FLAT.compiled
     native = torch.clamp(leaf, 0.0, 6.0)
     cotangent = torch.ones(3)
 
     def backward() -> object:
         return torch.autograd.grad(native, leaf, cotangent, retain_graph=True)
 
+    def both(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(function(leaf), leaf, cotangent)
+
     return {
         "1 a compiled program, of a NumPy array": lambda: program((), array),
         "2 and its result as a NumPy array": lambda: np.asarray(program((), array)),
         "3 and that as a tensor": lambda: adopt(program((), array), True),
         "4 and of the memory of a tensor": lambda: adopt(program((), lend(x)), True),
-        "5 and with the checks of FlatFunction.compute": lambda: flat.compute((), False, [x]),
-        "6 and with those of a call": lambda: flat((), False, [x]),
+        "5 and with the checks of FlatFunction.compute": lambda: FLAT.compute((), False, [x]),
+        "6 and with those of a call": lambda: FLAT((), False, [x]),
         "7 and with arguments as torch gives them: interop.relu6": lambda: interop.relu6(x),
+        "both passes: 1 an autograd.Function of two compiled programs": both(InPrograms.apply),
+        "both passes: 2 and with the checks of FlatFunction.compute": both(InCheckedPrograms.apply),
+        "both passes: 3 and with those of a call": both(lambda x: FLAT((), False, [x])),
+        "both passes: 4 and with arguments as torch gives them: interop.relu6": both(interop.relu6),
         "a native backward pass": backward,
         "a native backward pass, then a compiled program": lambda: (backward(), program((), array)),
     }
 
 
-@pytest.mark.benchmark(group="a forward pass from torch, piece by piece")
+@pytest.mark.benchmark(group="a call from torch, piece by piece")
 @pytest.mark.parametrize("name", pieces())
 def test_piece(benchmark: BenchmarkFixture, name: str) -> None:
     run(benchmark, pieces()[name], size=3)
