@@ -52,16 +52,16 @@ def _first(result: Any) -> Any:
 
 
 def array(framework: str, x: np.ndarray) -> Any:
-    """``x`` for the contenders of a framework, which share it: where an array lies decides on a tenth of the time."""
+    """``x`` as a framework has it, to be shared by contenders: where an array lies decides on a tenth of the time."""
     if framework == "jax":
         return jnp.asarray(x)
     dtype = torch.bfloat16 if x.dtype == jnp.bfloat16 else torch.float32
     return torch.from_numpy(x.astype("float32", copy=False)).to(dtype, copy=True)  # in torch's own memory
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=2)  # one for each framework
 def _ones(ones: Callable[..., Any], shape: tuple[int, ...], dtype: Any) -> Any:
-    """A cotangent, shared too."""
+    """A cotangent, which the contenders share too."""
     return ones(shape, dtype=dtype)
 
 
@@ -106,14 +106,15 @@ def _in_torch(kind: str, function: Callable[[Any], Any], tensor: torch.Tensor) -
 def copies(array: jax.Array, tensor: torch.Tensor) -> dict[str, Call]:
     """What a copy takes: the floor, one element read and one written."""
     target = torch.empty_like(tensor)
-    return {
-        "copy in jax": lambda: jax.block_until_ready(jnp.array(array, copy=True)),
-        "copy in torch": lambda: tensor.clone(),
-        "copy in torch into memory at hand": lambda: target.copy_(tensor),
-    }
+    calls = (
+        lambda: jax.block_until_ready(jnp.array(array, copy=True)),
+        lambda: tensor.clone(),
+        lambda: target.copy_(tensor),
+    )
+    return dict(zip(COPIES, calls, strict=True))
 
 
-COPIES = tuple(copies(jnp.zeros(1), torch.zeros(1)))
+COPIES = ("copy in jax", "copy in torch", "copy in torch into memory at hand")
 
 CHIEF = ("clamp", "relu", "maximum", "abs")
 """The ops that are timed at every size."""

@@ -49,7 +49,7 @@ def timed(op: str, kind: str, size: int) -> dict[str, float]:
     found = [c for c in functions(OPS[op], arguments) if c[1] == "jax" or kind != "gradient"]
     shared = {framework: array(framework, x) for framework in ("jax", "torch")}
     calls = {name: call(kind, framework, function, shared[framework]) for name, framework, function in found}
-    return medians(calls | copies(*shared.values()), size, random.Random(f"{op}, {kind}, {size}"))
+    return medians(calls | copies(shared["jax"], shared["torch"]), size, random.Random(f"{op}, {kind}, {size}"))
 
 
 def markdown(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -50,6 +50,9 @@ class InPrograms(torch.autograd.Function):
         return adopt(_backward(lend(x), lend(gradient)), True)
 
 
+FLAT = FlatFunction(lambda traced, x: jaxclamp.relu6(x), "relu6", ["x"], is_elementwise=True)
+
+
 class InCheckedPrograms(torch.autograd.Function):
     """The same with the checks of the bridge."""
 
@@ -63,7 +66,6 @@ class InCheckedPrograms(torch.autograd.Function):
         return FLAT.pullback((True,)).compute((), False, [*ctx.saved_tensors, gradient])[0][0]
 
 
-FLAT = FlatFunction(lambda traced, x: jaxclamp.relu6(x), "relu6", ["x"], is_elementwise=True)
 _forward: Callable[..., jax.Array] = jax.jit(jaxclamp.relu6)
 _backward: Callable[..., jax.Array] = jax.jit(lambda x, gradient: jax.vjp(jaxclamp.relu6, x)[1](gradient)[0])
 

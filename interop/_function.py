@@ -168,8 +168,7 @@ class FlatFunction:
     Args:
       arguments: what the caller calls the arrays.
       is_elementwise: whether the results may lie in memory as the arrays do.
-      is_derivative: whether the result is a tuple of arrays, as that of a derivative is, and nobody asks for more than
-        its leaves.
+      is_flat: whether the result is a tuple of arrays and needs no structure, as that of a derivative.
       resembled: which arrays the outputs have the shapes and dtypes of, where it is known.
     """
 
@@ -180,7 +179,7 @@ class FlatFunction:
         arguments: Sequence[str],
         save: Save = "inputs",
         is_elementwise: bool = False,
-        is_derivative: bool = False,
+        is_flat: bool = False,
         resembled: tuple[bool, ...] = (),
     ) -> None:
         self.function = function
@@ -189,7 +188,7 @@ class FlatFunction:
         self.name = name
         self.arguments = arguments
         self.compiled = jax.jit(function)
-        self.is_derivative = is_derivative
+        self.is_flat = is_flat
         self.resembled = resembled
         self.derived: dict[tuple[str, Any], FlatFunction] = {}
         self.reordered: dict[tuple[Order, ...], tuple[Callable[..., Any], Order]] = {}
@@ -201,7 +200,7 @@ class FlatFunction:
     def leaves(
         self, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]
     ) -> tuple[Sequence[torch.Tensor], Any]:
-        """The leaves of the result, on torch's tape where it asks for them, and its structure."""
+        """The leaves of the result, on torch's tape where it asks for them, and its structure, None if it is flat."""
         if tensors and (torch.compiler.is_compiling() or tensors[0].is_meta):
             from interop._graph import leaves_in_graph  # loads Dynamo, which takes a second
 
@@ -213,7 +212,8 @@ class FlatFunction:
         else:
             return self.compute(traced, wide, tensors)
         task = Task(self, traced, wide)
-        return on_tape.apply(task, *tensors), task.tree
+        outputs = on_tape.apply(task, *tensors)
+        return outputs, task.tree
 
     def compute(
         self, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor], is_row_major: bool = False
@@ -247,7 +247,7 @@ class FlatFunction:
                 result = in_width(wide, program, traced, *arrays)
         if isinstance(result, jax.Array) and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return [adopt(result, on_cpu, axes)], _LEAF
-        leaves, tree = (result, None) if self.is_derivative else jax.tree.flatten(result)
+        leaves, tree = (result, None) if self.is_flat else jax.tree.flatten(result)
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             leaves = [jnp.array(leaf, copy=True) for leaf in leaves]  # only what is compiled never aliases
         try:
@@ -266,7 +266,7 @@ class FlatFunction:
     def pullback(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
         return self._derive(
-            "gradient", _pullback, active, is_elementwise=self.is_elementwise, is_derivative=True, resembled=active
+            "gradient", _pullback, active, is_elementwise=self.is_elementwise, is_flat=True, resembled=active
         )
 
     def linearized(self, active: tuple[bool, ...]) -> FlatFunction:
@@ -275,28 +275,37 @@ class FlatFunction:
 
     def transposed(self, pull: Any) -> FlatFunction:
         """From residuals, of the structure ``pull``, and cotangents to the cotangents of the arrays active then."""
-        return self._derive("gradient from residuals", _transposed, pull, is_derivative=True)
+        return self._derive("gradient from residuals", _transposed, pull, is_flat=True)
 
     def pushforward(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a tangent of each active one to the tangents of the inexact outputs."""
-        return self._derive("tangent", _pushforward, active, is_elementwise=self.is_elementwise, is_derivative=True)
+        return self._derive("tangent", _pushforward, active, is_elementwise=self.is_elementwise, is_flat=True)
 
     def batched(self, axes: tuple[int | None, ...]) -> FlatFunction:
         """The function of arrays that have a batch axis where ``axes`` says so; the outputs have it in front."""
         return self._derive("batch", _batched, axes)
 
-    def _derive(self, kind: str, transformation: Callable[..., Any], detail: Any, **properties: Any) -> FlatFunction:
-        derived = self.derived.get((kind, detail))
-        if derived is None:
+    def _derive(
+        self,
+        kind: str,
+        transformation: Callable[..., Any],
+        detail: Any,
+        is_elementwise: bool = False,
+        is_flat: bool = False,
+        resembled: tuple[bool, ...] = (),
+    ) -> FlatFunction:
+        key = (kind, detail)
+        if key not in self.derived:
             function = functools.partial(transformation, self.function, detail)
-            derived = FlatFunction(function, f"the {kind} of {self.name}", self.arguments, **properties)
-            self.derived[kind, detail] = derived
-        return derived
+            name = f"the {kind} of {self.name}"
+            self.derived[key] = FlatFunction(
+                function, name, self.arguments, is_elementwise=is_elementwise, is_flat=is_flat, resembled=resembled
+            )
+        return self.derived[key]
 
     def check_devices(self, tensors: Sequence[torch.Tensor]) -> None:
-        first = tensors[0].device
-        for tensor in tensors[1:]:
-            if tensor.device != first:
+        for tensor in tensors:
+            if tensor.device != tensors[0].device:
                 devices = ", ".join(f"{name} on {t.device}" for name, t in zip(self.arguments, tensors, strict=False))
                 raise ValueError(
                     f"{self.name}: the tensors are on different devices: {devices}; move them to one with .to(...)."
@@ -408,7 +417,7 @@ def pull_back(
     call: Callable[[Any, FlatFunction, Sequence[torch.Tensor]], Sequence[torch.Tensor]],
 ) -> list[torch.Tensor | None]:
     """The gradient of each active input, None for the others."""
-    if not any(map(_is_given, gradients)):
+    if all(gradient is None for gradient in gradients):
         return [None] * len(active)
     cotangents = []
     for i, gradient in enumerate(gradients):
@@ -418,18 +427,17 @@ def pull_back(
     return [next(pulled) if is_active else None for is_active in active]
 
 
-_is_given = functools.partial(operator.is_not, None)
-
-
 def _call_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    call = _leaves_in_old_vmap if any(map(is_in_old_vmap, directions)) else FlatFunction.leaves
-    # In the mode of the forward pass the dtypes agree.
-    return call(derivative, ctx.task.traced, ctx.task.wide, (*ctx.saved_tensors, *directions))[0]
+    traced, wide = ctx.task.traced, ctx.task.wide  # in the mode of the forward pass the dtypes agree
+    tensors = (*ctx.saved_tensors, *directions)
+    if any(map(is_in_old_vmap, directions)):
+        return _call_in_old_vmap(derivative, traced, wide, tensors)
+    return derivative.leaves(traced, wide, tensors)[0]
 
 
-def _leaves_in_old_vmap(
+def _call_in_old_vmap(
     flat: FlatFunction, traced: tuple[Any, ...], wide: bool, tensors: Sequence[torch.Tensor]
-) -> tuple[Sequence[torch.Tensor], Any]:
+) -> Sequence[torch.Tensor]:
     """Batched gradients, as ``is_grads_batched=True`` asks for them, come from a vmap older than torch.func's.
 
     It cannot be extended in public: here its tensors are unwrapped, and the results wrapped again.
@@ -438,8 +446,7 @@ def _leaves_in_old_vmap(
         raise NotImplementedError(f"{flat.name}: batched gradients within batched gradients; use torch.func.vmap.")
     axes = tuple([0 if is_in_old_vmap(tensor) else None for tensor in tensors])
     plain = [t if axis is None else out_of_old_vmap(t) for t, axis in zip(tensors, axes, strict=True)]
-    outputs, tree = flat.batched(axes).leaves(traced, wide, plain)
-    return list(map(into_old_vmap, outputs)), tree
+    return list(map(into_old_vmap, flat.batched(axes).leaves(traced, wide, plain)[0]))
 
 
 class _TransformedCall(torch.autograd.Function):

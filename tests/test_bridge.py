@@ -1115,6 +1115,15 @@ def test_outputs_share_no_memory_without_jit() -> None:
     assert len({tensor.data_ptr() for tensor in (x, y, z)}) == 3
 
 
+def test_gradients_share_no_memory_without_jit() -> None:
+    x, y, cotangent = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True), torch.ones(3)
+    with jax.disable_jit():
+        # Not compiled, JAX hands the cotangent of a sum on as it is, to both.
+        gradients = torch.autograd.grad(wrap_for_torch(lambda x, y: x + y)(x, y), (x, y), cotangent)
+    assert [gradient.tolist() for gradient in gradients] == [[1.0] * 3] * 2
+    assert len({tensor.data_ptr() for tensor in (cotangent, *gradients)}) == 3
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int64])
 def test_integer_bounds_of_integers_compile_nothing(dtype: torch.dtype) -> None:
     x = torch.tensor([1, 100], dtype=dtype)
