@@ -51,7 +51,7 @@ def _first(result: Any) -> Any:
     return result[0] if isinstance(result, tuple) else result
 
 
-def array(framework: str, x: np.ndarray) -> Any:
+def convert(framework: str, x: np.ndarray) -> Any:
     """``x`` as a framework has it, to be shared by contenders: where an array lies decides on a tenth of the time."""
     if framework == "jax":
         return jnp.asarray(x)
@@ -119,4 +119,4 @@ COPIES = ("copy in jax", "copy in torch", "copy in torch into memory at hand")
 CHIEF = ("clamp", "relu", "maximum", "abs")
 """The ops that are timed at every size."""
 
-__all__ = ["CHIEF", "COPIES", "OPS", "Op", "array", "call", "copies", "functions", "inputs"]
+__all__ = ["CHIEF", "COPIES", "OPS", "Op", "call", "convert", "copies", "functions", "inputs"]

@@ -24,13 +24,13 @@ import re, sys
 from pathlib import Path
 sys.path.insert(0, {folder!r})
 import conftest
-from contenders import OPS, array, call, functions, inputs
+from contenders import OPS, call, convert, functions, inputs
 def resident(which):
     return 1024 * int(re.search(which + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 x, arguments = inputs(OPS["clamp"], {size}, "float32")
 framework, function = next((w, f) for n, w, f in functions(OPS["clamp"], arguments) if n == {name!r})
-call("crossing", framework, function, array(framework, x[:1000]))()
-once = call("crossing", framework, function, array(framework, x))
+call("crossing", framework, function, convert(framework, x[:1000]))()
+once = call("crossing", framework, function, convert(framework, x))
 Path("/proc/self/clear_refs").write_text("5")  # from here on the peak is counted
 before = resident("VmRSS")
 once()

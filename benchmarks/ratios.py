@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 from conftest import DISPATCH
-from contenders import CHIEF, COPIES, OPS, Call, array, call, copies, functions, inputs
+from contenders import CHIEF, COPIES, OPS, Call, call, convert, copies, functions, inputs
 from rich.console import Console
 from rich.progress import track
 
@@ -47,7 +47,7 @@ def timed(op: str, kind: str, size: int) -> dict[str, float]:
     """Seconds of each contender, and of a copy."""
     x, arguments = inputs(OPS[op], size, "float32")
     found = [c for c in functions(OPS[op], arguments) if c[1] == "jax" or kind != "gradient"]
-    shared = {framework: array(framework, x) for framework in ("jax", "torch")}
+    shared = {framework: convert(framework, x) for framework in ("jax", "torch")}
     calls = {name: call(kind, framework, function, shared[framework]) for name, framework, function in found}
     return medians(calls | copies(shared["jax"], shared["torch"]), size, random.Random(f"{op}, {kind}, {size}"))
 

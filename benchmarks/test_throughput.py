@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from contenders import CHIEF, COPIES, OPS, Op, array, call, copies, functions, inputs
+from contenders import CHIEF, COPIES, OPS, Op, call, convert, copies, functions, inputs
 from pytest_benchmark.fixture import BenchmarkFixture
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 64_000_000)
@@ -38,7 +38,7 @@ def test_op(benchmark: BenchmarkFixture, op: str, size: int, dtype: str, kind: s
     framework, function = next((w, f) for n, w, f in functions(OPS[op], arguments) if n == contender)
     benchmark.group = f"{op}, {kind}, {size:,} x {dtype}"
     benchmark.extra_info |= {"op": op, "size": size, "dtype": dtype, "kind": kind, "contender": contender}
-    run(benchmark, call(kind, framework, function, array(framework, x)), size)
+    run(benchmark, call(kind, framework, function, convert(framework, x)), size)
 
 
 @pytest.mark.parametrize("size", SIZES)
