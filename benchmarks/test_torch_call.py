@@ -18,7 +18,7 @@ from interop._arrays import adopt, lend
 from interop._function import FlatFunction
 
 SMALL = (1, 1_000)
-LARGE = (10_000, 20_000, 50_000, 100_000, 1_000_000, 10_000_000)
+LARGE = (10_000, 20_000, 50_000, 100_000, 300_000, 1_000_000, 10_000_000)
 KINDS = ("forward", "recorded", "forward and backward")
 
 
