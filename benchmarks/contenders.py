@@ -114,9 +114,23 @@ def copies(array: jax.Array, tensor: torch.Tensor) -> dict[str, Call]:
     return dict(zip(COPIES, calls, strict=True))
 
 
+def single_operations(array: jax.Array) -> dict[str, Call]:
+    """Compiled programs that move the bytes of a pass and do next to nothing with them."""
+    cotangent = _ones(jnp.ones, array.shape, array.dtype)
+    codes = (array > 0).astype(jnp.int8)
+    negation = jax.jit(jnp.negative)
+    selection = jax.jit(lambda codes, cotangent: jnp.where(codes == 1, cotangent, 0))
+    product = jax.jit(jnp.multiply)
+    return {
+        "negation": lambda: negation(array).block_until_ready(),
+        "selection": lambda: selection(codes, cotangent).block_until_ready(),
+        "product": lambda: product(array, cotangent).block_until_ready(),
+    }
+
+
 COPIES = ("copy in jax", "copy in torch", "copy in torch into memory at hand")
 
 CHIEF = ("clamp", "relu", "maximum", "abs")
 """The ops that are timed at every size."""
 
-__all__ = ["CHIEF", "COPIES", "OPS", "Op", "call", "convert", "copies", "functions", "inputs"]
+__all__ = ["CHIEF", "COPIES", "OPS", "Op", "call", "convert", "copies", "functions", "inputs", "single_operations"]

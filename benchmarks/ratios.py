@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, as Markdown: times as ratios to native spellings, and bandwidth beside a copy's.
+"""The tables of docs/performance.md, as Markdown: times as ratios to native spellings, and bandwidth beside its bounds.
 
 The contenders of a row take turns, so that what slows the machine for a while slows them all; each turn in another
 order, since what ran before decides what is in the caches, and which memory is free.
@@ -13,18 +13,18 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 from conftest import DISPATCH
-from contenders import CHIEF, COPIES, OPS, Call, call, convert, copies, functions, inputs
+from contenders import CHIEF, COPIES, OPS, Call, call, convert, copies, functions, inputs, single_operations
 from rich.console import Console
 from rich.progress import track
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 64_000_000)
 KINDS = ("gradient", "forward", "backward", "crossing")
 OURS = {"jaxclamp": "jax", "interop": "torch"}
-MOVED = {  # bytes per element of float32: x, code, cotangent, result
-    ("jaxclamp", "forward"): 4 + 4,
-    ("jaxclamp", "backward"): 1 + 4 + 4,
-    ("interop", "forward"): 4 + 4,
-    ("interop", "backward"): 4 + 4 + 4,
+MOVED = {  # bytes per element of float32 (x, code, cotangent, result), and the single operation that moves as many
+    ("jaxclamp", "forward"): (4 + 4, "negation"),
+    ("jaxclamp", "backward"): (1 + 4 + 4, "selection"),
+    ("interop", "forward"): (4 + 4, "negation"),
+    ("interop", "backward"): (4 + 4 + 4, "product"),
 }
 
 
@@ -44,12 +44,15 @@ def medians(calls: Mapping[str, Call], size: int, draw: random.Random) -> dict[s
 
 
 def timed(op: str, kind: str, size: int) -> dict[str, float]:
-    """Seconds of each contender, and of a copy."""
+    """Seconds of each contender, and of what bounds it."""
     x, arguments = inputs(OPS[op], size, "float32")
     found = [c for c in functions(OPS[op], arguments) if c[1] == "jax" or kind != "gradient"]
     shared = {framework: convert(framework, x) for framework in ("jax", "torch")}
     calls = {name: call(kind, framework, function, shared[framework]) for name, framework, function in found}
-    return medians(calls | copies(shared["jax"], shared["torch"]), size, random.Random(f"{op}, {kind}, {size}"))
+    calls |= copies(shared["jax"], shared["torch"])
+    if size == SIZES[-1]:
+        calls |= single_operations(shared["jax"])
+    return medians(calls, size, random.Random(f"{op}, {kind}, {size}"))
 
 
 def markdown(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -75,13 +78,15 @@ def main() -> None:
                     rows.append([f"{ours}.{op} / {name}", *(f"{t[f'{ours}.{op}'] / t[name]:.2f}" for t in times)])
         console.print(markdown([kind, *(f"{size:,}" for size in SIZES)], rows))
     rows = []
-    for (ours, kind), moved in MOVED.items():
+    for (ours, kind), (moved, single) in MOVED.items():
         for op in CHIEF:
             times = found[op, kind, SIZES[-1]]
-            rate = moved * SIZES[-1] / times[f"{ours}.{op}"] / 1e9
+            rates = [moved * SIZES[-1] / times[name] / 1e9 for name in (f"{ours}.{op}", single)]
             copy = 8 * SIZES[-1] / min(times[name] for name in COPIES) / 1e9
-            rows.append([f"{ours}.{op}", kind, f"{rate:.1f}", f"{copy:.1f}", f"{rate / copy:.2f}"])
-    console.print(markdown([f"{SIZES[-1]:,} elements", "pass", "GB/s", "a copy", "share"], rows))
+            shares = [f"{rate / copy:.2f}" for rate in rates]
+            rows.append([f"{ours}.{op}", kind, f"{rates[0]:.1f}", f"{copy:.1f}", *shares])
+    headings = [f"{SIZES[-1]:,} elements", "pass", "GB/s", "a copy", "share", "share of a single operation"]
+    console.print(markdown(headings, rows))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -129,6 +131,22 @@ def pieces() -> dict[str, Callable[[], object]]:
 @pytest.mark.parametrize("name", pieces())
 def test_piece(benchmark: BenchmarkFixture, name: str) -> None:
     run(benchmark, pieces()[name], size=3)
+
+
+@pytest.mark.benchmark(group="a compiled program of 1,000,000 x float32, called so long after the last")
+@pytest.mark.parametrize("microseconds", [0, 100, 1_000])
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_program_after_a_pause(benchmark: BenchmarkFixture, name: str, microseconds: int) -> None:
+    """Within a call of autograd Python runs between the programs, and XLA's threads fall asleep meanwhile."""
+    x, cotangent = jnp.linspace(-4.0, 8.0, 1_000_000), jnp.ones(1_000_000)
+    calls = {"forward": lambda: _forward(x), "backward": lambda: _backward(x, cotangent)}
+
+    def pause() -> None:
+        end = time.perf_counter() + microseconds * 1e-6
+        while time.perf_counter() < end:
+            pass
+
+    benchmark.pedantic(lambda: calls[name]().block_until_ready(), setup=pause, rounds=400, warmup_rounds=10)
 
 
 def run(benchmark: BenchmarkFixture, call: Callable[[], object], size: int) -> None:

@@ -205,12 +205,12 @@ class FlatFunction:
             from interop._graph import leaves_in_graph  # loads Dynamo, which takes a second
 
             return leaves_in_graph(self, traced, wide, tensors)
+        if not is_recorded(tensors):
+            return self.compute(traced, wide, tensors)
         if is_transformed():
             on_tape: type[torch.autograd.Function] = _TransformedCall
-        elif is_recorded(tensors):
-            on_tape = _SavingCall if self.save == "residuals" and not is_forward_mode() else _Call
         else:
-            return self.compute(traced, wide, tensors)
+            on_tape = _SavingCall if self.save == "residuals" and not is_forward_mode() else _Call
         task = Task(self, traced, wide)
         outputs = on_tape.apply(task, *tensors)
         return outputs, task.tree
