@@ -60,9 +60,9 @@ def convert(framework: str, x: np.ndarray) -> Any:
 
 
 @functools.lru_cache(maxsize=2)  # one for each framework
-def _ones(ones: Callable[..., Any], shape: tuple[int, ...], dtype: Any) -> Any:
+def _ones(ones: Callable[..., Any], shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
     """A cotangent, which the contenders share too."""
-    return ones(shape, dtype=dtype)
+    return ones(shape, dtype=dtype, device=device)
 
 
 def call(kind: str, framework: str, function: Callable[[Any], Any], x: Any) -> Call:
@@ -73,7 +73,7 @@ def call(kind: str, framework: str, function: Callable[[Any], Any], x: Any) -> C
 def _in_jax(kind: str, function: Callable[[Any], Any], array: jax.Array) -> Call:
     compiled = jax.jit(function)
     value = compiled(array)
-    cotangent = _ones(jnp.ones, value.shape, value.dtype)
+    cotangent = _ones(jnp.ones, value.shape, value.dtype, value.device)
     gradient = jax.jit(jax.value_and_grad(lambda x, c: jnp.vdot(function(x), c)))
 
     def crossing() -> object:
@@ -94,7 +94,7 @@ def _in_jax(kind: str, function: Callable[[Any], Any], array: jax.Array) -> Call
 def _in_torch(kind: str, function: Callable[[Any], Any], tensor: torch.Tensor) -> Call:
     leaf = tensor.detach().requires_grad_()
     result = function(leaf)
-    cotangent = _ones(torch.ones, result.shape, result.dtype)
+    cotangent = _ones(torch.ones, result.shape, result.dtype, result.device)
     calls = {
         "forward": lambda: function(tensor),
         "backward": lambda: torch.autograd.grad(result, leaf, cotangent, retain_graph=True),
@@ -116,7 +116,7 @@ def copies(array: jax.Array, tensor: torch.Tensor) -> dict[str, Call]:
 
 def single_operations(array: jax.Array) -> dict[str, Call]:
     """Compiled programs that move the bytes of a pass and do next to nothing with them."""
-    cotangent = _ones(jnp.ones, array.shape, array.dtype)
+    cotangent = _ones(jnp.ones, array.shape, array.dtype, array.device)
     codes = (array > 0).astype(jnp.int8)
     negation = jax.jit(jnp.negative)
     selection = jax.jit(lambda codes, cotangent: jnp.where(codes == 1, cotangent, 0))

@@ -207,10 +207,11 @@ class FlatFunction:
             return leaves_in_graph(self, traced, wide, tensors)
         if not is_recorded(tensors):
             return self.compute(traced, wide, tensors)
+        on_tape: type[torch.autograd.Function] = _Call
         if is_transformed():
-            on_tape: type[torch.autograd.Function] = _TransformedCall
-        else:
-            on_tape = _SavingCall if self.save == "residuals" and not is_forward_mode() else _Call
+            on_tape = _TransformedCall
+        elif self.save == "residuals" and not is_forward_mode():
+            on_tape = _SavingCall
         task = Task(self, traced, wide)
         outputs = on_tape.apply(task, *tensors)
         return outputs, task.tree
