@@ -56,7 +56,8 @@ def convert(framework: str, x: np.ndarray) -> Any:
     if framework == "jax":
         return jnp.asarray(x)
     dtype = torch.bfloat16 if x.dtype == jnp.bfloat16 else torch.float32
-    return torch.from_numpy(x.astype("float32", copy=False)).to(dtype, copy=True)  # in torch's own memory
+    device = "cuda" if jax.default_backend() == "gpu" else "cpu"
+    return torch.from_numpy(x.astype("float32", copy=False)).to(device, dtype, copy=True)  # in torch's own memory
 
 
 @functools.lru_cache(maxsize=2)  # one for each framework
@@ -100,7 +101,19 @@ def _in_torch(kind: str, function: Callable[[Any], Any], tensor: torch.Tensor) -
         "backward": lambda: torch.autograd.grad(result, leaf, cotangent, retain_graph=True),
         "crossing": lambda: torch.autograd.grad(function(leaf), leaf, cotangent),
     }
-    return calls[kind]
+    return _awaited(calls[kind], tensor)
+
+
+def _awaited(once: Call, tensor: torch.Tensor) -> Call:
+    """``once``, and on a GPU the end of what it queued."""
+    if not tensor.is_cuda:
+        return once
+
+    def call_and_wait() -> None:
+        once()
+        torch.cuda.synchronize()
+
+    return call_and_wait
 
 
 def copies(array: jax.Array, tensor: torch.Tensor) -> dict[str, Call]:
@@ -108,8 +121,8 @@ def copies(array: jax.Array, tensor: torch.Tensor) -> dict[str, Call]:
     target = torch.empty_like(tensor)
     calls = (
         lambda: jax.block_until_ready(jnp.array(array, copy=True)),
-        lambda: tensor.clone(),
-        lambda: target.copy_(tensor),
+        _awaited(lambda: tensor.clone(), tensor),
+        _awaited(lambda: target.copy_(tensor), tensor),
     )
     return dict(zip(COPIES, calls, strict=True))
 

@@ -20,12 +20,18 @@ from rich.progress import track
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 64_000_000)
 KINDS = ("gradient", "forward", "backward", "crossing")
 OURS = {"jaxclamp": "jax", "interop": "torch"}
-PASSES = {  # bytes per element of float32 (x, code, cotangent, result), and the single operation that moves as many
-    ("jaxclamp", "forward"): (4 + 4, "negation"),
-    ("jaxclamp", "backward"): (1 + 4 + 4, "selection"),
-    ("interop", "forward"): (4 + 4, "negation"),
-    ("interop", "backward"): (4 + 4 + 4, "product"),
+PASSES = {  # and the single operation that moves as many bytes
+    ("jaxclamp", "forward"): "negation",
+    ("jaxclamp", "backward"): "selection",
+    ("interop", "forward"): "negation",
+    ("interop", "backward"): "product",
 }
+
+
+def moved(ours: str, kind: str, itemsize: int) -> int:
+    """Bytes per element that a pass has to move: x or a code of one byte, the cotangent, the result."""
+    kept = 1 if ours == "jaxclamp" else itemsize
+    return {"forward": 2 * itemsize, "backward": kept + 2 * itemsize}[kind]
 
 
 def medians(calls: Mapping[str, Call], size: int, draw: random.Random) -> dict[str, float]:
@@ -43,9 +49,9 @@ def medians(calls: Mapping[str, Call], size: int, draw: random.Random) -> dict[s
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def timed(op: str, kind: str, size: int) -> dict[str, float]:
+def timed(op: str, kind: str, size: int, dtype: str = "float32") -> dict[str, float]:
     """Seconds of each contender, and of what bounds it."""
-    x, arguments = inputs(OPS[op], size, "float32")
+    x, arguments = inputs(OPS[op], size, dtype)
     found = [c for c in functions(OPS[op], arguments) if c[1] == "jax" or kind != "gradient"]
     shared = {framework: convert(framework, x) for framework in ("jax", "torch")}
     calls = {name: call(kind, framework, function, shared[framework]) for name, framework, function in found}
@@ -78,10 +84,10 @@ def main() -> None:
                     rows.append([f"{ours}.{op} / {name}", *(f"{t[f'{ours}.{op}'] / t[name]:.2f}" for t in times)])
         console.print(markdown([kind, *(f"{size:,}" for size in SIZES)], rows))
     rows = []
-    for (ours, kind), (moved, single) in PASSES.items():
+    for (ours, kind), single in PASSES.items():
         for op in CHIEF:
             times = found[op, kind, SIZES[-1]]
-            rates = [moved * SIZES[-1] / times[name] / 1e9 for name in (f"{ours}.{op}", single)]
+            rates = [moved(ours, kind, 4) * SIZES[-1] / times[name] / 1e9 for name in (f"{ours}.{op}", single)]
             copy = 8 * SIZES[-1] / min(times[name] for name in COPIES) / 1e9
             shares = [f"{rate / copy:.2f}" for rate in rates]
             rows.append([f"{ours}.{op}", kind, f"{rates[0]:.1f}", f"{copy:.1f}", *shares])
