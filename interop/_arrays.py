@@ -115,34 +115,46 @@ def jax_to_torch(array: jax.Array, *, copy: bool = True) -> torch.Tensor:
 def lend(tensor: torch.Tensor, order: Order = None) -> HostArray | jax.Array:
     """What JAX computes on while the caller waits: the tensor's own memory, its axes in ``order``; a copy if expanded.
 
-    On CPU that is a NumPy view. DLPack would let XLA's threads release torch memory, for which they need the GIL: that
-    deadlocks, and aborts the process at exit. The caller has to await the result before anyone may write to the tensor.
+    The caller has to await the result before anyone may write to the tensor.
     """
-    if tensor.is_cuda:
-        tensor = tensor.resolve_conj().resolve_neg()  # DLPack would pass the memory without the sign
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            raise TypeError(f"JAX cannot read the memory of a {type(tensor).__name__} on {tensor.device}.")
-        dense = (tensor if order is None else tensor.permute(order)).detach().contiguous()
-        shared: jax.Array = jax.dlpack.from_dlpack(dense)
-        return shared
+    return (lend_from_gpu if tensor.is_cuda else lend_from_host)(tensor, order)
+
+
+def lend_from_host(tensor: torch.Tensor, order: Order = None) -> HostArray:
+    """`lend` of a tensor on CPU: a NumPy view.
+
+    DLPack would let XLA's threads release torch memory, for which they need the GIL: that deadlocks, and aborts the
+    process at exit.
+    """
     via = _BY_BITS.get(tensor.dtype)
     try:
         plain = tensor.detach() if tensor.requires_grad else tensor
         host: HostArray = plain.numpy() if via is None else plain.view(via[0]).numpy()
-        if host.flags.owndata and host.size:
+        flags = host.flags
+        if flags.owndata and host.size:
             raise TypeError("it has none, and NumPy made some up")
-        if is_expanded(host.shape, host.strides) and host.size:
-            return lend(plain.contiguous(), order)  # JAX takes five times as long for the gradient of a sum
+        if not flags.forc and is_expanded(host.shape, host.strides) and host.size:
+            return lend_from_host(plain.contiguous(), order)  # JAX takes five times as long for the gradient of a sum
         if order is not None:
             host = host.transpose(order)
         return host if via is None else host.view(via[2])
     except (TypeError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and (tensor.is_conj() or tensor.is_neg()):
-            return lend(tensor.resolve_conj().resolve_neg(), order)
+            return lend_from_host(tensor.resolve_conj().resolve_neg(), order)
         raise TypeError(
             f"JAX cannot read the memory of a {type(tensor).__name__} of dtype {tensor.dtype} and layout "
             f"{tensor.layout} on {tensor.device} ({error}); pass a dense tensor with data and of a dtype that JAX has."
         ) from error
+
+
+def lend_from_gpu(tensor: torch.Tensor, order: Order = None) -> jax.Array:
+    """`lend` of a tensor on a GPU, through DLPack."""
+    tensor = tensor.resolve_conj().resolve_neg()  # DLPack would pass the memory without the sign
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise TypeError(f"JAX cannot read the memory of a {type(tensor).__name__} on {tensor.device}.")
+    dense = (tensor if order is None else tensor.permute(order)).detach().contiguous()
+    shared: jax.Array = jax.dlpack.from_dlpack(dense)
+    return shared
 
 
 def adopt(array: jax.Array, on_cpu: bool, axes: Order = None) -> torch.Tensor:
@@ -160,12 +172,18 @@ def adopt(array: jax.Array, on_cpu: bool, axes: Order = None) -> torch.Tensor:
     return tensor if axes is None else torch.utils.dlpack.from_dlpack(tensor.permute(axes))
 
 
-def memory_order(tensor: torch.Tensor) -> Order:
-    """The axes as they lie in memory, the outermost first, if that is not their own order."""
-    if tensor.is_contiguous():
-        return None
+def memory_orders(tensors: Sequence[torch.Tensor]) -> tuple[Order, ...] | None:
+    """The axes of each tensor as they lie in memory, the outermost first; None stands for their own order."""
+    for tensor in tensors:
+        if not tensor.is_contiguous():
+            orders = tuple(map(_memory_order, tensors))
+            return orders if any(orders) else None
+    return None
+
+
+def _memory_order(tensor: torch.Tensor) -> Order:
     strides = tensor.stride()
-    if is_expanded(tensor.shape, strides):
+    if tensor.is_contiguous() or is_expanded(tensor.shape, strides):
         return None
     order = tuple(sorted(range(len(strides)), key=strides.__getitem__, reverse=True))
     return None if order == tuple(range(len(order))) else order

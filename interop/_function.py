@@ -16,7 +16,17 @@ import numpy as np
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
-from interop._arrays import WIDE, Order, adopt, host_device, lend, memory_order, refuse_after_fork
+from interop._arrays import (
+    WIDE,
+    Order,
+    adopt,
+    host_device,
+    lend,
+    lend_from_gpu,
+    lend_from_host,
+    memory_orders,
+    refuse_after_fork,
+)
 from interop._private import (
     into_old_vmap,
     is_forward_mode,
@@ -156,7 +166,6 @@ def _flatten(function: Callable[..., Any], structure: Any, kinds: Sequence[Any])
         args, kwargs = jax.tree.unflatten(structure, leaves)
         return function(*args, **kwargs)
 
-    flat.__name__ = flat.__qualname__ = _name(function)  # what errors and profiles of JAX call it
     return flat
 
 
@@ -187,7 +196,7 @@ class FlatFunction:
         self.is_elementwise = is_elementwise
         self.name = name
         self.arguments = arguments
-        self.compiled = jax.jit(function)
+        self.compiled = _compile(function, name)
         self.is_flat = is_flat
         self.resembled = resembled
         self.derived: dict[tuple[str, Any], FlatFunction] = {}
@@ -226,31 +235,31 @@ class FlatFunction:
         refuse_after_fork()
         if torch.jit.is_tracing():  # type: ignore[attr-defined]
             raise RuntimeError(f"{self.name}: torch.jit.trace would record its result as a constant; use torch.export.")
-        if len(tensors) > 1:
+        on_cpu = not (tensors and tensors[0].is_cuda)
+        if not on_cpu:  # on CPU, to lend a tensor of another device fails
             self.check_devices(tensors)
+        lend_one = lend_from_host if on_cpu else lend_from_gpu
         try:
-            orders = tuple(map(memory_order, tensors)) if self.is_elementwise and not is_row_major else ()
-            if any(orders):
-                program, axes = self._in_memory_order(orders)
-                arrays = list(map(lend, tensors, orders))
-            else:
+            orders = memory_orders(tensors) if self.is_elementwise and not is_row_major else None
+            if orders is None:
                 program, axes = self.compiled, None
-                arrays = list(map(lend, tensors))
+                arrays = [lend_one(tensor) for tensor in tensors]
+            else:
+                program, axes = self._in_memory_order(orders)
+                arrays = list(map(lend_one, tensors, orders))
         except (TypeError, RuntimeError):
+            self.check_devices(tensors)
             self._name_culprit(tensors)
             raise
-        on_cpu = not (tensors and tensors[0].is_cuda)
         device = host_device() if on_cpu else None
         if device is None:
             result = in_width(wide, program, traced, *arrays)
         else:
             with jax.default_device(device):
                 result = in_width(wide, program, traced, *arrays)
-        if isinstance(result, jax.Array) and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        if not self.is_flat and isinstance(result, jax.Array):
             return [adopt(result, on_cpu, axes)], _LEAF
         leaves, tree = (result, None) if self.is_flat else jax.tree.flatten(result)
-        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-            leaves = [jnp.array(leaf, copy=True) for leaf in leaves]  # only what is compiled never aliases
         try:
             return [adopt(leaf, on_cpu, axes) for leaf in leaves], tree
         except TypeError:
@@ -260,13 +269,13 @@ class FlatFunction:
     def _in_memory_order(self, orders: tuple[Order, ...]) -> tuple[Callable[..., Any], Order]:
         """The program for arrays with their axes in ``orders``, and the axes of its results as torch has them."""
         if orders not in self.reordered:
-            program = jax.jit(functools.partial(_reordered, self.function, orders))
+            program = _compile(functools.partial(_reordered, self.function, orders), self.name)
             self.reordered[orders] = program, None if orders[0] is None else _inverse(orders[0])
         return self.reordered[orders]
 
     def pullback(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
-        return self._derive(
+        return self.derived.get(("gradient", active)) or self._derive(
             "gradient", _pullback, active, is_elementwise=self.is_elementwise, is_flat=True, resembled=active
         )
 
@@ -310,7 +319,7 @@ class FlatFunction:
                 devices = ", ".join(f"{name} on {t.device}" for name, t in zip(self.arguments, tensors, strict=False))
                 raise ValueError(
                     f"{self.name}: the tensors are on different devices: {devices}; move them to one with .to(...)."
-                )
+                ) from None
 
     def _name_culprit(self, tensors: Iterable[torch.Tensor]) -> None:
         for name, tensor in zip(self.arguments, tensors, strict=False):
@@ -318,6 +327,19 @@ class FlatFunction:
                 lend(tensor)
             except TypeError as error:
                 raise TypeError(f"{self.name}: {name}: {error}") from error
+
+
+def _compile(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """``function`` compiled; what it returns is new, also where `jax.disable_jit` has it run as it is written."""
+
+    def fresh(traced: Sequence[Any], *arrays: jax.Array) -> Any:
+        result = function(traced, *arrays)
+        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+            return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), result)
+        return result
+
+    fresh.__name__ = fresh.__qualname__ = name  # what errors and profiles of JAX call it
+    return jax.jit(fresh)
 
 
 def _reordered(function: Callable[..., Any], orders: Sequence[Order], traced: Sequence[Any], *arrays: jax.Array) -> Any:
@@ -416,23 +438,27 @@ def pull_back(
     active: Sequence[bool],
     gradients: Sequence[torch.Tensor | None],
     call: Callable[[Any, FlatFunction, Sequence[torch.Tensor]], Sequence[torch.Tensor]],
-) -> list[torch.Tensor | None]:
+) -> Sequence[torch.Tensor | None]:
     """The gradient of each active input, None for the others."""
-    if all(gradient is None for gradient in gradients):
+    cotangents = [gradient for gradient in gradients if gradient is not None]  # inexact outputs alone have one
+    if not cotangents:
         return [None] * len(active)
-    cotangents = []
-    for i, gradient in enumerate(gradients):
-        if ctx.task.inexact[i]:
-            cotangents.append(ctx.zeros[i]() if gradient is None else gradient)
-    pulled = iter(call(ctx, derivative, cotangents))
-    return [next(pulled) if is_active else None for is_active in active]
+    if len(cotangents) < len(gradients):
+        outputs = zip(gradients, ctx.zeros, ctx.task.inexact, strict=True)
+        cotangents = [zeros() if gradient is None else gradient for gradient, zeros, inexact in outputs if inexact]
+    pulled = call(ctx, derivative, cotangents)
+    if all(active):
+        return pulled
+    remaining = iter(pulled)
+    return [next(remaining) if is_active else None for is_active in active]
 
 
 def _call_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     traced, wide = ctx.task.traced, ctx.task.wide  # in the mode of the forward pass the dtypes agree
     tensors = (*ctx.saved_tensors, *directions)
-    if any(map(is_in_old_vmap, directions)):
-        return _call_in_old_vmap(derivative, traced, wide, tensors)
+    for direction in directions:
+        if is_in_old_vmap(direction):
+            return _call_in_old_vmap(derivative, traced, wide, tensors)
     return derivative.leaves(traced, wide, tensors)[0]
 
 

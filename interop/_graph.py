@@ -62,7 +62,7 @@ def _remember(ctx: Any, inputs: tuple[str, list[torch.Tensor]], output: list[tor
     remember(ctx, Task(*_lookup(key)), tensors, output)
 
 
-def _pull_back(ctx: Any, gradients: list[torch.Tensor | None]) -> tuple[None, list[torch.Tensor | None]]:
+def _pull_back(ctx: Any, gradients: list[torch.Tensor | None]) -> tuple[None, Sequence[torch.Tensor | None]]:
     active = tuple(ctx.needs_input_grad[1])
     return None, pull_back(ctx, ctx.task.flat.pullback(active), active, gradients, _call_derivative)
 

@@ -17,7 +17,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 import jaxclamp
-from interop._arrays import jax_dtype, refuse_after_fork
+from interop._arrays import WIDE, jax_dtype, refuse_after_fork
 from interop._forms import annotate, bind, in_place, with_forms
 from interop._function import FlatFunction, in_width, is_wide, resolver, traceable
 from jaxclamp import OPS, Op, WithIndices
@@ -58,7 +58,7 @@ def derive(op: Op) -> Callable[..., Any]:
     names = list(signature.parameters)
     slots: frozenset[int | str] = frozenset([*bounds, *map(names.index, bounds)])  # by name and by position
     required = sum(p.default is p.empty for p in signature.parameters.values())
-    prepared: dict[Any, FlatFunction] = {}
+    prepared: dict[Any, tuple[FlatFunction, bool]] = {}  # and whether its dtype needs the 64-bit mode
 
     def promote(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments as torch's promotion would have them."""
@@ -95,15 +95,19 @@ def derive(op: Op) -> Callable[..., Any]:
         key, tensors, numbers = _sort(args, kwargs, slots)
         if has_torch_function(tensors):
             return handle_torch_function(function, tensors, *args, **kwargs)
-        flat, traced = prepared.get(key), None
-        if flat is None:
+        traced = None
+        known = prepared.get(key)
+        if known is not None:
+            flat, wide = known
+            wide = wide or jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        else:
             given = tensors
             flat, traced, tensors = resolve(*promote(args, kwargs))
+            wide = is_wide((*tensors, *traced))
             if all(type(value) is float for value in traced):
                 numbers, traced = list(traced), None
             if key is not None and _needs_no_promotion(op, given) and all(map(operator.is_, given, tensors)):
-                prepared[key] = flat
-        wide = is_wide(tensors if traced is None else (*tensors, *traced))
+                prepared[key] = flat, given[0].dtype in WIDE
         if traced is None:
             traced = _constants(flat, array("d", numbers).tobytes(), wide) if numbers else ()
         result = flat(traced, wide, tensors)

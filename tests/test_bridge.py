@@ -1115,6 +1115,17 @@ def test_outputs_share_no_memory_without_jit() -> None:
     assert len({tensor.data_ptr() for tensor in (x, y, z)}) == 3
 
 
+def test_64_bits_stay_without_jit() -> None:
+    numbers = torch.arange(3) + 2**40
+    x = torch.tensor([1 / 3, 2.0], dtype=torch.float64, requires_grad=True)
+    with jax.disable_jit():
+        assert torch.equal(wrap_for_torch(lambda x: x)(numbers), numbers)
+        y = wrap_for_torch(lambda x: x**3)(x)
+        (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x)
+    torch.testing.assert_close([y, first, second], [x**3, 3 * x**2, 6 * x])
+
+
 def test_gradients_share_no_memory_without_jit() -> None:
     x, y, cotangent = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True), torch.ones(3)
     with jax.disable_jit():
