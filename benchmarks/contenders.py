@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from interop import TORCH_OPS
+from interop._arrays import adopt, lend
 from jaxclamp import OPS, Op
 from jaxclamp._counterparts import Counterpart
 
@@ -36,6 +37,25 @@ def functions(op: Op, arguments: dict[str, Any]) -> Iterator[tuple[str, str, Cal
     for native in map(Counterpart, op.counterparts):
         if arguments.keys() <= native.names and native.framework in ("jax", "torch"):
             yield native.name, native.framework, lambda x, native=native: _first(_called(native, x, arguments))
+
+
+def two_programs(function: Callable[[Any], Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The floor in torch: a compiled program for each pass of ``function``, which is of JAX; no check but of memory."""
+    forward = jax.jit(function)
+    backward = jax.jit(lambda x, cotangent: jax.vjp(function, x)[1](cotangent)[0])
+
+    class InPrograms(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return adopt(forward(lend(x)), not x.is_cuda)
+
+        @staticmethod
+        def backward(ctx: Any, cotangent: torch.Tensor) -> torch.Tensor:
+            (x,) = ctx.saved_tensors
+            return adopt(backward(lend(x), lend(cotangent)), not x.is_cuda)
+
+    return InPrograms.apply
 
 
 def _called(native: Counterpart, x: Any, arguments: dict[str, Any]) -> Any:
@@ -146,4 +166,16 @@ COPIES = ("copy in jax", "copy in torch", "copy in torch into memory at hand")
 CHIEF = ("clamp", "relu", "maximum", "abs")
 """The ops that are timed at every size."""
 
-__all__ = ["CHIEF", "COPIES", "OPS", "Op", "call", "convert", "copies", "functions", "inputs", "single_operations"]
+__all__ = [
+    "CHIEF",
+    "COPIES",
+    "OPS",
+    "Op",
+    "call",
+    "convert",
+    "copies",
+    "functions",
+    "inputs",
+    "single_operations",
+    "two_programs",
+]

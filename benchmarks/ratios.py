@@ -13,13 +13,27 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 from conftest import DISPATCH
-from contenders import CHIEF, COPIES, OPS, Call, call, convert, copies, functions, inputs, single_operations
+from contenders import (
+    CHIEF,
+    COPIES,
+    OPS,
+    Call,
+    call,
+    convert,
+    copies,
+    functions,
+    inputs,
+    single_operations,
+    two_programs,
+)
 from rich.console import Console
 from rich.progress import track
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 64_000_000)
 KINDS = ("gradient", "forward", "backward", "crossing")
-OURS = {"jaxclamp": "jax", "interop": "torch"}
+FLOOR = "two programs"
+OURS = {"jaxclamp": ("jax.",), "interop": ("torch.", FLOOR)}
+"""The packages, and how the names of their rivals begin."""
 PASSES = {  # and the single operation that moves as many bytes
     ("jaxclamp", "forward"): "negation",
     ("jaxclamp", "backward"): "selection",
@@ -53,6 +67,9 @@ def timed(op: str, kind: str, size: int, dtype: str = "float32") -> dict[str, fl
     """Seconds of each contender, and of what bounds it."""
     x, arguments = inputs(OPS[op], size, dtype)
     found = [c for c in functions(OPS[op], arguments) if c[1] == "jax" or kind != "gradient"]
+    if kind != "gradient":
+        (_, _, ours), *_ = found
+        found.append((FLOOR, "torch", two_programs(ours)))
     shared = {framework: convert(framework, x) for framework in ("jax", "torch")}
     calls = {name: call(kind, framework, function, shared[framework]) for name, framework, function in found}
     calls |= copies(shared["jax"], shared["torch"])
@@ -76,10 +93,10 @@ def main() -> None:
     console.print(f"{DISPATCH} dispatch")
     for kind in KINDS:
         rows = []
-        for ours, framework in OURS.items():
+        for ours, rivals in OURS.items():
             for op in CHIEF:
                 names = found[op, kind, SIZES[0]]
-                for name in (n for n in names if n.startswith(f"{framework}.") and f"{ours}.{op}" in names):
+                for name in (n for n in names if n.startswith(rivals) and f"{ours}.{op}" in names):
                     times = [found[op, kind, size] for size in SIZES]
                     rows.append([f"{ours}.{op} / {name}", *(f"{t[f'{ours}.{op}'] / t[name]:.2f}" for t in times)])
         console.print(markdown([kind, *(f"{size:,}" for size in SIZES)], rows))

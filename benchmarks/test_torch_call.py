@@ -7,20 +7,24 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 import torch
+import written_out
+from contenders import two_programs
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import interop
 import jaxclamp
 from interop._arrays import adopt, lend
-from interop._function import FlatFunction
 
 SMALL = (1, 1_000)
 LARGE = (10_000, 20_000, 50_000, 100_000, 300_000, 1_000_000, 10_000_000)
 KINDS = ("forward", "recorded", "forward and backward")
+
+
+FLAT = written_out.FLAT
+GRADIENT = FLAT.pullback((True,)).compiled
 
 
 class InPython(torch.autograd.Function):
@@ -37,25 +41,8 @@ class InPython(torch.autograd.Function):
         return gradient * ((x > 0.0) & (x < 6.0))
 
 
-class InPrograms(torch.autograd.Function):
-    """The least that one costs whose two passes are compiled programs of JAX, with no check of anything."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        return adopt(_forward(lend(x)), True)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        (x,) = ctx.saved_tensors
-        return adopt(_backward(lend(x), lend(gradient)), True)
-
-
-FLAT = FlatFunction(lambda traced, x: jaxclamp.relu6(x), "relu6", ["x"], is_elementwise=True)
-
-
 class InCheckedPrograms(torch.autograd.Function):
-    """The same with the checks of the bridge."""
+    """What is compiled for the two passes, with the checks of the bridge."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -64,19 +51,28 @@ class InCheckedPrograms(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return FLAT.pullback((True,)).compute((), False, [*ctx.saved_tensors, gradient])[0][0]
+        return FLAT.pullback(ctx.needs_input_grad).compute((), False, [*ctx.saved_tensors, gradient])[0][0]
 
 
-_forward: Callable[..., jax.Array] = jax.jit(jaxclamp.relu6)
-_backward: Callable[..., jax.Array] = jax.jit(lambda x, gradient: jax.vjp(jaxclamp.relu6, x)[1](gradient)[0])
+in_programs = two_programs(jaxclamp.relu6)
 
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "torch.clamp": lambda x: torch.clamp(x, 0.0, 6.0),
     "autograd.Function": InPython.apply,
-    "autograd.Function of two compiled programs": InPrograms.apply,
+    "autograd.Function of two compiled programs": in_programs,
+    "relu6 written out": written_out.relu6,
     "interop.clamp": lambda x: interop.clamp(x, 0.0, 6.0),
     "interop.relu6": interop.relu6,
 }
+
+
+def test_what_is_written_out_answers_the_same() -> None:
+    x = torch.tensor([-1.0, 0.0, 3.0, 6.0, 7.0], requires_grad=True)
+    results = [function(x) for function in (interop.relu6, written_out.relu6)]
+    gradients = [torch.autograd.grad(result, x, torch.ones(5))[0] for result in results]
+    assert torch.equal(*results)
+    assert torch.equal(*gradients)
+    assert torch.equal(written_out.relu6(x.detach()), results[0])
 
 
 @pytest.mark.parametrize(("kind", "size"), [*itertools.product(KINDS, SMALL), *itertools.product(KINDS[-1:], LARGE)])
@@ -99,7 +95,7 @@ def pieces() -> dict[str, Callable[[], object]]:
     x = torch.linspace(-4.0, 8.0, 3)
     leaf = x.clone().requires_grad_()
     array = x.numpy()
-    program: Callable[..., jax.Array] = FLAT.compiled
+    program = FLAT.compiled
     native = torch.clamp(leaf, 0.0, 6.0)
     cotangent = torch.ones(3)
 
@@ -117,10 +113,12 @@ def pieces() -> dict[str, Callable[[], object]]:
         "5 and with the checks of FlatFunction.compute": lambda: FLAT.compute((), False, [x]),
         "6 and with those of a call": lambda: FLAT((), False, [x]),
         "7 and with arguments as torch gives them: interop.relu6": lambda: interop.relu6(x),
-        "both passes: 1 an autograd.Function of two compiled programs": both(InPrograms.apply),
+        "the same checks written out": lambda: written_out.relu6(x),
+        "both passes: 1 an autograd.Function of two compiled programs": both(in_programs),
         "both passes: 2 and with the checks of FlatFunction.compute": both(InCheckedPrograms.apply),
         "both passes: 3 and with those of a call": both(lambda x: FLAT((), False, [x])),
         "both passes: 4 and with arguments as torch gives them: interop.relu6": both(interop.relu6),
+        "both passes: the same checks written out": both(written_out.relu6),
         "a native backward pass": backward,
         "a native backward pass, then a compiled program": lambda: (backward(), program((), array)),
     }
@@ -138,7 +136,7 @@ def test_piece(benchmark: BenchmarkFixture, name: str) -> None:
 def test_program_after_a_pause(benchmark: BenchmarkFixture, name: str, microseconds: int) -> None:
     """As within a call of autograd, where Python runs between the programs."""
     x, cotangent = torch.linspace(-4.0, 8.0, 1_000_000).numpy(), torch.ones(1_000_000).numpy()
-    calls = {"forward": lambda: _forward(x), "backward": lambda: _backward(x, cotangent)}
+    calls = {"forward": lambda: FLAT.compiled((), x), "backward": lambda: GRADIENT((), x, cotangent)[0]}
 
     def pause() -> None:
         end = time.perf_counter() + microseconds * 1e-6
