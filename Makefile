@@ -60,6 +60,7 @@ bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a pl
 		--benchmark-json=$(RUN).json
 	$(BENCH) benchmarks/plot.py $(RUN).json $(RUN).png
 	$(BENCH) benchmarks/ratios.py
+	$(BENCH) benchmarks/call.py
 	$(BENCH) benchmarks/memory.py
 	$(BENCH) benchmarks/start.py
 

@@ -1,0 +1,133 @@
+"""What a call from torch consists of, and where it breaks even: tables of docs/performance.md, by taking turns."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import written_out
+from contenders import OPS, Call, convert, inputs, two_programs
+from ratios import markdown, medians
+from rich.console import Console
+from rich.progress import track
+
+import interop
+import jaxclamp
+from interop._arrays import adopt, lend
+
+FLAT = written_out.FLAT
+SMALL = (1, 1_000)
+LARGE = (10_000, 20_000, 50_000, 100_000, 300_000, 1_000_000, 10_000_000)
+FEW = 400
+"""The number of elements of which `medians` makes 50 calls in a turn, 300 times: enough for three elements too."""
+
+
+class InPython(torch.autograd.Function):
+    """The least that a differentiable function written in Python costs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return torch.clamp(x, 0.0, 6.0)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * ((x > 0.0) & (x < 6.0))
+
+
+class InCheckedPrograms(torch.autograd.Function):
+    """The compiled programs of both passes, with the checks of the bridge."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return FLAT.compute((), False, [x])[0][0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return FLAT.pullback(ctx.needs_input_grad).compute((), False, [*ctx.saved_tensors, gradient])[0][0]
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "torch.clamp": lambda x: torch.clamp(x, 0.0, 6.0),
+    "autograd.Function that calls torch": InPython.apply,
+    "autograd.Function of two compiled programs": two_programs(jaxclamp.relu6),
+    "checks written out": written_out.relu6,
+    "interop.relu6": interop.relu6,
+    "interop.clamp": lambda x: interop.clamp(x, 0.0, 6.0),
+}
+
+
+def forward() -> dict[str, Call]:
+    """Calls without a gradient."""
+    x = torch.linspace(-4.0, 8.0, 3)
+    array, program = x.numpy(), FLAT.compiled
+    return {
+        "1 a compiled program, of a NumPy array": lambda: program((), array),
+        "2 and its result as a NumPy array": lambda: np.asarray(program((), array)),
+        "3 and that as a tensor": lambda: adopt(program((), array), True),
+        "4 and of the memory of a tensor": lambda: adopt(program((), lend(x)), True),
+        "5 and with the checks of the bridge": lambda: FLAT.compute((), False, [x]),
+        "6 and with the choice by what torch is doing": lambda: FLAT((), False, [x]),
+        **{name: lambda function=function: function(x) for name, function in FUNCTIONS.items()},
+    }
+
+
+def both_passes(functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]], size: int) -> dict[str, Call]:
+    """Calls with a gradient."""
+    numbers, _ = inputs(OPS["clamp"], size, "float32")  # in no order: torch takes half the time for sorted ones
+    leaf, cotangent = convert("torch", numbers).requires_grad_(), torch.ones(size)
+    return {
+        name: lambda function=function: torch.autograd.grad(function(leaf), leaf, cotangent)
+        for name, function in functions.items()
+    }
+
+
+IN_PARTS = {
+    **FUNCTIONS,
+    "two compiled programs, with the checks of the bridge": InCheckedPrograms.apply,
+    "and with the choice by what torch is doing": lambda x: FLAT((), False, [x]),
+}
+
+
+def what_lies_between() -> dict[str, Call]:
+    """A native backward pass, and what makes it and a program slow in turns."""
+    x, cotangent = torch.linspace(-4.0, 8.0, 3), torch.ones(3)
+    array, leaf = x.numpy(), x.clone().requires_grad_()
+    native = torch.clamp(leaf, 0.0, 6.0)
+
+    def backward() -> object:
+        return torch.autograd.grad(native, leaf, cotangent, retain_graph=True)
+
+    return {
+        "a native backward pass": backward,
+        "a native backward pass, then a compiled program": lambda: (backward(), FLAT.compiled((), array)),
+    }
+
+
+def main() -> None:
+    x = torch.tensor([-1.0, 0.0, 3.0, 6.0, 7.0], requires_grad=True)
+    for function in FUNCTIONS.values():  # what is compared answers the same
+        assert torch.equal(function(x), torch.clamp(x, 0.0, 6.0))
+        assert torch.autograd.grad(function(x), x, torch.ones(5))[0][2] == 1
+    console = Console(width=200)
+    draw = random.Random(0)
+    for heading, calls in {
+        "forward": forward(),
+        "forward and backward": both_passes(IN_PARTS, 3),
+        "what lies between": what_lies_between(),
+    }.items():
+        found = medians(calls, FEW, draw)
+        console.print(markdown([heading, "us"], [[name, f"{1e6 * time:.1f}"] for name, time in found.items()]))
+    sizes = (*SMALL, *LARGE)
+    times = [medians(both_passes(FUNCTIONS, size), max(size, FEW), draw) for size in track(sizes, transient=True)]
+    rows = [[name, *(f"{found[name] / found['torch.clamp']:.2f}" for found in times)] for name in FUNCTIONS]
+    console.print(markdown(["in shares of torch.clamp", *(f"{size:,}" for size in sizes)], rows))
+
+
+if __name__ == "__main__":
+    main()
