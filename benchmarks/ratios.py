@@ -31,7 +31,7 @@ from rich.progress import track
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 64_000_000)
 KINDS = ("gradient", "forward", "backward", "crossing")
-FLOOR = "two programs"
+FLOOR = "the floor"
 OURS = {"jaxclamp": ("jax.",), "interop": ("torch.", FLOOR)}
 """The packages, and how the names of their rivals begin."""
 PASSES = {  # and the single operation that moves as many bytes

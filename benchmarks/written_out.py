@@ -1,7 +1,4 @@
-"""`interop.relu6` of one tensor as straight-line code: each check that it makes, as often, and none of its structure.
-
-What it takes bounds a call of any op, as the checks are the same.
-"""
+"""`interop.relu6` of one tensor as straight-line code: each check that it makes, as often, and no structure."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from interop._arrays import _BY_BITS, _FROM_BITS, WIDE, _Forked, host_device, is
 from interop._function import FlatFunction, Task
 from interop._ops import _PLAIN_TENSORS
 from interop._private import is_forward_mode, is_in_old_vmap, is_transformed
+from jaxclamp import WithIndices
 
 FLAT = FlatFunction(lambda traced, x: jaxclamp.relu6(x), "relu6", ["x"], is_elementwise=True)
 FORWARD: Callable[..., Any] = FLAT.compiled
@@ -26,7 +24,7 @@ _prepared: dict[Any, tuple[FlatFunction, bool]] = {}
 
 
 def relu6(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """The op, for one plain tensor of a floating dtype in its own order, on a CPU that is JAX's default."""
+    """The op, for one plain tensor of float32 or float64 in its own order, on a CPU that is JAX's default."""
     if torch.compiler.is_compiling() or kwargs or len(args) > 1:
         raise NotImplementedError
     (x,) = args
@@ -47,16 +45,19 @@ def relu6(*args: Any, **kwargs: Any) -> torch.Tensor:
             raise NotImplementedError
         task = Task(flat, (), wide)
         (output,) = _WrittenOut.apply(task, x)
+        if isinstance(output, WithIndices):
+            raise NotImplementedError
         return output
     if is_forward_mode() or is_transformed():
         raise NotImplementedError
 
     if _Forked.inherited or torch.jit.is_tracing() or x.is_cuda or not x.is_contiguous():
         raise NotImplementedError
-    via = _BY_BITS.get(x.dtype)
+    if _BY_BITS.get(x.dtype) is not None:
+        raise NotImplementedError
     try:
         plain = x.detach() if x.requires_grad else x
-        host = plain.numpy() if via is None else plain.view(via[0]).numpy()
+        host = plain.numpy()
         flags = host.flags
         if (flags.owndata and host.size) or (not flags.forc and is_expanded(host.shape, host.strides)):
             raise NotImplementedError
@@ -68,8 +69,12 @@ def relu6(*args: Any, **kwargs: Any) -> torch.Tensor:
     if not isinstance(result, jax.Array):
         raise NotImplementedError
     host = np.asarray(result)
-    bits = _FROM_BITS.get(host.dtype)
-    return torch.from_numpy(host) if bits is None else torch.from_numpy(host.view(bits[0])).view(bits[1])
+    if _FROM_BITS.get(host.dtype) is not None:
+        raise NotImplementedError
+    output = torch.from_numpy(host)
+    if isinstance(output, WithIndices):
+        raise NotImplementedError
+    return output
 
 
 class _WrittenOut(torch.autograd.Function):
@@ -77,10 +82,11 @@ class _WrittenOut(torch.autograd.Function):
     def forward(ctx: Any, task: Task, x: torch.Tensor) -> tuple[torch.Tensor]:
         if _Forked.inherited or torch.jit.is_tracing() or x.is_cuda or not x.is_contiguous():
             raise NotImplementedError
-        via = _BY_BITS.get(x.dtype)
+        if _BY_BITS.get(x.dtype) is not None:
+            raise NotImplementedError
         try:
             plain = x.detach() if x.requires_grad else x
-            host = plain.numpy() if via is None else plain.view(via[0]).numpy()
+            host = plain.numpy()
             flags = host.flags
             if (flags.owndata and host.size) or (not flags.forc and is_expanded(host.shape, host.strides)):
                 raise NotImplementedError
@@ -92,8 +98,9 @@ class _WrittenOut(torch.autograd.Function):
         if not isinstance(result, jax.Array):
             raise NotImplementedError
         host = np.asarray(result)
-        bits = _FROM_BITS.get(host.dtype)
-        output = torch.from_numpy(host) if bits is None else torch.from_numpy(host.view(bits[0])).view(bits[1])
+        if _FROM_BITS.get(host.dtype) is not None:
+            raise NotImplementedError
+        output = torch.from_numpy(host)
         ctx.task = task
         ctx.save_for_backward(x)
         ctx.set_materialize_grads(False)
@@ -116,15 +123,16 @@ class _WrittenOut(torch.autograd.Function):
             raise NotImplementedError
         if not x.is_contiguous() or not gradient.is_contiguous():
             raise NotImplementedError
-        via, via_too = _BY_BITS.get(x.dtype), _BY_BITS.get(gradient.dtype)
+        if _BY_BITS.get(x.dtype) is not None or _BY_BITS.get(gradient.dtype) is not None:
+            raise NotImplementedError
         try:
             plain = x.detach() if x.requires_grad else x
-            host = plain.numpy() if via is None else plain.view(via[0]).numpy()
+            host = plain.numpy()
             flags = host.flags
             if (flags.owndata and host.size) or (not flags.forc and is_expanded(host.shape, host.strides)):
                 raise NotImplementedError
             plain = gradient.detach() if gradient.requires_grad else gradient
-            cotangent = plain.numpy() if via_too is None else plain.view(via_too[0]).numpy()
+            cotangent = plain.numpy()
             flags = cotangent.flags
             if (flags.owndata and cotangent.size) or (
                 not flags.forc and is_expanded(cotangent.shape, cotangent.strides)
@@ -136,5 +144,6 @@ class _WrittenOut(torch.autograd.Function):
             raise NotImplementedError
         (result,) = BACKWARD((), host, cotangent)
         host = np.asarray(result)
-        bits = _FROM_BITS.get(host.dtype)
-        return None, torch.from_numpy(host) if bits is None else torch.from_numpy(host.view(bits[0])).view(bits[1])
+        if _FROM_BITS.get(host.dtype) is not None:
+            raise NotImplementedError
+        return None, torch.from_numpy(host)

