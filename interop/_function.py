@@ -441,9 +441,8 @@ def pull_back(
     call: Callable[[Any, FlatFunction, Sequence[torch.Tensor]], Sequence[torch.Tensor]],
 ) -> Sequence[torch.Tensor | None]:
     """The gradient of each active input, None for the others."""
-    cotangents = [
-        gradient for gradient in gradients if gradient is not None
-    ]  # one marked as not differentiable has none
+    # An output marked as not differentiable has no gradient.
+    cotangents = [gradient for gradient in gradients if gradient is not None]
     if not cotangents:
         return [None] * len(active)
     if len(cotangents) < len(gradients):
