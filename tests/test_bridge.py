@@ -1108,6 +1108,14 @@ def test_integers_with_float_parameters_as_in_torch(ours: Callable[..., Any], na
     assert torch.equal(ours(x), native(x))
 
 
+def test_errors_of_jax_name_the_function() -> None:
+    def decide(x: jax.Array) -> jax.Array:
+        return x if x[0] > 0 else -x
+
+    with pytest.raises(jax.errors.TracerBoolConversionError, match=r"the function decide at .* argument arrays\[0\]"):
+        wrap_for_torch(decide)(torch.ones(3))
+
+
 def test_outputs_share_no_memory_without_jit() -> None:
     x = torch.ones(3)
     with jax.disable_jit():
