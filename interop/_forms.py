@@ -40,7 +40,7 @@ def with_forms(native: Counterpart, op: Callable[..., Any]) -> Callable[..., Any
     def function(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
             kwargs = {n: v for n, v in kwargs.items() if n not in forms or not (v is None or v is False)}
-        if len(args) <= positional and (not kwargs or forms.keys().isdisjoint(kwargs)):
+        if len(args) <= positional and forms.keys().isdisjoint(kwargs):
             return op(*args, **kwargs)
         bound = bind(op.__name__, signature, args, kwargs)
         given = {name: bound.arguments.pop(name) for name in forms if name in bound.arguments}
