@@ -26,8 +26,9 @@ format: $(INSTALLED)
 	.venv/bin/ruff check --fix
 	.venv/bin/ruff format
 
-tables: $(INSTALLED)  ## the generated tables in the documentation
+tables: $(INSTALLED)  ## the generated tables in the documentation, and the stubs of interop
 	.venv/bin/python docs/generate.py
+	.venv/bin/python -m interop._stubs
 
 answers: $(INSTALLED)  ## the record, in tests/native_answers, of what the installed versions of frameworks answer
 	.venv/bin/python tests/record_native.py
@@ -35,7 +36,7 @@ answers: $(INSTALLED)  ## the record, in tests/native_answers, of what the insta
 docs: $(INSTALLED) docs/_gallery/drawn  ## the documentation, as HTML in docs/_build/html; a warning is an error
 	.venv/bin/python -m sphinx --fail-on-warning --nitpicky --keep-going --quiet docs docs/_build/html
 
-docs/_gallery/drawn: docs/gallery.py $(wildcard jaxclamp/*.py interop/*.py) | $(INSTALLED)
+docs/_gallery/drawn: docs/gallery.py $(wildcard jaxclamp/*.py jaxclamp/*/*.py interop/*.py interop/*/*.py) | $(INSTALLED)
 	.venv/bin/python docs/gallery.py
 
 # dist: a second environment has the wheel and what it declares to need; torch is not among that.

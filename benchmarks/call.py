@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import written_out
 from contenders import OPS, Call, convert, inputs, two_programs
 from ratios import markdown, medians
 from rich.console import Console
@@ -16,9 +15,11 @@ from rich.progress import track
 
 import interop
 import jaxclamp
-from interop._arrays import adopt, lend
+from interop._bridge.arrays import adopt, lend
+from interop._bridge.flat import FlatFunction
+from interop._bridge.tape import call
 
-FLAT = written_out.FLAT
+FLAT = FlatFunction(lambda traced, x: jaxclamp.relu6(x), "relu6", ["x"], is_elementwise=True)
 SMALL = (1, 1_000)
 LARGE = (10_000, 20_000, 50_000, 100_000, 300_000, 1_000_000, 10_000_000)
 FEW = 400
@@ -56,7 +57,6 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "torch.clamp": lambda x: torch.clamp(x, 0.0, 6.0),
     "autograd.Function that calls torch": InPython.apply,
     "the floor, an autograd.Function of two compiled programs": two_programs(jaxclamp.relu6),
-    "checks written out": written_out.relu6,
     "interop.relu6": interop.relu6,
     "interop.clamp": lambda x: interop.clamp(x, 0.0, 6.0),
 }
@@ -72,7 +72,7 @@ def forward() -> dict[str, Call]:
         "3 and that as a tensor": lambda: adopt(program((), array), True),
         "4 and of the memory of a tensor": lambda: adopt(program((), lend(x)), True),
         "5 and with the checks of the bridge": lambda: FLAT.compute((), False, [x]),
-        "6 and with the choice by what torch is doing": lambda: FLAT((), False, [x]),
+        "6 and with the choice by what torch is doing": lambda: call(FLAT, (), False, [x]),
         **{name: lambda function=function: function(x) for name, function in FUNCTIONS.items()},
     }
 
@@ -90,7 +90,7 @@ def both_passes(functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]],
 IN_PARTS = {
     **FUNCTIONS,
     "the floor with the checks of the bridge": InCheckedPrograms.apply,
-    "and with the choice by what torch is doing": lambda x: FLAT((), False, [x]),
+    "and with the choice by what torch is doing": lambda x: call(FLAT, (), False, [x]),
 }
 
 

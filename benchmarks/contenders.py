@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from interop import TORCH_OPS
-from interop._arrays import adopt, lend
+from interop._bridge.arrays import adopt, lend
 from jaxclamp import OPS, Op
 from jaxclamp._counterparts import Counterpart
 
@@ -22,7 +22,7 @@ Call = Callable[[], object]
 
 def inputs(op: Op, size: int, dtype: str) -> tuple[np.ndarray, dict[str, Any]]:
     """x, with ties among its elements, and the further arguments of the fullest tie."""
-    x, *rest = max(op.ties, key=len)
+    x, *rest = max(op.tie_points, key=len)
     shape = {0: (size,), 1: (size,), 2: (size // 100, 100), 3: (1, size // 100, 100)}[np.ndim(x)]
     numbers = np.random.default_rng(0).integers(-32, 32, shape) / 4
     _, *names = inspect.signature(op.function).parameters
@@ -34,7 +34,7 @@ def functions(op: Op, arguments: dict[str, Any]) -> Iterator[tuple[str, str, Cal
     yield f"jaxclamp.{op.name}", "jax", lambda x: _first(op.function(x, **arguments))
     torch_op = TORCH_OPS[op.name]
     yield f"interop.{op.name}", "torch", lambda x: _first(torch_op(x, *arguments.values()))
-    for native in map(Counterpart, op.counterparts):
+    for native in op.counterparts:
         if arguments.keys() <= native.names and native.framework in ("jax", "torch"):
             yield native.name, native.framework, lambda x, native=native: _first(_called(native, x, arguments))
 

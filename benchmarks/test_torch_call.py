@@ -9,9 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from call import FUNCTIONS, LARGE, SMALL
+from call import FLAT, FUNCTIONS, LARGE, SMALL
 from pytest_benchmark.fixture import BenchmarkFixture
-from written_out import BACKWARD, FORWARD
 
 KINDS = ("forward", "recorded", "forward and backward")
 
@@ -37,7 +36,10 @@ def test_call(benchmark: BenchmarkFixture, name: str, kind: str, size: int) -> N
 def test_program_after_a_pause(benchmark: BenchmarkFixture, name: str, microseconds: int) -> None:
     """As within a call of autograd, where Python runs between the programs."""
     x, cotangent = torch.linspace(-4.0, 8.0, 1_000_000).numpy(), torch.ones(1_000_000).numpy()
-    calls = {"forward": lambda: FORWARD((), x), "backward": lambda: BACKWARD((), x, cotangent)[0]}
+    calls = {
+        "forward": lambda: FLAT.compiled((), x),
+        "backward": lambda: FLAT.pullback((True,)).compiled((), x, cotangent)[0],
+    }
 
     def pause() -> None:
         end = time.perf_counter() + microseconds * 1e-6

@@ -35,15 +35,15 @@ napoleon_custom_sections = [("Raises when called", "Raises")]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_type_aliases = {
-    name: name for name in ("Argument", "ArrayLike", "Callable", "Family", "Finding", "Path", "Save", "Ties")
+    name: name for name in ("Argument", "ArrayLike", "Callable", "Convention", "Family", "FilePath", "Finding", "Save")
 }
 default_role = "py:obj"
 # Names of other libraries, and of types that have no page: they stay unlinked. Our own have to lead somewhere.
-_FOREIGN = r"(jax|jnp|numpy|np|torch|collections|contextlib|functools|dataclasses|typing|rich|os|Path)(\..*)?"
+_FOREIGN = r"(jax|jnp|numpy|np|torch|collections|contextlib|functools|dataclasses|inspect|typing|rich|os|Path)(\..*)?"
 nitpick_ignore_regex = [
     ("py:.*", _FOREIGN),
-    ("py:(class|obj)", rf"({'|'.join(autodoc_type_aliases)}|TypeAliasForwardRef|interop\._compare\.Leaf)"),
-    ("py:(class|obj)", r"(interop\._min_norm\.)?[A-Z]"),  # type variables
+    ("py:(class|obj)", rf"({'|'.join(autodoc_type_aliases)}|TypeAliasForwardRef|interop\.parity\.compare\.Leaf|(.*\.)?(Applied|Counterpart))"),
+    ("py:(class|obj)", r"(interop\._convention\.min_norm\.)?[A-Z]"),  # type variables
 ]
 
 
@@ -57,7 +57,7 @@ def _documented(kind: str, package: ModuleType, names: list[str], *options: str)
 
 
 def _names(family: str) -> list[str]:
-    return sorted(op.name for op in jaxclamp.OPS.values() if op.family == family)
+    return [op.name for op in jaxclamp.OPS.values() if op.family == family]
 
 
 def _functions(package: ModuleType) -> list[str]:
@@ -73,7 +73,7 @@ myst_substitutions = {
     "interop_ops": _documented("function", interop, [n for n in interop.TORCH_OPS if n in jaxclamp.OPS]),
     "interop_in_place": ", ".join(f"`{name}`" for name in interop.IN_PLACE_OPS),
     "interop_modules": ", ".join(f"`{name}`" for name in _modules),
-    "gallery": "\n\n".join(f"## {name}\n\n![{name}](_gallery/{name}.svg)" for name in sorted(jaxclamp.OPS)),
+    "gallery": "\n\n".join(f"## {name}\n\n![{name}](_gallery/{name}.svg)" for name in jaxclamp.OPS),
     "aliases": ", ".join(
         f"`{name}` for `{function.__name__}`"
         for name, function in vars(jaxclamp).items()

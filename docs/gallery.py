@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from interop.parity import matrix
-from interop.plot import COLOURS, figure
+from interop.parity.plot import COLOURS, figure
 from jaxclamp import OPS
 
 FOLDER = Path(__file__).parent / "_gallery"

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from interop.overview import overview
+from interop.parity.overview import overview
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"(<!-- ops: .*? -->\n)(.*?)(<!-- end -->)", re.DOTALL)

@@ -1,9 +1,7 @@
 """jaxclamp's ops for PyTorch, any JAX function as a torch function, and the comparison of frameworks at ties."""
 
-from typing import TYPE_CHECKING
-
 try:
-    import torch
+    import torch  # noqa: F401  # here alone can a missing torch be explained
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
         "interop needs PyTorch: pip install 'jaxclamp[torch]', or in a checkout '.[torch]'.",
@@ -11,13 +9,13 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from interop import nn
-from interop._arrays import jax_to_torch, torch_to_jax
-from interop._compare import Comparison, compare
-from interop._function import wrap_for_torch
-from interop._min_norm import min_norm
-from interop._ops import IN_PLACE_OPS, TORCH_OPS
-from interop._recording import Recording, record
-from interop._ties import influence, ties
+from interop._bridge.arrays import jax_to_torch, torch_to_jax
+from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
+from interop._bridge.wrap import wrap_for_torch
+from interop._convention.min_norm import min_norm
+from interop._convention.ties import influence, ties
+from interop.parity.compare import Comparison, compare
+from interop.parity.recording import Recording, record
 
 __all__ = [
     "IN_PLACE_OPS",
@@ -37,9 +35,4 @@ __all__ = [
     *IN_PLACE_OPS,
 ]
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    def __getattr__(name: str) -> Callable[..., torch.Tensor]: ...
-else:
-    globals().update(TORCH_OPS | IN_PLACE_OPS)
+globals().update(TORCH_OPS | IN_PLACE_OPS)

@@ -26,12 +26,13 @@ try:
     from rich.progress import Progress
     from rich.table import Table
 
-    from interop import parity, render
-    from interop.cases import compare_cases
-    from interop.digits import PAIRS, VARIANTS, plot_steps, train
-    from interop.frameworks import Array, frameworks_of
-    from interop.plot import COLOURS, figure
-    from interop.report import page, picture
+    from interop._commands.cases import compare_cases
+    from interop._commands.digits import PAIRS, VARIANTS, plot_steps, train
+    from interop.parity import render
+    from interop.parity import rows as parity
+    from interop.parity.frameworks import Array, frameworks_of
+    from interop.parity.plot import COLOURS, figure
+    from interop.parity.report import page, picture
 except ModuleNotFoundError as missing:
     sys.exit(f"python -m interop needs {missing.name}: pip install 'jaxclamp[cli]', or in a checkout '.[cli]'")
 

@@ -3,25 +3,37 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from jaxclamp import kinked, reductions, selection
-from jaxclamp._registry import OPS, Op
-from jaxclamp._rules import TIES, Ties
+from jaxclamp._record import OPS, Op
+from jaxclamp._rules.conventions import CONVENTIONS, Convention
+
+# In the order of use, which OPS and every table take over.
+from jaxclamp import selection, kinked, reductions, skipping
+from jaxclamp.selection import *
 from jaxclamp.kinked import *
 from jaxclamp.reductions import *
-from jaxclamp.selection import *
+from jaxclamp.skipping import *
 
-__all__ = ["OPS", "TIES", "Influence", "Line", "Op", "TieReport", "Ties", "min_norm", "ties"]
+__all__ = ["CONVENTIONS", "OPS", "TIES", "Convention", "Influence", "Line", "Op", "TieReport", "Ties"]
+__all__ += ["min_norm", "ties"]
+__all__ += selection.__all__
 __all__ += kinked.__all__
 __all__ += reductions.__all__
-__all__ += selection.__all__
+__all__ += skipping.__all__
+
+Ties, TIES = Convention, CONVENTIONS  # the names of 0.1
 
 if TYPE_CHECKING:
-    from jaxclamp._rewrite import min_norm
-    from jaxclamp._ties import Influence, Line, TieReport, ties
+    from jaxclamp._transforms.min_norm import min_norm
+    from jaxclamp._transforms.report import Influence, Line, TieReport
+    from jaxclamp._transforms.ties import ties
 
     __version__: str
 else:
-    _WHEN_USED = {"min_norm": "_rewrite", **dict.fromkeys(["Influence", "Line", "TieReport", "ties"], "_ties")}
+    _WHEN_USED = {
+        "min_norm": "min_norm",
+        "ties": "ties",
+        **dict.fromkeys(["Influence", "Line", "TieReport"], "report"),
+    }
 
     def __getattr__(name):
         if name == "__version__":
@@ -33,7 +45,8 @@ else:
         if name not in _WHEN_USED:
             raise AttributeError(f"module 'jaxclamp' has no attribute {name!r}")
         # They need jax.extend, which takes longer to import than all the ops.
-        globals()[name] = getattr(importlib.import_module(f"jaxclamp.{_WHEN_USED[name]}"), name)
+        module = importlib.import_module(f"jaxclamp._transforms.{_WHEN_USED[name]}")
+        globals()[name] = getattr(module, name)
         return globals()[name]
 
     def __dir__():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxclamp._registry import op
-from jaxclamp._rules import Kinked, identity
+from jaxclamp._record import op
+from jaxclamp._rules.differentiate import Applied
+from jaxclamp._rules.kinked import Kinked, identity
 
 __all__ = [
     "abs",
@@ -30,15 +33,18 @@ __all__ = [
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
 
 
-def _zero(x: jax.Array, *_: jax.Array) -> jax.Array:
-    return jnp.zeros_like(x)
+def _zero(xp: Any, x: Any, *_: Any) -> Any:
+    """The piece of slope 0."""
+    return xp.zeros_like(x)
 
 
-_abs = Kinked("abs", ("x",), jnp.abs, pieces=(jnp.negative, identity), kinks=lambda: (0.0,))
+_abs = Kinked("abs", ("x",), jnp.abs, pieces=(lambda xp, x: -x, identity), kinks=lambda xp: (0.0,))
 
 
-@op("kinked", ties=((0.0,), (-0.0,)), counterparts=("torch:abs(x, out=out)", "jax.numpy:abs(x)", "jax.lax:abs(x)"))
-def abs(x: ArrayLike) -> jax.Array:
+@op(
+    "kinked", tie_points=((0.0,), (-0.0,)), counterparts=("torch:abs(x, out=out)", "jax.numpy:abs(x)", "jax.lax:abs(x)")
+)
+def abs(x: ArrayLike) -> Applied[jax.Array]:
     r"""The absolute value, :math:`\max(x, -x)`, elementwise.
 
     Ties: the gradient at 0 is 0, between the slopes -1 and 1. NaN passes through with slope 1.
@@ -54,7 +60,7 @@ def abs(x: ArrayLike) -> jax.Array:
     >>> jax.vmap(jax.grad(abs))(jnp.array([-2.0, 0.0, 2.0])).tolist()
     [-1.0, 0.0, 1.0]
     """
-    return _abs(x)
+    return Applied(_abs, (x,))
 
 
 absolute = abs
@@ -64,17 +70,17 @@ _leaky_relu = Kinked(
     "leaky_relu",
     ("x", "negative_slope"),
     jax.nn.leaky_relu,
-    pieces=(lambda x, slope: slope * x, identity),
-    kinks=lambda slope: (0.0,),
+    pieces=(lambda xp, x, slope: slope * x, identity),
+    kinks=lambda xp, slope: (0.0,),
 )
 
 
 @op(
     "kinked",
-    ties=((0.0, 0.01), (-0.0, 0.25), (0.0, -0.5), (0.0, 0.0), (0.0, 1.0), (0.0, 2.0)),
+    tie_points=((0.0, 0.01), (-0.0, 0.25), (0.0, -0.5), (0.0, 0.0), (0.0, 1.0), (0.0, 2.0)),
     counterparts=("torch.nn.functional:leaky_relu(x, negative_slope, inplace)", "jax.nn:leaky_relu(x, negative_slope)"),
 )
-def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> jax.Array:
+def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Applied[jax.Array]:
     r"""The leaky rectified linear unit, :math:`x` for :math:`x > 0`, else :math:`negative\_slope \cdot x`, elementwise.
 
     Ties: the gradient at 0 is ``negative_slope`` kept between 0 and 1, the point nearest to 0 between the slopes. NaN
@@ -93,24 +99,24 @@ def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> jax.Array:
     >>> [round(float(jax.grad(leaky_relu)(0.0, slope)), 2) for slope in (-0.5, 0.01, 2.0)]
     [0.0, 0.01, 1.0]
     """
-    return _leaky_relu(x, negative_slope)
+    return Applied(_leaky_relu, (x, negative_slope))
 
 
 _prelu = Kinked(
     "prelu",
     ("x", "weight"),
     jax.nn.leaky_relu,
-    pieces=(lambda x, weight: weight * x, identity),
-    kinks=lambda weight: (0.0,),
+    pieces=(lambda xp, x, weight: weight * x, identity),
+    kinks=lambda xp, weight: (0.0,),
 )
 
 
 @op(
     "kinked",
-    ties=((0.0, 0.25), (-0.0, 0.25), (0.0, -0.5), (0.0, 2.0)),
+    tie_points=((0.0, 0.25), (-0.0, 0.25), (0.0, -0.5), (0.0, 2.0)),
     counterparts=("torch.nn.functional:prelu(x, weight)",),
 )
-def prelu(x: ArrayLike, weight: ArrayLike) -> jax.Array:
+def prelu(x: ArrayLike, weight: ArrayLike) -> Applied[jax.Array]:
     r"""The leaky rectified linear unit with a learned slope, :math:`x` for :math:`x > 0`, else :math:`weight \cdot x`.
 
     Ties: the gradient of ``x`` at 0 is ``weight`` kept between 0 and 1, that of ``weight`` is 0. NaN passes through
@@ -130,32 +136,32 @@ def prelu(x: ArrayLike, weight: ArrayLike) -> jax.Array:
     >>> jax.grad(lambda weight: prelu(x, weight).sum())(jnp.array([0.25, 0.5])).tolist()
     [-2.0, -1.0]
     """
-    if np.size(weight) > 1:
-        channels = np.shape(x)[1] if np.ndim(x) > 1 else 1
-        if np.shape(weight) != (channels,):
-            raise ValueError(
-                f"prelu: weight has shape {np.shape(weight)}, but x of shape {np.shape(x)} has {channels} channels "
-                "along axis 1; give one number, or a vector with one per channel."
-            )
-        return _prelu(x, jnp.reshape(weight, (1, -1, *(1,) * (np.ndim(x) - 2))))
-    return _prelu(x, jnp.reshape(weight, ()) if np.ndim(weight) else weight)
+    if np.size(weight) == 1:
+        return Applied(_prelu, (x, jnp.reshape(weight, ()) if np.ndim(weight) else weight))
+    channels = np.shape(x)[1] if np.ndim(x) > 1 else 1
+    if np.shape(weight) != (channels,):
+        raise ValueError(
+            f"prelu: weight has shape {np.shape(weight)}, but x of shape {np.shape(x)} has {channels} channels "
+            "along axis 1; give one number, or a vector with one per channel."
+        )
+    return Applied(_prelu, (x, jnp.reshape(weight, (1, channels, *(1,) * (np.ndim(x) - 2)))))
 
 
 _elu = Kinked(
     "elu",
     ("x", "alpha"),
     jax.nn.elu,
-    pieces=(lambda x, alpha: alpha * jnp.expm1(x), identity),
-    kinks=lambda alpha: (0.0,),
+    pieces=(lambda xp, x, alpha: alpha * xp.expm1(x), identity),
+    kinks=lambda xp, alpha: (0.0,),
 )
 
 
 @op(
     "kinked",
-    ties=((0.0, 1.0), (0.0, 2.0), (-0.0, 0.5), (0.0, -1.0), (0.0, 0.0)),
+    tie_points=((0.0, 1.0), (0.0, 2.0), (-0.0, 0.5), (0.0, -1.0), (0.0, 0.0)),
     counterparts=("torch.nn.functional:elu(x, alpha, inplace)", "jax.nn:elu(x, alpha)"),
 )
-def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> jax.Array:
+def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Applied[jax.Array]:
     r"""The exponential linear unit, :math:`x` for :math:`x > 0`, else :math:`alpha\,(e^x - 1)`, elementwise.
 
     Ties: the gradient at 0 is ``alpha`` kept between 0 and 1. NaN passes through with slope 1.
@@ -174,20 +180,20 @@ def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> jax.Array:
     >>> [float(jax.grad(elu)(0.0, alpha)) for alpha in (-1.0, 0.5, 2.0)]
     [0.0, 0.5, 1.0]
     """
-    return _elu(x, alpha)
+    return Applied(_elu, (x, alpha))
 
 
 _selu = Kinked(
     "selu",
     ("x",),
     jax.nn.selu,
-    pieces=(lambda x: _SELU_SCALE * _SELU_ALPHA * jnp.expm1(x), lambda x: _SELU_SCALE * x),
-    kinks=lambda: (0.0,),
+    pieces=(lambda xp, x: _SELU_SCALE * _SELU_ALPHA * xp.expm1(x), lambda xp, x: _SELU_SCALE * x),
+    kinks=lambda xp: (0.0,),
 )
 
 
-@op("kinked", ties=((0.0,), (-0.0,)), counterparts=("torch.nn.functional:selu(x, inplace)", "jax.nn:selu(x)"))
-def selu(x: ArrayLike) -> jax.Array:
+@op("kinked", tie_points=((0.0,), (-0.0,)), counterparts=("torch.nn.functional:selu(x, inplace)", "jax.nn:selu(x)"))
+def selu(x: ArrayLike) -> Applied[jax.Array]:
     r"""The scaled exponential linear unit, :math:`1.0507\ldots \cdot elu(x, 1.6732\ldots)`, elementwise.
 
     Ties: the gradient at 0 is 1.0507..., the smaller of the two slopes. NaN passes through with slope 1.
@@ -204,24 +210,24 @@ def selu(x: ArrayLike) -> jax.Array:
     >>> round(float(jax.grad(selu)(0.0)), 4)
     1.0507
     """
-    return _selu(x)
+    return Applied(_selu, (x,))
 
 
 _celu = Kinked(
     "celu",
     ("x", "alpha"),
     jax.nn.celu,
-    pieces=(lambda x, alpha: alpha * jnp.expm1(x / alpha), identity),
-    kinks=lambda alpha: (0.0,),
+    pieces=(lambda xp, x, alpha: alpha * xp.expm1(x / alpha), identity),
+    kinks=lambda xp, alpha: (0.0,),
 )
 
 
 @op(
     "kinked",
-    ties=((0.0, 1.0), (-0.0, 2.0), (0.0, 0.5)),
+    tie_points=((0.0, 1.0), (-0.0, 2.0), (0.0, 0.5)),
     counterparts=("torch.nn.functional:celu(x, alpha, inplace)", "jax.nn:celu(x, alpha)"),
 )
-def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> jax.Array:
+def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Applied[jax.Array]:
     r"""The continuously differentiable elu, :math:`x` for :math:`x > 0`, else :math:`alpha\,(e^{x/alpha} - 1)`.
 
     Ties: none, the slopes at 0 agree: 1. NaN passes through with slope 1.
@@ -241,24 +247,24 @@ def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> jax.Array:
     """
     if isinstance(alpha, int | float) and alpha == 0:
         raise ValueError("celu: alpha=0 would divide by 0; give another number, or use relu.")
-    return _celu(x, alpha)
+    return Applied(_celu, (x, alpha))
 
 
 _hardsigmoid = Kinked(
     "hardsigmoid",
     ("x",),
     jax.nn.hard_sigmoid,
-    pieces=(_zero, lambda x: x / 6 + 0.5, lambda x: jnp.ones_like(x)),
-    kinks=lambda: (-3.0, 3.0),
+    pieces=(_zero, lambda xp, x: x / 6 + 0.5, lambda xp, x: xp.ones_like(x)),
+    kinks=lambda xp: (-3.0, 3.0),
 )
 
 
 @op(
     "kinked",
-    ties=((-3.0,), (3.0,)),
+    tie_points=((-3.0,), (3.0,)),
     counterparts=("torch.nn.functional:hardsigmoid(x, inplace)", "jax.nn:hard_sigmoid(x)"),
 )
-def hardsigmoid(x: ArrayLike) -> jax.Array:
+def hardsigmoid(x: ArrayLike) -> Applied[jax.Array]:
     r"""The piecewise linear sigmoid, :math:`\min(\max(x + 3, 0), 6) / 6`, elementwise.
 
     Ties: the gradient at -3 and at 3 is 0. NaN passes through with slope 1.
@@ -274,7 +280,7 @@ def hardsigmoid(x: ArrayLike) -> jax.Array:
     >>> [round(float(jax.grad(hardsigmoid)(x)), 4) for x in (-3.0, 0.0, 3.0)]
     [0.0, 0.1667, 0.0]
     """
-    return _hardsigmoid(x)
+    return Applied(_hardsigmoid, (x,))
 
 
 hard_sigmoid = hardsigmoid
@@ -283,17 +289,17 @@ _hardswish = Kinked(
     "hardswish",
     ("x",),
     jax.nn.hard_swish,
-    pieces=(_zero, lambda x: x * (x + 3) / 6, identity),
-    kinks=lambda: (-3.0, 3.0),
+    pieces=(_zero, lambda xp, x: x * (x + 3) / 6, identity),
+    kinks=lambda xp: (-3.0, 3.0),
 )
 
 
 @op(
     "kinked",
-    ties=((-3.0,), (3.0,)),
+    tie_points=((-3.0,), (3.0,)),
     counterparts=("torch.nn.functional:hardswish(x, inplace)", "jax.nn:hard_swish(x)"),
 )
-def hardswish(x: ArrayLike) -> jax.Array:
+def hardswish(x: ArrayLike) -> Applied[jax.Array]:
     r"""The piecewise quadratic swish, :math:`x \min(\max(x + 3, 0), 6) / 6`, elementwise.
 
     Ties: the gradient at -3, between -1/2 and 0, is 0; at 3, between 1 and 3/2, it is 1. NaN passes through with slope
@@ -311,7 +317,7 @@ def hardswish(x: ArrayLike) -> jax.Array:
     >>> [float(jax.grad(hardswish)(x)) for x in (-3.0, 0.0, 3.0)]
     [0.0, 0.5, 1.0]
     """
-    return _hardswish(x)
+    return Applied(_hardswish, (x,))
 
 
 hard_swish = hardswish
@@ -320,17 +326,17 @@ _softshrink = Kinked(
     "softshrink",
     ("x", "lambd"),
     lambda x, lambd: jnp.where(jnp.abs(x) <= lambd, jnp.zeros_like(x), x - jnp.sign(x) * lambd),
-    pieces=(lambda x, lambd: x + lambd, _zero, lambda x, lambd: x - lambd),
-    kinks=lambda lambd: (-lambd, lambd),
+    pieces=(lambda xp, x, lambd: x + lambd, _zero, lambda xp, x, lambd: x - lambd),
+    kinks=lambda xp, lambd: (-lambd, lambd),
 )
 
 
 @op(
     "kinked",
-    ties=((0.5, 0.5), (-0.5, 0.5), (2.0, 2.0), (0.0, 0.0)),
+    tie_points=((0.5, 0.5), (-0.5, 0.5), (2.0, 2.0), (0.0, 0.0)),
     counterparts=("torch.nn.functional:softshrink(x, lambd)",),
 )
-def softshrink(x: ArrayLike, lambd: ArrayLike = 0.5) -> jax.Array:
+def softshrink(x: ArrayLike, lambd: ArrayLike = 0.5) -> Applied[jax.Array]:
     r"""The soft threshold, :math:`\operatorname{sign}(x) \max(|x| - lambd, 0)`, elementwise.
 
     Ties: the gradient at ``-lambd`` and ``lambd`` is 0; with ``lambd = 0`` the op is the identity, with slope 1 at 0.
@@ -351,7 +357,7 @@ def softshrink(x: ArrayLike, lambd: ArrayLike = 0.5) -> jax.Array:
     """
     if isinstance(lambd, int | float) and lambd < 0:
         raise ValueError(f"softshrink: lambd={lambd} is negative; give 0 or more.")
-    return _softshrink(x, lambd)
+    return Applied(_softshrink, (x, lambd))
 
 
 _hardshrink = Kinked(
@@ -359,16 +365,16 @@ _hardshrink = Kinked(
     ("x", "lambd"),
     lambda x, lambd: jnp.where(jnp.abs(x) <= lambd, jnp.zeros_like(x), x),
     pieces=(identity, _zero, identity),
-    kinks=lambda lambd: (-jnp.maximum(lambd, 0), jnp.maximum(lambd, 0)),
+    kinks=lambda xp, lambd: (-xp.maximum(lambd, 0), xp.maximum(lambd, 0)),
 )
 
 
 @op(
     "kinked",
-    ties=((0.5, 0.5), (-0.5, 0.5), (2.0, 2.0), (0.0, 0.0)),
+    tie_points=((0.5, 0.5), (-0.5, 0.5), (2.0, 2.0), (0.0, 0.0)),
     counterparts=("torch.nn.functional:hardshrink(x, lambd)",),
 )
-def hardshrink(x: ArrayLike, lambd: ArrayLike = 0.5) -> jax.Array:
+def hardshrink(x: ArrayLike, lambd: ArrayLike = 0.5) -> Applied[jax.Array]:
     r"""The hard threshold, 0 for :math:`|x| \le lambd`, else :math:`x`, elementwise.
 
     Ties: the function jumps at ``-lambd`` and ``lambd``; the gradient there is 0, the slope of the branch that the
@@ -387,24 +393,24 @@ def hardshrink(x: ArrayLike, lambd: ArrayLike = 0.5) -> jax.Array:
     >>> [float(jax.grad(hardshrink)(x)) for x in (-1.0, -0.5, 0.0, 0.5)]
     [1.0, 0.0, 0.0, 0.0]
     """
-    return _hardshrink(x, lambd)
+    return Applied(_hardshrink, (x, lambd))
 
 
 _threshold = Kinked(
     "threshold",
     ("x", "threshold", "value"),
     lambda x, threshold, value: jnp.where(x <= threshold, value, x),
-    pieces=(lambda x, threshold, value: value, identity),
-    kinks=lambda threshold, value: (threshold,),
+    pieces=(lambda xp, x, threshold, value: value, identity),
+    kinks=lambda xp, threshold, value: (threshold,),
 )
 
 
 @op(
     "kinked",
-    ties=((1.0, 1.0, 5.0), (0.0, 0, 0), (-0.0, 0.0, 20.0)),
+    tie_points=((1.0, 1.0, 5.0), (0.0, 0, 0), (-0.0, 0.0, 20.0)),
     counterparts=("torch.nn.functional:threshold(x, threshold, value, inplace)",),
 )
-def threshold(x: ArrayLike, threshold: ArrayLike, value: ArrayLike) -> jax.Array:
+def threshold(x: ArrayLike, threshold: ArrayLike, value: ArrayLike) -> Applied[jax.Array]:
     r"""The identity above a threshold, :math:`x` for :math:`x > threshold`, else :math:`value`, elementwise.
 
     Ties: at ``x == threshold`` the result is ``value``, so the gradient of ``x`` is 0 and that of ``value`` 1. NaN
@@ -423,4 +429,4 @@ def threshold(x: ArrayLike, threshold: ArrayLike, value: ArrayLike) -> jax.Array
     >>> [float(jax.grad(threshold)(x, 1.0, 20.0)) for x in (0.0, 1.0, 2.0)]
     [0.0, 0.0, 1.0]
     """
-    return _threshold(x, threshold, value)
+    return Applied(_threshold, (x, threshold, value))

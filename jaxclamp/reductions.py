@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import operator
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import jax
@@ -14,9 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxclamp._registry import op
-from jaxclamp._rules import TIES, Extremum, Ties, check_operand, differentiable, refuse_convention, same
-from jaxclamp._windows import LargestOfWindow, Windows
+from jaxclamp._record import op
+from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
+from jaxclamp._rules.differentiate import Applied, differentiable
+from jaxclamp._rules.extremum import Extremum, extremum, same
+from jaxclamp._rules.operands import check_operands
+from jaxclamp._rules.windows import Windows, largest_of_windows
 
 __all__ = ["WithIndices", "amax", "amin", "max_pool1d", "max_pool2d", "max_with_indices", "min_with_indices"]
 
@@ -25,7 +26,7 @@ _SQUARE = ((1.0, 3.0), (3.0, 3.0))
 
 @op(
     "reduction",
-    ties=(
+    tie_points=(
         ((2.0, 5.0, 5.0),),
         ((-0.0, 0.0, 0.0, -1.0),),
         (_SQUARE, 0),
@@ -34,38 +35,48 @@ _SQUARE = ((1.0, 3.0), (3.0, 3.0))
     ),
     counterparts=(
         "torch:amax(x, dim=axis, keepdim=keepdims, out=out)",
-        "jax.numpy:max(x, axis=axis, keepdims=keepdims)",
+        "jax.numpy:max(x, axis=axis, keepdims=keepdims, initial=initial, where=where)",
     ),
 )
 def amax(
-    x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = False, *, ties: Ties = "min_norm"
-) -> jax.Array:
+    x: ArrayLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
+    *,
+    ties: Convention = "min_norm",
+) -> Applied[jax.Array]:
     r"""The largest element along axes, :math:`\max_i x_i`.
 
-    Ties: each of k tied elements gets 1/k. NaN elements are the value and share the gradient.
+    Ties: each of k tied elements gets 1/k, and 0 where ``initial`` ties with them and is not differentiated. NaN
+    elements are the value and share the gradient.
 
     Args:
       x: real array.
       axis: the axis or axes to reduce, negative ones counted from the end; None for all.
       keepdims: whether reduced axes stay, with size 1.
+      initial: a number that counts as one more element, behind the others, or None.
+      where: a mask of the elements that take part, which broadcasts against ``x``; it needs ``initial``.
       ties: the convention at ties: ``"min_norm"`` and ``"balanced"`` (1/k each), ``"inclusive"`` (all to the first in
         row-major order), ``"exclusive"`` (to the other tied ones).
 
     Raises:
       TypeError: ``x`` is complex or not numeric.
-      ValueError: an axis is out of range, repeated or of size 0, ``axis=()`` names none, or ``ties`` is unknown.
+      ValueError: an axis is out of range, repeated, or of size 0 without ``initial``; ``axis=()`` names none;
+        ``initial`` is no single number, or missing beside ``where``; or ``ties`` is unknown.
 
     Counterparts: `torch.amax`, `jax.numpy.max` (both 1/k each).
 
     >>> jax.grad(amax)(jnp.array([1.0, 3.0, 3.0])).tolist()
     [0.0, 0.5, 0.5]
     """
-    return _extremum("amax", jnp.max, x, axis, keepdims, ties)
+    return _of_elements("amax", jnp.max, x, axis, keepdims, initial, where, ties)
 
 
 @op(
     "reduction",
-    ties=(
+    tie_points=(
         ((2.0, 2.0, 5.0),),
         ((-0.0, 0.0, 0.0, 1.0),),
         (_SQUARE, 0),
@@ -74,33 +85,43 @@ def amax(
     ),
     counterparts=(
         "torch:amin(x, dim=axis, keepdim=keepdims, out=out)",
-        "jax.numpy:min(x, axis=axis, keepdims=keepdims)",
+        "jax.numpy:min(x, axis=axis, keepdims=keepdims, initial=initial, where=where)",
     ),
 )
 def amin(
-    x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = False, *, ties: Ties = "min_norm"
-) -> jax.Array:
+    x: ArrayLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
+    *,
+    ties: Convention = "min_norm",
+) -> Applied[jax.Array]:
     r"""The smallest element along axes, :math:`\min_i x_i`.
 
-    Ties: each of k tied elements gets 1/k. NaN elements are the value and share the gradient.
+    Ties: each of k tied elements gets 1/k, and 0 where ``initial`` ties with them and is not differentiated. NaN
+    elements are the value and share the gradient.
 
     Args:
       x: real array.
       axis: the axis or axes to reduce, negative ones counted from the end; None for all.
       keepdims: whether reduced axes stay, with size 1.
+      initial: a number that counts as one more element, behind the others, or None.
+      where: a mask of the elements that take part, which broadcasts against ``x``; it needs ``initial``.
       ties: the convention at ties: ``"min_norm"`` and ``"balanced"`` (1/k each), ``"inclusive"`` (all to the first in
         row-major order), ``"exclusive"`` (to the other tied ones).
 
     Raises:
       TypeError: ``x`` is complex or not numeric.
-      ValueError: an axis is out of range, repeated or of size 0, ``axis=()`` names none, or ``ties`` is unknown.
+      ValueError: an axis is out of range, repeated, or of size 0 without ``initial``; ``axis=()`` names none;
+        ``initial`` is no single number, or missing beside ``where``; or ``ties`` is unknown.
 
     Counterparts: `torch.amin`, `jax.numpy.min` (both 1/k each).
 
     >>> jax.grad(amin)(jnp.array([1.0, 1.0, 3.0])).tolist()
     [0.5, 0.5, 0.0]
     """
-    return _extremum("amin", jnp.min, x, axis, keepdims, ties)
+    return _of_elements("amin", jnp.min, x, axis, keepdims, initial, where, ties)
 
 
 class WithIndices(NamedTuple):
@@ -112,10 +133,12 @@ class WithIndices(NamedTuple):
 
 @op(
     "reduction",
-    ties=((_SQUARE, 0), (_SQUARE, -1, True), ((4.0, 4.0, 4.0), 0)),
+    tie_points=((_SQUARE, 0), (_SQUARE, -1, True), ((4.0, 4.0, 4.0), 0)),
     counterparts=("torch:max(x, dim=axis, keepdim=keepdims, out=out)",),
 )
-def max_with_indices(x: ArrayLike, axis: int, keepdims: bool = False, *, ties: Ties = "min_norm") -> WithIndices:
+def max_with_indices(
+    x: ArrayLike, axis: int, keepdims: bool = False, *, ties: Convention = "min_norm"
+) -> Applied[WithIndices]:
     r"""The largest element along one axis, :math:`\max_i x_i`, and the index of the first that is equal to it.
 
     Ties: each of k tied elements gets 1/k of the gradient of the values, not only the one at the index. The indices
@@ -138,16 +161,18 @@ def max_with_indices(x: ArrayLike, axis: int, keepdims: bool = False, *, ties: T
     >>> jax.grad(lambda x: max_with_indices(x, 0).values)(jnp.array([3.0, 1.0, 3.0])).tolist()
     [0.5, 0.0, 0.5]
     """
-    result: WithIndices = _with_indices("max_with_indices", jnp.max, x, axis, keepdims, ties)
-    return result
+    rule = _extremum("max_with_indices", jnp.max, x, operator.index(axis), keepdims, ties)
+    return ValuesAndIndices(rule, (x,))
 
 
 @op(
     "reduction",
-    ties=((((2.0, 1.0), (1.0, 1.0)), 0), (((2.0, 1.0), (1.0, 1.0)), -1, True), ((4.0, 4.0, 4.0), 0)),
+    tie_points=((((2.0, 1.0), (1.0, 1.0)), 0), (((2.0, 1.0), (1.0, 1.0)), -1, True), ((4.0, 4.0, 4.0), 0)),
     counterparts=("torch:min(x, dim=axis, keepdim=keepdims, out=out)",),
 )
-def min_with_indices(x: ArrayLike, axis: int, keepdims: bool = False, *, ties: Ties = "min_norm") -> WithIndices:
+def min_with_indices(
+    x: ArrayLike, axis: int, keepdims: bool = False, *, ties: Convention = "min_norm"
+) -> Applied[WithIndices]:
     r"""The smallest element along one axis, :math:`\min_i x_i`, and the index of the first that is equal to it.
 
     Ties: each of k tied elements gets 1/k of the gradient of the values, not only the one at the index. The indices
@@ -170,13 +195,13 @@ def min_with_indices(x: ArrayLike, axis: int, keepdims: bool = False, *, ties: T
     >>> jax.grad(lambda x: min_with_indices(x, 0).values)(jnp.array([3.0, 1.0, 1.0])).tolist()
     [0.0, 0.5, 0.5]
     """
-    result: WithIndices = _with_indices("min_with_indices", jnp.min, x, axis, keepdims, ties)
-    return result
+    rule = _extremum("min_with_indices", jnp.min, x, operator.index(axis), keepdims, ties)
+    return ValuesAndIndices(rule, (x,))
 
 
 @op(
     "reduction",
-    ties=(
+    tie_points=(
         (((1.0, 1.0, 0.0, 0.0),), 2),
         (((1.0, 2.0, 2.0, 0.0),), 2, 2, 1),
         (((4.0, 1.0, 4.0, 0.0),), 2, 3, 0, 2),
@@ -194,8 +219,8 @@ def max_pool1d(
     dilation: int = 1,
     ceil_mode: bool = False,
     *,
-    ties: Ties = "min_norm",
-) -> jax.Array:
+    ties: Convention = "min_norm",
+) -> Applied[jax.Array]:
     r"""The largest element of each window along the last axis, :math:`\max_k x_{s i + d k - p}`.
 
     Ties: each of k tied elements of a window gets 1/k. NaN elements are the value and share the gradient.
@@ -221,7 +246,7 @@ def max_pool1d(
 
 @op(
     "reduction",
-    ties=(
+    tie_points=(
         ((_SQUARE,), 2),
         ((((1.0, 1.0, 0.0), (0.0, 1.0, 1.0)),), (2, 1), (2, 1)),
         ((((1.0, 1.0, 0.0), (1.0, 2.0, 2.0)),), 2, 2, (0, 1)),
@@ -238,8 +263,8 @@ def max_pool2d(
     dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
     *,
-    ties: Ties = "min_norm",
-) -> jax.Array:
+    ties: Convention = "min_norm",
+) -> Applied[jax.Array]:
     r"""The largest element of each window over the last two axes, :math:`\max_{k, l} x_{s i + d k - p, s j + d l - p}`.
 
     Ties: each of k tied elements of a window gets 1/k. NaN elements are the value and share the gradient.
@@ -263,15 +288,38 @@ def max_pool2d(
     return _max_pool("max_pool2d", x, 2, ties, kernel_size, stride, padding, dilation, ceil_mode)
 
 
+def _of_elements(
+    name: str,
+    function: Callable[..., jax.Array],
+    x: ArrayLike,
+    axis: int | Sequence[int] | None,
+    keepdims: bool,
+    initial: ArrayLike | None,
+    where: ArrayLike | None,
+    ties: Convention,
+) -> Applied[jax.Array]:
+    if initial is None:
+        if where is not None:
+            raise ValueError(
+                f"{name}: where may leave no element, so it needs initial, the value there; give that too."
+            )
+        return Applied(_extremum(name, function, x, axis, keepdims, ties), (x,))
+    if np.ndim(initial):
+        raise ValueError(f"{name}: initial has the shape {np.shape(initial)}; give one number.")
+    rule = _extremum(name, function, x, axis, keepdims, ties, has_initial=True)
+    return Applied(rule, (x, initial, True if where is None else where))
+
+
 def _extremum(
     name: str,
     function: Callable[..., jax.Array],
     x: ArrayLike,
     axis: int | Sequence[int] | None,
     keepdims: bool,
-    ties: Ties,
-) -> jax.Array:
-    if ties not in TIES:
+    ties: Convention,
+    has_initial: bool = False,
+) -> Extremum:
+    if ties not in CONVENTIONS:
         refuse_convention(ties)
     shape = np.shape(x)
     given = range(len(shape)) if axis is None else axis if isinstance(axis, Sequence) else (operator.index(axis),)
@@ -280,54 +328,42 @@ def _extremum(
     axes = tuple(a % len(shape) for a in given)
     if len(set(axes)) < len(axes) or (shape and not axes):
         raise ValueError(f"{name}: axis={axis} does not name one or more distinct axes; give None for all.")
-    if any(shape[a] == 0 for a in axes):
+    if any(shape[a] == 0 for a in axes) and not has_initial:
         raise ValueError(f"{name}: axis={axis} of x of shape {shape} has no elements, so no extremum; choose another.")
-    return differentiable(_rule(name, function, axes, keepdims, ties), x)
+    return extremum(name, function, axes, bool(keepdims), ties, has_initial)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 3, 4, 5))
-def _with_indices(
-    name: str, function: Callable[..., jax.Array], x: ArrayLike, axis: int, keepdims: bool, ties: Ties
-) -> WithIndices:
-    values = _extremum(name, function, x, axis, True, ties)
+class ValuesAndIndices(Applied[WithIndices]):
+    """An `Extremum` along one axis, whose result says also where the value is."""
+
+    def value(self) -> WithIndices:
+        result: WithIndices = _with_indices(self.rule, *self.operands)
+        return result
+
+
+@partial(jax.jit, static_argnums=0)
+def _with_indices(rule: Extremum, x: ArrayLike) -> WithIndices:
+    values = differentiable(rule, x)
     # A second plain reduction: XLA on CPU does not vectorise the one of pairs that is behind jnp.argmax.
     x = jnp.asarray(x)
-    places = jnp.expand_dims(jnp.arange(x.shape[axis]), tuple(a for a in range(x.ndim) if a != axis % x.ndim))
-    indices = jnp.min(jnp.where(same(x, values), places, x.shape[axis]), axis, keepdims=True)
-    return WithIndices(values, indices) if keepdims else WithIndices(values.squeeze(axis), indices.squeeze(axis))
+    (axis,) = rule.axes
+    kept = values if rule.keepdims else jnp.expand_dims(values, axis)
+    places = jax.lax.broadcasted_iota(int, x.shape, axis)
+    indices = jnp.min(jnp.where(same(x, kept), places, x.shape[axis]), axis, keepdims=rule.keepdims)
+    return WithIndices(values, indices)
 
 
-_rule = cache(Extremum)  # one object per rule, since jit compiles per object
-
-
-def _max_pool(name: str, x: ArrayLike, dims: int, ties: Ties, *window: int | Sequence[int] | None) -> jax.Array:
+def _max_pool(
+    name: str, x: ArrayLike, dims: int, ties: Convention, *window: int | Sequence[int] | None
+) -> Applied[jax.Array]:
     """``window`` is what follows ``dims`` in `_windows`."""
-    if ties not in TIES:
+    if ties not in CONVENTIONS:
         refuse_convention(ties)
     if not isinstance(x, jax.Array):
-        check_operand(name, "x", x)
+        check_operands(name, ("x",), (x,))
     hashable = [tuple(value) if isinstance(value, list) else value for value in window]
-    pooled: jax.Array = max_of_windows(name, x, _windows(name, np.shape(x), dims, *hashable), ties)
-    return pooled
-
-
-@partial(jax.jit, static_argnums=(0, 2, 3))  # one dispatch
-def max_of_windows(name: str, x: ArrayLike, windows: Windows, ties: Ties) -> jax.Array:
-    """The largest element of each window over the last axes."""
     shape = np.shape(x)
-    if math.prod(windows.sizes) <= _UNROLLED or not windows.tile(shape):
-        return differentiable(_window_rule(name, windows, ties), x)
-    batch = len(shape) - len(windows.sizes)
-    tiles = [(length // size, size) for length, size in zip(shape[batch:], windows.sizes, strict=True)]
-    within = range(batch + 1, batch + 1 + 2 * len(tiles), 2)
-    tiled = jnp.reshape(x, (*shape[:batch], *itertools.chain(*tiles)))
-    return _extremum(name, jnp.max, tiled, within, False, ties)
-
-
-_UNROLLED = 16
-"""Windows of more elements, if they tile x, are axes of it: to go through their places compiles and runs longer."""
-
-_window_rule = cache(LargestOfWindow)
+    return Applied(largest_of_windows(name, _windows(name, shape, dims, *hashable), shape, ties), (x,))
 
 
 @lru_cache(maxsize=1024, typed=True)  # the checks take longer than the dispatch

@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxclamp._registry import op
-from jaxclamp._rules import Ties, selection
+from jaxclamp._record import op
+from jaxclamp._rules.conventions import Convention
+from jaxclamp._rules.differentiate import Applied
+from jaxclamp._rules.selection import selection
 
 __all__ = [
     "clamp",
     "clamp_max",
     "clamp_min",
     "clip",
-    "fmax",
-    "fmin",
     "hard_tanh",
     "hardtanh",
     "maximum",
@@ -27,26 +27,141 @@ __all__ = [
 
 _NUMBER = (int, float, np.integer, np.floating)
 
-_maximum = selection("maximum", "x", y=jnp.maximum)
-_minimum = selection("minimum", "x", y=jnp.minimum)
-_fmax = selection("fmax", "x", y=jnp.fmax)
-_fmin = selection("fmin", "x", y=jnp.fmin)
-_clamp_min = selection("clamp_min", "x", min=jnp.maximum)
-_clamp_max = selection("clamp_max", "x", max=jnp.minimum)
 _clamp = selection("clamp", "x", min=jnp.maximum, max=jnp.minimum)
-_clamp_from = selection("clamp", "x", min=jnp.maximum)
-_clamp_to = selection("clamp", "x", max=jnp.minimum)
-_relu = selection("relu", "x", zero=jnp.maximum)
-_relu6 = selection("relu6", "x", zero=jnp.maximum, six=jnp.minimum)
-_hardtanh = selection("hardtanh", "x", min_val=jnp.maximum, max_val=jnp.minimum)
+_clamp_from_below = selection("clamp", "x", min=jnp.maximum)
+_clamp_from_above = selection("clamp", "x", max=jnp.minimum)
+_unclamped = selection("clamp", "x")
 
 
 @op(
     "selection",
-    ties=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
+    tie_points=(
+        (0.0, 0.0, 6.0),
+        (-0.0, 0.0, 6.0),
+        (6.0, 0.0, 6.0),
+        (2.0, 2.0, 2.0),
+        (-1.0, 2.0, 2.0),
+        (4.0, 2.0, 2.0),
+        (1.0, 2.0, -5.0),
+        (-5.0, 2.0, -5.0),
+        (2.0, 2.0, -5.0),
+        (0.0, 0.0, None),
+        (6.0, None, 6.0),
+    ),
+    counterparts=("torch:clamp(x, min, max, out=out)", "jax.numpy:clip(x, min, max)", "jax.lax:clamp(min, x, max)"),
+)
+def clamp(
+    x: ArrayLike, min: ArrayLike | None = None, max: ArrayLike | None = None, *, ties: Convention = "min_norm"
+) -> Applied[jax.Array]:
+    r"""``x`` kept between two bounds, :math:`\min(\max(x, min), max)`, elementwise; with ``min > max`` it is ``max``.
+
+    Ties: the operands tied for the value share the gradient evenly (1/2 or 1/3 each) when all of them are
+    differentiated; when one of them is not, such as a bound given as a number, every gradient is 0. NaN operands are
+    the value and take the gradient.
+
+    Args:
+      x: real array or number.
+      min, max: bounds, or None for no bound; they broadcast against ``x``; dtypes promote as in `jax.numpy`. Without
+        any bound the result is ``x``.
+      ties: the convention at ties: ``"min_norm"``, or ``"inclusive"`` (all to the first tied operand in the order x,
+        min, max), ``"exclusive"`` (to the other tied ones), ``"balanced"`` (evenly, differentiated or not).
+
+    Raises:
+      TypeError: an operand is complex or not numeric.
+      ValueError: the shapes do not broadcast, or ``ties`` is unknown.
+      OverflowError: an integer bound does not fit the integer dtype of ``x``.
+
+    Counterparts: `torch.clamp` (numbers as bounds: ``"inclusive"`` up to 2.13, ``"exclusive"`` from 2.14 on),
+    `jax.numpy.clip`, `jax.lax.clamp` (which has the bounds around ``x``). Also called ``clip``.
+
+    >>> jax.vmap(jax.grad(lambda x: clamp(x, 0.0, 6.0)))(jnp.array([-1.0, 0.0, 3.0, 6.0])).tolist()
+    [0.0, 0.0, 1.0, 0.0]
+    >>> [round(float(g), 3) for g in jax.grad(clamp, argnums=(0, 1, 2))(2.0, 2.0, 2.0)]
+    [0.333, 0.333, 0.333]
+    """
+    if min is None:
+        return Applied(_unclamped[ties], (x,)) if max is None else Applied(_clamp_from_above[ties], (x, max))
+    if max is None:
+        return Applied(_clamp_from_below[ties], (x, min))
+    return Applied(_clamp[ties], (x, min, max))
+
+
+clip = clamp
+
+
+_clamp_min = selection("clamp_min", "x", min=jnp.maximum)
+
+
+@op(
+    "selection",
+    tie_points=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
+    counterparts=("torch:clamp_min(x, min, out=out)", "jax.numpy:clip(x, min)"),
+)
+def clamp_min(x: ArrayLike, min: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
+    r"""``x`` bounded from below, :math:`\max(x, min)`, elementwise.
+
+    Ties: at ``x == min`` the gradient of ``x`` is 0 when the bound is not differentiated, and 1/2 for each when it is.
+    A NaN operand is the value and takes the gradient.
+
+    Args:
+      x, min: real arrays or numbers whose shapes broadcast; dtypes promote as in `jax.numpy`.
+      ties: the convention at ties: ``"min_norm"``, or ``"inclusive"`` (all to ``x``), ``"exclusive"`` (all to ``min``),
+        ``"balanced"`` (1/2 each, differentiated or not).
+
+    Raises:
+      TypeError: an operand is complex or not numeric.
+      ValueError: the shapes do not broadcast, or ``ties`` is unknown.
+      OverflowError: an integer bound does not fit the integer dtype of ``x``.
+
+    Counterparts: `torch.clamp_min`; ``jnp.clip(x, min)``.
+
+    >>> jax.vmap(jax.grad(lambda x: clamp_min(x, 0.0)))(jnp.array([-1.0, 0.0, 1.0])).tolist()
+    [0.0, 0.0, 1.0]
+    """
+    return Applied(_clamp_min[ties], (x, min))
+
+
+_clamp_max = selection("clamp_max", "x", max=jnp.minimum)
+
+
+@op(
+    "selection",
+    tie_points=((0.0, 0.0), (-0.0, 0.0), (6.0, 6.0)),
+    counterparts=("torch:clamp_max(x, max, out=out)", "jax.numpy:clip(x, max=max)"),
+)
+def clamp_max(x: ArrayLike, max: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
+    r"""``x`` bounded from above, :math:`\min(x, max)`, elementwise.
+
+    Ties: at ``x == max`` the gradient of ``x`` is 0 when the bound is not differentiated, and 1/2 for each when it is.
+    A NaN operand is the value and takes the gradient.
+
+    Args:
+      x, max: real arrays or numbers whose shapes broadcast; dtypes promote as in `jax.numpy`.
+      ties: the convention at ties: ``"min_norm"``, or ``"inclusive"`` (all to ``x``), ``"exclusive"`` (all to ``max``),
+        ``"balanced"`` (1/2 each, differentiated or not).
+
+    Raises:
+      TypeError: an operand is complex or not numeric.
+      ValueError: the shapes do not broadcast, or ``ties`` is unknown.
+      OverflowError: an integer bound does not fit the integer dtype of ``x``.
+
+    Counterparts: `torch.clamp_max`; ``jnp.clip(x, max=max)``.
+
+    >>> jax.vmap(jax.grad(lambda x: clamp_max(x, 6.0)))(jnp.array([5.0, 6.0, 7.0])).tolist()
+    [1.0, 0.0, 0.0]
+    """
+    return Applied(_clamp_max[ties], (x, max))
+
+
+_maximum = selection("maximum", "x", y=jnp.maximum)
+
+
+@op(
+    "selection",
+    tie_points=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
     counterparts=("torch:maximum(x, y, out=out)", "jax.numpy:maximum(x, y)", "jax.lax:max(x, y)"),
 )
-def maximum(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
+def maximum(x: ArrayLike, y: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
     r"""The larger of two operands, :math:`\max(x, y)`, elementwise.
 
     Ties: at ``x == y`` each operand gets 1/2 when both are differentiated, and 0 when only one is. A NaN operand is the
@@ -68,15 +183,18 @@ def maximum(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array
     >>> [float(g) for g in jax.grad(maximum, argnums=(0, 1))(0.0, 0.0)]
     [0.5, 0.5]
     """
-    return _maximum[ties](x, y)
+    return Applied(_maximum[ties], (x, y))
+
+
+_minimum = selection("minimum", "x", y=jnp.minimum)
 
 
 @op(
     "selection",
-    ties=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
+    tie_points=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
     counterparts=("torch:minimum(x, y, out=out)", "jax.numpy:minimum(x, y)", "jax.lax:min(x, y)"),
 )
-def minimum(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
+def minimum(x: ArrayLike, y: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
     r"""The smaller of two operands, :math:`\min(x, y)`, elementwise.
 
     Ties: at ``x == y`` each operand gets 1/2 when both are differentiated, and 0 when only one is. A NaN operand is the
@@ -96,184 +214,14 @@ def minimum(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array
     >>> [float(g) for g in jax.grad(minimum, argnums=(0, 1))(3.0, 3.0)]
     [0.5, 0.5]
     """
-    return _minimum[ties](x, y)
+    return Applied(_minimum[ties], (x, y))
 
 
-@op(
-    "selection",
-    ties=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
-    counterparts=("torch:fmax(x, y, out=out)", "jax.numpy:fmax(x, y)"),
-)
-def fmax(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
-    r"""The larger of two operands, :math:`\max(x, y)`, elementwise; a NaN beside a number is skipped.
-
-    Ties: at ``x == y``, and where both are NaN, each operand gets 1/2 when both are differentiated, and 0 when only one
-    is. A NaN that is skipped gets 0.
-
-    Args:
-      x, y: real arrays or numbers whose shapes broadcast; dtypes promote as in `jax.numpy`.
-      ties: the convention at ties: ``"min_norm"``, or ``"inclusive"`` (all to ``x``), ``"exclusive"`` (all to ``y``),
-        ``"balanced"`` (1/2 each, differentiated or not).
-
-    Raises:
-      TypeError: an operand is complex or not numeric.
-      ValueError: the shapes do not broadcast, or ``ties`` is unknown.
-
-    Counterparts: `torch.fmax` (``"inclusive"`` up to 2.13, ``"balanced"`` from 2.14 on), `jax.numpy.fmax`
-    (``"exclusive"``).
-
-    >>> [float(g) for g in jax.grad(fmax, argnums=(0, 1))(jnp.nan, 3.0)]
-    [0.0, 1.0]
-    """
-    return _fmax[ties](x, y)
+_relu = selection("relu", "x", zero=jnp.maximum)
 
 
-@op(
-    "selection",
-    ties=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
-    counterparts=("torch:fmin(x, y, out=out)", "jax.numpy:fmin(x, y)"),
-)
-def fmin(x: ArrayLike, y: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
-    r"""The smaller of two operands, :math:`\min(x, y)`, elementwise; a NaN beside a number is skipped.
-
-    Ties: at ``x == y``, and where both are NaN, each operand gets 1/2 when both are differentiated, and 0 when only one
-    is. A NaN that is skipped gets 0.
-
-    Args:
-      x, y: real arrays or numbers whose shapes broadcast; dtypes promote as in `jax.numpy`.
-      ties: the convention at ties: ``"min_norm"``, or ``"inclusive"`` (all to ``x``), ``"exclusive"`` (all to ``y``),
-        ``"balanced"`` (1/2 each, differentiated or not).
-
-    Raises:
-      TypeError: an operand is complex or not numeric.
-      ValueError: the shapes do not broadcast, or ``ties`` is unknown.
-
-    Counterparts: `torch.fmin` (``"inclusive"`` up to 2.13, ``"balanced"`` from 2.14 on), `jax.numpy.fmin`
-    (``"exclusive"``).
-
-    >>> [float(g) for g in jax.grad(fmin, argnums=(0, 1))(jnp.nan, 3.0)]
-    [0.0, 1.0]
-    """
-    return _fmin[ties](x, y)
-
-
-@op(
-    "selection",
-    ties=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
-    counterparts=("torch:clamp_min(x, min, out=out)", "jax.numpy:clip(x, min)"),
-)
-def clamp_min(x: ArrayLike, min: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
-    r"""``x`` bounded from below, :math:`\max(x, min)`, elementwise.
-
-    Ties: at ``x == min`` the gradient of ``x`` is 0 when the bound is not differentiated, and 1/2 for each when it is.
-    A NaN operand is the value and takes the gradient.
-
-    Args:
-      x, min: real arrays or numbers whose shapes broadcast; dtypes promote as in `jax.numpy`.
-      ties: the convention at ties: ``"min_norm"``, or ``"inclusive"`` (all to ``x``), ``"exclusive"`` (all to ``min``),
-        ``"balanced"`` (1/2 each, differentiated or not).
-
-    Raises:
-      TypeError: an operand is complex or not numeric.
-      ValueError: the shapes do not broadcast, or ``ties`` is unknown.
-      OverflowError: an integer bound does not fit the integer dtype of ``x``.
-
-    Counterparts: `torch.clamp_min`; ``jnp.clip(x, min)``.
-
-    >>> jax.vmap(jax.grad(lambda x: clamp_min(x, 0.0)))(jnp.array([-1.0, 0.0, 1.0])).tolist()
-    [0.0, 0.0, 1.0]
-    """
-    return _clamp_min[ties](x, min)
-
-
-@op(
-    "selection",
-    ties=((0.0, 0.0), (-0.0, 0.0), (6.0, 6.0)),
-    counterparts=("torch:clamp_max(x, max, out=out)", "jax.numpy:clip(x, max=max)"),
-)
-def clamp_max(x: ArrayLike, max: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
-    r"""``x`` bounded from above, :math:`\min(x, max)`, elementwise.
-
-    Ties: at ``x == max`` the gradient of ``x`` is 0 when the bound is not differentiated, and 1/2 for each when it is.
-    A NaN operand is the value and takes the gradient.
-
-    Args:
-      x, max: real arrays or numbers whose shapes broadcast; dtypes promote as in `jax.numpy`.
-      ties: the convention at ties: ``"min_norm"``, or ``"inclusive"`` (all to ``x``), ``"exclusive"`` (all to ``max``),
-        ``"balanced"`` (1/2 each, differentiated or not).
-
-    Raises:
-      TypeError: an operand is complex or not numeric.
-      ValueError: the shapes do not broadcast, or ``ties`` is unknown.
-      OverflowError: an integer bound does not fit the integer dtype of ``x``.
-
-    Counterparts: `torch.clamp_max`; ``jnp.clip(x, max=max)``.
-
-    >>> jax.vmap(jax.grad(lambda x: clamp_max(x, 6.0)))(jnp.array([5.0, 6.0, 7.0])).tolist()
-    [1.0, 0.0, 0.0]
-    """
-    return _clamp_max[ties](x, max)
-
-
-@op(
-    "selection",
-    ties=(
-        (0.0, 0.0, 6.0),
-        (-0.0, 0.0, 6.0),
-        (6.0, 0.0, 6.0),
-        (2.0, 2.0, 2.0),
-        (-1.0, 2.0, 2.0),
-        (4.0, 2.0, 2.0),
-        (1.0, 2.0, -5.0),
-        (-5.0, 2.0, -5.0),
-        (2.0, 2.0, -5.0),
-        (0.0, 0.0, None),
-        (6.0, None, 6.0),
-    ),
-    counterparts=("torch:clamp(x, min, max, out=out)", "jax.numpy:clip(x, min, max)", "jax.lax:clamp(min, x, max)"),
-)
-def clamp(
-    x: ArrayLike, min: ArrayLike | None = None, max: ArrayLike | None = None, *, ties: Ties = "min_norm"
-) -> jax.Array:
-    r"""``x`` kept between two bounds, :math:`\min(\max(x, min), max)`, elementwise; with ``min > max`` it is ``max``.
-
-    Ties: the operands tied for the value share the gradient evenly (1/2 or 1/3 each) when all of them are
-    differentiated; when one of them is not, such as a bound given as a number, every gradient is 0. NaN operands are
-    the value and take the gradient.
-
-    Args:
-      x: real array or number.
-      min, max: bounds, or None for no bound; they broadcast against ``x``; dtypes promote as in `jax.numpy`.
-      ties: the convention at ties: ``"min_norm"``, or ``"inclusive"`` (all to the first tied operand in the order x,
-        min, max), ``"exclusive"`` (to the other tied ones), ``"balanced"`` (evenly, differentiated or not).
-
-    Raises:
-      TypeError: an operand is complex or not numeric.
-      ValueError: both bounds are None, the shapes do not broadcast, or ``ties`` is unknown.
-      OverflowError: an integer bound does not fit the integer dtype of ``x``.
-
-    Counterparts: `torch.clamp` (numbers as bounds: ``"inclusive"`` up to 2.13, ``"exclusive"`` from 2.14 on),
-    `jax.numpy.clip`, `jax.lax.clamp` (which has the bounds around ``x``). Also called ``clip``.
-
-    >>> jax.vmap(jax.grad(lambda x: clamp(x, 0.0, 6.0)))(jnp.array([-1.0, 0.0, 3.0, 6.0])).tolist()
-    [0.0, 0.0, 1.0, 0.0]
-    >>> [round(float(g), 3) for g in jax.grad(clamp, argnums=(0, 1, 2))(2.0, 2.0, 2.0)]
-    [0.333, 0.333, 0.333]
-    """
-    if max is None:
-        if min is None:
-            raise ValueError("clamp: min=None and max=None leave nothing to do; give at least one bound.")
-        return _clamp_from[ties](x, min)
-    if min is None:
-        return _clamp_to[ties](x, max)
-    return _clamp[ties](x, min, max)
-
-
-clip = clamp
-
-
-@op("selection", ties=((0.0,), (-0.0,)), counterparts=("torch.nn.functional:relu(x, inplace)", "jax.nn:relu(x)"))
-def relu(x: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
+@op("selection", tie_points=((0.0,), (-0.0,)), counterparts=("torch.nn.functional:relu(x, inplace)", "jax.nn:relu(x)"))
+def relu(x: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
     r"""The rectified linear unit, :math:`\max(x, 0)`, elementwise.
 
     Ties: the gradient at 0 is 0. At NaN, which is the value, it is 1.
@@ -291,15 +239,18 @@ def relu(x: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
     >>> jax.vmap(jax.grad(relu))(jnp.array([-1.0, 0.0, 1.0])).tolist()
     [0.0, 0.0, 1.0]
     """
-    return _relu[ties](x, 0)
+    return Applied(_relu[ties], (x, 0))
+
+
+_relu6 = selection("relu6", "x", zero=jnp.maximum, six=jnp.minimum)
 
 
 @op(
     "selection",
-    ties=((0.0,), (-0.0,), (6.0,)),
+    tie_points=((0.0,), (-0.0,), (6.0,)),
     counterparts=("torch.nn.functional:relu6(x, inplace)", "jax.nn:relu6(x)"),
 )
-def relu6(x: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
+def relu6(x: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
     r"""The rectified linear unit capped at 6, :math:`\min(\max(x, 0), 6)`, elementwise.
 
     Ties: the gradient at 0 and at 6 is 0. At NaN, which is the value, it is 1.
@@ -317,17 +268,20 @@ def relu6(x: ArrayLike, *, ties: Ties = "min_norm") -> jax.Array:
     >>> jax.vmap(jax.grad(relu6))(jnp.array([0.0, 3.0, 6.0])).tolist()
     [0.0, 1.0, 0.0]
     """
-    return _relu6[ties](x, 0, 6)
+    return Applied(_relu6[ties], (x, 0, 6))
+
+
+_hardtanh = selection("hardtanh", "x", min_val=jnp.maximum, max_val=jnp.minimum)
 
 
 @op(
     "selection",
-    ties=((-1.0, -1.0, 1.0), (1.0, -1.0, 1.0), (0.5, 0.5, 0.5)),
+    tie_points=((-1.0, -1.0, 1.0), (1.0, -1.0, 1.0), (0.5, 0.5, 0.5)),
     counterparts=("torch.nn.functional:hardtanh(x, min_val, max_val, inplace)", "jax.nn:hard_tanh(x)"),
 )
 def hardtanh(
-    x: ArrayLike, min_val: ArrayLike = -1.0, max_val: ArrayLike = 1.0, *, ties: Ties = "min_norm"
-) -> jax.Array:
+    x: ArrayLike, min_val: ArrayLike = -1.0, max_val: ArrayLike = 1.0, *, ties: Convention = "min_norm"
+) -> Applied[jax.Array]:
     r"""The hard tanh, :math:`\min(\max(x, min\_val), max\_val)`, elementwise.
 
     Ties: as `clamp`; with numbers as bounds the gradient at both bounds is 0.
@@ -348,7 +302,7 @@ def hardtanh(
     """
     if isinstance(min_val, _NUMBER) and isinstance(max_val, _NUMBER) and min_val > max_val:
         raise ValueError(f"hardtanh: min_val={min_val} is greater than max_val={max_val}; swap them.")
-    return _hardtanh[ties](x, min_val, max_val)
+    return Applied(_hardtanh[ties], (x, min_val, max_val))
 
 
 hard_tanh = hardtanh

@@ -18,10 +18,9 @@ def of_name(name: str) -> Op:
 
 def arguments(op: Op, dtype: torch.dtype = torch.float64, tie: tuple[Any, ...] | None = None) -> list[Any]:
     """The arguments of a tie of ``op``, the fullest unless told otherwise."""
-    tie = max(op.ties, key=len) if tie is None else tie
+    tie = max(op.tie_points, key=len) if tie is None else tie
     return [torch.tensor(v, dtype=dtype) if n in _TENSORS else v for n, v in zip(parameters(op), tie, strict=False)]
 
 
 def parameters(op: Op) -> tuple[str, ...]:
-    code = op.function.__code__
-    return code.co_varnames[: code.co_argcount]
+    return tuple(op.signature.parameters)

@@ -36,7 +36,7 @@ def check_ops() -> None:
     import jaxclamp
 
     for op in jaxclamp.OPS.values():
-        x, *rest = max(op.ties, key=len)
+        x, *rest = max(op.tie_points, key=len)
         x = jnp.asarray(x)
 
         def total(x: jax.Array, op: jaxclamp.Op = op, rest: list[object] = rest) -> jax.Array:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from interop.parity import NATIVE, Row, matrix
-from interop.render import at
+from interop.parity.render import at
+from interop.parity.rows import NATIVE, Row, matrix
 
 Record = dict[str, list[float]]
 """The gradient in every cell: the op at a tie, its active arguments, how the others are given, and the spelling."""

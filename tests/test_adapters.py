@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from interop import parity, render
 from interop.__main__ import main
-from interop.adapters import ADAPTERS
-from interop.frameworks import Array, Framework, Function
-from interop.report import page, picture
+from interop.parity import render
+from interop.parity import rows as parity
+from interop.parity.adapters import ADAPTERS
+from interop.parity.frameworks import Array, Framework, Function
+from interop.parity.report import page, picture
 from jaxclamp import OPS
 from jaxclamp._counterparts import Counterpart
 
@@ -80,7 +81,7 @@ def test_gradients_keep_to_their_arguments(adapter: Framework, active: tuple[str
 
 def away_from_ties(op: str, dtype: str) -> Iterator[dict[str, Any]]:
     """For each tie of ``op`` its arguments, with distinct values of x that are none of the numbers among the others."""
-    for tie in OPS[op].ties:
+    for tie in OPS[op].tie_points:
         arguments = dict(zip(inspect.signature(OPS[op].function).parameters, tie, strict=False))
         given = parity.round_to(dtype, arguments)
         shape = given["x"].shape or (40,)

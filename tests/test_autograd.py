@@ -14,7 +14,6 @@ import interop
 import jaxclamp
 from interop import TORCH_OPS, wrap_for_torch
 from jaxclamp import OPS, Op
-from jaxclamp._counterparts import Counterpart
 
 Tensor = torch.Tensor
 smooth = wrap_for_torch(lambda x, w: jnp.tanh(x) * jnp.sin(w) + x * w * w)
@@ -145,7 +144,7 @@ def test_modes() -> None:
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_autocast(op: Op, dtype: torch.dtype) -> None:
     given = arguments(op, dtype)
-    counterpart = next(c for c in map(Counterpart, op.counterparts) if c.framework == "torch")
+    counterpart = next(c for c in op.counterparts if c.framework == "torch")
     for lower in (torch.bfloat16, torch.float16):
         with torch.autocast("cpu", dtype=lower):
             ours = TORCH_OPS[op.name](*given)

@@ -721,17 +721,17 @@ IMAGINARY = torch.ones(3) * 1j
         ),
         pytest.param(lambda: interop.maximum(ONES, None), TypeError, "maximum: (y|other) must be", id="none"),
         pytest.param(lambda: interop.relu(3.0), TypeError, r"relu: input must be .*jaxclamp\.relu", id="number"),
-        pytest.param(lambda: interop.clamp(ONES), ValueError, "clamp: .* at least one bound", id="no bound"),
-        pytest.param(lambda: interop.clamp(WHOLE), ValueError, "at least one bound", id="no bound of int"),
+        pytest.param(lambda: interop.clamp(ONES), RuntimeError, "clamp: .* both min and max are none", id="no bound"),
+        pytest.param(lambda: interop.clamp(WHOLE), RuntimeError, "both min and max are none", id="no bound of int"),
         pytest.param(
             lambda: interop.clamp(ONES, torch.ones(4), 2.0),
-            ValueError,
+            RuntimeError,
             r"clamp: the shapes do not broadcast: (x|input) \(3,\), min \(4,\)",
             id="shapes",
         ),
         pytest.param(
             lambda: interop.maximum(WHOLE, torch.ones(4)),
-            ValueError,
+            RuntimeError,
             r"maximum: the shapes do not broadcast: (x|input) \(3,\), (y|other) \(4,\)",
             id="shapes of two dtypes",
         ),
@@ -1028,9 +1028,6 @@ def test_promotion_of_bounds(bounds: tuple[Any, Any], dim: int) -> None:
 
 @pytest.mark.parametrize("bounds", [(3, 3.0), (3.0, 3), (1, True, 1.0)], ids=str)
 def test_promotion_does_not_depend_on_earlier_calls(bounds: tuple[Any, ...]) -> None:
-    from interop import _ops
-
-    _ops._result_dtype.cache_clear()
     x = torch.arange(5)
     assert [interop.clamp(x, b).dtype for b in bounds] == [torch.clamp(x, b).dtype for b in bounds]
 

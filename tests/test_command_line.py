@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from interop import digits, parity, render
 from interop.__main__ import main
-from interop.cases import compare_cases
-from interop.parity import Row
+from interop._commands import digits
+from interop._commands.cases import compare_cases
+from interop.parity import render
+from interop.parity import rows as parity
+from interop.parity.rows import Row
 from jaxclamp import OPS
 
 FOUR = (*parity.OURS, "jax", "torch")

@@ -95,8 +95,8 @@ def test_each_largest_difference_has_its_own_index() -> None:
 
 
 def test_scalars_and_nothing() -> None:
-    assert difference(F32(1.0), F32(3.0)).absolute == interop._compare.Largest(2.0, ())
-    assert difference(np.zeros((0, 3)), np.zeros((0, 3))).absolute == interop._compare.Largest(0.0, ())
+    assert difference(F32(1.0), F32(3.0)).absolute == interop.parity.compare.Largest(2.0, ())
+    assert difference(np.zeros((0, 3)), np.zeros((0, 3))).absolute == interop.parity.compare.Largest(0.0, ())
     assert Comparison(recording(np.zeros(0)), recording(np.zeros(0))).agree
 
 
@@ -485,13 +485,13 @@ def test_weights(dtype: str) -> None:
     expected = [*WEIGHTS, np.ones((1, 1)), np.ones(())]
     if dtype == "complex64":
         leaves, expected = [np.zeros(2, dtype)], [WEIGHTS[0][:4].reshape(2, 2)]
-    for convert in (jnp.asarray, interop._arrays.of_host):
+    for convert in (jnp.asarray, interop._bridge.arrays.tensor_over):
         with jax.enable_x64(True):
-            moved = [interop.frameworks._as_floats(convert(leaf)) for leaf in leaves]
-            found = [interop.frameworks._weights(i, leaf) * (leaf * 0 + 1) for i, leaf in enumerate(moved)]
+            moved = [interop.parity.frameworks._as_floats(convert(leaf)) for leaf in leaves]
+            found = [interop.parity.frameworks._weights(i, leaf) * (leaf * 0 + 1) for i, leaf in enumerate(moved)]
         for weights, wanted in zip(found, expected, strict=True):
             if isinstance(weights, torch.Tensor):
-                weights = interop._arrays.lend(weights)
+                weights = interop._bridge.arrays.lend(weights)
             np.testing.assert_array_equal(np.asarray(weights).astype(np.float64), wanted)
 
 
@@ -725,7 +725,9 @@ def test_table_and_markdown() -> None:
     assert comparison.verdict in table
     assert "gradient[0] │ 0.5 at [3] │ 0.5 at [1] │ 8.39e+06 at [1] │ 2 of 5 │ 0              │ ties" in table
     title, _, verdict, _, headings, rule, value, gradient = comparison.to_markdown().splitlines()
-    assert title == f"**jax_clip (jax {jax.__version__}) against torch_clamp ({interop.frameworks.Torch.version})**"
+    assert (
+        title == f"**jax_clip (jax {jax.__version__}) against torch_clamp ({interop.parity.frameworks.Torch.version})**"
+    )
     assert verdict == comparison.verdict
     assert headings.count("|") == rule.count("|") == value.count("|") == gradient.count("|") == 8
     assert gradient == "| gradient[0] | 0.5 at [3] | 0.5 at [1] | 8.39e+06 at [1] | 2 of 5 | 0 | ties |"

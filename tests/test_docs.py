@@ -15,7 +15,6 @@ import pytest
 import interop
 import jaxclamp
 from jaxclamp import OPS, Op
-from jaxclamp._counterparts import Counterpart
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -97,7 +96,7 @@ def lacking_of_op(op: Op, doc: str) -> list[str]:
             re.search(
                 rf"torch\.(nn\.functional\.)?{native.name.rpartition('.')[2]}\b", rest.partition("\n\nCounterpart")[2]
             )
-            for native in map(Counterpart, op.counterparts)
+            for native in op.counterparts
             if native.framework == "torch"
         ),
     }

@@ -9,7 +9,7 @@ from calls import arguments
 
 import interop
 from interop import TORCH_OPS, wrap_for_torch
-from interop._arrays import adopt, lend
+from interop._bridge.arrays import adopt, lend
 from jaxclamp import OPS, Op
 
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from interop.frameworks import total
-from interop.parity import DTYPES, cases, definition, is_differentiable, round_to
+from interop.parity.frameworks import total
+from interop.parity.rows import DTYPES, cases, definition, is_differentiable, round_to
 from jaxclamp import OPS, Op
 
 Arrays = dict[str, jax.Array]
@@ -124,7 +124,7 @@ def test_second_derivative_at_ties_is_finite(op: Op) -> None:
 def test_every_tie_is_asked_for() -> None:
     """The grouping above loses none."""
     for op in OPS.values():
-        floats = [sum(is_differentiable(value) for value in tie) for tie in op.ties]
+        floats = [sum(is_differentiable(value) for value in tie) for tie in op.tie_points]
         sets = sum(2**count - 1 for count in floats)
         asked = list(cases(op))
         assert len({(str(arguments), active) for arguments, active, _ in asked}) == sets

@@ -37,7 +37,7 @@ def is_ours(y: Tensor) -> bool:
     while nodes:
         node = nodes.pop()
         if node is not None:
-            if "_Call" in node.name():
+            if "_Recorded" in node.name():
                 return True
             nodes += [parent for parent, _ in node.next_functions]
     return False

@@ -12,14 +12,14 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from interop.parity import NATIVE, is_differentiable, native
+from interop.parity.rows import NATIVE, is_differentiable, native
 from jaxclamp import OPS, Op
 from jaxclamp._counterparts import Counterpart
 
 PAIRS = [
     pytest.param(op, counterpart, id=f"{op.name}-{counterpart.name}")
     for op in OPS.values()
-    for counterpart in map(Counterpart, op.counterparts)
+    for counterpart in op.counterparts
     if counterpart.framework in NATIVE
 ]
 TINY = 1e-6
@@ -49,7 +49,7 @@ def forms(counterpart: Counterpart, tie: dict[str, Any]) -> Iterator[dict[str, A
 @pytest.mark.parametrize(("op", "counterpart"), PAIRS)
 def test_equal_away_from_ties(op: Op, counterpart: Counterpart) -> None:
     parameters = inspect.signature(op.function).parameters
-    ties = [dict(zip(parameters, tie, strict=False)) for tie in op.ties]
+    ties = [dict(zip(parameters, tie, strict=False)) for tie in op.tie_points]
     same = [t for t in ties if all(n in counterpart.names or v == parameters[n].default for n, v in t.items())]
     known = [form for tie in same for form in forms(counterpart, tie)]
 

@@ -17,10 +17,12 @@ from record_native import answers, changes, record_of
 
 import interop
 import jaxclamp
-from interop import digits, parity
-from interop.cases import Comparison, compare_cases
-from interop.parity import NATIVE, OURS, Row, matrix
+from interop._commands import digits
+from interop._commands.cases import Gradients, compare_cases
+from interop.parity import rows as parity
+from interop.parity.rows import NATIVE, OURS, Row, matrix
 from jaxclamp import OPS
+from jaxclamp._counterparts import Counterpart
 
 needs_torch_2_13 = pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="facts of torch 2.13")
 
@@ -54,7 +56,7 @@ def test_agrees_says_whether_the_numbers_are_equal(op: str) -> None:
 
 def test_every_tie_and_every_set_of_active_inputs_occurs(op: str) -> None:
     expected = []
-    for tie in OPS[op].ties:
+    for tie in OPS[op].tie_points:
         differentiable = [i for i, value in enumerate(tie) if np.asarray(value).dtype.kind == "f"]
         for chosen in itertools.product([False, True], repeat=len(differentiable)):
             active = tuple(i for i, is_active in zip(differentiable, chosen, strict=True) if is_active)
@@ -167,14 +169,18 @@ def test_a_changed_native_answer_is_named() -> None:
 
 def test_another_function_is_not_asked() -> None:
     """With min and max exchanged the values agree on the first tie, not on the second."""
-    op = replace(OPS["clamp"], ties=((2.0, 2.0, 2.0), (1.0, 2.0, -5.0)), counterparts=("jax.numpy:clip(x, max, min)",))
+    op = replace(
+        OPS["clamp"],
+        tie_points=((2.0, 2.0, 2.0), (1.0, 2.0, -5.0)),
+        counterparts=(Counterpart("jax.numpy:clip(x, max, min)"),),
+    )
     same, other = (row for row in matrix([op], ["float32"], ["jax"]) if row.inactive == "none")
     assert spellings(same) == {"jax.numpy.clip"}
     assert spellings(other) == set()
 
 
 def test_a_default_is_known_in_every_dtype() -> None:
-    op = replace(OPS["leaky_relu"], counterparts=("jax.nn:leaky_relu(x)",))
+    op = replace(OPS["leaky_relu"], counterparts=(Counterpart("jax.nn:leaky_relu(x)"),))
     slopes = {row.arguments["negative_slope"] for row in matrix([op], parity.DTYPES, ["jax"]) if row.answers}
     dtypes = [row.dtype for row in matrix([op], parity.DTYPES, ["jax"]) if row.answers and row.inactive == "numbers"]
     assert slopes == {0.01}
@@ -211,7 +217,7 @@ def test_a_wrong_rule_is_seen(name: str, wrong: Callable[..., jax.Array]) -> Non
     def function(*args: Any, **kwargs: Any) -> jax.Array:
         return wrong(*args, **kwargs)
 
-    op = replace(OPS[name], function=function, ties=OPS[name].ties[:1])
+    op = replace(OPS[name], function=function, tie_points=OPS[name].tie_points[:1])
     row = next(matrix([op], ["float32"], ["jaxclamp"]))
     assert [(answer.framework, answer.agrees) for answer in row.answers] == [("jaxclamp", False)]
     assert not row.agrees
@@ -243,7 +249,7 @@ WORKED_CASES = {
 
 
 @functools.cache
-def worked_cases() -> dict[str, Comparison]:
+def worked_cases() -> dict[str, Gradients]:
     return {comparison.spelling: comparison for comparison in compare_cases()}
 
 

@@ -18,14 +18,13 @@ from matplotlib.axes import Axes
 from matplotlib.collections import FillBetweenPolyCollection, LineCollection
 from matplotlib.figure import Figure, SubFigure
 
-from interop import parity
 from interop.__main__ import main
-from interop.parity import Answer, Row
-from interop.plot import COLOURS, figure
-from interop.render import cells_of, rounded, tallies
-from interop.report import page, picture
+from interop.parity import rows as parity
+from interop.parity.plot import COLOURS, figure
+from interop.parity.render import cells_of, rounded, tallies
+from interop.parity.report import page, picture
+from interop.parity.rows import Answer, Row
 from jaxclamp import OPS, Op
-from jaxclamp._counterparts import Counterpart
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -34,7 +33,7 @@ def made_up(op: Op, dtype: str = "float32") -> list[Row]:
     """Rows for every case of ``op`` in which no number occurs twice, without asking anyone."""
     numbers = (sign * number / 4 for number in itertools.count(1) for sign in (1, -1))
     spellings = [("jaxclamp", f"jaxclamp.{op.name}"), ("interop", f"interop.{op.name}")]
-    spellings += [(counterpart.framework, counterpart.name) for counterpart in map(Counterpart, op.counterparts)]
+    spellings += [(counterpart.framework, counterpart.name) for counterpart in op.counterparts]
     rows = []
     for arguments, active, inactive in parity.cases(op):
         size = sum(np.size(arguments[name]) for name in active)

@@ -17,10 +17,10 @@ from jax.extend.core import check_jaxpr
 from jax.sharding import PartitionSpec as P
 
 import jaxclamp
-from interop.parity import cases, is_differentiable
+from interop.parity.rows import cases, is_differentiable
 from jaxclamp import OPS, TIES, Op, min_norm, ties
 from jaxclamp._counterparts import Counterpart
-from jaxclamp._jaxprs import _rewritten
+from jaxclamp._transforms.jaxprs import _rewritten
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # flax and what it imports
@@ -30,7 +30,7 @@ DEVICES = 8
 SPELLINGS = [
     pytest.param(op, counterpart, id=counterpart.text)
     for op in OPS.values()
-    for counterpart in map(Counterpart, op.counterparts)
+    for counterpart in op.counterparts
     if counterpart.framework == "jax"
 ]
 

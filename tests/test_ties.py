@@ -19,9 +19,8 @@ from rich.console import Console
 
 import jaxclamp
 from jaxclamp import OPS, Influence, Line, Op, TieReport, min_norm, ties
-from jaxclamp._jaxprs import transformed
-from jaxclamp._rules import on_tie
-from jaxclamp._ties import _Counting
+from jaxclamp._transforms.jaxprs import transformed
+from jaxclamp._transforms.ties import _Counting
 
 X = jnp.array([-2.0, -1.0, -0.0, 0.0, 0.0, 1.0, 3.0, 6.0, 6.0])
 N = np.asarray(X)
@@ -82,9 +81,9 @@ def test_own_ops_count_once_in_every_context(op: Op) -> None:
     """By themselves, compiled, batched, differentiated, and all of it."""
 
     def tied_at(x: Any, *others: Any) -> int:
-        return int(np.sum(on_tie(lambda x: jax.tree.leaves(op.function(x, *others))[0], jnp.asarray(x))))
+        return int(np.sum(op.on_tie(jnp.asarray(x), *others)))
 
-    arguments = max(op.ties, key=lambda tie: tied_at(*tie))
+    arguments = max(op.tie_points, key=lambda tie: tied_at(*tie))
     x, tied = jnp.asarray(arguments[0]), tied_at(*arguments)
     assert tied or op.name == "celu"  # which has no kink
 
@@ -125,9 +124,9 @@ def test_on_tie_where_the_gradient_is_a_choice(op: Op) -> None:
             return float(op.function(*(jnp.float32(v + shift * (i == k)) for i, v in enumerate(operands))))  # noqa: B023
 
         bends = [value(k, step) - 2 * value(k, 0) + value(k, -step) for k in range(len(operands))]
-        assert bool(on_tie(op.function, *map(jnp.float32, operands))) == (max(map(abs, bends)) > step / 50), operands
+        assert bool(op.on_tie(*map(jnp.float32, operands))) == (max(map(abs, bends)) > step / 50), operands
     x, *parameters = valid_operands(op)[0]
-    assert not on_tie(op.function, x + 0.25, *parameters)
+    assert not op.on_tie(x + 0.25, *parameters)
 
 
 def test_lines_and_control_flow() -> None:

@@ -65,7 +65,7 @@ def test_every_op_is_counted(op: Op) -> None:
     """At a tie of its record; under the mode too, which replaces the call, whichever of the two is entered first."""
     native = getattr(functional, op.name, getattr(torch, op.name, TORCH_OPS[op.name]))
     plain, within, around = interop.ties(), interop.ties(), interop.ties()
-    for tie in op.ties:
+    for tie in op.tie_points:
         x, *rest = arguments(op, tie=tie)
         with plain:
             native(x, *rest)

@@ -134,7 +134,7 @@ CONTEXTS = {
 
 
 @pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS.keys())
-@pytest.mark.parametrize("op", [op for op in ELEMENTWISE if op.family == "selection" and len(op.ties[0]) == 2])
+@pytest.mark.parametrize("op", [op for op in ELEMENTWISE if op.family == "selection" and len(op.tie_points[0]) == 2])
 def test_constant_operands_stay_inactive(op: Op, context: Callable[..., Any]) -> None:
     """0 and not 1/2 at a tie, although y is an array that passes through the transformation as x does."""
     x = y = jnp.full(3, 2.0)
@@ -263,7 +263,7 @@ def test_float8(op: Op) -> None:
 
     @jax.jit  # one program, since each takes longer to compile than to run
     def everything() -> list[Any]:
-        return [[value_and_gradient(t, d, as_d) for as_d in (d, "float32")] for t in op.ties for d in FLOAT8]
+        return [[value_and_gradient(t, d, as_d) for as_d in (d, "float32")] for t in op.tie_points for d in FLOAT8]
 
     for ours, expected in everything():
         for got, want in zip(ours, expected, strict=True):
@@ -282,7 +282,7 @@ def rounded(argument: Any, dtype: str) -> Any:
 
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_float8_without_zero(op: Op) -> None:
-    x, *rest = op.ties[0]
+    x, *rest = op.tie_points[0]
     with pytest.raises(TypeError, match=f"{op.name}: x has the dtype float8_e8m0fnu, .* convert it first"):
         op.function(jnp.ones_like(jnp.asarray(x), "float8_e8m0fnu"), *rest)
 

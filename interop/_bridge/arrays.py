@@ -1,0 +1,248 @@
+"""Single arrays between torch and JAX: sharing, copying, and refusing what cannot be moved unharmed."""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import torch
+
+from interop._private_jax import has_started
+
+HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Order: TypeAlias = tuple[int, ...] | None
+
+# NumPy has no name of its own for these: they travel as integers of the same width.
+_BY_BITS = {
+    torch.bfloat16: (torch.int16, np.dtype(np.int16), np.dtype(ml_dtypes.bfloat16)),
+    torch.float8_e4m3fn: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e4m3fn)),
+    torch.float8_e4m3fnuz: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e4m3fnuz)),
+    torch.float8_e5m2: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e5m2)),
+    torch.float8_e5m2fnuz: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e5m2fnuz)),
+    torch.float8_e8m0fnu: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e8m0fnu)),
+}
+_FROM_BITS = {extended: (host, dtype) for dtype, (_, host, extended) in _BY_BITS.items()}
+_X64_TORCH = (torch.float64, torch.int64, torch.complex128, torch.uint64)
+X64 = frozenset({*_X64_TORCH, *map(np.dtype, ("float64", "int64", "complex128", "uint64"))})
+"""The dtypes, of torch and of NumPy, that JAX would truncate silently unless its 64-bit mode is on."""
+
+with warnings.catch_warnings():
+    # Outputs of XLA are ours alone, yet NumPy marks them read-only. Torch warns of that once per process: now.
+    warnings.simplefilter("ignore")
+    torch.from_numpy(np.broadcast_to(np.zeros(1), (1,)))
+
+
+def torch_to_jax(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
+    """The JAX array with the values of ``tensor``.
+
+    Args:
+      tensor: a dense tensor of any shape and strides; its dtype stays as it is, bfloat16 and float8 included.
+      copy: with False the array shares the tensor's memory. JAX takes arrays to be immutable: do not write to the
+        tensor while the array or work on it lives. Refused where XLA would have to copy (strided or not aligned to 64
+        bytes).
+
+    Raises:
+      TypeError: not a tensor, or one with no plain memory (sparse, quantized, fake, inside a transform, ...) or of a
+        dtype that JAX lacks or, with its 64-bit mode off, would truncate.
+      ValueError: ``copy=False`` where the memory cannot be shared.
+      RuntimeError: the tensor requires grad while torch records, which would end here; or the process was forked after
+        JAX had started.
+
+    >>> torch_to_jax(torch.tensor([1.0, 2.0]))
+    Array([1., 2.], dtype=float32)
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(
+            f"torch_to_jax: tensor is a {type(tensor).__name__}; pass a torch.Tensor, and a tree of them by "
+            "jax.tree.map(torch_to_jax, tree)."
+        )
+    if tensor.dtype in X64 and jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
+        raise TypeError(
+            f"torch_to_jax: JAX would truncate {tensor.dtype} to 32 bits; enable its 64-bit mode, for example "
+            "with jax.enable_x64(True), or convert the tensor first."
+        )
+    refuse_after_fork()
+    lent = lend(tensor)
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(
+            "torch_to_jax: the tensor requires grad, and no gradient would come back through the array; pass "
+            "tensor.detach(), or call the JAX function by interop.wrap_for_torch(function), which has gradients."
+        )
+    if copy:
+        return jnp.array(lent, copy=True).block_until_ready()
+    array: jax.Array = jax.device_put(lent)
+    if array.size and array.unsafe_buffer_pointer() != tensor.data_ptr():
+        raise ValueError(
+            f"torch_to_jax: a tensor with strides {tensor.stride()} at address {tensor.data_ptr():#x} cannot be "
+            "shared, since XLA needs row-major memory aligned to 64 bytes; pass copy=True."
+        )
+    return array
+
+
+def jax_to_torch(array: jax.Array, *, copy: bool = True) -> torch.Tensor:
+    """The tensor with the values of ``array``.
+
+    Args:
+      array: a JAX array on one device; its dtype stays as it is.
+      copy: with False the tensor shares the array's memory. Torch cannot mark it read-only: writing to it changes the
+        array and all that was made from it.
+
+    Raises:
+      TypeError: not a JAX array, a dtype that torch lacks, or a value that is traced.
+      RuntimeError: the process was forked after JAX had started.
+
+    >>> jax_to_torch(jnp.arange(3.0))
+    tensor([0., 1., 2.])
+    """
+    if isinstance(array, jax.core.Tracer):
+        raise TypeError("jax_to_torch: the array is traced and has no values; convert outside jit, grad and vmap.")
+    if not isinstance(array, jax.Array):
+        raise TypeError(
+            f"jax_to_torch: array is a {type(array).__name__}; pass a jax.Array (torch.as_tensor takes arrays of "
+            "NumPy), and a tree of them by jax.tree.map(jax_to_torch, tree)."
+        )
+    refuse_after_fork()
+    tensor = adopt(array, next(iter(array.devices())).platform == "cpu")
+    return tensor.clone() if copy else tensor
+
+
+def lend(tensor: torch.Tensor, order: Order = None) -> HostArray | jax.Array:
+    """What JAX computes on while the caller waits: the tensor's own memory, its axes in ``order``; a copy if expanded.
+
+    The caller has to await the result before anyone may write to the tensor.
+    """
+    return (lend_from_gpu if tensor.is_cuda else lend_from_host)(tensor, order)
+
+
+def lend_from_host(tensor: torch.Tensor, order: Order = None) -> HostArray:
+    """`lend` of a tensor on CPU: a NumPy view.
+
+    DLPack would let XLA's threads release torch memory, for which they need the GIL: that deadlocks, and aborts the
+    process at exit.
+    """
+    via = _BY_BITS.get(tensor.dtype)
+    try:
+        plain = tensor.detach() if tensor.requires_grad else tensor
+        host: HostArray = plain.numpy() if via is None else plain.view(via[0]).numpy()
+        flags = host.flags
+        if flags.owndata and host.size:  # of a tensor without memory NumPy makes a new array
+            raise TypeError("it has none")
+        if not flags.forc and is_expanded(host.shape, host.strides):
+            # The gradient of a sum is expanded. NumPy takes five times as long as torch to write it out for JAX.
+            return lend_from_host(plain.contiguous(), order)
+        if order is not None:
+            host = host.transpose(order)
+        return host if via is None else host.view(via[2])
+    except (TypeError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and (tensor.is_conj() or tensor.is_neg()):
+            return lend_from_host(tensor.resolve_conj().resolve_neg(), order)
+        raise TypeError(
+            f"JAX cannot read the memory of a {type(tensor).__name__} of dtype {tensor.dtype} and layout "
+            f"{tensor.layout} on {tensor.device} ({error}); pass a dense tensor with data and of a dtype that JAX has."
+        ) from error
+
+
+def lend_from_gpu(tensor: torch.Tensor, order: Order = None) -> jax.Array:
+    """`lend` of a tensor on a GPU, through DLPack."""
+    tensor = tensor.resolve_conj().resolve_neg()  # DLPack would pass the memory without the sign
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise TypeError(f"JAX cannot read the memory of a {type(tensor).__name__} on {tensor.device}.")
+    dense = (tensor if order is None else tensor.permute(order)).detach().contiguous()
+    shared: jax.Array = jax.dlpack.from_dlpack(dense)
+    return shared
+
+
+def adopt(array: jax.Array, on_cpu: bool, axes: Order = None) -> torch.Tensor:
+    """The finished ``array`` as a tensor over its memory, once it is computed; the array must have no other owner.
+
+    ``axes``, if the array has as many, are the places of the tensor's axes among those of the array.
+    """
+    if axes is not None and array.ndim != len(axes):
+        axes = None
+    if on_cpu:
+        host = np.asarray(array)  # waits, with the GIL released
+        return tensor_over(host if axes is None else host.transpose(axes))
+    tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
+    # No view, which torch might refuse to change in place.
+    return tensor if axes is None else torch.utils.dlpack.from_dlpack(tensor.permute(axes))
+
+
+def memory_orders(tensors: Sequence[torch.Tensor]) -> tuple[Order, ...] | None:
+    """The axes of each tensor as they lie in memory, the outermost first, or None for their own order.
+
+    None in place of all where each tensor is in its own order.
+    """
+    for tensor in tensors:
+        if not tensor.is_contiguous():
+            orders = tuple(map(_memory_order, tensors))
+            return orders if any(orders) else None
+    return None
+
+
+def _memory_order(tensor: torch.Tensor) -> Order:
+    strides = tensor.stride()
+    if tensor.is_contiguous() or is_expanded(tensor.shape, strides):
+        return None
+    order = tuple(sorted(range(len(strides)), key=strides.__getitem__, reverse=True))
+    return None if order == tuple(range(len(order))) else order
+
+
+def is_expanded(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements share memory along an axis."""
+    return 0 in strides and any(stride == 0 and size > 1 for size, stride in zip(shape, strides, strict=True))
+
+
+def tensor_over(host: HostArray) -> torch.Tensor:
+    """The tensor over the memory of ``host``."""
+    bits = _FROM_BITS.get(host.dtype)
+    try:
+        return torch.from_numpy(host) if bits is None else torch.from_numpy(host.view(bits[0])).view(bits[1])
+    except TypeError as error:
+        raise TypeError(f"torch has no dtype for {host.dtype}; convert the array first.") from error
+
+
+@functools.cache
+def host_device() -> jax.Device | None:
+    """The device on which tensors on CPU are computed; None where JAX takes it without being told."""
+    return None if jax.default_backend() == "cpu" else jax.local_devices(backend="cpu")[0]
+
+
+def jax_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """The same dtype in JAX, which calls it by the same name."""
+    return jnp.dtype(str(dtype).removeprefix("torch."))
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """The same dtype in torch."""
+    found: torch.dtype = getattr(torch, dtype.name)
+    return found
+
+
+class _Forked:
+    """Whether this process was forked from one in which XLA's threads ran; they do not survive a fork."""
+
+    inherited = False
+
+
+def _after_fork() -> None:
+    _Forked.inherited = has_started()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def refuse_after_fork() -> None:
+    """Raise in a process where XLA would hang."""
+    if _Forked.inherited:
+        raise RuntimeError(
+            "JAX was already in use when this process was forked, and its threads do not survive a fork: any larger "
+            "computation would hang. Start the process by 'spawn' or 'forkserver' (for a DataLoader: "
+            "multiprocessing_context='spawn')."
+        )

@@ -1,0 +1,77 @@
+"""The derivatives of a JAX function of flat arrays, as JAX functions of flat arrays.
+
+Each takes the function, what tells its derivatives of one kind apart, and the arguments of a flat function: the traced
+arrays together, those from tensors one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+Function: TypeAlias = Callable[..., Any]
+Traced: TypeAlias = Sequence[Any]
+
+
+def pullback(function: Function, active: Sequence[bool], traced: Traced, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """From the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
+    return _pull(linearized(function, active, traced, *arrays[: len(active)])[1], arrays[len(active) :])
+
+
+def linearized(
+    function: Function, active: Sequence[bool], traced: Traced, *arrays: jax.Array
+) -> tuple[Any, Callable[..., tuple[jax.Array, ...]]]:
+    """The outputs, and what maps a cotangent of each inexact one to the cotangents of the active arrays."""
+    restricted, moving = _restrict(function, active, traced, arrays)
+
+    def of_inexact(*moving: jax.Array) -> tuple[list[jax.Array], Any]:
+        outputs = restricted(*moving)
+        return list(filter(_is_inexact, jax.tree.leaves(outputs))), outputs
+
+    _, pull, outputs = jax.vjp(of_inexact, *moving, has_aux=True)
+    return outputs, pull
+
+
+def transposed(function: Function, pull: Any, traced: Traced, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """From the residuals in ``pull``, a pytree, and cotangents to the cotangents of the arrays that were active."""
+    count = pull.num_leaves
+    return _pull(jax.tree.unflatten(pull, arrays[:count]), arrays[count:])
+
+
+def pushforward(
+    function: Function, active: Sequence[bool], traced: Traced, *arrays: jax.Array
+) -> tuple[jax.Array, ...]:
+    """From the arrays and a tangent of each active one to the tangents of the inexact outputs."""
+    restricted, moving = _restrict(function, active, traced, arrays[: len(active)])
+    outputs, tangents = jax.jvp(restricted, moving, arrays[len(active) :])
+    pairs = zip(jax.tree.leaves(outputs), jax.tree.leaves(tangents), strict=True)
+    return tuple(tangent for output, tangent in pairs if _is_inexact(output))
+
+
+def batched(function: Function, axes: tuple[int | None, ...], traced: Traced, *arrays: jax.Array) -> Any:
+    """The function of arrays that have a batch axis where ``axes`` says so; the outputs have it in front."""
+    return jax.vmap(function, in_axes=(None, *axes))(traced, *arrays)
+
+
+def _restrict(
+    function: Function, active: Sequence[bool], traced: Traced, primals: Sequence[jax.Array]
+) -> tuple[Function, tuple[jax.Array, ...]]:
+    """``function`` of the active primals alone, and these."""
+
+    def restricted(*moving: jax.Array) -> Any:
+        remaining = iter(moving)
+        return function(traced, *(next(remaining) if a else p for a, p in zip(active, primals, strict=True)))
+
+    return restricted, tuple(p for a, p in zip(active, primals, strict=True) if a)
+
+
+def _pull(pull: Callable[..., tuple[jax.Array, ...]], cotangents: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    # JAX's cotangents are those of the transpose, torch's gradients those of the adjoint: conjugates, if complex.
+    return tuple(map(jnp.conj, pull(list(map(jnp.conj, cotangents)))))
+
+
+def _is_inexact(array: jax.Array) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jnp.inexact))

@@ -1,0 +1,42 @@
+"""The entry of opaque functions into the graphs of torch.compile. To import it loads Dynamo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from interop._bridge.names import function_named
+from interop._private_torch import nonstrict_trace
+
+_NONE = "None, which is no leaf of a tree"
+
+
+def call_opaque(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The function of that name, as one call in the graph."""
+    args, kwargs = pytree.tree_map(_without_none, (args, kwargs), is_leaf=_is_none)
+    return _call(name, args, kwargs)
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None
+
+
+def _without_none(leaf: Any) -> Any:
+    return _NONE if leaf is None else leaf
+
+
+@nonstrict_trace
+def _call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Dynamo takes this call as it is; what is behind it meets the tensors that make up the graph."""
+    args, kwargs = pytree.tree_map(_as_given, (args, kwargs))
+    return function_named(name)(*args, **kwargs)
+
+
+def _as_given(leaf: Any) -> Any:
+    """Ints and bools that are symbols steer what is computed, so their values do, which torch then guards."""
+    if isinstance(leaf, str) and leaf == _NONE:
+        return None
+    kinds = {torch.SymInt: int, torch.SymBool: bool}
+    return kinds[type(leaf)](leaf) if type(leaf) in kinds else leaf

@@ -1,0 +1,254 @@
+"""A JAX function of flat arrays, called with tensors: it is compiled, its tensors are lent, its results adopted.
+
+Nothing is recorded here. The derivatives of a flat function are flat functions too, so whatever holds for a wrapped
+function holds for its derivatives.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import torch
+
+from interop._bridge import derivatives
+from interop._bridge.arrays import (
+    X64,
+    Order,
+    adopt,
+    host_device,
+    jax_dtype,
+    lend,
+    lend_from_gpu,
+    lend_from_host,
+    memory_orders,
+    refuse_after_fork,
+    torch_dtype,
+)
+from interop._bridge.bounded import Bounded
+
+Save: TypeAlias = Literal["inputs", "residuals"]
+"""What is kept for a backward pass."""
+
+LEAF = jax.tree.structure(0)
+"""The structure of a result that is one array."""
+
+
+class FlatFunction:
+    """A JAX function of flat arrays, ``function(traced, *arrays)``.
+
+    Args:
+      function: it gets the arrays that come from tensors one by one, and all other arrays together.
+      name: what errors and profiles call it.
+      arguments: what the caller calls the arrays that come from tensors.
+      save: what is kept for a backward pass.
+      is_elementwise: whether the results may lie in memory as the tensors do.
+      is_flat: whether the result is a tuple of arrays, as that of a derivative, and has no other structure.
+      resembled: which of the arrays the results have the shapes and dtypes of, where it is known.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        arguments: Sequence[str],
+        save: Save = "inputs",
+        is_elementwise: bool = False,
+        is_flat: bool = False,
+        resembled: tuple[bool, ...] = (),
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.arguments = arguments
+        self.save = save
+        self.is_elementwise = is_elementwise
+        self.is_flat = is_flat
+        self.resembled = resembled
+        self.compiled = _compile(function, name)
+        self._derived: dict[tuple[str, Any], FlatFunction] = Bounded(256)
+        self._reordered: dict[tuple[Order, ...], tuple[Callable[..., Any], Order]] = Bounded(256)
+
+    def compute(
+        self, traced: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor], is_row_major: bool = False
+    ) -> tuple[list[torch.Tensor], Any]:
+        """The leaves of the result, finished, and its structure, or None if it is flat.
+
+        If the function is elementwise, the leaves lie in memory as the first tensor does, unless they are asked for as
+        row-major. Meta tensors give meta tensors.
+        """
+        refuse_after_fork()
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
+            raise RuntimeError(f"{self.name}: torch.jit.trace would record its result as a constant; use torch.export.")
+        if tensors and tensors[0].is_meta:
+            self.check_devices(tensors)
+            described, tree = self.describe(traced, x64, tensors)
+            return [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in described], tree
+        on_cpu = not (tensors and tensors[0].is_cuda)
+        if not on_cpu:  # on CPU, to lend a tensor of another device fails
+            self.check_devices(tensors)
+        lend_one = lend_from_host if on_cpu else lend_from_gpu
+        try:
+            orders = memory_orders(tensors) if self.is_elementwise and not is_row_major else None
+            if orders is None:
+                program, axes = self.compiled, None
+                arrays = [lend_one(tensor) for tensor in tensors]
+            else:
+                program, axes = self._in_memory_order(orders)
+                arrays = list(map(lend_one, tensors, orders))
+        except (TypeError, RuntimeError):
+            self.check_devices(tensors)
+            self._name_culprit(tensors)
+            raise
+        device = host_device() if on_cpu else None
+        if device is None and x64 == jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+            result = program(traced, *arrays)
+        else:
+            with jax.default_device(device or jax.config.jax_default_device), jax.enable_x64(x64):  # type: ignore[attr-defined]
+                result = program(traced, *arrays)
+        if not self.is_flat and isinstance(result, jax.Array):
+            return [adopt(result, on_cpu, axes)], LEAF
+        leaves, tree = (result, None) if self.is_flat else jax.tree.flatten(result)
+        try:
+            return [adopt(leaf, on_cpu, axes) for leaf in leaves], tree
+        except TypeError:
+            jax.block_until_ready(leaves)  # the others may still be reading what was lent
+            raise
+
+    def _in_memory_order(self, orders: tuple[Order, ...]) -> tuple[Callable[..., Any], Order]:
+        """The program for arrays with their axes in ``orders``, and the axes of its results as torch has them."""
+        if orders not in self._reordered:
+            program = _compile(functools.partial(_reordered, self.function, orders), self.name)
+            self._reordered[orders] = program, None if orders[0] is None else _inverse(orders[0])
+        return self._reordered[orders]
+
+    def describe(
+        self, traced: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor]
+    ) -> tuple[list[tuple[tuple[Any, ...], torch.dtype]], Any]:
+        """Shape and dtype of each leaf of the result, and its structure; sizes may be torch's symbols."""
+        if self.resembled:
+            like = [t for t, is_resembled in zip(tensors, self.resembled, strict=False) if is_resembled]
+            return [(tuple(tensor.shape), tensor.dtype) for tensor in like], None
+
+        def evaluate(shapes: Sequence[tuple[Any, ...]]) -> Any:
+            arrays = [jax.ShapeDtypeStruct(s, jax_dtype(t.dtype)) for s, t in zip(shapes, tensors, strict=True)]
+            return with_x64(x64, jax.eval_shape, self.compiled, traced, *arrays)
+
+        sizes = {str(n): n for tensor in tensors for n in tensor.shape if isinstance(n, torch.SymInt)}
+        # Torch's symbols become JAX's, so that one graph serves all sizes.
+        names = {size: f"n{i}" for i, size in enumerate(sizes)}
+        symbols = dict(zip(names, jax.export.symbolic_shape(",".join(names.values())), strict=True))
+        try:
+            result = evaluate([tuple([symbols.get(str(n), n) for n in tensor.shape]) for tensor in tensors])
+        except Exception:  # whatever a function raises that makes a choice by the size: one graph for each shape
+            if not sizes:
+                raise
+            result = evaluate([tuple(map(int, tensor.shape)) for tensor in tensors])
+        outputs, tree = jax.tree.flatten(result)
+        terms = {name: sizes[size] for size, name in names.items()}
+        # JAX shows what an expression of its symbols consists of as text alone.
+        shapes = [
+            tuple([n if isinstance(n, int) else eval(str(n), _FUNCTIONS, terms) for n in output.shape])
+            for output in outputs
+        ]
+        dtypes = [torch_dtype(output.dtype) for output in outputs]
+        return list(zip(shapes, dtypes, strict=True)), None if self.is_flat else tree
+
+    # The derivatives, which `interop._bridge.derivatives` describes.
+
+    def pullback(self, active: tuple[bool, ...]) -> FlatFunction:
+        # Looked up here, since every backward pass asks for it: the arguments alone would take 0.8 us more.
+        return self._derived.get(("gradient", active)) or self._derive(
+            "gradient", derivatives.pullback, active, is_elementwise=self.is_elementwise, is_flat=True, resembled=active
+        )
+
+    def linearized(self, active: tuple[bool, ...]) -> FlatFunction:
+        return self._derive("linearization", derivatives.linearized, active)
+
+    def transposed(self, pull: Any) -> FlatFunction:
+        return self._derive("gradient from residuals", derivatives.transposed, pull, is_flat=True)
+
+    def pushforward(self, active: tuple[bool, ...]) -> FlatFunction:
+        return self._derive(
+            "tangent", derivatives.pushforward, active, is_elementwise=self.is_elementwise, is_flat=True
+        )
+
+    def batched(self, axes: tuple[int | None, ...]) -> FlatFunction:
+        return self._derive("batch", derivatives.batched, axes)
+
+    def _derive(self, kind: str, transformation: Callable[..., Any], detail: Any, **known: Any) -> FlatFunction:
+        key = (kind, detail)
+        if key not in self._derived:
+            function = functools.partial(transformation, self.function, detail)
+            self._derived[key] = FlatFunction(function, f"the {kind} of {self.name}", self.arguments, **known)
+        return self._derived[key]
+
+    # The errors.
+
+    def check_devices(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Raise unless all tensors are on one device."""
+        for tensor in tensors:
+            if tensor.device != tensors[0].device:
+                devices = ", ".join(f"{name} on {t.device}" for name, t in zip(self.arguments, tensors, strict=False))
+                raise ValueError(
+                    f"{self.name}: the tensors are on different devices: {devices}; move them to one with .to(...)."
+                ) from None  # `compute` asks when the memory of one could not be read, which is then no news
+
+    def _name_culprit(self, tensors: Iterable[torch.Tensor]) -> None:
+        for name, tensor in zip(self.arguments, tensors, strict=False):
+            try:
+                lend(tensor)
+            except TypeError as error:
+                raise TypeError(f"{self.name}: {name}: {error}") from error
+
+
+_FUNCTIONS = {"floordiv": operator.floordiv, "mod": operator.mod, "max": torch.sym_max, "min": torch.sym_min}
+
+
+def _compile(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """``function`` compiled; what it returns is new, also where `jax.disable_jit` has it run as it is written."""
+
+    def fresh(traced: Sequence[Any], *arrays: jax.Array) -> Any:
+        result = function(traced, *arrays)
+        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+            return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), result)
+        return result
+
+    fresh.__name__ = fresh.__qualname__ = name  # what errors and profiles of JAX call it
+    return jax.jit(fresh)
+
+
+def _reordered(function: Callable[..., Any], orders: Sequence[Order], traced: Sequence[Any], *arrays: jax.Array) -> Any:
+    """``function`` of arrays whose axes are in ``orders``, and its results in the first of them. XLA moves nothing."""
+    arrays = tuple(
+        array if order is None else array.transpose(_inverse(order))
+        for array, order in zip(arrays, orders, strict=True)
+    )
+    order = orders[0] or ()
+    return jax.tree.map(
+        lambda leaf: leaf.transpose(order) if leaf.ndim == len(order) else leaf, function(traced, *arrays)
+    )
+
+
+def _inverse(order: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+def with_x64(x64: bool, function: Callable[..., Any], *args: Any) -> Any:
+    """Call ``function`` with JAX's 64-bit mode on or off."""
+    if x64 == jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        return function(*args)
+    with jax.enable_x64(x64):
+        return function(*args)
+
+
+def needs_x64(values: Iterable[Any]) -> bool:
+    """Whether JAX has to compute with ``values`` in its 64-bit mode."""
+    for value in values:
+        if getattr(value, "dtype", None) in X64:
+            return True
+    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]

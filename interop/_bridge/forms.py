@@ -1,0 +1,50 @@
+"""The other forms that torch gives a function: overwriting the first argument, or writing to ``out``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from interop._bridge.tape import is_recorded
+
+
+def overwrite(name: str, op: Callable[..., Any], x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """``x``, overwritten with ``op(x, *rest)`` by the op called ``name``."""
+    # The backward pass needs what is about to be overwritten.
+    source = x.clone() if is_recorded(list(_tensors((x, *rest)))) else x
+    result = op(source, *rest)
+    if result.shape != x.shape:
+        raise RuntimeError(
+            f"{name}: output with shape {list(x.shape)} doesn't match the broadcast shape {list(result.shape)}; "
+            f"use {name.removesuffix('_')}, which returns a new tensor."
+        )
+    if not torch.can_cast(result.dtype, x.dtype):
+        raise RuntimeError(
+            f"{name}: result type {result.dtype} can't be cast to {x.dtype}, the type of input; "
+            f"use {name.removesuffix('_')}, which returns a new tensor."
+        )
+    overwritten: torch.Tensor = x.copy_(result)
+    return overwritten
+
+
+def write_to(out: Any, name: str, op: Callable[..., Any], *arguments: Any) -> Any:
+    """``out``, a tensor or a pair of them, holding the result of the op called ``name``."""
+    outs: Sequence[torch.Tensor] = tuple(out) if isinstance(out, tuple | list) else (out,)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in _tensors((*outs, *arguments))):
+        raise RuntimeError(
+            f"{name}(): functions with out=... arguments don't support automatic differentiation, but one of "
+            "the arguments requires grad; call it under torch.no_grad() or without out."
+        )
+    result = op(*arguments)
+    results = result if isinstance(result, tuple) else (result,)
+    if len(outs) != len(results):
+        raise TypeError(f"{name}: out must be {len(results)} tensors, got {len(outs)}.")
+    for source, target in zip(results, outs, strict=True):
+        torch.maximum(source, source, out=target)  # a copy by torch's own rules for out: resizing, casting, overlap
+    return getattr(torch.return_types, f"{type(result).__name__}_out")(outs) if isinstance(result, tuple) else out
+
+
+def _tensors(values: Iterable[Any]) -> Iterable[torch.Tensor]:
+    return (value for value in values if isinstance(value, torch.Tensor))

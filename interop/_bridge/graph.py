@@ -1,0 +1,91 @@
+"""Flat functions in the graphs of torch.compile, torch.export and torch.fx: one custom op for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from interop._bridge.flat import FlatFunction
+from interop._bridge.names import call_named, name_call
+from interop._bridge.saved import CallState, pull_back, remember
+from interop._private_torch import is_forward_mode
+
+
+def leaves_in_graph(
+    flat: FlatFunction, traced: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor]
+) -> tuple[Sequence[torch.Tensor], Any]:
+    """The leaves of the result of ``flat`` where torch traces the tensors, and its structure."""
+    if is_forward_mode():
+        raise NotImplementedError(
+            f"{flat.name}: forward-mode derivatives are not available under torch.compile, where they would be dropped "
+            "silently; use reverse mode, or differentiate outside."
+        )
+    flat.check_devices(tensors)
+    # A number that is a symbol of torch becomes a tensor, so that one graph serves all values.
+    symbols: list[Any] = [n for n in traced if isinstance(n, torch.SymFloat)]
+    numbers = [torch.scalar_tensor(n, dtype=torch.float64) for n in symbols]
+    constants = tuple([_NUMBER if isinstance(n, torch.SymFloat) else n for n in traced])
+    _, tree = flat.describe(_filled(constants, [0.0] * len(numbers)), x64, tensors)
+    return _call(name_call(flat, constants, x64), list(tensors), numbers), tree
+
+
+_NUMBER = "number"
+"""The place among the traced values of one that a tensor brings."""
+
+
+def _filled(traced: tuple[Any, ...], numbers: Sequence[float]) -> tuple[Any, ...]:
+    remaining = iter(numbers)
+    return tuple([next(remaining) if value is _NUMBER else value for value in traced])
+
+
+@torch.library.custom_op("jaxclamp::call", mutates_args=())
+def _call(name: str, tensors: list[torch.Tensor], numbers: list[torch.Tensor]) -> list[torch.Tensor]:
+    flat, traced, x64 = call_named(name)
+    # To know the strides of the result while tracing would take guards on those of the arguments.
+    return flat.compute(_filled(traced, [n.item() for n in numbers]), x64, tensors, is_row_major=True)[0]
+
+
+@_call.register_fake
+def _(name: str, tensors: list[torch.Tensor], numbers: list[torch.Tensor]) -> list[torch.Tensor]:
+    flat, traced, x64 = call_named(name)
+    outputs, _ = flat.describe(_filled(traced, [0.0] * len(numbers)), x64, tensors)
+    return [torch.empty(shape, dtype=dtype, device=tensors[0].device) for shape, dtype in outputs]
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
+    name, tensors, numbers = inputs
+    remember(ctx, CallState(*call_named(name)), [*numbers, *tensors], output)
+    ctx.count = len(numbers)
+
+
+def _pull_back(
+    ctx: Any, gradients: list[torch.Tensor | None]
+) -> tuple[None, Sequence[torch.Tensor | None], Sequence[None]]:
+    active = tuple(ctx.needs_input_grad[1])
+    pulled = pull_back(ctx, ctx.state.flat.pullback(active), active, gradients, _run_derivative)
+    return None, pulled, [None] * ctx.count
+
+
+def _run_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    name = name_call(derivative, ctx.state.traced, ctx.state.x64)
+    numbers, tensors = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+    outputs: Sequence[torch.Tensor] = _call(name, [*tensors, *directions], list(numbers))
+    return outputs
+
+
+_call.register_autograd(_pull_back, setup_context=_remember)
+
+
+@_call.register_vmap
+def _(
+    info: Any,
+    in_dims: tuple[None, list[int | None], list[None]],
+    name: str,
+    tensors: list[torch.Tensor],
+    numbers: list[torch.Tensor],
+) -> tuple[list[torch.Tensor], list[int]]:
+    flat, traced, x64 = call_named(name)
+    outputs = _call(name_call(flat.batched(tuple(in_dims[1])), traced, x64), tensors, numbers)
+    return outputs, [0] * len(outputs)

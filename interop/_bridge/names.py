@@ -1,0 +1,62 @@
+"""Names that stand for Python objects in the graphs of torch, which hold strings."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+
+from interop._bridge.flat import FlatFunction
+
+_FUNCTIONS: weakref.WeakValueDictionary[str, Callable[..., Any]] = weakref.WeakValueDictionary()
+_NUMBERS = itertools.count()
+
+
+def name_function(function: Callable[..., Any], called: str) -> str:
+    """A name under which `function_named` finds ``function`` as long as it lives."""
+    name = f"{called} {next(_NUMBERS)}"  # no number alone: Dynamo would take it for a symbol
+    _FUNCTIONS[name] = function
+    return name
+
+
+def function_named(name: str) -> Callable[..., Any]:
+    """The function that got this name from `name_function`."""
+    return _FUNCTIONS[name]
+
+
+_CALLS: dict[str, tuple[FlatFunction, tuple[Any, ...], bool]] = {}
+_CALL_NAMES: dict[Hashable, str] = {}
+
+
+def name_call(flat: FlatFunction, traced: tuple[Any, ...], x64: bool) -> str:
+    """A name for a call without its tensors. It is unique, since graphs are cached on disk and exported.
+
+    A graph may be run as long as the process lives, so the names stay. There is one for each function, kind of
+    arguments and array or number that a graph holds as a constant.
+    """
+    description = (flat, x64, *map(_identity, traced))
+    if description not in _CALL_NAMES:
+        name = _CALL_NAMES[description] = f"{flat.name} {uuid.uuid4()}"
+        _CALLS[name] = flat, traced, x64
+    return _CALL_NAMES[description]
+
+
+def _identity(value: Any) -> Any:
+    """What tells a value from others, to the bit: 0.0 == -0.0, yet they are not the same argument."""
+    bits = np.asarray(value)
+    return bits.dtype, bits.shape, bits.tobytes(), getattr(value, "weak_type", type(value))
+
+
+def call_named(name: str) -> tuple[FlatFunction, tuple[Any, ...], bool]:
+    """The call that got this name from `name_call`."""
+    try:
+        return _CALLS[name]
+    except KeyError:
+        raise RuntimeError(
+            f"this graph calls '{name.rpartition(' ')[0]}', a function of the process that traced it; "
+            "trace the model again in this process."
+        ) from None

@@ -1,0 +1,24 @@
+"""Functions that Dynamo does not look into: what they do with tensors enters the graph as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from interop._bridge.names import name_function
+
+
+def opaque(function: Callable[..., Any], called: str) -> Callable[..., Any]:
+    """``function``, as one call in the graphs of torch.compile."""
+    name = name_function(function, called)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            from interop._bridge.dynamo import call_opaque  # loads Dynamo, which takes a second
+
+            return call_opaque(name, args, kwargs)
+        return function(*args, **kwargs)
+
+    return call

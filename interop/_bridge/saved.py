@@ -1,0 +1,66 @@
+"""What a call leaves behind for its backward pass, on the tape and in graphs alike."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from interop._bridge.flat import FlatFunction
+
+
+class CallState:
+    """A call without its tensors, and what becomes known of its result.
+
+    It is one argument of a `torch.autograd.Function`, since torch looks at each argument.
+    """
+
+    tree: Any
+    """The structure of the result."""
+    inexact: list[bool]
+    """Which leaves of the result can have a gradient."""
+
+    def __init__(self, flat: FlatFunction, traced: tuple[Any, ...], x64: bool) -> None:
+        self.flat = flat
+        self.traced = traced
+        self.x64 = x64
+
+
+def remember(ctx: Any, state: CallState, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+    """Keep on ``ctx`` what the derivatives need of a call. Torch guards ``tensors`` against changes in place."""
+    ctx.state = state
+    ctx.save_for_backward(*tensors)
+    ctx.set_materialize_grads(False)
+    state.inexact = inexact = []
+    for output in outputs:
+        inexact.append(output.is_floating_point() or output.is_complex())
+    if not all(inexact):
+        ctx.mark_non_differentiable(*itertools.compress(outputs, map(operator.not_, inexact)))
+    if len(outputs) > 1:  # then some may have a gradient, and others none
+        ctx.zeros = [functools.partial(torch.zeros, o.shape, dtype=o.dtype, device=o.device) for o in outputs]
+
+
+def pull_back(
+    ctx: Any,
+    derivative: FlatFunction,
+    active: Sequence[bool],
+    gradients: Sequence[torch.Tensor | None],
+    call: Callable[[Any, FlatFunction, Sequence[torch.Tensor]], Sequence[torch.Tensor]],
+) -> Sequence[torch.Tensor | None]:
+    """The gradient of each active input, None for the others; ``call`` runs the derivative."""
+    # An output marked as not differentiable has no gradient.
+    cotangents = [gradient for gradient in gradients if gradient is not None]
+    if not cotangents:
+        return [None] * len(active)
+    if len(cotangents) < len(gradients):
+        outputs = zip(gradients, ctx.zeros, ctx.state.inexact, strict=True)
+        cotangents = [zeros() if gradient is None else gradient for gradient, zeros, inexact in outputs if inexact]
+    pulled = call(ctx, derivative, cotangents)
+    if all(active):
+        return pulled
+    remaining = iter(pulled)
+    return [next(remaining) if is_active else None for is_active in active]

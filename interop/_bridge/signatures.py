@@ -1,0 +1,141 @@
+"""The signatures of torch for the ops: its own names and NumPy's, by position or by keyword, and its further forms."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from jaxclamp import Op
+from jaxclamp._counterparts import Counterpart
+
+_TORCH_NAMES = {"x": "input", "y": "other", "axis": "dim", "keepdims": "keepdim"}
+_NUMPY_NAMES = {"x": "input", "a": "input", "x1": "input", "x2": "other", "axis": "dim", "keepdims": "keepdim"}
+"""The names that functions of torch take beside their own."""
+
+MISSING: Any = inspect.Parameter.empty
+"""What stands for an argument that is not given."""
+
+_Pair = tuple[torch.Tensor, torch.Tensor]
+_FORMS = (
+    inspect.Parameter("inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False, annotation=bool),
+    inspect.Parameter("return_indices", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False, annotation=bool),
+    inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None),
+)
+"""The parameters by which torch gives an op another form."""
+
+
+def torch_counterpart(op: Op) -> Counterpart:
+    """The function of torch whose signature the op has there."""
+    return op.counterparts_in("torch")[0]
+
+
+class Signature:
+    """The parameters of an op in torch, each with its slot, a number.
+
+    >>> import jaxclamp
+    >>> clamp = Signature(jaxclamp.OPS["clamp"])
+    >>> str(clamp)
+    'input, min, max, ties, out'
+    >>> clamp.arranged((1,), {"max": 3}) == [1, MISSING, 3]
+    True
+    """
+
+    def __init__(self, op: Op) -> None:
+        self.name = op.name
+        known = torch_counterpart(op).names
+        own = [p for name, p in op.signature.parameters.items() if name in known or name == "ties"]
+        types = typing.get_type_hints(op.applied)
+        renamed = [
+            p.replace(
+                name=_TORCH_NAMES.get(p.name, p.name),
+                annotation=_of_torch(p) if p.name in op.arrays else types[p.name],
+            )
+            for p in own
+        ]
+        result: Any = _Pair if "Indices" in str(op.signature.return_annotation) else torch.Tensor
+        forms = [
+            form.replace(annotation=result | None) if form.name == "out" else form
+            for form in _FORMS
+            if form.name in known
+        ]
+        if "return_indices" in known:
+            result |= _Pair
+        self.inspected = inspect.Signature(
+            sorted([*renamed, *forms], key=lambda parameter: parameter.kind), return_annotation=result
+        )
+        names = list(self.inspected.parameters)
+        aliases = {alias: name for alias, name in _NUMPY_NAMES.items() if name in names and alias not in names}
+        self._slots = {name: names.index(aliases.get(name, name)) for name in (*names, *aliases)}
+        self.jax_names = {self._slots[new.name]: old.name for old, new in zip(own, renamed, strict=True)}
+        """What jaxclamp calls the parameters, by slot."""
+        self.arrays = frozenset(self._slots[_TORCH_NAMES.get(name, name)] for name in op.arrays if name in known)
+        """The slots that take tensors and numbers."""
+        self.forms = {form.name: self._slots[form.name] for form in forms}
+        parameters = self.inspected.parameters.values()
+        self._positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+        self.plain = self._positional - sum(form.kind is form.POSITIONAL_OR_KEYWORD for form in forms)
+        """How many positional arguments there can be without one that asks for another form."""
+        self._required = sum(p.default is MISSING for p in parameters)
+        self._defaults = [p.default for p in parameters]
+
+    def __str__(self) -> str:
+        return ", ".join(self.inspected.parameters)
+
+    def torch_name(self, slot: int) -> str:
+        """What torch calls the parameter in that slot."""
+        return list(self.inspected.parameters)[slot]
+
+    def slot(self, name: str) -> int | None:
+        """The slot of a parameter, if the op has it."""
+        return self._slots.get(name)
+
+    def arranged(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arguments of a call by slot, up to the last that is given; defaults count as missing.
+
+        Raises:
+          TypeError: they do not fit the signature.
+        """
+        if len(args) > self._positional:
+            self._refuse(args, kwargs)
+        values = [*args, *[MISSING] * (len(self._defaults) - len(args))]
+        for name, value in kwargs.items():
+            slot = self._slots.get(name)
+            if slot is None or values[slot] is not MISSING:
+                self._refuse(args, kwargs)
+            values[slot] = value
+        if any(value is MISSING for value in values[: self._required]):
+            self._refuse(args, kwargs)
+        values = [MISSING if value is default else value for value, default in zip(values, self._defaults, strict=True)]
+        while values and values[-1] is MISSING:
+            values.pop()
+        return values
+
+    def unformed(self, values: Sequence[Any]) -> list[Any]:
+        """The arguments by slot without those that ask for another form."""
+        return [MISSING if slot in self.forms.values() else value for slot, value in enumerate(values)]
+
+    def named(self, values: Sequence[Any]) -> dict[str, Any]:
+        """The arguments by slot and all defaults, under the names of jaxclamp."""
+        given = [*values, *[MISSING] * (len(self._defaults) - len(values))]
+        return {
+            name: self._defaults[slot] if given[slot] is MISSING else given[slot]
+            for slot, name in self.jax_names.items()
+        }
+
+    def _refuse(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoReturn:
+        repeated = [name for name in kwargs if self._slots.get(name, len(args)) < len(args)]
+        try:
+            self.inspected.bind(*args, **kwargs)
+            raise TypeError(f"got two values for one argument, {' and '.join(map(repr, repeated or kwargs))}")
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}; its arguments are ({self}).") from None
+
+
+def _of_torch(parameter: inspect.Parameter) -> Any:
+    """The annotation of a parameter that takes arrays, as torch has it."""
+    taken = torch.Tensor if parameter.name == "x" else torch.Tensor | float
+    return taken | None if "None" in str(parameter.annotation) else taken

@@ -1,0 +1,152 @@
+"""Flat functions on torch's tape: which way a call goes, and the `torch.autograd.Function` of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import torch
+
+from interop._bridge.flat import LEAF, FlatFunction
+from interop._bridge.saved import CallState, pull_back, remember
+from interop._private_torch import (
+    into_old_vmap,
+    is_dispatch_mode_active,
+    is_forward_mode,
+    is_in_old_vmap,
+    is_transformed,
+    old_vmap_level,
+    out_of_old_vmap,
+)
+
+
+def call(flat: FlatFunction, traced: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor]) -> Any:
+    """The result of ``flat``, on torch's tape where it asks for that.
+
+    A call that torch traces goes into its graph. Any other is computed at once, and recorded if torch may ask for its
+    derivatives: with the inputs as a rule, with the residuals of JAX if the function is to save them.
+    """
+    if tensors and (torch.compiler.is_compiling() or is_dispatch_mode_active()):
+        from interop._bridge.graph import leaves_in_graph  # loads Dynamo, which takes a second
+
+        leaves, tree = leaves_in_graph(flat, traced, x64, tensors)
+    elif not is_recorded(tensors):
+        leaves, tree = flat.compute(traced, x64, tensors)
+    else:
+        on_tape: type[torch.autograd.Function] = _Recorded
+        if is_transformed():
+            on_tape = _RecordedUnderTransforms
+        elif flat.save == "residuals" and not is_forward_mode():
+            on_tape = _RecordedWithResiduals
+        state = CallState(flat, traced, x64)
+        leaves = on_tape.apply(state, *tensors)
+        tree = state.tree
+    if tree is None:
+        return leaves
+    return leaves[0] if tree is LEAF else jax.tree.unflatten(tree, leaves)
+
+
+def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether torch may ask for derivatives of a call with ``tensors``, under torch.func always."""
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor.requires_grad:
+                return True
+    return is_forward_mode() or is_transformed()
+
+
+class _Recorded(torch.autograd.Function):
+    """A call that keeps its inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, state: CallState, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        outputs, state.tree = state.flat.compute(state.traced, state.x64, tensors)
+        remember(ctx, state, tensors, outputs)
+        if is_forward_mode():
+            ctx.save_for_forward(*tensors)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        active = ctx.needs_input_grad[1:]
+        return None, *pull_back(ctx, ctx.state.flat.pullback(active), active, gradients, _run_derivative)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        given = [tangent for tangent in tangents[1:] if tangent is not None]
+        active = tuple([tangent is not None for tangent in tangents[1:]])
+        pushed = iter(_run_derivative(ctx, ctx.state.flat.pushforward(active), given))
+        return tuple([next(pushed) if inexact else None for inexact in ctx.state.inexact])
+
+
+class _RecordedWithResiduals(torch.autograd.Function):
+    """A call that keeps the residuals of JAX's reverse pass, and not the inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, state: CallState, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.active = ctx.needs_input_grad[1:]
+        found, tree = state.flat.linearized(ctx.active).compute(state.traced, state.x64, tensors)
+        state.tree, ctx.pull = tree.children()
+        outputs = found[: state.tree.num_leaves]
+        state.traced = ()  # they are among the residuals
+        remember(ctx, state, found[len(outputs) :], outputs)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():  # torch's once_differentiable lets this pass where the gradients are constants
+            raise RuntimeError(
+                f"{ctx.state.flat.name}: with save='residuals' there is no second derivative, which create_graph=True "
+                "asks for; use save='inputs'."
+            )
+        derivative = ctx.state.flat.transposed(ctx.pull)
+        return None, *pull_back(ctx, derivative, ctx.active, gradients, _run_derivative)
+
+
+class _RecordedUnderTransforms(torch.autograd.Function):
+    """`_Recorded` under torch.func, which wants the context set up apart and pays for it by 7 us a call."""
+
+    @staticmethod
+    def forward(state: CallState, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        outputs, state.tree = state.flat.compute(state.traced, state.x64, tensors)
+        return tuple(outputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        state, *tensors = inputs
+        remember(ctx, state, tensors, output)
+        ctx.save_for_forward(*tensors)
+
+    backward = staticmethod(_Recorded.backward)
+    jvp = staticmethod(_Recorded.jvp)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], state: CallState, *tensors: torch.Tensor
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
+        result = call(state.flat.batched(in_dims[1:]), state.traced, state.x64, tensors)
+        outputs, state.tree = jax.tree.flatten(result)
+        return tuple(outputs), (0,) * len(outputs)
+
+
+def _run_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    state = ctx.state  # in the mode of the forward pass the dtypes agree
+    tensors = (*ctx.saved_tensors, *directions)
+    for direction in directions:
+        if is_in_old_vmap(direction):
+            return _run_in_old_vmap(derivative, state, tensors)
+    pulled: Sequence[torch.Tensor] = call(derivative, state.traced, state.x64, tensors)
+    return pulled
+
+
+def _run_in_old_vmap(flat: FlatFunction, state: CallState, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Batched gradients, as ``is_grads_batched=True`` asks for them, come from a vmap older than torch.func's.
+
+    It cannot be extended in public: here its tensors are unwrapped, and the results wrapped again.
+    """
+    if old_vmap_level() > 1:
+        raise NotImplementedError(f"{flat.name}: batched gradients within batched gradients; use torch.func.vmap.")
+    axes = tuple([0 if is_in_old_vmap(tensor) else None for tensor in tensors])
+    plain = [t if axis is None else out_of_old_vmap(t) for t, axis in zip(tensors, axes, strict=True)]
+    return list(map(into_old_vmap, call(flat.batched(axes), state.traced, state.x64, plain)))

@@ -1,0 +1,145 @@
+"""`wrap_for_torch`: any JAX function of pytrees as a differentiable function of torch tensors."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+import jax
+import numpy as np
+import torch
+from torch.overrides import handle_torch_function, has_torch_function
+
+from interop._bridge.bounded import Bounded
+from interop._bridge.flat import FlatFunction, Save, needs_x64
+from interop._bridge.opaque import opaque
+from interop._bridge.tape import call
+
+
+def wrap_for_torch(function: Callable[..., Any], *, save: Save = "inputs") -> Callable[..., Any]:
+    """``function``, written in JAX, as a function of torch tensors with gradients.
+
+    Args:
+      function: a JAX function that can be jitted, of pytrees (dicts, lists, tuples, ...) of arrays.
+      save: what is kept for the backward pass. ``"inputs"`` are there already, as a rule, and the backward pass
+        computes anew what it needs of them. ``"residuals"`` is what JAX's reverse pass needs, such as one byte per
+        element for the ops of jaxclamp, where the input can be freed; this has no second derivative, and
+        torch.func and torch.compile save the inputs all the same.
+
+    Returns:
+      A function with the same parameters. Tensors among its arguments become arrays, and arrays in its result tensors.
+      Floats, NumPy and JAX arrays are traced too; all else (ints, bools, strings, functions) is static, so a new value
+      of it compiles anew. Gradients reach the tensors that require them, to any order, in reverse and in forward mode,
+      and under torch.func's transformations. Compiled once per shapes, dtypes and active inputs; 64-bit dtypes stay
+      64-bit whatever JAX's mode is. The result never shares memory with an argument.
+
+    Raises:
+      TypeError: ``function`` is not callable.
+      ValueError: ``save`` is unknown.
+
+    Raises when called:
+      TypeError: a tensor without plain memory or of a dtype that JAX lacks, or a static argument that is not hashable
+        or is a `torch.nn.Module`.
+      ValueError: tensors on different devices.
+      RuntimeError: the process was forked after JAX had started; and, as for native functions, in the backward pass
+        when an argument was changed in place after the call.
+
+    >>> import jax.numpy as jnp
+    >>> softplus = wrap_for_torch(lambda x, beta=1.0: jnp.logaddexp(0.0, beta * x) / beta)
+    >>> x = torch.zeros(2, requires_grad=True)
+    >>> softplus(x, beta=2.0).sum().backward()
+    >>> x.grad
+    tensor([0.5000, 0.5000])
+    """
+    if not callable(function):
+        raise TypeError(f"wrap_for_torch: function is {function!r}; pass a function written in JAX.")
+    if save not in get_args(Save):
+        raise ValueError(f"wrap_for_torch: save={save!r} is not one of {', '.join(map(repr, get_args(Save)))}.")
+    known: dict[Any, FlatFunction] = Bounded(1024)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if has_torch_function(tensors):
+            return handle_torch_function(public, tensors, *args, **kwargs)
+        # The backward pass sees what the forward pass saw, whatever the caller does to an array between them.
+        traced = tuple([leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves if _is_traced(leaf)])
+        kinds = [*map(_kind, leaves)]
+        try:
+            flat = known.get((structure, *kinds))
+        except TypeError as error:
+            raise TypeError(_describe_unhashable(function, args, kwargs)) from error
+        if flat is None:
+            flat = known[structure, *kinds] = _flattened(function, save, structure, kinds, (args, kwargs))
+        return call(flat, traced, needs_x64((*tensors, *traced)), tensors)
+
+    public = functools.wraps(function)(opaque(wrapped, _name(function)))
+    return public
+
+
+_TENSOR, _TRACED = object(), object()
+
+
+def _is_traced(leaf: Any) -> bool:
+    return isinstance(leaf, float | complex | np.ndarray | np.generic | jax.Array | torch.SymFloat)
+
+
+def _kind(leaf: Any) -> Any:
+    """What tells calls apart; 0 == False, yet they are not the same argument."""
+    if isinstance(leaf, torch.Tensor):
+        return _TENSOR
+    return _TRACED if _is_traced(leaf) else (type(leaf), leaf)
+
+
+def _flattened(
+    function: Callable[..., Any], save: Save, structure: Any, kinds: Sequence[Any], arguments: Any
+) -> FlatFunction:
+    """``function`` as a flat function of the leaves of its arguments."""
+    names = []
+    for (path, leaf), kind in zip(jax.tree_util.tree_leaves_with_path(arguments), kinds, strict=True):
+        if isinstance(leaf, torch.nn.Module):  # JAX would take its parameters for constants
+            raise TypeError(
+                f"{_name(function)}: {_argument(function, path)} is a {type(leaf).__name__}, a module of torch; pass "
+                "its parameters, as dict(module.named_parameters())."
+            )
+        if kind is _TENSOR:
+            names.append(_argument(function, path))
+
+    def flat(traced: Sequence[Any], *arrays: jax.Array) -> Any:
+        sources = {_TENSOR: iter(arrays), _TRACED: iter(traced)}
+        leaves = [next(sources[kind]) if kind in sources else kind[1] for kind in kinds]
+        args, kwargs = jax.tree.unflatten(structure, leaves)
+        return function(*args, **kwargs)
+
+    return FlatFunction(flat, _name(function), names, save)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _argument(function: Callable[..., Any], path: Sequence[Any]) -> str:
+    """What the caller calls the leaf at ``path`` of ``(args, kwargs)``."""
+    where, argument, *rest = path
+    if where.idx == 1:
+        name = argument.key
+    else:
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        names = [p.name for p in inspect.signature(function).parameters.values() if p.kind in positional]
+        name = names[argument.idx] if argument.idx < len(names) else f"argument {argument.idx}"
+    return f"{name}{jax.tree_util.keystr(tuple(rest))}"
+
+
+def _describe_unhashable(function: Callable[..., Any], args: Any, kwargs: Any) -> str:
+    for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
+        try:
+            hash(leaf)
+        except TypeError:
+            if not _is_traced(leaf):
+                return (
+                    f"{_name(function)}: {_argument(function, path)} is a {type(leaf).__name__}, which is neither an "
+                    "array nor hashable; pass an array, or bind it beforehand with functools.partial."
+                )
+    raise AssertionError("a key of hashable leaves is hashable")

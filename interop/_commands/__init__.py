@@ -1,0 +1,1 @@
+"""What the command line shows beside the comparison: worked cases and a training run."""

@@ -1,0 +1,197 @@
+"""Where in torch code ties happen, how often, and how far they move a gradient."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.modules import module as hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
+
+from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
+from interop._convention.min_norm import has_real_float_tensor, min_norm, namesakes
+from jaxclamp import OPS, Convention, Op
+from jaxclamp._transforms.report import Influence, TieReport, Totals
+from jaxclamp._transforms.ties import innermost
+
+_LIBRARIES = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
+
+
+class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
+    """A context manager that counts the ties in torch code, which runs as usual.
+
+    Counted is whatever `min_norm` intercepts, and the ops of this package: per line of the source and per module, the
+    elements of the results, and how many of them were on a tie or a kink. A backward pass does not count, nor does what
+    a checkpoint computes a second time in it. It holds for the thread that enters it, and may be entered again: counts
+    add up. Calls whose numbers cannot be seen (meta and fake tensors, within torch.func.vmap, sparse and nested ones)
+    are not counted, which a warning says.
+
+    Raises when called:
+      RuntimeError: in a function compiled as one graph, where there is nothing to see.
+
+    >>> with ties() as counted:
+    ...     y = torch.nn.ReLU6()(torch.tensor([-1.0, 0.0, 3.0, 6.0]))
+    >>> counted.report.elements, counted.report.tied
+    (4, 2)
+    >>> [(line.op, line.module) for line in counted.report.lines]
+    [('hardtanh', 'ReLU6')]
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._totals = Totals()
+        self._path: list[str] = []
+        self._names: dict[torch.nn.Module, str] = {}
+        self._handles: list[RemovableHandle] = []
+        self._thread = 0
+
+    @property
+    def report(self) -> TieReport:
+        """What was counted up to now."""
+        return TieReport(self._totals.lines())
+
+    def __enter__(self) -> ties:
+        self._thread = threading.get_ident()
+        self._handles += [
+            hooks.register_module_forward_pre_hook(self._entered),
+            hooks.register_module_forward_hook(self._left, always_call=True),
+        ]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        for handle in self._handles[-2:]:
+            handle.remove()
+        del self._handles[-2:]
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.compiler.is_compiling():
+            raise RuntimeError("ties() cannot count in a compiled function; call the function as it is.")
+        if func in _tied() and has_real_float_tensor((*args, *kwargs.values())):
+            self._count(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _count(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        name, tied = _tied()[func]
+        file, number = innermost(_lines(), *_LIBRARIES)
+        try:
+            with torch.no_grad():
+                found = tied(*args, **{"ties": "min_norm", **kwargs})  # whichever: a tie is one under all
+                counts = np.array([found.numel(), found.sum().item()])
+        except (TypeError, ValueError, RuntimeError) as error:  # no numbers to see, or a call that fails by itself too
+            warnings.warn(f"ties() did not count {name} at {file}:{number}: {error}", stacklevel=3)
+            return
+        self._totals[file, number, name, False, self._path[-1] if self._path else ""] += counts
+
+    def _entered(self, module: torch.nn.Module, args: Any) -> None:
+        if threading.get_ident() == self._thread:
+            if not self._path:
+                self._names = {inner: path for path, inner in module.named_modules()}
+            self._path.append(self._names.get(module) or type(module).__name__)
+
+    def _left(self, module: torch.nn.Module, args: Any, result: Any) -> None:
+        if threading.get_ident() == self._thread and self._path:
+            self._path.pop()
+
+
+def _lines() -> Iterator[tuple[str, int]]:
+    """The lines of the calls that led here, the innermost first."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+@functools.cache
+def _tied() -> Mapping[Callable[..., Any], tuple[str, Callable[..., Any]]]:
+    """For each function that can tie, its name, and the function that says where it does."""
+    where_tied = {name: _where_tied(op) for name, op in OPS.items()}
+    ours = {name: where_tied[op.__name__] for name, op in TORCH_OPS.items()}
+    ours |= {name: ours[name.removesuffix("_")] for name in IN_PLACE_OPS}
+    found = {
+        native: (name.rpartition(".")[2].removesuffix("_with_indices").strip("_"), function)
+        for name, native, function in namesakes(ours)
+    }
+    return found | {op: (op.__name__.strip("_"), ours[name]) for name, op in (TORCH_OPS | IN_PLACE_OPS).items()}
+
+
+def _where_tied(op: Op) -> Callable[..., torch.Tensor]:
+    """Where the op is on a tie; it takes whatever arguments the op has in torch, in any of its forms."""
+    tied = TorchOp(op, op.on_tie)
+
+    def where_tied(*args: Any, **kwargs: Any) -> torch.Tensor:
+        given = kwargs if op.has_conventions else {name: v for name, v in kwargs.items() if name != "ties"}
+        found: torch.Tensor = tied.of_slots(*tied.signature.unformed(tied.signature.arranged(args, given)))
+        return found
+
+    return where_tied
+
+
+_NO_LIST = "influence: parameters has to be a list of tensors, such as [weight] or model.parameters(), but is {}."
+
+
+def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Tensor]) -> Influence:
+    """How far another convention moves a gradient from that of minimum norm.
+
+    The others are ``ties="inclusive"`` and torch's own; the one that moves it further counts.
+
+    Args:
+      closure: computes a scalar from ``parameters``, the same at each call; it is called three times, each time with
+        the same state of torch's random numbers.
+      parameters: tensors that require grad, with respect to which to differentiate.
+
+    Returns:
+      The norm of the difference and that of the gradient of minimum norm, over all parameters together.
+
+    Raises:
+      TypeError: ``parameters`` is no list of tensors.
+      ValueError: there are no parameters, one does not require grad, or the value of ``closure`` is not a scalar that
+        depends on one of them.
+
+    >>> x = torch.tensor([-1.0, 0.0, 3.0, 6.0], requires_grad=True)
+    >>> found = influence(lambda: x.clamp(0.0, 6.0).sum(), [x])
+    >>> round(found.norm, 4), found.gradient_norm
+    (1.4142, 1.0)
+    """
+    if isinstance(parameters, torch.Tensor) or not isinstance(parameters, Iterable):
+        raise TypeError(_NO_LIST.format(type(parameters).__name__))
+    given = list(parameters)
+    for tensor in given:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(_NO_LIST.format(f"one of {type(tensor).__name__}"))
+        if not tensor.requires_grad:
+            raise ValueError("influence: one of the parameters does not require grad; pass those alone that do.")
+    if not given:
+        raise ValueError("influence: parameters is empty; pass the tensors with respect to which to differentiate.")
+    devices = {tensor.device for tensor in given if tensor.is_cuda}
+
+    def gradient(ties: Convention | None) -> np.ndarray[Any, Any]:
+        convention = contextlib.nullcontext() if ties is None else min_norm(ties=ties)
+        with torch.random.fork_rng(devices), convention:
+            value = closure()
+        if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
+            raise ValueError(
+                f"influence: closure returned {value!r}; return a scalar tensor computed from the parameters, outside "
+                "of torch.no_grad()."
+            )
+        gradients = torch.autograd.grad(value, given, allow_unused=True)
+        if all(gradient is None for gradient in gradients):
+            raise ValueError("influence: what closure returned depends on none of the parameters; pass those it uses.")
+        flat = [torch.zeros_like(p) if g is None else g for p, g in zip(given, gradients, strict=True)]
+        return np.concatenate([gradient.double().cpu().numpy().ravel() for gradient in flat])
+
+    return Influence.of(gradient)

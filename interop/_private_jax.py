@@ -1,0 +1,10 @@
+"""What JAX keeps private and the bridge cannot do without: one function for each, with the reason."""
+
+from __future__ import annotations
+
+from jax._src import xla_bridge
+
+
+def has_started() -> bool:
+    """Whether XLA's threads run, which do not survive a fork; no public name tells."""
+    return bool(xla_bridge.backends_are_initialized())

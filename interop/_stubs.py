@@ -1,0 +1,118 @@
+"""The stubs of interop, for type checkers and editors: what is made at run time, written out.
+
+``python -m interop._stubs`` writes them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, get_args
+
+import interop
+from interop import IN_PLACE_OPS, TORCH_OPS
+from interop._convention.modules import MODULES
+from jaxclamp import Convention
+
+_FOLDER = Path(__file__).parent
+_HEAD = "# Written by `make tables`.\n"
+
+
+def stubs() -> dict[Path, str]:
+    """What each stub has to say."""
+    return {_FOLDER / "__init__.pyi": _of_interop(), _FOLDER / "nn.pyi": _of_nn()}
+
+
+def _of_interop() -> str:
+    made = TORCH_OPS | IN_PLACE_OPS
+    imported = {
+        name: thing.__module__
+        for name in interop.__all__
+        if name not in made and callable(thing := getattr(interop, name))
+    }
+    imports = [f"from {module} import {name} as {name}" for name, module in imported.items()]
+    aliases = {name: op.__name__ for name, op in made.items() if name != op.__name__}
+    functions = [_function(op) for name, op in made.items() if name not in aliases]
+    return "\n".join(
+        [
+            _HEAD,
+            "from collections.abc import Callable, Sequence",
+            "from typing import Any, Literal, overload",
+            "",
+            "import torch",
+            "",
+            "from interop import nn as nn",
+            *sorted(imports),
+            "from jaxclamp import Convention",
+            "",
+            "__all__ = [",
+            *(f'    "{name}",' for name in sorted(interop.__all__)),
+            "]",
+            "",
+            "TORCH_OPS: dict[str, Callable[..., Any]]",
+            "IN_PLACE_OPS: dict[str, Callable[..., Any]]",
+            "",
+            *functions,
+            "",
+            *(f"{alias} = {name}" for alias, name in aliases.items()),
+            "",
+        ]
+    )
+
+
+def _function(op: Callable[..., Any]) -> str:
+    signature = inspect.signature(op)
+    if "return_indices" not in signature.parameters:
+        return _definition(op.__name__, signature.parameters.values(), signature.return_annotation)
+    alone, pair = get_args(signature.return_annotation)
+    overloads = []
+    for flag, result in ((False, alone), (True, pair)):
+        parameters = [_flag(p, flag) if p.name == "return_indices" else p for p in signature.parameters.values()]
+        overloads += ["@overload", _definition(op.__name__, sorted(parameters, key=lambda p: p.kind), result)]
+    return "\n".join(overloads)
+
+
+def _flag(parameter: inspect.Parameter, value: bool) -> inspect.Parameter:
+    """The parameter where it has this value, which is either the default or given by name."""
+    if value:
+        parameter = parameter.replace(kind=parameter.KEYWORD_ONLY, default=parameter.empty)
+    return parameter.replace(annotation=f"Literal[{value}]")
+
+
+def _definition(name: str, parameters: Iterable[inspect.Parameter], result: Any) -> str:
+    written: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in written:
+            written.append("*")
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}".replace("'", '"')
+        written.append(f"{parameter.name}: {_type(parameter.annotation)}{default}")
+    return f"def {name}({', '.join(written)}) -> {_type(result)}: ..."
+
+
+def _type(annotation: Any) -> str:
+    if annotation == Convention:
+        return "Convention"
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return text.replace("collections.abc.", "").replace("'", '"')
+
+
+def _of_nn() -> str:
+    modules = [f"class {name}(torch.nn.{name}): ..." for name in MODULES]
+    return "\n".join(
+        [
+            _HEAD,
+            "import torch",
+            "",
+            "from interop._convention.modules import Conversion as Conversion",
+            "from interop._convention.modules import convert as convert",
+            "",
+            *modules,
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    for file, text in stubs().items():
+        file.write_text(text, "utf-8")

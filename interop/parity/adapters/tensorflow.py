@@ -1,0 +1,52 @@
+"""TensorFlow, eagerly."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from interop.parity.frameworks import Adapter, Array, Function
+
+
+class TensorFlow(Adapter):
+    """TensorFlow, reverse mode."""
+
+    name = "tensorflow"
+    requirement = "tensorflow"
+    counterparts: ClassVar[Mapping[str, str]] = {
+        "abs": "tensorflow:abs(x)",
+        "leaky_relu": "tensorflow:nn.leaky_relu(x, negative_slope)",
+        "elu": "tensorflow:nn.elu(x)",
+        "selu": "tensorflow:nn.selu(x)",
+        "amax": "tensorflow:reduce_max(x, axis=axis, keepdims=keepdims)",
+        "amin": "tensorflow:reduce_min(x, axis=axis, keepdims=keepdims)",
+        "maximum": "tensorflow:maximum(x, y)",
+        "minimum": "tensorflow:minimum(x, y)",
+        "clamp": "tensorflow:clip_by_value(x, min, max)",
+        "relu": "tensorflow:nn.relu(x)",
+        "relu6": "tensorflow:nn.relu6(x)",
+    }
+
+    def __init__(self) -> None:
+        self._tf = importlib.import_module("tensorflow")
+        self.version = f"tensorflow {self._tf.__version__}"
+
+    def answer(
+        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
+    ) -> tuple[Any, dict[str, Array]]:
+        given = {
+            name: self._tf.constant(value) if isinstance(value, np.ndarray) else value
+            for name, value in arguments.items()
+        }
+        chosen = {name: given[name] for name in active}
+        with self._tf.GradientTape() as tape:
+            tape.watch(chosen)
+            try:
+                result = function(given)
+            except ValueError as error:  # for what cannot become a tensor, such as None
+                raise TypeError(str(error)) from error
+        gradient = tape.gradient(result, chosen, unconnected_gradients=self._tf.UnconnectedGradients.ZERO)
+        return result.numpy(), {name: gradient[name].numpy() for name in active}

@@ -1,0 +1,404 @@
+"""One computation in two forms: how far their values and gradients are apart, and what of that is due to ties."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import jax.numpy as jnp
+import numpy as np
+
+from interop.parity.frameworks import Array
+from interop.parity.recording import Computation, FilePath, Recording, computation_of, read, write
+from jaxclamp._tables import markdown_table, to_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Finding: TypeAlias = Literal["agrees", "ties", "port", "hidden tie", "rounding"]
+
+_STYLES: dict[Finding, str] = {
+    "agrees": "green",
+    "ties": "yellow",
+    "port": "red",
+    "hidden tie": "yellow",
+    "rounding": "yellow",
+}
+_UNSEEN = "a tie that min_norm cannot see (as in a hand-written where)"
+_HEADINGS = ("leaf", "absolute", "relative", "ulps", "apart", "under min_norm", "finding")
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest of some differences, and the index at which it is."""
+
+    amount: float
+    index: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.amount:.3g}" + (f" at {list(self.index)}" if self.amount and self.index else "")
+
+
+@dataclass(frozen=True)
+class Difference:
+    r"""How far two arrays are apart: :math:`|a - b|`, :math:`|a - b| / \max(|a|, |b|)`, and the numbers of their dtype
+    that lie between.
+
+    NaN and NaN, and infinities of one sign, are not apart; NaN and a number are infinitely so. Complex numbers count as
+    pairs, an axis more.
+    """
+
+    absolute: Largest
+    relative: Largest
+    ulps: Largest
+    beyond: int
+    """How many elements are further apart than the tolerance."""
+    size: int
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of the results, or of the gradients, on both sides."""
+
+    label: str
+    mismatch: str
+    """What keeps the sides from being compared, or from agreeing whatever their numbers are; mostly nothing."""
+    native: Difference | None
+    min_norm: Difference | None
+    finding: Finding
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the functions agree as they are."""
+        return self.finding in ("agrees", "hidden tie", "rounding")
+
+    def __str__(self) -> str:
+        return f"{self.label} ({self.mismatch})" if self.mismatch else self.label
+
+
+@dataclass(frozen=True)
+class Comparison:
+    r"""What `compare` found.
+
+    Two numbers agree if :math:`|a - b| \le atol + rtol \max(|a|, |b|)`. Unless given, ``rtol`` is
+    :math:`\epsilon^{2/3}` for the coarser of the two dtypes (2e-5 in float32; 0 for integers), and ``atol`` is ``rtol``
+    times the largest number in the leaf, as sums round. Gradients that cancel to 0, as that of a bias before a
+    normalization, leave the rounding of their terms: unless ``atol`` is given, a leaf that differs, under min_norm too,
+    with no number on either side above ``rtol`` times the largest in all gradients, is no bug but ``rounding``. For
+    other tolerances: ``dataclasses.replace(comparison, rtol=..., atol=...)``.
+
+    Raises:
+      ValueError: the sides were not given the same arrays.
+    """
+
+    first: Recording
+    second: Recording
+    rtol: float | None = None
+    atol: float | None = None
+
+    def __post_init__(self) -> None:
+        inputs = self.first.inputs.keys() | self.second.inputs.keys()
+        differing = sorted(i for i in inputs if self.first.inputs.get(i) != self.second.inputs.get(i))
+        if differing:
+            raise ValueError(
+                f"compare: {self.first} and {self.second} were given different arrays as {_listed(differing)}; "
+                "record both sides from the same arrays, of the same dtypes."
+            )
+
+    @functools.cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The leaves of the values, then those of the gradients."""
+        return tuple(map(self._leaf, dict.fromkeys([*self.first.native, *self.second.native])))
+
+    def _leaf(self, label: str) -> Leaf:
+        pair = (self.first, self.second)
+        for this, other in (pair, pair[::-1]):
+            if label not in other.native:
+                return Leaf(label, f"only {this} has it", None, None, "port")
+        a, b = (side.native[label] for side in pair)
+        if a.shape != b.shape:
+            return Leaf(label, f"shape {a.shape} against {b.shape}", None, None, "port")
+        mismatch = "" if _same_kind(a.dtype, b.dtype) else f"dtype {a.dtype} against {b.dtype}"
+        minimal = tuple(side.min_norm[label] for side in pair)
+        native, min_norm = self._difference(a, b), self._difference(*minimal)
+        findings: dict[tuple[bool, bool], Finding] = {
+            (True, True): "agrees",
+            (False, True): "ties",
+            (False, False): "port",
+            (True, False): "hidden tie",
+        }
+        finding = "port" if mismatch else findings[native.beyond == 0, min_norm.beyond == 0]
+        if _is_gradient(label) and not mismatch and min_norm.beyond and self._is_rounding(a, b, *minimal):
+            finding = "rounding"
+        return Leaf(label, mismatch, native, min_norm, finding)
+
+    def _is_rounding(self, *gradients: Array) -> bool:
+        """Whether all numbers in a leaf of the gradients are so small beside others that they may be rounding alone."""
+        bound = self._rtol(gradients[0].dtype) * self._gradient_scale
+        return self.atol is None and all(bool((abs(g.astype(np.float64)) <= bound).all()) for g in gradients)
+
+    def _rtol(self, dtype: np.dtype[Any]) -> float:
+        if self.rtol is not None:
+            return self.rtol
+        return float(jnp.finfo(dtype).eps) ** (2 / 3) if jnp.issubdtype(dtype, jnp.floating) else 0.0
+
+    @functools.cached_property
+    def _gradient_scale(self) -> float:
+        """The largest number in the gradients."""
+        answers = [*self.first.native.items(), *self.second.native.items()]
+        return max((_largest_finite(array) for label, array in answers if _is_gradient(label)), default=0.0)
+
+    def _difference(self, a: Array, b: Array) -> Difference:
+        dtype = _common(a.dtype, b.dtype)
+        if np.iscomplexobj(a) or np.iscomplexobj(b):
+            a, b = (np.stack([array.real, array.imag], axis=-1) for array in (a, b))
+        is_float = jnp.issubdtype(dtype, jnp.floating)
+        rtol = self._rtol(dtype)
+        with np.errstate(all="ignore"):
+            x, y = a.astype(np.float64), b.astype(np.float64)
+            scale = np.fmax(abs(x), abs(y))
+            ulps = _ulps(a.astype(dtype), b.astype(dtype))
+            absolute = abs(x - y) if is_float else ulps  # integers may be wider than float64 is precise
+            same = (a == b) | (np.isnan(x) & np.isnan(y))
+            one_nan = np.isnan(x) ^ np.isnan(y)
+            absolute, relative, ulps = (
+                np.where(same, 0.0, np.where(one_nan | np.isnan(d), np.inf, d))  # NaN is an infinity by another
+                for d in (absolute, absolute / scale, ulps)
+            )
+            atol = rtol * _largest_finite(scale) if self.atol is None else self.atol
+            beyond = np.isinf(absolute) | (absolute > atol + rtol * scale)
+        return Difference(_largest(absolute), _largest(relative), _largest(ulps), int(beyond.sum()), beyond.size)
+
+    @property
+    def agree(self) -> bool:
+        """Whether the functions agree as they are, under the conventions of their frameworks."""
+        return all(leaf.agrees for leaf in self.leaves)
+
+    @property
+    def verdict(self) -> str:
+        """What holds, in words."""
+        unsteady = [side for side in (self.first, self.second) if not self._answers_the_same_twice(side)]
+        if unsteady:
+            return (
+                f"Not comparable: under min_norm, at another call, other values came from {_listed(unsteady)}. "
+                "Make what is random there the same at each call."
+            )
+        found: dict[Finding, list[Leaf]] = {finding: [] for finding in _STYLES}
+        for leaf in self.leaves:
+            found[leaf.finding].append(leaf)
+        if found["port"]:
+            by_value = any(leaf.mismatch or not _is_gradient(leaf.label) for leaf in found["port"])
+            cause = "a bug of the port" if by_value else f"a bug of the port, or {_UNSEEN}"
+            sentences = [
+                "They disagree, and not by convention alone: under min_norm too they differ in "
+                f"{_listed(found['port'])}. That is {cause}."
+            ]
+        elif found["ties"]:
+            sentences = ["They disagree because of ties alone."]
+        else:
+            sentences = ["They agree where rounding lets them be compared." if found["rounding"] else "They agree."]
+        if found["ties"]:
+            sentences.append(f"The convention makes the difference in {_listed(found['ties'])}: min_norm removes it.")
+        if found["hidden tie"]:
+            sentences.append(f"Only under min_norm they differ in {_listed(found['hidden tie'])}. That is {_UNSEEN}.")
+        if found["rounding"]:
+            sentences.append(
+                f"Beside the largest gradient, both are 0 to within rounding in {_listed(found['rounding'])}, "
+                "and differ."
+            )
+        return " ".join(sentences)
+
+    def _answers_the_same_twice(self, side: Recording) -> bool:
+        """Whether the values are the same under min_norm, which changes gradients alone."""
+        values = (label for label in side.native if not _is_gradient(label))
+        return all(self._difference(side.native[label], side.min_norm[label]).beyond == 0 for label in values)
+
+    def assert_agree(self, rtol: float | None = None, atol: float | None = None) -> None:
+        """Check that the functions agree as they are; to leave ties out of it, compare functions under min_norm.
+
+        Args:
+          rtol, atol: the tolerance, by default that of the comparison.
+
+        Raises:
+          AssertionError: they do not; the message names the leaves.
+        """
+        checked = dataclasses.replace(
+            self, rtol=self.rtol if rtol is None else rtol, atol=self.atol if atol is None else atol
+        )
+        if not checked.agree:
+            raise AssertionError(str(checked))
+
+    def __str__(self) -> str:
+        return "\n".join([self._title, self.verdict, *(_in_words(leaf) for leaf in self.leaves if not leaf.agrees)])
+
+    def __rich__(self) -> Table:
+        from rich.table import Table  # only who prints the table needs rich
+        from rich.text import Text
+
+        table = Table(title=self._title, caption=Text(self.verdict), caption_justify="left")
+        for heading in _HEADINGS:
+            table.add_column(heading, overflow="fold")
+        for leaf in self.leaves:
+            table.add_row(*map(Text, _cells(leaf)), style=_STYLES[leaf.finding])
+        return table
+
+    def to_markdown(self) -> str:
+        """The verdict and a table."""
+        table = markdown_table(_HEADINGS, map(_cells, self.leaves))
+        return f"**{self._title}**\n\n{self.verdict}\n\n{table}\n"
+
+    def to_json(self) -> str:
+        """All that is known of each leaf, but for the arrays; infinities, for which JSON has no number, are strings."""
+        content = {
+            "first": {"name": self.first.name, "version": self.first.version},
+            "second": {"name": self.second.name, "version": self.second.version},
+            "agree": self.agree,
+            "verdict": self.verdict,
+            "rtol": self.rtol,
+            "atol": self.atol,
+            "leaves": [dataclasses.asdict(leaf) for leaf in self.leaves],
+        }
+        return to_json(content, indent=1) + "\n"
+
+    def save(self, path: FilePath) -> None:
+        """Write an npz file, the answers of both sides included."""
+        write(path, [self.first, self.second], rtol=self.rtol, atol=self.atol)
+
+    @classmethod
+    def load(cls, path: FilePath) -> Comparison:
+        """Read what `save` wrote.
+
+        Raises:
+          ValueError: the file holds something else.
+        """
+        recordings, settings = read(path)
+        if len(recordings) != 2:
+            raise ValueError(f"Comparison.load: {str(path)!r} holds one side; use Recording.load.")
+        first, second = recordings
+        return cls(first, second, **settings)
+
+    @property
+    def _title(self) -> str:
+        return f"{self.first} against {self.second}"
+
+
+def compare(
+    f: Callable[..., Any] | Recording, g: Callable[..., Any] | Recording, /, *args: Any, **kwargs: Any
+) -> Comparison:
+    r"""How far two forms of one computation are apart, and which differences are due to ties.
+
+    Both are called with the same arguments, natively and under the min-norm convention (`jaxclamp.min_norm` and
+    `interop.min_norm`). A difference that vanishes under it was a matter of convention; one that stays is a bug.
+    The gradient is that of :math:`\sum_i w_i \, value_i` over the floats in the result, with respect to every array of
+    floats among the arguments. The weights lie between 0.5 and 1.5, are 1 in leaves of one number, and depend on the
+    position alone: the plain sum would be constant for a softmax or a normalization. Real and imaginary parts count as
+    two floats.
+
+    Args:
+      f, g: functions of JAX or of torch, or what `interop.record` made of one. One that runs in both, as operators and
+        methods may, is run in the framework that the other side does not run in; if both run in both, in torch where
+        there are tensors of torch among the arguments, else in JAX. A `torch.nn.Module` is the function of its
+        parameters, by name, and of its inputs: ``functional_call(module, args[0], args[1:])``. To compare a model with
+        its port under the names and layouts of one of them, write the conversion of the parameters into the function of
+        the other. Both are called several times, and have to answer the same each time; torch's random numbers on CPU
+        are the same in each call.
+      args, kwargs: pytrees. The arrays in them (of NumPy, JAX or torch) become arrays of the framework, of the same
+        dtype; all else is passed as it is.
+
+    Raises:
+      TypeError: a function runs in neither framework, or there are arguments though both sides are recorded.
+      ValueError: the sides were recorded from different arrays, or a module was not given its parameters.
+
+    >>> import jax, torch
+    >>> def ported(x):
+    ...     return torch.nn.functional.hardtanh(x)
+    >>> comparison = compare(jax.nn.hard_tanh, ported, np.float32([-1, 0, 2]))
+    >>> comparison.leaves[1].native.absolute
+    Largest(amount=0.84375, index=(0,))
+    >>> print(comparison.verdict)
+    They disagree because of ties alone. The convention makes the difference in gradient[0]: min_norm removes it.
+    """
+    if isinstance(f, Recording) and isinstance(g, Recording) and (args or kwargs):
+        raise TypeError("compare: both sides are recorded, and keep the answers alone; leave out the arguments.")
+    first, second = (side if isinstance(side, Recording) else computation_of(side, *args, **kwargs) for side in (f, g))
+    return Comparison(_recording_of(first, second), _recording_of(second, first))
+
+
+def _recording_of(side: Computation | Recording, other: Computation | Recording) -> Recording:
+    """The answers of a side, in a framework that the other does not run in if there is one."""
+    if isinstance(side, Recording):
+        return side
+    others = [other] if isinstance(other, Recording) else other.frameworks
+    names = {each.version.partition(" ")[0] for each in others}  # a recording may be of another version
+    return side.recorded_in(next((own for own in side.frameworks if own.name not in names), side.frameworks[0]))
+
+
+def _same_kind(first: np.dtype[Any], second: np.dtype[Any]) -> bool:
+    """Equal, or integers of any width: JAX has 32 bits where torch has 64."""
+    return first == second or all(jnp.issubdtype(dtype, np.integer) for dtype in (first, second))
+
+
+def _common(first: np.dtype[Any], second: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype in whose steps both are compared: of two floats the coarser, and the parts of complex numbers."""
+    floats = [jnp.finfo(dtype) for dtype in (first, second) if jnp.issubdtype(dtype, jnp.inexact)]
+    return max(floats, key=lambda info: info.eps).dtype if floats else np.promote_types(first, second)
+
+
+def _ulps(a: Array, b: Array) -> Array:
+    """The steps from one number of a dtype to the next that lie between."""
+    i, j = _ordered(a), _ordered(b)
+    return np.where(a >= b, i - j, j - i).astype(np.float64)
+
+
+def _ordered(array: Array) -> Array:
+    """Integers in the order of the numbers, modulo 2**64; -0.0 is 0.0."""
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        return array.astype(np.uint64)
+    bits = array.view(f"i{array.itemsize}")
+    return np.where(bits < 0, np.iinfo(bits.dtype).min - bits, bits).astype(np.uint64)
+
+
+def _is_gradient(label: str) -> bool:
+    return label.startswith("gradient")
+
+
+def _largest_finite(array: Array) -> float:
+    return float(abs(array[np.isfinite(array)].astype(np.float64)).max(initial=0.0))
+
+
+def _largest(differences: Array) -> Largest:
+    if not differences.size:
+        return Largest(0.0, ())
+    index = np.unravel_index(differences.argmax(), differences.shape)
+    return Largest(float(differences[index]), tuple(map(int, index)))
+
+
+def _listed(names: Iterable[Any], most: int = 5) -> str:
+    shown = [str(name) for name in names]
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
+
+
+def _cells(leaf: Leaf) -> list[str]:
+    finding = leaf.finding + (f": {leaf.mismatch}" if leaf.mismatch else "")
+    if leaf.native is None or leaf.min_norm is None:
+        return [leaf.label, *[""] * 5, finding]
+    native = leaf.native
+    apart = f"{native.beyond} of {native.size}"
+    return [
+        leaf.label,
+        *map(str, (native.absolute, native.relative, native.ulps, apart, leaf.min_norm.absolute)),
+        finding,
+    ]
+
+
+def _in_words(leaf: Leaf) -> str:
+    label, absolute, relative, ulps, apart, under_min_norm, finding = _cells(leaf)
+    if not apart:
+        return f"  {label}: {finding}"
+    differences = (
+        f"{apart} apart, absolute {absolute}, relative {relative}, ulps {ulps}; under min_norm {under_min_norm}"
+    )
+    return f"  {label}: {finding}: {differences}"

@@ -1,0 +1,273 @@
+"""How to ask JAX and torch for a gradient in the same words."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ClassVar, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+import jaxclamp
+from interop._bridge.arrays import X64, lend, tensor_over
+from interop._convention.min_norm import min_norm
+from interop._convention.ties import influence as influence_of
+from interop._convention.ties import ties
+from jaxclamp import TieReport
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Function: TypeAlias = Callable[[Mapping[str, Any]], Any]
+
+
+def total(result: Any) -> Any:
+    """The sum of the floats in a pytree of arrays of either framework."""
+    return sum((leaf.sum() for leaf in jax.tree.leaves(result) if _is_float(leaf)), start=0.0)
+
+
+def weighted_total(result: Any) -> Any:
+    """The sum of the floats with a weight for each, as the plain one may be constant (softmax, normalizations).
+
+    The weights depend on the position of the leaf and the index alone; 1 in a leaf of one number. They are multiples
+    of 1/128 from 0.5 up to 1.5, which every dtype of 16 bits or more holds exactly. A complex number counts as two
+    floats.
+    """
+    leaves = enumerate(map(_as_floats, jax.tree.leaves(result)))
+    return sum(((leaf * _weights(i, leaf)).sum() for i, leaf in leaves if _is_float(leaf)), start=0.0)
+
+
+def _weights(position: int, leaf: Any) -> Any:
+    if math.prod(leaf.shape) == 1:
+        return 1
+    # The numbers of RandomState, unlike those of default_rng, are the same in every version of NumPy.
+    weights = 0.5 + np.random.RandomState(position).randint(128, size=leaf.shape, dtype=np.int64) / 128
+    return torch.from_numpy(weights).to(leaf) if isinstance(leaf, torch.Tensor) else weights.astype(leaf.dtype)
+
+
+def _as_floats(leaf: Any) -> Any:
+    """Complex numbers as pairs, an axis more; all else as it is."""
+    if isinstance(leaf, torch.Tensor):
+        return torch.stack([leaf.real, leaf.imag], dim=-1) if leaf.is_complex() else leaf
+    return jnp.stack([leaf.real, leaf.imag], axis=-1) if jnp.iscomplexobj(leaf) else leaf
+
+
+def _is_float(leaf: Any) -> bool:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.is_floating_point()
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+class Framework(ABC):
+    """A library that differentiates."""
+
+    name: str
+    """As its functions are imported: the first part of their dotted names."""
+    version: str
+
+    @abstractmethod
+    def answer(
+        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
+    ) -> tuple[Any, dict[str, Array]]:
+        """``function(arguments)``, and the gradient of the sum of its floats with respect to the ``active`` arguments.
+
+        NumPy arrays among the arguments become arrays of the framework, all else stays as it is; the results are
+        NumPy arrays again. A dtype or a form of the arguments that the framework does not take is a TypeError.
+        """
+
+    def value_and_gradient(
+        self, function: Function, arguments: Mapping[str, Any], active: Collection[str], dtype: str
+    ) -> tuple[float, dict[str, Array]]:
+        """The sum of the floats of ``function``, and its gradient as float64, for arrays rounded to ``dtype``."""
+        rounded = {
+            name: value.astype(jnp.dtype(dtype)) if isinstance(value, np.ndarray) else value
+            for name, value in arguments.items()
+        }
+        result, gradient = self.answer(function, rounded, active)
+        for found in gradient.values():
+            if jnp.finfo(found.dtype).bits < jnp.finfo(dtype).bits:
+                raise TypeError(f"{self.name} answers in {found.dtype}, which is narrower than {dtype}.")
+        return float(total(result)), {name: g.astype(np.float64) for name, g in gradient.items()}
+
+
+class Convertible(Framework):
+    """One whose functions can be put under the convention, and examined for ties."""
+
+    @abstractmethod
+    def answer(
+        self,
+        function: Function,
+        arguments: Mapping[str, Any],
+        active: Collection[str],
+        summed: Callable[[Any], Any] = total,
+    ) -> tuple[Any, dict[str, Array]]:
+        """As for any framework; ``summed`` makes the number to differentiate of the result, in place of `total`."""
+
+    @abstractmethod
+    def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
+        """Raise what ``function`` raises when it is traced or run."""
+
+    @abstractmethod
+    def min_norm(self, function: Function) -> Function:
+        """``function`` under the convention."""
+
+    @abstractmethod
+    def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
+        """Where ties happen in ``function(arguments)``, and how far they move the gradient of the sum of its floats."""
+
+
+class Adapter(Framework):
+    """One that is only compared, and need not be installed: making the object imports it, or raises ImportError.
+
+    The functions that it is asked about return one array.
+    """
+
+    requirement: ClassVar[str]
+    """What pip installs."""
+    counterparts: ClassVar[Mapping[str, str]]
+    """By the name of an op, its spelling there, written as in the record of the op."""
+
+
+class Jax(Convertible):
+    """JAX, reverse mode."""
+
+    name = "jax"
+    version = f"jax {jax.__version__}"
+
+    def answer(
+        self,
+        function: Function,
+        arguments: Mapping[str, Any],
+        active: Collection[str],
+        summed: Callable[[Any], Any] = total,
+    ) -> tuple[Any, dict[str, Array]]:
+        with jax.enable_x64(_needs_64_bits(arguments.values())):
+            # Copies, since a result may be an argument as it came, and the caller may write to that.
+            given = {name: jnp.array(v, copy=True) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+
+            def with_result(chosen: Mapping[str, jax.Array]) -> tuple[Any, Any]:
+                result = jax.tree.map(jnp.asarray, function({**given, **chosen}))
+                return summed(result), result
+
+            chosen = {name: given[name] for name in active}
+            answer: tuple[dict[str, jax.Array], Any] = jax.grad(with_result, has_aux=True)(chosen)
+            gradient, result = jax.tree.map(np.asarray, answer)
+        return result, {name: gradient[name] for name in active}
+
+    def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
+        with jax.enable_x64(_needs_64_bits(arguments.values())):
+            jax.eval_shape(function, arguments)
+
+    def min_norm(self, function: Function) -> Function:
+        wrapped: Function = jaxclamp.min_norm(function)
+        return wrapped
+
+    def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
+        def of_floats(given: Mapping[str, jax.Array]) -> Any:
+            return total(jax.tree.map(jnp.asarray, function(given)))
+
+        with jax.enable_x64(_needs_64_bits(arguments.values())):
+            given = {name: jnp.asarray(array) for name, array in arguments.items()}
+            _, report = jaxclamp.ties(of_floats, influence=influence)(given)
+        return report
+
+
+class Torch(Convertible):
+    """PyTorch, reverse mode; its random numbers on CPU are the same at each call, as the state is put back."""
+
+    name = "torch"
+    version = f"torch {torch.__version__.partition('+')[0]}"
+
+    def answer(
+        self,
+        function: Function,
+        arguments: Mapping[str, Any],
+        active: Collection[str],
+        summed: Callable[[Any], Any] = total,
+    ) -> tuple[Any, dict[str, Array]]:
+        tensors = {
+            name: tensor_over(value.copy()).requires_grad_(name in active)
+            for name, value in arguments.items()
+            if isinstance(value, np.ndarray)
+        }
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            # Clones, since torch refuses to overwrite a leaf that requires grad.
+            result = function({**arguments, **{name: tensor.clone() for name, tensor in tensors.items()}})
+            result = jax.tree.map(lambda leaf: tuple(leaf) if isinstance(leaf, tuple) else leaf, result)
+            result = jax.tree.map(_to_tensor, result)
+            differentiable = _differentiable(summed(result))
+        chosen = [tensors[name] for name in active]
+        gradients = (
+            torch.autograd.grad(differentiable, chosen, allow_unused=True, materialize_grads=True) if chosen else ()
+        )
+        gradient = dict(zip(active, gradients, strict=True))
+        answer: tuple[Any, dict[str, Array]] = jax.tree.map(lambda tensor: np.array(lend(tensor)), (result, gradient))
+        return answer
+
+    def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
+        self.answer(function, arguments, ())
+
+    def min_norm(self, function: Function) -> Function:
+        wrapped: Function = min_norm()(function)
+        return wrapped
+
+    def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
+        tensors = {name: tensor_over(array.copy()) for name, array in arguments.items()}
+
+        def of_floats() -> Any:  # of clones, since functions may overwrite their arguments
+            return _differentiable(total(function({name: tensor.clone() for name, tensor in tensors.items()})))
+
+        with ties() as counted:
+            of_floats()
+        if not influence:
+            return counted.report
+        active = [tensor.requires_grad_() for tensor in tensors.values() if tensor.is_floating_point()]
+        return dataclasses.replace(counted.report, influence=influence_of(of_floats, active))
+
+
+def frameworks_of(name: str, function: Function, arguments: Mapping[str, Array]) -> list[Convertible]:
+    """Those that the function runs in, JAX first.
+
+    Most run in one: torch refuses traced arrays, operators between the two included, and JAX refuses tensors.
+
+    Raises:
+      TypeError: the function, which the message calls ``name``, runs in neither.
+    """
+    found: list[Convertible] = []
+    refusals = []
+    for framework in (Jax(), Torch()):
+        try:
+            framework.attempt(function, arguments)
+            found.append(framework)
+        except Exception as error:
+            refusals.append(error)
+    if not found:
+        reasons = [type(reason).__name__ + ": " + str(reason).partition("\n")[0] for reason in refusals]
+        cure = "a function of one of them that returns arrays" if arguments else "arrays, such as numpy.float32(6.0)"
+        raise TypeError(
+            f"{name} takes neither JAX arrays ({reasons[0]}) nor torch tensors ({reasons[1]}); pass {cure}."
+        ) from refusals[1]
+    return found
+
+
+def _to_tensor(leaf: Any) -> torch.Tensor:
+    if isinstance(leaf, jax.Array):
+        raise TypeError("the result of torch's function is an array of JAX.")
+    return torch.as_tensor(leaf)
+
+
+def _differentiable(number: Any) -> torch.Tensor:
+    """``number`` as a tensor of which torch takes gradients, if only zeros."""
+    differentiable: torch.Tensor = torch.zeros((), requires_grad=True) + number
+    return differentiable
+
+
+def _needs_64_bits(arguments: Iterable[Any]) -> bool:
+    """Whether JAX's 64-bit mode is on, or has to be lest it round the arguments; small integers do not need it."""
+    wide = [value for value in arguments if isinstance(value, np.ndarray) and value.dtype in X64]
+    return jax.config.jax_enable_x64 or any(  # type: ignore[attr-defined]
+        array.dtype.kind in "fc" or (array != array.astype(f"{array.dtype.kind}4")).any() for array in wide
+    )

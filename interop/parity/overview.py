@@ -1,0 +1,73 @@
+"""The table of all ops for readers: formula, ties, the gradient there, and what the counterparts answer."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from interop.parity.render import NO_ANSWER, at, rounded
+from interop.parity.rows import Answer, Row, matrix
+from jaxclamp import OPS, Op
+from jaxclamp._tables import markdown_table
+
+
+def overview() -> str:
+    """Markdown, from the records and from what torch and JAX answer in float32."""
+    rows = list(matrix(dtypes=("float32",), frameworks=("torch", "jax")))
+    versions = {answer.framework: answer.version for row in rows for answer in row.answers}
+    headings = [
+        "op",
+        "what it computes",
+        "ties, x alone differentiated",
+        "gradient",
+        versions["torch"],
+        versions["jax"],
+    ]
+    lines = []
+    for op in OPS.values():
+        alone = [row for row in rows if row.op == op.name and row.active == ("x",) and not _is_negative_zero(row)]
+        ties = [row for row in alone if row.inactive != "arrays"]
+        as_arrays = {at(row): row for row in alone}  # for frameworks that do not take the bounds as numbers
+        cells = [
+            f"`{op.name}`",
+            _summary(op),
+            "<br>".join(at(row) for row in ties),
+            "<br>".join(rounded(row.definition) for row in ties),
+            *(
+                "<br>".join(
+                    _native(row, framework) or _native(as_arrays[at(row)], framework) or NO_ANSWER for row in ties
+                )
+                for framework in ("torch", "jax")
+            ),
+        ]
+        lines.append(cells)
+    return markdown_table(headings, lines) + "\n"
+
+
+def _is_negative_zero(row: Row) -> bool:
+    x = row.arguments["x"]
+    return isinstance(x, float) and x == 0 and math.copysign(1, x) < 0
+
+
+def _summary(op: Op) -> str:
+    line = (op.function.__doc__ or "").partition("\n")[0]
+    return re.sub(r":math:`(.*?)`", r"$\1$", line).replace("``", "`")
+
+
+def _native(row: Row, framework: str) -> str:
+    answers = [answer for answer in row.answers if answer.framework == framework]
+    spelled: dict[str, list[str]] = {}
+    for answer in answers:
+        spelled.setdefault(_marked(answer), []).append(answer.spelling.rpartition(".")[2])
+    if len(spelled) <= 1:
+        return next(iter(spelled), "")
+    return ", ".join(f"{shown} ({_join(names)})" for shown, names in spelled.items())
+
+
+def _marked(answer: Answer) -> str:
+    return rounded(answer.gradient) if answer.agrees else f"**{rounded(answer.gradient)}**"
+
+
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

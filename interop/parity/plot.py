@@ -1,0 +1,283 @@
+"""A picture of one op: its values, its slopes, and the gradient that every spelling answers at each tie."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from numpy.typing import NDArray
+
+from interop.parity.render import AGREES, DISAGREES, as_in_a_call, rounded
+from interop.parity.rows import Row
+from jaxclamp import Op
+
+# The palette of Okabe and Ito, which is told apart by colour-blind readers too.
+BLUE, GREEN, PURPLE, VERMILLION = "#0072B2", "#009E73", "#CC79A7", "#D55E00"
+COLOURS = {"jaxclamp": BLUE, "interop": GREEN, "jax": PURPLE, "torch": VERMILLION}
+MARKERS = {"jaxclamp": ("o",), "interop": ("s",), "jax": ("D", "P", "v"), "torch": ("^", "X", "<")}
+"""For the first, second, ... spelling that a framework has for an op."""
+GRID_ALPHA = 0.3
+
+_BAND: dict[str, Any] = {"color": "black", "alpha": 0.15, "linewidth": 0}
+_CELL = 0.5  # inches, for an element of a reduction
+_POINTS = 300  # of the grid on which slopes are taken, between two ties or beyond them
+_STEEP = 30.0  # no op has such a slope: where one is found, the function jumps
+
+
+@dataclass(frozen=True)
+class _Derivative:
+    """One derivative at one tie, and what each spelling that takes the arguments answers."""
+
+    label: str
+    definition: float
+    answers: Mapping[str, float]
+
+    def differing(self) -> set[float]:
+        return {answer for answer in self.answers.values() if rounded([answer]) != rounded([self.definition])}
+
+
+@dataclass(frozen=True)
+class _Tie:
+    """The derivatives at one value of x (or at both zeros, where they are alike), the other arguments being given."""
+
+    points: tuple[float, ...]
+    derivatives: tuple[_Derivative, ...]
+
+
+def figure(op: Op, rows: Iterable[Row]) -> Figure:
+    """The picture of ``op``, from its rows of the parity matrix in one dtype; the frameworks are those of `COLOURS`."""
+    rows = [replace(row, answers=tuple(a for a in row.answers if a.framework in COLOURS)) for row in rows]
+    order = list(COLOURS)
+    answers = sorted((answer for row in rows for answer in row.answers), key=lambda a: order.index(a.framework))
+    spellings = {answer.spelling: answer.framework for answer in answers}
+    styles = _styles(spellings)
+    drawn = (_draw_reduction if op.family == "reduction" else _draw_elementwise)(op, rows, styles)
+    verdict = textwrap.fill(_verdict(rows, spellings), int(11 * drawn.get_figwidth()))
+    drawn.suptitle(f"The gradient of {op.name} at its ties\n{verdict}", x=0.01, ha="left", linespacing=1.5)
+    versions = dict.fromkeys(answer.version for answer in answers)
+    footer = f"{', '.join(versions)}, {rows[0].dtype} · all cases: python -m interop --op {op.name}"
+    drawn.supxlabel(footer, x=0.01, ha="left", fontsize="small")
+    return drawn
+
+
+def _styles(spellings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    unused = {framework: iter(markers) for framework, markers in MARKERS.items()}
+    return {s: {"color": COLOURS[framework], "marker": next(unused[framework])} for s, framework in spellings.items()}
+
+
+def _verdict(rows: Sequence[Row], spellings: Mapping[str, str]) -> str:
+    differing = []
+    for spelling in spellings:
+        agree = [answer.agrees for row in rows for answer in row.answers if answer.spelling == spelling]
+        if not all(agree):
+            differing.append(f"{spelling} in {agree.count(False)} of {len(agree)} cases")
+    return f"differing from the definition: {', '.join(differing)}" if differing else "all agree with the definition"
+
+
+def _draw_elementwise(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str, Any]]) -> Figure:
+    """A line of panels for each function of x: its values, its slopes, and the answers beside them."""
+    parameters = {repr(_parameters(row)): _parameters(row) for row in rows}
+    ties = {key: _ties(row for row in rows if repr(_parameters(row)) == key) for key in parameters}
+    drawn = list(itertools.chain(*ties.values()))
+    most = max(map(len, ties.values()))
+    widest = max(len(tie.derivatives) for tie in drawn)
+    blocks = 2 if most == 1 and len(ties) > 3 else 1
+    lines = -(-len(ties) // blocks)
+    widths = [2.2, 2.2, *[0.6 + 0.8 * widest] * most]
+    heights = (2.5 * lines, 0.6)
+    whole = Figure(figsize=(max(9.5, blocks * sum(widths)), sum(heights) + 0.9), layout="constrained")
+    (body,), (foot,) = whole.subfigures(2, 1, squeeze=False, height_ratios=heights)
+    parts = body.subfigures(lines, blocks, squeeze=False)
+    for part, (key, given) in zip(parts.flat, parameters.items(), strict=False):
+        part.suptitle(_call(op, given), x=0.01, ha="left", fontweight="bold")
+        axes = part.subplots(1, 2 + most, width_ratios=widths, squeeze=False)[0]
+        _draw_function(axes[0], axes[1], op, given, ties[key])
+        for panel, tie in itertools.zip_longest(axes[2:], ties[key]):
+            if tie is None:
+                panel.remove()
+            else:
+                panel.sharey(axes[1])
+                _draw_answers(panel, tie, styles)
+    gaps = any(derivative.answers.keys() < styles.keys() for tie in drawn for derivative in tie.derivatives)
+    foot.legend(handles=_legend(styles, gaps), loc="center left", ncols=4, frameon=False, fontsize="small")
+    return whole
+
+
+def _legend(styles: Mapping[str, dict[str, Any]], gaps: bool) -> list[Line2D | Patch]:
+    legend: list[Line2D | Patch] = [
+        Line2D([], [], color="black", linewidth=2, label="by definition"),
+        *(Line2D([], [], linestyle="none", label=spelling, **style) for spelling, style in styles.items()),
+        Patch(**_BAND, label="between the one-sided slopes"),
+    ]
+    if gaps:
+        legend.append(Line2D([], [], linestyle="none", marker="_", color="grey", label="does not take the arguments"))
+    return legend
+
+
+def _parameters(row: Row) -> dict[str, Any]:
+    return {name: value for name, value in row.arguments.items() if name != "x"}
+
+
+def _call(op: Op, parameters: Mapping[str, Any]) -> str:
+    return f"{op.name}(x, {as_in_a_call(parameters)})" if parameters else f"{op.name}(x)"
+
+
+def _ties(rows: Iterable[Row]) -> list[_Tie]:
+    at_x: dict[str, list[Row]] = {}
+    for row in rows:
+        at_x.setdefault(str(row.arguments["x"]), []).append(row)
+    ties: list[_Tie] = []
+    for group in at_x.values():
+        x = group[0].arguments["x"]
+        derivatives = tuple(_derivatives(group))
+        alike = next((tie for tie in ties if x in tie.points and tie.derivatives == derivatives), None)
+        if alike is None:
+            ties.append(_Tie((x,), derivatives))
+        else:  # the other zero
+            ties[ties.index(alike)] = _Tie((*alike.points, x), derivatives)
+    return ties
+
+
+def _derivatives(rows: Iterable[Row]) -> Iterator[_Derivative]:
+    """With x alone active, and with all; what numbers and arrays have in common is told once."""
+    alone, together = [], []
+    for row in rows:
+        if row.active == ("x",):
+            label = "gradient" if row.inactive == "none" else f"x alone,\n{row.inactive}"
+            alone.append(_Derivative(label, row.definition[0], {a.spelling: a.gradient[0] for a in row.answers}))
+        elif row.inactive == "none":
+            for index, name in enumerate(row.active):
+                answers = {a.spelling: a.gradient[index] for a in row.answers}
+                label = name.replace("_", "_\n") if len(name) > 10 else name
+                together.append(_Derivative(label, row.definition[index], answers))
+    merged = {spelling: gradient for derivative in alone for spelling, gradient in derivative.answers.items()}
+    if len(alone) > 1 and all(derivative.answers.items() <= merged.items() for derivative in alone):
+        alone = [_Derivative("x alone", alone[0].definition, merged)]
+    yield from alone
+    yield from together
+
+
+def _draw_function(values: Axes, slopes: Axes, op: Op, parameters: Mapping[str, Any], ties: Sequence[_Tie]) -> None:
+    points = sorted({point + 0.0 for tie in ties for point in tie.points})
+    margin = 1.0 + 0.5 * (points[-1] - points[0])
+    ends = [points[0] - margin, *points, points[-1] + margin]
+    x = np.unique(np.concatenate([np.linspace(*pair, _POINTS) for pair in itertools.pairwise(ends)]))
+    f = _values(op, x, parameters)
+    slope = np.diff(f) / np.diff(x)
+    jumps = np.abs(slope) > _STEEP
+    values.plot(*_broken(x, f, jumps), color="black")
+    values.plot(points, _values(op, np.array(points), parameters), "o", color="black", markersize=5)
+    middle = (x[1:] + x[:-1]) / 2
+    kept, corners = slope[~jumps], middle[~jumps]
+    slopes.plot(*_broken(corners, kept, np.abs(np.diff(kept)) > 0.1), color="black")
+    for tie in ties:
+        low, high = _one_sided(op, tie.points[0], parameters)
+        if high - low > 1e-3:
+            slopes.fill_between(
+                [tie.points[0] - 0.04 * np.ptp(x), tie.points[0] + 0.04 * np.ptp(x)], low, high, **_BAND
+            )
+        slopes.plot(tie.points[0], tie.derivatives[0].definition, "_", color="black", markersize=14, markeredgewidth=2)
+    values.set(xlabel="x", ylabel="value")
+    slopes.set(xlabel="x", ylabel="slope, gradient")
+    for axes in (values, slopes):
+        axes.margins(y=0.25)
+        axes.grid(alpha=GRID_ALPHA)
+    if not np.ptp(f):
+        values.set_ylim(f[0] - 1, f[0] + 1)
+
+
+def _values(op: Op, x: NDArray[np.float64], parameters: Mapping[str, Any]) -> NDArray[np.float64]:
+    with jax.enable_x64(True):
+        return np.asarray(op.function(x, **parameters), np.float64)
+
+
+def _one_sided(op: Op, x: float, parameters: Mapping[str, Any]) -> tuple[float, float]:
+    """The smaller and the larger slope beside x; alike where the function jumps, since nothing lies between them."""
+    step = 1e-7
+    before, here, after = _values(op, np.array([x - step, x, x + step]), parameters)
+    low, high = sorted([(here - before) / step, (after - here) / step])
+    return (low, high) if max(-low, high) < _STEEP else (0.0, 0.0)
+
+
+def _broken(
+    x: NDArray[np.float64], y: NDArray[np.float64], gaps: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The line through the points without the pieces at which ``gaps`` is set."""
+    behind = np.flatnonzero(gaps) + 1
+    return np.insert(x, behind, np.nan), np.insert(y, behind, np.nan)
+
+
+def _draw_answers(axes: Axes, tie: _Tie, styles: Mapping[str, dict[str, Any]]) -> None:
+    labels = [derivative.label for derivative in tie.derivatives]
+    for index, derivative in enumerate(tie.derivatives):
+        axes.hlines(derivative.definition, index - 0.45, index + 0.45, color="black", linewidth=2, zorder=1)
+        places = {s: index + 0.8 * ((slot + 0.5) / len(styles) - 0.5) for slot, s in enumerate(styles)}
+        for spelling, x in places.items():
+            if spelling in derivative.answers:
+                y = derivative.answers[spelling]
+                axes.plot(x, y, linestyle="none", markersize=7, label=spelling, **styles[spelling])
+            else:
+                axes.plot(x, 0.04, "_", color="grey", transform=axes.get_xaxis_transform())
+        for answer in derivative.differing():
+            x = float(np.mean([places[spelling] for spelling, y in derivative.answers.items() if y == answer]))
+            _annotate(axes, rounded([answer]), (x, answer), 6 if answer > derivative.definition else -6)
+    alone = sum(label.startswith("x alone") for label in labels)
+    if alone:
+        axes.axvline(alone - 0.5, color="grey", linewidth=1)
+        below = -18 - 13 * max(label.count("\n") for label in labels)
+        _annotate(axes, "← all active →", ((alone + len(labels) - 1) / 2, 0), below, xycoords=("data", "axes fraction"))
+    axes.set_xticks(range(len(labels)), labels)
+    axes.set_xlim(-0.5, len(labels) - 0.5)
+    axes.set_title("at x = " + " and ".join(f"{point:g}" for point in tie.points), fontsize="medium")
+    axes.tick_params(bottom=False, labelleft=False)
+    axes.margins(y=0.25)
+    axes.grid(axis="y", alpha=GRID_ALPHA)
+
+
+def _annotate(axes: Axes, text: str, where: tuple[float, float], points: float, **more: Any) -> None:
+    """The text so many points above the place, or below it."""
+    near: dict[str, Any] = {"xytext": (0, points), "textcoords": "offset points", "ha": "center", "fontsize": "small"}
+    axes.annotate(text, where, va="bottom" if points > 0 else "top", **near, **more)
+
+
+def _draw_reduction(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str, Any]]) -> Figure:
+    """The elements of x and, in their shape, the weights that they get."""
+    arrays = [np.asarray(row.arguments["x"]) for row in rows]
+    widest = max(x.shape[-1] for x in arrays)
+    heights = [0.9 + _CELL * x.size / x.shape[-1] for x in arrays]
+    size = ((2 + len(styles)) * max(2.2, 0.3 + _CELL * widest), 1.1 + sum(heights))
+    whole = Figure(figsize=size, layout="constrained")
+    parts = whole.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)
+    for part, row, x in zip(parts.flat, rows, arrays, strict=True):
+        part.suptitle(_call(op, _parameters(row)), x=0.01, ha="left", fontweight="bold")
+        titles = ["x", "by definition", *(f"{AGREES if a.agrees else DISAGREES} {a.spelling}" for a in row.answers)]
+        numbers: list[Any] = [x, row.definition, *(answer.gradient for answer in row.answers)]
+        panels = part.subplots(1, 2 + len(styles), sharex=True, sharey=True)
+        for axes in panels:
+            axes.set(xlim=(x.shape[-1] / 2 - widest / 2, x.shape[-1] / 2 + widest / 2), aspect="equal")
+            axes.set_ylim(x.size / x.shape[-1], 0)
+            axes.set_axis_off()
+        for axes, title, cells in zip(panels, titles, numbers, strict=False):
+            _draw_cells(axes, title, np.reshape(cells, (-1, x.shape[-1])))
+    return whole
+
+
+def _draw_cells(axes: Axes, title: str, numbers: NDArray[np.float64]) -> None:
+    """The numbers in the shape of x; weights are darker the larger they are."""
+    wrong = title.startswith(DISAGREES)
+    edge: dict[str, Any] = {"edgecolor": VERMILLION, "linewidth": 2} if wrong else {"edgecolor": "grey"}
+    for (row, column), number in np.ndenumerate(numbers):
+        strength = 0.0 if title == "x" else 0.6 * min(abs(number), 1.0)
+        axes.add_patch(Rectangle((column, row), 1, 1, facecolor=(BLUE, strength), clip_on=False, **edge))
+        text = f"{number:g}" if title == "x" else rounded([number])
+        axes.annotate(text, (column + 0.5, row + 0.5), ha="center", va="center")
+    axes.set_title(title, fontsize="small", color=VERMILLION if wrong else "black")

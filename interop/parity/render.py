@@ -1,0 +1,181 @@
+"""Rows of the parity matrix as a terminal table, Markdown, JSON or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from interop.parity.rows import FRAMEWORKS, Answer, Row
+from jaxclamp import _tables
+from jaxclamp._tables import markdown_table
+
+AGREES, DISAGREES, NO_ANSWER = "✓", "✗", "–"
+CAPTION = f"{AGREES} agrees with the definition, {DISAGREES} does not; behind =, the convention that gives it here"
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many of the cases that a framework answers agree with the definition, alike in each of the dtypes."""
+
+    framework: str
+    version: str
+    dtypes: tuple[str, ...]
+    agreeing: int
+    cases: int
+
+    def __str__(self) -> str:
+        name = self.version if self.version.startswith(self.framework) else f"{self.framework} on {self.version}"
+        share = f"{self.agreeing} of {self.cases} cases agree with the definition ({self.agreeing / self.cases:.0%})"
+        return f"{name}, {', '.join(self.dtypes)}: {share}"
+
+
+def tallies(rows: Iterable[Row]) -> list[Tally]:
+    """One tally per framework; each spelling that a framework has for an op counts as a case."""
+    answers: dict[tuple[str, str, str], list[bool]] = {}
+    for row in rows:
+        for answer in row.answers:
+            answers.setdefault((answer.framework, answer.version, row.dtype), []).append(answer.agrees)
+    dtypes: dict[tuple[str, str, int, int], list[str]] = {}
+    for (framework, version, dtype), agrees in answers.items():
+        dtypes.setdefault((framework, version, sum(agrees), len(agrees)), []).append(dtype)
+    return [Tally(f, v, tuple(names), agreeing, cases) for (f, v, agreeing, cases), names in dtypes.items()]
+
+
+def to_terminal(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
+    table = Table(
+        title="Gradients at ties",
+        caption=CAPTION,
+    )
+    headings, lines = cells_of(rows, summary)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    previous = None
+    for cells, answers in lines:
+        texts = [Text(cell) for cell in cells]
+        if previous is not None and cells[0] != previous:
+            table.add_section()
+        previous = cells[0]
+        table.add_row(*texts, *(_colour(answer) for answer in answers.values()))
+    console = Console(file=io.StringIO(), force_terminal=True, width=160, legacy_windows=False)
+    console.print(table)
+    for tally in summary:
+        console.print(Text(str(tally), style="green" if tally.agreeing == tally.cases else "yellow"))
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    return output.getvalue()
+
+
+def to_markdown(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
+    headings, lines = cells_of(rows, summary)
+    table = markdown_table(headings, ([*cells, *answers.values()] for cells, answers in lines))
+    return "\n".join([table, "", *(f"- {tally}" for tally in summary)]) + "\n"
+
+
+def to_json(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
+    """The fields of the dataclasses."""
+    content = {"summary": [asdict(tally) for tally in summary], "rows": [asdict(row) for row in rows]}
+    return _tables.to_json(content, indent=1) + "\n"
+
+
+def to_csv(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
+    """One line per answer, with the numbers in full; the summary is left to whoever reads it."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(
+        [
+            "op",
+            "at",
+            "active",
+            "inactive",
+            "dtype",
+            "definition",
+            "framework",
+            "version",
+            "spelling",
+            "gradient",
+            "agrees",
+            "conventions",
+        ]
+    )
+    for row in rows:
+        for a in row.answers:
+            writer.writerow(
+                [row.op, at(row), " ".join(row.active), row.inactive, row.dtype, _numbers(row.definition)]
+                + [a.framework, a.version, a.spelling, _numbers(a.gradient), a.agrees, " ".join(a.conventions)]
+            )
+    return file.getvalue()
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Row], Sequence[Tally]], str]] = {
+    "table": to_terminal,
+    "markdown": to_markdown,
+    "json": to_json,
+    "csv": to_csv,
+}
+
+
+def cells_of(rows: Sequence[Row], summary: Iterable[Tally]) -> tuple[list[str], list[tuple[list[str], dict[str, str]]]]:
+    """Text for a reader: the headings, and line by line the cells of the case and, by framework, those of the answers.
+
+    Dtypes that answer alike share a line.
+    """
+    asked = {tally.framework for tally in summary}
+    frameworks = [framework for framework in FRAMEWORKS if framework in asked]
+    dtypes: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for row in rows:
+        active = ", ".join(row.active) + (f" ({row.inactive})" if row.inactive == "numbers" else "")
+        case = (row.op, at(row), active, rounded(row.definition))
+        answers = tuple(_answers([a for a in row.answers if a.framework == name]) for name in frameworks)
+        dtypes.setdefault((case, answers), []).append(row.dtype)
+    everything = len({row.dtype for row in rows})
+    order = list(dict.fromkeys(row.op for row in rows))
+    merged = sorted(dtypes.items(), key=lambda item: order.index(item[0][0][0]))
+    lines = [
+        (
+            [*case[:3], "all" if len(names) == everything > 1 else ", ".join(names), case[3]],
+            dict(zip(frameworks, answers, strict=True)),
+        )
+        for (case, answers), names in merged
+    ]
+    return ["op", "at", "active", "dtype", "definition", *frameworks], lines
+
+
+def _answers(answers: Sequence[Answer]) -> str:
+    spellings: dict[str, list[str]] = {}
+    for answer in answers:
+        shown = f"{AGREES if answer.agrees else DISAGREES} {rounded(answer.gradient)}"
+        if not answer.agrees and answer.conventions:
+            shown += f" = {answer.conventions[0]}"
+        spellings.setdefault(shown, []).append(answer.spelling.rpartition(".")[2])
+    if len(spellings) <= 1:
+        return next(iter(spellings), NO_ANSWER)
+    return ", ".join(f"{shown} {'/'.join(names)}" for shown, names in spellings.items())
+
+
+def _colour(answer: str) -> Text:
+    return Text(answer, style="red" if DISAGREES in answer else "green" if AGREES in answer else "dim")
+
+
+def at(row: Row) -> str:
+    return as_in_a_call(row.arguments)
+
+
+def as_in_a_call(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in arguments.items()
+    )
+
+
+def rounded(values: Iterable[float]) -> str:
+    return " ".join(f"{round(value, 2) + 0.0:g}" for value in values)
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return " ".join(map(repr, values))

@@ -1,0 +1,64 @@
+"""One HTML page that needs no network: the parity matrix, a picture of each op, versions, how to reproduce it all."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.resources
+import io
+import platform
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import jinja2
+import matplotlib
+
+from interop.parity.adapters import ADAPTERS
+from interop.parity.plot import figure
+from interop.parity.render import AGREES, CAPTION, DISAGREES, cells_of, tallies
+from interop.parity.rows import Row
+from jaxclamp import Op
+
+_VERSIONS = ("jaxclamp", "jax", "jaxlib", "torch", "numpy", "ml_dtypes")
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+
+
+def picture(op: Op, rows: Iterable[Row]) -> str:
+    """The picture of ``op`` as an SVG element that takes its black from the page and shares no id with another."""
+    # The salt makes ids that are used; text remains text.
+    with matplotlib.rc_context({"svg.hashsalt": op.name, "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}):
+        file = io.StringIO()
+        figure(op, rows).savefig(file, format="svg", transparent=True, metadata=_NO_METADATA)
+    svg = file.getvalue()
+    svg = re.sub(r' id="[\w.]+_\d+"', "", svg[svg.index("<svg") :])
+    for k, clip in enumerate(re.findall(r'<clipPath id="(\w+)"', svg)):  # Matplotlib makes these of memory addresses
+        svg = svg.replace(clip, f"{op.name}-clip-{k}")
+    return svg.replace("#000000", "currentColor")
+
+
+def page(rows: Sequence[Row], pictures: Mapping[str, str], options: str = "") -> str:
+    """The report.
+
+    Args:
+      rows: of the parity matrix.
+      pictures: the SVG of each op, by name.
+      options: those of the command line that chose the rows.
+    """
+    summary = tallies(rows)
+    headings, lines = cells_of(rows, summary)
+    source = importlib.resources.files("interop.parity").joinpath("report.html.jinja").read_text("utf-8")
+    template = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return template.from_string(source).render(
+        headings=headings,
+        lines=lines,
+        summary=summary,
+        dtypes=list(dict.fromkeys(row.dtype for row in rows)),
+        pictures=pictures,
+        options=options,
+        extras="cli,frameworks" if ADAPTERS.keys() & {tally.framework for tally in summary} else "cli",
+        caption=CAPTION,
+        AGREES=AGREES,
+        DISAGREES=DISAGREES,
+        versions={"Python": platform.python_version()} | {name: importlib.metadata.version(name) for name in _VERSIONS},
+    )

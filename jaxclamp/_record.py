@@ -1,0 +1,99 @@
+"""The record of an op, which is declared at it, and the registry of all records."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
+
+import jax
+
+from jaxclamp._counterparts import Counterpart
+from jaxclamp._rules.differentiate import Applied
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Family: TypeAlias = Literal["selection", "kinked", "reduction"]
+Argument: TypeAlias = Any  # nested tuples are arrays
+
+OPS: dict[str, Op] = {}
+"""Every op by its name, in the order of use."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """What is true of an op, and what follows from it."""
+
+    function: Callable[..., Any]
+    applied: Callable[..., Applied[Any]]
+    """From the arguments of ``function`` to the rule behind it and its operands."""
+    family: Family
+    tie_points: tuple[tuple[Argument, ...], ...]
+    """Points at which the gradient is a matter of convention, as positional arguments.
+
+    Those that are floats, or arrays of floats written as nested tuples, may be differentiated.
+    """
+    counterparts: tuple[Counterpart, ...]
+    """The same function elsewhere, each written as a call with the names of this op's parameters.
+
+    Further forms that a counterpart has are named too: ``inplace``, ``out``, ``return_indices``.
+    """
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        """That of ``function``."""
+        return inspect.signature(self.function)
+
+    @functools.cached_property
+    def arrays(self) -> tuple[str, ...]:
+        """The parameters that take arrays; all others are sizes, axes, flags and conventions."""
+        return tuple(name for name, p in self.signature.parameters.items() if "ArrayLike" in str(p.annotation))
+
+    @property
+    def has_conventions(self) -> bool:
+        """Whether the op takes ``ties``."""
+        return "ties" in self.signature.parameters
+
+    def counterparts_in(self, framework: str) -> tuple[Counterpart, ...]:
+        """Those in the package of that name."""
+        return tuple(counterpart for counterpart in self.counterparts if counterpart.framework == framework)
+
+    def on_tie(self, *args: Any, **kwargs: Any) -> jax.Array:
+        """Where the elements of the result are on a tie or a kink; the arguments are those of ``function``.
+
+        >>> OPS["relu6"].on_tie(jax.numpy.array([-1.0, 0.0, 6.0])).tolist()
+        [False, True, True]
+        """
+        return self.applied(*args, **kwargs).on_tie()
+
+
+def op(
+    family: Family,
+    *,
+    tie_points: tuple[tuple[Argument, ...], ...],
+    counterparts: tuple[str, ...],
+) -> Callable[[Callable[P, Applied[R]]], Callable[P, R]]:
+    """Make an op of the decorated function, which returns its rule and operands, and register the record.
+
+    The op has the parameters and the docstring of the function, and returns the value.
+    """
+
+    def register(applied: Callable[P, Applied[R]]) -> Callable[P, R]:
+        @functools.wraps(applied)
+        def function(*args: P.args, **kwargs: P.kwargs) -> R:
+            return applied(*args, **kwargs).value()
+
+        result = applied.__annotations__["return"].removeprefix("Applied[").removesuffix("]")
+        function.__annotations__ = {**applied.__annotations__, "return": result}
+        function.__signature__ = inspect.signature(applied).replace(return_annotation=result)  # type: ignore[attr-defined]
+        OPS[function.__name__] = Op(function, applied, family, tie_points, tuple(map(Counterpart, counterparts)))
+        return function
+
+    return register

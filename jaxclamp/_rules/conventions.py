@@ -1,0 +1,13 @@
+"""The conventions by which tied operands share a gradient."""
+
+from __future__ import annotations
+
+from typing import Literal, NoReturn, TypeAlias, get_args
+
+Convention: TypeAlias = Literal["min_norm", "inclusive", "exclusive", "balanced"]
+CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
+
+
+def refuse_convention(ties: object) -> NoReturn:
+    """Raise, for something that is not one of `CONVENTIONS`."""
+    raise ValueError(f"ties={ties!r} is not a convention; choose one of {', '.join(map(repr, CONVENTIONS))}.")

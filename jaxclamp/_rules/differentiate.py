@@ -1,0 +1,117 @@
+"""How JAX learns the derivative of an op from its rule: the one `jax.custom_jvp` of the package.
+
+A rule is a static object. Its ``value`` computes the op. Its ``code`` looks at the primals and writes down, in one byte
+per element, whose slope counts. Its ``linear`` maps tangents to the tangent of the result, given that code. Its
+``on_tie`` says where there was a choice. Forward mode is code, then linear. Reverse mode is JAX's transpose of
+``linear``, so the two cannot disagree. Since that runs under `jax.checkpoint`, a reverse pass keeps the code alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+from jax.typing import ArrayLike
+
+from jaxclamp._rules.operands import check_operands, check_shapes, checked_ints
+
+R = TypeVar("R")
+
+OP_SCOPE = "jaxclamp."
+"""What precedes the name of an op in the `jax.named_scope` around it, by which `jaxclamp.ties` knows it."""
+DERIVATIVE_SCOPE = "jaxclamp derivative"
+"""The `jax.named_scope` around the derivative of an op."""
+
+
+class Rule(Protocol):
+    """What `differentiable` needs to know of an op."""
+
+    @property
+    def name(self) -> str: ...
+    def __hash__(self) -> int: ...
+    @property
+    def operands(self) -> tuple[str, ...]: ...
+    def value(self, *primals: jax.Array) -> jax.Array: ...
+    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> Any: ...
+    def linear(
+        self,
+        code: Any,
+        primals: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+        like: jax.ShapeDtypeStruct,
+    ) -> jax.Array: ...
+    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array: ...
+
+
+class Applied(NamedTuple, Generic[R]):
+    """A rule and its operands: what an op makes of its arguments, once it has looked at them and computed nothing."""
+
+    rule: Rule
+    operands: tuple[ArrayLike, ...]
+
+    def value(self) -> R:
+        """The result of the op."""
+        return differentiable(self.rule, *self.operands)  # type: ignore[return-value]
+
+    def on_tie(self) -> jax.Array:
+        """Where the elements of the result are on a tie or a kink."""
+        return self.rule.on_tie([jnp.asarray(operand) for operand in self.operands])
+
+
+def differentiable(rule: Rule, *primals: ArrayLike) -> jax.Array:
+    """The value of ``rule`` at ``primals``, in one dispatch, with the derivative that the rule declares."""
+    for primal in primals:
+        if type(primal) is int and not 0 <= primal <= 127:
+            primals = checked_ints(rule.name, rule.operands, primals)
+            break
+    try:
+        return _program(rule)(*primals)
+    except TypeError:
+        check_operands(rule.name, rule.operands, primals)
+        raise
+
+
+@lru_cache(maxsize=4096)  # reductions have a rule for each choice of axes
+def _program(rule: Rule) -> Callable[..., jax.Array]:
+    """The op of ``rule`` with its derivative, compiled, and called by its name in jaxprs, errors and profiles."""
+
+    def value(*primals: jax.Array) -> jax.Array:
+        check_operands(rule.name, rule.operands, primals)
+        check_shapes(rule.name, rule.operands, primals)
+        return rule.value(*primals)
+
+    value.__name__ = value.__qualname__ = rule.name
+    op = jax.custom_jvp(value)
+    op.defjvp(partial(_jvp, rule, op), symbolic_zeros=True)  # type: ignore[arg-type]  # its stub lacks SymbolicZero
+
+    def program(*primals: jax.Array) -> jax.Array:
+        with jax.named_scope(OP_SCOPE + rule.name):
+            return op(*primals)
+
+    program.__name__ = program.__qualname__ = rule.name
+    return jax.jit(program, inline=True)
+
+
+def _jvp(
+    rule: Rule,
+    op: Callable[..., jax.Array],
+    primals: Sequence[jax.Array],
+    tangents: Sequence[jax.Array | SymbolicZero],
+) -> tuple[jax.Array, jax.Array | SymbolicZero]:
+    value = op(*primals)
+    active = [not isinstance(t, SymbolicZero) for t in tangents]
+    if not any(active):  # integers and bools: JAX asks for a rule, yet nothing can be differentiated
+        return value, SymbolicZero.from_primal_value(value)
+    like = jax.ShapeDtypeStruct(value.shape, value.dtype)
+    moving = [None if isinstance(t, SymbolicZero) else t for t in tangents]
+    with jax.named_scope(DERIVATIVE_SCOPE):
+        code = rule.code(primals, active)
+        # Without the checkpoint, partial evaluation saves every zero branch of a select as a float array.
+        linear = jax.checkpoint(
+            lambda code, primals, moving: rule.linear(code, primals, moving, like), prevent_cse=False
+        )
+        return value, linear(code, primals, moving)

@@ -1,0 +1,182 @@
+"""The rules of the reductions, whose value is one of the elements along some axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from jaxclamp._rules.conventions import Convention
+
+
+@dataclass(frozen=True, eq=False)
+class Extremum:
+    """The largest or smallest element along axes: a selection among elements, all of them active or none.
+
+    Each of k tied elements gets 1/k (``min_norm`` and ``balanced``); ``inclusive`` gives all to the first along the
+    axes in row-major order, ``exclusive`` shares it among the others. The code has a 1 for each element with a share.
+    """
+
+    name: str
+    function: Callable[..., jax.Array]
+    axes: tuple[int, ...]
+    keepdims: bool
+    convention: Convention
+    operands: tuple[str, ...] = ("x",)
+
+    def value(self, *primals: jax.Array) -> jax.Array:
+        (x,) = primals
+        return self.function(x, axis=self.axes, keepdims=self.keepdims)
+
+    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+        # XLA on CPU would write a bool to memory and read it again.
+        return sharing(self._tied(primals), self.axes, self.convention).astype(jnp.int8)
+
+    def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
+        (x,) = primals
+        return same(x, self.function(x, axis=self.axes, keepdims=True))
+
+    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+        return jnp.sum(self._tied(primals), self.axes, dtype=jnp.int32, keepdims=self.keepdims) > 1
+
+    def linear(
+        self,
+        code: jax.Array,
+        primals: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+        like: jax.ShapeDtypeStruct,
+    ) -> jax.Array:
+        (tangent,) = tangents
+        assert tangent is not None
+        wide = widened(like.dtype)
+        shares = jnp.sum(code, axis=self.axes, keepdims=True, dtype=jnp.int32).astype(wide)
+        weighted = jnp.where(code == 1, tangent.astype(wide) / shares, jnp.zeros((), wide))
+        return jnp.sum(weighted, axis=self.axes, keepdims=self.keepdims).astype(like.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class ExtremumFrom(Extremum):
+    """The extremum of a number ``initial`` and of the elements at which the mask ``where`` is set.
+
+    The number counts as one more element, behind the others. It may be inactive while they are active, or active alone:
+    then a tie between the two gives 0, as in `Selection`. The elements along the axes become one line, in a last axis,
+    with the number at its end; the code has the same shape.
+    """
+
+    operands: tuple[str, ...] = ("x", "initial", "where")
+
+    def value(self, *primals: jax.Array) -> jax.Array:
+        return self._reshaped(self.function(self._lines(primals), axis=-1))
+
+    def _reshaped(self, reduced: jax.Array) -> jax.Array:
+        """What is left of the lines, in the shape of the result."""
+        return jnp.expand_dims(reduced, self.axes) if self.keepdims else reduced
+
+    def _lines(self, primals: Sequence[jax.Array]) -> jax.Array:
+        x, initial, where = primals
+        never = lowest(x.dtype) if self.function is jnp.max else highest(x.dtype)
+        return self._with_last(jnp.where(where, x, never), initial.astype(x.dtype))
+
+    def _with_last(self, elements: jax.Array, last: jax.Array) -> jax.Array:
+        """The elements along the axes as one line in the last axis, with the scalar ``last`` at its end."""
+        behind = tuple(range(-len(self.axes), 0))
+        lines = jnp.moveaxis(elements, self.axes, behind)
+        kept = lines.shape[: lines.ndim - len(self.axes)]
+        lines = lines.reshape(*kept, math.prod(lines.shape[len(kept) :]))
+        return jnp.concatenate([lines, jnp.broadcast_to(last, (*kept, 1))], axis=-1)
+
+    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+        tied = self._tied(primals)
+        if self.convention == "min_norm" and not (active[0] and active[1]):
+            inactive = tied[..., -1:] if active[0] else tied[..., :-1]
+            tied &= ~jnp.any(inactive, axis=-1, keepdims=True)
+        return sharing(tied, (-1,), self.convention).astype(jnp.int8)
+
+    def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
+        x, _, where = primals
+        lines = self._lines(primals)
+        takes_part = self._with_last(jnp.broadcast_to(where, x.shape), jnp.bool(True))
+        return same(lines, self.function(lines, axis=-1, keepdims=True)) & takes_part
+
+    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+        return self._reshaped(jnp.sum(self._tied(primals), -1, dtype=jnp.int32) > 1)
+
+    def linear(
+        self,
+        code: jax.Array,
+        primals: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+        like: jax.ShapeDtypeStruct,
+    ) -> jax.Array:
+        wide = widened(like.dtype)
+        of_x, of_initial = (
+            jnp.zeros(primal.shape, wide) if tangent is None else tangent.astype(wide)
+            for primal, tangent in zip(primals[:2], tangents[:2], strict=True)
+        )
+        shares = jnp.maximum(jnp.sum(code, axis=-1, keepdims=True, dtype=jnp.int32), 1).astype(wide)
+        weighted = jnp.where(code == 1, self._with_last(of_x, of_initial) / shares, jnp.zeros((), wide))
+        return self._reshaped(jnp.sum(weighted, axis=-1)).astype(like.dtype)
+
+
+@lru_cache(maxsize=1024)
+def extremum(
+    name: str,
+    function: Callable[..., jax.Array],
+    axes: tuple[int, ...],
+    keepdims: bool,
+    convention: Convention,
+    has_initial: bool = False,
+) -> Extremum:
+    """The rule; the same object each time, since `jax.jit` compiles for each object."""
+    return (ExtremumFrom if has_initial else Extremum)(name, function, axes, keepdims, convention)
+
+
+def sharing(tied: jax.Array, axes: tuple[int, ...], convention: Convention) -> jax.Array:
+    """Which of the tied elements along ``axes`` share the gradient.
+
+    >>> sharing(jnp.array([True, False, True, True]), (0,), "exclusive").tolist()
+    [False, False, True, True]
+    """
+    if convention in ("min_norm", "balanced"):
+        return tied
+    last = tuple(range(-len(axes), 0))
+    lines = jnp.moveaxis(tied, axes, last)
+    flat = lines.reshape(*lines.shape[: last[0]], -1)
+    first = (jnp.cumsum(flat, axis=-1, dtype=jnp.int32) == 1) & flat
+    alone = jnp.sum(flat, axis=-1, keepdims=True, dtype=jnp.int32) == 1
+    chosen = first if convention == "inclusive" else jnp.where(alone, first, flat & ~first)
+    return jnp.moveaxis(chosen.reshape(lines.shape), last, axes)
+
+
+def same(operand: jax.Array, value: jax.Array) -> jax.Array:
+    """Where an operand ties with the value, which is NaN if any operand is."""
+    return (operand == value) | (operand != operand)
+
+
+def widened(dtype: np.dtype[Any]) -> DTypeLike:
+    """The dtype to share in: small ones can hold neither a large k nor 1/k."""
+    return jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
+
+
+def lowest(dtype: np.dtype[Any]) -> Any:
+    """The number that no other of ``dtype`` is below."""
+    if dtype == np.bool_:
+        return False
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.iinfo(dtype).min
+    infinite = np.asarray(-np.inf, dtype)
+    return infinite if np.isinf(infinite) else jnp.finfo(dtype).min  # float8_e4m3fn has no infinity
+
+
+def highest(dtype: np.dtype[Any]) -> Any:
+    """The number that no other of ``dtype`` is above."""
+    if dtype == np.bool_ or jnp.issubdtype(dtype, jnp.integer):
+        return np.invert(np.asarray(lowest(dtype), dtype))
+    return -lowest(dtype)

@@ -1,0 +1,133 @@
+"""The rule of the kinked ops of one variable: smooth pieces that meet at kinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+Piece: TypeAlias = Callable[..., Any]
+"""A function ``piece(xp, x, *parameters)``, where ``xp`` is the namespace of the arrays, such as `jax.numpy`."""
+
+
+def identity(xp: Any, x: Any, *_: Any) -> Any:
+    """The piece of slope 1, whatever the parameters."""
+    return x
+
+
+@dataclass(frozen=True, eq=False)
+class Kinked:
+    """An op of one variable, made of smooth pieces that meet at kinks.
+
+    ``pieces[k]`` holds between kink k-1 and kink k; every piece is finite at 0. Of the one-sided slopes at a kink, the
+    point of the interval between them that lies nearest to 0 is the gradient: the slope of the flatter piece, or 0
+    where the signs differ. NaN passes through with slope 1. Where the function jumps, the flatter piece has to be the
+    one that the value takes.
+
+    The code is an index. For ``softshrink(x, 0.5)`` it is 0 left of -0.5, 1 from -0.5 to 0.5, 2 to the right of 0.5: at
+    both kinks the flatter of the two pieces that meet is the middle one.
+    """
+
+    name: str
+    operands: tuple[str, ...]
+    function: Callable[..., jax.Array]
+    pieces: tuple[Piece, ...]
+    kinks: Callable[..., tuple[Any, ...]]
+    """From the namespace and the parameters to the places where the pieces meet, in ascending order."""
+
+    def value(self, *primals: jax.Array) -> jax.Array:
+        return self.function(*primals)
+
+    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+        """The index in ``_branches`` of the slope that counts; one past the last for slope 0."""
+        x, kinks, meeting = self._pieces_that_meet(primals)
+        code = _count(~(x <= kink) for kink in kinks)
+        for here, left, right, before, after in meeting:
+            flatter = jnp.where(jnp.abs(before) <= jnp.abs(after), left, right)
+            opposite = jnp.sign(before) * jnp.sign(after) < 0
+            if any(active[1:]):  # then the pieces in between come near as well
+                opposite |= right - left > 1
+            code = jnp.where(here, jnp.where(opposite, jnp.int8(len(self._branches)), flatter), code)
+        if self._branches == self.pieces:
+            return code  # NaN is counted as past every kink
+        return jnp.where(jnp.isnan(x), jnp.int8(len(self.pieces)), code)
+
+    @property
+    def _branches(self) -> tuple[Piece, ...]:
+        """The pieces and, where the last of them is another one, the identity for NaN."""
+        return self.pieces if self.pieces[-1] is identity else (*self.pieces, identity)
+
+    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+        _, _, meeting = self._pieces_that_meet(primals)
+        return _count(here & (before != after) for here, _, _, before, after in meeting) > 0
+
+    def _pieces_that_meet(
+        self, primals: Sequence[jax.Array]
+    ) -> tuple[jax.Array, list[jax.Array], Iterator[tuple[jax.Array, ...]]]:
+        """x, the kinks, and for each of them: where x is, the pieces to the left and right, and their slopes."""
+        x, *parameters = _promote(primals, jnp.result_type(*primals))
+        kinks = [jnp.asarray(kink, x.dtype) for kink in self.kinks(jnp, *parameters)]
+
+        def meeting() -> Iterator[tuple[jax.Array, ...]]:
+            for kink in kinks:  # kinks may coincide: then the pieces to either side of all of them meet
+                left = _count(other < kink for other in kinks)
+                right = _count(other <= kink for other in kinks)
+                slopes = [_slope(piece, kink, *parameters) for piece in self.pieces]
+                yield x == kink, left, right, _choose(left, slopes), _choose(right, slopes)
+
+        return x, kinks, meeting()
+
+    def linear(
+        self,
+        code: jax.Array,
+        primals: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+        like: jax.ShapeDtypeStruct,
+    ) -> jax.Array:
+        x, *parameters = _promote(primals, like.dtype)
+        moving = [None if t is None else t.astype(like.dtype) for t in tangents]
+        if moving[0] is not None:  # x itself takes the shape of the code below
+            moving[0] = jnp.broadcast_to(moving[0], like.shape)
+        zero = jnp.zeros((), like.dtype)
+        total = zero
+        for k, piece in enumerate(self._branches):
+            # Elsewhere x becomes 0: a slope that overflows outside its piece would turn a zero cotangent into NaN.
+            term = _directional(piece, (jnp.where(code == k, x, zero), *parameters), moving)
+            total = total + jnp.where(code == k, term, zero)
+        return total
+
+
+def _promote(primals: Sequence[jax.Array], dtype: DTypeLike) -> list[jax.Array]:
+    return [jnp.asarray(primal, dtype) for primal in primals]
+
+
+def _count(conditions: Iterable[jax.Array]) -> jax.Array:
+    first, *rest = (condition.astype(jnp.int8) for condition in conditions)
+    return sum(rest, first)
+
+
+def _choose(index: jax.Array, options: Sequence[jax.Array]) -> jax.Array:
+    chosen = options[0]
+    for k, option in enumerate(options[1:], 1):
+        chosen = jnp.where(index == k, option, chosen)
+    return chosen
+
+
+def _slope(piece: Piece, x: jax.Array, *parameters: jax.Array) -> jax.Array:
+    return _directional(piece, (x, *parameters), (jnp.ones_like(x), *[None] * len(parameters)))
+
+
+def _directional(piece: Piece, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None]) -> jax.Array:
+    """The derivative of ``piece`` along the tangents that are not None."""
+
+    def restricted(*moving: jax.Array) -> Any:
+        remaining = iter(moving)
+        return piece(jnp, *(p if t is None else next(remaining) for p, t in zip(primals, tangents, strict=True)))
+
+    moving = [(p, t) for p, t in zip(primals, tangents, strict=True) if t is not None]
+    derivative: jax.Array = jax.jvp(restricted, tuple(p for p, _ in moving), tuple(t for _, t in moving))[1]
+    return derivative

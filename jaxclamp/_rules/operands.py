@@ -1,0 +1,67 @@
+"""Which operands an op takes: real numbers and arrays of them, and Python ints that the result can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+_NUMERIC = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+
+
+def check_operands(op: str, names: Iterable[str], operands: Iterable[object]) -> None:
+    """Raise unless every operand is a real number or an array of them."""
+    for name, operand in zip(names, operands, strict=True):
+        _check_operand(op, name, operand)
+
+
+def _check_operand(op: str, name: str, operand: object) -> None:
+    if not isinstance(operand, _NUMERIC) or np.dtype(getattr(operand, "dtype", int)).kind in "OSUMm":
+        raise TypeError(
+            f"{op}: {name} must be an array or a number, got {type(operand).__name__} {operand!r}; "
+            "convert it first, for example with jnp.asarray."
+        )
+    dtype = jnp.result_type(operand)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        raise TypeError(
+            f"{op}: {name} has the complex dtype {dtype}, and the ordering of complex numbers is undefined; "
+            "apply the op to the real and the imaginary part, or to jnp.abs(...)."
+        )
+    if dtype == jnp.float8_e8m0fnu:
+        raise TypeError(
+            f"{op}: {name} has the dtype {dtype}, which holds powers of two alone, neither 0 nor a gradient of 0; "
+            "convert it first, for example with .astype('float32')."
+        )
+
+
+def check_shapes(op: str, names: Sequence[str], operands: Sequence[jax.Array]) -> None:
+    """Raise unless the shapes of the operands broadcast."""
+    try:
+        jnp.broadcast_shapes(*map(jnp.shape, operands))
+    except ValueError as error:
+        shapes = ", ".join(f"{n} {jnp.shape(o)}" for n, o in zip(names, operands, strict=True))
+        raise ValueError(f"{op}: the shapes do not broadcast: {shapes}; reshape one so that they do.") from error
+
+
+def checked_ints(op: str, names: Sequence[str], operands: tuple[ArrayLike, ...]) -> tuple[ArrayLike, ...]:
+    """The operands with Python ints that the result can hold; traced as they are, others would wrap around silently.
+
+    >>> checked_ints("maximum", ("x", "y"), (jnp.float32(1), 300))
+    (Array(1., dtype=float32), 300.0)
+    """
+    try:
+        dtype = jnp.result_type(*operands)
+    except TypeError:
+        return operands  # the call fails, and its error names the operand
+    if not jnp.issubdtype(dtype, jnp.integer):
+        return tuple(float(operand) if type(operand) is int else operand for operand in operands)
+    for name, operand in zip(names, operands, strict=True):
+        if type(operand) is int and not jnp.iinfo(dtype).min <= operand <= jnp.iinfo(dtype).max:
+            raise OverflowError(
+                f"{op}: {name}={operand} does not fit into {dtype}, the dtype of the result; "
+                "convert the operands to a wider dtype."
+            )
+    return operands

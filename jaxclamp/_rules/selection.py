@@ -1,0 +1,132 @@
+"""The rule of the selection ops, whose value is one of their operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
+
+Step: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """An op whose value is one of its operands: a fold of maxima and minima over them.
+
+    C is the set of operands tied for the value. Under ``min_norm`` an inactive member of C takes all gradient with it;
+    else each member gets 1/|C|. The other conventions ignore who is active: ``balanced`` gives each member 1/|C|,
+    ``inclusive`` gives all to the first member, ``exclusive`` shares it among the others.
+
+    The code is a set of operands in the bits of an int8. For ``clamp(x, min, max)`` bit 0 stands for x, bit 1 for min
+    and bit 2 for max: at ``x == min < max`` it is 0b011 if both are active, and 0 if x is active alone.
+    """
+
+    name: str
+    operands: tuple[str, ...]
+    steps: tuple[Step, ...]
+    convention: Convention
+
+    def value(self, *primals: jax.Array) -> jax.Array:
+        value = primals[0]
+        for step, operand in zip(self.steps, primals[1:], strict=True):
+            value = step(value, operand)
+        return value
+
+    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+        """The operands that get a share of the gradient."""
+        if self.convention == "min_norm":
+            return self._tied_if_all_active(primals, active)
+        tied = self._tied(primals)
+        first = tied & -tied
+        match self.convention:
+            case "balanced":
+                return tied
+            case "inclusive":
+                return first
+            case "exclusive":
+                return jnp.where(tied == first, tied, tied ^ first)
+
+    def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
+        """C."""
+        return self._tied_if_all_active(primals, [True] * len(primals))
+
+    def _tied_if_all_active(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+        """C where all its members are active, else the empty set.
+
+        It is folded as the value is. An operand that alone is the value so far replaces the set by itself, or by
+        nothing if it is inactive. One that ties joins the set, unless that is empty or itself inactive.
+        """
+        value = primals[0]
+        tied: jax.Array = jnp.int8(active[0])
+        for i, (step, operand) in enumerate(zip(self.steps, primals[1:], strict=True), 1):
+            joined = alone = jnp.int8(active[i] << i)
+            if active[i]:  # XLA would not see that else both are 0
+                both = jnp.where(tied == 0, jnp.int8(0), tied | alone)
+                joined = jnp.where(_reaches(step, value, operand), both, alone)
+            tied = jnp.where(_reaches(step, operand, value), joined, tied)
+            value = step(value, operand)
+        return tied
+
+    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+        tied = jnp.broadcast_to(self._tied(primals), jnp.broadcast_shapes(*map(jnp.shape, primals)))
+        return (tied & -tied) != tied
+
+    def linear(
+        self,
+        code: jax.Array,
+        primals: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+        like: jax.ShapeDtypeStruct,
+    ) -> jax.Array:
+        # Alone under min_norm, an operand has all or nothing; under inclusive, whoever is active.
+        alone = self.convention == "min_norm" and sum(t is not None for t in tangents) == 1
+        shared = self.convention != "inclusive" and not alone
+        shares = sum((code >> i) & 1 for i in range(len(tangents))) if shared else None
+        terms = []
+        for i, tangent in enumerate(tangents):
+            if tangent is not None:
+                term = jnp.broadcast_to(tangent.astype(like.dtype), like.shape)
+                if shares is not None:
+                    term = term / jnp.maximum(shares, 1).astype(like.dtype)
+                has_share = (code if alone else code & (1 << i)) != 0
+                terms.append(jnp.where(has_share, term, jnp.zeros((), like.dtype)))
+        return sum(terms[1:], terms[0])
+
+
+def selection(name: str, first: str, **steps: Step) -> Mapping[Convention, Selection]:
+    """The selection op ``name`` under each convention: start with operand ``first``, fold each further one in.
+
+    >>> clamp = selection("clamp", "x", min=jnp.maximum, max=jnp.minimum)["min_norm"]
+    >>> float(clamp.value(7.0, 0.0, 6.0))
+    6.0
+    """
+    operands = (first, *steps)
+    return _ByConvention((c, Selection(name, operands, tuple(steps.values()), c)) for c in CONVENTIONS)
+
+
+class _ByConvention(dict[Convention, Selection]):
+    def __missing__(self, ties: object) -> NoReturn:
+        refuse_convention(ties)
+
+
+_SKIPS_NAN = (jnp.fmax, jnp.fmin)
+_LOSES_OR_TIES: Mapping[Step, Step] = {
+    jnp.maximum: jnp.less_equal,
+    jnp.fmax: jnp.less_equal,
+    jnp.minimum: jnp.greater_equal,
+    jnp.fmin: jnp.greater_equal,
+}
+
+
+def _reaches(step: Step, operand: jax.Array, other: jax.Array) -> jax.Array:
+    """Where ``operand`` is the value of ``step(operand, other)``, alone or tied with the other.
+
+    The two are compared with each other, not with the value, which XLA then need not keep.
+    """
+    deciding = other if step in _SKIPS_NAN else operand
+    return _LOSES_OR_TIES[step](other, operand) | (deciding != deciding)

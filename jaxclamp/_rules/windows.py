@@ -1,0 +1,182 @@
+"""Windows over the last axes of an array, and the rules for the largest element of each."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxclamp._rules.conventions import Convention
+from jaxclamp._rules.extremum import Extremum, extremum, lowest, sharing, widened
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Sizes, strides, paddings before and behind, and dilations, one of each per axis."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    paddings: tuple[tuple[int, int], ...]
+    dilations: tuple[int, ...]
+
+    def along(self, axis: int) -> Windows:
+        """The same along one axis; those behind it stay as they are."""
+        ones = (1,) * (len(self.sizes) - 1 - axis)
+        return Windows(
+            (self.sizes[axis], *ones),
+            (self.strides[axis], *ones),
+            (self.paddings[axis], *((0, 0) for _ in ones)),
+            (self.dilations[axis], *ones),
+        )
+
+    def tile(self, shape: tuple[int, ...]) -> bool:
+        """Whether each element of an array of ``shape`` is in exactly one window, and nothing else is in any."""
+        lengths = shape[len(shape) - len(self.sizes) :]
+        return (
+            self.sizes == self.strides
+            and not any(itertools.chain(*self.paddings))
+            and set(self.dilations) == {1}
+            and not any(length % size for length, size in zip(lengths, self.sizes, strict=True))
+        )
+
+    def places(self, x: jax.Array, padding: Any) -> list[jax.Array]:
+        """What is at one place of each window, for every place in row-major order."""
+        batch = x.ndim - len(self.sizes)
+        if any(itertools.chain(*self.paddings)):
+            x = jnp.pad(x, [(0, 0)] * batch + [*self.paddings], constant_values=padding)
+        return [
+            x[..., *map(self._slice, range(len(place)), place, x.shape[batch:])]
+            for place in itertools.product(*map(range, self.sizes))
+        ]
+
+    def _slice(self, axis: int, place: int, length: int) -> slice:
+        first, past = self.dilations[axis] * place, self.dilations[axis] * (self.sizes[axis] - 1 - place)
+        return slice(first, length - past, self.strides[axis])
+
+    def inside(self, x: jax.Array) -> list[jax.Array]:
+        """For every place, in which windows it is no padding."""
+        along = []
+        for i, axis in enumerate(range(x.ndim - len(self.sizes), x.ndim)):
+            line = jnp.ones([length if a == axis else 1 for a, length in enumerate(x.shape)], bool)
+            along.append(self.along(i).places(line, False))
+        return [functools.reduce(jnp.logical_and, masks) for masks in itertools.product(*along)]
+
+
+@dataclass(frozen=True, eq=False)
+class LargestOfWindow:
+    """The largest element of each window: a selection among elements, all of them active or none.
+
+    The conventions are those of `Extremum`. That rule would need the windows stacked along an axis, which XLA on CPU
+    does not fuse. Padding takes no part.
+
+    The code has the places of a window in its first axis, and True where the element at a place gets a share. It is
+    bool because XLA would compute an int8 anew for each place, from all places.
+    """
+
+    name: str
+    windows: Windows
+    convention: Convention
+    operands: tuple[str, ...] = ("x",)
+
+    def value(self, *primals: jax.Array) -> jax.Array:
+        return jnp.max(jnp.stack(self._places(primals)), axis=0)
+
+    def _places(self, primals: Sequence[jax.Array]) -> list[jax.Array]:
+        (x,) = primals
+        return self.windows.places(x, lowest(x.dtype))
+
+    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+        return sharing(self._tied(primals), (0,), self.convention)
+
+    def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
+        (x,) = primals
+        # Axis by axis, since XLA on CPU may compute the value anew for every place: so that takes fewer operations.
+        value = x
+        for axis in range(len(self.windows.sizes)):
+            value = jnp.max(jnp.stack(self.windows.along(axis).places(value, lowest(x.dtype))), axis=0)
+        places = zip(self._places(primals), self.windows.inside(x), strict=True)
+        return jnp.stack([(place == value) & inside | (place != place) for place, inside in places])
+
+    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+        return jnp.sum(self._tied(primals), 0, dtype=jnp.int32) > 1
+
+    def linear(
+        self,
+        code: jax.Array,
+        primals: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+        like: jax.ShapeDtypeStruct,
+    ) -> jax.Array:
+        (tangent,) = tangents
+        assert tangent is not None
+        wide = widened(like.dtype)
+        zero = jnp.zeros((), wide)
+        places = self.windows.places(tangent.astype(wide), zero)
+        # The division comes after the sum, so that there is one for each window. The sum of tangents near the largest
+        # number may overflow.
+        total = sum((jnp.where(c, place, zero) for c, place in zip(code, places, strict=True)), zero)
+        shares = jnp.sum(code, 0, dtype=jnp.int32)
+        return (total / jnp.maximum(shares, 1).astype(wide)).astype(like.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class LargestOfTile:
+    """The largest element of each window where the windows tile x: an `Extremum` over axes of their own.
+
+    Windows of 2x3 over x of shape (4, 6), for example, are axes 1 and 3 of x reshaped to (2, 2, 2, 3).
+    """
+
+    name: str
+    extremum: Extremum
+    shape: tuple[int, ...]
+    operands: tuple[str, ...] = ("x",)
+
+    def value(self, *primals: jax.Array) -> jax.Array:
+        return self.extremum.value(*self._tiled(primals))
+
+    def _tiled(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+        return [jnp.reshape(array, self.shape) for array in arrays]
+
+    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+        return self.extremum.code(self._tiled(primals), active)
+
+    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+        return self.extremum.on_tie(self._tiled(primals))
+
+    def linear(
+        self,
+        code: jax.Array,
+        primals: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+        like: jax.ShapeDtypeStruct,
+    ) -> jax.Array:
+        moving = [None if tangent is None else jnp.reshape(tangent, self.shape) for tangent in tangents]
+        return self.extremum.linear(code, primals, moving, like)
+
+
+_UNROLLED = 16
+"""Windows of more elements, if they tile x, are axes of it: to go through their places compiles and runs longer."""
+
+
+@lru_cache(maxsize=1024)
+def largest_of_windows(
+    name: str, windows: Windows, shape: tuple[int, ...], convention: Convention
+) -> LargestOfWindow | LargestOfTile:
+    """The rule for the windows of an array of ``shape``; the same object each time, as for `extremum`."""
+    if math.prod(windows.sizes) <= _UNROLLED or not windows.tile(shape):
+        return _largest_of_window(name, windows, convention)
+    batch = len(shape) - len(windows.sizes)
+    tiles = [(length // size, size) for length, size in zip(shape[batch:], windows.sizes, strict=True)]
+    within = tuple(range(batch + 1, batch + 1 + 2 * len(tiles), 2))
+    tiled = (*shape[:batch], *itertools.chain(*tiles))
+    return LargestOfTile(name, extremum(name, jnp.max, within, False, convention), tiled)
+
+
+_largest_of_window = lru_cache(maxsize=1024)(LargestOfWindow)  # whatever the shape

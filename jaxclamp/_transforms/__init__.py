@@ -1,0 +1,1 @@
+"""Transformations of JAX functions that exist already: `min_norm` and `ties`."""

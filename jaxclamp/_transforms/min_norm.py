@@ -1,0 +1,76 @@
+"""The transformation `min_norm`: the same function with the gradients of jaxclamp."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from jax.extend.core import JaxprEqn
+from jax.extend.core import primitives as p
+
+from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
+from jaxclamp._transforms.jaxprs import Descend, inlined, transformed
+from jaxclamp._transforms.recognition import recognized
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def min_norm(fun: Callable[P, R], *, ties: Convention = "min_norm") -> Callable[P, R]:
+    r"""The same function with the min-norm gradient at every tie: :math:`\max(x, y)` becomes `maximum`, and so on.
+
+    Rewritten are, for real operands, the primitives ``max``, ``min``, ``clamp``, ``abs``, ``reduce_max``,
+    ``reduce_min`` and ``reduce_window_max``, whichever functions they come from (`jax.numpy.maximum`, `jax.lax.clamp`,
+    pooling layers, ...), and calls of the library functions that hide a kink in a select: `jax.nn.leaky_relu`, ``elu``,
+    ``selu``, ``celu``, ``hard_tanh``, `jax.numpy.clip`, ``fmax``, ``fmin``, or in a ``relu6``: ``hard_sigmoid``,
+    ``hard_swish``. Those are known by their formula, never by their name alone. It reaches into ``jit``, ``scan``,
+    ``while``, ``cond``, ``switch``, ``checkpoint``, ``vmap`` and ``shard_map``, however they are nested. Values,
+    effects, shardings, donation and names stay what they are, and so do functions with a derivative of their own
+    (``custom_jvp``, ``custom_vjp``), such as `jax.nn.relu`, and what is inside ``custom_linear_solve``, ``custom_root``
+    and ``custom_vmap``.
+
+    Apply it to the function that is differentiated: of ``min_norm(grad(fun))`` it sees derivatives that are taken
+    already. It cannot see a kink in a select that is written by hand, ``where(x > 0, x, 0)``, nor a choice that Python
+    makes. ``sort``, ``top_k``, ``cummax``, ``cummin``, ``reduce_window_min``, ``scatter_max``, ``scatter_min`` and
+    their kin stay as in JAX.
+
+    Args:
+      fun: a function of any arguments, pure as for `jax.jit`: what it changes, it returns. Leaves that are JAX arrays
+        are traced; all others, Python numbers and NumPy arrays among them, are constants, and may steer Python.
+      ties: the convention at ties of the ops that take one, as for `maximum`.
+
+    Returns:
+      A function with the signature and the results of ``fun``. Each call traces ``fun`` anew, so wrap it in `jax.jit`.
+
+    Raises:
+      TypeError: ``fun`` is not callable.
+      ValueError: ``ties`` is unknown; or, when called, ``fun`` writes to its arguments.
+
+    >>> import jax, jax.numpy as jnp
+    >>> def loss(x):
+    ...     return jnp.sum(jax.nn.leaky_relu(jnp.abs(x)) + jnp.clip(x, 0.0, 6.0))
+    >>> jax.grad(loss)(jnp.zeros(2)).tolist()
+    [1.5, 1.5]
+    >>> jax.grad(min_norm(loss))(jnp.zeros(2)).tolist()
+    [0.0, 0.0]
+    """
+    if not callable(fun):
+        raise TypeError(f"min_norm: fun is {fun!r}; pass a function.")
+    if ties not in CONVENTIONS:
+        refuse_convention(ties)
+
+    def replace(eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+        return descend(eqn) if eqn.primitive is p.custom_jvp_call_p else replaced(ties, eqn, descend)
+
+    return transformed(fun, replace)
+
+
+def replaced(ties: Convention, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+    """What comes in the place of ``eqn``: the op of jaxclamp that it computes, or ``eqn`` with its bodies rewritten.
+
+    So ``c = max a b`` becomes ``c = custom_jvp_call[name=maximum] a b``. Functions with a derivative of their own, such
+    as `jax.nn.relu`, are replaced too. An equation with several results has been differentiated already, and stays.
+    """
+    found = recognized(eqn) if len(eqn.outvars) == 1 else None
+    return descend(eqn) if found is None else inlined(functools.partial(found.value, ties), eqn)

@@ -1,0 +1,235 @@
+"""Which op of jaxclamp an equation of a jaxpr computes.
+
+A primitive is known by itself. A library function such as `jax.nn.leaky_relu` is an inner jit in a jaxpr, or a function
+with a derivative of its own. It is known by its name and by its formula, what it computes of scalars:
+
+    jit[name=leaky_relu] a b        with the body  c = ge a 0.0;  d = mul b a;  e = select_n c d a
+
+has the formula ``select_n(ge(0th, 0.0), mul(1st, 0th), 0th)``, the same for scalars as for a batch of images. The table
+of formulas comes from the records: each op of jaxclamp is traced for scalars, and each of its counterparts in JAX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn, Literal
+from jax.extend.core import primitives as p
+
+from jaxclamp._record import OPS, Op
+from jaxclamp._rules.conventions import Convention
+from jaxclamp._rules.differentiate import Applied
+from jaxclamp._rules.windows import Windows, largest_of_windows
+
+
+class Recognized(NamedTuple):
+    """The op that an equation computes, by name, and what it makes of a convention and of the equation's operands."""
+
+    name: str
+    applied: Callable[..., Applied[jax.Array]]
+
+    def value(self, ties: Convention, *operands: jax.Array) -> jax.Array:
+        """The result of the op."""
+        return self.applied(ties, *operands).value()
+
+    def on_tie(self, *operands: jax.Array) -> jax.Array:
+        """Where the elements of the result are on a tie or a kink."""
+        return self.applied("balanced", *operands).on_tie()
+
+
+def recognized(eqn: JaxprEqn) -> Recognized | None:
+    """The op of jaxclamp that ``eqn`` computes, if any.
+
+    The equation may have been differentiated. Then it has more results, which the derivative keeps, and more operands,
+    the tangents; both come last.
+    """
+    if eqn.primitive is not p.reduce_window_max_p and _key(eqn) not in _keys():
+        return None
+    operands: list[Any] = [atom.aval for atom in eqn.invars]
+    results: list[Any] = [var.aval for var in eqn.outvars]
+    if not (
+        results
+        and all(map(_is_real, operands))
+        and _is_real(results[0])
+        and jnp.issubdtype(results[0].dtype, jnp.floating)
+        and all(operand.size for operand in operands)
+        and eqn.params.get("axes") != ()
+    ):
+        return None  # without real numbers, or with nothing to choose from, there are no ties
+    if eqn.primitive is p.reduce_window_max_p:
+        return _max_pool(eqn.params)
+    axis = {"axis": eqn.params["axes"]} if "axes" in eqn.params else {}
+    value, *_ = _values(
+        _of_scalars(eqn), [_Value(i, {i: tuple(range(operand.ndim))}) for i, operand in enumerate(operands)]
+    )
+    read = len(value.axes)
+    table = _table(tuple((operand.dtype, operand.weak_type) for operand in operands[:read]))
+    if (_key(eqn), value.formula) not in table:
+        return None
+    op, names = table[_key(eqn), value.formula]
+
+    def applied(ties: Convention, *operands: jax.Array) -> Applied[jax.Array]:
+        placed = [_placed(operand, value.axes[i], results[0].ndim) for i, operand in enumerate(operands[:read])]
+        convention = {"ties": ties} if op.has_conventions else {}
+        return op.applied(**dict(zip(names, placed, strict=True)), **axis, **convention)
+
+    return Recognized(op.name, applied)
+
+
+def _is_real(aval: Any) -> bool:
+    """Whether ``aval`` is that of an array of real numbers or bools: no reference, no token, no random key."""
+    dtype = getattr(aval, "dtype", None)
+    return hasattr(aval, "size") and isinstance(dtype, np.dtype) and not jnp.issubdtype(dtype, jnp.complexfloating)
+
+
+def _key(eqn: JaxprEqn) -> tuple[Any, Any]:
+    return eqn.primitive, eqn.params.get("name")
+
+
+@functools.cache
+def _keys() -> frozenset[Hashable]:
+    """The primitives, and the names of inner jits, that may be an op."""
+    operand = (np.dtype("float32"), False)
+    return frozenset(key for count in (1, 2, 3) for key, _ in _table((operand,) * count))
+
+
+@functools.lru_cache(maxsize=256)
+def _table(types: tuple[tuple[Any, bool], ...]) -> Mapping[tuple[Hashable, Hashable], tuple[Op, tuple[str, ...]]]:
+    """For operands of these types: from the key and the formula of an equation to its op, and to what op's parameter
+    each operand is."""
+    table: dict[tuple[Hashable, Hashable], tuple[Op, tuple[str, ...]]] = {}
+    scalars = [jax.ShapeDtypeStruct((), dtype, weak_type=weak) for dtype, weak in types]
+    for op, call, names in _calls(len(types)):
+
+        def of_operands(*operands: jax.Array, call: Any = call, names: tuple[str, ...] = names) -> Any:
+            return call(dict(zip(names, operands, strict=True)))
+
+        # What an array cannot be, such as an axis, raises; mixed types are for the caller's own trace to refuse.
+        with (
+            contextlib.suppress(TypeError, ValueError),
+            jax.numpy_dtype_promotion("standard"),
+            jax.disable_jit(False),
+        ):
+            traced = jax.make_jaxpr(of_operands)(*scalars).jaxpr
+            if len(traced.eqns) == 1:
+                (eqn,) = traced.eqns
+                (value,) = _values(_of_scalars(eqn), [_Value(traced.invars.index(atom), {}) for atom in eqn.invars])
+                table.setdefault((_key(eqn), value.formula), (op, names))
+                if eqn.primitive is p.custom_jvp_call_p:
+                    # Once it is differentiated, only the inner jit is left of it.
+                    (eqn,) = eqn.params["call_jaxpr"].eqns
+                    table.setdefault((_key(eqn), value.formula), (op, names))
+    return table
+
+
+def _calls(count: int) -> Iterator[tuple[Op, Callable[[Mapping[str, Any]], Any], tuple[str, ...]]]:
+    """Calls of all counterparts in JAX, and of the elementwise ops, with ``count`` arguments.
+
+    Ops with as many operands come first, as one formula may be that of several: ``jnp.clip(x, 0.0)`` is `clamp_min`.
+    The arguments of a counterpart come in every order: keywords bring the operands of its inner jit into any.
+    """
+    for op in sorted(OPS.values(), key=lambda op: len(op.arrays) != count):
+        for native in op.counterparts_in("jax"):
+            for names in itertools.permutations(native.names, count):
+                yield op, native, names
+    for op in OPS.values():
+        if op.family != "reduction":
+            yield op, lambda arguments, op=op: op.function(**arguments), op.arrays[:count]  # type: ignore[misc]
+
+
+class _Value(NamedTuple):
+    """What an elementwise program computes: a formula of scalars, and the places that the axes of each operand take.
+
+    A vector that is the last axis of a matrix, for example, has its one axis at place 1.
+    """
+
+    formula: Hashable
+    axes: Mapping[int, tuple[int, ...]]
+
+
+def _of_scalars(eqn: JaxprEqn) -> JaxprEqn:
+    """``eqn`` as it would be for scalars: it reduces no axes, and brings no derivative."""
+    if eqn.primitive is p.custom_jvp_call_p:
+        return eqn.replace(primitive=p.jit_p, params={"jaxpr": eqn.params["call_jaxpr"]})  # type: ignore[no-any-return]
+    if "axes" in eqn.params:
+        return eqn.replace(params={**eqn.params, "axes": ()})  # type: ignore[no-any-return]
+    return eqn
+
+
+def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
+    """What ``eqn`` computes of ``inputs``. The formula does not tell how often a value is repeated, nor where."""
+    if eqn.primitive is p.custom_jvp_call_p:
+        eqn = _of_scalars(eqn)
+    if eqn.primitive is p.jit_p:
+        body = eqn.params["jaxpr"].jaxpr
+        known: dict[Any, _Value] = dict(zip(body.invars, inputs, strict=True))
+
+        def read(atom: Any) -> _Value:
+            if isinstance(atom, Literal):
+                number = np.asarray(atom.val)
+                return _Value((number.dtype, number.shape, number.tobytes()), {})
+            return known.get(atom, _UNKNOWN)  # a constant array
+
+        for inner in body.eqns:
+            known.update(zip(inner.outvars, _values(inner, [read(atom) for atom in inner.invars]), strict=True))
+        return [read(atom) for atom in body.outvars]
+    if eqn.primitive is p.broadcast_in_dim_p:
+        return [_moved(inputs[0], eqn.params["broadcast_dimensions"].__getitem__)]
+    if eqn.primitive is p.transpose_p:
+        return [_moved(inputs[0], eqn.params["permutation"].index)]
+    if eqn.primitive.name in _SPREADING:
+        return [inputs[0]]
+    axes = {operand: places for value in inputs for operand, places in value.axes.items()}
+    meets_elsewhere = any(axes[i] != places for value in inputs for i, places in value.axes.items())
+    if not _is_elementwise(eqn) or meets_elsewhere:
+        return [_UNKNOWN] * len(eqn.outvars)
+    formula = (eqn.primitive, tuple(sorted(eqn.params.items())), *(value.formula for value in inputs))
+    try:
+        hash(formula)
+    except TypeError:  # a parameter that no op of the table has
+        return [_UNKNOWN] * len(eqn.outvars)
+    return [_Value((formula, k), axes) for k in range(len(eqn.outvars))]
+
+
+_UNKNOWN = _Value(object(), {})
+_SPREADING = ("pvary", "reshard")
+"""From one value for all devices to one for each, in a `shard_map` or under explicit sharding. They are not public."""
+
+
+def _is_elementwise(eqn: JaxprEqn) -> bool:
+    """Whether the axes of each result are those of the operands, but for operands that are scalars."""
+    if eqn.params.get("axes") == ():
+        return True
+    results, operands = ({getattr(atom.aval, "ndim", None) for atom in atoms} for atoms in (eqn.outvars, eqn.invars))
+    return len(results) == 1 and operands <= results | {0}
+
+
+def _moved(value: _Value, move: Callable[[int], int]) -> _Value:
+    return _Value(value.formula, {operand: tuple(map(move, axes)) for operand, axes in value.axes.items()})
+
+
+def _placed(operand: jax.Array, axes: tuple[int, ...], ndim: int) -> jax.Array:
+    """``operand`` with its axes at these places among ``ndim``; a scalar stays one."""
+    if not axes:
+        return operand
+    ordered = jnp.transpose(operand, sorted(range(len(axes)), key=axes.__getitem__))
+    return jnp.expand_dims(ordered, [axis for axis in range(ndim) if axis not in axes])
+
+
+def _max_pool(params: Mapping[str, Any]) -> Recognized | None:
+    sizes, paddings = params["window_dimensions"], params["padding"]
+    if set(params["base_dilation"]) != {1} or any(amount < 0 for pair in paddings for amount in pair):
+        return None
+    windows = Windows(sizes, params["window_strides"], paddings, params["window_dilation"])
+
+    def applied(ties: Convention, x: jax.Array) -> Applied[jax.Array]:
+        return Applied(largest_of_windows("max_pool", windows, x.shape, ties), (x,))
+
+    return Recognized("max_pool", applied)

@@ -1,0 +1,162 @@
+"""What `ties` reports: the lines of the source at which there can be ties, and how far these move the gradient."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from jaxclamp._rules.conventions import Convention
+from jaxclamp._tables import markdown_table, to_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Site: TypeAlias = tuple[str, int, str, bool, str]
+"""The fields of a `Line` that tell it from others."""
+
+
+class Line(NamedTuple):
+    """What happened at one line of the source to one op, or to a select that looks like one, a suspect."""
+
+    file: str
+    number: int
+    op: str
+    suspect: bool
+    module: str
+    """The path of the torch.nn.Module, in torch code within one."""
+    elements: int
+    tied: int
+
+    @property
+    def share(self) -> float:
+        return self.tied / self.elements if self.elements else 0.0
+
+    @property
+    def place(self) -> str:
+        """``file:number``, relative to the working directory if the file is below it."""
+        file = Path(self.file)
+        return f"{file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}:{self.number}"
+
+
+@dataclass(frozen=True)
+class Influence:
+    """How far another convention moves the gradient of minimum norm, beside the norm of that gradient.
+
+    The other convention is ``ties="inclusive"`` or that of the function as it is, whichever is farther.
+    """
+
+    norm: float
+    gradient_norm: float
+
+    @classmethod
+    def of(cls, gradient: Callable[[Convention | None], np.ndarray[Any, Any]]) -> Influence:
+        """What ``gradient`` says, a vector that depends on the convention; None stands for the function as it is."""
+        min_norm_gradient = gradient("min_norm")
+        distances = [np.linalg.norm(gradient(ties) - min_norm_gradient) for ties in ("inclusive", None)]
+        return cls(float(np.max(distances)), float(np.linalg.norm(min_norm_gradient)))
+
+    @property
+    def relative(self) -> float:
+        return self.norm / self.gradient_norm if self.gradient_norm else math.inf if self.norm else 0.0
+
+    def __add__(self, other: Influence) -> Influence:
+        """The influence on two gradients as one vector, each under the convention that moves it farther."""
+        return Influence(math.hypot(self.norm, other.norm), math.hypot(self.gradient_norm, other.gradient_norm))
+
+
+@dataclass(frozen=True)
+class TieReport:
+    """The lines at which there can be ties, and, if it was asked for, their influence on the gradient.
+
+    Reports add up: ``sum(reports, TieReport())``.
+    """
+
+    lines: tuple[Line, ...] = ()
+    influence: Influence | None = None
+
+    @property
+    def elements(self) -> int:
+        """The elements of all results, those of suspects left out."""
+        return sum(line.elements for line in self.lines if not line.suspect)
+
+    @property
+    def tied(self) -> int:
+        """Those of them that were on a tie."""
+        return sum(line.tied for line in self.lines if not line.suspect)
+
+    def __add__(self, other: TieReport) -> TieReport:
+        influences = [report.influence for report in (self, other) if report.influence is not None]
+        totals = Totals()
+        for line in (*self.lines, *other.lines):
+            totals[line[:5]] += line[5:]
+        return TieReport(totals.lines(), functools.reduce(Influence.__add__, influences) if influences else None)
+
+    def assert_none(self) -> None:
+        """Raise an AssertionError that names the lines with ties, if there are any; suspects are none."""
+        found = [line for line in self.lines if line.tied and not line.suspect]
+        if found:
+            places = "\n".join(f"  {line.place}: {line.op}, {line.tied} of {line.elements}" for line in found)
+            raise AssertionError(f"{self.tied} of {self.elements} elements are on a tie:\n{places}")
+
+    def __str__(self) -> str:
+        rows = [_HEADINGS, *self._rows()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join((self._summary(), *(table if self.lines else ())))
+
+    def __rich__(self) -> Table:
+        from rich.table import Table
+
+        table = Table(*_HEADINGS, title=self._summary())
+        for row in self._rows():
+            table.add_row(*row)
+        return table
+
+    def to_markdown(self) -> str:
+        return f"{self._summary()}\n\n{markdown_table(_HEADINGS, self._rows())}"
+
+    def to_json(self) -> str:
+        """All of it; infinities and NaN, for which JSON has no number, are strings."""
+        lines = [{**line._asdict(), "share": line.share} for line in self.lines]
+        influence = self.influence and {**dataclasses.asdict(self.influence), "relative": self.influence.relative}
+        return to_json({"lines": lines, "influence": influence})
+
+    def _summary(self) -> str:
+        summary = f"{self.tied} of {self.elements} elements on a tie"
+        if self.influence is None:
+            return summary
+        norm, relative = self.influence.norm, self.influence.relative
+        beside = "that of minimum norm is 0" if math.isinf(relative) else f"{relative:.2%} of its norm"
+        return f"{summary}; another convention moves the gradient by {norm:.3g}, {beside}"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                f"{line.place} {line.module}".rstrip(),
+                f"{line.op} (suspect)" if line.suspect else line.op,
+                *map(str, line[5:]),
+                f"{line.share:.2%}",
+            )
+            for line in self.lines
+        ]
+
+
+_HEADINGS = ("line", "op", "elements", "on a tie", "share")
+
+
+class Totals(defaultdict[Site, "np.ndarray[Any, Any]"]):
+    """Elements, and elements on a tie, per site."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: np.zeros(2, int))
+
+    def lines(self) -> tuple[Line, ...]:
+        return tuple(Line(*site, *total.tolist()) for site, total in sorted(self.items()))

@@ -1,0 +1,239 @@
+"""The transformation `ties`: where in a function ties happen, how often, and how far they move its gradient."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sysconfig
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.extend.core import primitives as p
+
+from jaxclamp._rules.conventions import Convention
+from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, OP_SCOPE
+from jaxclamp._transforms.jaxprs import Descend, inlined, transformed, with_bodies
+from jaxclamp._transforms.min_norm import replaced
+from jaxclamp._transforms.recognition import recognized
+from jaxclamp._transforms.report import Influence, Site, TieReport, Totals
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False) -> Callable[P, tuple[R, TieReport]]:
+    r"""The same function, returning beside its result a report of the ties that happened: ``(result, report)``.
+
+    Counted is whatever `min_norm` rewrites, the ops of jaxclamp, and `jax.nn.relu` and ``relu6``: per line of the
+    source, the elements of the results, and how many of them were on a tie or a kink. A loop counts in every step, a
+    branch when it is taken, a function under ``shard_map`` once per device; what ``checkpoint`` computes a second time
+    does not count. A select that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as a suspect, in
+    this plain form only: of a comparison itself, not of ``~``, ``&`` or ``|`` of it, nor of arithmetic inside it;
+    neither is ``jnp.select``, nor a product with a mask. Other functions with a derivative of their own are not
+    looked into, and what `jax.random` compares inside counts too.
+
+    Counting changes what XLA fuses, so that a compiled result may be rounded differently. Nothing is left of it in
+    ``fun`` itself.
+
+    Args:
+      fun: a function of any arguments, as for `min_norm`. It may contain transformations, such as a whole training step
+        under ``jit``; ``ties`` itself runs outside of them.
+      influence: whether to compute how far another convention moves the gradient of ``fun``, with respect to the
+        floating point numbers in its first positional argument. The result of ``fun`` has to be a scalar. The
+        gradient of minimum norm, here that of `jax.nn.relu`, ``relu6`` and the elementwise ops of jaxclamp too, is
+        compared with that under ``ties="inclusive"`` and with that of ``fun`` as it is; the larger distance counts.
+        The reductions of jaxclamp stay what they are.
+      has_aux: whether ``fun`` returns a pair, as for `jax.grad`: the scalar, and whatever else.
+
+    Raises:
+      TypeError: ``fun`` is not callable; or, when called, it is within another transformation, or there is nothing to
+        differentiate with respect to.
+      ValueError: ``fun`` writes to its arguments.
+
+    >>> value, report = ties(lambda x: jnp.maximum(x, 0.0).sum(), influence=True)(jnp.array([-1.0, 0.0, 0.0, 3.0]))
+    >>> report.elements, report.tied
+    (4, 2)
+    >>> round(report.influence.norm, 4), round(report.influence.relative, 4)
+    (1.4142, 1.4142)
+    """
+
+    if not callable(fun):
+        raise TypeError(f"ties: fun is {fun!r}; pass a function.")
+
+    @functools.wraps(fun)
+    def run(*args: P.args, **kwargs: P.kwargs) -> tuple[R, TieReport]:
+        counting = _Counting()
+        kept = _copied((args, kwargs)) if influence else None  # the run may donate them
+        result = transformed(fun, counting.replace)(*args, **kwargs)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(result)):
+            raise TypeError(
+                "ties: counting takes values; call it outside of jit, grad and vmap, with those inside fun."
+            )
+        jax.block_until_ready(result)
+        jax.effects_barrier()
+        return result, TieReport(counting.totals.lines(), _influence(fun, has_aux, *kept) if kept else None)
+
+    return run
+
+
+class _Counting:
+    """One run: beside an equation that can tie, equations that call back with how often it did."""
+
+    def __init__(self) -> None:
+        self.totals = Totals()
+        self._lock = threading.Lock()
+        self._producers: dict[Any, JaxprEqn] = {}
+        self._counted: set[Any] = set()
+        """The operands of the functions with a derivative of their own that were counted."""
+
+    def replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+        self._producers.update(dict.fromkeys(eqn.outvars, eqn))
+        if eqn.params.get("differentiated"):  # what checkpoint computes for the second time
+            return [eqn]
+        if _is_of_derivative(eqn):  # of an op of jaxclamp, which was counted itself
+            return [eqn]
+        found = recognized(eqn)
+        if name := _own_name(eqn) or (found.name if found else ""):
+            if eqn.primitive in (p.custom_jvp_call_p, p.jit_p):
+                self._counted.update(atom for atom in eqn.invars if isinstance(atom, Var))
+            on_tie = found.on_tie if found else _on_tie_of_reduction(eqn)
+            return [eqn, *self._count(on_tie, eqn, (*_place(eqn), name, False, ""))]
+        if comparison := self._suspected(eqn):
+            return [eqn, *self._count(jnp.equal, comparison, (*_place(eqn), "select", True, ""))]
+        return descend(_located(eqn))
+
+    def _count(self, on_tie: Callable[..., jax.Array], eqn: JaxprEqn, site: Site) -> list[JaxprEqn]:
+        def record(elements: int, tied: np.ndarray[Any, Any]) -> None:
+            with self._lock:
+                self.totals[site] += (elements, int(tied))
+
+        def count(*operands: jax.Array) -> None:
+            found = on_tie(*operands)
+            jax.debug.callback(functools.partial(record, found.size), jnp.sum(found))
+
+        return inlined(count, eqn)
+
+    def _suspected(self, eqn: JaxprEqn) -> JaxprEqn | None:
+        """If ``eqn`` is a select by an ordering of numbers of which a branch is computed, that comparison."""
+        if eqn.primitive is not p.select_n_p and eqn.params.get("name") != "_where":
+            return None
+        predicate, *branches = eqn.invars
+        comparison = None if isinstance(predicate, Literal) else self._producers.get(predicate)
+        if comparison is None or comparison.primitive not in (p.gt_p, p.ge_p, p.lt_p, p.le_p):
+            return None
+        branches = [branch for branch in branches if isinstance(branch, Var)]
+        makers = [self._producers[branch] for branch in branches if branch in self._producers]
+        # A maker that selects as well is the first half of a select that was differentiated.
+        atoms = [atom for maker in makers if maker.params.get("name") != "_where" for atom in maker.invars]
+        inputs = {*branches, *(atom for atom in atoms if isinstance(atom, Var))}
+        compared: list[Any] = [atom for atom in comparison.invars if isinstance(atom, Var)]
+        if self._counted.issuperset(compared):  # the derivative of that function, such as the one of jax.nn.relu
+            return None
+        real = all(jnp.issubdtype(atom.aval.dtype, jnp.floating) for atom in compared)
+        return comparison if real and not inputs.isdisjoint(compared) else None
+
+
+_INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
+_LIBRARIES = (str(Path(jax.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep)
+
+
+def _place(eqn: JaxprEqn) -> tuple[str, int]:
+    return innermost((frame.file_name, frame.line_num) for frame in _frames(eqn))
+
+
+def innermost(lines: Iterable[tuple[str, int]], *libraries: str) -> tuple[str, int]:
+    """The first line of the user's own code, or else of a package that is not one of ``libraries``, nor JAX."""
+    others = [line for line in lines if not line[0].startswith((*_LIBRARIES, *libraries))]
+    others.sort(key=lambda line: line[0].startswith(_INSTALLED))
+    return others[0] if others else ("unknown", 0)
+
+
+def _frames(eqn: JaxprEqn) -> list[Any]:
+    traceback = eqn.source_info.traceback
+    return list(traceback.frames) if traceback else []
+
+
+def _own_name(eqn: JaxprEqn) -> str:
+    """The name of the op of jaxclamp that ``eqn`` is, if it is one."""
+    if eqn.primitive is not p.custom_jvp_call_p:
+        return ""
+    scopes = re.findall(rf"{re.escape(OP_SCOPE)}(\w+)", str(eqn.source_info.name_stack))
+    return scopes[-1] if scopes else ""
+
+
+def _is_of_derivative(eqn: JaxprEqn) -> bool:
+    return eqn.primitive is not p.custom_jvp_call_p and DERIVATIVE_SCOPE in str(eqn.source_info.name_stack)
+
+
+def _on_tie_of_reduction(eqn: JaxprEqn) -> Callable[..., jax.Array]:
+    """What says, for an op of jaxclamp that reduces, which of its results are on a tie."""
+    body: ClosedJaxpr = eqn.params["call_jaxpr"]
+    reduction = next(inner for inner in body.jaxpr.eqns if inner.primitive in (p.reduce_max_p, p.reduce_min_p))
+    found = recognized(reduction)
+    assert found is not None
+    before = jaxpr_as_fun(body.replace(jaxpr=body.jaxpr.replace(outvars=reduction.invars)))
+    return lambda *operands: found.on_tie(*before(*operands))
+
+
+def _located(eqn: JaxprEqn) -> JaxprEqn:
+    """``eqn`` with the place of the call in its body, at the inner equations in which no line of the user's own is.
+
+    JAX traces its own functions that are inner jits once for all calls, so their equations know no caller.
+    """
+
+    def change(body: Any) -> Any:
+        if isinstance(body, ClosedJaxpr):
+            return body.replace(jaxpr=change(body.jaxpr))
+        return body.replace(eqns=[inner if stays(inner) else moved(inner) for inner in body.eqns])
+
+    def stays(inner: JaxprEqn) -> bool:
+        return _is_of_derivative(inner) or not all(
+            frame.file_name.startswith(_INSTALLED + _LIBRARIES) for frame in _frames(inner)
+        )
+
+    def moved(inner: JaxprEqn) -> JaxprEqn:
+        source_info = inner.source_info.replace(traceback=eqn.source_info.traceback)
+        return inner.replace(source_info=source_info)  # type: ignore[no-any-return]
+
+    return with_bodies(eqn, change)
+
+
+def _influence(fun: Callable[..., Any], has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Influence:
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    active = [i for i, leaf in enumerate(jax.tree.leaves(args[:1])) if _is_floating(leaf)]
+    if not active:
+        raise TypeError(
+            "ties: influence=True differentiates with respect to the first positional argument, in which there are no "
+            "floating point numbers; pass there what the gradient is of, for example as jnp.asarray(..., float)."
+        )
+
+    def gradient(ties: Convention | None) -> np.ndarray[Any, Any]:
+        under = fun if ties is None else transformed(fun, functools.partial(replaced, ties))
+        given = _copied(leaves)  # as this run, too, may donate them
+
+        def restricted(at: list[jax.Array]) -> jax.Array:
+            moved = dict(zip(active, at, strict=True))
+            args, kwargs = jax.tree.unflatten(structure, [moved.get(i, leaf) for i, leaf in enumerate(given)])
+            value: jax.Array = under(*args, **kwargs)[0] if has_aux else under(*args, **kwargs)
+            return value
+
+        gradients = jax.grad(restricted)([jnp.asarray(given[i]) for i in active])
+        return np.concatenate([np.asarray(g, np.float64).ravel() for g in gradients])
+
+    return Influence.of(gradient)
+
+
+def _is_floating(leaf: Any) -> bool:
+    array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
+    return isinstance(leaf, float) or (array and jnp.issubdtype(leaf.dtype, jnp.floating))
+
+
+def _copied(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf, tree)

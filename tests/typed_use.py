@@ -1,0 +1,22 @@
+"""What type checkers make of the public names. `make lint` checks this file: each ignored error has to be one."""
+
+import torch
+
+import interop
+import jaxclamp
+
+X = torch.ones(1, 2)
+
+interop.clmap(X)  # type: ignore[attr-defined]
+interop.clamp(X, 2, 3, 4, 5)  # type: ignore[call-arg, arg-type]
+interop.clamp(X, ties="half")  # type: ignore[arg-type]
+interop.nn.ReLU7()  # type: ignore[attr-defined]
+jaxclamp.clmap(1.0)  # type: ignore[attr-defined]
+jaxclamp.clamp(1.0, 2, 3, 4, 5)  # type: ignore[call-arg, arg-type]
+
+clamped: torch.Tensor = interop.clamp(X, min=0.0, ties="inclusive", out=None)
+overwritten: torch.Tensor = interop.clamp_(X, 0.0, max=6.0)
+pooled: torch.Tensor = interop.max_pool1d(X, 2)
+places: torch.Tensor = interop.max_pool1d(X, 2, return_indices=True)[1]
+module: torch.nn.Hardtanh = interop.nn.Hardtanh(0.0, 6.0)
+values, indices = interop.max_with_indices(X, 1)
