@@ -42,7 +42,10 @@ default_role = "py:obj"
 _FOREIGN = r"(jax|jnp|numpy|np|torch|collections|contextlib|functools|dataclasses|inspect|typing|rich|os|Path)(\..*)?"
 nitpick_ignore_regex = [
     ("py:.*", _FOREIGN),
-    ("py:(class|obj)", rf"({'|'.join(autodoc_type_aliases)}|TypeAliasForwardRef|interop\.parity\.compare\.Leaf|(.*\.)?(Applied|Counterpart))"),
+    (
+        "py:(class|obj)",
+        rf"({'|'.join(autodoc_type_aliases)}|TypeAliasForwardRef|interop\.parity\.compare\.Leaf|(.*\.)?(Applied|Counterpart))",
+    ),
     ("py:(class|obj)", r"(interop\._convention\.min_norm\.)?[A-Z]"),  # type variables
 ]
 

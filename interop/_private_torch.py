@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils._python_dispatch
 from torch.autograd import forward_ad
 
 
@@ -23,6 +25,11 @@ def is_forward_mode() -> bool:
 def is_dispatch_mode_active() -> bool:
     """Whether a mode watches what torch dispatches to its kernels: one that fakes tensors, records a graph, counts."""
     return torch._C._len_torch_dispatch_stack() > 0
+
+
+def without_dispatch_modes() -> contextlib.AbstractContextManager[Any]:
+    """A block in which no such mode watches: what is asked of tensors without data belongs in no graph."""
+    return torch.utils._python_dispatch._disable_current_modes()
 
 
 def nonstrict_trace(function: Callable[..., Any]) -> Callable[..., Any]:

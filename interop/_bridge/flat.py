@@ -35,6 +35,12 @@ from interop._bridge.bounded import Bounded
 Save: TypeAlias = Literal["inputs", "residuals"]
 """What is kept for a backward pass."""
 
+Layout: TypeAlias = Literal["row-major", "kept", "channels_last"]
+"""How results lie in memory: row-major; with their axes in the order of the first tensor; so if that is channels_last."""
+
+CHANNELS_LAST = (0, 2, 3, 1)
+"""The axes of an image batch in torch's memory format of that name, the outermost first."""
+
 LEAF = jax.tree.structure(0)
 """The structure of a result that is one array."""
 
@@ -47,7 +53,7 @@ class FlatFunction:
       name: what errors and profiles call it.
       arguments: what the caller calls the arrays that come from tensors.
       save: what is kept for a backward pass.
-      is_elementwise: whether the results may lie in memory as the tensors do.
+      layout: how the results lie in memory.
       is_flat: whether the result is a tuple of arrays, as that of a derivative, and has no other structure.
       resembled: which of the arrays the results have the shapes and dtypes of, where it is known.
     """
@@ -58,7 +64,7 @@ class FlatFunction:
         name: str,
         arguments: Sequence[str],
         save: Save = "inputs",
-        is_elementwise: bool = False,
+        layout: Layout = "row-major",
         is_flat: bool = False,
         resembled: tuple[bool, ...] = (),
     ) -> None:
@@ -66,7 +72,7 @@ class FlatFunction:
         self.name = name
         self.arguments = arguments
         self.save = save
-        self.is_elementwise = is_elementwise
+        self.layout = layout
         self.is_flat = is_flat
         self.resembled = resembled
         self.compiled = _compile(function, name)
@@ -78,8 +84,8 @@ class FlatFunction:
     ) -> tuple[list[torch.Tensor], Any]:
         """The leaves of the result, finished, and its structure, or None if it is flat.
 
-        If the function is elementwise, the leaves lie in memory as the first tensor does, unless they are asked for as
-        row-major. Meta tensors give meta tensors.
+        The leaves lie in memory as the layout of the function says, unless they are asked for as row-major. Meta
+        tensors give meta tensors.
         """
         refuse_after_fork()
         if torch.jit.is_tracing():  # type: ignore[attr-defined]
@@ -93,8 +99,8 @@ class FlatFunction:
             self.check_devices(tensors)
         lend_one = lend_from_host if on_cpu else lend_from_gpu
         try:
-            orders = memory_orders(tensors) if self.is_elementwise and not is_row_major else None
-            if orders is None:
+            orders = None if self.layout == "row-major" or is_row_major else memory_orders(tensors)
+            if orders is None or (self.layout == "channels_last" and orders[0] != CHANNELS_LAST):
                 program, axes = self.compiled, None
                 arrays = [lend_one(tensor) for tensor in tensors]
             else:
@@ -163,7 +169,7 @@ class FlatFunction:
     def pullback(self, active: tuple[bool, ...]) -> FlatFunction:
         # Looked up here, since every backward pass asks for it: the arguments alone would take 0.8 us more.
         return self._derived.get(("gradient", active)) or self._derive(
-            "gradient", derivatives.pullback, active, is_elementwise=self.is_elementwise, is_flat=True, resembled=active
+            "gradient", derivatives.pullback, active, layout=self.layout, is_flat=True, resembled=active
         )
 
     def linearized(self, active: tuple[bool, ...]) -> FlatFunction:
@@ -173,9 +179,7 @@ class FlatFunction:
         return self._derive("gradient from residuals", derivatives.transposed, pull, is_flat=True)
 
     def pushforward(self, active: tuple[bool, ...]) -> FlatFunction:
-        return self._derive(
-            "tangent", derivatives.pushforward, active, is_elementwise=self.is_elementwise, is_flat=True
-        )
+        return self._derive("tangent", derivatives.pushforward, active, layout=self.layout, is_flat=True)
 
     def batched(self, axes: tuple[int | None, ...]) -> FlatFunction:
         return self._derive("batch", derivatives.batched, axes)

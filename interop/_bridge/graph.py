@@ -23,9 +23,11 @@ def leaves_in_graph(
             "silently; use reverse mode, or differentiate outside."
         )
     flat.check_devices(tensors)
-    # A number that is a symbol of torch becomes a tensor, so that one graph serves all values.
+    # A number that is a symbol of torch becomes a tensor, so that one graph serves all values. Of the ways to make one,
+    # torch's compiler lets a sum stand for any number.
     symbols: list[Any] = [n for n in traced if isinstance(n, torch.SymFloat)]
-    numbers = [torch.scalar_tensor(n, dtype=torch.float64) for n in symbols]
+    zero = torch.full((), -0.0, dtype=torch.float64, device="cpu")  # added to -0.0 it leaves -0.0
+    numbers = [zero + n for n in symbols]
     constants = tuple([_NUMBER if isinstance(n, torch.SymFloat) else n for n in traced])
     _, tree = flat.describe(_filled(constants, [0.0] * len(numbers)), x64, tensors)
     return _call(name_call(flat, constants, x64), list(tensors), numbers), tree

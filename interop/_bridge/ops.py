@@ -19,11 +19,12 @@ from torch.overrides import handle_torch_function, has_torch_function
 import jaxclamp
 from interop._bridge.arrays import X64, jax_dtype, jax_to_torch, refuse_after_fork, tensor_over
 from interop._bridge.bounded import Bounded
-from interop._bridge.flat import FlatFunction, with_x64
+from interop._bridge.flat import FlatFunction, Layout, with_x64
 from interop._bridge.forms import overwrite, write_to
 from interop._bridge.opaque import opaque
 from interop._bridge.signatures import MISSING, Signature, torch_counterpart
 from interop._bridge.tape import call
+from interop._private_torch import without_dispatch_modes
 from jaxclamp import OPS, Op, WithIndices
 
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -122,6 +123,12 @@ class TorchOp:
     def _reduces(self) -> bool:
         return self._op.family == "reduction"
 
+    @property
+    def _layout(self) -> Layout:
+        if not self._reduces:
+            return "kept"
+        return "channels_last" if "kernel_size" in self._op.signature.parameters else "row-major"
+
     def _follow(self, plan: _Plan, tensors: Sequence[torch.Tensor], numbers: Sequence[float]) -> Any:
         if plan.dtype is not None:
             tensors = [tensor.to(plan.dtype) for tensor in tensors]
@@ -218,7 +225,7 @@ class TorchOp:
             functools.partial(_of_arrays, self._compute, sources),
             self._op.name,
             [self.signature.torch_name(slot) for slot, v in enumerate(values) if isinstance(v, torch.Tensor)],
-            is_elementwise=not self._reduces,
+            layout=self._layout,
         )
         x64 = dtype in X64 if dtype is not None else not dtypes.isdisjoint(X64)
         numbers = tuple(name for name, source in sources.items() if source is _NUMBER)
@@ -261,18 +268,19 @@ class TorchOp:
 
         A number beside a tensor, which it may not take, is asked again as a tensor. None where it takes neither.
         """
-        on_meta = [
-            v if shape is None else torch.empty(shape, dtype=v.dtype, device="meta")
-            for v, shape in zip(values, shapes, strict=True)
-        ]
-        as_tensors = [torch.tensor(v, device="meta") if type(v) in (int, float) else v for v in on_meta]
-        for given in (on_meta, as_tensors):
-            try:
-                return torch_counterpart(self._op)(self.signature.named(given))
-            except (TypeError, NotImplementedError):
-                continue
-            except (IndexError, RuntimeError, ValueError) as refusal:
-                return refusal
+        with without_dispatch_modes():
+            on_meta = [
+                torch.empty(shape, dtype=v.dtype, device="meta") if shape is not None else _without_symbol(v)
+                for v, shape in zip(values, shapes, strict=True)
+            ]
+            as_tensors = [torch.tensor(v, device="meta") if type(v) in (int, float) else v for v in on_meta]
+            for given in (on_meta, as_tensors):
+                try:
+                    return torch_counterpart(self._op)(self.signature.named(given))
+                except (TypeError, NotImplementedError):
+                    continue
+                except (IndexError, RuntimeError, ValueError) as refusal:
+                    return refusal
         return None
 
 
@@ -286,7 +294,9 @@ def _of_arrays(compute: Callable[..., Any], sources: Mapping[str, Any], numbers:
     def found(source: Any) -> Any:
         return next(in_tensors) if source is _TENSOR else next(in_numbers) if source is _NUMBER else source
 
-    return compute(**{name: found(source) for name, source in sources.items()})
+    # Torch broadcasts and promotes, whatever JAX has been told.
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        return compute(**{name: found(source) for name, source in sources.items()})
 
 
 def _check(op: Op, sources: Mapping[str, Any], *numbers: float) -> None:
@@ -294,6 +304,11 @@ def _check(op: Op, sources: Mapping[str, Any], *numbers: float) -> None:
     if numbers and torch.SymFloat not in map(type, numbers):
         zero = np.zeros(())
         _of_arrays(op.applied, sources, numbers, *[zero for source in sources.values() if source is _TENSOR])
+
+
+def _without_symbol(value: Any) -> Any:
+    """A number in the place of a symbol of torch, which would be guarded if it were looked at."""
+    return 0.5 if isinstance(value, torch.SymFloat) else value
 
 
 def _is_given(value: Any) -> bool:

@@ -124,6 +124,8 @@ class _Counting:
         """If ``eqn`` is a select by an ordering of numbers of which a branch is computed, that comparison."""
         if eqn.primitive is not p.select_n_p and eqn.params.get("name") != "_where":
             return None
+        if not eqn.invars:  # what partial evaluation leaves of a select
+            return None
         predicate, *branches = eqn.invars
         comparison = None if isinstance(predicate, Literal) else self._producers.get(predicate)
         if comparison is None or comparison.primitive not in (p.gt_p, p.ge_p, p.lt_p, p.le_p):
@@ -175,11 +177,12 @@ def _is_of_derivative(eqn: JaxprEqn) -> bool:
 def _on_tie_of_reduction(eqn: JaxprEqn) -> Callable[..., jax.Array]:
     """What says, for an op of jaxclamp that reduces, which of its results are on a tie."""
     body: ClosedJaxpr = eqn.params["call_jaxpr"]
-    reduction = next(inner for inner in body.jaxpr.eqns if inner.primitive in (p.reduce_max_p, p.reduce_min_p))
-    found = recognized(reduction)
-    assert found is not None
-    before = jaxpr_as_fun(body.replace(jaxpr=body.jaxpr.replace(outvars=reduction.invars)))
-    return lambda *operands: found.on_tie(*before(*operands))
+    for inner in body.jaxpr.eqns:
+        if inner.primitive in (p.reduce_max_p, p.reduce_min_p) and (found := recognized(inner)):
+            before = jaxpr_as_fun(body.replace(jaxpr=body.jaxpr.replace(outvars=inner.invars)))
+            return lambda *operands: found.on_tie(*before(*operands))
+    # Of a scalar there is nothing to choose.
+    return lambda *operands: jnp.zeros(eqn.outvars[0].aval.shape, bool)  # type: ignore[attr-defined]
 
 
 def _located(eqn: JaxprEqn) -> JaxprEqn:
