@@ -8,7 +8,7 @@ except ModuleNotFoundError as missing:
         name="torch",
     ) from missing
 
-from interop import nn
+from interop import native, nn
 from interop._bridge.arrays import jax_to_torch, torch_to_jax
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._bridge.wrap import wrap_for_torch
@@ -26,6 +26,7 @@ __all__ = [
     "influence",
     "jax_to_torch",
     "min_norm",
+    "native",
     "nn",
     "record",
     "ties",

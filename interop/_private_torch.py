@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any, TypeVar
 
 import torch
 import torch.utils._python_dispatch
 from torch.autograd import forward_ad
+from torch.overrides import has_torch_function
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def is_transformed() -> bool:
@@ -43,6 +47,25 @@ def nonstrict_trace(function: Callable[..., Any]) -> Callable[..., Any]:
     return traced
 
 
+def is_overridden(arguments: Sequence[Any]) -> bool:
+    """Whether subclasses of tensors or function modes want to see a call: `torch.overrides.has_torch_function`.
+
+    In a compiled function that one overlooks the modes.
+    """
+    if torch.compiler.is_compiling() and torch._C._is_torch_function_mode_enabled():
+        return True
+    return has_torch_function(arguments)
+
+
+def constant_in_graphs(function: F) -> F:
+    """``function``, which Dynamo calls while it traces, instead of looking into it; the result is a constant then.
+
+    `torch.compiler.assume_constant_result` does the same, and loads Dynamo, which takes a second.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
 def is_in_old_vmap(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` is a batch of the vmap, older than torch.func's, behind ``is_grads_batched=True``."""
     return torch._C._functorch.is_legacy_batchedtensor(tensor)
@@ -65,28 +88,39 @@ def into_old_vmap(tensor: torch.Tensor) -> torch.Tensor:
     return torch._add_batch_dim(tensor, 0, 1)
 
 
-def carry_into_recomputation(key: object, decorate: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Decorate, once for each ``key``, what the checkpoints around the current call will run again.
+def entering_frame() -> FrameType:
+    """The frame whose ``with`` calls the ``__enter__`` that calls this, be it by way of `contextlib.ExitStack`."""
+    frame = sys._getframe(2)
+    while frame.f_globals.get("__name__") == "contextlib" and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
-    `torch.utils.checkpoint` restores autocast for the recomputation, but no function modes, and offers no way to.
+
+def carry_into_recomputation(
+    decorate: Callable[[Callable[..., Any]], Callable[..., Any]], entered_by: FrameType
+) -> None:
+    """Decorate, once, what the checkpoints around the current call will run again.
+
+    `torch.utils.checkpoint` restores autocast for the recomputation, but no function modes, and offers no way to. What
+    a checkpoint runs enters a mode anew if it has entered it: then the frame ``entered_by`` comes first.
     """
-    if torch.compiler.is_compiling():
-        return
     if torch.is_grad_enabled() and torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
         return  # a checkpoint either hooks the tape or turns it off
-    frame = sys._getframe()
-    while frame.f_back is not None:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame is not entered_by:
+        if frame.f_globals.get("__name__") == "torch.utils.checkpoint":
+            for owner, attribute in _recomputed(frame):
+                function = getattr(owner, attribute)
+                if getattr(function, "carries", None) is not decorate:
+                    decorated: Any = decorate(function)
+                    decorated.carries = decorate
+                    setattr(owner, attribute, decorated)
         frame = frame.f_back
-        if frame.f_globals.get("__name__") != "torch.utils.checkpoint":
-            continue
-        if frame.f_code.co_name == "forward":
-            owner, attribute = frame.f_locals["ctx"], "run_function"
-        elif frame.f_code.co_name == "checkpoint" and "gen" in frame.f_locals:
-            owner, attribute = frame.f_locals["gen"].gi_frame.f_locals["new_frame"], "recompute_fn"
-        else:
-            continue
-        function = getattr(owner, attribute)
-        if getattr(function, "carries", None) is not key:
-            decorated: Any = decorate(function)
-            decorated.carries = key
-            setattr(owner, attribute, decorated)
+
+
+def _recomputed(frame: FrameType) -> Iterator[tuple[Any, str]]:
+    """Where a frame of `torch.utils.checkpoint` keeps the function that it will run again: in whom, by which name."""
+    if frame.f_code.co_name == "forward" and "ctx" in frame.f_locals:
+        yield frame.f_locals["ctx"], "run_function"
+    elif frame.f_code.co_name == "checkpoint" and "gen" in frame.f_locals:
+        yield frame.f_locals["gen"].gi_frame.f_locals["new_frame"], "recompute_fn"

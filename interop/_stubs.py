@@ -13,6 +13,7 @@ from typing import Any, get_args
 import interop
 from interop import IN_PLACE_OPS, TORCH_OPS
 from interop._convention.modules import MODULES
+from interop.native import NATIVE
 from jaxclamp import Convention
 
 _FOLDER = Path(__file__).parent
@@ -21,7 +22,11 @@ _HEAD = "# Written by `make tables`.\n"
 
 def stubs() -> dict[Path, str]:
     """What each stub has to say."""
-    return {_FOLDER / "__init__.pyi": _of_interop(), _FOLDER / "nn.pyi": _of_nn()}
+    return {
+        _FOLDER / "__init__.pyi": _of_interop(),
+        _FOLDER / "native" / "__init__.pyi": _of_native(),
+        _FOLDER / "nn.pyi": _of_nn(),
+    }
 
 
 def _of_interop() -> str:
@@ -42,6 +47,7 @@ def _of_interop() -> str:
             "",
             "import torch",
             "",
+            "from interop import native as native",
             "from interop import nn as nn",
             *sorted(imports),
             "from jaxclamp import Convention",
@@ -97,8 +103,28 @@ def _type(annotation: Any) -> str:
     return text.replace("collections.abc.", "").replace("'", '"')
 
 
+def _of_native() -> str:
+    homes = {name: inspect.unwrap(function).__module__ for name, function in NATIVE.items()}
+    aliases = {name: function.__name__ for name, function in NATIVE.items() if name != function.__name__}
+    return "\n".join(
+        [
+            _HEAD,
+            "from collections.abc import Callable",
+            "from typing import Any",
+            "",
+            *(f"from {home} import {name} as {name}" for name, home in homes.items() if name not in aliases),
+            "",
+            "NATIVE: dict[str, Callable[..., Any]]",
+            "RIGHT_IN_TORCH: set[Callable[..., Any]]",
+            "",
+            *(f"{alias} = {name}" for alias, name in aliases.items()),
+            "",
+        ]
+    )
+
+
 def _of_nn() -> str:
-    modules = [f"class {name}(torch.nn.{name}): ..." for name in MODULES]
+    modules = [f"class {name}(torch.nn.{name}):\n    ties: Convention | None" for name in MODULES]
     return "\n".join(
         [
             _HEAD,
@@ -106,6 +132,7 @@ def _of_nn() -> str:
             "",
             "from interop._convention.modules import Conversion as Conversion",
             "from interop._convention.modules import convert as convert",
+            "from jaxclamp import Convention",
             "",
             *modules,
             "",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from jaxclamp._record import OPS, Op
 from jaxclamp._rules.conventions import CONVENTIONS, Convention
 
-# In the order of use, which OPS and every table take over.
+# In the order of use: OPS, and with it every table, lists the ops in the order of these imports.
 from jaxclamp import selection, kinked, reductions, skipping
 from jaxclamp.selection import *
 from jaxclamp.kinked import *

@@ -33,7 +33,7 @@ class Counterpart:
 
     @property
     def names(self) -> frozenset[str]:
-        """The parameters of the op that it knows."""
+        """The parameters of the op that the call has."""
         positional, keywords = _parse(self.text)
         return frozenset((*positional, *(name for _, name in keywords)))
 

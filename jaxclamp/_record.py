@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Family: TypeAlias = Literal["selection", "kinked", "reduction"]
-Argument: TypeAlias = Any  # nested tuples are arrays
+Argument: TypeAlias = Any  # arrays are written as nested tuples
 
 OPS: dict[str, Op] = {}
 """Every op by its name, in the order of use."""
@@ -29,7 +29,7 @@ class Op:
 
     function: Callable[..., Any]
     applied: Callable[..., Applied[Any]]
-    """From the arguments of ``function`` to the rule behind it and its operands."""
+    """Maps the arguments of ``function`` to the rule behind it and the operands of that."""
     family: Family
     tie_points: tuple[tuple[Argument, ...], ...]
     """Points at which the gradient is a matter of convention, as positional arguments.

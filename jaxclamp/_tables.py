@@ -1,4 +1,4 @@
-"""How reports are written: tables as Markdown, and numbers as JSON, which has none for infinities and NaN."""
+"""How reports are written: tables as Markdown, data as JSON, in which infinities and NaN are strings."""
 
 from __future__ import annotations
 

@@ -10,8 +10,10 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxclamp._record import op
+from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.differentiate import Applied
 from jaxclamp._rules.kinked import Kinked, identity
+from jaxclamp._rules.selection import affine, selection
 
 __all__ = [
     "abs",
@@ -30,7 +32,7 @@ __all__ = [
     "threshold",
 ]
 
-_SELU_SCALE, _SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+SELU_SCALE, SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
 
 
 def _zero(xp: Any, x: Any, *_: Any) -> Any:
@@ -187,7 +189,7 @@ _selu = Kinked(
     "selu",
     ("x",),
     jax.nn.selu,
-    pieces=(lambda xp, x: _SELU_SCALE * _SELU_ALPHA * xp.expm1(x), lambda xp, x: _SELU_SCALE * x),
+    pieces=(lambda xp, x: SELU_SCALE * SELU_ALPHA * xp.expm1(x), lambda xp, x: SELU_SCALE * x),
     kinks=lambda xp: (0.0,),
 )
 
@@ -250,13 +252,7 @@ def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Applied[jax.Array]:
     return Applied(_celu, (x, alpha))
 
 
-_hardsigmoid = Kinked(
-    "hardsigmoid",
-    ("x",),
-    jax.nn.hard_sigmoid,
-    pieces=(_zero, lambda xp, x: x / 6 + 0.5, lambda xp, x: xp.ones_like(x)),
-    kinks=lambda xp: (-3.0, 3.0),
-)
+_hardsigmoid = affine(selection("hardsigmoid", "x", low=jnp.maximum, high=jnp.minimum), jax.nn.hard_sigmoid, 1 / 6)
 
 
 @op(
@@ -264,23 +260,25 @@ _hardsigmoid = Kinked(
     tie_points=((-3.0,), (3.0,)),
     counterparts=("torch.nn.functional:hardsigmoid(x, inplace)", "jax.nn:hard_sigmoid(x)"),
 )
-def hardsigmoid(x: ArrayLike) -> Applied[jax.Array]:
-    r"""The piecewise linear sigmoid, :math:`\min(\max(x + 3, 0), 6) / 6`, elementwise.
+def hardsigmoid(x: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
+    r"""The piecewise linear sigmoid, :math:`(\min(\max(x, -3), 3) + 3) / 6`, elementwise.
 
-    Ties: the gradient at -3 and at 3 is 0. NaN passes through with slope 1.
+    Ties: the gradient at -3 and at 3 is 0, at NaN 1/6.
 
     Args:
       x: real array or number; shape and dtype are those of the result.
+      ties: the convention at -3 and 3: ``"min_norm"`` and ``"exclusive"`` 0, ``"inclusive"`` 1/6, ``"balanced"`` 1/12.
 
     Raises:
       TypeError: ``x`` is complex or not numeric.
+      ValueError: ``ties`` is unknown.
 
     Counterparts: `torch.nn.functional.hardsigmoid`, `jax.nn.hard_sigmoid`. Also called ``hard_sigmoid``.
 
     >>> [round(float(jax.grad(hardsigmoid)(x)), 4) for x in (-3.0, 0.0, 3.0)]
     [0.0, 0.1667, 0.0]
     """
-    return Applied(_hardsigmoid, (x,))
+    return Applied(_hardsigmoid[ties], (x, -3.0, 3.0))
 
 
 hard_sigmoid = hardsigmoid

@@ -17,9 +17,18 @@ from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_conventi
 from jaxclamp._rules.differentiate import Applied, differentiable
 from jaxclamp._rules.extremum import Extremum, extremum, same
 from jaxclamp._rules.operands import check_operands
-from jaxclamp._rules.windows import Windows, largest_of_windows
+from jaxclamp._rules.windows import largest_of_windows, windows_of
 
-__all__ = ["WithIndices", "amax", "amin", "max_pool1d", "max_pool2d", "max_with_indices", "min_with_indices"]
+__all__ = [
+    "WithIndices",
+    "amax",
+    "amin",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+    "max_with_indices",
+    "min_with_indices",
+]
 
 _SQUARE = ((1.0, 3.0), (3.0, 3.0))
 
@@ -288,6 +297,50 @@ def max_pool2d(
     return _max_pool("max_pool2d", x, 2, ties, kernel_size, stride, padding, dilation, ceil_mode)
 
 
+@op(
+    "reduction",
+    tie_points=(
+        (((_SQUARE, ((0.0, 3.0), (1.0, 2.0))),), 2),
+        (((((1.0, 1.0), (0.0, 1.0)), ((1.0, 1.0), (2.0, 2.0))),), (1, 2, 1), (1, 2, 1)),
+    ),
+    counterparts=(
+        "torch.nn.functional:max_pool3d(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)",
+    ),
+)
+def max_pool3d(
+    x: ArrayLike,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+    *,
+    ties: Convention = "min_norm",
+) -> Applied[jax.Array]:
+    r"""The largest element of each window over the last three axes, :math:`\max_k x_{s i + d k - p}` along each.
+
+    Ties: each of k tied elements of a window gets 1/k. NaN elements are the value and share the gradient.
+
+    Args:
+      x: real array; all axes but the last three are batch axes.
+      kernel_size, stride, padding, dilation: the windows, as in torch, one number or one per axis; ``stride=None``
+        means ``kernel_size``.
+      ceil_mode: whether a last window that begins inside reaches over the end.
+      ties: the convention at ties, as for `amax`.
+
+    Raises:
+      TypeError: ``x`` is complex or not numeric.
+      ValueError: a window does not fit, or ``ties`` is unknown.
+
+    Counterpart: `torch.nn.functional.max_pool3d` (all to the first).
+
+    >>> x = jnp.array([[[3.0, 3.0], [1.0, 0.0]], [[0.0, 0.0], [0.0, 2.0]]])
+    >>> jax.grad(lambda x: max_pool3d(x, 2).sum())(x).tolist()
+    [[[0.5, 0.5], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]]
+    """
+    return _max_pool("max_pool3d", x, 3, ties, kernel_size, stride, padding, dilation, ceil_mode)
+
+
 def _of_elements(
     name: str,
     function: Callable[..., jax.Array],
@@ -353,60 +406,17 @@ def _with_indices(rule: Extremum, x: ArrayLike) -> WithIndices:
     return WithIndices(values, indices)
 
 
+_windows_of = lru_cache(maxsize=1024, typed=True)(windows_of)  # its checks take longer than the dispatch
+
+
 def _max_pool(
     name: str, x: ArrayLike, dims: int, ties: Convention, *window: int | Sequence[int] | None
 ) -> Applied[jax.Array]:
-    """``window`` is what follows ``dims`` in `_windows`."""
+    """``window`` is what follows ``dims`` in `windows_of`."""
     if ties not in CONVENTIONS:
         refuse_convention(ties)
     if not isinstance(x, jax.Array):
         check_operands(name, ("x",), (x,))
     hashable = [tuple(value) if isinstance(value, list) else value for value in window]
     shape = np.shape(x)
-    return Applied(largest_of_windows(name, _windows(name, shape, dims, *hashable), shape, ties), (x,))
-
-
-@lru_cache(maxsize=1024, typed=True)  # the checks take longer than the dispatch
-def _windows(
-    name: str,
-    shape: tuple[int, ...],
-    dims: int,
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] | None,
-    padding: int | Sequence[int],
-    dilation: int | Sequence[int],
-    ceil_mode: bool,
-) -> Windows:
-    """The windows that torch's arguments describe."""
-    sizes = _per_axis(name, "kernel_size", kernel_size, dims, least=1)
-    if stride is None or (isinstance(stride, Sequence) and not stride):
-        stride = sizes
-    strides = _per_axis(name, "stride", stride, dims, least=1)
-    paddings = _per_axis(name, "padding", padding, dims, least=0)
-    dilations = _per_axis(name, "dilation", dilation, dims, least=1)
-    if any(2 * p > size for p, size in zip(paddings, sizes, strict=True)):
-        raise ValueError(f"{name}: padding={padding} is more than half of kernel_size={kernel_size}; pad less.")
-    spans = tuple(d * (size - 1) + 1 for size, d in zip(sizes, dilations, strict=True))
-    room = tuple(n + 2 * p for n, p in zip(shape[-dims:], paddings, strict=False))
-    if len(shape) < dims or any(span > available for span, available in zip(spans, room, strict=True)):
-        raise ValueError(f"{name}: a window of {spans} does not fit into x of shape {shape} with padding {paddings}.")
-    ends = tuple(
-        _end(n, span, step, p, ceil_mode)
-        for n, span, step, p in zip(shape[-dims:], spans, strides, paddings, strict=True)
-    )
-    return Windows(sizes, strides, tuple(zip(paddings, ends, strict=True)), dilations)
-
-
-def _end(length: int, span: int, stride: int, padding: int, ceil_mode: bool) -> int:
-    """The padding behind the last element: more where a last window, that begins before it, reaches over the end."""
-    lacking = -(length + 2 * padding - span) % stride
-    return padding + lacking if ceil_mode and padding + lacking < span else padding
-
-
-def _per_axis(name: str, argument: str, given: int | Sequence[int], dims: int, least: int) -> tuple[int, ...]:
-    values = tuple(given) if isinstance(given, Sequence) else (operator.index(given),)
-    if len(values) == 1:
-        values *= dims
-    if len(values) != dims or min(values) < least:
-        raise ValueError(f"{name}: {argument}={given} is not a number, or {dims} of them, of at least {least}.")
-    return values
+    return Applied(largest_of_windows(name, _windows_of(name, shape, dims, *hashable), shape, ties), (x,))

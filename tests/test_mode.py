@@ -1,28 +1,27 @@
-"""Existing torch code under `interop.min_norm`, and the modules of `interop.nn`."""
+"""Existing torch code under `interop.min_norm`, by both backends."""
 
-import copy
-import inspect
-import pickle
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
+import jax
 import numpy as np
 import pytest
 import torch
-from calls import arguments, of_name
+from calls import arguments
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import interop
 import jaxclamp
 from interop import TORCH_OPS, min_norm
-from jaxclamp import TIES, Op
+from interop._convention.min_norm import Backend
+from jaxclamp import CONVENTIONS, OPS, Op
 
 Tensor = torch.Tensor
-OVERLOADED = {"max", "min"}
-NAMES = [name for name in min_norm.intercepted if name.rpartition(".")[2] not in OVERLOADED]
+BACKENDS = get_args(Backend)
+by_both_backends = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def gradient(function: Callable[[Tensor], Any], x: Tensor) -> Tensor:
@@ -31,36 +30,46 @@ def gradient(function: Callable[[Tensor], Any], x: Tensor) -> Tensor:
     return torch.autograd.grad((y[0] if isinstance(y, tuple) else y).sum(), x)[0]
 
 
-def is_ours(y: Tensor) -> bool:
-    """Whether a wrapped function is on the tape behind ``y``."""
-    nodes = [y.grad_fn]
+def functions_of_jax(y: Tensor) -> int:
+    """How many programs of JAX are on the tape behind ``y``."""
+    nodes, found = [y.grad_fn], 0
     while nodes:
         node = nodes.pop()
         if node is not None:
-            if "_Recorded" in node.name():
-                return True
+            found += "_Recorded" in node.name()
             nodes += [parent for parent, _ in node.next_functions]
-    return False
+    return found
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_intercepted(name: str) -> None:
-    native = at(name)
-    op = behind(name)
+def behind(name: str) -> Op | None:
+    """The op that stands for the function of that dotted name."""
+    known = name.rpartition(".")[2].removesuffix("_with_indices").strip("_")
+    return OPS.get(getattr(getattr(jaxclamp, known, None), "__name__", ""))
+
+
+OF_OPS = [name for name in min_norm.intercepted if behind(name)]
+FURTHER = {"max", "min", "normalize", "adaptive_max_pool", "loss"}
+
+
+def test_all_names_are_tested() -> None:
+    """Each as an op here, or among the further functions below or of `test_torch_native.py`."""
+    others = set(min_norm.intercepted) - set(OF_OPS)
+    assert {behind(name).name for name in OF_OPS} | {"max_with_indices", "min_with_indices"} == set(OPS)
+    assert all(any(further in name for further in FURTHER) for name in others)
+
+
+@by_both_backends
+@pytest.mark.parametrize("name", OF_OPS)
+def test_intercepted(name: str, backend: Backend) -> None:
+    function, op = at(name), behind(name)
     x, *rest = arguments(op)
     ours = TORCH_OPS[op.name]
-    with min_norm():
-        y = native(1 * x.clone().requires_grad_(), *rest)
-        assert is_ours(y[0] if isinstance(y, tuple) else y)
-        assert torch.equal(gradient(lambda x: native(1 * x, *rest), x), gradient(lambda x: ours(x, *rest), x))
-    y = native(1 * x.clone().requires_grad_(), *rest)
-    assert not is_ours(y[0] if isinstance(y, tuple) else y)
-
-
-def behind(name: str) -> Op:
-    """The op that replaces the function of that name."""
-    last = name.rpartition(".")[2].removesuffix("_with_indices")
-    return of_name("abs" if last == "__abs__" else last)
+    with min_norm(backend=backend):
+        y = function(1 * x.clone().requires_grad_(), *rest)
+        assert functions_of_jax(y[0] if isinstance(y, tuple) else y) == (backend == "jax")
+        assert torch.equal(gradient(lambda x: function(1 * x, *rest), x), gradient(lambda x: ours(x, *rest), x))
+    y = function(1 * x.clone().requires_grad_(), *rest)
+    assert not functions_of_jax(y[0] if isinstance(y, tuple) else y)
 
 
 def at(name: str) -> Callable[..., Any]:
@@ -95,10 +104,11 @@ CODE: dict[str, tuple[Callable[[Tensor], Any], list[float]]] = {
 }
 
 
+@by_both_backends
 @pytest.mark.parametrize("name", CODE)
-def test_code(name: str) -> None:
+def test_code(name: str, backend: Backend) -> None:
     function, expected = CODE[name]
-    with min_norm():
+    with min_norm(backend=backend):
         assert gradient(function, TIED).tolist() == expected
         ours = function(TIED)
     theirs = function(TIED)
@@ -130,14 +140,32 @@ def test_nesting_and_conventions() -> None:
         with inner, inner:
             assert gradient(clamped, TIED).tolist() == [0, 1, 1, 1, 1, 1]
         assert gradient(clamped, TIED).tolist() == EXPECTED
-    for ties in TIES:
-        with min_norm(ties=ties):
-            assert torch.equal(
-                gradient(clamped, TIED), gradient(partial(interop.clamp, min=0.0, max=6.0, ties=ties), TIED)
-            )
-            assert gradient(torch.abs, TIED).tolist() == [-1, 0, 0, 1, 1, 1]
     with pytest.raises(ValueError, match="ties='min-norm' is not a convention"):
         min_norm(ties="min-norm")
+    with pytest.raises(ValueError, match="backend='xla' is not one of 'torch', 'jax'"):
+        min_norm(backend="xla")
+
+
+@by_both_backends
+@pytest.mark.parametrize("ties", CONVENTIONS)
+def test_conventions(ties: str, backend: Backend) -> None:
+    """They govern every op that takes one, the activations with built-in bounds too."""
+    with min_norm(ties=ties, backend=backend):
+        assert torch.equal(gradient(clamped, TIED), gradient(partial(interop.clamp, min=0.0, max=6.0, ties=ties), TIED))
+        assert torch.equal(gradient(functional.relu6, TIED), gradient(partial(interop.relu6, ties=ties), TIED))
+        assert torch.equal(
+            gradient(functional.hardsigmoid, TIED - 3), gradient(partial(interop.hardsigmoid, ties=ties), TIED - 3)
+        )
+        assert gradient(torch.abs, TIED).tolist() == [-1, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("ties", CONVENTIONS)
+def test_conventions_mean_the_same_in_both_frameworks(ties: str) -> None:
+    for in_torch, in_jax in ((functional.relu6, jax.nn.relu6), (functional.relu, jax.nn.relu)):
+        with min_norm(ties=ties):
+            found = gradient(in_torch, TIED)
+        rewritten = jaxclamp.min_norm(lambda x, f=in_jax: f(x).sum(), ties=ties)
+        assert found.tolist() == jax.grad(rewritten)(TIED.numpy()).tolist()
 
 
 def test_restored_by_an_exception() -> None:
@@ -171,18 +199,20 @@ def test_input_changed_after_the_call_is_noticed() -> None:
         y.sum().backward()
 
 
-def test_what_has_no_gradient_stays_native() -> None:
-    with min_norm():
+@by_both_backends
+def test_what_has_no_gradient_stays_native(backend: Backend) -> None:
+    with min_norm(backend=backend):
         assert torch.tensor([1, 5]).clamp(max=2).tolist() == [1, 2]
         assert torch.abs(torch.tensor([3 + 4j])).tolist() == [5]
         assert torch.max(torch.tensor([True, False])).item() is True
         assert torch.tensor([2, 1]).max(0).indices == 0
 
 
-def test_torch_func_inside_and_outside() -> None:
-    with min_norm():
+@by_both_backends
+def test_torch_func_inside_and_outside(backend: Backend) -> None:
+    with min_norm(backend=backend):
         inside = torch.func.vmap(torch.func.grad(clamped))(TIED)
-    outside = torch.func.vmap(torch.func.grad(min_norm()(clamped)))(TIED)
+    outside = torch.func.vmap(torch.func.grad(min_norm(backend=backend)(clamped)))(TIED)
     assert inside.tolist() == outside.tolist() == EXPECTED
 
 
@@ -197,13 +227,14 @@ CHECKPOINTED: dict[str, tuple[Callable[[Tensor], Any], list[float]]] = {
 }
 
 
+@by_both_backends
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("name", CHECKPOINTED)
-def test_recomputed_by_a_checkpoint(name: str, reentrant: bool) -> None:
+def test_recomputed_by_a_checkpoint(name: str, reentrant: bool, backend: Backend) -> None:
     """The recomputation comes after the block."""
     function, expected = CHECKPOINTED[name]
     x = TIED.clone().requires_grad_()
-    with min_norm():
+    with min_norm(backend=backend):
         y = checkpoint(function, x, use_reentrant=reentrant)
     y.sum().backward()
     assert x.grad.tolist() == expected
@@ -224,6 +255,67 @@ def test_recomputed_under_the_convention_of_its_block(reentrant: bool) -> None:
             out.sum().backward()
             found.append(x.grad.tolist())
     assert found == [[0, 1, 1, 1, 1, 1], EXPECTED, NATIVE]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint_of_code_with_its_own_block(reentrant: bool) -> None:
+    """The inner block decides in the recomputation too; what is outside of it stays under the outer one."""
+
+    def function(x: Tensor) -> Tensor:
+        y = clamped(x)
+        with min_norm(ties="inclusive"):
+            z = clamped(x)
+        return y + 10 * z + 100 * clamped(x)
+
+    x = TIED.clone().requires_grad_()
+    with min_norm():
+        y = checkpoint(function, x, use_reentrant=reentrant)
+    y.sum().backward()
+    assert x.grad.tolist() == [0, 10, 10, 111, 10, 10]
+
+
+@by_both_backends
+def test_checkpoint_sequential(backend: Backend) -> None:
+    x = TIED.clone().requires_grad_()
+    with min_norm(backend=backend):
+        y = checkpoint_sequential([torch.nn.Hardtanh(0.0, 6.0), torch.nn.ReLU6()], 2, x, use_reentrant=False)
+    y.sum().backward()
+    assert x.grad.tolist() == EXPECTED
+
+
+def test_classes_cannot_be_decorated() -> None:
+    with pytest.raises(TypeError, match=r"cannot decorate the class Network.*decorate its forward, or use .*convert"):
+
+        @min_norm()
+        class Network(torch.nn.Module):
+            pass
+
+
+PASSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
+    "cummax": (lambda x: x.cummax(0), "torch.Tensor.cummax"),
+    "topk": (lambda x: torch.topk(x, 2), "torch.topk"),
+    "sort": (lambda x: torch.sort(x), "torch.sort"),
+    "largest of a bag": (
+        lambda x: functional.embedding_bag(torch.tensor([[0, 1]]), x[:, None], mode="max"),
+        "torch.nn.functional.embedding_bag",
+    ),
+    "largest of a segment": (
+        lambda x: torch.zeros(1).scatter_reduce(0, torch.zeros(6, dtype=torch.int64), x, "amax"),
+        "torch.Tensor.scatter_reduce",
+    ),
+}
+
+
+@by_both_backends
+@pytest.mark.parametrize("name", PASSED)
+def test_the_mode_says_what_it_let_pass(name: str, backend: Backend) -> None:
+    function, dotted = PASSED[name]
+    with min_norm(backend=backend) as block:
+        function(TIED)
+        function(TIED)
+        torch.clamp(TIED, 0.0, 6.0)
+        functional.embedding_bag(torch.tensor([[0, 1]]), TIED[:, None], mode="sum")
+    assert block.passed == {dotted: 2}
 
 
 def test_in_place_under_torch_func() -> None:
@@ -268,105 +360,14 @@ SPELLINGS: dict[str, Callable[[], Any]] = {
 }
 
 
+@by_both_backends
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_whatever_torch_takes(name: str) -> None:
+def test_whatever_torch_takes(name: str, backend: Backend) -> None:
     expected = SPELLINGS[name]()
     for _ in range(2):  # the second time the call is known
-        with min_norm():
+        with min_norm(backend=backend):
             got = SPELLINGS[name]()
         assert type(got) is type(expected)
         for mine, theirs in zip(*((got, expected) if isinstance(got, tuple) else ([got], [expected])), strict=True):
             assert mine.dtype == theirs.dtype
             assert torch.equal(mine, theirs)
-
-
-# Modules.
-
-ARGUMENTS: dict[str, list[dict[str, Any]]] = {
-    "CELU": [{"alpha": 2.0, "inplace": True}],
-    "ELU": [{"alpha": 2.0}],
-    "Hardshrink": [{"lambd": 3.0}],
-    "Hardtanh": [{"min_val": 0.0, "max_val": 6.0}, {"inplace": True}],
-    "LeakyReLU": [{"negative_slope": 2.0}],
-    "MaxPool1d": [{"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True}],
-    "MaxPool2d": [{"kernel_size": (1, 2), "return_indices": True}],
-    "PReLU": [{"num_parameters": 1, "init": 2.0}],
-    "ReLU": [{"inplace": True}],
-    "Softshrink": [{"lambd": 3.0}],
-    "Threshold": [{"threshold": 0.0, "value": 0.0}],
-}
-MODULES = [name for name in interop.nn.__all__ if hasattr(torch.nn, name)]
-X = TIED.reshape(1, 1, 6)
-
-
-def test_modules_of_all_ops() -> None:
-    assert set(ARGUMENTS) < set(MODULES)
-    assert len(MODULES) == 15
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_module(name: str) -> None:
-    for given in (
-        ({}, *ARGUMENTS.get(name, [])) if name not in ("MaxPool1d", "MaxPool2d", "Threshold") else ARGUMENTS[name]
-    ):
-        ours, native = getattr(interop.nn, name)(**given), getattr(torch.nn, name)(**given)
-        assert inspect.signature(type(ours)) == inspect.signature(type(native))
-        assert repr(ours) == repr(native)
-        assert ours.state_dict().keys() == native.state_dict().keys()
-        native.load_state_dict(ours.state_dict())
-        expected = gradient(lambda x, native=native: of_module(native, 1 * x), X)
-        for module in (ours, copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
-            assert type(module) is type(ours)
-            assert torch.equal(gradient(lambda x, module=module: module(1 * x), X), expected)
-            y = module(X.clone().requires_grad_() * 1)
-            assert is_ours(y[0] if isinstance(y, tuple) else y)
-
-
-def of_module(native: torch.nn.Module, x: Tensor) -> Any:
-    """What the op makes of ``x``, given the attributes of the module as its parameters."""
-    op = TORCH_OPS[next(name for name in TORCH_OPS if name.replace("_", "") == type(native).__name__.lower())]
-    return op(x, **{name: getattr(native, name) for name in inspect.signature(op).parameters if hasattr(native, name)})
-
-
-class OwnReLU(torch.nn.ReLU):
-    pass
-
-
-def model() -> torch.nn.Sequential:
-    shared = torch.nn.Hardtanh(0.0, 6.0)
-    return torch.nn.Sequential(
-        torch.nn.Linear(6, 6), shared, torch.nn.ModuleDict({"a": shared, "b": OwnReLU()}), torch.nn.PReLU()
-    )
-
-
-def test_convert_and_undo() -> None:
-    network = model()
-    before, weight = repr(network), network[3].weight
-    report = interop.nn.convert(network)
-    assert dict(report.replaced) == {"1": "Hardtanh", "2.a": "Hardtanh", "3": "PReLU"}
-    assert str(report) == "1    Hardtanh\n2.a  Hardtanh\n3    PReLU"
-    assert [type(m).__module__ for m in network.modules()].count("interop.nn") == 2
-    assert network[1] is network[2]["a"]
-    assert network[3].weight is weight
-    assert type(network[2]["b"]) is OwnReLU
-    assert repr(network) == before
-    assert gradient(network[1], TIED).tolist() == EXPECTED
-    assert interop.nn.convert(network).replaced == {}
-    assert "nothing to replace" in str(interop.nn.convert(network))
-    report.undo()
-    assert [type(m) for m in network.modules()] == [type(m) for m in model().modules()]
-
-
-def test_convert_a_module_itself() -> None:
-    module = torch.nn.ReLU6()
-    seen = []
-    module.register_forward_hook(lambda module, args, output: seen.append(type(module)))
-    interop.nn.convert(module)
-    module(TIED)
-    assert seen == [interop.nn.ReLU6]
-
-
-def test_names_of_the_ops_of_jax() -> None:
-    """A guard for the table: each op has a function of torch that the mode replaces."""
-    found = {behind(name).name for name in NAMES}
-    assert found | {"max_with_indices", "min_with_indices"} == set(jaxclamp.OPS)

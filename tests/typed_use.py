@@ -20,3 +20,7 @@ pooled: torch.Tensor = interop.max_pool1d(X, 2)
 places: torch.Tensor = interop.max_pool1d(X, 2, return_indices=True)[1]
 module: torch.nn.Hardtanh = interop.nn.Hardtanh(0.0, 6.0)
 values, indices = interop.max_with_indices(X, 1)
+
+interop.native.clamp(X, ties="half")  # type: ignore[arg-type]
+interop.native.clmap(X)  # type: ignore[attr-defined]
+clipped: torch.Tensor = interop.native.clip(X, 0.0, 6.0)

@@ -162,7 +162,7 @@ def lend_from_gpu(tensor: torch.Tensor, order: Order = None) -> jax.Array:
 def adopt(array: jax.Array, on_cpu: bool, axes: Order = None) -> torch.Tensor:
     """The finished ``array`` as a tensor over its memory, once it is computed; the array must have no other owner.
 
-    ``axes``, if the array has as many, are the places of the tensor's axes among those of the array.
+    Axis i of the tensor is axis ``axes[i]`` of the array. An array with another number of axes is taken as it is.
     """
     if axes is not None and array.ndim != len(axes):
         axes = None

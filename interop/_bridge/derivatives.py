@@ -1,7 +1,7 @@
 """The derivatives of a JAX function of flat arrays, as JAX functions of flat arrays.
 
-Each takes the function, what tells its derivatives of one kind apart, and the arguments of a flat function: the traced
-arrays together, those from tensors one by one.
+Each takes the function, then what it is differentiated by (as a rule which arrays are active), then the arguments of a
+flat function: the traced arrays together, those from tensors one by one.
 """
 
 from __future__ import annotations

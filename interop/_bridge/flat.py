@@ -36,7 +36,9 @@ Save: TypeAlias = Literal["inputs", "residuals"]
 """What is kept for a backward pass."""
 
 Layout: TypeAlias = Literal["row-major", "kept", "channels_last"]
-"""How results lie in memory: row-major; with their axes in the order of the first tensor; so if that is channels_last."""
+"""The order of the axes of results in memory.
+
+They are row-major, or kept as in the first tensor, or channels_last if the first tensor is."""
 
 CHANNELS_LAST = (0, 2, 3, 1)
 """The axes of an image batch in torch's memory format of that name, the outermost first."""
@@ -95,7 +97,7 @@ class FlatFunction:
             described, tree = self.describe(traced, x64, tensors)
             return [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in described], tree
         on_cpu = not (tensors and tensors[0].is_cuda)
-        if not on_cpu:  # on CPU, to lend a tensor of another device fails
+        if not on_cpu:  # on CPU, lending a tensor of another device fails by itself
             self.check_devices(tensors)
         lend_one = lend_from_host if on_cpu else lend_from_gpu
         try:
@@ -200,7 +202,7 @@ class FlatFunction:
                 devices = ", ".join(f"{name} on {t.device}" for name, t in zip(self.arguments, tensors, strict=False))
                 raise ValueError(
                     f"{self.name}: the tensors are on different devices: {devices}; move them to one with .to(...)."
-                ) from None  # `compute` asks when the memory of one could not be read, which is then no news
+                ) from None  # `compute` checks after a failure to lend, which this explains
 
     def _name_culprit(self, tensors: Iterable[torch.Tensor]) -> None:
         for name, tensor in zip(self.arguments, tensors, strict=False):
@@ -214,7 +216,7 @@ _FUNCTIONS = {"floordiv": operator.floordiv, "mod": operator.mod, "max": torch.s
 
 
 def _compile(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """``function`` compiled; what it returns is new, also where `jax.disable_jit` has it run as it is written."""
+    """``function`` compiled. Under `jax.disable_jit`, where it may return an argument, results are new arrays too."""
 
     def fresh(traced: Sequence[Any], *arrays: jax.Array) -> Any:
         result = function(traced, *arrays)
@@ -227,7 +229,10 @@ def _compile(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _reordered(function: Callable[..., Any], orders: Sequence[Order], traced: Sequence[Any], *arrays: jax.Array) -> Any:
-    """``function`` of arrays whose axes are in ``orders``, and its results in the first of them. XLA moves nothing."""
+    """``function`` of arrays whose axes are in ``orders``; its results are in the first of these orders.
+
+    The arrays are row-major in these orders, so that elementwise functions move nothing in memory.
+    """
     arrays = tuple(
         array if order is None else array.transpose(_inverse(order))
         for array, order in zip(arrays, orders, strict=True)

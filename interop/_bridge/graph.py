@@ -23,8 +23,8 @@ def leaves_in_graph(
             "silently; use reverse mode, or differentiate outside."
         )
     flat.check_devices(tensors)
-    # A number that is a symbol of torch becomes a tensor, so that one graph serves all values. Of the ways to make one,
-    # torch's compiler lets a sum stand for any number.
+    # A number that is a symbol of torch becomes a tensor, so that one graph serves all values. It is made by a sum:
+    # torch's compiler fixes the value of the symbol in other ways to make a tensor of it.
     symbols: list[Any] = [n for n in traced if isinstance(n, torch.SymFloat)]
     zero = torch.full((), -0.0, dtype=torch.float64, device="cpu")  # added to -0.0 it leaves -0.0
     numbers = [zero + n for n in symbols]

@@ -17,13 +17,14 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 import jaxclamp
+from interop._autocast import autocast
 from interop._bridge.arrays import X64, jax_dtype, jax_to_torch, refuse_after_fork, tensor_over
 from interop._bridge.bounded import Bounded
 from interop._bridge.flat import FlatFunction, Layout, with_x64
-from interop._bridge.forms import overwrite, write_to
 from interop._bridge.opaque import opaque
 from interop._bridge.signatures import MISSING, Signature, torch_counterpart
 from interop._bridge.tape import call
+from interop._forms import overwrite, write_to
 from interop._private_torch import without_dispatch_modes
 from jaxclamp import OPS, Op, WithIndices
 
@@ -74,7 +75,7 @@ class TorchOp:
         if kwargs or len(args) > self.signature.plain:
             values = self.signature.arranged(args, kwargs)
         if self._autocasts:
-            values = list(map(_autocast, values))
+            values = autocast(*values)
         kind, tensors, numbers = self._classified(values)
         if has_torch_function(tensors):
             return handle_torch_function(self.public, tensors, *args, **kwargs)
@@ -141,7 +142,7 @@ class TorchOp:
         return result
 
     def _traced(self, plan: _Plan, numbers: Sequence[float], x64: bool) -> tuple[Any, ...]:
-        """The numbers of a call, checked, as arrays: as Python's numbers, each new int would compile anew."""
+        """The numbers of a call, checked, as arrays. XLA would compile anew for each Python int."""
         if torch.SymFloat in map(type, numbers):
             return tuple(numbers)
         if plan.dtype is None or plan.dtype.is_floating_point:
@@ -190,7 +191,7 @@ class TorchOp:
         ]
         device = next((v.device for v in prepared if isinstance(v, torch.Tensor) and v.dim()), None)
         if self._autocasts:
-            prepared = list(map(_autocast, prepared))
+            prepared = autocast(*prepared)
         if device is not None:  # as in torch, a number may come in a tensor on CPU
             prepared = [v.to(device) if _is_number_on_cpu(v) else v for v in prepared]
         dim, keepdim = self.signature.slot("dim"), self.signature.slot("keepdim")
@@ -273,7 +274,7 @@ class TorchOp:
                 torch.empty(shape, dtype=v.dtype, device="meta") if shape is not None else _without_symbol(v)
                 for v, shape in zip(values, shapes, strict=True)
             ]
-            as_tensors = [torch.tensor(v, device="meta") if type(v) in (int, float) else v for v in on_meta]
+            as_tensors = [torch.full((), v, device="meta") if type(v) in (int, float) else v for v in on_meta]
             for given in (on_meta, as_tensors):
                 try:
                     return torch_counterpart(self._op)(self.signature.named(given))
@@ -300,14 +301,14 @@ def _of_arrays(compute: Callable[..., Any], sources: Mapping[str, Any], numbers:
 
 
 def _check(op: Op, sources: Mapping[str, Any], *numbers: float) -> None:
-    """Let the op look at the numbers, which have no value for it once they are traced."""
+    """Have the op check the numbers: it cannot see the values of traced ones."""
     if numbers and torch.SymFloat not in map(type, numbers):
         zero = np.zeros(())
         _of_arrays(op.applied, sources, numbers, *[zero for source in sources.values() if source is _TENSOR])
 
 
 def _without_symbol(value: Any) -> Any:
-    """A number in the place of a symbol of torch, which would be guarded if it were looked at."""
+    """A number in the place of a symbol of torch: reading the symbol would make torch guard its value."""
     return 0.5 if isinstance(value, torch.SymFloat) else value
 
 
@@ -361,15 +362,6 @@ def _as_static(value: Any) -> Any:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         return value
     return operator.index(value)
-
-
-def _autocast(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor) or not torch.amp.is_autocast_available(value.device.type):
-        return value
-    if not torch.is_autocast_enabled(value.device.type):
-        return value
-    is_cast = value.is_floating_point() and value.dtype != torch.float64
-    return value.to(torch.get_autocast_dtype(value.device.type)) if is_cast else value
 
 
 class _InPlaceOp:

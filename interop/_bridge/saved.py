@@ -14,9 +14,9 @@ from interop._bridge.flat import FlatFunction
 
 
 class CallState:
-    """A call without its tensors, and what becomes known of its result.
+    """All of a call but its tensors, and what becomes known of its result.
 
-    It is one argument of a `torch.autograd.Function`, since torch looks at each argument.
+    A `torch.autograd.Function` takes it as one argument, because torch examines each argument.
     """
 
     tree: Any

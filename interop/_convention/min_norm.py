@@ -1,22 +1,31 @@
-"""Existing torch code under the convention: a mode in which calls of torch's functions become calls of the ops."""
+"""Existing torch code under the convention: a mode in which calls of torch's functions get its gradients."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self, TypeVar, final, overload
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any, Literal, Self, TypeAlias, TypeVar, final, get_args, overload
 
 import torch
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function
 
+from interop import native
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
-from interop._private_torch import carry_into_recomputation
+from interop._forms import overloaded
+from interop._private_torch import carry_into_recomputation, entering_frame, is_overridden
 from jaxclamp import CONVENTIONS, Convention
 from jaxclamp._rules.conventions import refuse_convention
 
 F = TypeVar("F", bound=Callable[..., Any])
+Backend: TypeAlias = Literal["torch", "jax"]
+"""Whose computations take the place of torch's: its own kernels, or the programs of JAX behind the ops of interop."""
+
 _SUSPENDED = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
@@ -25,24 +34,26 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
     """A context manager and decorator in which unmodified torch code gets the gradients of jaxclamp.
 
     Functions of torch and torch.nn.functional, methods of tensors, in-place and ``out=`` forms, and the modules of
-    torch.nn that call them: `min_norm.intercepted` has the list. Calls without a floating-point tensor stay as they
-    are; sparse, nested and quantized tensors are refused. It holds for the thread that enters it, nests, and ends with
-    the block, by an exception too; a backward pass may follow later, and recomputes checkpoints under the convention.
+    torch.nn that call them: `min_norm.intercepted` has the list. They become the functions of `interop.native`, torch's
+    own kernels. The mode holds for the thread that enters it, nests, and ends with the block, by an exception too; a
+    backward pass may follow later, and recomputes checkpoints under the convention.
 
-    It does not see what other functions of torch call in turn (the ``clamp_min`` in `torch.nn.functional.normalize`),
-    nor into TorchScript, exported programs, checkpoints inside a compiled function, or the ``backward`` of a
-    `torch.autograd.Function`.
+    It does not see what other functions of torch call in turn, nor into TorchScript, exported programs, checkpoints
+    inside a compiled function, or the ``backward`` of a `torch.autograd.Function`. What it let pass although it has
+    ties, such as `torch.cummax`, is in ``passed``.
 
     Args:
       function: what is decorated by ``@min_norm``, which is ``@min_norm()``.
-      ties: the convention of the selection ops, as for `jaxclamp.clamp`; the innermost block decides.
+      ties: the convention of the ops that take one, as for `jaxclamp.clamp`; the innermost block decides.
+      backend: ``"torch"``, or ``"jax"`` for the programs of JAX behind the ops of this package, `interop.clamp` and so
+        on: slower, for comparison.
 
     Raises:
-      ValueError: ``ties`` is unknown.
-      TypeError: ``function`` is not callable, or a generator or coroutine function.
+      ValueError: ``ties`` or ``backend`` is unknown.
+      TypeError: ``function`` is not callable, a class, or a generator or coroutine function.
 
     Raises when called:
-      NotImplementedError: `torch.fx.symbolic_trace` would record torch's own function.
+      NotImplementedError: `torch.fx.symbolic_trace` would record torch's own function, with ``backend="jax"``.
 
     >>> x = torch.tensor([0.0, 3.0, 6.0], requires_grad=True)
     >>> with min_norm():
@@ -53,25 +64,39 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
 
     intercepted: tuple[str, ...]
     """The names of the functions that are replaced."""
+    passed: Counter[str]
+    """How often which functions were called that have ties and are not replaced."""
 
     @overload
-    def __new__(cls, *, ties: Convention = "min_norm") -> Self: ...
+    def __new__(cls, *, ties: Convention = "min_norm", backend: Backend = "torch") -> Self: ...
     @overload
-    def __new__(cls, function: F, *, ties: Convention = "min_norm") -> F: ...  # type: ignore[misc]  # as torch.no_grad does
-    def __new__(cls, function: Callable[..., Any] | None = None, *, ties: Convention = "min_norm") -> Any:
+    def __new__(cls, function: F, *, ties: Convention = "min_norm", backend: Backend = "torch") -> F: ...  # type: ignore[misc]  # as torch.no_grad does
+    def __new__(
+        cls, function: Callable[..., Any] | None = None, *, ties: Convention = "min_norm", backend: Backend = "torch"
+    ) -> Any:
         if function is None:
             return super().__new__(cls)
         if not callable(function):
             raise TypeError(f"min_norm: function is {function!r}; pass a function, or ties={function!r} by its name.")
-        return cls(ties=ties)(function)
+        return cls(ties=ties, backend=backend)(function)
 
-    def __init__(self, *, ties: Convention = "min_norm") -> None:
+    def __init__(self, *, ties: Convention = "min_norm", backend: Backend = "torch") -> None:
         super().__init__()
         if ties not in CONVENTIONS:
             refuse_convention(ties)
+        if backend not in get_args(Backend):
+            raise ValueError(f"min_norm: backend={backend!r} is not one of {', '.join(map(repr, get_args(Backend)))}.")
         self.ties = ties
+        self.backend = backend
+        self.passed = Counter()
+        self._replacements = _REPLACEMENTS[backend, ties]
 
     def __call__(self, function: F) -> F:
+        if isinstance(function, type):
+            raise TypeError(
+                f"min_norm() cannot decorate the class {function.__name__}, whose methods run after it is made; "
+                "decorate its forward, or use interop.nn.convert(model)."
+            )
         if any(is_kind(function) for is_kind in _SUSPENDED):
             raise TypeError(
                 f"min_norm() cannot decorate {function.__name__}, which runs after the call has returned; "
@@ -79,70 +104,131 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
             )
         return super().__call__(function)
 
+    def __enter__(self) -> Self:
+        if not torch.compiler.is_compiling():
+            _entered.frames.append(entering_frame())
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        if not torch.compiler.is_compiling():
+            _entered.frames.pop()
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if func in _REPLACEMENTS and any(
-            isinstance(argument, torch.fx.Proxy) for argument in (*args, *kwargs.values())
-        ):
-            raise NotImplementedError(
-                f"torch.fx.symbolic_trace would record torch's own {func.__name__}, and with it torch's gradient at "
-                "ties; use torch.export, or trace before interop.nn.convert and outside of interop.min_norm()."
-            )
-        if func in _REPLACEMENTS and has_real_float_tensor((*args, *kwargs.values())):
-            replacement, has_conventions = _REPLACEMENTS[func]
-            carry_into_recomputation(self, self)
-            if has_conventions:
-                return replacement(*args, **kwargs, ties=self.ties)
-            return replacement(*args, **kwargs)
-        return func(*args, **kwargs)
+        replacement = self._replacements.get(func)
+        if replacement is None:
+            if func in UNCOVERED and not torch.compiler.is_compiling():
+                self._pass(UNCOVERED[func], (*args, *(kwargs or {}).values()))
+            return func(*args, **(kwargs or {}))
+        if not torch.compiler.is_compiling():
+            carry_into_recomputation(self, _entered.frames[-1])
+        return replacement(*args, **(kwargs or {}))
+
+    def _pass(self, name: str, arguments: Sequence[Any]) -> None:
+        """Count a call of the uncovered function of that name, if it takes an extremum."""
+        kinds = {argument for argument in arguments if isinstance(argument, str)}
+        if name.rpartition(".")[2] not in _OF_MANY_KINDS or not kinds.isdisjoint(("max", "amax", "amin")):
+            self.passed[name] += 1
 
 
-def has_real_float_tensor(arguments: tuple[Any, ...]) -> bool:
+class _Entered(threading.local):
+    """The frames of this thread that have entered a block, the innermost last."""
+
+    def __init__(self) -> None:
+        self.frames: list[FrameType] = []
+
+
+_entered = _Entered()
+
+
+def in_block() -> bool:
+    """Whether there is a block around the call, which then has the last word."""
+    # The protocol of torch asks the modes, and a mode of this file answers: `_REPLACEMENTS` has the function.
+    nothing = (None,)
+    return is_overridden(nothing) and bool(handle_torch_function(in_block, nothing))
+
+
+Functions: TypeAlias = Mapping[str, Callable[..., Any]]
+Replacements: TypeAlias = Mapping[Callable[..., Any], Callable[..., Any]]
+_HOMES = {"torch": torch, "torch.Tensor": torch.Tensor, "torch.nn.functional": functional}
+_OF_OTHER_ARGUMENTS = {"torch.margin_ranking_loss", "torch.hinge_embedding_loss", "torch.triplet_margin_loss"}
+"""What their namesakes in torch.nn.functional call, with a number for the kind of reduction."""
+
+
+def namesakes(ops: Functions) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
+    """All functions of torch that have the name of one of ``ops``: the dotted name, the function, and that op."""
+    with_indices: Functions = {
+        f"{name}_with_indices": functools.partial(_with_indices, op) for name, op in ops.items() if "max_pool" in name
+    }
+    extrema: Functions = {
+        name: functools.partial(overloaded, ops[f"{name}imum"], ops[f"{name}_with_indices"], ops[f"a{name}"])
+        for name in ("max", "min")
+    }
+    named: Functions = {**extrema, **with_indices, **ops, "__abs__": ops["abs"]}
+    for name, op in named.items():
+        for home, namespace in _HOMES.items():
+            dotted = f"{home}.{name}"
+            if dotted == "torch.adaptive_max_pool1d":  # it always has indices
+                yield dotted, torch.adaptive_max_pool1d, with_indices[f"{name}_with_indices"]
+            elif hasattr(namespace, name) and dotted not in _OF_OTHER_ARGUMENTS:
+                yield dotted, getattr(namespace, name), op
+
+
+def _with_indices(pool: Callable[..., Any], *args: Any, return_indices: bool = True, **kwargs: Any) -> Any:
+    """What `torch.nn.functional` calls when a pool is asked for its indices."""
+    return pool(*args, return_indices=True, **kwargs)
+
+
+def _replacing(backend: Backend, ties: Convention) -> Replacements:
+    backed = native.NATIVE if backend == "torch" else TORCH_OPS | IN_PLACE_OPS
+    found = {own: op for _, own, op in namesakes({name: _with_ties(op, ties) for name, op in backed.items()})}
+    if backend == "jax":
+        found = {own: functools.partial(_of_jax, own, op) for own, op in found.items()}
+    return {in_block: lambda: True, **found}
+
+
+def _with_ties(op: Callable[..., Any], ties: Convention) -> Callable[..., Any]:
+    is_default = ties == "min_norm" or "ties" not in inspect.signature(op).parameters
+    return op if is_default else functools.partial(op, ties=ties)
+
+
+def _of_jax(own: Callable[..., Any], op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The result of ``op``, or of torch's ``own`` function where no op of real numbers is meant."""
+    given = (*args, *kwargs.values())
+    if any(isinstance(value, torch.fx.Proxy) for value in given):
+        raise NotImplementedError(
+            f"torch.fx.symbolic_trace would record torch's own {own.__name__}, and with it torch's gradient at ties; "
+            'trace outside of min_norm(backend="jax").'
+        )
+    return op(*args, **kwargs) if has_real_float_tensor(given) else own(*args, **kwargs)
+
+
+def has_real_float_tensor(arguments: Sequence[Any]) -> bool:
     """Whether an op of jaxclamp is meant, which is one of real numbers."""
     tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
     return any(t.is_floating_point() for t in tensors) and not any(t.is_complex() for t in tensors)
 
 
-def _overloaded(ops: Mapping[str, Callable[..., Any]], name: str) -> Callable[..., Any]:
-    """torch.max and torch.min: of two tensors, along an axis, of all elements."""
-    of_two, along_an_axis, of_all = ops[f"{name}imum"], ops[f"{name}_with_indices"], ops[f"a{name}"]
+_REPLACEMENTS = {(backend, ties): _replacing(backend, ties) for backend in get_args(Backend) for ties in CONVENTIONS}
+"""By the backend, the convention, and the function of torch, what is called in its place in a block."""
+min_norm.intercepted = tuple(sorted(name for name, _, _ in namesakes(native.NATIVE)))
 
-    def function(input: torch.Tensor, *args: Any, ties: Convention, **kwargs: Any) -> Any:
-        if (args and isinstance(args[0], torch.Tensor)) or not kwargs.keys().isdisjoint(("other", "x2")):
-            return of_two(input, *args, ties=ties, **kwargs)
-        if args or not kwargs.keys().isdisjoint(("dim", "axis")):
-            return along_an_axis(input, *args, ties=ties, **kwargs)
-        return of_all(input, ties=ties, **kwargs)
+UNCOVERED = {
+    getattr(namespace, name): f"{home}.{name}"
+    for home, namespace in _HOMES.items()
+    for name in (
+        *("cummax", "cummin", "topk", "sort", "msort", "kthvalue", "median", "nanmedian", "mode", "quantile"),
+        *("nanquantile", "logit", "scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_"),
+        *("fractional_max_pool2d", "fractional_max_pool3d", "fractional_max_pool2d_with_indices"),
+        *("fractional_max_pool3d_with_indices", "embedding_bag", "multilabel_margin_loss", "cosine_embedding_loss"),
+        *("cosine_similarity", "rrelu", "rrelu_"),
+    )
+    if hasattr(namespace, name)
+} | {getattr(_HOMES[name.rpartition(".")[0]], name.rpartition(".")[2]): name for name in _OF_OTHER_ARGUMENTS}
+"""What has ties and stays torch's own in a block, and its dotted name."""
+_OF_MANY_KINDS = {"embedding_bag", "scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_"}
 
-    return function
-
-
-def _with_indices(pool: Callable[..., Any]) -> Callable[..., Any]:
-    """What `torch.nn.functional` calls when a pool is asked for its indices."""
-
-    def function(*args: Any, ties: Convention, return_indices: bool = True, **kwargs: Any) -> Any:
-        return pool(*args, ties=ties, return_indices=True, **kwargs)
-
-    return function
-
-
-def namesakes(ops: Mapping[str, Callable[..., Any]]) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
-    """All functions of torch that have the name of one of ``ops``: the dotted name, the function, and that op."""
-    homes = {"torch": torch, "torch.Tensor": torch.Tensor, "torch.nn.functional": functional}
-    named = {
-        **ops,
-        **{name: _overloaded(ops, name) for name in ("max", "min")},
-        **{f"{name}_with_indices": _with_indices(ops[name]) for name in ("max_pool1d", "max_pool2d")},
-        "__abs__": ops["abs"],
-    }
-    for name, function in named.items():
-        for home, namespace in homes.items():
-            if hasattr(namespace, name):
-                yield f"{home}.{name}", getattr(namespace, name), function
-
-
-_FOUND = tuple(namesakes(TORCH_OPS | IN_PLACE_OPS))
-_REPLACEMENTS = {native: (f, "ties" in inspect.signature(f).parameters) for _, native, f in _FOUND}
-min_norm.intercepted = tuple(sorted(name for name, _, _ in _FOUND))
+"""Those that take an extremum or a sum, whichever is asked for."""

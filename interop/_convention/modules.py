@@ -2,38 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import copy
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from interop._bridge.ops import TORCH_OPS
-from interop._convention.min_norm import min_norm
+from interop._convention.min_norm import UNCOVERED, in_block, namesakes
+from interop.native import NATIVE, RIGHT_IN_TORCH
+from jaxclamp import CONVENTIONS, Convention
+from jaxclamp._rules.conventions import refuse_convention
 
 
 class _MinNorm:
-    """Mixed in before a module of torch.nn."""
+    """Mixed in before a module of torch.nn, which gives its attributes to a function of `interop.native`."""
+
+    ties: Convention | None = None
+    """The convention. None is that of the block of `interop.min_norm` around a call, min_norm where there is none."""
+    _function: Callable[..., Any]
+    _attributes: tuple[str, ...]
+    """Those that the function takes, under the names of its parameters."""
+    _native: type[torch.nn.Module]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with min_norm():
+        function = type(self)._function
+        if self.ties is None and (function in RIGHT_IN_TORCH or in_block()):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
+        for name in self._attributes:
+            kwargs[name] = getattr(self, name)
+        if self.ties is not None:
+            kwargs["ties"] = self.ties
+        return function(*args, **kwargs)
+
+    def extra_repr(self) -> str:
+        own: str = super().extra_repr()  # type: ignore[misc]
+        return own if self.ties is None else ", ".join(filter(None, (own, f"ties={self.ties!r}")))
+
+    def __prepare_scriptable__(self) -> torch.nn.Module:
+        """What torch.jit.script compiles."""
+        name = type(self).__name__
+        if self.ties is not None or type(self)._function not in RIGHT_IN_TORCH:
+            raise NotImplementedError(
+                f"torch.jit.script cannot compile interop.nn.{name}, whose gradient is not that of torch.nn.{name}; "
+                "call conversion.undo() first, or use torch.export."
+            )
+        plain: Any = copy.copy(self)
+        plain.__class__ = self._native
+        return plain  # type: ignore[no-any-return]
 
 
-def _derive(native: type[torch.nn.Module]) -> type[torch.nn.Module]:
-    doc = f"`torch.nn.{native.__name__}` with the gradient of jaxclamp at ties and kinks."
+def _derive(native: type[torch.nn.Module], function: Callable[..., Any]) -> type[torch.nn.Module]:
+    given = inspect.signature(native.forward).parameters
+    # The constructors of losses make ``reduction`` of two older parameters; PReLU makes a weight.
+    of_module = (inspect.signature(native).parameters.keys() - {"size_average", "reduce"}) | {"weight"}
     return type(
         native.__name__,
         (_MinNorm, native),
-        {"__module__": "interop.nn", "__qualname__": native.__name__, "__doc__": doc},
+        {
+            "__module__": "interop.nn",
+            "__qualname__": native.__name__,
+            "__doc__": f"`torch.nn.{native.__name__}` with the gradient of jaxclamp at ties and kinks.",
+            "_function": staticmethod(function),
+            "_attributes": tuple(
+                name for name in inspect.signature(function).parameters if name in of_module and name not in given
+            ),
+            "_native": native,
+        },
     )
 
 
-_OF_OPS = {name.replace("_", "") for name in TORCH_OPS}
+_FUNCTIONS = {name.replace("_", ""): function for name, function in NATIVE.items() if not name.endswith("_")}
 _CONVERTED = {
-    module: _derive(module)
+    module: _derive(module, _FUNCTIONS[name.lower()])
     for name, module in vars(torch.nn).items()
-    if name.lower() in _OF_OPS and isinstance(module, type)
+    if name.lower() in _FUNCTIONS and isinstance(module, type)
 }
 
 MODULES = {module.__name__: module for module in _CONVERTED.values()}
@@ -42,50 +88,114 @@ MODULES = {module.__name__: module for module in _CONVERTED.values()}
 
 @dataclass(frozen=True)
 class Conversion:
-    """What `convert` replaced: ``replaced`` maps the path of each module to the name of its class."""
+    """What `convert` did to a model; printed, it is a table."""
 
     replaced: Mapping[str, str]
-    _natives: tuple[tuple[torch.nn.Module, type[torch.nn.Module]], ...] = field(repr=False)
+    """By the path of each module that was replaced, the name of its class."""
+    left: Mapping[str, str]
+    """By the path of each module that has ties or kinks and was left, why."""
+    _before: tuple[tuple[Any, type[torch.nn.Module], Convention | None], ...] = field(repr=False)
 
     def undo(self) -> None:
         """Give each module that was replaced its class of torch.nn back."""
-        for module, native in self._natives:
-            module.__class__ = native
+        for module, kind, ties in self._before:
+            module.__class__ = kind
+            vars(module).pop("ties", None)
+            if ties is not None:
+                module.ties = ties
 
     def __str__(self) -> str:
-        if not self.replaced:
+        lines = {**self.replaced, **{path: f"left: {reason}" for path, reason in self.left.items()}}
+        if not lines:
             return "nothing to replace: no module with a counterpart in interop.nn; functions need interop.min_norm()"
-        width = max(map(len, self.replaced))
-        return "\n".join(f"{path:{width}}  {name}" for path, name in self.replaced.items())
+        width = max(map(len, lines))
+        return "\n".join(f"{path:{width}}  {line}" for path, line in lines.items())
 
 
-def convert(model: torch.nn.Module) -> Conversion:
+def convert(model: torch.nn.Module, *, ties: Convention | None = None) -> Conversion:
     """Make the modules in ``model`` that have a counterpart here into that, in place.
 
-    Parameters, buffers, hooks, training mode and shared modules stay what they are. Subclasses that are not torch's own
-    stay too, and so do functions called in a ``forward``: for those there is `interop.min_norm`.
+    Parameters, buffers, hooks, training mode and shared modules stay what they are. What has ties or kinks and stays
+    is in the report: subclasses that are not torch's own, modules without a counterpart, and functions called in a
+    ``forward``, for which there is `interop.min_norm`.
 
     Args:
       model: any module; it is changed.
+      ties: the convention of the modules that have one to choose, as for `jaxclamp.clamp`. None is that of the block of
+        `interop.min_norm` around a call, min_norm where there is none.
 
     Returns:
-      A report of what was replaced; its ``undo()`` takes it back.
+      A report of what was replaced and what was left; its ``undo()`` takes it back.
 
     Raises:
       TypeError: ``model`` is not a module.
+      ValueError: ``ties`` is unknown.
 
-    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU6())
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU6(), torch.nn.FractionalMaxPool2d(2, 1))
     >>> print(convert(model))
     1  ReLU6
+    2  left: FractionalMaxPool2d has no counterpart in interop.nn
     >>> type(model[1]).__module__
     'interop.nn'
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"convert: model is {model!r}; pass an object of torch.nn.Module, such as torch.nn.ReLU().")
-    found = [
-        (path, module) for path, module in model.named_modules(remove_duplicate=False) if type(module) in _CONVERTED
-    ]
-    natives = tuple((module, type(module)) for _, module in found)
-    for module, native in natives:
-        module.__class__ = _CONVERTED[native]
-    return Conversion({path: native.__name__ for (path, _), (_, native) in zip(found, natives, strict=True)}, natives)
+    if ties is not None and ties not in CONVENTIONS:
+        refuse_convention(ties)
+    replaced, left, before = {}, {}, []
+    for path, module in model.named_modules(remove_duplicate=False):
+        kind = type(module)
+        if kind in _CONVERTED or (ties is not None and isinstance(module, _MinNorm)):
+            replaced[path] = kind.__name__
+            before.append((module, kind, vars(module).get("ties")))
+        elif reason := _why_left(module):
+            left[path] = reason
+    for module, kind, _ in before:
+        converted: Any = _CONVERTED.get(kind, kind)
+        module.__class__ = converted
+        if ties is not None and "ties" in inspect.signature(converted._function).parameters:
+            module.ties = ties
+    return Conversion(replaced, left, tuple(before))
+
+
+_COVERED = {own: dotted.rpartition(".")[2] for dotted, own, op in namesakes(NATIVE) if op not in RIGHT_IN_TORCH}
+_UNCOVERED = {own: dotted.rpartition(".")[2] for own, dotted in UNCOVERED.items()}
+
+
+def _why_left(module: torch.nn.Module) -> str:
+    """Why a module that is none of torch.nn's with a counterpart may have gradients other than those of jaxclamp."""
+    kind = type(module)
+    if isinstance(module, _MinNorm):
+        return ""
+    for base in kind.__mro__[1:]:
+        if base in _CONVERTED:
+            return (
+                f"{kind.__name__} is a subclass of torch.nn.{base.__name__}; make it one of interop.nn.{base.__name__}"
+            )
+    if getattr(module, "mode", "max") != "max":  # such as an embedding bag of sums
+        return ""
+    try:
+        called = _called(kind.forward)
+    except (OSError, TypeError, SyntaxError):
+        return f"{kind.__name__} has a forward whose source cannot be read"
+    reasons = []
+    if covered := sorted(called.intersection(_COVERED.values())):
+        reasons.append(f"calls {', '.join(covered)}; run the model under interop.min_norm()")
+    if uncovered := sorted(called.intersection(_UNCOVERED.values())):
+        reasons.append(f"calls {', '.join(uncovered)}, without a counterpart here")
+    return f"{kind.__name__} {' and '.join(reasons)}" if reasons else ""
+
+
+def _called(function: Callable[..., Any]) -> set[str]:
+    """The names of the methods that ``function`` calls, and of the functions of torch."""
+    function = inspect.unwrap(function)
+    called = set()
+    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name)):
+                called.add(name)
+            case ast.Call(func=ast.Name(id=name)):  # from torch import clamp
+                found = function.__globals__.get(name)
+                if inspect.isroutine(found):
+                    called.add((_COVERED | _UNCOVERED).get(found, ""))
+    return called

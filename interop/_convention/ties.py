@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import sys
 import threading
@@ -20,6 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
 from interop._convention.min_norm import has_real_float_tensor, min_norm, namesakes
+from interop.native import NATIVE
 from jaxclamp import OPS, Convention, Op
 from jaxclamp._transforms.report import Influence, TieReport, Totals
 from jaxclamp._transforms.ties import innermost
@@ -123,10 +125,11 @@ def _tied() -> Mapping[Callable[..., Any], tuple[str, Callable[..., Any]]]:
     ours = {name: where_tied[op.__name__] for name, op in TORCH_OPS.items()}
     ours |= {name: ours[name.removesuffix("_")] for name in IN_PLACE_OPS}
     found = {
-        native: (name.rpartition(".")[2].removesuffix("_with_indices").strip("_"), function)
-        for name, native, function in namesakes(ours)
+        own: (name.rpartition(".")[2].removesuffix("_with_indices").strip("_"), function)
+        for name, own, function in namesakes(ours)
     }
-    return found | {op: (op.__name__.strip("_"), ours[name]) for name, op in (TORCH_OPS | IN_PLACE_OPS).items()}
+    here = itertools.chain((TORCH_OPS | IN_PLACE_OPS).items(), NATIVE.items())
+    return found | {op: (op.__name__.strip("_"), ours[name]) for name, op in here if name in ours}
 
 
 def _where_tied(op: Op) -> Callable[..., torch.Tensor]:

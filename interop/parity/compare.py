@@ -65,7 +65,7 @@ class Leaf:
 
     label: str
     mismatch: str
-    """What keeps the sides from being compared, or from agreeing whatever their numbers are; mostly nothing."""
+    """Why the sides cannot be compared, or cannot agree whatever their numbers are; empty as a rule."""
     native: Difference | None
     min_norm: Difference | None
     finding: Finding

@@ -22,7 +22,7 @@ FilePath: TypeAlias = str | os.PathLike[str]
 
 _CONVENTIONS = ("native", "min_norm")
 _FORMAT = 2
-"""Of the files, and of what is differentiated: before 2 that was the plain sum."""
+"""The version of the format of files. Before 2, the gradients were those of the plain sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +171,7 @@ def _of_parameters(module: torch.nn.Module, args: Sequence[Any]) -> Callable[...
 
 
 def write(path: FilePath, recordings: Sequence[Recording], **settings: Any) -> None:
-    """An npz file with the arrays, dtypes that NumPy lacks as integers of their width, and the rest as JSON."""
+    """Write an npz file: the arrays, with dtypes that NumPy lacks as integers of their width, and the rest as JSON."""
     content: dict[str, Array] = {}
     about: dict[str, Any] = {"format": _FORMAT, "settings": settings, "recordings": []}
     for number, recording in enumerate(recordings):

@@ -24,7 +24,7 @@ _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 def picture(op: Op, rows: Iterable[Row]) -> str:
     """The picture of ``op`` as an SVG element that takes its black from the page and shares no id with another."""
-    # The salt makes ids that are used; text remains text.
+    # With a salt the ids are the same in each run; with fonttype none text stays text.
     with matplotlib.rc_context({"svg.hashsalt": op.name, "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}):
         file = io.StringIO()
         figure(op, rows).savefig(file, format="svg", transparent=True, metadata=_NO_METADATA)

@@ -49,7 +49,7 @@ class Row:
     arguments: dict[str, Any]
     active: tuple[str, ...]
     inactive: str
-    """How the inactive ones are given: as "numbers", as "arrays", or "none" where there are none."""
+    """How the inactive arguments are given: as "numbers", as "arrays", or "none" if all are active."""
     dtype: str
     definition: tuple[float, ...]
     answers: tuple[Answer, ...]

@@ -48,7 +48,7 @@ class Rule(Protocol):
 
 
 class Applied(NamedTuple, Generic[R]):
-    """A rule and its operands: what an op makes of its arguments, once it has looked at them and computed nothing."""
+    """A rule and its operands. An op makes this of its arguments: it has checked them, and computed nothing."""
 
     rule: Rule
     operands: tuple[ArrayLike, ...]

@@ -36,7 +36,7 @@ class Extremum:
         return self.function(x, axis=self.axes, keepdims=self.keepdims)
 
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
-        # XLA on CPU would write a bool to memory and read it again.
+        # As int8, since XLA on CPU would write an array of bools to memory and read it again.
         return sharing(self._tied(primals), self.axes, self.convention).astype(jnp.int8)
 
     def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
@@ -166,7 +166,7 @@ def widened(dtype: np.dtype[Any]) -> DTypeLike:
 
 
 def lowest(dtype: np.dtype[Any]) -> Any:
-    """The number that no other of ``dtype`` is below."""
+    """The smallest number of ``dtype``, -inf if it has that."""
     if dtype == np.bool_:
         return False
     if jnp.issubdtype(dtype, jnp.integer):
@@ -176,7 +176,7 @@ def lowest(dtype: np.dtype[Any]) -> Any:
 
 
 def highest(dtype: np.dtype[Any]) -> Any:
-    """The number that no other of ``dtype`` is above."""
+    """The largest number of ``dtype``, inf if it has that."""
     if dtype == np.bool_ or jnp.issubdtype(dtype, jnp.integer):
         return np.invert(np.asarray(lowest(dtype), dtype))
     return -lowest(dtype)

@@ -23,10 +23,9 @@ def identity(xp: Any, x: Any, *_: Any) -> Any:
 class Kinked:
     """An op of one variable, made of smooth pieces that meet at kinks.
 
-    ``pieces[k]`` holds between kink k-1 and kink k; every piece is finite at 0. Of the one-sided slopes at a kink, the
-    point of the interval between them that lies nearest to 0 is the gradient: the slope of the flatter piece, or 0
-    where the signs differ. NaN passes through with slope 1. Where the function jumps, the flatter piece has to be the
-    one that the value takes.
+    ``pieces[k]`` holds between kink k-1 and kink k; every piece is finite at 0. The gradient at a kink is the number
+    nearest to 0 between the one-sided slopes: the slope of the flatter piece, or 0 where the signs differ. NaN passes
+    through with slope 1. Where the function jumps, the flatter piece has to be the one that the value takes.
 
     The code is an index. For ``softshrink(x, 0.5)`` it is 0 left of -0.5, 1 from -0.5 to 0.5, 2 to the right of 0.5: at
     both kinks the flatter of the two pieces that meet is the middle one.
@@ -37,7 +36,7 @@ class Kinked:
     function: Callable[..., jax.Array]
     pieces: tuple[Piece, ...]
     kinks: Callable[..., tuple[Any, ...]]
-    """From the namespace and the parameters to the places where the pieces meet, in ascending order."""
+    """``kinks(xp, *parameters)``: the places where the pieces meet, in ascending order."""
 
     def value(self, *primals: jax.Array) -> jax.Array:
         return self.function(*primals)
@@ -49,7 +48,7 @@ class Kinked:
         for here, left, right, before, after in meeting:
             flatter = jnp.where(jnp.abs(before) <= jnp.abs(after), left, right)
             opposite = jnp.sign(before) * jnp.sign(after) < 0
-            if any(active[1:]):  # then the pieces in between come near as well
+            if any(active[1:]):  # a parameter that moves may part kinks that coincide: the pieces between count
                 opposite |= right - left > 1
             code = jnp.where(here, jnp.where(opposite, jnp.int8(len(self._branches)), flatter), code)
         if self._branches == self.pieces:
@@ -58,7 +57,7 @@ class Kinked:
 
     @property
     def _branches(self) -> tuple[Piece, ...]:
-        """The pieces and, where the last of them is another one, the identity for NaN."""
+        """The pieces, and behind them the identity, for NaN, unless it is the last piece already."""
         return self.pieces if self.pieces[-1] is identity else (*self.pieces, identity)
 
     def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
@@ -90,7 +89,7 @@ class Kinked:
     ) -> jax.Array:
         x, *parameters = _promote(primals, like.dtype)
         moving = [None if t is None else t.astype(like.dtype) for t in tangents]
-        if moving[0] is not None:  # x itself takes the shape of the code below
+        if moving[0] is not None:  # `jnp.where` gives x the shape of the code; its tangent needs the same
             moving[0] = jnp.broadcast_to(moving[0], like.shape)
         zero = jnp.zeros((), like.dtype)
         total = zero

@@ -1,4 +1,4 @@
-"""Which operands an op takes: real numbers and arrays of them, and Python ints that the result can hold."""
+"""Checks of operands: real numbers and arrays of them, shapes that broadcast, Python ints that the result can hold."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def check_shapes(op: str, names: Sequence[str], operands: Sequence[jax.Array]) -
 
 
 def checked_ints(op: str, names: Sequence[str], operands: tuple[ArrayLike, ...]) -> tuple[ArrayLike, ...]:
-    """The operands with Python ints that the result can hold; traced as they are, others would wrap around silently.
+    """The operands, with Python ints as floats where the result is one.
+
+    Raise for an int that the integer dtype of the result cannot hold: once it is traced, it would wrap around silently.
 
     >>> checked_ints("maximum", ("x", "y"), (jnp.float32(1), 300))
     (Array(1., dtype=float32), 300.0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
 
+S = TypeVar("S", bound="Selection")
 Step: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
 
 
@@ -58,14 +59,15 @@ class Selection:
     def _tied_if_all_active(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
         """C where all its members are active, else the empty set.
 
-        It is folded as the value is. An operand that alone is the value so far replaces the set by itself, or by
-        nothing if it is inactive. One that ties joins the set, unless that is empty or itself inactive.
+        The set is folded as the value is, operand by operand. An operand that loses changes nothing. One that wins
+        alone becomes the whole set, which stays empty if the operand is inactive. One that ties joins the set, but only
+        if it is active and the set is not empty; else the set becomes empty.
         """
         value = primals[0]
         tied: jax.Array = jnp.int8(active[0])
         for i, (step, operand) in enumerate(zip(self.steps, primals[1:], strict=True), 1):
             joined = alone = jnp.int8(active[i] << i)
-            if active[i]:  # XLA would not see that else both are 0
+            if active[i]:  # else both are 0, which XLA does not find out
                 both = jnp.where(tied == 0, jnp.int8(0), tied | alone)
                 joined = jnp.where(_reaches(step, value, operand), both, alone)
             tied = jnp.where(_reaches(step, operand, value), joined, tied)
@@ -83,7 +85,7 @@ class Selection:
         tangents: Sequence[jax.Array | None],
         like: jax.ShapeDtypeStruct,
     ) -> jax.Array:
-        # Alone under min_norm, an operand has all or nothing; under inclusive, whoever is active.
+        # One active operand under min_norm, and any under inclusive, gets all or nothing: there is nothing to divide.
         alone = self.convention == "min_norm" and sum(t is not None for t in tangents) == 1
         shared = self.convention != "inclusive" and not alone
         shares = sum((code >> i) & 1 for i in range(len(tangents))) if shared else None
@@ -98,6 +100,30 @@ class Selection:
         return sum(terms[1:], terms[0])
 
 
+@dataclass(frozen=True, eq=False)
+class Affine(Selection):
+    """A selection op that is scaled and shifted, as ``hardsigmoid(x) = (clamp(x, -3, 3) + 3) / 6``.
+
+    The ties are those of the selection, and all weights are scaled. The value is that of another function, which may
+    round in another way.
+    """
+
+    function: Callable[[jax.Array], jax.Array]
+    scale: float
+
+    def value(self, *primals: jax.Array) -> jax.Array:
+        return self.function(primals[0])
+
+    def linear(
+        self,
+        code: jax.Array,
+        primals: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+        like: jax.ShapeDtypeStruct,
+    ) -> jax.Array:
+        return super().linear(code, primals, tangents, like) * jnp.asarray(self.scale, like.dtype)
+
+
 def selection(name: str, first: str, **steps: Step) -> Mapping[Convention, Selection]:
     """The selection op ``name`` under each convention: start with operand ``first``, fold each further one in.
 
@@ -109,7 +135,14 @@ def selection(name: str, first: str, **steps: Step) -> Mapping[Convention, Selec
     return _ByConvention((c, Selection(name, operands, tuple(steps.values()), c)) for c in CONVENTIONS)
 
 
-class _ByConvention(dict[Convention, Selection]):
+def affine(
+    selections: Mapping[Convention, Selection], function: Callable[[jax.Array], jax.Array], scale: float
+) -> Mapping[Convention, Affine]:
+    """The selection op under each convention, scaled and shifted: the value is that of ``function``."""
+    return _ByConvention((c, Affine(s.name, s.operands, s.steps, c, function, scale)) for c, s in selections.items())
+
+
+class _ByConvention(dict[Convention, S]):
     def __missing__(self, ties: object) -> NoReturn:
         refuse_convention(ties)
 
@@ -126,7 +159,8 @@ _LOSES_OR_TIES: Mapping[Step, Step] = {
 def _reaches(step: Step, operand: jax.Array, other: jax.Array) -> jax.Array:
     """Where ``operand`` is the value of ``step(operand, other)``, alone or tied with the other.
 
-    The two are compared with each other, not with the value, which XLA then need not keep.
+    The two are compared with each other. To compare with the value, XLA would have to store it. XLA takes ``abs(x) >= 0``
+    to be true of NaN too, and so of all that cannot be negative: whether ``beaten`` is NaN is asked apart.
     """
-    deciding = other if step in _SKIPS_NAN else operand
-    return _LOSES_OR_TIES[step](other, operand) | (deciding != deciding)
+    deciding, beaten = (other, operand) if step in _SKIPS_NAN else (operand, other)
+    return (_LOSES_OR_TIES[step](other, operand) & (beaten == beaten)) | (deciding != deciding)

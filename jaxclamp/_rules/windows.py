@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -47,7 +48,7 @@ class Windows:
         )
 
     def places(self, x: jax.Array, padding: Any) -> list[jax.Array]:
-        """What is at one place of each window, for every place in row-major order."""
+        """For every place in a window, in row-major order: the elements of ``x`` at that place of all windows."""
         batch = x.ndim - len(self.sizes)
         if any(itertools.chain(*self.paddings)):
             x = jnp.pad(x, [(0, 0)] * batch + [*self.paddings], constant_values=padding)
@@ -61,7 +62,7 @@ class Windows:
         return slice(first, length - past, self.strides[axis])
 
     def inside(self, x: jax.Array) -> list[jax.Array]:
-        """For every place, in which windows it is no padding."""
+        """For every place in a window: the windows in which there is an element of ``x`` at it, and no padding."""
         along = []
         for i, axis in enumerate(range(x.ndim - len(self.sizes), x.ndim)):
             line = jnp.ones([length if a == axis else 1 for a, length in enumerate(x.shape)], bool)
@@ -77,7 +78,7 @@ class LargestOfWindow:
     does not fuse. Padding takes no part.
 
     The code has the places of a window in its first axis, and True where the element at a place gets a share. It is
-    bool because XLA would compute an int8 anew for each place, from all places.
+    bool: XLA stores that. An int8 it would not store but compute once more for each place, each time from all places.
     """
 
     name: str
@@ -97,7 +98,7 @@ class LargestOfWindow:
 
     def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
         (x,) = primals
-        # Axis by axis, since XLA on CPU may compute the value anew for every place: so that takes fewer operations.
+        # XLA on CPU may compute the value once more for every place. Axis by axis that takes fewer operations.
         value = x
         for axis in range(len(self.windows.sizes)):
             value = jnp.max(jnp.stack(self.windows.along(axis).places(value, lowest(x.dtype))), axis=0)
@@ -162,7 +163,8 @@ class LargestOfTile:
 
 
 _UNROLLED = 16
-"""Windows of more elements, if they tile x, are axes of it: to go through their places compiles and runs longer."""
+"""Up to how many elements a window is computed place by place. Larger windows would take longer to compile and to run
+so; if they tile x, they are reduced as axes of x."""
 
 
 @lru_cache(maxsize=1024)
@@ -180,3 +182,48 @@ def largest_of_windows(
 
 
 _largest_of_window = lru_cache(maxsize=1024)(LargestOfWindow)  # whatever the shape
+
+
+def windows_of(
+    name: str,
+    shape: tuple[int, ...],
+    dims: int,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None,
+    padding: int | Sequence[int],
+    dilation: int | Sequence[int],
+    ceil_mode: bool,
+) -> Windows:
+    """The windows that torch's arguments describe."""
+    sizes = _per_axis(name, "kernel_size", kernel_size, dims, least=1)
+    if stride is None or (isinstance(stride, Sequence) and not stride):
+        stride = sizes
+    strides = _per_axis(name, "stride", stride, dims, least=1)
+    paddings = _per_axis(name, "padding", padding, dims, least=0)
+    dilations = _per_axis(name, "dilation", dilation, dims, least=1)
+    if any(2 * p > size for p, size in zip(paddings, sizes, strict=True)):
+        raise ValueError(f"{name}: padding={padding} is more than half of kernel_size={kernel_size}; pad less.")
+    spans = tuple(d * (size - 1) + 1 for size, d in zip(sizes, dilations, strict=True))
+    room = tuple(n + 2 * p for n, p in zip(shape[-dims:], paddings, strict=False))
+    if len(shape) < dims or any(span > available for span, available in zip(spans, room, strict=True)):
+        raise ValueError(f"{name}: a window of {spans} does not fit into x of shape {shape} with padding {paddings}.")
+    ends = tuple(
+        _end(n, span, step, p, ceil_mode)
+        for n, span, step, p in zip(shape[-dims:], spans, strides, paddings, strict=True)
+    )
+    return Windows(sizes, strides, tuple(zip(paddings, ends, strict=True)), dilations)
+
+
+def _end(length: int, span: int, stride: int, padding: int, ceil_mode: bool) -> int:
+    """The padding behind the last element: with ``ceil_mode`` enough for a last window that begins inside."""
+    lacking = -(length + 2 * padding - span) % stride
+    return padding + lacking if ceil_mode and padding + lacking < span else padding
+
+
+def _per_axis(name: str, argument: str, given: int | Sequence[int], dims: int, least: int) -> tuple[int, ...]:
+    values = tuple(given) if isinstance(given, Sequence) else (operator.index(given),)
+    if len(values) == 1:
+        values *= dims
+    if len(values) != dims or min(values) < least:
+        raise ValueError(f"{name}: {argument}={given} is not a number, or {dims} of them, of at least {least}.")
+    return values

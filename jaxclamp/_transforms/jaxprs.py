@@ -1,4 +1,4 @@
-"""How a function is traced, its equations replaced, in the bodies of control flow too, and the result evaluated."""
+"""How a function is traced, equations of its jaxpr are replaced, those in bodies too, and the result is evaluated."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def transformed(fun: Callable[P, R], replace: Replace) -> Callable[P, R]:
             _refuse_writes(given, _leaves(args, kwargs))
             return results
 
-        with jax.disable_jit(False):  # without the inner jits there is nothing to know functions of JAX by
+        with jax.disable_jit(False):  # library functions of JAX are recognized as inner jits
             traced = jax.make_jaxpr(of_arrays)(*arrays)
         rewritten = _rewritten(replace)(traced)
         return join_result(jaxpr_as_fun(rewritten)(*arrays))
@@ -106,9 +106,9 @@ def _rewritten(replace: Replace) -> Callable[[Any], Any]:
 
 
 def with_bodies(eqn: JaxprEqn, change: Callable[[Any], Any]) -> JaxprEqn:
-    """``eqn`` with ``change`` applied to each Jaxpr or ClosedJaxpr among its parameters; itself if nothing changes.
+    """``eqn`` with ``change`` applied to each Jaxpr or ClosedJaxpr among its parameters.
 
-    For what stays the same object is not compiled anew.
+    It is ``eqn`` itself if nothing changes: JAX does not compile the same object twice.
     """
 
     def changed(value: Any) -> Any:

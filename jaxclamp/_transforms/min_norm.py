@@ -1,23 +1,36 @@
-"""The transformation `min_norm`: the same function with the gradients of jaxclamp."""
+"""The transformation `min_norm`: the same function with the gradients of jaxclamp.
+
+The function is traced, and each equation that computes an op is replaced by that op. A jaxpr before and after::
+
+    { lambda ; a:f32[]. let b:f32[] = max a 0.0:f32[] in (b,) }
+
+    { lambda ; a:f32[]. let
+        b:f32[] = custom_jvp_call[name=maximum ...] a 0.0:f32[]
+      in (b,) }
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, overload
 
 from jax.extend.core import JaxprEqn
 from jax.extend.core import primitives as p
 
 from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
 from jaxclamp._transforms.jaxprs import Descend, inlined, transformed
-from jaxclamp._transforms.recognition import recognized
+from jaxclamp._transforms.recognition import own_name, recognized
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def min_norm(fun: Callable[P, R], *, ties: Convention = "min_norm") -> Callable[P, R]:
+@overload
+def min_norm(fun: Callable[P, R], *, ties: Convention = "min_norm") -> Callable[P, R]: ...
+@overload
+def min_norm(*, ties: Convention = "min_norm") -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def min_norm(fun: Any = None, *, ties: Convention = "min_norm") -> Any:
     r"""The same function with the min-norm gradient at every tie: :math:`\max(x, y)` becomes `maximum`, and so on.
 
     Rewritten are, for real operands, the primitives ``max``, ``min``, ``clamp``, ``abs``, ``reduce_max``,
@@ -27,8 +40,8 @@ def min_norm(fun: Callable[P, R], *, ties: Convention = "min_norm") -> Callable[
     ``hard_swish``. Those are known by their formula, never by their name alone. It reaches into ``jit``, ``scan``,
     ``while``, ``cond``, ``switch``, ``checkpoint``, ``vmap`` and ``shard_map``, however they are nested. Values,
     effects, shardings, donation and names stay what they are, and so do functions with a derivative of their own
-    (``custom_jvp``, ``custom_vjp``), such as `jax.nn.relu`, and what is inside ``custom_linear_solve``, ``custom_root``
-    and ``custom_vmap``.
+    (``custom_jvp``, ``custom_vjp``), and what is inside ``custom_linear_solve``, ``custom_root`` and ``custom_vmap``.
+    `jax.nn.relu` and ``relu6``, which have one, are rewritten all the same under another convention.
 
     Apply it to the function that is differentiated: of ``min_norm(grad(fun))`` it sees derivatives that are taken
     already. It cannot see a kink in a select that is written by hand, ``where(x > 0, x, 0)``, nor a choice that Python
@@ -37,7 +50,8 @@ def min_norm(fun: Callable[P, R], *, ties: Convention = "min_norm") -> Callable[
 
     Args:
       fun: a function of any arguments, pure as for `jax.jit`: what it changes, it returns. Leaves that are JAX arrays
-        are traced; all others, Python numbers and NumPy arrays among them, are constants, and may steer Python.
+        are traced; all others, Python numbers and NumPy arrays among them, are constants, and may steer Python. Without
+        it the result is a decorator, ``@min_norm(ties="inclusive")``.
       ties: the convention at ties of the ops that take one, as for `maximum`.
 
     Returns:
@@ -55,15 +69,25 @@ def min_norm(fun: Callable[P, R], *, ties: Convention = "min_norm") -> Callable[
     >>> jax.grad(min_norm(loss))(jnp.zeros(2)).tolist()
     [0.0, 0.0]
     """
-    if not callable(fun):
-        raise TypeError(f"min_norm: fun is {fun!r}; pass a function.")
     if ties not in CONVENTIONS:
         refuse_convention(ties)
+    if fun is None:
+        return functools.partial(min_norm, ties=ties)
+    if not callable(fun):
+        raise TypeError(f"min_norm: fun is {fun!r}; pass a function.")
 
     def replace(eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
-        return descend(eqn) if eqn.primitive is p.custom_jvp_call_p else replaced(ties, eqn, descend)
+        if eqn.primitive is p.custom_jvp_call_p and (ties == "min_norm" or not _is_of_jax(eqn)):
+            return descend(eqn)  # jax.nn.relu and relu6 have the gradient of minimum norm as they are
+        return replaced(ties, eqn, descend)
 
     return transformed(fun, replace)
+
+
+def _is_of_jax(eqn: JaxprEqn) -> bool:
+    """Whether a call of a function with a derivative of its own is one of JAX, such as `jax.nn.relu`: an inner jit."""
+    body = eqn.params["call_jaxpr"].eqns
+    return len(body) == 1 and body[0].primitive is p.jit_p and not own_name(eqn)
 
 
 def replaced(ties: Convention, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,12 +26,12 @@ from jax.extend.core import primitives as p
 
 from jaxclamp._record import OPS, Op
 from jaxclamp._rules.conventions import Convention
-from jaxclamp._rules.differentiate import Applied
+from jaxclamp._rules.differentiate import OP_SCOPE, Applied
 from jaxclamp._rules.windows import Windows, largest_of_windows
 
 
 class Recognized(NamedTuple):
-    """The op that an equation computes, by name, and what it makes of a convention and of the equation's operands."""
+    """The op that an equation computes: its name, and ``applied(ties, *operands)``, its rule for that equation."""
 
     name: str
     applied: Callable[..., Applied[jax.Array]]
@@ -47,8 +48,8 @@ class Recognized(NamedTuple):
 def recognized(eqn: JaxprEqn) -> Recognized | None:
     """The op of jaxclamp that ``eqn`` computes, if any.
 
-    The equation may have been differentiated. Then it has more results, which the derivative keeps, and more operands,
-    the tangents; both come last.
+    An equation that was differentiated has further results, which are kept for the derivative, and further operands,
+    the tangents. Both come last.
     """
     if eqn.primitive is not p.reduce_window_max_p and _key(eqn) not in _keys():
         return None
@@ -89,6 +90,14 @@ def _is_real(aval: Any) -> bool:
     return hasattr(aval, "size") and isinstance(dtype, np.dtype) and not jnp.issubdtype(dtype, jnp.complexfloating)
 
 
+def own_name(eqn: JaxprEqn) -> str:
+    """The name of the op of jaxclamp that ``eqn`` is already, if it is one."""
+    if eqn.primitive is not p.custom_jvp_call_p:
+        return ""
+    scopes = re.findall(rf"{re.escape(OP_SCOPE)}(\w+)", str(eqn.source_info.name_stack))
+    return scopes[-1] if scopes else ""
+
+
 def _key(eqn: JaxprEqn) -> tuple[Any, Any]:
     return eqn.primitive, eqn.params.get("name")
 
@@ -102,8 +111,10 @@ def _keys() -> frozenset[Hashable]:
 
 @functools.lru_cache(maxsize=256)
 def _table(types: tuple[tuple[Any, bool], ...]) -> Mapping[tuple[Hashable, Hashable], tuple[Op, tuple[str, ...]]]:
-    """For operands of these types: from the key and the formula of an equation to its op, and to what op's parameter
-    each operand is."""
+    """The ops by the key and the formula of an equation with operands of these types.
+
+    Each op comes with the names of the parameters that the operands of the equation are.
+    """
     table: dict[tuple[Hashable, Hashable], tuple[Op, tuple[str, ...]]] = {}
     scalars = [jax.ShapeDtypeStruct((), dtype, weak_type=weak) for dtype, weak in types]
     for op, call, names in _calls(len(types)):
@@ -111,7 +122,7 @@ def _table(types: tuple[tuple[Any, bool], ...]) -> Mapping[tuple[Hashable, Hasha
         def of_operands(*operands: jax.Array, call: Any = call, names: tuple[str, ...] = names) -> Any:
             return call(dict(zip(names, operands, strict=True)))
 
-        # What an array cannot be, such as an axis, raises; mixed types are for the caller's own trace to refuse.
+        # A parameter that cannot be an array, such as an axis, raises. Whether types may be mixed is not asked here.
         with (
             contextlib.suppress(TypeError, ValueError),
             jax.numpy_dtype_promotion("standard"),
@@ -123,7 +134,7 @@ def _table(types: tuple[tuple[Any, bool], ...]) -> Mapping[tuple[Hashable, Hasha
                 (value,) = _values(_of_scalars(eqn), [_Value(traced.invars.index(atom), {}) for atom in eqn.invars])
                 table.setdefault((_key(eqn), value.formula), (op, names))
                 if eqn.primitive is p.custom_jvp_call_p:
-                    # Once it is differentiated, only the inner jit is left of it.
+                    # Of a call that was differentiated, only the inner jit is left.
                     (eqn,) = eqn.params["call_jaxpr"].eqns
                     table.setdefault((_key(eqn), value.formula), (op, names))
     return table
@@ -132,8 +143,9 @@ def _table(types: tuple[tuple[Any, bool], ...]) -> Mapping[tuple[Hashable, Hasha
 def _calls(count: int) -> Iterator[tuple[Op, Callable[[Mapping[str, Any]], Any], tuple[str, ...]]]:
     """Calls of all counterparts in JAX, and of the elementwise ops, with ``count`` arguments.
 
-    Ops with as many operands come first, as one formula may be that of several: ``jnp.clip(x, 0.0)`` is `clamp_min`.
-    The arguments of a counterpart come in every order: keywords bring the operands of its inner jit into any.
+    Several ops may have the same formula. Those with ``count`` operands come first: ``jnp.clip(x, 0.0)`` is
+    `clamp_min`. The arguments of a counterpart come in every order, because keywords may bring the operands of its
+    inner jit into any.
     """
     for op in sorted(OPS.values(), key=lambda op: len(op.arrays) != count):
         for native in op.counterparts_in("jax"):
@@ -164,7 +176,7 @@ def _of_scalars(eqn: JaxprEqn) -> JaxprEqn:
 
 
 def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
-    """What ``eqn`` computes of ``inputs``. The formula does not tell how often a value is repeated, nor where."""
+    """What ``eqn`` computes of ``inputs``. A broadcast changes the places of axes, and not the formula."""
     if eqn.primitive is p.custom_jvp_call_p:
         eqn = _of_scalars(eqn)
     if eqn.primitive is p.jit_p:
@@ -200,11 +212,13 @@ def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
 
 _UNKNOWN = _Value(object(), {})
 _SPREADING = ("pvary", "reshard")
-"""From one value for all devices to one for each, in a `shard_map` or under explicit sharding. They are not public."""
+"""Primitives that make one value for all devices one for each, in a `shard_map` or under explicit sharding.
+
+They are known by name, since they are not public."""
 
 
 def _is_elementwise(eqn: JaxprEqn) -> bool:
-    """Whether the axes of each result are those of the operands, but for operands that are scalars."""
+    """Whether all results have as many axes as the operands, apart from operands that are scalars."""
     if eqn.params.get("axes") == ():
         return True
     results, operands = ({getattr(atom.aval, "ndim", None) for atom in atoms} for atoms in (eqn.outvars, eqn.invars))

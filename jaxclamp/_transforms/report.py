@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Site: TypeAlias = tuple[str, int, str, bool, str]
-"""The fields of a `Line` that tell it from others."""
+"""The fields by which a `Line` differs from all others."""
 
 
 class Line(NamedTuple):
@@ -58,7 +58,7 @@ class Influence:
 
     @classmethod
     def of(cls, gradient: Callable[[Convention | None], np.ndarray[Any, Any]]) -> Influence:
-        """What ``gradient`` says, a vector that depends on the convention; None stands for the function as it is."""
+        """The influence on ``gradient``, a vector that depends on the convention; None is the function as it is."""
         min_norm_gradient = gradient("min_norm")
         distances = [np.linalg.norm(gradient(ties) - min_norm_gradient) for ties in ("inclusive", None)]
         return cls(float(np.max(distances)), float(np.linalg.norm(min_norm_gradient)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import sysconfig
 import threading
 from collections.abc import Callable, Iterable
@@ -18,10 +17,10 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
 from jaxclamp._rules.conventions import Convention
-from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, OP_SCOPE
+from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE
 from jaxclamp._transforms.jaxprs import Descend, inlined, transformed, with_bodies
 from jaxclamp._transforms.min_norm import replaced
-from jaxclamp._transforms.recognition import recognized
+from jaxclamp._transforms.recognition import own_name, recognized
 from jaxclamp._transforms.report import Influence, Site, TieReport, Totals
 
 P = ParamSpec("P")
@@ -84,7 +83,7 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
 
 
 class _Counting:
-    """One run: beside an equation that can tie, equations that call back with how often it did."""
+    """The counts of one run. Behind each equation that can tie come others that call back with how often it did."""
 
     def __init__(self) -> None:
         self.totals = Totals()
@@ -100,7 +99,7 @@ class _Counting:
         if _is_of_derivative(eqn):  # of an op of jaxclamp, which was counted itself
             return [eqn]
         found = recognized(eqn)
-        if name := _own_name(eqn) or (found.name if found else ""):
+        if name := own_name(eqn) or (found.name if found else ""):
             if eqn.primitive in (p.custom_jvp_call_p, p.jit_p):
                 self._counted.update(atom for atom in eqn.invars if isinstance(atom, Var))
             on_tie = found.on_tie if found else _on_tie_of_reduction(eqn)
@@ -121,7 +120,10 @@ class _Counting:
         return inlined(count, eqn)
 
     def _suspected(self, eqn: JaxprEqn) -> JaxprEqn | None:
-        """If ``eqn`` is a select by an ordering of numbers of which a branch is computed, that comparison."""
+        """The comparison by which ``eqn`` selects, if it looks like a kink written by hand.
+
+        Then it compares numbers, and a branch is one of these numbers or is computed of one.
+        """
         if eqn.primitive is not p.select_n_p and eqn.params.get("name") != "_where":
             return None
         if not eqn.invars:  # what partial evaluation leaves of a select
@@ -162,20 +164,12 @@ def _frames(eqn: JaxprEqn) -> list[Any]:
     return list(traceback.frames) if traceback else []
 
 
-def _own_name(eqn: JaxprEqn) -> str:
-    """The name of the op of jaxclamp that ``eqn`` is, if it is one."""
-    if eqn.primitive is not p.custom_jvp_call_p:
-        return ""
-    scopes = re.findall(rf"{re.escape(OP_SCOPE)}(\w+)", str(eqn.source_info.name_stack))
-    return scopes[-1] if scopes else ""
-
-
 def _is_of_derivative(eqn: JaxprEqn) -> bool:
     return eqn.primitive is not p.custom_jvp_call_p and DERIVATIVE_SCOPE in str(eqn.source_info.name_stack)
 
 
 def _on_tie_of_reduction(eqn: JaxprEqn) -> Callable[..., jax.Array]:
-    """What says, for an op of jaxclamp that reduces, which of its results are on a tie."""
+    """For a call of an op of jaxclamp that reduces: the function that says which of its results are on a tie."""
     body: ClosedJaxpr = eqn.params["call_jaxpr"]
     for inner in body.jaxpr.eqns:
         if inner.primitive in (p.reduce_max_p, p.reduce_min_p) and (found := recognized(inner)):
@@ -186,9 +180,9 @@ def _on_tie_of_reduction(eqn: JaxprEqn) -> Callable[..., jax.Array]:
 
 
 def _located(eqn: JaxprEqn) -> JaxprEqn:
-    """``eqn`` with the place of the call in its body, at the inner equations in which no line of the user's own is.
+    """``eqn``, in whose body the equations without a line of the user's own have the place of the call.
 
-    JAX traces its own functions that are inner jits once for all calls, so their equations know no caller.
+    JAX traces a library function that is an inner jit once, for all calls. So its equations do not name the caller.
     """
 
     def change(body: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The other forms that torch gives a function: overwriting the first argument, or writing to ``out``."""
+"""The other forms that torch gives a function: several in one, overwriting an argument, or writing to ``out``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,26 @@ from typing import Any
 
 import torch
 
-from interop._bridge.tape import is_recorded
+from interop._recorded import is_recorded
+
+
+def overloaded(
+    of_two: Callable[..., Any],
+    along_an_axis: Callable[..., Any],
+    of_all: Callable[..., Any],
+    input: torch.Tensor,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """What torch.max and torch.min do, by the function that the arguments are for.
+
+    A tensor is another operand by its position, and an axis by the keyword ``dim``.
+    """
+    if (args and isinstance(args[0], torch.Tensor)) or not kwargs.keys().isdisjoint(("other", "x2")):
+        return of_two(input, *args, **kwargs)
+    if args or not kwargs.keys().isdisjoint(("dim", "axis")):
+        return along_an_axis(input, *args, **kwargs)
+    return of_all(input, **kwargs)
 
 
 def overwrite(name: str, op: Callable[..., Any], x: torch.Tensor, *rest: Any) -> torch.Tensor:

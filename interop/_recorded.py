@@ -1,0 +1,43 @@
+"""Whether torch may ask for a derivative of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from interop._private_torch import is_forward_mode, is_transformed
+
+
+def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether torch may ask for derivatives of a call with ``tensors``, under torch.func always."""
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor.requires_grad:
+                return True
+    return is_forward_mode() or is_transformed()
+
+
+def is_active(input: torch.Tensor, *others: Any) -> bool:
+    """Whether torch may ask for a derivative of a call with these arguments that an op of real numbers has.
+
+    In a compiled function it may for any floating-point tensor, since the graph may be differentiated.
+    """
+    if input.is_complex():
+        return False  # torch refuses complex numbers by itself
+    if torch.compiler.is_compiling():
+        return input.is_floating_point() or any(map(_is_floating, others))
+    if torch.is_grad_enabled():
+        if input.requires_grad:
+            return True
+        for other in others:
+            if isinstance(other, torch.Tensor) and other.requires_grad:
+                return True
+    if is_forward_mode() or is_transformed():
+        return input.is_floating_point() or any(map(_is_floating, others))
+    return False
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()

@@ -1,0 +1,379 @@
+"""The elementwise ops in torch alone: torch's own function where it answers as the definition does, else a detour.
+
+Where nothing is differentiated, and with ``out=``, each is torch's own function, unchanged.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+import torch
+from torch.nn import functional
+
+from interop._autocast import autocast
+from interop._forms import overwrite
+from interop._recorded import is_active
+from interop.native.kinked import bend, bend_by_weight
+from interop.native.public import public, right_in_torch
+from interop.native.selection import select
+from jaxclamp import OPS, Convention
+from jaxclamp.kinked import SELU_ALPHA, SELU_SCALE
+
+aten: Any = torch.ops.aten
+
+Bound = torch.Tensor | float
+Out = torch.Tensor | None
+
+
+@public
+def clamp(
+    input: torch.Tensor,
+    min: Bound | None = None,
+    max: Bound | None = None,
+    *,
+    ties: Convention = "min_norm",
+    out: Out = None,
+) -> torch.Tensor:
+    """`torch.clamp`: of numbers by way of `torch.nn.functional.hardtanh`, whose gradient is 0 at both bounds."""
+    own: Callable[..., torch.Tensor] = torch.clamp
+    if out is not None or not is_active(input, min, max):
+        return own(input, min, max, out=out)
+    if max is None and min is not None:
+        return clamp_min(input, min, ties=ties)
+    if min is None and max is not None:
+        return clamp_max(input, max, ties=ties)
+    if ties == "min_norm" and _is_exact(min, input) and _is_exact(max, input):
+        return functional.hardtanh(input, min, max) if min <= max else own(input, min, max)  # a constant
+    return select(OPS["clamp"].applied(input, min, max, ties=ties), own)
+
+
+@public
+def clamp_min(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
+    """`torch.clamp_min`: of a number by way of `torch.nn.functional.threshold`, of gradient 0 at the threshold."""
+    if out is not None or not is_active(input, min):
+        return torch.clamp_min(input, min, out=out)
+    if ties == "min_norm" and _is_exact(min, input):
+        if min:
+            return functional.threshold(input, min, min)
+        if math.copysign(1.0, min) > 0:  # the threshold would lose the sign of -0.0
+            return functional.relu(input)
+    return select(OPS["clamp_min"].applied(input, min, ties=ties), torch.clamp_min)
+
+
+@public
+def clamp_max(input: torch.Tensor, max: Bound, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
+    """`torch.clamp_max`."""
+    if out is not None or not is_active(input, max):
+        return torch.clamp_max(input, max, out=out)
+    return select(OPS["clamp_max"].applied(input, max, ties=ties), torch.clamp_max)
+
+
+_DIGITS = {torch.float16: 11, torch.bfloat16: 8}
+"""The binary digits of the dtypes whose derivatives compare with a number as it is, not as the dtype has it."""
+
+
+def _is_exact(bound: Any, x: torch.Tensor) -> TypeGuard[float]:
+    """Whether a bound is a number, and one that the dtype of x has."""
+    if type(bound) not in (int, float, torch.SymInt, torch.SymFloat) or bound != bound:
+        return False
+    return x.dtype not in _DIGITS or _has(_DIGITS[x.dtype], bound)
+
+
+def _has(digits: int, number: float) -> bool:
+    """Whether ``number`` has so few binary digits; of very small and very large ones it may say no."""
+    if number in (math.inf, -math.inf):
+        return True
+    mantissa, exponent = math.frexp(number)
+    return (mantissa * 2**digits).is_integer() and -13 <= exponent <= 16
+
+
+@public
+def maximum(
+    input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None
+) -> torch.Tensor:
+    """`torch.maximum`."""
+    return _of_two("maximum", input, other, ties, out)
+
+
+@public
+def minimum(
+    input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None
+) -> torch.Tensor:
+    """`torch.minimum`."""
+    return _of_two("minimum", input, other, ties, out)
+
+
+@public
+def fmax(input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
+    """`torch.fmax`."""
+    return _of_two("fmax", input, other, ties, out)
+
+
+@public
+def fmin(input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
+    """`torch.fmin`."""
+    return _of_two("fmin", input, other, ties, out)
+
+
+def _of_two(name: str, input: torch.Tensor, other: torch.Tensor, ties: Convention, out: Out) -> torch.Tensor:
+    own: Callable[..., torch.Tensor] = getattr(torch, name)
+    if out is not None or not is_active(input, other):
+        return own(input, other, out=out)
+    return select(OPS[name].applied(input, other, ties=ties), own)
+
+
+# The clamps with bounds built in, which torch has right under min_norm. Under exclusive nothing is left for x at a tie.
+
+
+@right_in_torch
+def relu(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_norm") -> torch.Tensor:
+    """`torch.nn.functional.relu`."""
+    if ties in ("min_norm", "exclusive") or not is_active(input):
+        return functional.relu(input, inplace)
+    return _selected("relu", functional.relu, input, inplace, ties)
+
+
+@right_in_torch
+def relu6(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_norm") -> torch.Tensor:
+    """`torch.nn.functional.relu6`."""
+    if ties in ("min_norm", "exclusive") or not is_active(input):
+        return functional.relu6(input, inplace)
+    return _selected("relu6", functional.relu6, input, inplace, ties)
+
+
+@right_in_torch
+def hardsigmoid(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_norm") -> torch.Tensor:
+    """`torch.nn.functional.hardsigmoid`."""
+    if ties in ("min_norm", "exclusive") or not is_active(input):
+        return functional.hardsigmoid(input, inplace)
+    return _selected("hardsigmoid", functional.hardsigmoid, input, inplace, ties)
+
+
+@public
+def hardtanh(
+    input: torch.Tensor,
+    min_val: float = -1.0,
+    max_val: float = 1.0,
+    inplace: bool = False,
+    *,
+    ties: Convention = "min_norm",
+) -> torch.Tensor:
+    """`torch.nn.functional.hardtanh`."""
+    if not is_active(input) or (
+        ties in ("min_norm", "exclusive") and _is_exact(min_val, input) and _is_exact(max_val, input)
+    ):
+        return functional.hardtanh(input, min_val, max_val, inplace)
+    return _selected("hardtanh", functional.hardtanh, input, inplace, ties, min_val, max_val)
+
+
+def _selected(
+    name: str,
+    own: Callable[..., torch.Tensor],
+    input: torch.Tensor,
+    inplace: bool,
+    ties: Convention,
+    *bounds: float,
+) -> torch.Tensor:
+    def of(x: torch.Tensor) -> torch.Tensor:
+        return select(OPS[name].applied(x, *bounds, ties=ties), lambda x, *_: own(x, *bounds))
+
+    return overwrite(f"{name}_", of, input) if inplace else of(input)
+
+
+# The kinked ops.
+
+
+@right_in_torch
+def abs(input: torch.Tensor, *, out: Out = None) -> torch.Tensor:
+    """`torch.abs`."""
+    return torch.abs(input, out=out)
+
+
+@public
+def leaky_relu(input: torch.Tensor, negative_slope: float = 0.01, inplace: bool = False) -> torch.Tensor:
+    """`torch.nn.functional.leaky_relu`, whose gradient at 0 is the slope: right from 0 to 1."""
+    if 0 <= negative_slope <= 1 or not is_active(input):
+        return functional.leaky_relu(input, negative_slope, inplace)
+    return _bent("leaky_relu", functional.leaky_relu, _of_leaky_relu, input, inplace, negative_slope)
+
+
+@public
+def prelu(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """`torch.nn.functional.prelu`."""
+    if not is_active(input, weight):
+        return functional.prelu(input, weight)
+    return bend_by_weight(functional.prelu, *autocast(input, weight))
+
+
+@public
+def elu(input: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torch.Tensor:
+    """`torch.nn.functional.elu`, whose gradient at 0 is alpha: right from 0 to 1."""
+    if 0 <= alpha <= 1 or not is_active(input):
+        return functional.elu(input, alpha, inplace)
+    return _bent("elu", functional.elu, _of_elu, input, inplace, alpha)
+
+
+@public
+def selu(input: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    """`torch.nn.functional.selu`."""
+    return (
+        _bent("selu", functional.selu, _of_selu, input, inplace)
+        if is_active(input)
+        else functional.selu(input, inplace)
+    )
+
+
+@right_in_torch
+def celu(input: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torch.Tensor:
+    """`torch.nn.functional.celu`."""
+    return functional.celu(input, alpha, inplace)
+
+
+@right_in_torch
+def hardswish(input: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    """`torch.nn.functional.hardswish`."""
+    return functional.hardswish(input, inplace)
+
+
+@public
+def softshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
+    """`torch.nn.functional.softshrink`, whose gradient at 0 is 0 also with ``lambd=0``, where it is the identity."""
+    if lambd or not is_active(input):
+        return functional.softshrink(input, lambd)
+    return _bent("softshrink", functional.softshrink, _of_softshrink, input, False, lambd)
+
+
+@public
+def hardshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
+    """`torch.nn.functional.hardshrink`, whose gradient at 0 is 0 also with ``lambd=0``, where it is the identity."""
+    if lambd or not is_active(input):
+        return functional.hardshrink(input, lambd)
+    return _bent("hardshrink", functional.hardshrink, _of_hardshrink, input, False, lambd)
+
+
+@right_in_torch
+def threshold(input: torch.Tensor, threshold: float, value: float, inplace: bool = False) -> torch.Tensor:
+    """`torch.nn.functional.threshold`."""
+    return functional.threshold(input, threshold, value, inplace)
+
+
+def _bent(
+    name: str,
+    own: Callable[..., torch.Tensor],
+    derivative: Callable[..., torch.Tensor],
+    input: torch.Tensor,
+    inplace: bool,
+    *parameters: float,
+) -> torch.Tensor:
+    def of(x: torch.Tensor) -> torch.Tensor:
+        return bend(name, own, derivative, x, *parameters)
+
+    return overwrite(f"{name}_", of, input) if inplace else of(input)
+
+
+# torch's own derivatives: of a vector, x and the parameters, that vector times the slopes.
+
+
+def _of_leaky_relu(vector: torch.Tensor, x: torch.Tensor, negative_slope: float) -> Any:
+    return aten.leaky_relu_backward(vector, x, negative_slope, False)
+
+
+def _of_elu(vector: torch.Tensor, x: torch.Tensor, alpha: float) -> Any:
+    return aten.elu_backward(vector, alpha, 1.0, 1.0, False, x)
+
+
+def _of_selu(vector: torch.Tensor, x: torch.Tensor) -> Any:
+    return aten.elu_backward(vector, SELU_ALPHA, SELU_SCALE, 1.0, False, x)
+
+
+def _of_softshrink(vector: torch.Tensor, x: torch.Tensor, lambd: float) -> Any:
+    return aten.softshrink_backward(vector, x, lambd)
+
+
+def _of_hardshrink(vector: torch.Tensor, x: torch.Tensor, lambd: float) -> Any:
+    return aten.hardshrink_backward(vector, x, lambd)
+
+
+# The forms that overwrite their first argument.
+
+
+@public
+def clamp_(
+    input: torch.Tensor, min: Bound | None = None, max: Bound | None = None, *, ties: Convention = "min_norm"
+) -> torch.Tensor:
+    """`torch.clamp_`."""
+    own: Callable[..., torch.Tensor] = torch.clamp_
+    if not is_active(input, min, max):
+        return own(input, min, max)
+    if ties == "min_norm" and _is_exact(min, input) and _is_exact(max, input) and min <= max:
+        return functional.hardtanh_(input, min, max)
+    return overwrite("clamp_", functools.partial(clamp, ties=ties), input, min, max)
+
+
+@public
+def clamp_min_(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm") -> torch.Tensor:
+    """`torch.clamp_min_`."""
+    if not is_active(input, min):
+        return torch.clamp_min_(input, min)
+    return overwrite("clamp_min_", functools.partial(clamp_min, ties=ties), input, min)
+
+
+@public
+def clamp_max_(input: torch.Tensor, max: Bound, *, ties: Convention = "min_norm") -> torch.Tensor:
+    """`torch.clamp_max_`."""
+    if not is_active(input, max):
+        return torch.clamp_max_(input, max)
+    return overwrite("clamp_max_", functools.partial(clamp_max, ties=ties), input, max)
+
+
+@right_in_torch
+def relu_(input: torch.Tensor, *, ties: Convention = "min_norm") -> torch.Tensor:
+    """`torch.relu_`."""
+    return relu(input, True, ties=ties)
+
+
+@public
+def hardtanh_(
+    input: torch.Tensor, min_val: float = -1.0, max_val: float = 1.0, *, ties: Convention = "min_norm"
+) -> torch.Tensor:
+    """`torch.nn.functional.hardtanh_`."""
+    return hardtanh(input, min_val, max_val, True, ties=ties)
+
+
+@right_in_torch
+def abs_(input: torch.Tensor) -> torch.Tensor:
+    """`torch.abs_`."""
+    return torch.abs_(input)
+
+
+@public
+def leaky_relu_(input: torch.Tensor, negative_slope: float = 0.01) -> torch.Tensor:
+    """`torch.nn.functional.leaky_relu_`."""
+    return leaky_relu(input, negative_slope, True)
+
+
+@public
+def elu_(input: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
+    """`torch.nn.functional.elu_`."""
+    return elu(input, alpha, True)
+
+
+@public
+def selu_(input: torch.Tensor) -> torch.Tensor:
+    """`torch.selu_`."""
+    return selu(input, True)
+
+
+@right_in_torch
+def celu_(input: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
+    """`torch.celu_`."""
+    return celu(input, alpha, True)
+
+
+@right_in_torch
+def threshold_(input: torch.Tensor, threshold: float, value: float) -> torch.Tensor:
+    """`torch.threshold_`."""
+    return torch.threshold_(input, threshold, value)

@@ -1,0 +1,159 @@
+"""The functions of torch that clamp on the way, with the clamp of this package: losses with a margin, and normalize.
+
+Where nothing is differentiated, each is torch's own function, unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from interop._recorded import is_active
+from interop.native.elementwise import clamp_min, minimum
+from interop.native.public import public
+from jaxclamp import Convention
+
+Tensor = torch.Tensor
+
+
+@public
+def normalize(
+    input: Tensor,
+    p: float = 2.0,
+    dim: Any = 1,
+    eps: float = 1e-12,
+    out: Tensor | None = None,
+    *,
+    ties: Convention = "min_norm",
+) -> Tensor:
+    """`torch.nn.functional.normalize`."""
+    if out is not None or not is_active(input):
+        return functional.normalize(input, p, dim, eps, out)
+    return input / clamp_min(input.norm(p, dim, keepdim=True), eps, ties=ties).expand_as(input)
+
+
+@public
+def margin_ranking_loss(
+    input1: Tensor,
+    input2: Tensor,
+    target: Tensor,
+    margin: float = 0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    *,
+    ties: Convention = "min_norm",
+) -> Tensor:
+    """`torch.nn.functional.margin_ranking_loss`."""
+    same_dims = input1.dim() == input2.dim() == target.dim()
+    if not same_dims or not is_active(input1, input2, target):
+        return functional.margin_ranking_loss(input1, input2, target, margin, size_average, reduce, reduction)
+    loss = clamp_min(-target * (input1 - input2) + margin, 0, ties=ties)
+    return _reduced(loss, size_average, reduce, reduction)
+
+
+@public
+def hinge_embedding_loss(
+    input: Tensor,
+    target: Tensor,
+    margin: float = 1.0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    *,
+    ties: Convention = "min_norm",
+) -> Tensor:
+    """`torch.nn.functional.hinge_embedding_loss`."""
+    if not is_active(input, target):
+        return functional.hinge_embedding_loss(input, target, margin, size_average, reduce, reduction)
+    below = torch.where(target != 1, clamp_min(margin - input, 0, ties=ties), 0.0)
+    return _reduced(below + torch.where(target != -1, input, 0.0), size_average, reduce, reduction)
+
+
+@public
+def triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    *,
+    ties: Convention = "min_norm",
+) -> Tensor:
+    """`torch.nn.functional.triplet_margin_loss`."""
+    same_dims = anchor.dim() == positive.dim() == negative.dim()
+    if margin <= 0 or not same_dims or not is_active(anchor, positive, negative):
+        return functional.triplet_margin_loss(
+            anchor, positive, negative, margin, p, eps, swap, size_average, reduce, reduction
+        )
+
+    def distance(x: Tensor, y: Tensor) -> Tensor:
+        return functional.pairwise_distance(x, y, p, eps)
+
+    loss = _of_triplet(anchor, positive, negative, distance, margin, swap, ties)
+    return _reduced(loss, size_average, reduce, reduction)
+
+
+@public
+def triplet_margin_with_distance_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: str = "mean",
+    ties: Convention = "min_norm",
+) -> Tensor:
+    """`torch.nn.functional.triplet_margin_with_distance_loss`."""
+    same_dims = anchor.dim() == positive.dim() == negative.dim()
+    if margin <= 0 or not same_dims or not is_active(anchor, positive, negative):
+        return functional.triplet_margin_with_distance_loss(
+            anchor,
+            positive,
+            negative,
+            distance_function=distance_function,
+            margin=margin,
+            swap=swap,
+            reduction=reduction,
+        )
+    distance = functional.pairwise_distance if distance_function is None else distance_function
+    return _reduced(_of_triplet(anchor, positive, negative, distance, margin, swap, ties), None, None, reduction)
+
+
+def _of_triplet(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    distance: Callable[[Tensor, Tensor], Tensor],
+    margin: float,
+    swap: bool,
+    ties: Convention,
+) -> Tensor:
+    to_positive, to_negative = distance(anchor, positive), distance(anchor, negative)
+    if swap:
+        to_negative = minimum(to_negative, distance(positive, negative), ties=ties)
+    return clamp_min(margin + to_positive - to_negative, 0, ties=ties)
+
+
+def _reduced(loss: Tensor, size_average: bool | None, reduce: bool | None, reduction: str) -> Tensor:
+    """The loss as its arguments ask for it; the first two are deprecated in torch, and come before the third."""
+    if size_average is not None or reduce is not None:
+        reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
+    match reduction:
+        case "none":
+            return loss
+        case "mean":
+            return loss.mean()
+        case "sum":
+            return loss.sum()
+    raise ValueError(f"reduction={reduction!r} is not one of 'none', 'mean', 'sum'.")

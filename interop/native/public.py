@@ -1,0 +1,61 @@
+"""How a function of this package becomes public: it may be overridden, and its arguments have all names of torch's."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from torch.overrides import handle_torch_function
+
+from interop._private_torch import is_overridden
+from jaxclamp import CONVENTIONS
+from jaxclamp._rules.conventions import refuse_convention
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+NATIVE: dict[str, Callable[..., Any]] = {}
+"""Every function of this package by its name: that of the op, with an underscore behind it where it overwrites."""
+RIGHT_IN_TORCH: set[Callable[..., Any]] = set()
+"""Those that are torch's own, whatever the arguments, under the convention min_norm."""
+
+_NUMPY_NAMES = {"x": "input", "a": "input", "x1": "input", "x2": "other", "axis": "dim", "keepdims": "keepdim"}
+"""The names that functions of torch take beside their own."""
+
+
+def public(function: Callable[P, R]) -> Callable[P, R]:
+    """The decorated function as one of this package."""
+    parameters = inspect.signature(function).parameters
+    aliases = {alias: name for alias, name in _NUMPY_NAMES.items() if name in parameters and alias not in parameters}
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = (*args, *kwargs.values()) if kwargs else args
+        if is_overridden(given):  # subclasses of tensors and modes want to see the call
+            overridden: R = handle_torch_function(checked, given, *args, **kwargs)
+            return overridden
+        if kwargs:
+            if kwargs.get("ties", "min_norm") not in CONVENTIONS:
+                refuse_convention(kwargs["ties"])
+            if any(name in aliases for name in kwargs):
+                return renamed(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    def renamed(*args: Any, **kwargs: Any) -> R:
+        given = {aliases.get(name, name): value for name, value in kwargs.items()}
+        if len(given) < len(kwargs):
+            raise TypeError(f"{function.__name__}: got two values for one argument, {' and '.join(kwargs)}.")
+        return function(*args, **given)
+
+    checked.__module__ = "interop.native"
+    NATIVE[function.__name__] = checked
+    return checked
+
+
+def right_in_torch(function: Callable[P, R]) -> Callable[P, R]:
+    """`public`, for what needs no detour under min_norm."""
+    published = public(function)
+    RIGHT_IN_TORCH.add(published)
+    return published

@@ -1,0 +1,231 @@
+"""The reductions and poolings in torch alone.
+
+Where nothing is differentiated, and with ``out=``, each is torch's own function, unchanged. Under the convention
+inclusive, by which the first of the tied elements gets all, so are the poolings and those with indices.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from interop._forms import overloaded
+from interop._recorded import is_active
+from interop.native.elementwise import maximum, minimum
+from interop.native.public import public, right_in_torch
+from interop.native.reductions import Reduction, reduce
+from interop.native.windows import AdaptiveWindows, Pooling, pool
+from jaxclamp import Convention
+from jaxclamp._rules.windows import Windows, windows_of
+
+Sizes = int | Sequence[int]
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+@right_in_torch
+def amax(
+    input: torch.Tensor,
+    dim: Sizes | None = None,
+    keepdim: bool = False,
+    *,
+    ties: Convention = "min_norm",
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`torch.amax`, whose tied elements share the gradient evenly."""
+    return _extremum(torch.amax, input, dim, keepdim, ties, out)
+
+
+@right_in_torch
+def amin(
+    input: torch.Tensor,
+    dim: Sizes | None = None,
+    keepdim: bool = False,
+    *,
+    ties: Convention = "min_norm",
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`torch.amin`, whose tied elements share the gradient evenly."""
+    return _extremum(torch.amin, input, dim, keepdim, ties, out)
+
+
+def _extremum(
+    own: Callable[..., torch.Tensor],
+    input: torch.Tensor,
+    dim: Sizes | None,
+    keepdim: bool,
+    ties: Convention,
+    out: torch.Tensor | None,
+) -> torch.Tensor:
+    if ties in ("min_norm", "balanced") or out is not None or not is_active(input) or input.dim() == 0:
+        return own(input, dim, keepdim, out=out)
+    given = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
+    axes = tuple(axis % input.dim() for axis in given)
+    result: torch.Tensor = reduce(Reduction(axes, keepdim, ties), lambda x: own(x, dim, keepdim), input)
+    return result
+
+
+@public
+def max_with_indices(
+    input: torch.Tensor, dim: int, keepdim: bool = False, *, ties: Convention = "min_norm", out: Pair | None = None
+) -> Any:
+    """`torch.max` along an axis."""
+    return _with_indices("max", input, dim, keepdim, ties, out)
+
+
+@public
+def min_with_indices(
+    input: torch.Tensor, dim: int, keepdim: bool = False, *, ties: Convention = "min_norm", out: Pair | None = None
+) -> Any:
+    """`torch.min` along an axis."""
+    return _with_indices("min", input, dim, keepdim, ties, out)
+
+
+def _with_indices(name: str, input: torch.Tensor, dim: int, keepdim: bool, ties: Convention, out: Pair | None) -> Any:
+    own: Callable[..., Any] = getattr(torch, name)
+    if ties == "inclusive" or out is not None or not is_active(input) or input.dim() == 0:
+        return own(input, dim, keepdim, out=out)
+    reduction = Reduction((operator.index(dim) % input.dim(),), keepdim, ties)
+    return getattr(torch.return_types, name)(reduce(reduction, lambda x: own(x, dim, keepdim), input))
+
+
+@public
+def max(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`torch.max`: of two tensors, along an axis, or of all elements."""
+    return overloaded(maximum, max_with_indices, _max_of_all, input, *args, **kwargs)
+
+
+@public
+def min(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`torch.min`: of two tensors, along an axis, or of all elements."""
+    return overloaded(minimum, min_with_indices, _min_of_all, input, *args, **kwargs)
+
+
+def _max_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.max(input, out=out) if _shares_evenly(ties, out) else amax(input, ties=ties)
+
+
+def _min_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.min(input, out=out) if _shares_evenly(ties, out) else amin(input, ties=ties)
+
+
+def _shares_evenly(ties: Convention, out: torch.Tensor | None) -> bool:
+    """Whether torch's own extremum of all elements will do; amax and amin are not for inputs without elements."""
+    return ties in ("min_norm", "balanced") or out is not None
+
+
+@public
+def max_pool1d(
+    input: torch.Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+    *,
+    ties: Convention = "min_norm",
+) -> Any:
+    """`torch.nn.functional.max_pool1d`."""
+    window = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool("max_pool1d", input, window, return_indices, ties)
+
+
+@public
+def max_pool2d(
+    input: torch.Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+    *,
+    ties: Convention = "min_norm",
+) -> Any:
+    """`torch.nn.functional.max_pool2d`."""
+    window = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool("max_pool2d", input, window, return_indices, ties)
+
+
+@public
+def max_pool3d(
+    input: torch.Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+    *,
+    ties: Convention = "min_norm",
+) -> Any:
+    """`torch.nn.functional.max_pool3d`."""
+    window = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool("max_pool3d", input, window, return_indices, ties)
+
+
+def _max_pool(name: str, input: torch.Tensor, window: tuple[Any, ...], return_indices: bool, ties: Convention) -> Any:
+    def own(x: torch.Tensor) -> Any:
+        return getattr(functional, name)(x, *window, return_indices=return_indices)
+
+    if ties == "inclusive" or not is_active(input):
+        return own(input)
+    windows = _ruled(own, input, lambda: windows_of(name, tuple(input.shape), int(name[-2]), *window))
+    return pool(Pooling(windows, ties), own, input)
+
+
+def _ruled(own: Callable[[torch.Tensor], Any], input: torch.Tensor, make: Callable[[], Any]) -> Any:
+    """What ``make`` makes; where it refuses the arguments, torch refuses them first."""
+    try:
+        return make()
+    except (TypeError, ValueError):
+        own(input)
+        raise
+
+
+@public
+def adaptive_max_pool1d(
+    input: torch.Tensor, output_size: Any, return_indices: bool = False, *, ties: Convention = "min_norm"
+) -> Any:
+    """`torch.nn.functional.adaptive_max_pool1d`."""
+    return _adaptive_max_pool("adaptive_max_pool1d", input, output_size, return_indices, ties)
+
+
+@public
+def adaptive_max_pool2d(
+    input: torch.Tensor, output_size: Any, return_indices: bool = False, *, ties: Convention = "min_norm"
+) -> Any:
+    """`torch.nn.functional.adaptive_max_pool2d`."""
+    return _adaptive_max_pool("adaptive_max_pool2d", input, output_size, return_indices, ties)
+
+
+@public
+def adaptive_max_pool3d(
+    input: torch.Tensor, output_size: Any, return_indices: bool = False, *, ties: Convention = "min_norm"
+) -> Any:
+    """`torch.nn.functional.adaptive_max_pool3d`."""
+    return _adaptive_max_pool("adaptive_max_pool3d", input, output_size, return_indices, ties)
+
+
+def _adaptive_max_pool(name: str, input: torch.Tensor, output_size: Any, return_indices: bool, ties: Convention) -> Any:
+    def own(x: torch.Tensor) -> Any:
+        return getattr(functional, name)(x, output_size, return_indices)
+
+    if ties == "inclusive" or not is_active(input):
+        return own(input)
+    lengths = input.shape[-int(name[-2]) :]
+    given = output_size if isinstance(output_size, Sequence) else (output_size,) * len(lengths)
+    counts = [length if count is None else count for length, count in zip(lengths, given, strict=False)]
+    return pool(Pooling(_adapted(tuple(lengths), tuple(counts)), ties), own, input)
+
+
+def _adapted(lengths: tuple[int, ...], counts: tuple[int, ...]) -> Windows | AdaptiveWindows:
+    """The windows; alike where their number divides the length."""
+    if len(lengths) != len(counts) or any(not m or n % m for n, m in zip(lengths, counts, strict=True)):
+        return AdaptiveWindows(counts)
+    sizes = tuple(n // m for n, m in zip(lengths, counts, strict=True))
+    return Windows(sizes, sizes, ((0, 0),) * len(sizes), (1,) * len(sizes))

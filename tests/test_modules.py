@@ -1,0 +1,203 @@
+"""The modules of `interop.nn`, and models that `convert` gives them."""
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint_sequential
+
+import interop
+from interop import min_norm
+from interop._convention.modules import MODULES
+from interop.native import NATIVE, RIGHT_IN_TORCH
+
+Tensor = torch.Tensor
+TIED = torch.tensor([-1.0, 0.0, 0.0, 3.0, 6.0, 6.0])
+X = TIED.reshape(1, 1, 1, 1, 6)
+ROWS = TIED.reshape(2, 3)
+
+ARGUMENTS: dict[str, list[dict[str, Any]]] = {
+    "AdaptiveMaxPool1d": [{"output_size": 2}, {"output_size": 4, "return_indices": True}],
+    "AdaptiveMaxPool2d": [{"output_size": (1, 2)}],
+    "AdaptiveMaxPool3d": [{"output_size": (1, 1, 4)}],
+    "CELU": [{}, {"alpha": 2.0, "inplace": True}],
+    "ELU": [{}, {"alpha": 2.0}, {"alpha": 2.0, "inplace": True}],
+    "Hardshrink": [{}, {"lambd": 3.0}, {"lambd": 0.0}],
+    "Hardsigmoid": [{}],
+    "Hardswish": [{}],
+    "Hardtanh": [{}, {"min_val": 0.0, "max_val": 6.0}, {"inplace": True}],
+    "HingeEmbeddingLoss": [{}, {"margin": 6.0, "reduction": "sum"}],
+    "LeakyReLU": [{}, {"negative_slope": 2.0}, {"negative_slope": -1.0, "inplace": True}],
+    "MarginRankingLoss": [{}, {"margin": 3.0, "reduction": "none"}],
+    "MaxPool1d": [{"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True}],
+    "MaxPool2d": [{"kernel_size": (1, 2), "return_indices": True}],
+    "MaxPool3d": [{"kernel_size": (1, 1, 3)}],
+    "PReLU": [{}, {"num_parameters": 1, "init": 2.0}],
+    "ReLU": [{}, {"inplace": True}],
+    "ReLU6": [{}, {"inplace": True}],
+    "SELU": [{}],
+    "Softshrink": [{}, {"lambd": 3.0}, {"lambd": 0.0}],
+    "Threshold": [{"threshold": 0.0, "value": 0.0}, {"threshold": 3.0, "value": 1.0}],
+    "TripletMarginLoss": [{}, {"margin": 2.0, "swap": True}],
+    "TripletMarginWithDistanceLoss": [{"distance_function": lambda x, y: (x - y).abs().sum(-1), "swap": True}],
+}
+
+
+def operands(name: str) -> list[Tensor]:
+    """What the module of that name takes; the first is differentiated."""
+    match name:
+        case "HingeEmbeddingLoss":
+            return [TIED, torch.tensor([-1.0, 1.0, -1.0, 1.0, -1.0, 1.0])]
+        case "MarginRankingLoss":
+            return [TIED, TIED.flip(0), torch.ones(6)]
+        case "TripletMarginLoss" | "TripletMarginWithDistanceLoss":
+            return [ROWS, ROWS.flip(0), ROWS + 1]
+    dims = {"1d": 3, "2d": 4, "3d": 5}.get(name[-2:], 5)
+    return [X.reshape(X.shape[-dims:])]
+
+
+def gradient(function: Callable[..., Any], x: Tensor, *rest: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    y = function(1 * x, *rest)
+    return torch.autograd.grad((y[0] if isinstance(y, tuple) else y).sum(), x)[0]
+
+
+def test_there_is_a_module_for_each_function() -> None:
+    """Where torch has one, other than Module itself."""
+    known = {name.lower() for name in vars(torch.nn)}
+    assert {name.replace("_", "") for name in NATIVE} & known == {name.lower() for name in MODULES}
+    assert set(ARGUMENTS) == set(MODULES) == {name for name in interop.nn.__all__ if hasattr(torch.nn, name)}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_module(name: str) -> None:
+    """It has the form and the state of torch's, and the gradients of the mode."""
+    for given in ARGUMENTS[name]:
+        ours, native = getattr(interop.nn, name)(**given), getattr(torch.nn, name)(**given)
+        assert inspect.signature(type(ours)) == inspect.signature(type(native))
+        assert repr(ours) == repr(native)
+        assert ours.state_dict().keys() == native.state_dict().keys()
+        native.load_state_dict(ours.state_dict())
+        with min_norm():
+            expected = gradient(native, *operands(name))
+        copies = [ours, copy.deepcopy(ours)] + ([] if "distance_function" in given else [pickled(ours)])
+        for module in copies:
+            assert type(module) is type(ours)
+            assert torch.equal(gradient(module, *operands(name)), expected)
+
+
+def pickled(module: torch.nn.Module) -> Any:
+    return pickle.loads(pickle.dumps(module))
+
+
+@pytest.mark.parametrize("name", [name for name, module in MODULES.items() if module._function in RIGHT_IN_TORCH])
+def test_what_torch_has_right_is_called_without_a_detour(name: str) -> None:
+    """The module then is torch's own but for its class."""
+    given = ARGUMENTS[name][0]
+    ours, native = getattr(interop.nn, name)(**given), getattr(torch.nn, name)(**given)
+    x = TIED.clone().requires_grad_()
+    assert ours(x).grad_fn.name() == native(x).grad_fn.name()
+
+
+def test_ties_of_a_module() -> None:
+    """The block around decides, unless the module has a convention of its own."""
+    module = interop.nn.Hardtanh(0.0, 6.0)
+    assert gradient(module, TIED).tolist() == [0, 0, 0, 1, 0, 0]
+    with min_norm(ties="inclusive"):
+        assert gradient(module, TIED).tolist() == [0, 1, 1, 1, 1, 1]
+    module.ties = "balanced"
+    assert repr(module) == "Hardtanh(min_val=0.0, max_val=6.0, ties='balanced')"
+    for block in (min_norm(), min_norm(ties="inclusive"), min_norm(backend="jax")):
+        with block:
+            assert gradient(module, TIED).tolist() == [0, 0.5, 0.5, 1, 0.5, 0.5]
+
+
+# Conversion.
+
+
+class OwnReLU(torch.nn.ReLU):
+    pass
+
+
+class Clipped(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.normalize(x.clamp(0.0, 6.0).cummax(-1).values)
+
+
+class Plain(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.relu(x).exp()
+
+
+def model() -> torch.nn.Sequential:
+    shared = torch.nn.Hardtanh(0.0, 6.0)
+    branches = torch.nn.ModuleDict({"a": shared, "b": OwnReLU()})
+    return torch.nn.Sequential(torch.nn.Linear(6, 6), shared, branches, torch.nn.PReLU(), Clipped(), Plain())
+
+
+def test_convert_and_undo() -> None:
+    network = model()
+    before, weight = repr(network), network[3].weight
+    report = interop.nn.convert(network)
+    assert dict(report.replaced) == {"1": "Hardtanh", "2.a": "Hardtanh", "3": "PReLU"}
+    assert [type(m).__module__ for m in network.modules()].count("interop.nn") == 2
+    assert network[1] is network[2]["a"]
+    assert network[3].weight is weight
+    assert type(network[2]["b"]) is OwnReLU
+    assert repr(network) == before
+    assert gradient(network[1], TIED).tolist() == [0, 0, 0, 1, 0, 0]
+    assert interop.nn.convert(network).replaced == {}
+    report.undo()
+    assert [type(m) for m in network.modules()] == [type(m) for m in model().modules()]
+
+
+def test_convert_says_what_it_left_and_why() -> None:
+    assert str(interop.nn.convert(model())).splitlines() == [
+        "1    Hardtanh",
+        "2.a  Hardtanh",
+        "3    PReLU",
+        "2.b  left: OwnReLU is a subclass of torch.nn.ReLU; make it one of interop.nn.ReLU",
+        "4    left: Clipped calls clamp, normalize; run the model under interop.min_norm() and calls cummax, without a "
+        "counterpart here",
+    ]
+    assert "nothing to replace" in str(interop.nn.convert(torch.nn.Linear(1, 1)))
+    bags = torch.nn.ModuleList([torch.nn.EmbeddingBag(2, 1, mode="sum"), torch.nn.EmbeddingBag(2, 1, mode="max")])
+    assert list(interop.nn.convert(bags).left) == ["1"]
+    assert list(interop.nn.convert(torch.nn.FractionalMaxPool2d(2, 1)).left) == [""]
+
+
+def test_convert_a_module_itself() -> None:
+    module = torch.nn.ReLU6()
+    seen = []
+    module.register_forward_hook(lambda module, args, output: seen.append(type(module)))
+    interop.nn.convert(module)
+    module(TIED)
+    assert seen == [interop.nn.ReLU6]
+
+
+def test_convert_to_another_convention_and_back() -> None:
+    network = torch.nn.Sequential(torch.nn.Hardtanh(0.0, 6.0), torch.nn.LeakyReLU())
+    first = interop.nn.convert(network, ties="inclusive")
+    assert gradient(network[0], TIED).tolist() == [0, 1, 1, 1, 1, 1]
+    assert "ties" not in vars(network[1])  # there is nothing to choose
+    second = interop.nn.convert(network, ties="balanced")
+    assert gradient(network[0], TIED).tolist() == [0, 0.5, 0.5, 1, 0.5, 0.5]
+    second.undo()
+    assert gradient(network[0], TIED).tolist() == [0, 1, 1, 1, 1, 1]
+    first.undo()
+    assert vars(network[0]).keys() == vars(torch.nn.Hardtanh(0.0, 6.0)).keys()
+    with pytest.raises(ValueError, match="ties='nearest' is not a convention"):
+        interop.nn.convert(network, ties="nearest")
+
+
+def test_converted_modules_in_checkpoint_sequential() -> None:
+    network = torch.nn.Sequential(torch.nn.Hardtanh(0.0, 6.0), torch.nn.ReLU6())
+    interop.nn.convert(network)
+    x = TIED.clone().requires_grad_()
+    checkpoint_sequential(network, 2, x, use_reentrant=False).sum().backward()
+    assert x.grad.tolist() == [0, 0, 0, 1, 0, 0]
