@@ -12,6 +12,7 @@ from sphinx.application import Sphinx
 
 import interop
 import jaxclamp
+from interop import native
 
 project = "jaxclamp"
 author = "The jaxclamp developers"
@@ -76,6 +77,8 @@ myst_substitutions = {
     "interop_ops": _documented("function", interop, [n for n in interop.TORCH_OPS if n in jaxclamp.OPS]),
     "interop_in_place": ", ".join(f"`{name}`" for name in interop.IN_PLACE_OPS),
     "interop_modules": ", ".join(f"`{name}`" for name in _modules),
+    "native_functions": ", ".join(f"`{name}`" for name in native.NATIVE if not name.endswith("_")),
+    "native_in_place": ", ".join(f"`{name}`" for name in native.NATIVE if name.endswith("_")),
     "gallery": "\n\n".join(f"## {name}\n\n![{name}](_gallery/{name}.svg)" for name in jaxclamp.OPS),
     "aliases": ", ".join(
         f"`{name}` for `{function.__name__}`"

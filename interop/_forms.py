@@ -9,24 +9,22 @@ import torch
 
 from interop._recorded import is_recorded
 
+NUMPY_NAMES = {"x": "input", "a": "input", "x1": "input", "x2": "other", "axis": "dim", "keepdims": "keepdim"}
+"""The names that functions of torch take beside their own."""
+
 
 def overloaded(
-    of_two: Callable[..., Any],
-    along_an_axis: Callable[..., Any],
-    of_all: Callable[..., Any],
-    input: torch.Tensor,
-    *args: Any,
-    **kwargs: Any,
+    of_two: Callable[..., Any], along_an_axis: Callable[..., Any], of_all: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
     """What torch.max and torch.min do, by the function that the arguments are for.
 
-    A tensor is another operand by its position, and an axis by the keyword ``dim``.
+    A tensor behind the first is another operand, but an axis by the keyword ``dim``.
     """
-    if (args and isinstance(args[0], torch.Tensor)) or not kwargs.keys().isdisjoint(("other", "x2")):
-        return of_two(input, *args, **kwargs)
-    if args or not kwargs.keys().isdisjoint(("dim", "axis")):
-        return along_an_axis(input, *args, **kwargs)
-    return of_all(input, **kwargs)
+    if any(isinstance(value, torch.Tensor) for value in args[1:]) or "other" in kwargs or "x2" in kwargs:
+        return of_two(*args, **kwargs)
+    if len(args) > 1 or "dim" in kwargs or "axis" in kwargs:
+        return along_an_axis(*args, **kwargs)
+    return of_all(*args, **kwargs)
 
 
 def overwrite(name: str, op: Callable[..., Any], x: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -39,13 +37,18 @@ def overwrite(name: str, op: Callable[..., Any], x: torch.Tensor, *rest: Any) ->
             f"{name}: output with shape {list(x.shape)} doesn't match the broadcast shape {list(result.shape)}; "
             f"use {name.removesuffix('_')}, which returns a new tensor."
         )
-    if not torch.can_cast(result.dtype, x.dtype):
+    if _kind(result.dtype) > _kind(x.dtype):
         raise RuntimeError(
             f"{name}: result type {result.dtype} can't be cast to {x.dtype}, the type of input; "
             f"use {name.removesuffix('_')}, which returns a new tensor."
         )
     overwritten: torch.Tensor = x.copy_(result)
     return overwritten
+
+
+def _kind(dtype: torch.dtype) -> int:
+    """Bool, integers, floats, complex numbers: torch casts upwards. Dynamo knows no `torch.can_cast`, which says so."""
+    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else int(dtype != torch.bool)
 
 
 def write_to(out: Any, name: str, op: Callable[..., Any], *arguments: Any) -> Any:

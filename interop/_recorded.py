@@ -22,12 +22,17 @@ def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
 def is_active(input: torch.Tensor, *others: Any) -> bool:
     """Whether torch may ask for a derivative of a call with these arguments that an op of real numbers has.
 
-    In a compiled function it may for any floating-point tensor, since the graph may be differentiated.
+    In a compiled function it may for any floating-point tensor, since the graph may be differentiated. TorchScript has
+    no derivatives of ours: what it traces is torch's own function.
     """
     if input.is_complex():
         return False  # torch refuses complex numbers by itself
     if torch.compiler.is_compiling():
         return input.is_floating_point() or any(map(_is_floating, others))
+    return _may_be_differentiated(input, *others) and not torch.jit.is_tracing()  # type: ignore[attr-defined]
+
+
+def _may_be_differentiated(input: torch.Tensor, *others: Any) -> bool:
     if torch.is_grad_enabled():
         if input.requires_grad:
             return True

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from interop.parity.render import at
-from interop.parity.rows import NATIVE, Row, matrix
+from interop.parity.rows import THEIRS, Row, matrix
 
 Record = dict[str, list[float]]
 """The gradient in every cell: the op at a tie, its active arguments, how the others are given, and the spelling."""
@@ -22,7 +22,7 @@ def answers(rows: Iterable[Row]) -> dict[str, Record]:
     found: dict[str, Record] = {}
     for row in rows:
         for answer in row.answers:
-            if answer.framework in NATIVE:
+            if answer.framework in THEIRS:
                 cell = f"{row.op}({at(row)}), {' '.join(row.active)}, {row.inactive}: {answer.spelling}"
                 gradient = [float(str(np.float32(g))) for g in answer.gradient]  # 0.01, not 0.009999999776482582
                 found.setdefault(answer.version, {})[cell] = gradient

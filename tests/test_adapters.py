@@ -25,7 +25,7 @@ from jaxclamp._counterparts import Counterpart
 def adapter(request: pytest.FixtureRequest) -> Framework:
     for reason in parity.absent([request.param]).values():
         pytest.skip(reason)
-    return parity.native(request.param)
+    return parity.theirs(request.param)
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
@@ -112,10 +112,10 @@ def test_counterparts_are_the_same_function_away_from_ties(op: str, counterpart:
         }
         for given in (arguments, numbers):
             try:
-                answer = parity.native(counterpart.framework).answer(counterpart, given, ("x",))
+                answer = parity.theirs(counterpart.framework).answer(counterpart, given, ("x",))
             except TypeError:
                 continue
-            expected = parity.native("jax").answer(lambda given: OPS[op].function(**given), given, ("x",))
+            expected = parity.theirs("jax").answer(lambda given: OPS[op].function(**given), given, ("x",))
             # tinygrad and MLX have five digits of the constants of selu.
             np.testing.assert_allclose(answer[0], expected[0], rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(answer[1]["x"], expected[1]["x"], rtol=1e-5, atol=1e-5)
@@ -159,7 +159,7 @@ class Narrow(Framework):
     def answer(
         self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
     ) -> tuple[Any, dict[str, Array]]:
-        result, gradient = parity.native("jax").answer(function, arguments, active)
+        result, gradient = parity.theirs("jax").answer(function, arguments, active)
         return result, {name: g.astype(np.float32) for name, g in gradient.items()}
 
 

@@ -26,11 +26,11 @@ from interop.parity import rows as parity
 from interop.parity.rows import Row
 from jaxclamp import OPS
 
-FOUR = (*parity.OURS, "jax", "torch")
+ALWAYS = (*parity.OURS, "jax", "torch")
 """The frameworks that are installed wherever the tests run."""
 INSTALLED = [name for name in parity.FRAMEWORKS if name not in parity.absent()]
-ONLY_FOUR = [f"--framework={name}" for name in FOUR]
-SMALL = (*ONLY_FOUR, "--op", "abs", "--op", "maximum", "--op", "selu", "--dtype", "float32")
+ONLY_ALWAYS = [f"--framework={name}" for name in ALWAYS]
+SMALL = (*ONLY_ALWAYS, "--op", "abs", "--op", "maximum", "--op", "selu", "--dtype", "float32")
 
 
 def run(*arguments: str, color: bool = False) -> Result:
@@ -40,7 +40,7 @@ def run(*arguments: str, color: bool = False) -> Result:
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
     """What SMALL asks for."""
-    return list(parity.matrix([OPS["abs"], OPS["maximum"], OPS["selu"]], ["float32"], FOUR))
+    return list(parity.matrix([OPS["abs"], OPS["maximum"], OPS["selu"]], ["float32"], ALWAYS))
 
 
 def as_json(rows: Sequence[Row]) -> Any:
@@ -66,7 +66,7 @@ def test_json(rows: list[Row]) -> None:
     content = strictly(result.stdout)
     assert content["rows"] == as_json(rows)
     tallies = {tally["framework"]: tally for tally in content["summary"]}
-    assert set(tallies) == set(FOUR)
+    assert set(tallies) == set(ALWAYS)
     for framework, tally in tallies.items():
         answers = [answer for row in rows for answer in row.answers if answer.framework == framework]
         assert tally["cases"] == len(answers)
@@ -95,17 +95,17 @@ def test_markdown(rows: list[Row]) -> None:
     assert result.exit_code == 0
     table, _, summary = result.stdout.partition("\n\n")
     headings, rule, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
-    assert headings == ["op", "at", "active", "dtype", "definition", *FOUR]
+    assert headings == ["op", "at", "active", "dtype", "definition", *ALWAYS]
     assert set(rule) == {"---"}
     assert {len(line) for line in [rule, *lines]} == {len(headings)}
     assert [line[0] for line in lines] == [row.op for row in rows]
     for line, row in zip(lines, rows, strict=True):
         assert numbers(line[4]) == pytest.approx(row.definition, abs=0.01)
-        for framework, cell in zip(FOUR, line[5:], strict=True):
+        for framework, cell in zip(ALWAYS, line[5:], strict=True):
             answers = [answer for answer in row.answers if answer.framework == framework]
             assert ("✓" in cell) == any(answer.agrees for answer in answers)
             assert ("✗" in cell) == any(not answer.agrees for answer in answers)
-    assert len(summary.splitlines()) == len(FOUR)
+    assert len(summary.splitlines()) == len(ALWAYS)
     assert all(line.startswith("- ") for line in summary.splitlines())
 
 
@@ -114,16 +114,16 @@ def test_table(rows: list[Row]) -> None:
     assert result.exit_code == 0
     assert result.stdout == run(*SMALL, "--format", "table").stdout
     (headings,) = (line for line in result.stdout.splitlines() if line.startswith("┃"))
-    assert headings.replace("┃", " ").split() == ["op", "at", "active", "dtype", "definition", *FOUR]
+    assert headings.replace("┃", " ").split() == ["op", "at", "active", "dtype", "definition", *ALWAYS]
     cells = [line.split("│") for line in result.stdout.splitlines() if line.startswith("│")]
     assert [line[1].strip() for line in cells] == [row.op for row in rows]
-    for framework in FOUR:
+    for framework in ALWAYS:
         answers = [answer for row in rows for answer in row.answers if answer.framework == framework]
         assert f"{sum(answer.agrees for answer in answers)} of {len(answers)} cases agree" in result.stdout
 
 
 def test_answers_that_are_alike_in_all_dtypes_share_a_line() -> None:
-    one, all_of_them = (run("--op", "abs", *ONLY_FOUR, *extra) for extra in (("--dtype", "float32"), ()))
+    one, all_of_them = (run("--op", "abs", *ONLY_ALWAYS, *extra) for extra in (("--dtype", "float32"), ()))
     assert len(one.stdout.splitlines()) == len(all_of_them.stdout.splitlines())
 
 
@@ -143,7 +143,7 @@ def test_only_disagreements(form: str, rows: list[Row]) -> None:
     else:
         lines, shown = everything.stdout.splitlines(), result.stdout.splitlines()
         assert len(lines) - len(shown) == len(rows) - len(differing)
-        assert shown[-len(FOUR) :] == lines[-len(FOUR) :]
+        assert shown[-len(ALWAYS) :] == lines[-len(ALWAYS) :]
 
 
 @pytest.mark.parametrize("form", render.FORMATS)

@@ -453,3 +453,13 @@ def test_what_torch_has_right_besides() -> None:
     scores = torch.tensor([[1.0, 0.0]], requires_grad=True)
     loss = functional.multi_margin_loss(scores, torch.tensor([0]))
     assert torch.autograd.grad(loss, scores)[0].tolist() == [[0.0, 0.0]]
+
+
+def test_tensors_as_parameters() -> None:
+    """torch takes one without axes for a number, unless it would have to be differentiated."""
+    x = torch.tensor([-1.0, 0.0])
+    for name, value in (("leaky_relu", -0.5), ("elu", 2.0), ("hardtanh", -0.5), ("softshrink", 0.0)):
+        expected = gradients_of(NATIVE[name], x, [value], 1.0, None)
+        assert torch.equal(*gradients_of(NATIVE[name], x, [torch.tensor(value)], 1.0, None), *expected)
+        with pytest.raises(TypeError, match=r"must be (a n|N)umber"):
+            NATIVE[name](x.clone().requires_grad_(), torch.tensor(value, requires_grad=True))

@@ -274,7 +274,7 @@ class TorchOp:
                 torch.empty(shape, dtype=v.dtype, device="meta") if shape is not None else _without_symbol(v)
                 for v, shape in zip(values, shapes, strict=True)
             ]
-            as_tensors = [torch.full((), v, device="meta") if type(v) in (int, float) else v for v in on_meta]
+            as_tensors = [torch.full((), v, device="meta") if isinstance(v, int | float) else v for v in on_meta]
             for given in (on_meta, as_tensors):
                 try:
                     return torch_counterpart(self._op)(self.signature.named(given))

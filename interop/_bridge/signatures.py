@@ -9,13 +9,11 @@ from typing import Any, NoReturn
 
 import torch
 
+from interop._forms import NUMPY_NAMES
 from jaxclamp import Op
 from jaxclamp._counterparts import Counterpart
 
 _TORCH_NAMES = {"x": "input", "y": "other", "axis": "dim", "keepdims": "keepdim"}
-_NUMPY_NAMES = {"x": "input", "a": "input", "x1": "input", "x2": "other", "axis": "dim", "keepdims": "keepdim"}
-"""The names that functions of torch take beside their own."""
-
 MISSING: Any = inspect.Parameter.empty
 """What stands for an argument that is not given."""
 
@@ -68,7 +66,7 @@ class Signature:
             sorted([*renamed, *forms], key=lambda parameter: parameter.kind), return_annotation=result
         )
         names = list(self.inspected.parameters)
-        aliases = {alias: name for alias, name in _NUMPY_NAMES.items() if name in names and alias not in names}
+        aliases = {alias: name for alias, name in NUMPY_NAMES.items() if name in names and alias not in names}
         self._slots = {name: names.index(aliases.get(name, name)) for name in (*names, *aliases)}
         self.jax_names = {self._slots[new.name]: old.name for old, new in zip(own, renamed, strict=True)}
         """What jaxclamp calls the parameters, by slot."""

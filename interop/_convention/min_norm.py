@@ -230,5 +230,4 @@ UNCOVERED = {
 } | {getattr(_HOMES[name.rpartition(".")[0]], name.rpartition(".")[2]): name for name in _OF_OTHER_ARGUMENTS}
 """What has ties and stays torch's own in a block, and its dotted name."""
 _OF_MANY_KINDS = {"embedding_bag", "scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_"}
-
 """Those that take an extremum or a sum, whichever is asked for."""

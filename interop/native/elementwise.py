@@ -268,10 +268,21 @@ def _bent(
     inplace: bool,
     *parameters: float,
 ) -> torch.Tensor:
+    numbers = [_number(parameter) for parameter in parameters]
+
     def of(x: torch.Tensor) -> torch.Tensor:
-        return bend(name, own, derivative, x, *parameters)
+        return bend(name, own, derivative, x, *numbers)
 
     return overwrite(f"{name}_", of, input) if inplace else of(input)
+
+
+def _number(parameter: Any) -> float:
+    """As torch reads a number: a tensor without axes is one too, but for one that requires grad."""
+    if not isinstance(parameter, torch.Tensor):
+        return parameter  # type: ignore[no-any-return]
+    if parameter.requires_grad:
+        raise TypeError("a slope or threshold must be a number, not a tensor that requires grad; pass its item().")
+    return parameter.item()
 
 
 # torch's own derivatives: of a vector, x and the parameters, that vector times the slopes.

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch.overrides import handle_torch_function
 
+from interop._forms import NUMPY_NAMES
 from interop._private_torch import is_overridden
 from jaxclamp import CONVENTIONS
 from jaxclamp._rules.conventions import refuse_convention
@@ -21,14 +22,11 @@ NATIVE: dict[str, Callable[..., Any]] = {}
 RIGHT_IN_TORCH: set[Callable[..., Any]] = set()
 """Those that are torch's own, whatever the arguments, under the convention min_norm."""
 
-_NUMPY_NAMES = {"x": "input", "a": "input", "x1": "input", "x2": "other", "axis": "dim", "keepdims": "keepdim"}
-"""The names that functions of torch take beside their own."""
-
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
     """The decorated function as one of this package."""
     parameters = inspect.signature(function).parameters
-    aliases = {alias: name for alias, name in _NUMPY_NAMES.items() if name in parameters and alias not in parameters}
+    aliases = {alias: name for alias, name in NUMPY_NAMES.items() if name in parameters and alias not in parameters}
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -21,9 +21,9 @@ from interop.parity.rows import Row
 from jaxclamp import Op
 
 # The palette of Okabe and Ito, which is told apart by colour-blind readers too.
-BLUE, GREEN, PURPLE, VERMILLION = "#0072B2", "#009E73", "#CC79A7", "#D55E00"
-COLOURS = {"jaxclamp": BLUE, "interop": GREEN, "jax": PURPLE, "torch": VERMILLION}
-MARKERS = {"jaxclamp": ("o",), "interop": ("s",), "jax": ("D", "P", "v"), "torch": ("^", "X", "<")}
+BLUE, GREEN, SKY, PURPLE, VERMILLION = "#0072B2", "#009E73", "#56B4E9", "#CC79A7", "#D55E00"
+COLOURS = {"jaxclamp": BLUE, "interop": GREEN, "native": SKY, "jax": PURPLE, "torch": VERMILLION}
+MARKERS = {"jaxclamp": ("o",), "interop": ("s",), "native": ("p",), "jax": ("D", "P", "v"), "torch": ("^", "X", "<")}
 """For the first, second, ... spelling that a framework has for an op."""
 GRID_ALPHA = 0.3
 

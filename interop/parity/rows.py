@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from interop._bridge.ops import TORCH_OPS
+from interop.native import NATIVE
 from interop.parity.adapters import ADAPTERS
 from interop.parity.frameworks import Framework, Jax, Torch, total
 from interop.parity.oracle import min_norm_gradient
@@ -23,9 +24,10 @@ from jaxclamp._counterparts import Counterpart
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-OURS = ("jaxclamp", "interop")
-NATIVE: dict[str, type[Framework]] = {"jax": Jax, "torch": Torch, **ADAPTERS}
-FRAMEWORKS = (*OURS, *NATIVE)
+OURS = ("jaxclamp", "interop", "native")
+"""The ops in JAX, those programs in torch, and torch's own kernels under the convention."""
+THEIRS: dict[str, type[Framework]] = {"jax": Jax, "torch": Torch, **ADAPTERS}
+FRAMEWORKS = (*OURS, *THEIRS)
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,9 @@ class Row:
 
 
 @functools.cache
-def native(name: str) -> Framework:
+def theirs(name: str) -> Framework:
     """The framework of that name; ImportError where it is not installed."""
-    return NATIVE[name]()
+    return THEIRS[name]()
 
 
 def absent(frameworks: Iterable[str] = FRAMEWORKS) -> dict[str, str]:
@@ -70,14 +72,14 @@ def absent(frameworks: Iterable[str] = FRAMEWORKS) -> dict[str, str]:
     reasons = {}
     for name in ADAPTERS.keys() & frameworks:
         try:
-            native(name)
+            theirs(name)
         except ImportError as error:
             reasons[name] = f"{error}; pip install {ADAPTERS[name].requirement}"
     return dict(sorted(reasons.items()))
 
 
 def counterparts(op: Op) -> list[Counterpart]:
-    """The spellings of ``op`` in the native frameworks, installed or not."""
+    """The spellings of ``op`` in the other frameworks, installed or not."""
     adapted = (adapter.counterparts[op.name] for adapter in ADAPTERS.values() if op.name in adapter.counterparts)
     return [*op.counterparts, *map(Counterpart, adapted)]
 
@@ -146,7 +148,7 @@ def _row(
             if not math.isclose(found, value, rel_tol=relative, abs_tol=1e-3):
                 raise TypeError(f"{spelling} is another function there, as some clips are with min > max.")
         except TypeError:
-            if framework in OURS:
+            if framework in ("jaxclamp", "interop"):  # they take every form
                 raise
             continue  # this spelling does not take the arguments in this form
         flat = _flat(gradient, active)
@@ -189,15 +191,17 @@ def _spellings(
     op: Op, arguments: Mapping[str, Any], active: tuple[str, ...], frameworks: Sequence[str]
 ) -> Iterator[tuple[str, str, Callable[[Mapping[str, Any]], Any], Framework]]:
     if "jaxclamp" in frameworks:
-        yield "jaxclamp", f"jaxclamp.{op.name}", lambda given: op.function(**given), native("jax")
+        yield "jaxclamp", f"jaxclamp.{op.name}", lambda given: op.function(**given), theirs("jax")
     if "interop" in frameworks:
-        yield "interop", f"interop.{op.name}", lambda given: TORCH_OPS[op.name](*given.values()), native("torch")
+        yield "interop", f"interop.{op.name}", lambda given: TORCH_OPS[op.name](*given.values()), theirs("torch")
+    if "native" in frameworks:
+        yield "native", f"interop.native.{op.name}", lambda given: NATIVE[op.name](*given.values()), theirs("torch")
     parameters = op.signature.parameters
     for counterpart in counterparts(op):
         unknown = arguments.keys() - counterpart.names
         same = all(name not in active and arguments[name] == parameters[name].default for name in unknown)
         if counterpart.framework in frameworks and same:
-            yield counterpart.framework, counterpart.name, counterpart, native(counterpart.framework)
+            yield counterpart.framework, counterpart.name, counterpart, theirs(counterpart.framework)
 
 
 def definition(op: Op, arguments: Mapping[str, Any], active: tuple[str, ...]) -> Array:

@@ -159,8 +159,9 @@ _LOSES_OR_TIES: Mapping[Step, Step] = {
 def _reaches(step: Step, operand: jax.Array, other: jax.Array) -> jax.Array:
     """Where ``operand`` is the value of ``step(operand, other)``, alone or tied with the other.
 
-    The two are compared with each other. To compare with the value, XLA would have to store it. XLA takes ``abs(x) >= 0``
-    to be true of NaN too, and so of all that cannot be negative: whether ``beaten`` is NaN is asked apart.
+    The two are compared with each other: to compare with the value, XLA would have to store it. XLA takes a
+    comparison such as ``abs(x) >= 0``, of what cannot be negative, to be true of NaN, so ``beaten`` is asked for NaN
+    besides.
     """
     deciding, beaten = (other, operand) if step in _SKIPS_NAN else (operand, other)
     return (_LOSES_OR_TIES[step](other, operand) & (beaten == beaten)) | (deciding != deciding)
