@@ -52,9 +52,7 @@ def is_overridden(arguments: Sequence[Any]) -> bool:
 
     In a compiled function that one overlooks the modes.
     """
-    if torch.compiler.is_compiling() and torch._C._is_torch_function_mode_enabled():
-        return True
-    return has_torch_function(arguments)
+    return torch._C._is_torch_function_mode_enabled() or has_torch_function(arguments)
 
 
 def constant_in_graphs(function: F) -> F:

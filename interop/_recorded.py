@@ -25,20 +25,16 @@ def is_active(input: torch.Tensor, *others: Any) -> bool:
     In a compiled function it may for any floating-point tensor, since the graph may be differentiated. TorchScript has
     no derivatives of ours: what it traces is torch's own function.
     """
-    if input.is_complex():
-        return False  # torch refuses complex numbers by itself
+    if isinstance(input, int | float | complex) or input.is_complex():
+        return False  # torch refuses numbers in the place of the tensor, and complex tensors, by itself
     if torch.compiler.is_compiling():
         return input.is_floating_point() or any(map(_is_floating, others))
-    return _may_be_differentiated(input, *others) and not torch.jit.is_tracing()  # type: ignore[attr-defined]
-
-
-def _may_be_differentiated(input: torch.Tensor, *others: Any) -> bool:
     if torch.is_grad_enabled():
         if input.requires_grad:
-            return True
+            return not torch.jit.is_tracing()  # type: ignore[attr-defined]
         for other in others:
             if isinstance(other, torch.Tensor) and other.requires_grad:
-                return True
+                return not torch.jit.is_tracing()  # type: ignore[attr-defined]
     if is_forward_mode() or is_transformed():
         return input.is_floating_point() or any(map(_is_floating, others))
     return False

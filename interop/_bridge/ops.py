@@ -259,23 +259,24 @@ class TorchOp:
         """The kind of exception that torch raises for the arguments, if it does."""
         try:
             shapes = [v.shape if isinstance(v, torch.Tensor) else None for v in values]
-            answer = self._answer_of_torch(self.signature.unformed(values), shapes)
+            # Without memory, torch has other exceptions for an axis of no elements.
+            answer = self._answer_of_torch(self.signature.unformed(values), shapes, device="cpu")
         except Exception:  # of tensors that have no counterpart without data, such as nested ones
             return None
         return type(answer) if isinstance(answer, Exception) else None
 
-    def _answer_of_torch(self, values: Sequence[Any], shapes: Sequence[Any]) -> Any:
+    def _answer_of_torch(self, values: Sequence[Any], shapes: Sequence[Any], device: str = "meta") -> Any:
         """What torch's function answers for tensors of these shapes without data, or the exception that it raises.
 
         A number beside a tensor, which it may not take, is asked again as a tensor. None where it takes neither.
         """
         with without_dispatch_modes():
-            on_meta = [
-                torch.empty(shape, dtype=v.dtype, device="meta") if shape is not None else _without_symbol(v)
+            of_shape = [
+                torch.empty(shape, dtype=v.dtype, device=device) if shape is not None else _without_symbol(v)
                 for v, shape in zip(values, shapes, strict=True)
             ]
-            as_tensors = [torch.full((), v, device="meta") if isinstance(v, int | float) else v for v in on_meta]
-            for given in (on_meta, as_tensors):
+            as_tensors = [torch.full((), v, device="meta") if isinstance(v, int | float) else v for v in of_shape]
+            for given in (of_shape, as_tensors):
                 try:
                     return torch_counterpart(self._op)(self.signature.named(given))
                 except (TypeError, NotImplementedError):

@@ -24,19 +24,24 @@ class _MinNorm:
     ties: Convention | None = None
     """The convention. None is that of the block of `interop.min_norm` around a call, min_norm where there is none."""
     _function: Callable[..., Any]
+    _is_right: bool
+    """Whether torch's own function is the right one under min_norm."""
     _attributes: tuple[str, ...]
     """Those that the function takes, under the names of its parameters."""
+    _follow: bool
+    """Whether these parameters follow those of ``forward``, and may be given by position."""
     _native: type[torch.nn.Module]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        function = type(self)._function
-        if self.ties is None and (function in RIGHT_IN_TORCH or in_block()):
+        kind = type(self)
+        if self.ties is None and (kind._is_right or in_block()):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
-        for name in self._attributes:
-            kwargs[name] = getattr(self, name)
+        values = [getattr(self, name) for name in kind._attributes]
         if self.ties is not None:
             kwargs["ties"] = self.ties
-        return function(*args, **kwargs)
+        elif kind._follow and not kwargs:
+            return kind._function(*args, *values)
+        return kind._function(*args, **kwargs, **dict(zip(kind._attributes, values, strict=True)))
 
     def extra_repr(self) -> str:
         own: str = super().extra_repr()  # type: ignore[misc]
@@ -45,7 +50,7 @@ class _MinNorm:
     def __prepare_scriptable__(self) -> torch.nn.Module:
         """What torch.jit.script compiles."""
         name = type(self).__name__
-        if self.ties is not None or type(self)._function not in RIGHT_IN_TORCH:
+        if self.ties is not None or not self._is_right:
             raise NotImplementedError(
                 f"torch.jit.script cannot compile interop.nn.{name}, whose gradient is not that of torch.nn.{name}; "
                 "call conversion.undo() first, or use torch.export."
@@ -59,6 +64,9 @@ def _derive(native: type[torch.nn.Module], function: Callable[..., Any]) -> type
     given = inspect.signature(native.forward).parameters
     # The constructors of losses make ``reduction`` of two older parameters; PReLU makes a weight.
     of_module = (inspect.signature(native).parameters.keys() - {"size_average", "reduce"}) | {"weight"}
+    parameters = inspect.signature(function).parameters
+    attributes = [name for name in parameters if name in of_module and name not in given]
+    positional = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     return type(
         native.__name__,
         (_MinNorm, native),
@@ -67,9 +75,9 @@ def _derive(native: type[torch.nn.Module], function: Callable[..., Any]) -> type
             "__qualname__": native.__name__,
             "__doc__": f"`torch.nn.{native.__name__}` with the gradient of jaxclamp at ties and kinks.",
             "_function": staticmethod(function),
-            "_attributes": tuple(
-                name for name in inspect.signature(function).parameters if name in of_module and name not in given
-            ),
+            "_is_right": function in RIGHT_IN_TORCH,
+            "_attributes": tuple(attributes),
+            "_follow": positional[len(given) - 1 :][: len(attributes)] == attributes,
             "_native": native,
         },
     )

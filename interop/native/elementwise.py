@@ -71,13 +71,14 @@ def clamp_max(input: torch.Tensor, max: Bound, *, ties: Convention = "min_norm",
     return select(OPS["clamp_max"].applied(input, max, ties=ties), torch.clamp_max)
 
 
+_NUMBERS = frozenset((int, float, torch.SymInt, torch.SymFloat))
 _DIGITS = {torch.float16: 11, torch.bfloat16: 8}
 """The binary digits of the dtypes whose derivatives compare with a number as it is, not as the dtype has it."""
 
 
 def _is_exact(bound: Any, x: torch.Tensor) -> TypeGuard[float]:
     """Whether a bound is a number, and one that the dtype of x has."""
-    if type(bound) not in (int, float, torch.SymInt, torch.SymFloat) or bound != bound:
+    if type(bound) not in _NUMBERS or bound != bound:
         return False
     return x.dtype not in _DIGITS or _has(_DIGITS[x.dtype], bound)
 
@@ -162,9 +163,9 @@ def hardtanh(
     ties: Convention = "min_norm",
 ) -> torch.Tensor:
     """`torch.nn.functional.hardtanh`."""
-    if not is_active(input) or (
-        ties in ("min_norm", "exclusive") and _is_exact(min_val, input) and _is_exact(max_val, input)
-    ):
+    if ties in ("min_norm", "exclusive") and _is_exact(min_val, input) and _is_exact(max_val, input):
+        return functional.hardtanh(input, min_val, max_val, inplace)
+    if not is_active(input):
         return functional.hardtanh(input, min_val, max_val, inplace)
     return _selected("hardtanh", functional.hardtanh, input, inplace, ties, min_val, max_val)
 

@@ -26,7 +26,8 @@ RIGHT_IN_TORCH: set[Callable[..., Any]] = set()
 def public(function: Callable[P, R]) -> Callable[P, R]:
     """The decorated function as one of this package."""
     parameters = inspect.signature(function).parameters
-    aliases = {alias: name for alias, name in NUMPY_NAMES.items() if name in parameters and alias not in parameters}
+    names = {alias: name for alias, name in NUMPY_NAMES.items() if name in parameters and alias not in parameters}
+    aliases = frozenset(names)
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -37,15 +38,15 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
         if kwargs:
             if kwargs.get("ties", "min_norm") not in CONVENTIONS:
                 refuse_convention(kwargs["ties"])
-            if any(name in aliases for name in kwargs):
+            if not aliases.isdisjoint(kwargs):
                 return renamed(*args, **kwargs)
         return function(*args, **kwargs)
 
     def renamed(*args: Any, **kwargs: Any) -> R:
-        given = {aliases.get(name, name): value for name, value in kwargs.items()}
-        if len(given) < len(kwargs):
+        known = {names.get(name, name): value for name, value in kwargs.items()}
+        if len(known) < len(kwargs):
             raise TypeError(f"{function.__name__}: got two values for one argument, {' and '.join(kwargs)}.")
-        return function(*args, **given)
+        return function(*args, **known)
 
     checked.__module__ = "interop.native"
     NATIVE[function.__name__] = checked

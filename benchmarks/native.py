@@ -1,0 +1,270 @@
+"""torch's own kernels under the convention beside torch's own functions: calls, models, memory.
+
+Prints one table: each line is a contender's median over that of native torch, timed in turns in one process.
+``python benchmarks/native.py [calls|sizes|pools|compiled|models|lengths]`` asks for a part of it. The environment variables
+of the Makefile keep glibc from returning pages between the calls.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psutil
+import torch
+from torch.nn import functional
+
+import interop
+from interop import min_norm, native
+
+Call = Callable[[], Any]
+nn = torch.nn
+
+
+def medians(contenders: Sequence[Call], seconds: float = 1.0) -> list[float]:
+    """Seconds for each, in turns, after a warm-up; fast ones run many times within a turn."""
+    counts = []
+    for contender in contenders:
+        contender()
+        start = time.perf_counter()
+        contender()
+        counts.append(max(1, int(2e-3 / max(time.perf_counter() - start, 1e-7))))
+    times: list[list[float]] = [[] for _ in contenders]
+    end = time.perf_counter() + seconds * len(contenders)
+    while time.perf_counter() < end or len(times[0]) < 7:
+        for contender, count, found in zip(contenders, counts, times, strict=True):
+            start = time.perf_counter()
+            for _ in range(count):
+                contender()
+            found.append((time.perf_counter() - start) / count)
+    return [statistics.median(found) for found in times]
+
+
+class Own:
+    """torch's own functions, by the names of those of `interop.native`."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(functional, name, None) or getattr(torch, name)
+
+
+Library = Any
+"""`Own` or `interop.native`, from which a contender takes its functions."""
+
+
+def row(name: str, size: int | str, *numbers: float, unit: float = 1e6, **further: float) -> None:
+    cells = [f"{unit * number:12.1f}" for number in numbers] + [f"{key} {v:.2f}" for key, v in further.items()]
+    print(f"{name:44} {size if isinstance(size, str) else f'{size:,}':>12}", *cells, flush=True)
+
+
+def compare(name: str, size: int | str, make: Callable[[Library], Call], seconds: float = 1.0) -> None:
+    """A line of the table, for what ``make`` makes of torch's own functions, and of ours."""
+    theirs, ours = medians([make(Own()), make(native)], seconds)
+    row(name, size, theirs, ours, ratio=ours / theirs)
+
+
+def step(function: Callable[..., torch.Tensor], *operands: torch.Tensor) -> Call:
+    """A forward and a backward pass; operands that do not require grad are constants."""
+    active = [operand for operand in operands if operand.requires_grad]
+
+    def run() -> None:
+        y = function(*operands)
+        torch.autograd.grad(y, active, torch.ones((), dtype=y.dtype).expand_as(y))
+
+    return run
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def active(*shape: int) -> torch.Tensor:
+    return normal(*shape).requires_grad_()
+
+
+BY_NUMBERS: dict[str, Callable[[Library, torch.Tensor], torch.Tensor]] = {
+    "clamp(x, -1, 1)": lambda lib, x: lib.clamp(x, -1.0, 1.0),
+    "clamp_min(x, 0.5)": lambda lib, x: lib.clamp_min(x, 0.5),
+    "clamp_max(x, 0.5)": lambda lib, x: lib.clamp_max(x, 0.5),
+    "elu(x)": lambda lib, x: lib.elu(x),
+    "elu(x, 2)": lambda lib, x: lib.elu(x, 2.0),
+    "selu(x)": lambda lib, x: lib.selu(x),
+}
+BY_TENSORS: dict[str, Callable[[Library, torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "clamp(x, y, y + 1), x active": lambda lib, x, y: lib.clamp(x, y, y + 1),
+    "maximum(x, y), x active": lambda lib, x, y: lib.maximum(x, y),
+}
+
+
+def sizes() -> None:
+    """Forward and backward pass."""
+    for n in (1, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 64_000_000):
+        x = active(n)
+        for name, by_numbers in BY_NUMBERS.items():
+            compare(name, n, lambda lib, f=by_numbers: step(lambda x: f(lib, x), x))
+        if n > 20_000_000:
+            return
+        for name, by_tensors in BY_TENSORS.items():
+            compare(name, n, lambda lib, f=by_tensors: step(lambda x, y: f(lib, x, y), x, normal(n)))
+        compare("maximum(x, y), both active", n, lambda lib: step(lib.maximum, x, normal(n).requires_grad_()))
+
+
+def calls() -> None:
+    """One element, forward pass: what a call costs besides, of functions, of modules, and in a block."""
+    x = active(1)
+    for name in ("relu", "relu6", "hardtanh", "abs", "amax", "leaky_relu"):
+        compare(f"{name}, forward", 1, lambda lib, name=name: lambda f=getattr(lib, name): f(x))
+    for name in ("ReLU", "ReLU6", "Hardtanh", "LeakyReLU"):
+        compare(f"nn.{name}, forward", 1, lambda lib, name=name: module(lib, name, x))
+    for name, function in (("relu", functional.relu), ("hardtanh", functional.hardtanh), ("exp", torch.exp)):
+        (alone,) = medians([lambda f=function: f(x)])
+        with min_norm():
+            (covered,) = medians([lambda f=function: f(x)])
+        row(f"{name}, forward, in a block", 1, alone, covered, more=1e6 * (covered - alone))
+
+
+def module(lib: Library, name: str, x: torch.Tensor) -> Call:
+    made = getattr(interop.nn if lib is native else nn, name)()
+    return lambda: made(x)
+
+
+def pools() -> None:
+    x = active(8, 16, 64, 64)
+    for window in ((2, 2, 0), (3, 2, 1), (3, 1, 0)):
+        compare(f"max_pool2d, {window}", "8x16x64x64", lambda lib, w=window: step(lambda x: lib.max_pool2d(x, *w), x))
+
+
+def compiled() -> None:
+    """Both by inductor."""
+    n = 1_000_000
+    x, y = active(n), normal(n)
+    for name, by_numbers in BY_NUMBERS.items():
+        compare(f"compiled {name}", n, lambda lib, f=by_numbers: step(of_inductor(lambda x: f(lib, x)), x))
+    for name, by_tensors in BY_TENSORS.items():
+        compare(f"compiled {name}", n, lambda lib, f=by_tensors: step(of_inductor(lambda x, y: f(lib, x, y)), x, y))
+
+
+def of_inductor(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    torch._dynamo.reset()
+    compiled: Callable[..., torch.Tensor] = torch.compile(function, fullgraph=True)
+    return compiled
+
+
+class Block(nn.Module):
+    """An inverted residual of MobileNetV2."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        wide = 4 * channels
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.ReLU6(),
+            nn.Conv2d(wide, wide, 3, padding=1, groups=wide, bias=False), nn.BatchNorm2d(wide), nn.ReLU6(),
+            nn.Conv2d(wide, channels, 1, bias=False), nn.BatchNorm2d(channels),
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.layers(x)
+
+
+def mobile_net() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2, 1),
+        nn.ReLU6(),
+        *(Block(16) for _ in range(4)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 10),
+    )
+
+
+def multilayer() -> nn.Module:
+    return nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(256, 256), nn.Hardtanh())))
+
+
+class Clamps(nn.Module):
+    """Each layer is clamped by a call of the function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).clamp(-1.0, 1.0)
+        return x
+
+
+def training(model: nn.Module, x: torch.Tensor) -> Call:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return run
+
+
+def inference(model: nn.Module, x: torch.Tensor) -> Call:
+    model.eval()
+
+    def run() -> None:
+        with torch.inference_mode():
+            model(x)
+
+    return run
+
+
+def within(call: Call) -> Call:
+    """A block around each step, as around a loop's body."""
+
+    def run() -> None:
+        with min_norm():
+            call()
+
+    return run
+
+
+def models() -> None:
+    cases: list[tuple[str, Callable[[], nn.Module], torch.Tensor]] = [
+        ("MobileNet-like, batch 16", mobile_net, normal(16, 3, 32, 32)),
+        ("six Linear and Hardtanh, batch 32", multilayer, normal(32, 256)),
+        ("six Linear and clamp, batch 32", Clamps, normal(32, 256)),
+        ("six Linear and clamp, batch 1024", Clamps, normal(1024, 256)),
+    ]
+    for name, make, x in cases:
+        for kind, run, seconds in (("training", training, 4.0), ("inference", inference, 2.0)):
+            plain, converted, blocked = make(), make(), make()
+            interop.nn.convert(converted)
+            found = medians([run(plain, x), run(converted, x), within(run(blocked, x))], seconds)
+            ratios = {} if make is Clamps else {"converted": found[1] / found[0]}  # which has no modules to convert
+            row(f"{kind}: {name}", "", *found, **ratios, block=found[2] / found[0])
+
+
+def lengths() -> None:
+    """60 lengths that have not been seen before: seconds, and the memory that stays."""
+    for name, lib, first in (("once more, native", Own(), 500), ("native", Own(), 1_000), ("ours", native, 1_000)):
+        before, start = psutil.Process().memory_info().rss, time.perf_counter()
+        for n in range(first, first + 60):
+            step(lambda x, lib=lib: lib.clamp(lib.maximum(x, torch.zeros(())), -1.0, 1.0), active(n))()
+        spent, grown = time.perf_counter() - start, psutil.Process().memory_info().rss - before
+        row(f"60 new lengths, {name}", "", spent, megabytes=grown / 2**20)
+
+
+PARTS = {
+    "calls": calls, "sizes": sizes, "pools": pools, "compiled": compiled, "models": models, "lengths": lengths
+}  # fmt: skip
+
+
+def main(names: Sequence[str]) -> None:
+    torch.manual_seed(0)
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; microseconds, medians in turns")
+    print(f"{'':44} {'elements':>12} {'native':>12} {'ours':>12}")
+    for name in names or PARTS:
+        PARTS[name]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
