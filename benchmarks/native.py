@@ -1,7 +1,7 @@
 """torch's own kernels under the convention beside torch's own functions: calls, models, memory.
 
 Prints one table: each line is a contender's median over that of native torch, timed in turns in one process.
-``python benchmarks/native.py [calls|sizes|pools|compiled|models|lengths]`` asks for a part of it. The environment variables
+``python benchmarks/native.py [calls|sizes|pools|compiled|models|lengths]`` asks for a part. The environment variables
 of the Makefile keep glibc from returning pages between the calls.
 """
 
@@ -11,11 +11,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import psutil
 import torch
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 import interop
 from interop import min_norm, native
@@ -103,53 +105,76 @@ def sizes() -> None:
     for n in (1, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 64_000_000):
         x = active(n)
         for name, by_numbers in BY_NUMBERS.items():
-            compare(name, n, lambda lib, f=by_numbers: step(lambda x: f(lib, x), x))
+            compare(name, n, partial(of_numbers, by_numbers, x))
         if n > 20_000_000:
             return
         for name, by_tensors in BY_TENSORS.items():
-            compare(name, n, lambda lib, f=by_tensors: step(lambda x, y: f(lib, x, y), x, normal(n)))
-        compare("maximum(x, y), both active", n, lambda lib: step(lib.maximum, x, normal(n).requires_grad_()))
+            compare(name, n, partial(of_tensors, by_tensors, x, normal(n)))
+        compare(
+            "maximum(x, y), both active", n, partial(of_tensors, BY_TENSORS["maximum(x, y), x active"], x, active(n))
+        )
+
+
+def of_numbers(function: Callable[..., torch.Tensor], x: torch.Tensor, lib: Library) -> Call:
+    return step(lambda x: function(lib, x), x)
+
+
+def of_tensors(function: Callable[..., torch.Tensor], x: torch.Tensor, y: torch.Tensor, lib: Library) -> Call:
+    return step(lambda x, y: function(lib, x, y), x, y)
+
+
+class Watching(TorchFunctionMode):
+    """The least that a mode costs: it calls what was called."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
 
 
 def calls() -> None:
     """One element, forward pass: what a call costs besides, of functions, of modules, and in a block."""
     x = active(1)
     for name in ("relu", "relu6", "hardtanh", "abs", "amax", "leaky_relu"):
-        compare(f"{name}, forward", 1, lambda lib, name=name: lambda f=getattr(lib, name): f(x))
+        compare(f"{name}, forward", 1, lambda lib, name=name: partial(getattr(lib, name), x))
     for name in ("ReLU", "ReLU6", "Hardtanh", "LeakyReLU"):
-        compare(f"nn.{name}, forward", 1, lambda lib, name=name: module(lib, name, x))
+        compare(f"nn.{name}, forward", 1, partial(module, name, x))
     for name, function in (("relu", functional.relu), ("hardtanh", functional.hardtanh), ("exp", torch.exp)):
-        (alone,) = medians([lambda f=function: f(x)])
+        (alone,) = medians([partial(function, x)])
+        with Watching():
+            (watched,) = medians([partial(function, x)])
         with min_norm():
-            (covered,) = medians([lambda f=function: f(x)])
-        row(f"{name}, forward, in a block", 1, alone, covered, more=1e6 * (covered - alone))
+            (covered,) = medians([partial(function, x)])
+        row(
+            f"{name}, forward, in a block",
+            1,
+            alone,
+            covered,
+            more=1e6 * (covered - alone),
+            any_mode=1e6 * (watched - alone),
+        )
 
 
-def module(lib: Library, name: str, x: torch.Tensor) -> Call:
-    made = getattr(interop.nn if lib is native else nn, name)()
-    return lambda: made(x)
+def module(name: str, x: torch.Tensor, lib: Library) -> Call:
+    return partial(getattr(interop.nn if lib is native else nn, name)(), x)
 
 
 def pools() -> None:
     x = active(8, 16, 64, 64)
     for window in ((2, 2, 0), (3, 2, 1), (3, 1, 0)):
-        compare(f"max_pool2d, {window}", "8x16x64x64", lambda lib, w=window: step(lambda x: lib.max_pool2d(x, *w), x))
+        pooled = partial(lambda window, lib, x: lib.max_pool2d(x, *window), window)
+        compare(f"max_pool2d, {window}", "8x16x64x64", partial(of_numbers, pooled, x))
 
 
 def compiled() -> None:
     """Both by inductor."""
     n = 1_000_000
     x, y = active(n), normal(n)
-    for name, by_numbers in BY_NUMBERS.items():
-        compare(f"compiled {name}", n, lambda lib, f=by_numbers: step(of_inductor(lambda x: f(lib, x)), x))
-    for name, by_tensors in BY_TENSORS.items():
-        compare(f"compiled {name}", n, lambda lib, f=by_tensors: step(of_inductor(lambda x, y: f(lib, x, y)), x, y))
+    for name, function in (BY_NUMBERS | BY_TENSORS).items():
+        compare(f"compiled {name}", n, partial(of_inductor, function, [x] if name in BY_NUMBERS else [x, y]))
 
 
-def of_inductor(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def of_inductor(function: Callable[..., torch.Tensor], operands: Sequence[torch.Tensor], lib: Library) -> Call:
     torch._dynamo.reset()
-    compiled: Callable[..., torch.Tensor] = torch.compile(function, fullgraph=True)
-    return compiled
+    return step(torch.compile(lambda *xs: function(lib, *xs), fullgraph=True), *operands)
 
 
 class Block(nn.Module):
@@ -169,14 +194,9 @@ class Block(nn.Module):
 
 
 def mobile_net() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 3, 2, 1),
-        nn.ReLU6(),
-        *(Block(16) for _ in range(4)),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(16, 10),
-    )
+    blocks = [Block(16) for _ in range(4)]
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    return nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU6(), *blocks, *head)
 
 
 def multilayer() -> nn.Module:
@@ -248,9 +268,13 @@ def lengths() -> None:
     for name, lib, first in (("once more, native", Own(), 500), ("native", Own(), 1_000), ("ours", native, 1_000)):
         before, start = psutil.Process().memory_info().rss, time.perf_counter()
         for n in range(first, first + 60):
-            step(lambda x, lib=lib: lib.clamp(lib.maximum(x, torch.zeros(())), -1.0, 1.0), active(n))()
+            of_numbers(clamped_twice, active(n), lib)()
         spent, grown = time.perf_counter() - start, psutil.Process().memory_info().rss - before
         row(f"60 new lengths, {name}", "", spent, megabytes=grown / 2**20)
+
+
+def clamped_twice(lib: Library, x: torch.Tensor) -> torch.Tensor:
+    return lib.clamp(lib.maximum(x, torch.zeros(())), -1.0, 1.0)  # type: ignore[no-any-return]
 
 
 PARTS = {

@@ -124,6 +124,8 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
                 self._pass(UNCOVERED[func], (*args, *(kwargs or {}).values()))
             return func(*args, **(kwargs or {}))
         if not torch.compiler.is_compiling():
+            if replacement in native.RIGHT_IN_TORCH and len(_entered.frames) == 1:
+                return func(*args, **(kwargs or {}))  # there is no outer block that would replace it
             carry_into_recomputation(self, _entered.frames[-1])
         return replacement(*args, **(kwargs or {}))
 
