@@ -12,10 +12,18 @@ def autocast(*values: Any) -> list[Any]:
     return list(map(_autocast, values))
 
 
+def in_full_precision(*values: Any) -> list[Any]:
+    """The values as torch would have them for what it computes in float32, such as losses."""
+    return [value.float() if _is_cast(value) else value for value in values]
+
+
 def _autocast(value: Any) -> Any:
+    return value.to(torch.get_autocast_dtype(value.device.type)) if _is_cast(value) else value
+
+
+def _is_cast(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or not torch.amp.is_autocast_available(value.device.type):
-        return value
+        return False
     if not torch.is_autocast_enabled(value.device.type):
-        return value
-    is_cast = value.is_floating_point() and value.dtype != torch.float64
-    return value.to(torch.get_autocast_dtype(value.device.type)) if is_cast else value
+        return False
+    return value.is_floating_point() and value.dtype != torch.float64

@@ -95,7 +95,7 @@ def entering_frame() -> FrameType:
 
 
 def carry_into_recomputation(
-    decorate: Callable[[Callable[..., Any]], Callable[..., Any]], entered_by: FrameType
+    decorate: Callable[[Callable[..., Any]], Callable[..., Any]], entered_by: FrameType | None
 ) -> None:
     """Decorate, once, what the checkpoints around the current call will run again.
 

@@ -25,7 +25,7 @@ def is_active(input: torch.Tensor, *others: Any) -> bool:
     In a compiled function it may for any floating-point tensor, since the graph may be differentiated. TorchScript has
     no derivatives of ours: what it traces is torch's own function.
     """
-    if isinstance(input, int | float | complex) or input.is_complex():
+    if not isinstance(input, torch.Tensor) or input.is_complex():
         return False  # torch refuses numbers in the place of the tensor, and complex tensors, by itself
     if torch.compiler.is_compiling():
         return input.is_floating_point() or any(map(_is_floating, others))

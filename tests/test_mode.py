@@ -371,3 +371,19 @@ def test_whatever_torch_takes(name: str, backend: Backend) -> None:
         for mine, theirs in zip(*((got, expected) if isinstance(got, tuple) else ([got], [expected])), strict=True):
             assert mine.dtype == theirs.dtype
             assert torch.equal(mine, theirs)
+
+
+def test_a_compiled_block_around_code_that_is_not_compiled() -> None:
+    @torch._dynamo.disable
+    def library(x: Tensor) -> Tensor:
+        return clamped(x)
+
+    @torch.compile(backend="eager")
+    def step(x: Tensor) -> Tensor:
+        with min_norm():
+            return library(x)
+
+    torch._dynamo.reset()
+    assert gradient(step, TIED).tolist() == EXPECTED
+    assert gradient(step, TIED).tolist() == EXPECTED
+    assert gradient(clamped, TIED).tolist() == NATIVE

@@ -201,3 +201,25 @@ def test_converted_modules_in_checkpoint_sequential() -> None:
     x = TIED.clone().requires_grad_()
     checkpoint_sequential(network, 2, x, use_reentrant=False).sum().backward()
     assert x.grad.tolist() == [0, 0, 0, 1, 0, 0]
+
+
+class Bilinear(torch.nn.Module):
+    mode = "bilinear"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.clamp(0.0, 1.0)
+
+
+def test_what_else_convert_left() -> None:
+    scripted = torch.jit.script(torch.nn.ReLU())
+    left = interop.nn.convert(torch.nn.Sequential(scripted, Bilinear())).left
+    assert left["0"] == "RecursiveScriptModule is a program of TorchScript, which cannot be looked into"
+    assert left["1"] == "Bilinear calls clamp; run the model under interop.min_norm()"
+
+
+def test_undo_after_a_parametrization_says_so() -> None:
+    network = torch.nn.Sequential(torch.nn.PReLU())
+    conversion = interop.nn.convert(network)
+    torch.nn.utils.parametrize.register_parametrization(network[0], "weight", torch.nn.Identity())
+    with pytest.raises(RuntimeError, match="of class ParametrizedPReLU since it was converted"):
+        conversion.undo()

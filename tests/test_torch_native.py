@@ -463,3 +463,92 @@ def test_tensors_as_parameters() -> None:
         assert torch.equal(*gradients_of(NATIVE[name], x, [torch.tensor(value)], 1.0, None), *expected)
         with pytest.raises(TypeError, match=r"must be (a n|N)umber"):
             NATIVE[name](x.clone().requires_grad_(), torch.tensor(value, requires_grad=True))
+
+
+# What may happen to a result, and around a call.
+
+POOLS: dict[str, Callable[[Tensor], Tensor]] = {
+    "max_pool1d": lambda x: NATIVE["max_pool1d"](x[None], 2),
+    "max_pool1d, all": lambda x: NATIVE["max_pool1d"](x[None], 6),
+    "adaptive_max_pool1d": lambda x: NATIVE["adaptive_max_pool1d"](x[None], 4),
+    "adaptive_max_pool1d, all": lambda x: NATIVE["adaptive_max_pool1d"](x[None], 1),
+}
+REDUCED: dict[str, Callable[[Tensor], Tensor]] = {
+    **POOLS,
+    "max_with_indices": lambda x: NATIVE["max_with_indices"](x, 0).values,
+    "amax, exclusive": lambda x: NATIVE["amax"](x, ties="exclusive"),
+}
+SIX = torch.tensor([-1.0, 0.0, 0.0, 3.0, 6.0, 6.0])
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_results_may_be_overwritten(name: str) -> None:
+    """As those of torch, by a ReLU behind a pool for example."""
+    x = SIX.clone().requires_grad_()
+    expected = torch.autograd.grad(3 * REDUCED[name](x).sum(), x)[0]
+    assert torch.equal(torch.autograd.grad(REDUCED[name](x).mul_(3).sum(), x)[0], expected)
+
+
+def test_the_input_of_a_maximum_may_be_overwritten() -> None:
+    x = SIX.clone().requires_grad_()
+    z = 1 * x
+    z.sub_(NATIVE["max_with_indices"](z, 0).values)
+    assert torch.autograd.grad(z[0], x)[0].tolist() == [1, 0, 0, 0, -0.5, -0.5]
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")  # torch.func.linearize itself
+@pytest.mark.parametrize("name", REDUCED)
+def test_linearized(name: str) -> None:
+    """The outcome is linear, and does not change from call to call."""
+    _, pushed = torch.func.linearize(REDUCED[name], SIX)
+    tangent = torch.arange(1.0, 7.0)
+    expected = torch.func.jvp(REDUCED[name], (SIX,), (tangent,))[1]
+    for factor in (1.0, 3.0, 0.0, 1.0):
+        torch.testing.assert_close(pushed(factor * tangent), factor * expected)
+
+
+CURVED_OR_REDUCED: dict[str, Callable[[Tensor], Tensor]] = {
+    **REDUCED,
+    "elu": lambda x: NATIVE["elu"](x, 2.0),
+    "selu": lambda x: NATIVE["selu"](x),
+    "leaky_relu": lambda x: NATIVE["leaky_relu"](x, -0.5),
+    "maximum": lambda x: NATIVE["maximum"](x, torch.zeros(6)),
+}
+
+
+@pytest.mark.parametrize("name", CURVED_OR_REDUCED)
+def test_forward_mode_over_forward_mode_and_vmap(name: str) -> None:
+    function = CURVED_OR_REDUCED[name]
+
+    def summed(x: Tensor) -> Tensor:
+        return (function(x) ** 2).sum()
+
+    twice = torch.func.jacfwd(torch.func.jacfwd(summed))(SIX)
+    torch.testing.assert_close(twice, torch.func.jacrev(torch.func.jacrev(summed))(SIX))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.stack([SIX, SIX]), torch.ones(2, 6))
+        moved = forward_ad.unpack_dual(torch.func.vmap(function)(dual)).tangent
+    torch.testing.assert_close(moved[1], torch.func.jvp(function, (SIX,), (torch.ones(6),))[1])
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_under_autocast(name: str) -> None:
+    given, further, count = LOSSES[name]
+    half = [x.bfloat16() for x in given]
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = getattr(functional, name)(*half, **further)
+        found = NATIVE[name](*[x.requires_grad_() for x in half[:count]], *half[count:], **further)
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ["selu", "elu", "clamp_min", "max_pool2d", "leaky_relu"])
+def test_what_is_no_tensor_is_refused_by_torch(name: str) -> None:
+    rest = {"elu": [2.0], "clamp_min": [0.0], "max_pool2d": [2], "leaky_relu": [-1.0]}.get(name, [])
+    with pytest.raises(TypeError):
+        NATIVE[name]([1.0], *rest)
+
+
+def test_scalars_of_numpy_as_parameters() -> None:
+    x = torch.tensor([-1.0, 0.0])
+    assert gradients_of(NATIVE["leaky_relu"], x, [np.float32(-2)], 1.0, None)[0].tolist() == [-2, 0]

@@ -112,7 +112,7 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and _entered.frames:
             _entered.frames.pop()
 
     def __torch_function__(
@@ -124,9 +124,12 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
                 self._pass(UNCOVERED[func], (*args, *(kwargs or {}).values()))
             return func(*args, **(kwargs or {}))
         if not torch.compiler.is_compiling():
-            if replacement in native.RIGHT_IN_TORCH and len(_entered.frames) == 1:
+            frames = (
+                _entered.frames
+            )  # none if a compiled function has entered the block, and calls what is not compiled
+            if replacement in native.RIGHT_IN_TORCH and len(frames) == 1:
                 return func(*args, **(kwargs or {}))  # there is no outer block that would replace it
-            carry_into_recomputation(self, _entered.frames[-1])
+            carry_into_recomputation(self, frames[-1] if frames else None)
         return replacement(*args, **(kwargs or {}))
 
     def _pass(self, name: str, arguments: Sequence[Any]) -> None:

@@ -107,6 +107,11 @@ class Conversion:
     def undo(self) -> None:
         """Give each module that was replaced its class of torch.nn back."""
         for module, kind, ties in self._before:
+            if type(module) not in (kind, *MODULES.values()):  # a shared module is back already
+                raise RuntimeError(
+                    f"Conversion.undo: a module is of class {type(module).__name__} since it was converted, such as by "
+                    "torch.nn.utils.parametrize; take that back first."
+                )
             module.__class__ = kind
             vars(module).pop("ties", None)
             if ties is not None:
@@ -180,11 +185,13 @@ def _why_left(module: torch.nn.Module) -> str:
             return (
                 f"{kind.__name__} is a subclass of torch.nn.{base.__name__}; make it one of interop.nn.{base.__name__}"
             )
-    if getattr(module, "mode", "max") != "max":  # such as an embedding bag of sums
+    if isinstance(module, torch.jit.ScriptModule):
+        return f"{kind.__name__} is a program of TorchScript, which cannot be looked into"
+    if isinstance(module, torch.nn.EmbeddingBag) and module.mode != "max":
         return ""
     try:
         called = _called(kind.forward)
-    except (OSError, TypeError, SyntaxError):
+    except (OSError, TypeError, SyntaxError, AttributeError):
         return f"{kind.__name__} has a forward whose source cannot be read"
     reasons = []
     if covered := sorted(called.intersection(_COVERED.values())):

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -278,12 +279,10 @@ def _bent(
 
 
 def _number(parameter: Any) -> float:
-    """As torch reads a number: a tensor without axes is one too, but for one that requires grad."""
-    if not isinstance(parameter, torch.Tensor):
-        return parameter  # type: ignore[no-any-return]
-    if parameter.requires_grad:
+    """As torch reads a number: a scalar of NumPy is one, and a tensor without axes, but for one that requires grad."""
+    if isinstance(parameter, torch.Tensor) and parameter.requires_grad:
         raise TypeError("a slope or threshold must be a number, not a tensor that requires grad; pass its item().")
-    return parameter.item()
+    return parameter.item() if isinstance(parameter, torch.Tensor | np.generic) else parameter
 
 
 # torch's own derivatives: of a vector, x and the parameters, that vector times the slopes.

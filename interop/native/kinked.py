@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from interop._private_torch import constant_in_graphs
+from interop._private_torch import constant_in_graphs, is_forward_mode, is_transformed
 from interop.native.differentiable import differentiable, tell_inactive
 from jaxclamp import OPS
 from jaxclamp._rules.kinked import Piece
@@ -71,7 +71,32 @@ def bend(
       own: torch's function of x and the parameters.
       derivative: from a vector, x and the parameters to the vector times torch's slopes.
     """
-    value: torch.Tensor = _bent(own, derivative, kinks_of(name, *parameters), x, *parameters)
+    kinks = kinks_of(name, *parameters)
+    if is_forward_mode() or is_transformed():
+        return _spelled_out(own, kinks, x, *parameters)
+
+    def sloped(vector: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """The vector times the slopes, which maps tangents and cotangents alike."""
+        found = derivative(vector, x, *parameters)
+        for place, slope in kinks:
+            there = slope * vector if slope not in (0.0, 1.0) else vector if slope else 0.0
+            found = torch.where(x == place, there, found)
+        return found
+
+    value: torch.Tensor = _bent(lambda x: own(x, *parameters), sloped, x)
+    return value
+
+
+def _spelled_out(
+    own: Callable[..., torch.Tensor], kinks: Sequence[Kink], x: torch.Tensor, *parameters: float
+) -> torch.Tensor:
+    """The same without a Function, whose ``jvp`` torch does not differentiate: in forward mode over forward mode.
+
+    What is bent here has its kinks at 0, where it is 0.
+    """
+    value: torch.Tensor = own(x, *parameters)
+    for place, slope in kinks:
+        value = torch.where(x == place, slope * x, value)
     return value
 
 
@@ -79,36 +104,27 @@ class _Bent(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(own: Any, derivative: Any, kinks: Any, x: torch.Tensor, *parameters: float) -> torch.Tensor:
-        value: torch.Tensor = own(x, *parameters)
+    def forward(own: Any, sloped: Any, x: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = own(x)
         return value
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        _, ctx.derivative, ctx.kinks, x, *ctx.parameters = inputs
+        _, ctx.sloped, x = inputs
         ctx.save_for_backward(x)
         ctx.save_for_forward(x)
 
     @staticmethod
     def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return None, None, None, _sloped(ctx, cotangent), *[None] * len(ctx.parameters)
+        return None, None, ctx.sloped(cotangent, *ctx.saved_tensors)
 
     @staticmethod
-    def jvp(ctx: Any, _own: None, _derivative: None, _kinks: None, tangent: torch.Tensor, *_: None) -> torch.Tensor:
-        return _sloped(ctx, tangent)
+    def jvp(ctx: Any, _own: None, _sloped: None, tangent: torch.Tensor) -> torch.Tensor:
+        moved: torch.Tensor = ctx.sloped(tangent, *ctx.saved_tensors)
+        return moved
 
 
 _bent = differentiable(_Bent)
-
-
-def _sloped(ctx: Any, vector: torch.Tensor) -> torch.Tensor:
-    """The vector times the slopes, which maps tangents and cotangents alike."""
-    (x,) = ctx.saved_tensors
-    sloped: torch.Tensor = ctx.derivative(vector, x, *ctx.parameters)
-    for place, slope in ctx.kinks:
-        there = slope * vector if slope not in (0.0, 1.0) else vector if slope else 0.0
-        sloped = torch.where(x == place, there, sloped)
-    return sloped
 
 
 def bend_by_weight(own: Callable[..., torch.Tensor], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

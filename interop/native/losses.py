@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from interop._autocast import in_full_precision
 from interop._recorded import is_active
 from interop.native.elementwise import clamp_min, minimum
 from interop.native.public import public
@@ -51,6 +52,7 @@ def margin_ranking_loss(
     same_dims = input1.dim() == input2.dim() == target.dim()
     if not same_dims or not is_active(input1, input2, target):
         return functional.margin_ranking_loss(input1, input2, target, margin, size_average, reduce, reduction)
+    input1, input2, target = in_full_precision(input1, input2, target)
     loss = clamp_min(-target * (input1 - input2) + margin, 0, ties=ties)
     return _reduced(loss, size_average, reduce, reduction)
 
@@ -69,6 +71,7 @@ def hinge_embedding_loss(
     """`torch.nn.functional.hinge_embedding_loss`."""
     if not is_active(input, target):
         return functional.hinge_embedding_loss(input, target, margin, size_average, reduce, reduction)
+    input, target = in_full_precision(input, target)
     below = torch.where(target != 1, clamp_min(margin - input, 0, ties=ties), 0.0)
     return _reduced(below + torch.where(target != -1, input, 0.0), size_average, reduce, reduction)
 
@@ -94,6 +97,8 @@ def triplet_margin_loss(
         return functional.triplet_margin_loss(
             anchor, positive, negative, margin, p, eps, swap, size_average, reduce, reduction
         )
+
+    anchor, positive, negative = in_full_precision(anchor, positive, negative)
 
     def distance(x: Tensor, y: Tensor) -> Tensor:
         return functional.pairwise_distance(x, y, p, eps)

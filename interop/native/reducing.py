@@ -169,13 +169,37 @@ def max_pool3d(
 
 
 def _max_pool(name: str, input: torch.Tensor, window: tuple[Any, ...], return_indices: bool, ties: Convention) -> Any:
-    def own(x: torch.Tensor) -> Any:
-        return getattr(functional, name)(x, *window, return_indices=return_indices)
-
+    own = getattr(functional, name)
     if ties == "inclusive" or not is_active(input):
-        return own(input)
-    windows = _ruled(own, input, lambda: windows_of(name, tuple(input.shape), int(name[-2]), *window))
-    return pool(Pooling(windows, ties), own, input)
+        return own(input, *window, return_indices=return_indices)
+
+    def with_indices(x: torch.Tensor) -> Any:
+        return own(x, *window, return_indices=True)
+
+    windows = _ruled(with_indices, input, lambda: windows_of(name, tuple(input.shape), int(name[-2]), *window))
+    is_whole = windows.sizes == tuple(input.shape[-len(windows.sizes) :]) and not any(map(any, windows.paddings))
+    result = _pool(windows, with_indices, input, ties, is_whole)
+    return result if return_indices else result[0]
+
+
+def _pool(
+    windows: Windows | AdaptiveWindows,
+    own: Callable[[torch.Tensor], Any],
+    input: torch.Tensor,
+    ties: Convention,
+    is_whole: bool,
+) -> Any:
+    pooling = Pooling(windows, ties)
+
+    def without_views(x: torch.Tensor) -> Any:
+        """A view, as of one more axis, could not be overwritten behind a Function."""
+        values, indices = own(x)
+        return values.clone() if pooling.dims == 1 else values, indices
+
+    if is_whole:
+        axes = tuple(range(input.dim() - pooling.dims, input.dim()))
+        return reduce(Reduction(axes, True, ties), without_views, input)
+    return pool(pooling, without_views, input)
 
 
 def _ruled(own: Callable[[torch.Tensor], Any], input: torch.Tensor, make: Callable[[], Any]) -> Any:
@@ -212,15 +236,15 @@ def adaptive_max_pool3d(
 
 
 def _adaptive_max_pool(name: str, input: torch.Tensor, output_size: Any, return_indices: bool, ties: Convention) -> Any:
-    def own(x: torch.Tensor) -> Any:
-        return getattr(functional, name)(x, output_size, return_indices)
-
+    own = getattr(functional, name)
     if ties == "inclusive" or not is_active(input):
-        return own(input)
+        return own(input, output_size, return_indices)
     lengths = input.shape[-int(name[-2]) :]
     given = output_size if isinstance(output_size, Sequence) else (output_size,) * len(lengths)
     counts = [length if count is None else count for length, count in zip(lengths, given, strict=False)]
-    return pool(Pooling(_adapted(tuple(lengths), tuple(counts)), ties), own, input)
+    windows, is_whole = _adapted(tuple(lengths), tuple(counts)), all(count == 1 for count in counts)
+    result = _pool(windows, lambda x: own(x, output_size, True), input, ties, is_whole)
+    return result if return_indices else result[0]
 
 
 def _adapted(lengths: tuple[int, ...], counts: tuple[int, ...]) -> Windows | AdaptiveWindows:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -11,7 +12,8 @@ from interop.native.differentiable import differentiable
 from jaxclamp import Convention
 
 
-class Reduction(NamedTuple):
+@dataclass(frozen=True)  # and no tuple, in which torch.func.vmap would look for tensors
+class Reduction:
     """The axes that are reduced, whether they stay, and how tied elements share."""
 
     axes: tuple[int, ...]
@@ -39,31 +41,32 @@ class _Reduced(torch.autograd.Function):
         values = output[0] if ctx.has_indices else output
         if ctx.has_indices:
             ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(x, values)
-        ctx.save_for_forward(x, values)
+        # Neither x nor the values are kept: both may be overwritten then.
+        tied = (x == _kept(ctx.reduction, values)) | (x != x)
+        chosen = sharing(tied, ctx.reduction.axes, ctx.reduction.convention)
+        ctx.save_for_backward(chosen)
+        ctx.save_for_forward(chosen)
 
     @staticmethod
     def backward(ctx: Any, cotangent: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
-        chosen, shares = _shares(ctx)
-        weighted = divided(_kept(ctx.reduction, cotangent), shares)
+        (chosen,) = ctx.saved_tensors
+        weighted = divided(_kept(ctx.reduction, cotangent), _shares(ctx.reduction, chosen))
         return None, None, torch.where(chosen, weighted, 0.0)
 
     @staticmethod
     def jvp(ctx: Any, _own: None, _reduction: None, tangent: torch.Tensor) -> Any:
-        chosen, shares = _shares(ctx)
-        moved = torch.where(chosen, divided(tangent, shares), 0.0).sum(ctx.reduction.axes, keepdim=ctx.reduction.keeps)
+        (chosen,) = ctx.saved_tensors
+        weighted = torch.where(chosen, divided(tangent, _shares(ctx.reduction, chosen)), 0.0)
+        moved = weighted.sum(ctx.reduction.axes, keepdim=ctx.reduction.keeps)
         return (moved, None) if ctx.has_indices else moved
 
 
 _reduced = differentiable(_Reduced)
 
 
-def _shares(ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which elements get a share, and how many of them there are; reduced axes stay."""
-    x, values = ctx.saved_tensors
-    tied = (x == _kept(ctx.reduction, values)) | (x != x)
-    chosen = sharing(tied, ctx.reduction.axes, ctx.reduction.convention)
-    return chosen, chosen.sum(ctx.reduction.axes, keepdim=True)
+def _shares(reduction: Reduction, chosen: torch.Tensor) -> torch.Tensor:
+    """How many elements share; reduced axes stay."""
+    return chosen.sum(reduction.axes, keepdim=True)
 
 
 def _kept(reduction: Reduction, reduced: torch.Tensor) -> torch.Tensor:

@@ -38,9 +38,10 @@ class Pooling(NamedTuple):
         return len(self.windows.counts if isinstance(self.windows, AdaptiveWindows) else self.windows.sizes)
 
 
-def pool(pooling: Pooling, own: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
-    """The result of ``own``, torch's function: the values alone, or a pair of the values and their indices."""
-    return _pooled(own, pooling, x)
+def pool(pooling: Pooling, own: Callable[[torch.Tensor], Any], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result of ``own``, torch's function: the values and their indices."""
+    values, indices = _pooled(own, pooling, x)
+    return values, indices
 
 
 class _Pooled(torch.autograd.Function):
@@ -51,29 +52,32 @@ class _Pooled(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         _, ctx.pooling, x = inputs
-        ctx.has_indices = isinstance(output, tuple)
-        values = output[0] if ctx.has_indices else output
-        if ctx.has_indices:
-            ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(x, values)
-        ctx.save_for_forward(x, values)
+        _, indices = output
+        ctx.mark_non_differentiable(indices)
+        # Not the values, which may be overwritten, as by a ReLU behind the pool.
+        ctx.save_for_backward(x, indices)
+        ctx.save_for_forward(x, indices)
 
     @staticmethod
     def backward(ctx: Any, cotangent: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
-        x, values = ctx.saved_tensors
-        return None, None, _shared(True, ctx.pooling, x, values, cotangent)
+        x, indices = ctx.saved_tensors
+        return None, None, _shared(True, ctx.pooling, x, _values(ctx.pooling, x, indices), cotangent)
 
     @staticmethod
     def jvp(ctx: Any, _own: None, _pooling: None, tangent: torch.Tensor) -> Any:
-        x, values = ctx.saved_tensors
-        moved = _shared(False, ctx.pooling, x, values, tangent)
-        return (moved, None) if ctx.has_indices else moved
+        x, indices = ctx.saved_tensors
+        return _shared(False, ctx.pooling, x, _values(ctx.pooling, x, indices), tangent), None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, own: Callable[[torch.Tensor], Any], pooling: Pooling, x: torch.Tensor) -> Any:
         (flat,), unflatten = _without_batch(info.batch_size, in_dims[2:], [x], pooling)
-        result = _pooled(own, pooling, flat)
-        return (tuple(map(unflatten, result)), (0, 0)) if isinstance(result, tuple) else (unflatten(result), 0)
+        return tuple(map(unflatten, _pooled(own, pooling, flat))), (0, 0)
+
+
+def _values(pooling: Pooling, x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """The largest elements of the windows."""
+    at = indices.flatten(-pooling.dims)
+    return x.flatten(-pooling.dims).gather(-1, at).reshape(indices.shape)
 
 
 _pooled = differentiable(_Pooled)
@@ -87,16 +91,17 @@ class _Shared(torch.autograd.Function):
         spreads: bool, pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor
     ) -> torch.Tensor:
         chosen = _chosen(pooling, x, values)
-        counted = torch.zeros(values.shape, dtype=torch.int32, device=values.device)
+        # What is overwritten is made of the vector, or `torch.func.linearize` would take it for a constant.
+        counted = vector.new_zeros(values.shape, dtype=torch.int32)
         for mask, _, outer in chosen:
             counted[outer] += _summed(mask.to(torch.int32), counted[outer])
         counted.clamp_(min=1)  # a window may lie in the padding as a whole
         if spreads:
-            share, result = divided(vector, counted), torch.zeros_like(x)
+            share, result = divided(vector, counted), _zeros_like(x, vector)
             for mask, inner, outer in chosen:
                 result[inner] += torch.where(mask, share[outer], 0.0)
             return result
-        result = torch.zeros_like(values)
+        result = _zeros_like(values, vector)
         for mask, inner, outer in chosen:
             result[outer] += _summed(torch.where(mask, vector[inner], 0.0), result[outer])
         return divided(result, counted)
@@ -150,6 +155,13 @@ def _without_batch(
     if moved[0].dim() == pooling.dims + 2:  # one image each
         return moved, lambda result: result
     return [tensor.flatten(0, 1) for tensor in moved], lambda result: result.unflatten(0, (size, -1))
+
+
+def _zeros_like(x: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    """Zeros that lie in memory as x does, made of the vector."""
+    zeros = vector.new_zeros(x.shape, dtype=x.dtype)
+    is_last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    return zeros.contiguous(memory_format=torch.channels_last) if is_last else zeros
 
 
 def _summed(parts: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
