@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
 import torch
 import torch.utils._python_dispatch
 from torch.autograd import forward_ad
-from torch.overrides import has_torch_function
+from torch.overrides import get_overridable_functions, has_torch_function
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,6 +53,20 @@ def is_overridden(arguments: Sequence[Any]) -> bool:
     In a compiled function that one overlooks the modes.
     """
     return torch._C._is_torch_function_mode_enabled() or has_torch_function(arguments)
+
+
+def make_overridable(functions: Iterable[Callable[..., Any]]) -> None:
+    """Let Dynamo ask function modes about these functions, as eager calls do.
+
+    It asks about those that `torch.overrides.get_overridable_functions` lists, and that misses forms that overwrite.
+    The list is made once in a process, and Dynamo's copy of it with the first compiled function.
+    """
+    listed = get_overridable_functions()
+    known = {function for of_namespace in listed.values() for function in of_namespace}
+    missing = [function for function in functions if function not in known]
+    listed[torch].extend(missing)
+    if dynamo := sys.modules.get("torch._dynamo.variables.torch"):
+        dynamo.get_overridable_functions().update(missing)
 
 
 def constant_in_graphs(function: F) -> F:

@@ -175,9 +175,9 @@ def absent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     name: str = request.param
     for module in {name, *(module for module in sys.modules if module.startswith(f"{name}."))}:
         monkeypatch.setitem(sys.modules, module, None)
-    parity.native.cache_clear()
+    parity.theirs.cache_clear()
     yield name
-    parity.native.cache_clear()
+    parity.theirs.cache_clear()
 
 
 def test_an_absent_framework_is_skipped_with_a_reason(absent: str) -> None:

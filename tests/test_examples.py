@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
-import interop
+from interop import native
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -155,9 +155,9 @@ def test_tie_audit(load: Callable[[str], ModuleType], capsys: pytest.CaptureFixt
 
     class ByHand(example.Model):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            h = interop.max_pool2d(interop.relu6(self.features[0](x)), 2)
-            h = interop.hardswish(self.features[3](h)).flatten(1)
-            return self.head(interop.clamp(h, 0.0, 1.0))
+            h = native.max_pool2d(native.relu6(self.features[0](x)), 2)
+            h = native.hardswish(self.features[3](h)).flatten(1)
+            return self.head(native.clamp(h, 0.0, 1.0))
 
     by_hand = ByHand()
     by_hand.load_state_dict(model.state_dict())

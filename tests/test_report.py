@@ -32,7 +32,8 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 def made_up(op: Op, dtype: str = "float32") -> list[Row]:
     """Rows for every case of ``op`` in which no number occurs twice, without asking anyone."""
     numbers = (sign * number / 4 for number in itertools.count(1) for sign in (1, -1))
-    spellings = [("jaxclamp", f"jaxclamp.{op.name}"), ("interop", f"interop.{op.name}")]
+    names = ("jaxclamp", "interop", "interop.native")
+    spellings = [(name.rpartition(".")[2], f"{name}.{op.name}") for name in names]
     spellings += [(counterpart.framework, counterpart.name) for counterpart in op.counterparts]
     rows = []
     for arguments, active, inactive in parity.cases(op):
@@ -109,7 +110,7 @@ def test_what_is_drawn_at_the_ties_is_what_the_rows_say(op: Op) -> None:
     assert drawn_answers(drawn) == expected_answers(rows)
     lines = [line for _, axes in panels(drawn) for line in axes.lines if "." in line.get_label()]
     styles = {line.get_label(): (line.get_color(), line.get_marker()) for line in lines}
-    assert len(set(styles.values())) == len(styles) == 2 + len(op.counterparts)
+    assert len(set(styles.values())) == len(styles) == 3 + len(op.counterparts)
     assert {colour for colour, _ in styles.values()} <= set(COLOURS.values())
 
 

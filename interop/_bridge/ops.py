@@ -17,7 +17,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 import jaxclamp
-from interop._autocast import autocast
+from interop._autocast import autocast, in_full_precision
 from interop._bridge.arrays import X64, jax_dtype, jax_to_torch, refuse_after_fork, tensor_over
 from interop._bridge.bounded import Bounded
 from interop._bridge.flat import FlatFunction, Layout, with_x64
@@ -31,8 +31,8 @@ from jaxclamp import OPS, Op, WithIndices
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _PLAIN_NUMBERS = frozenset({float, int, torch.SymFloat})
 _PLAIN_STATIC = frozenset({bool, int, str, tuple, type(None), type(MISSING)})
-_AUTOCAST = frozenset({"prelu"})
-"""The ops that torch.autocast computes in its lower precision."""
+_AUTOCAST: Mapping[str, Callable[..., list[Any]]] = {"prelu": autocast, "max_pool3d": in_full_precision}
+"""The ops that torch.autocast computes in its lower precision, or in float32, and what does that."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,15 +67,15 @@ class TorchOp:
         self.signature = Signature(op)
         self._op = op
         self._compute = compute
-        self._autocasts = op.name in _AUTOCAST
+        self._autocast = _AUTOCAST.get(op.name)
         self._plans: dict[Any, _Plan] = Bounded(1024)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         values: Sequence[Any] = args
         if kwargs or len(args) > self.signature.plain:
             values = self.signature.arranged(args, kwargs)
-        if self._autocasts:
-            values = autocast(*values)
+        if self._autocast is not None:
+            values = self._autocast(*values)
         kind, tensors, numbers = self._classified(values)
         if has_torch_function(tensors):
             return handle_torch_function(self.public, tensors, *args, **kwargs)
@@ -190,8 +190,8 @@ class TorchOp:
             _as_tensor_or_number(v) if slot in self.signature.arrays else _as_static(v) for slot, v in enumerate(values)
         ]
         device = next((v.device for v in prepared if isinstance(v, torch.Tensor) and v.dim()), None)
-        if self._autocasts:
-            prepared = autocast(*prepared)
+        if self._autocast is not None:
+            prepared = self._autocast(*prepared)
         if device is not None:  # as in torch, a number may come in a tensor on CPU
             prepared = [v.to(device) if _is_number_on_cpu(v) else v for v in prepared]
         dim, keepdim = self.signature.slot("dim"), self.signature.slot("keepdim")

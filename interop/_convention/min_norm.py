@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function
 from interop import native
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._forms import overloaded
-from interop._private_torch import carry_into_recomputation, entering_frame, is_overridden
+from interop._private_torch import carry_into_recomputation, entering_frame, is_overridden, make_overridable
 from jaxclamp import CONVENTIONS, Convention
 from jaxclamp._rules.conventions import refuse_convention
 
@@ -219,6 +219,7 @@ def has_real_float_tensor(arguments: Sequence[Any]) -> bool:
 
 _REPLACEMENTS = {(backend, ties): _replacing(backend, ties) for backend in get_args(Backend) for ties in CONVENTIONS}
 """By the backend, the convention, and the function of torch, what is called in its place in a block."""
+make_overridable(own for _, own, _ in namesakes(native.NATIVE))
 min_norm.intercepted = tuple(sorted(name for name, _, _ in namesakes(native.NATIVE)))
 
 UNCOVERED = {

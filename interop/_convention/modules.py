@@ -147,7 +147,7 @@ def convert(model: torch.nn.Module, *, ties: Convention | None = None) -> Conver
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU6(), torch.nn.FractionalMaxPool2d(2, 1))
     >>> print(convert(model))
     1  ReLU6
-    2  left: FractionalMaxPool2d has no counterpart in interop.nn
+    2  left: FractionalMaxPool2d calls fractional_max_pool2d, without a counterpart here
     >>> type(model[1]).__module__
     'interop.nn'
     """

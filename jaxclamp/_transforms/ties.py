@@ -16,6 +16,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
+from jaxclamp._record import OPS
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE
 from jaxclamp._transforms.jaxprs import Descend, inlined, transformed, with_bodies
@@ -102,7 +103,7 @@ class _Counting:
         if name := own_name(eqn) or (found.name if found else ""):
             if eqn.primitive in (p.custom_jvp_call_p, p.jit_p):
                 self._counted.update(atom for atom in eqn.invars if isinstance(atom, Var))
-            on_tie = found.on_tie if found else _on_tie_of_reduction(eqn)
+            on_tie = found.on_tie if found else _on_tie_of_own(name, eqn)
             return [eqn, *self._count(on_tie, eqn, (*_place(eqn), name, False, ""))]
         if comparison := self._suspected(eqn):
             return [eqn, *self._count(jnp.equal, comparison, (*_place(eqn), "select", True, ""))]
@@ -168,8 +169,15 @@ def _is_of_derivative(eqn: JaxprEqn) -> bool:
     return eqn.primitive is not p.custom_jvp_call_p and DERIVATIVE_SCOPE in str(eqn.source_info.name_stack)
 
 
-def _on_tie_of_reduction(eqn: JaxprEqn) -> Callable[..., jax.Array]:
-    """For a call of an op of jaxclamp that reduces: the function that says which of its results are on a tie."""
+def _on_tie_of_own(name: str, eqn: JaxprEqn) -> Callable[..., jax.Array]:
+    """For a call of the op of jaxclamp of that name: the function that says which of its results are on a tie.
+
+    Bounds that are built in follow the op's own parameters. A reduction has a form of its own for each axis.
+    """
+    op = OPS[name]
+    if op.family != "reduction":
+        given = [p for p in op.signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        return lambda *operands: op.on_tie(*operands[: len(given)])
     body: ClosedJaxpr = eqn.params["call_jaxpr"]
     for inner in body.jaxpr.eqns:
         if inner.primitive in (p.reduce_max_p, p.reduce_min_p) and (found := recognized(inner)):

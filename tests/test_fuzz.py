@@ -1,0 +1,122 @@
+"""Random compositions of the ops under random transformations of JAX and torch, against the definition.
+
+For longer than here: python tests/fuzzing.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+
+import definition
+import fuzzing
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fuzzing import Answers, Form, Pair, failures
+from programs import Program, Ref, Step
+
+import jaxclamp
+
+JAX_SEEDS = range(60)
+DEVICE_SEEDS = range(60, 70)
+EAGER_SEEDS = range(70, 72)
+TORCH_SEEDS = range(120)
+COMPILED_SEEDS = range(120, 123)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation() -> Iterator[None]:
+    """The programs take longer to compile than to run. `fuzzing` by itself compiles them as users do."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def check(pairs: Sequence[Pair], answers: Answers) -> None:
+    wrong = [text for group in fuzzing.in_one_mode(pairs) for text in failures(group, answers)]
+    assert not wrong, "\n".join(wrong)
+
+
+def parts(seeds: range) -> pytest.MarkDecorator:
+    """Thirty at a time: what fails is then shown in time, and one program of JAX is not too large."""
+    return pytest.mark.parametrize("seeds", [seeds[start : start + 30] for start in range(0, len(seeds), 30)], ids=str)
+
+
+@parts(JAX_SEEDS)
+def test_jax(seeds: range) -> None:
+    check(fuzzing.of_jax(seeds), fuzzing.answers_of_jax)
+
+
+def test_jax_over_devices() -> None:
+    check(fuzzing.of_jax(DEVICE_SEEDS, *fuzzing.DEVICES), fuzzing.answers_of_jax)
+
+
+def test_jax_op_by_op() -> None:
+    check(fuzzing.of_jax(EAGER_SEEDS), functools.partial(fuzzing.answers_of_jax, compiled=False))
+
+
+@parts(TORCH_SEEDS)
+def test_torch(seeds: range) -> None:
+    check(fuzzing.of_torch(seeds), fuzzing.answers_of_torch)
+
+
+# As torch traces a torch.autograd.Function, it makes an object of it, of which it warns itself.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_compiled_torch() -> None:
+    check(fuzzing.compiled_of_torch(COMPILED_SEEDS), fuzzing.answers_of_compiled_torch)
+
+
+def test_what_is_drawn() -> None:
+    """Every op, every way to run it, and ties in most programs."""
+    pairs = {"jax": fuzzing.of_jax(JAX_SEEDS), "torch": fuzzing.of_torch(TORCH_SEEDS)}
+    for target, modes in (("jax", fuzzing.JAX_MODES), ("torch", fuzzing.TORCH_MODES)):
+        programs = [program for program, _ in pairs[target]]
+        assert jaxclamp.OPS.keys() <= {step.op for program in programs for step in program.steps}
+        assert {form.mode for _, form in pairs[target]} == {*modes}
+        assert {program.dtype for program in programs} == {*definition.DTYPES}
+        assert sum(any(row.tied for row in program.expected) for program in programs) > 0.8 * len(programs)
+        assert sum(len(program.steps) > 2 for program in programs) > 0.5 * len(programs)
+    forms = [form for _, form in pairs["jax"] + pairs["torch"]]
+    assert {form.dialect for form in forms} == {*fuzzing.DIALECTS}
+    assert {name for form in forms for name in form.wrapped} == {*fuzzing.JAX_WRAPPERS, "min_norm"}
+
+
+@pytest.mark.parametrize(
+    ("operands", "shares"),
+    [
+        ((1.0, 0.0, 2.0), (1, 0, 0)),
+        ((0.0, 0.0, 2.0), (1 / 2, 1 / 2, 0)),
+        ((2.0, 0.0, 2.0), (1 / 2, 0, 1 / 2)),
+        ((2.0, 2.0, 2.0), (1 / 3, 1 / 3, 1 / 3)),
+        ((1.0, 2.0, 2.0), (0, 1 / 2, 1 / 2)),
+        ((3.0, 2.0, 2.0), (0, 0, 1)),
+        ((1.0, 2.0, -5.0), (0, 0, 1)),
+    ],
+)
+def test_the_reference_knows_the_table_of_clamp(operands: tuple[float, ...], shares: tuple[float, ...]) -> None:
+    """The table of docs/convention.md, in which all operands are active; and x alone, where it shares with none."""
+    fold, exact = ("max", "min"), (True,) * 3
+    assert definition.select(fold, definition.Point(operands, exact, exact, 0.0)).partials == shares
+    alone = definition.select(fold, definition.Point(operands, (True, False, False), exact, 0.0)).partials[0]
+    assert alone == (shares[0] == 1)
+
+
+def test_a_wrong_gradient_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX's own maximum gives half of the gradient at 0."""
+    calls, nothing = fuzzing.DIALECTS["jaxclamp"]
+    monkeypatch.setitem(fuzzing.DIALECTS, "jaxclamp", ({**calls, "maximum": jnp.maximum}, nothing))
+    v0, v1 = Ref(0), Ref(1)
+    steps = (Step("add", (v0, 1.0)), Step("maximum", (v0, np.zeros(()))), Step("multiply", (v1, Ref(2))))
+    program = Program(0, "float32", (np.array([[1.0, 2.0], [0.0, 3.0]]),), (True,), steps)
+    form = Form("jaxclamp", "jvp", ("checkpoint",), "map", (0,), False)
+    (text,) = failures([(program, form)], fuzzing.answers_of_jax)
+    assert text.splitlines()[:4] == [
+        "# seed 0, float32",
+        "v0 = [[0.0, 3.0]]  # a row each, differentiated",
+        "v1 = maximum(v0, 0.0)",
+        "jaxclamp; grad (axes (0,)), then vmap",
+    ]
+    assert not failures([(dataclasses.replace(program, steps=steps[:1]), form)], fuzzing.answers_of_jax)
