@@ -9,8 +9,8 @@ parity: $(INSTALLED)  ## the main job: the parity matrix, the worked cases, and 
 	.venv/bin/python -m interop cases
 	.venv/bin/python -m interop digits
 
-test: $(INSTALLED)
-	.venv/bin/python -m pytest -n 2 --dist loadfile
+test: $(INSTALLED)  ## the tests, and which of them took longest
+	.venv/bin/python -m pytest -n 2 --dist loadfile --durations=10
 
 # The lowest version of JAX that pyproject.toml allows, beside the pinned versions of all else.
 LOWEST := 0.10.0

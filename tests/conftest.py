@@ -1,6 +1,7 @@
 """What holds for all tests: the same examples in every run, no look at the clock, and eight devices to shard over."""
 
 import gc
+import os
 from collections.abc import Iterator
 
 import hypothesis
@@ -10,6 +11,24 @@ import pytest
 jax.config.update("jax_num_cpu_devices", 8)
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What XLA has compiled is kept in pytest's own cache, for the other process and for the next run.
+
+    It is found by all that goes into the compiler, so that a changed op is compiled anew. Processes that tests start
+    get it by their environment.
+    """
+    cache = getattr(config, "cache", None)  # there is none with -p no:cacheprovider
+    settings = {
+        "jax_compilation_cache_dir": str(cache.mkdir("xla")) if cache else None,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in settings.items():
+        if value is not None:
+            jax.config.update(name, value)
+            os.environ[name.upper()] = str(value)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,6 +1,8 @@
 """How the tests look at elementwise ops: which operands they have, and which of them bend between their kinks."""
 
-import inspect
+import functools
+import itertools
+from collections.abc import Callable
 
 import jax
 
@@ -11,9 +13,10 @@ ELEMENTWISE = [op for op in OPS.values() if op.family != "reduction"]
 
 def operands(op: Op) -> list[str]:
     """The parameters that can be differentiated: those that are floats at some tie."""
-    names = list(inspect.signature(op.function).parameters)
     return [
-        name for name, *values in zip(names, *op.tie_points, strict=False) if any(isinstance(v, float) for v in values)
+        name
+        for name, *values in zip(op.signature.parameters, *op.tie_points, strict=False)
+        if any(isinstance(v, float) for v in values)
     ]
 
 
@@ -23,7 +26,30 @@ def valid_operands(op: Op) -> list[list[float]]:
     return [row for row in rows if len(row) == len(operands(op))]
 
 
+def active_sets(count: int) -> list[tuple[int, ...]]:
+    """Which of ``count`` operands may be active: one, some or all."""
+    return [active for size in range(1, count + 1) for active in itertools.combinations(range(count), size)]
+
+
+def of_numbers(op: Op) -> Callable[..., jax.Array]:
+    """``op`` at many points at once, given as one array for each operand.
+
+    A vector of weights means channels to prelu, so that goes from point to point.
+    """
+    return jax.vmap(op.function) if op.name == "prelu" else op.function
+
+
 def is_curved(op: Op) -> bool:
     """Whether the slope depends on x, so that a reverse pass has to keep x as well."""
-    _, *parameters = valid_operands(op)[0]
-    return float(jax.grad(jax.grad(op.function))(-0.5, *parameters)) != 0
+    return op.name in _curved()
+
+
+@functools.cache
+def _curved() -> frozenset[str]:
+    """The names of those that are, from one program for all ops."""
+
+    @jax.jit
+    def second_derivatives() -> dict[str, jax.Array]:
+        return {op.name: jax.grad(jax.grad(op.function))(-0.5, *valid_operands(op)[0][1:]) for op in ELEMENTWISE}
+
+    return frozenset(name for name, found in second_derivatives().items() if found != 0)

@@ -19,17 +19,19 @@ torch.set_num_threads(1)  # torch's own threads do not survive a fork either
 x = torch.full((200_000,), -1.0, requires_grad=True)
 {before}
 
-def child():
+def child(call):
     try:
-        {call}
+        exec(call)
     except RuntimeError as error:
         print(error)
 
-process = multiprocessing.get_context("fork").Process(target=child)
-process.start()
-process.join(10)
-print("hangs" if process.is_alive() else f"ends with {{process.exitcode}}")
-process.kill()
+for call in {calls}:
+    print(call, flush=True)
+    process = multiprocessing.get_context("fork").Process(target=child, args=(call,))
+    process.start()
+    process.join(10)
+    print("hangs" if process.is_alive() else f"ends with {{process.exitcode}}", flush=True)
+    process.kill()
 """
 
 SPAWN = """
@@ -88,25 +90,26 @@ def output(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        pytest.param("interop.relu(x.detach())", id="forward"),
-        pytest.param("y.sum().backward()", id="backward"),
-        pytest.param("interop.torch_to_jax(x)", id="torch_to_jax"),
-        pytest.param("interop.jax_to_torch(interop.torch_to_jax(x))", id="jax_to_torch"),
-    ],
-)
-def test_fork_after_jax_has_started(call: str) -> None:
-    printed = output("-c", FORK.format(before="y = interop.relu(x)", call=call))
-    assert "JAX was already in use when this process was forked" in printed
-    assert "multiprocessing_context='spawn'" in printed
-    assert printed.endswith("ends with 0\n")
+def test_fork_after_jax_has_started() -> None:
+    """Each call in a child of its own."""
+    calls = [
+        "interop.relu(x.detach())",
+        "y.sum().backward()",
+        "interop.torch_to_jax(x)",
+        "interop.jax_to_torch(interop.torch_to_jax(x))",
+    ]
+    rest = output("-c", FORK.format(before="y = interop.relu(x)", calls=calls))
+    for call in reversed(calls):
+        rest, _, printed = rest.rpartition(f"{call}\n")
+        assert "JAX was already in use when this process was forked" in printed, call
+        assert "multiprocessing_context='spawn'" in printed, call
+        assert printed.endswith("ends with 0\n"), call
+    assert rest == ""
 
 
 def test_fork_before_jax_has_started() -> None:
     call = "interop.relu(x).sum().backward(); print(x.grad.count_nonzero().item(), interop.torch_to_jax(x.grad).shape)"
-    assert output("-c", FORK.format(before="", call=call)) == "0 (200000,)\nends with 0\n"
+    assert output("-c", FORK.format(before="", calls=[call])) == f"{call}\n0 (200000,)\nends with 0\n"
 
 
 def test_spawn_after_jax_has_started(tmp_path: Path) -> None:

@@ -63,21 +63,26 @@ def test_trained_by_a_torch_optimizer(make: Callable[[], tuple[Any, Callable[...
     expected, optimizer = params, optax.sgd(RATE, momentum=0.9)
     state = optimizer.init(expected)
     losses = []
-    for _ in range(STEPS):
-        value, gradient = jax.jit(jax.value_and_grad(loss))(expected, x, y)
+
+    @jax.jit
+    def step(params: Any, state: Any) -> tuple[Any, Any, jax.Array]:
+        value, gradient = jax.value_and_grad(loss)(params, x, y)
         updates, state = optimizer.update(gradient, state)
-        expected = optax.apply_updates(expected, updates)
+        return optax.apply_updates(params, updates), state, value
+
+    for _ in range(STEPS):
+        expected, state, value = step(expected, state)
         losses.append(float(value))
 
     in_torch = jax.tree.map(lambda leaf: torch.nn.Parameter(interop.jax_to_torch(leaf)), params)
     wrapped = interop.wrap_for_torch(loss)
     sgd = torch.optim.SGD(jax.tree.leaves(in_torch), RATE, momentum=0.9)
-    for step in range(STEPS):
+    for number in range(STEPS):
         sgd.zero_grad()
         value = wrapped(in_torch, torch.from_numpy(x), torch.from_numpy(y))
         value.backward()
         sgd.step()
-        assert value.item() == pytest.approx(losses[step], rel=1e-4)
+        assert value.item() == pytest.approx(losses[number], rel=1e-4)
 
     assert losses[-1] < losses[0] / 2
     for leaf, want in zip(jax.tree.leaves(in_torch), jax.tree.leaves(expected), strict=True):

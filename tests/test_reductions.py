@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 from compilations import compilations
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.nn import functional
 
 import interop
@@ -20,8 +18,9 @@ import jaxclamp
 from interop.parity.oracle import min_norm_gradient
 from jaxclamp import OPS
 
-SMALL = st.sampled_from([-1.0, 0.0, -0.0, 1.0, 2.0])
 AXES = [None, 0, 1, -1, (0, 1), (-1, 0), [1]]
+POINTS = np.random.default_rng(0).choice(np.float32([-1.0, 0.0, -0.0, 1.0, 2.0]), (50, 2, 3))
+"""Arrays in which most of the largest and smallest elements are tied."""
 
 
 @pytest.mark.parametrize("keepdims", [False, True])
@@ -31,28 +30,32 @@ def test_reduction_by_numpy_and_by_definition(name: str, axis: Any, keepdims: bo
     op, numpy = getattr(jaxclamp, name), getattr(np, name)
     axes = tuple(axis) if isinstance(axis, list) else axis
 
-    @given(st.lists(SMALL, min_size=6, max_size=6))
-    def check(numbers: list[float]) -> None:
-        x = np.array(numbers, np.float32).reshape(2, 3)
-        np.testing.assert_array_equal(op(x, axis, keepdims), numpy(x, axes, keepdims=keepdims))
-        gradient = jax.grad(lambda x: op(x, axis, keepdims).sum())(jnp.asarray(x))
+    def value_and_gradient(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        value, pull = jax.vjp(lambda x: op(x, axis, keepdims), x)
+        return value, pull(jnp.ones_like(value))[0]
 
-        def values(points: np.ndarray) -> np.ndarray:
-            return numpy(points.reshape(-1, 1, 2, 3), _shifted(axes)).sum(axis=tuple(range(1, _left(axes))))
-
-        np.testing.assert_allclose(gradient.ravel(), min_norm_gradient(values, x.ravel().astype(np.float64)), atol=1e-3)
-
-    check()
+    np.testing.assert_array_equal(op(POINTS[0], axis, keepdims), numpy(POINTS[0], axes, keepdims=keepdims))
+    found = jax.jit(jax.vmap(value_and_gradient))(POINTS)
+    for x, value, gradient, expected in zip(POINTS, *found, _by_definition(name, _from_the_end(axes)), strict=True):
+        np.testing.assert_array_equal(value, numpy(x, axes, keepdims=keepdims), err_msg=str(x))
+        np.testing.assert_allclose(gradient, expected, atol=1e-3, err_msg=str(x))
 
 
-def _shifted(axes: int | tuple[int, ...] | None) -> tuple[int, ...]:
+def _from_the_end(axes: int | tuple[int, ...] | None) -> tuple[int, ...]:
     """The axes of one (2, 3) array, counted from the end, so that they serve a batch of them."""
     given = (0, 1) if axes is None else (axes,) if isinstance(axes, int) else axes
-    return tuple(a if a < 0 else a - 2 for a in given)
+    return tuple(sorted(a if a < 0 else a - 2 for a in given))
 
 
-def _left(axes: int | tuple[int, ...] | None) -> int:
-    return 4 - len(_shifted(axes))
+@functools.cache
+def _by_definition(name: str, axes: tuple[int, ...]) -> np.ndarray:
+    """The gradients of the sum of the outputs."""
+
+    def values(points: np.ndarray) -> np.ndarray:
+        reduced = getattr(np, name)(points.reshape(-1, 2, 3), axes)
+        return reduced.reshape(len(points), -1).sum(axis=1)
+
+    return np.stack([min_norm_gradient(values, x.ravel().astype(np.float64)).reshape(2, 3) for x in POINTS])
 
 
 @pytest.mark.parametrize("name", ["amax", "amin"])
@@ -106,22 +109,29 @@ def test_pools(pool: Callable[..., Any], native: Callable[..., Any], window: Any
     rng = np.random.default_rng(0)
     distinct = torch.tensor(rng.permutation(np.prod(shape)).reshape(shape).astype(np.float32), requires_grad=True)
     pooled = native(distinct, *window)
-    np.testing.assert_array_equal(pool(distinct.detach().numpy(), *window), pooled.detach())
     pooled.sum().backward()
-    gradient = jax.grad(lambda x: pool(x, *window).sum())(jnp.asarray(distinct.detach().numpy()))
+    tied = rng.integers(0, 2, shape).astype(np.float32)[0, 0]
+
+    @jax.jit
+    def everything(distinct: jax.Array, tied: jax.Array) -> list[jax.Array]:
+        gradient = jax.grad(lambda x: pool(x, *window).sum())(distinct)
+        return [pool(distinct, *window), gradient, jax.jacrev(lambda x: pool(x, *window))(tied)]
+
+    value, gradient, jacobian = everything(distinct.detach().numpy(), tied)
+    np.testing.assert_array_equal(value, pooled.detach())
     np.testing.assert_array_equal(gradient, distinct.grad)
 
-    tied = jnp.asarray(rng.integers(0, 2, shape).astype(np.float32))[0, 0]
-    jacobian = jax.jacrev(lambda x: pool(x, *window))(tied).reshape(-1, tied.size)
-    for output, row in enumerate(jacobian):
+    natively: dict[int, np.ndarray] = {}  # by the number of points, which are the same for each output
 
-        def values(points: np.ndarray, output: int = output) -> np.ndarray:
-            with torch.no_grad():
-                whole = native(torch.tensor(points.reshape(-1, 1, *tied.shape)), *window)
-            return whole.reshape(len(points), -1)[:, output].numpy()
+    def values(points: np.ndarray) -> np.ndarray:
+        if len(points) not in natively:
+            whole = native(torch.tensor(points.reshape(-1, 1, *tied.shape)), *window)
+            natively[len(points)] = whole.reshape(len(points), -1).numpy()
+        return natively[len(points)]
 
-        expected = min_norm_gradient(values, np.asarray(tied, np.float64).ravel())
-        np.testing.assert_allclose(row, expected, atol=1e-3)
+    for output, row in enumerate(jacobian.reshape(-1, tied.size)):
+        expected = min_norm_gradient(lambda points, k=output: values(points)[:, k], tied.astype(np.float64).ravel())
+        np.testing.assert_allclose(row, expected, atol=1e-3, err_msg=f"output {output}")
 
 
 def test_pool_of_integers_and_conventions() -> None:
@@ -138,7 +148,6 @@ def members(window: np.ndarray, ties: str) -> list[int]:
     return tied[:1] if ties == "inclusive" else tied[1:] or tied if ties == "exclusive" else tied
 
 
-@pytest.mark.parametrize("ties", jaxclamp.TIES)
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding", "dilation", "shape"),
     [
@@ -152,23 +161,35 @@ def members(window: np.ndarray, ties: str) -> list[int]:
         ((6, 3), (6, 3), (0, 0), (1, 1), (13, 14)),
     ],
 )
-def test_windows_by_definition(
-    kernel: Any, stride: Any, padding: Any, dilation: Any, shape: tuple[int, int], ties: jaxclamp.Ties
-) -> None:
+def test_windows_by_definition(kernel: Any, stride: Any, padding: Any, dilation: Any, shape: tuple[int, int]) -> None:
+    """Under every convention."""
     x = np.random.default_rng(0).choice(np.float32([-np.inf, 0.0, 1.0]), shape, p=[0.8, 0.1, 0.1])
     padded = np.pad(x, [(p, p) for p in padding], constant_values=np.nan)
-    pool = functools.partial(jaxclamp.max_pool2d, ties=ties)
-    value, pull = jax.vjp(lambda x: pool(x, kernel, stride, padding, dilation), jnp.asarray(x))
-    cotangent = np.arange(1, 1 + value.size, dtype=np.float32).reshape(value.shape)
-    expected, places = np.zeros(padded.size), np.arange(padded.size).reshape(padded.shape)
-    for i, j in np.ndindex(*value.shape):
-        rows, columns = (s * k + d * np.arange(n) for s, k, d, n in zip(stride, (i, j), dilation, kernel, strict=True))
-        window = places[np.ix_(rows, columns)].ravel()
-        chosen = window[members(padded.ravel()[window], ties)]
-        assert value[i, j] == padded.ravel()[chosen[0]]
-        expected[chosen] += cotangent[i, j] / len(chosen)
+
+    def pool(x: jax.Array, ties: Any) -> jax.Array:
+        return jaxclamp.max_pool2d(x, kernel, stride, padding, dilation, ties=ties)
+
+    @jax.jit
+    def value_and_gradients(x: jax.Array) -> dict[str, tuple[jax.Array, jax.Array]]:
+        def pulled(ties: str) -> tuple[jax.Array, jax.Array]:
+            value, pull = jax.vjp(lambda x: pool(x, ties), x)
+            return value, pull(jnp.arange(1, 1 + value.size, dtype=np.float32).reshape(value.shape))[0]
+
+        return {ties: pulled(ties) for ties in jaxclamp.TIES}
+
     inner = tuple(slice(p, p + n) for p, n in zip(padding, shape, strict=True))
-    np.testing.assert_allclose(pull(cotangent)[0], expected.reshape(padded.shape)[inner], rtol=1e-6)
+    places = np.arange(padded.size).reshape(padded.shape)
+    for ties, (value, gradient) in jax.device_get(value_and_gradients(x)).items():
+        expected = np.zeros(padded.size)
+        for number, (i, j) in enumerate(np.ndindex(*value.shape), 1):
+            rows, columns = (
+                s * k + d * np.arange(n) for s, k, d, n in zip(stride, (i, j), dilation, kernel, strict=True)
+            )
+            window = places[np.ix_(rows, columns)].ravel()
+            chosen = window[members(padded.ravel()[window], ties)]
+            assert value[i, j] == padded.ravel()[chosen[0]], ties
+            expected[chosen] += number / len(chosen)
+        np.testing.assert_allclose(gradient, expected.reshape(padded.shape)[inner], rtol=1e-6, err_msg=ties)
 
 
 @pytest.mark.parametrize("kernel", [2, 5])

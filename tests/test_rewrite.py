@@ -86,15 +86,21 @@ def test_native_spelling_becomes_the_op(op: Op, native: Counterpart) -> None:
             at = {name: arrays[name] for name in active}  # noqa: B023
             return gradient_of_sum(lambda at: of_all(function, {**arrays, **at}), at)
 
-        functions = min_norm(native), lambda arguments: op.function(**arguments)
+        rewritten = min_norm(native)
+
+        @jax.jit
+        def everything(given: Any) -> Any:
+            values = [[of_all(f, arrays) for arrays in given] for f in (rewritten, native)]  # noqa: B023
+            functions = rewritten, lambda arguments: op.function(**arguments)  # noqa: B023
+            return values, [[gradient(f, arrays) for arrays in given] for f in functions]
+
         try:
-            values = [of_all(native, arrays) for arrays in given]
+            jax.eval_shape(lambda given: [of_all(native, arrays) for arrays in given], given)
         except TypeError:
             continue  # it does not take the arguments in this form
         asked += 1
-        assert jax.tree.all(jax.tree.map(same_bits, [of_all(functions[0], arrays) for arrays in given], values))
-        found, expected = jax.jit(lambda given: [[gradient(f, a) for a in given] for f in functions])(given)  # noqa: B023
-        assert jax.tree.all(jax.tree.map(same_bits, found, expected))
+        for found, expected in everything(given):
+            assert jax.tree.all(jax.tree.map(same_bits, found, expected)), (active, arrays, others)
     assert asked
 
 
@@ -181,20 +187,21 @@ CONTEXTS: dict[str, Callable[[Callable[..., jax.Array]], Callable[[jax.Array], j
 }
 
 
-def value_and_tangent(f: Callable[[jax.Array], jax.Array]) -> tuple[jax.Array, jax.Array]:
-    return jax.jit(lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),)))(X)
-
-
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_inside(context: str) -> None:
     native, ours = (CONTEXTS[context](everything(side)) for side in (0, 1))
-    value, tangent = value_and_tangent(min_norm(native))
-    native_value, native_tangent = value_and_tangent(native)
+    rewritten = min_norm(native)
+
+    @jax.jit
+    def values_and_tangents(x: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+        return [jax.jvp(f, (x,), (jnp.ones_like(x),)) for f in (rewritten, native, ours)]
+
+    (value, tangent), (native_value, native_tangent), (_, expected) = values_and_tangents(X)
     assert same_bits(value, native_value)
-    np.testing.assert_allclose(tangent, value_and_tangent(ours)[1], rtol=1e-6)
+    np.testing.assert_allclose(tangent, expected, rtol=1e-6)
     assert not np.allclose(tangent, native_tangent)
     if context != "while":  # which has no reverse mode
-        gradient = jax.jit(lambda x: gradient_of_sum(min_norm(native), x))(X)
+        gradient = jax.jit(lambda x: gradient_of_sum(rewritten, x))(X)
         np.testing.assert_allclose(gradient, tangent, rtol=1e-6)
 
 
@@ -226,15 +233,20 @@ def test_x64() -> None:
 
 def test_parameters_that_are_differentiated_and_batched() -> None:
     """A slope for each channel, for each example and for both, as vmap aligns them with x."""
-    x, slope = jnp.zeros((3, 3)), jnp.array([-0.5, 0.25, 2.0])
-    for axes in ((None, None), (0, None), (None, 0), (0, 0), (1, 0), (1, None)):
-        native, ours = (
-            f if axes == (None, None) else jax.vmap(f, in_axes=axes) for f in (jax.nn.leaky_relu, jaxclamp.leaky_relu)
-        )
-        shifted = x + jnp.eye(3)  # so that slopes count as well
-        for at in (x, shifted):
-            found = jax.grad(lambda x, s, f=native: min_norm(f)(x, s).sum(), argnums=(0, 1))(at, slope)
-            expected = jax.grad(lambda x, s, f=ours: f(x, s).sum(), argnums=(0, 1))(at, slope)
+    slope = jnp.array([-0.5, 0.25, 2.0])
+    points = np.zeros((3, 3), np.float32), np.eye(3, dtype=np.float32)  # off the tie, slopes count as well
+    all_axes = ((None, None), (0, None), (None, 0), (0, 0), (1, 0), (1, None))
+
+    @jax.jit
+    def gradients(x: jax.Array, slope: jax.Array) -> list[list[Any]]:
+        def of(f: Callable[..., jax.Array], axes: tuple[int | None, int | None]) -> Callable[..., jax.Array]:
+            return f if axes == (None, None) else jax.vmap(f, in_axes=axes)
+
+        pairs = [(min_norm(of(jax.nn.leaky_relu, axes)), of(jaxclamp.leaky_relu, axes)) for axes in all_axes]
+        return [[jax.grad(lambda x, s, f=f: f(x, s).sum(), argnums=(0, 1))(x, slope) for f in pair] for pair in pairs]
+
+    for x in points:
+        for axes, (found, expected) in zip(all_axes, gradients(x, slope), strict=True):
             assert jax.tree.all(jax.tree.map(same_bits, found, expected)), axes
 
 

@@ -1,4 +1,7 @@
-"""Every op under every transformation of JAX, with the inactive operands staying inactive, sharded or not."""
+"""Every op under every transformation of JAX, with the inactive operands staying inactive, sharded or not.
+
+A program takes longer to compile than to run. So what is asked of one op goes into one program where it can.
+"""
 
 import functools
 import re
@@ -60,26 +63,34 @@ def through_shard_map(f: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Arra
     return padded
 
 
-WRAPPERS = (
-    jax.jit,
-    jax.checkpoint,
-    jax.vmap,
-    through_nested_vmap,
-    through_scan,
-    through_cond,
-    through_switch,
-    through_shard_map,
-    lambda f: jax.jit(jax.checkpoint(through_scan(jax.checkpoint(f)))),
-)
+WRAPPERS: dict[str, Callable[..., Callable[[jax.Array], jax.Array]]] = {
+    "jit": jax.jit,
+    "checkpoint": jax.checkpoint,
+    "vmap": jax.vmap,
+    "nested vmap": through_nested_vmap,
+    "scan": through_scan,
+    "cond": through_cond,
+    "switch": through_switch,
+    "shard_map": through_shard_map,
+    "checkpoint of scan of checkpoint": lambda f: jax.jit(jax.checkpoint(through_scan(jax.checkpoint(f)))),
+}
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS, ids=lambda w: getattr(w, "__name__", "wrapper"))
 @every_op
-def test_gradient_is_the_same_through(op: Op, wrapper: Callable[..., Any]) -> None:
+def test_gradient_is_the_same_through_every_wrapper(op: Op) -> None:
     f, x = of_x(op), ties_and_neighbours(op)
+
+    @jax.jit
+    def wrapped(x: jax.Array) -> dict[str, tuple[jax.Array, jax.Array]]:
+        def both_modes(f: Callable[[jax.Array], jax.Array]) -> tuple[jax.Array, jax.Array]:
+            return jax.grad(lambda x: f(x).sum())(x), jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
+
+        return {name: both_modes(wrapper(f)) for name, wrapper in WRAPPERS.items()}
+
     plain = jax.grad(lambda x: f(x).sum())(x)
-    np.testing.assert_allclose(jax.grad(lambda x: wrapper(f)(x).sum())(x), plain, rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(jax.jvp(wrapper(f), (x,), (jnp.ones_like(x),))[1], plain, rtol=1e-6, atol=1e-7)
+    for name, modes in wrapped(x).items():
+        for mode, found in zip(("reverse", "forward"), modes, strict=True):
+            np.testing.assert_allclose(found, plain, rtol=1e-6, atol=1e-7, err_msg=f"{name}, {mode} mode")
 
 
 @every_op
@@ -89,37 +100,48 @@ def test_forward_mode_through_while(op: Op) -> None:
     def once(x: jax.Array) -> jax.Array:
         return jax.lax.while_loop(lambda state: state[0] < 1, lambda state: (state[0] + 1, f(state[1])), (0, x))[1]
 
-    one = jnp.ones_like(x)
-    np.testing.assert_array_equal(jax.jvp(once, (x,), (one,))[1], jax.jvp(f, (x,), (one,))[1])
+    @jax.jit
+    def both(x: jax.Array) -> list[jax.Array]:
+        return [jax.jvp(g, (x,), (jnp.ones_like(x),))[1] for g in (once, f)]
+
+    np.testing.assert_array_equal(*both(x))
 
 
 @every_op
 def test_value_and_grad_vjp_linearize_and_jacobians_agree(op: Op) -> None:
     f, x = of_x(op), ties_and_neighbours(op)
-    value, gradient = jax.value_and_grad(lambda x: f(x).sum())(x)
-    np.testing.assert_allclose(value, f(x).sum())
-    equal = functools.partial(np.testing.assert_allclose, rtol=1e-6)  # XLA rounds what it fuses in other ways
-    equal(jax.vjp(f, x)[1](jnp.ones_like(x))[0], gradient)
-    equal(jax.linearize(f, x)[1](jnp.ones_like(x)), gradient)
-    equal(jax.jacfwd(f)(x), jax.jacrev(f)(x))
-    equal(jnp.diag(jax.jacrev(f)(x)), gradient)
+
+    @jax.jit
+    def everything(x: jax.Array) -> tuple[tuple[jax.Array, jax.Array], dict[str, jax.Array]]:
+        one = jnp.ones_like(x)
+        return jax.value_and_grad(lambda x: f(x).sum())(x), {
+            "vjp": jnp.diag(jax.vjp(f, x)[1](one)[0]),
+            "linearize": jnp.diag(jax.linearize(f, x)[1](one)),
+            "jacfwd": jax.jacfwd(f)(x),
+            "jacrev": jax.jacrev(f)(x),
+        }
+
+    (value, gradient), jacobians = everything(x)
+    np.testing.assert_allclose(value, f(x).sum(), rtol=1e-6)
+    for name, jacobian in jacobians.items():  # XLA rounds what it fuses in other ways
+        np.testing.assert_allclose(jacobian, np.diag(gradient), rtol=1e-6, atol=1e-7, err_msg=name)
 
 
 @every_op
 def test_hessian(op: Op) -> None:
     """0 for piecewise linear ops; for the others the true second derivative off the kinks, and a number at them."""
     f, x = of_x(op), ties_and_neighbours(op)
-    hessian = jnp.diag(jax.hessian(lambda x: f(x).sum())(x))
+    hessian = np.diag(jax.jit(jax.hessian(lambda x: f(x).sum()))(x))
     if not is_curved(op):
         assert (hessian == 0).all()
         return
-    assert jnp.isfinite(hessian).all()
+    assert np.isfinite(hessian).all()
     with jax.enable_x64(True):
-        x64, step = jnp.asarray(x, "float64"), 1e-5
-        slope = jax.vmap(jax.grad(lambda x: f(x[None])[0]))
-        differences = (slope(x64 + step) - slope(x64 - step)) / (2 * step)
-    off = ~jnp.isin(x, jnp.array([row[0] for row in valid_operands(op)]))
-    np.testing.assert_allclose(hessian[off], differences[off], rtol=1e-3, atol=1e-5)
+        x64, step = np.asarray(x, "float64"), 1e-5
+        slopes = jax.jit(jax.vmap(jax.grad(lambda x: f(x[None])[0])))
+        ahead, behind = np.split(np.asarray(slopes(np.concatenate([x64 + step, x64 - step]))), 2)
+    off = ~np.isin(x, [row[0] for row in valid_operands(op)])
+    np.testing.assert_allclose(hessian[off], ((ahead - behind) / (2 * step))[off], rtol=1e-3, atol=1e-5)
 
 
 CONTEXTS = {
@@ -133,14 +155,24 @@ CONTEXTS = {
 }
 
 
-@pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS.keys())
 @pytest.mark.parametrize("op", [op for op in ELEMENTWISE if op.family == "selection" and len(op.tie_points[0]) == 2])
-def test_constant_operands_stay_inactive(op: Op, context: Callable[..., Any]) -> None:
+def test_constant_operands_stay_inactive(op: Op) -> None:
     """0 and not 1/2 at a tie, although y is an array that passes through the transformation as x does."""
-    x = y = jnp.full(3, 2.0)
-    assert (jax.grad(lambda x: context(op.function)(x, y).sum())(x) == 0).all()
-    both = jax.grad(lambda x, y: context(op.function)(x, y).sum(), argnums=(0, 1))(x, y)
-    assert all((gradient == 0.5).all() for gradient in both)
+
+    @jax.jit
+    def gradients(x: jax.Array, y: jax.Array) -> dict[str, tuple[Any, Any]]:
+        def of_one_and_both(f: Callable[..., jax.Array]) -> tuple[Any, Any]:
+            def total(x: jax.Array, y: jax.Array) -> jax.Array:
+                return f(x, y).sum()
+
+            return jax.grad(total)(x, y), jax.grad(total, argnums=(0, 1))(x, y)
+
+        return {name: of_one_and_both(context(op.function)) for name, context in CONTEXTS.items()}
+
+    tied = jnp.full(3, 2.0)
+    for name, (alone, both) in gradients(tied, tied).items():
+        np.testing.assert_array_equal(alone, np.zeros(3), err_msg=name)
+        np.testing.assert_array_equal(both, np.full((2, 3), 0.5), err_msg=name)
 
 
 def test_where_an_operand_becomes_active() -> None:
@@ -171,21 +203,30 @@ SHARES = {
     ),
     "fmin": ((2.0, 2.0), {"min_norm": (0.5, 0.5), "inclusive": (1, 0), "exclusive": (0, 1), "balanced": (0.5, 0.5)}),
 }
+ALONE = {"maximum": (3.0, 2.0), "clamp": (2.0, 1.0, 3.0), "fmin": (1.0, 2.0)}
 
 
 @pytest.mark.parametrize(("name", "ties"), [(name, ties) for name in SHARES for ties in TIES])
 def test_conventions(name: str, ties: str) -> None:
     point, shares = SHARES[name]
     function = functools.partial(OPS[name].function, ties=ties)
-    np.testing.assert_allclose(jax.grad(function, argnums=tuple(range(len(point))))(*point), shares[ties])
-    for index, share in enumerate(shares[ties]):
-        alone = jax.grad(function, argnums=index)(*point)
-        np.testing.assert_allclose(alone, 0 if ties == "min_norm" else share)
+    each = range(len(point))
+
+    @jax.jit
+    def together_and_alone(*point: jax.Array) -> tuple[Any, list[jax.Array]]:
+        return jax.grad(function, argnums=tuple(each))(*point), [jax.grad(function, argnums=k)(*point) for k in each]
+
+    together, alone = together_and_alone(*point)
+    np.testing.assert_allclose(together, shares[ties])
+    np.testing.assert_allclose(alone, np.zeros(len(point)) if ties == "min_norm" else shares[ties])
+    # Where the first operand is the value alone, there is nothing to share.
+    for found in together_and_alone(*ALONE[name]):
+        np.testing.assert_array_equal(found, np.eye(len(point))[0])
 
 
 @pytest.mark.parametrize("name", ["relu", "relu6"])
 def test_conventions_of_ops_with_bounds_built_in(name: str) -> None:
-    slopes = [float(jax.grad(functools.partial(OPS[name].function, ties=ties))(0.0)) for ties in TIES]
+    slopes = jax.jit(lambda x: [jax.grad(functools.partial(OPS[name].function, ties=ties))(x) for ties in TIES])(0.0)
     assert slopes == [0, 1, 0, 0.5]
 
 
@@ -199,31 +240,47 @@ def test_conventions_of_ops_with_bounds_built_in(name: str) -> None:
     ],
 )
 def test_conventions_of_reductions(ties: str, expected: list[list[float]]) -> None:
-    x = jnp.array([[3.0, 1.0], [3.0, 3.0]])
-    np.testing.assert_allclose(jax.grad(lambda x: jaxclamp.amax(x, ties=ties))(x), expected)
-    np.testing.assert_allclose(jax.grad(lambda x: -jaxclamp.amin(-x, (1, 0), ties=ties))(x), expected)
-    # Without a tie there is nothing to share.
-    assert jax.grad(lambda x: jaxclamp.amax(x, ties=ties))(jnp.array([1.0, 2.0])).tolist() == [0, 1]
+    largest = jax.grad(lambda x: jaxclamp.amax(x, ties=ties))
+    smallest = jax.grad(lambda x: -jaxclamp.amin(-x, (1, 0), ties=ties))
+
+    @jax.jit
+    def gradients(x: jax.Array, distinct: jax.Array) -> list[jax.Array]:
+        return [largest(x), smallest(x), largest(distinct)]
+
+    of_max, of_min, without_ties = gradients(jnp.array([[3.0, 1.0], [3.0, 3.0]]), jnp.array([1.0, 2.0]))
+    np.testing.assert_allclose(of_max, expected)
+    np.testing.assert_allclose(of_min, expected)
+    assert without_ties.tolist() == [0, 1]  # there is nothing to share
 
 
 COLLECTIVES = re.compile(r"\b(all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)\b(?!-done)")
 
 
 def collectives(function: Callable[..., Any], *arrays: jax.Array) -> set[str]:
-    return set(COLLECTIVES.findall(jax.jit(function).lower(*arrays).compile().as_text()))
+    return collectives_of(jax.jit(function).lower(*arrays).compile())
+
+
+def collectives_of(program: jax.stages.Compiled) -> set[str]:
+    return set(COLLECTIVES.findall(program.as_text()))
 
 
 @every_op
 def test_sharded_elementwise_ops_do_not_communicate(op: Op) -> None:
     sharding = jax.sharding.NamedSharding(mesh(), P("batch"))
-    x = jax.device_put(jnp.linspace(-4, 4, 4 * DEVICES), sharding)
-    f = of_x(op)
-    assert collectives(f, x) == set()
-    assert collectives(lambda x: jax.vjp(f, x)[1](x)[0], x) == set()
-    gradient = jax.jit(lambda x: jax.vjp(f, x)[1](jnp.ones_like(x))[0])(x)
-    assert gradient.sharding.is_equivalent_to(sharding, 1)
-    alone = jax.grad(lambda x: f(x).sum())(jnp.asarray(np.asarray(x)))
-    np.testing.assert_allclose(gradient, alone, rtol=1e-6, atol=1e-7)
+    whole, ones = np.linspace(-4, 4, 4 * DEVICES, dtype=np.float32), np.ones(4 * DEVICES, np.float32)
+
+    @jax.jit
+    def value_and_gradient(x: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+        value, pull = jax.vjp(of_x(op), x)
+        return value, pull(cotangent)[0]
+
+    shards = jax.device_put((whole, ones), sharding)
+    program = value_and_gradient.lower(*shards).compile()
+    assert collectives_of(program) == set()
+    sharded, alone = program(*shards), value_and_gradient(whole, ones)
+    for found, expected in zip(sharded, alone, strict=True):
+        assert found.sharding.is_equivalent_to(sharding, 1)
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["amax", "amin"])
@@ -232,9 +289,10 @@ def test_reductions_over_a_sharded_axis_only_reduce(name: str) -> None:
     x = jax.device_put(jnp.ones((2 * DEVICES, 3)), sharding)
     op = OPS[name].function
     assert collectives(lambda x: op(x, 0), x) == {"all-reduce"}
-    assert collectives(jax.grad(lambda x: op(x, 0).sum()), x) == {"all-reduce"}
+    along = jax.jit(jax.grad(lambda x: op(x, 0).sum())).lower(x).compile()
+    assert collectives_of(along) == {"all-reduce"}
+    np.testing.assert_allclose(along(x), 1 / (2 * DEVICES))
     assert collectives(jax.grad(lambda x: op(x, 1).sum()), x) == set()
-    np.testing.assert_allclose(jax.jit(jax.grad(lambda x: op(x, 0).sum()))(x), 1 / (2 * DEVICES))
 
 
 def test_collectives_can_be_seen() -> None:
@@ -249,25 +307,30 @@ FLOAT8 = [f"float8_{kind}" for kind in ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn",
 def test_float8(op: Op) -> None:
     """Values and gradients at every tie are those of float32 at the numbers that the dtype holds, rounded to it."""
 
-    def value_and_gradient(tie: tuple[Any, ...], dtype: str, as_dtype: str) -> list[jax.Array]:
-        x, *rest = [rounded(v, dtype) if is_inexact(v) else v for v in tie]
-
+    def value_and_gradient(x: jax.Array, *rest: Any) -> tuple[jax.Array, jax.Array]:
         def value(x: jax.Array) -> jax.Array:
             result = jax.tree.leaves(op.function(x, *rest))[0]
-            assert result.dtype == as_dtype
+            assert result.dtype == x.dtype
             return result.astype("float32").sum()
 
-        pair = jax.value_and_grad(value)(jnp.asarray(x, as_dtype))
-        assert pair[1].dtype == as_dtype
-        return [rounded(part, dtype) for part in pair]
+        return jax.value_and_grad(value)(x)
 
-    @jax.jit  # one program, since each takes longer to compile than to run
-    def everything() -> list[Any]:
-        return [[value_and_gradient(t, d, as_d) for as_d in (d, "float32")] for t in op.tie_points for d in FLOAT8]
+    def of_all(tie: tuple[Any, ...]) -> tuple[list[Any], tuple[jax.Array, jax.Array]]:
+        """What each dtype gives, and what float32 gives at the numbers of each."""
+        given = [[rounded(v, dtype) if is_inexact(v) else v for v in tie] for dtype in FLOAT8]
+        pairs = zip(FLOAT8, given, strict=True)
+        ours = [value_and_gradient(jnp.asarray(x, dtype), *rest) for dtype, (x, *rest) in pairs]
+        columns = [np.stack(c) if is_inexact(v) else v for v, c in zip(tie, zip(*given, strict=True), strict=True)]
+        axes = tuple(0 if is_inexact(v) else None for v in tie)
+        return ours, jax.vmap(value_and_gradient, in_axes=axes)(*columns)
 
-    for ours, expected in everything():
-        for got, want in zip(ours, expected, strict=True):
-            np.testing.assert_array_equal(got, want)
+    # One program, since each takes longer to compile than to run.
+    everything = jax.jit(lambda: [of_all(tie) for tie in op.tie_points])()
+    for tie, (ours, in_float32) in zip(op.tie_points, everything, strict=True):
+        for dtype, (value, gradient), *expected in zip(FLOAT8, ours, *in_float32, strict=True):
+            assert gradient.dtype == dtype, tie
+            for got, want in zip((value, gradient), expected, strict=True):
+                np.testing.assert_array_equal(rounded(got, dtype), rounded(want, dtype), err_msg=f"{tie}, {dtype}")
 
 
 def is_inexact(argument: Any) -> bool:
@@ -275,9 +338,9 @@ def is_inexact(argument: Any) -> bool:
 
 
 def rounded(argument: Any, dtype: str) -> Any:
-    if isinstance(argument, float):
-        return float(np.asarray(argument).astype(dtype).astype(float))
-    return jnp.asarray(argument).astype(dtype).astype("float32")
+    """The nearest numbers that ``dtype`` holds: a float for a float, a float32 array for all else."""
+    nearest = np.asarray(argument).astype(dtype).astype(np.float32)
+    return float(nearest) if isinstance(argument, float) else nearest
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
@@ -292,10 +355,15 @@ def test_float8_without_zero(op: Op) -> None:
 def test_strict_modes(op: Op) -> None:
     x = ties_and_neighbours(op)
     _, *parameters = valid_operands(op)[0]
-    for given in (parameters, [jnp.full_like(x, p) for p in parameters]):
-        if op.name == "prelu" and given is not parameters:
-            continue  # a vector of weights means channels
-        jax.jit(jax.grad(lambda x, given=given: op.function(x, *given).sum()))(x)
+    forms: list[list[Any]] = [parameters]
+    if op.name != "prelu":  # in which a vector of weights means channels
+        forms.append([np.full(x.shape, p, np.float32) for p in parameters])
+
+    def gradient(x: jax.Array, given: list[Any]) -> jax.Array:
+        return jax.grad(lambda x: op.function(x, *given).sum())(x)
+
+    jax.jit(lambda x, arrays: [gradient(x, given) for given in (parameters, *arrays)])(x, forms[1:])
+    for given in forms:
         op.function(x, *given)
 
 
@@ -305,7 +373,13 @@ def test_x_broadcasts_against_the_parameters(op: Op) -> None:
     if not parameters or op.name == "prelu":
         return  # a vector of weights means channels
     arrays = [jnp.full(3, parameter) for parameter in parameters]
-    for x in (jnp.asarray(-0.25), jnp.asarray([-0.25]), jnp.asarray([[-0.25], [0.25]])):
-        gradient = jax.grad(lambda x: op.function(x, *arrays).sum())(x)
-        alone = jax.grad(lambda x: op.function(x, *parameters).sum())(x)
-        np.testing.assert_allclose(gradient, 3 * alone, rtol=1e-6)
+
+    @jax.jit
+    def gradients(xs: list[jax.Array]) -> list[tuple[jax.Array, jax.Array]]:
+        def of(x: jax.Array, parameters: list[Any]) -> jax.Array:
+            return jax.grad(lambda x: op.function(x, *parameters).sum())(x)
+
+        return [(of(x, arrays), of(x, parameters)) for x in xs]
+
+    for beside_arrays, alone in gradients([jnp.array(x) for x in (-0.25, [-0.25], [[-0.25], [0.25]])]):
+        np.testing.assert_allclose(beside_arrays, 3 * alone, rtol=1e-6)
