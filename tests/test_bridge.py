@@ -699,14 +699,16 @@ IMAGINARY = torch.ones(3) * 1j
     ("call", "error", "message"),
     [
         pytest.param(
-            lambda: interop.clamp(IMAGINARY, 0, 1), TypeError, "clamp: (x|input) has the complex", id="complex"
+            lambda: interop.clamp(IMAGINARY, 0, 1), RuntimeError, "clamp: (x|input) has the complex", id="complex"
         ),
         pytest.param(lambda: interop.relu(IMAGINARY), TypeError, "relu: (x|input) has the complex", id="complex relu"),
         pytest.param(lambda: interop.abs(IMAGINARY), TypeError, "abs: (x|input) has the complex", id="complex abs"),
-        pytest.param(lambda: interop.clamp(ONES, 0, 1j), TypeError, "clamp: max has the complex", id="complex number"),
+        pytest.param(
+            lambda: interop.clamp(ONES, 0, 1j), RuntimeError, "clamp: max has the complex", id="complex number"
+        ),
         pytest.param(
             lambda: interop.maximum(ONES, IMAGINARY),
-            TypeError,
+            RuntimeError,
             "maximum: (y|other) has the complex",
             id="complex second",
         ),
@@ -736,7 +738,7 @@ IMAGINARY = torch.ones(3) * 1j
             id="shapes of two dtypes",
         ),
         pytest.param(
-            lambda: interop.hardtanh(ONES, 2, 1), ValueError, r"hardtanh: min_val=2\.0 is greater than", id="hardtanh"
+            lambda: interop.hardtanh(ONES, 2, 1), ValueError, r"hardtanh: min_val=2 is greater than", id="hardtanh"
         ),
         pytest.param(
             lambda: interop.hardtanh(ONES, 2.0, 1.0),
@@ -744,7 +746,7 @@ IMAGINARY = torch.ones(3) * 1j
             r"hardtanh: min_val=2\.0 is greater than",
             id="hardtanh of floats",
         ),
-        pytest.param(lambda: interop.clamp(WHOLE, 0, 2**40), OverflowError, "max=1099511627776 does not", id="large"),
+        pytest.param(lambda: interop.clamp(WHOLE, 0, 2**40), RuntimeError, "max=1099511627776 does not", id="large"),
         pytest.param(lambda: interop.relu(ONES, ties="half"), ValueError, "ties='half' .*'min_norm'", id="ties"),
     ],
 )
