@@ -2,15 +2,19 @@
 PYTHON ?= python3
 INSTALLED := .venv/installed
 
-.PHONY: parity test test-lowest lint format tables answers docs dist bench clean
+.PHONY: parity test test-thorough test-lowest lint format tables answers docs dist bench clean
 
 parity: $(INSTALLED)  ## the main job: the parity matrix, the worked cases, and a network trained in four spellings
 	.venv/bin/python -m interop
 	.venv/bin/python -m interop cases
 	.venv/bin/python -m interop digits
 
+# The tests marked thorough, samples of torch and random programs, take minutes; make test-thorough runs them.
 test: $(INSTALLED)  ## the tests, and which of them took longest
-	.venv/bin/python -m pytest -n 2 --dist loadfile --durations=10
+	.venv/bin/python -m pytest -n 2 --dist loadfile --durations=10 -m "not thorough"
+
+test-thorough: $(INSTALLED)  ## the rest of the tests
+	.venv/bin/python -m pytest -n 2 --dist loadfile --durations=10 -m thorough
 
 # The lowest version of JAX that pyproject.toml allows, beside the pinned versions of all else.
 LOWEST := 0.10.0

@@ -12,6 +12,8 @@ jax.config.update("jax_num_cpu_devices", 8)
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.load_profile("repeatable")
 
+collect_ignore = ["typed_use.py"]  # it is for mypy, and has errors on purpose
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """What XLA has compiled is kept in pytest's own cache, for the other process and for the next run.

@@ -20,6 +20,8 @@ from programs import Program, Ref, Step
 
 import jaxclamp
 
+pytestmark = pytest.mark.thorough
+
 JAX_SEEDS = range(60)
 DEVICE_SEEDS = range(60, 70)
 EAGER_SEEDS = range(70, 72)

@@ -19,6 +19,8 @@ import torch
 import interop
 from interop import native
 
+pytestmark = pytest.mark.thorough
+
 Tensor = torch.Tensor
 Call = Callable[..., Any]
 
