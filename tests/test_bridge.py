@@ -638,7 +638,7 @@ def test_call_with_a_tensor_without_plain_memory(name: str) -> None:
 
 @without_plain_memory
 def test_op_with_a_tensor_without_plain_memory(name: str) -> None:
-    with pytest.raises(TypeError, match=rf"relu: (x|input): .*{PLAIN}"):
+    with pytest.raises((TypeError, RuntimeError), match=rf"relu: (x|input): .*{PLAIN}"):
         interop.relu(NOT_PLAIN[name]())
 
 
@@ -738,7 +738,10 @@ IMAGINARY = torch.ones(3) * 1j
             id="shapes of two dtypes",
         ),
         pytest.param(
-            lambda: interop.hardtanh(ONES, 2, 1), ValueError, r"hardtanh: min_val=2 is greater than", id="hardtanh"
+            lambda: interop.hardtanh(ONES, 2, 1),
+            ValueError,
+            r"hardtanh: min_val=2(\.0)? is greater than",
+            id="hardtanh",
         ),
         pytest.param(
             lambda: interop.hardtanh(ONES, 2.0, 1.0),
@@ -1152,7 +1155,7 @@ def test_integer_bounds_of_integers_compile_nothing(dtype: torch.dtype) -> None:
     assert compilations() == count
     interop.clamp(x[:1], 0, 60)  # another shape
     assert compilations() > count
-    with pytest.raises(OverflowError, match="clamp: max=300 does not fit into"):
+    with pytest.raises(RuntimeError, match="clamp: max=300 does not fit into"):
         interop.clamp(torch.tensor([1], dtype=torch.int8), 0, 300)
 
 
