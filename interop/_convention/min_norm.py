@@ -19,6 +19,7 @@ from interop import native
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._forms import overloaded
 from interop._private_torch import carry_into_recomputation, entering_frame, is_overridden, make_overridable
+from interop._recorded import is_recorded
 from jaxclamp import CONVENTIONS, Convention
 from jaxclamp._rules.conventions import refuse_convention
 
@@ -65,7 +66,7 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
     intercepted: tuple[str, ...]
     """The names of the functions that are replaced."""
     passed: Counter[str]
-    """How often which functions were called that have ties and are not replaced."""
+    """How often which functions were called, and recorded for a gradient, that have ties and are not replaced."""
 
     @overload
     def __new__(cls, *, ties: Convention = "min_norm", backend: Backend = "torch") -> Self: ...
@@ -133,7 +134,9 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
         return replacement(*args, **(kwargs or {}))
 
     def _pass(self, name: str, arguments: Sequence[Any]) -> None:
-        """Count a call of the uncovered function of that name, if it takes an extremum."""
+        """Count a call of the uncovered function of that name, if it takes an extremum and torch records it."""
+        if not is_recorded([argument for argument in arguments if isinstance(argument, torch.Tensor)]):
+            return
         kinds = {argument for argument in arguments if isinstance(argument, str)}
         if name.rpartition(".")[2] not in _OF_MANY_KINDS or not kinds.isdisjoint(("max", "amax", "amin")):
             self.passed[name] += 1

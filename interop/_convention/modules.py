@@ -190,27 +190,52 @@ def _why_left(module: torch.nn.Module) -> str:
     if isinstance(module, torch.nn.EmbeddingBag) and module.mode != "max":
         return ""
     try:
-        called = _called(kind.forward)
-    except (OSError, TypeError, SyntaxError, AttributeError):
-        return f"{kind.__name__} has a forward whose source cannot be read"
+        used = _used(module)
+    except (OSError, TypeError, SyntaxError):
+        return f"{kind.__name__} has code whose source cannot be read"
     reasons = []
-    if covered := sorted(called.intersection(_COVERED.values())):
+    if covered := sorted(used.intersection(_COVERED.values())):
         reasons.append(f"calls {', '.join(covered)}; run the model under interop.min_norm()")
-    if uncovered := sorted(called.intersection(_UNCOVERED.values())):
+    if uncovered := sorted(used.intersection(_UNCOVERED.values())):
         reasons.append(f"calls {', '.join(uncovered)}, without a counterpart here")
     return f"{kind.__name__} {' and '.join(reasons)}" if reasons else ""
 
 
-def _called(function: Callable[..., Any]) -> set[str]:
-    """The names of the methods that ``function`` calls, and of the functions of torch."""
-    function = inspect.unwrap(function)
-    called = set()
-    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
-        match node:
-            case ast.Call(func=ast.Attribute(attr=name)):
-                called.add(name)
-            case ast.Call(func=ast.Name(id=name)):  # from torch import clamp
-                found = function.__globals__.get(name)
-                if inspect.isroutine(found):
-                    called.add((_COVERED | _UNCOVERED).get(found, ""))
-    return called
+def _used(module: torch.nn.Module) -> set[str]:
+    """The names of the functions of torch that a module holds, or that its ``forward`` and its helpers name.
+
+    Of what is called as a method, such as ``x.clamp(0)``, the name alone is known.
+    """
+    known = _COVERED | _UNCOVERED
+    used = {known.get(value, "") for value in vars(module).values() if inspect.isroutine(value)}
+    methods: list[Any] = [type(module).forward]
+    seen = {torch.nn.Module.__call__}
+    if type(module).__call__ not in seen:
+        methods.append(type(module).__call__)
+    while methods:
+        method = inspect.unwrap(methods.pop())
+        if method in seen:
+            continue
+        seen.add(method)
+        names = method.__globals__ | inspect.getclosurevars(method).nonlocals
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(method)))):
+            match node:
+                case ast.Attribute(value=ast.Name(id="self"), attr=name) if not hasattr(torch.nn.Module, name):
+                    helper = inspect.getattr_static(type(module), name, None)
+                    if inspect.isfunction(helper):
+                        methods.append(helper)
+                case ast.Call(func=ast.Attribute(value=base, attr=name)) if not inspect.ismodule(_meant(base, names)):
+                    used.add(name)
+                case ast.Attribute() | ast.Name() if inspect.isroutine(found := _meant(node, names)):
+                    used.add(known.get(found, ""))
+    return used
+
+
+def _meant(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """What a name, or a name in a module such as ``torch.clamp``, stands for; None if it is no global."""
+    match node:
+        case ast.Name(id=name):
+            return names.get(name)
+        case ast.Attribute(value=base, attr=name) if inspect.ismodule(home := _meant(base, names)):
+            return getattr(home, name, None)
+    return None

@@ -7,6 +7,7 @@ transpose of the other, so that derivatives of any order are made of the two.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,6 +20,14 @@ from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.windows import Windows
 
 Index: TypeAlias = tuple[Any, ...]
+Along: TypeAlias = Sequence[Sequence[tuple[slice, slice]]]
+"""For each axis, some elements along it and the windows that have them."""
+Chosen: TypeAlias = tuple[torch.Tensor, Index, Index]
+"""Some elements, some windows that have them, and (first) which of these elements get a share there.
+
+They are the elements at one place of all windows where those are alike, else all elements of one window.
+"""
+_WHOLE = (slice(None), slice(None))
 
 
 class AdaptiveWindows(NamedTuple):
@@ -90,21 +99,12 @@ class _Shared(torch.autograd.Function):
     def forward(
         spreads: bool, pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor
     ) -> torch.Tensor:
-        chosen = _chosen(pooling, x, values)
+        stages = _stages(pooling, x, values, vector)
         # What is overwritten is made of the vector, or `torch.func.linearize` would take it for a constant.
-        counted = vector.new_zeros(values.shape, dtype=torch.int32)
-        for mask, _, outer in chosen:
-            counted[outer] += _summed(mask.to(torch.int32), counted[outer])
-        counted.clamp_(min=1)  # a window may lie in the padding as a whole
+        shares = _counted(stages, vector).clamp_(min=1)  # a window may lie in the padding as a whole
         if spreads:
-            share, result = divided(vector, counted), _zeros_like(x, vector)
-            for mask, inner, outer in chosen:
-                result[inner] += torch.where(mask, share[outer], 0.0)
-            return result
-        result = _zeros_like(values, vector)
-        for mask, inner, outer in chosen:
-            result[outer] += _summed(torch.where(mask, vector[inner], 0.0), result[outer])
-        return divided(result, counted)
+            return _spread(stages, divided(vector, shares))
+        return divided(_gathered(stages, vector), shares)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -157,6 +157,80 @@ def _without_batch(
     return [tensor.flatten(0, 1) for tensor in moved], lambda result: result.unflatten(0, (size, -1))
 
 
+class _Stage(NamedTuple):
+    """A pooling, or the part of one that is along one axis, whose windows are those of all elements in a line."""
+
+    x: torch.Tensor
+    values: torch.Tensor
+    """The largest elements of the windows."""
+    chosen: list[Chosen]
+
+
+def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> list[_Stage]:
+    """The pooling at once, or axis by axis: the largest of a window is the largest among the largest of its rows.
+
+    A window of 13 x 13 has 169 places, each of which takes a few steps; its rows and a column have 26.
+    """
+    windows, convention = pooling
+    lengths, counts = x.shape[-pooling.dims :], values.shape[-pooling.dims :]
+    is_adaptive = isinstance(windows, AdaptiveWindows)
+    axes = _windows(lengths, counts) if isinstance(windows, AdaptiveWindows) else _places(windows, lengths, counts)
+    if convention == "exclusive" or math.prod([len(along) for along in axes]) <= 16:
+        tied = _tied(x, values, _crossed(axes))
+        if convention == "exclusive":
+            tied = _without_first(tied, values, pooling)
+        return [_Stage(x, values, tied)]
+    stages = []
+    for axis in reversed(range(pooling.dims)):
+        places = _crossed([along if other == axis else [_WHOLE] for other, along in enumerate(axes)])
+        if axis:
+            shape = (*x.shape[: axis - pooling.dims], counts[axis], *x.shape[x.dim() - pooling.dims + axis + 1 :])
+            largest = vector.new_full(shape, -math.inf, dtype=x.dtype)
+            for inner, outer in places:
+                part = x[inner].amax(axis - pooling.dims, keepdim=True) if is_adaptive else x[inner]
+                largest[outer] = torch.maximum(largest[outer], part)
+        else:
+            largest = values
+        stages.append(_Stage(x, largest, _tied(x, largest, places)))
+        x = largest
+    return stages
+
+
+def _tied(x: torch.Tensor, values: torch.Tensor, places: Sequence[tuple[Index, Index]]) -> list[Chosen]:
+    unknown = x != x
+    return [((x[inner] == values[outer]) | unknown[inner], inner, outer) for inner, outer in places]
+
+
+def _counted(stages: Sequence[_Stage], vector: torch.Tensor) -> torch.Tensor:
+    """How many tied elements each window has."""
+    first, *others = stages
+    counts = vector.new_zeros(first.values.shape, dtype=torch.int32)
+    for mask, _, outer in first.chosen:
+        counts[outer] += mask.sum_to_size(counts[outer].shape)
+    return _gathered(others, counts)
+
+
+def _gathered(stages: Sequence[_Stage], vector: torch.Tensor) -> torch.Tensor:
+    """For each window, the sum of the vector over its tied elements."""
+    for _, values, chosen in stages:
+        result = vector.new_zeros(values.shape)
+        for mask, inner, outer in chosen:
+            # the parts of each window, where they are those of one window
+            result[outer] += torch.where(mask, vector[inner], 0).sum_to_size(result[outer].shape)
+        vector = result
+    return vector
+
+
+def _spread(stages: Sequence[_Stage], vector: torch.Tensor) -> torch.Tensor:
+    """For each element, the sum of the vector over the windows in which it is tied."""
+    for x, _, chosen in reversed(stages):
+        result = _zeros_like(x, vector)
+        for mask, inner, outer in chosen:
+            result[inner] += torch.where(mask, vector[outer], 0)
+        vector = result
+    return vector
+
+
 def _zeros_like(x: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
     """Zeros that lie in memory as x does, made of the vector."""
     zeros = vector.new_zeros(x.shape, dtype=x.dtype)
@@ -164,34 +238,11 @@ def _zeros_like(x: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
     return zeros.contiguous(memory_format=torch.channels_last) if is_last else zeros
 
 
-def _summed(parts: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The sums of the parts of each window, where they are those of one window."""
-    return parts.sum_to_size(like.shape)
-
-
-def _chosen(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> list[tuple[torch.Tensor, Index, Index]]:
-    """Some elements, some windows that have them, and which of these elements get a share there.
-
-    They are the elements at one place of all windows where those are alike, else all elements of one window.
-    """
-    windows, convention = pooling
-    unknown = x != x
-    lengths, counts = x.shape[-pooling.dims :], values.shape[-pooling.dims :]
-    is_adaptive = isinstance(windows, AdaptiveWindows)
-    pairs = _windows(lengths, counts) if isinstance(windows, AdaptiveWindows) else _places(windows, lengths, counts)
-    tied = [((x[inner] == values[outer]) | unknown[inner], inner, outer) for inner, outer in pairs]
-    if convention in ("min_norm", "balanced"):
-        return tied
-    if is_adaptive:
-        axes = tuple(range(x.dim() - pooling.dims, x.dim()))
-        return [(sharing(mask, axes, convention), inner, outer) for mask, inner, outer in tied]
-    return _without_first(tied, values)
-
-
-def _without_first(
-    tied: list[tuple[torch.Tensor, Index, Index]], values: torch.Tensor
-) -> list[tuple[torch.Tensor, Index, Index]]:
+def _without_first(tied: list[Chosen], values: torch.Tensor, pooling: Pooling) -> list[Chosen]:
     """``tied`` without the first of each window that has another, by the convention exclusive."""
+    if isinstance(pooling.windows, AdaptiveWindows):
+        axes = tuple(range(values.dim() - pooling.dims, values.dim()))
+        return [(sharing(mask, axes, "exclusive"), inner, outer) for mask, inner, outer in tied]
     counted = torch.zeros(values.shape, dtype=torch.int32, device=values.device)
     for mask, _, outer in tied:
         counted[outer] += mask
@@ -203,19 +254,18 @@ def _without_first(
     return others
 
 
-def _places(windows: Windows, lengths: tuple[int, ...], counts: tuple[int, ...]) -> list[tuple[Index, Index]]:
-    """For each place in the windows, in row-major order: the elements there, and the windows that have one there.
+def _places(windows: Windows, lengths: tuple[int, ...], counts: tuple[int, ...]) -> Along:
+    """For each place in the windows: the elements there, and the windows that have one there.
 
     In windows of 3 with stride 2 and padding 1, for example, the first place has the elements 1, 3, 5, ... for the
     windows 1, 2, 3, ...; in window 0 it is padding.
     """
-    axes = [
+    return [
         [_along(place * dilation - before, stride, length, count) for place in range(size)]
         for size, stride, (before, _), dilation, length, count in zip(
             windows.sizes, windows.strides, windows.paddings, windows.dilations, lengths, counts, strict=True
         )
     ]
-    return _crossed(axes)
 
 
 def _along(first: int, stride: int, length: int, count: int) -> tuple[slice, slice]:
@@ -226,18 +276,16 @@ def _along(first: int, stride: int, length: int, count: int) -> tuple[slice, sli
     return slice(start, start + (end - begin) * stride, stride), slice(begin, end)
 
 
-def _windows(lengths: tuple[int, ...], counts: tuple[int, ...]) -> list[tuple[Index, Index]]:
+def _windows(lengths: tuple[int, ...], counts: tuple[int, ...]) -> Along:
     """For each of the adaptive windows, its elements and itself."""
-    return _crossed(
-        [
-            [(slice(i * length // count, -(-(i + 1) * length // count)), slice(i, i + 1)) for i in range(count)]
-            for length, count in zip(lengths, counts, strict=True)
-        ]
-    )
+    return [
+        [(slice(i * length // count, -(-(i + 1) * length // count)), slice(i, i + 1)) for i in range(count)]
+        for length, count in zip(lengths, counts, strict=True)
+    ]
 
 
-def _crossed(axes: Sequence[Sequence[tuple[slice, slice]]]) -> list[tuple[Index, Index]]:
-    """Elements and windows along each axis as indices into the last axes."""
+def _crossed(axes: Along) -> list[tuple[Index, Index]]:
+    """Elements and windows along each axis as indices into the last axes, in row-major order."""
     return [
         ((..., *(inner for inner, _ in place)), (..., *(outer for _, outer in place)))
         for place in itertools.product(*axes)

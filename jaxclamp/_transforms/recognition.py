@@ -16,7 +16,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ def recognized(eqn: JaxprEqn) -> Recognized | None:
     An equation that was differentiated has further results, which are kept for the derivative, and further operands,
     the tangents. Both come last.
     """
-    if eqn.primitive is not p.reduce_window_max_p and _key(eqn) not in _keys():
+    if eqn.primitive is not p.reduce_window_max_p and _key(eqn) not in _calls_by_key():
         return None
     operands: list[Any] = [atom.aval for atom in eqn.invars]
     results: list[Any] = [var.aval for var in eqn.outvars]
@@ -71,10 +71,10 @@ def recognized(eqn: JaxprEqn) -> Recognized | None:
         _of_scalars(eqn), [_Value(i, {i: tuple(range(operand.ndim))}) for i, operand in enumerate(operands)]
     )
     read = len(value.axes)
-    table = _table(tuple((operand.dtype, operand.weak_type) for operand in operands[:read]))
-    if (_key(eqn), value.formula) not in table:
+    table = _table(_key(eqn), tuple((operand.dtype, operand.weak_type) for operand in operands[:read]))
+    if value.formula not in table:
         return None
-    op, names = table[_key(eqn), value.formula]
+    op, _, names = table[value.formula]
 
     def applied(ties: Convention, *operands: jax.Array) -> Applied[jax.Array]:
         placed = [_placed(operand, value.axes[i], results[0].ndim) for i, operand in enumerate(operands[:read])]
@@ -102,45 +102,62 @@ def _key(eqn: JaxprEqn) -> tuple[Any, Any]:
     return eqn.primitive, eqn.params.get("name")
 
 
+class _Call(NamedTuple):
+    """A call that computes an op: of a counterpart in JAX, or of the op itself."""
+
+    op: Op
+    function: Callable[[Mapping[str, Any]], Any]
+    names: tuple[str, ...]
+    """The parameters of the op that the operands are, in their order."""
+
+
+Types: TypeAlias = tuple[tuple[Any, bool], ...]
+"""Of each operand, the dtype and whether it is weak."""
+
+
 @functools.cache
-def _keys() -> frozenset[Hashable]:
-    """The primitives, and the names of inner jits, that may be an op."""
-    operand = (np.dtype("float32"), False)
-    return frozenset(key for count in (1, 2, 3) for key, _ in _table((operand,) * count))
+def _calls_by_key() -> Mapping[tuple[Hashable, Hashable], Sequence[_Call]]:
+    """The calls whose equation has that primitive, and that name if it is an inner jit."""
+    found: dict[tuple[Hashable, Hashable], list[_Call]] = {}
+    for count in (1, 2, 3):
+        for call in _calls(count):
+            for key, _ in _equations(call, ((np.dtype("float32"), False),) * count):
+                found.setdefault(key, []).append(call)
+    return found
 
 
-@functools.lru_cache(maxsize=256)
-def _table(types: tuple[tuple[Any, bool], ...]) -> Mapping[tuple[Hashable, Hashable], tuple[Op, tuple[str, ...]]]:
-    """The ops by the key and the formula of an equation with operands of these types.
-
-    Each op comes with the names of the parameters that the operands of the equation are.
-    """
-    table: dict[tuple[Hashable, Hashable], tuple[Op, tuple[str, ...]]] = {}
-    scalars = [jax.ShapeDtypeStruct((), dtype, weak_type=weak) for dtype, weak in types]
-    for op, call, names in _calls(len(types)):
-
-        def of_operands(*operands: jax.Array, call: Any = call, names: tuple[str, ...] = names) -> Any:
-            return call(dict(zip(names, operands, strict=True)))
-
-        # A parameter that cannot be an array, such as an axis, raises. Whether types may be mixed is not asked here.
-        with (
-            contextlib.suppress(TypeError, ValueError),
-            jax.numpy_dtype_promotion("standard"),
-            jax.disable_jit(False),
-        ):
-            traced = jax.make_jaxpr(of_operands)(*scalars).jaxpr
-            if len(traced.eqns) == 1:
-                (eqn,) = traced.eqns
-                (value,) = _values(_of_scalars(eqn), [_Value(traced.invars.index(atom), {}) for atom in eqn.invars])
-                table.setdefault((_key(eqn), value.formula), (op, names))
-                if eqn.primitive is p.custom_jvp_call_p:
-                    # Of a call that was differentiated, only the inner jit is left.
-                    (eqn,) = eqn.params["call_jaxpr"].eqns
-                    table.setdefault((_key(eqn), value.formula), (op, names))
+@functools.lru_cache(maxsize=1024)
+def _table(key: tuple[Hashable, Hashable], types: Types) -> Mapping[Hashable, _Call]:
+    """The calls whose equation has that key, by its formula for operands of these types."""
+    table: dict[Hashable, _Call] = {}
+    for call in _calls_by_key()[key]:
+        if len(call.names) == len(types):
+            for other_key, formula in _equations(call, types):
+                if other_key == key:
+                    table.setdefault(formula, call)
     return table
 
 
-def _calls(count: int) -> Iterator[tuple[Op, Callable[[Mapping[str, Any]], Any], tuple[str, ...]]]:
+def _equations(call: _Call, types: Types) -> Iterator[tuple[tuple[Hashable, Hashable], Hashable]]:
+    """The key and the formula of the equation of a call, and those that are left where it was differentiated."""
+
+    def of_operands(*operands: jax.Array) -> Any:
+        return call.function(dict(zip(call.names, operands, strict=True)))
+
+    scalars = [jax.ShapeDtypeStruct((), dtype, weak_type=weak) for dtype, weak in types]
+    # A parameter that cannot be an array, such as an axis, raises. Whether types may be mixed is not asked here.
+    with contextlib.suppress(TypeError, ValueError), jax.numpy_dtype_promotion("standard"), jax.disable_jit(False):
+        traced = jax.make_jaxpr(of_operands)(*scalars).jaxpr
+        if len(traced.eqns) == 1:
+            (eqn,) = traced.eqns
+            (value,) = _values(_of_scalars(eqn), [_Value(traced.invars.index(atom), {}) for atom in eqn.invars])
+            yield _key(eqn), value.formula
+            if eqn.primitive is p.custom_jvp_call_p:
+                (inner,) = eqn.params["call_jaxpr"].eqns
+                yield _key(inner), value.formula
+
+
+def _calls(count: int) -> Iterator[_Call]:
     """Calls of all counterparts in JAX, and of the elementwise ops, with ``count`` arguments.
 
     Several ops may have the same formula. Those with ``count`` operands come first: ``jnp.clip(x, 0.0)`` is
@@ -150,10 +167,10 @@ def _calls(count: int) -> Iterator[tuple[Op, Callable[[Mapping[str, Any]], Any],
     for op in sorted(OPS.values(), key=lambda op: len(op.arrays) != count):
         for native in op.counterparts_in("jax"):
             for names in itertools.permutations(native.names, count):
-                yield op, native, names
+                yield _Call(op, native, names)
     for op in OPS.values():
-        if op.family != "reduction":
-            yield op, lambda arguments, op=op: op.function(**arguments), op.arrays[:count]  # type: ignore[misc]
+        if op.family != "reduction" and len(op.arrays) >= count:
+            yield _Call(op, lambda arguments, op=op: op.function(**arguments), op.arrays[:count])  # type: ignore[misc]
 
 
 class _Value(NamedTuple):
