@@ -7,6 +7,7 @@ of the Makefile keep glibc from returning pages between the calls.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import sys
 import time
@@ -177,7 +178,7 @@ def of_inductor(function: Callable[..., torch.Tensor], operands: Sequence[torch.
     return step(torch.compile(lambda *xs: function(lib, *xs), fullgraph=True), *operands)
 
 
-class Block(nn.Module):
+class Residual(nn.Module):
     """An inverted residual of MobileNetV2."""
 
     def __init__(self, channels: int) -> None:
@@ -194,7 +195,7 @@ class Block(nn.Module):
 
 
 def mobile_net() -> nn.Module:
-    blocks = [Block(16) for _ in range(4)]
+    blocks = [Residual(16) for _ in range(4)]
     head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
     return nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU6(), *blocks, *head)
 
@@ -216,33 +217,29 @@ class Clamps(nn.Module):
         return x
 
 
-def training(model: nn.Module, x: torch.Tensor) -> Call:
+Block = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+def training(model: nn.Module, x: torch.Tensor, block: Block = contextlib.nullcontext) -> Call:
+    """A step with a block around the forward pass, where autocast would be."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
     def run() -> None:
         optimizer.zero_grad()
-        model(x).square().mean().backward()
+        with block():
+            loss = model(x).square().mean()
+        loss.backward()
         optimizer.step()
 
     return run
 
 
-def inference(model: nn.Module, x: torch.Tensor) -> Call:
+def inference(model: nn.Module, x: torch.Tensor, block: Block = contextlib.nullcontext) -> Call:
     model.eval()
 
     def run() -> None:
-        with torch.inference_mode():
+        with torch.inference_mode(), block():
             model(x)
-
-    return run
-
-
-def within(call: Call) -> Call:
-    """A block around each step, as around a loop's body."""
-
-    def run() -> None:
-        with min_norm():
-            call()
 
     return run
 
@@ -258,7 +255,7 @@ def models() -> None:
         for kind, run, seconds in (("training", training, 4.0), ("inference", inference, 2.0)):
             plain, converted, blocked = make(), make(), make()
             interop.nn.convert(converted)
-            found = medians([run(plain, x), run(converted, x), within(run(blocked, x))], seconds)
+            found = medians([run(plain, x), run(converted, x), run(blocked, x, min_norm)], seconds)
             ratios = {} if make is Clamps else {"converted": found[1] / found[0]}  # which has no modules to convert
             row(f"{kind}: {name}", "", *found, **ratios, block=found[2] / found[0])
 

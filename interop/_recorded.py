@@ -19,6 +19,17 @@ def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
     return is_forward_mode() or is_transformed()
 
 
+def records_nothing() -> bool:
+    """Whether torch asks for no derivative of any call, as under `torch.no_grad`, and makes no graph of the calls."""
+    return not (
+        torch.is_grad_enabled()
+        or torch.compiler.is_compiling()
+        or is_forward_mode()
+        or is_transformed()
+        or torch.jit.is_tracing()  # type: ignore[attr-defined]
+    )
+
+
 def is_active(input: torch.Tensor, *others: Any) -> bool:
     """Whether torch may ask for a derivative of a call with these arguments that an op of real numbers has.
 

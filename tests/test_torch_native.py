@@ -354,6 +354,7 @@ def test_pools_share_by_count(dims: int, window: tuple[Any, ...]) -> None:
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_a_large_window_with_nan_and_infinities(compiled: bool) -> None:
     """It is taken axis by axis, which the program of JAX is not."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from interop._convention.min_norm import UNCOVERED, in_block, namesakes
+from interop._recorded import records_nothing
 from interop.native import NATIVE, RIGHT_IN_TORCH
 from jaxclamp import CONVENTIONS, Convention
 from jaxclamp._rules.conventions import refuse_convention
@@ -34,7 +35,7 @@ class _MinNorm:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         kind = type(self)
-        if self.ties is None and (kind._is_right or in_block()):
+        if self.ties is None and (kind._is_right or in_block() or records_nothing()):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         values = [getattr(self, name) for name in kind._attributes]
         if self.ties is not None:

@@ -66,9 +66,11 @@ def clamp_min(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm",
 
 @public
 def clamp_max(input: torch.Tensor, max: Bound, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
-    """`torch.clamp_max`."""
+    """`torch.clamp_max`: of a number as ``-threshold(-input)``, by the way of `clamp_min`."""
     if out is not None or not is_active(input, max):
         return torch.clamp_max(input, max, out=out)
+    if ties == "min_norm" and _is_exact(max, input) and max:  # the sign of 0.0 might be lost
+        return -functional.threshold(-input, -max, -max)
     return select(OPS["clamp_max"].applied(input, max, ties=ties), torch.clamp_max)
 
 
