@@ -1,13 +1,12 @@
-"""torch's own kernels under the convention beside torch's own functions: calls, models, memory.
+"""torch's own kernels under the convention beside torch's own functions: calls, sizes, compiled.
 
 Prints one table: each line is a contender's median over that of native torch, timed in turns in one process.
-``python benchmarks/native.py [calls|sizes|pools|compiled|models|lengths]`` asks for a part. The environment variables
+``python benchmarks/native.py [calls|sizes|pools|compiled|lengths]`` asks for a part. The environment variables
 of the Makefile keep glibc from returning pages between the calls.
 """
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import sys
 import time
@@ -178,88 +177,6 @@ def of_inductor(function: Callable[..., torch.Tensor], operands: Sequence[torch.
     return step(torch.compile(lambda *xs: function(lib, *xs), fullgraph=True), *operands)
 
 
-class Residual(nn.Module):
-    """An inverted residual of MobileNetV2."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        wide = 4 * channels
-        self.layers = nn.Sequential(
-            nn.Conv2d(channels, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.ReLU6(),
-            nn.Conv2d(wide, wide, 3, padding=1, groups=wide, bias=False), nn.BatchNorm2d(wide), nn.ReLU6(),
-            nn.Conv2d(wide, channels, 1, bias=False), nn.BatchNorm2d(channels),
-        )  # fmt: skip
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.layers(x)
-
-
-def mobile_net() -> nn.Module:
-    blocks = [Residual(16) for _ in range(4)]
-    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
-    return nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU6(), *blocks, *head)
-
-
-def multilayer() -> nn.Module:
-    return nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(256, 256), nn.Hardtanh())))
-
-
-class Clamps(nn.Module):
-    """Each layer is clamped by a call of the function."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(6))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = layer(x).clamp(-1.0, 1.0)
-        return x
-
-
-Block = Callable[[], contextlib.AbstractContextManager[Any]]
-
-
-def training(model: nn.Module, x: torch.Tensor, block: Block = contextlib.nullcontext) -> Call:
-    """A step with a block around the forward pass, where autocast would be."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-
-    def run() -> None:
-        optimizer.zero_grad()
-        with block():
-            loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-
-    return run
-
-
-def inference(model: nn.Module, x: torch.Tensor, block: Block = contextlib.nullcontext) -> Call:
-    model.eval()
-
-    def run() -> None:
-        with torch.inference_mode(), block():
-            model(x)
-
-    return run
-
-
-def models() -> None:
-    cases: list[tuple[str, Callable[[], nn.Module], torch.Tensor]] = [
-        ("MobileNet-like, batch 16", mobile_net, normal(16, 3, 32, 32)),
-        ("six Linear and Hardtanh, batch 32", multilayer, normal(32, 256)),
-        ("six Linear and clamp, batch 32", Clamps, normal(32, 256)),
-        ("six Linear and clamp, batch 1024", Clamps, normal(1024, 256)),
-    ]
-    for name, make, x in cases:
-        for kind, run, seconds in (("training", training, 4.0), ("inference", inference, 2.0)):
-            plain, converted, blocked = make(), make(), make()
-            interop.nn.convert(converted)
-            found = medians([run(plain, x), run(converted, x), run(blocked, x, min_norm)], seconds)
-            ratios = {} if make is Clamps else {"converted": found[1] / found[0]}  # which has no modules to convert
-            row(f"{kind}: {name}", "", *found, **ratios, block=found[2] / found[0])
-
-
 def lengths() -> None:
     """60 lengths that have not been seen before: seconds, and the memory that stays."""
     for name, lib, first in (("once more, native", Own(), 500), ("native", Own(), 1_000), ("ours", native, 1_000)):
@@ -275,7 +192,7 @@ def clamped_twice(lib: Library, x: torch.Tensor) -> torch.Tensor:
 
 
 PARTS = {
-    "calls": calls, "sizes": sizes, "pools": pools, "compiled": compiled, "models": models, "lengths": lengths
+    "calls": calls, "sizes": sizes, "pools": pools, "compiled": compiled, "lengths": lengths
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib.util
 import pkgutil
 import re
 import sys
@@ -33,6 +34,8 @@ try:
     from interop.parity.frameworks import Array, frameworks_of
     from interop.parity.plot import COLOURS, figure
     from interop.parity.report import page, picture
+    if not importlib.util.find_spec("sklearn"):  # which takes seconds to import, and one command alone needs it
+        raise ModuleNotFoundError(name="sklearn")
 except ModuleNotFoundError as missing:
     sys.exit(f"python -m interop needs {missing.name}: pip install 'jaxclamp[cli]', or in a checkout '.[cli]'")
 

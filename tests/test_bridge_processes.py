@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-EXIT_PROCESSES = int(os.environ.get("JAXCLAMP_EXIT_PROCESSES", "8"))
+EXIT_PROCESSES = int(os.environ.get("JAXCLAMP_EXIT_PROCESSES", "4"))
 """How many processes are watched while they exit; aborts are rare, so now and then run it with 200."""
 
 FORK = """
@@ -79,7 +79,7 @@ def work(calls):
 
 work(500)
 before = resident()
-work(10_000)
+work(4_000)
 print(resident() - before)
 """
 

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 from torch.nn import functional
 
 import interop
@@ -58,6 +57,8 @@ class Step:
 
 def train(steps: int, seed: int, rate: float = 1e-2) -> Iterator[Step]:
     """Full-batch gradient descent of the four variants from the same initial weights, step by step."""
+    from sklearn.datasets import load_digits  # two seconds, which other commands need not wait for
+
     pixels, labels = load_digits(return_X_y=True)
     rng = np.random.default_rng(seed)
     initial: dict[str, NDArray[np.float64]] = {}
