@@ -34,6 +34,7 @@ try:
     from interop.parity.frameworks import Array, frameworks_of
     from interop.parity.plot import COLOURS, figure
     from interop.parity.report import page, picture
+
     if not importlib.util.find_spec("sklearn"):  # which takes seconds to import, and one command alone needs it
         raise ModuleNotFoundError(name="sklearn")
 except ModuleNotFoundError as missing:

@@ -100,6 +100,13 @@ def into_old_vmap(tensor: torch.Tensor) -> torch.Tensor:
     return torch._add_batch_dim(tensor, 0, 1)
 
 
+def named_reduction(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
+    """What the arguments of a loss ask for, "none", "mean" or "sum", with torch's warnings and error for old ones."""
+    if size_average is not None or reduce is not None:
+        reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
+    return ("none", "mean", "sum")[torch.nn._reduction.get_enum(reduction)]
+
+
 def entering_frame() -> FrameType:
     """The frame whose ``with`` calls the ``__enter__`` that calls this, be it by way of `contextlib.ExitStack`."""
     frame = sys._getframe(2)

@@ -440,6 +440,28 @@ def test_losses_where_nothing_ties(name: str, reduction: str) -> None:
         assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize(
+    "older",
+    [{"size_average": False}, {"reduce": False}, {"size_average": True}, {"reduction": "elementwise_mean"}],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["margin_ranking_loss", "hinge_embedding_loss", "triplet_margin_loss"])
+def test_older_arguments_of_losses(name: str, older: dict[str, Any]) -> None:
+    """They warn as torch's own do."""
+    given, further, _ = LOSSES[name]
+    results = []
+    for function in (NATIVE[name], getattr(functional, name)):
+        with pytest.warns(UserWarning, match="deprecated"):
+            results.append(function(given[0].clone().requires_grad_(), *given[1:], **further, **older))
+    assert torch.equal(*results)
+
+
+def test_an_unknown_reduction() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with pytest.raises(ValueError, match="average is not a valid value for reduction"):
+        NATIVE["hinge_embedding_loss"](x, torch.ones(2), reduction="average")
+
+
 def test_normalize_where_nothing_ties() -> None:
     x = torch.tensor([[3.0, 4.0], [0.3, 0.4]], requires_grad=True)
     found, expected = (torch.autograd.grad(f(x)[:, 0].sum(), x)[0] for f in (NATIVE["normalize"], functional.normalize))

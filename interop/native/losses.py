@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from interop._autocast import in_full_precision
+from interop._private_torch import named_reduction
 from interop._recorded import is_active
 from interop.native.elementwise import clamp_min, minimum
 from interop.native.public import public
@@ -151,14 +152,9 @@ def _of_triplet(
 
 
 def _reduced(loss: Tensor, size_average: bool | None, reduce: bool | None, reduction: str) -> Tensor:
-    """The loss as its arguments ask for it; the first two are deprecated in torch, and come before the third."""
-    if size_average is not None or reduce is not None:
-        reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
-    match reduction:
-        case "none":
-            return loss
+    match named_reduction(size_average, reduce, reduction):
         case "mean":
             return loss.mean()
         case "sum":
             return loss.sum()
-    raise ValueError(f"reduction={reduction!r} is not one of 'none', 'mean', 'sum'.")
+    return loss
