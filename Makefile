@@ -9,7 +9,7 @@ parity: $(INSTALLED)  ## the main job: the parity matrix, the worked cases, and 
 	.venv/bin/python -m interop cases
 	.venv/bin/python -m interop digits
 
-# Without those marked thorough, samples of torch and random programs, and with XLA's quickest compilation.
+# Without those marked thorough, which ask again what others ask in another way, and with XLA's quickest compilation.
 test: $(INSTALLED)  ## the tests, and which of them took longest
 	.venv/bin/python -m pytest -n 2 --dist loadfile --durations=10 -m "not thorough"
 

@@ -91,6 +91,7 @@ COUNTERPARTS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("op", "counterpart"), COUNTERPARTS)
 def test_counterparts_are_the_same_function_away_from_ties(op: str, counterpart: Counterpart) -> None:
     for reason in parity.absent([counterpart.framework]).values():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-EXIT_PROCESSES = int(os.environ.get("JAXCLAMP_EXIT_PROCESSES", "4"))
+EXIT_PROCESSES = int(os.environ.get("JAXCLAMP_EXIT_PROCESSES", "8"))
 """How many processes are watched while they exit; aborts are rare, so now and then run it with 200."""
 
 FORK = """
@@ -79,7 +79,7 @@ def work(calls):
 
 work(500)
 before = resident()
-work(4_000)
+work(10_000)
 print(resident() - before)
 """
 
@@ -118,6 +118,7 @@ def test_spawn_after_jax_has_started(tmp_path: Path) -> None:
     assert output(str(script)) == "[[0.0, 0.0], [100000.0, 200000.0]]\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pair", range((EXIT_PROCESSES + 1) // 2))
 def test_exit(pair: int) -> None:
     """XLA's threads must not need the GIL once Python is gone. Two processes at a time, which compete for the cores."""
@@ -130,6 +131,7 @@ def test_exit(pair: int) -> None:
     assert [process.returncode for process in processes] == [0, 0], errors
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow() -> None:
     assert float(output("-c", GROWTH)) < 20
 

@@ -76,8 +76,10 @@ def expectations(op: Op, dtype: str) -> list[tuple[dict[str, Any], tuple[str, ..
     return found
 
 
-FORMS = [(t, "float32") for t in TRANSFORMATIONS] + [
-    (t, d) for t in (reverse, forward) for d in DTYPES if d != "float32"
+FORMS = [
+    *((t, "float32") for t in TRANSFORMATIONS),
+    *((reverse, d) for d in DTYPES if d != "float32"),
+    *(pytest.param(forward, d, marks=pytest.mark.thorough) for d in DTYPES if d != "float32"),
 ]
 
 

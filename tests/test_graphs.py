@@ -93,6 +93,7 @@ def pooled(x: Tensor) -> Tensor:
     return clamped(x).sum() + interop.max_with_indices(x, 0).values + interop.max_pool1d(x[None], 3, 2, 1).sum()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("dynamic", "graphs"), [(None, 2), (True, 1)])
 def test_one_graph_for_all_sizes(dynamic: bool | None, graphs: int) -> None:
     counter = CompileCounterWithBackend("aot_eager")

@@ -91,6 +91,7 @@ def forms(op: Op, counterpart: Counterpart, tie: dict[str, Any]) -> Iterator[tup
             yield form["x"], natively, in_jax(ours, form)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("op", "counterpart"), PAIRS)
 def test_equal_away_from_ties(op: Op, counterpart: Counterpart) -> None:
     parameters = op.signature.parameters

@@ -303,6 +303,7 @@ def test_collectives_can_be_seen() -> None:
 FLOAT8 = [f"float8_{kind}" for kind in ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_float8(op: Op) -> None:
     """Values and gradients at every tie are those of float32 at the numbers that the dtype holds, rounded to it."""
