@@ -248,7 +248,7 @@ def test_fake_tensors(function: Callable[[Tensor], Tensor]) -> None:
 def test_make_fx(function: Callable[[Tensor], Tensor], tracing: str) -> None:
     """The graph computes the op. It held the result for the example as a constant."""
     graph = make_fx(function, tracing_mode=tracing)(torch.tensor([0.5, 2.0]))
-    called = [node for node in graph.graph.nodes if node.target is torch.ops.jaxclamp.call.default]
+    called = [node for node in graph.graph.nodes if str(node.target) == "jaxclamp.call.default"]
     assert len(called) == (0 if function is of_torch else 2)
     for x in ([-1.0, 0.25], [3.0, 0.0], *([[0.1, 0.2, 0.3]] if tracing == "symbolic" else [])):
         assert graph(torch.tensor(x)) == function(torch.tensor(x)), x

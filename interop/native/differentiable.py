@@ -7,20 +7,34 @@ from typing import Any
 
 import torch
 
+from interop._private_torch import is_transformed
+
 
 def differentiable(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """``rule.apply``; in a compiled function by a Function that Dynamo looks into.
+    """``rule.apply``; outside of torch.func, and in a compiled function, by a Function of that rule that suits better.
 
-    That has no ``jvp``. It is not called where no tensor requires grad: Dynamo would pass a context to ``forward``
-    then. It gets no tensor twice: a view stands for the second.
+    Outside of torch.func, ``forward`` and ``setup_context`` are one. Torch asks `inspect` for the signature of a
+    ``forward`` beside a ``setup_context`` at each call, which takes longer than all else.
+
+    In a compiled function it is one that Dynamo looks into. That has no ``jvp``. It is not called where no tensor
+    requires grad: Dynamo would pass a context to ``forward`` then. It gets no tensor twice: a view stands for the
+    second.
     """
+
+    def forward(ctx: Any, *args: Any) -> Any:
+        result = rule.forward(*args)
+        rule.setup_context(ctx, args, result)
+        return result
+
+    derivatives = {name: vars(rule)[name] for name in ("backward", "jvp") if name in vars(rule)}
+    eager: Any = type(rule.__name__, (torch.autograd.Function,), {"forward": staticmethod(forward), **derivatives})
     in_graphs: Any = type(
         rule.__name__, (torch.autograd.Function,), {k: v for k, v in vars(rule).items() if k != "jvp"}
     )
 
     def applied(*args: Any) -> Any:
         if not torch.compiler.is_compiling():
-            return rule.apply(*args)
+            return rule.apply(*args) if is_transformed() else eager.apply(*args)
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         if not any(tensor.requires_grad for tensor in tensors):
             return rule.forward(*args)
