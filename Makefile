@@ -40,8 +40,11 @@ answers: $(INSTALLED)  ## the record, in tests/native_answers, of what the insta
 docs: $(INSTALLED) docs/_gallery/drawn  ## the documentation, as HTML in docs/_build/html; a warning is an error
 	.venv/bin/python -m sphinx --fail-on-warning --nitpicky --keep-going --quiet docs docs/_build/html
 
+# XLA compiles at its quickest: every program runs once.
+QUICK := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false JAX_DISABLE_MOST_OPTIMIZATIONS=1
+
 docs/_gallery/drawn: docs/gallery.py $(wildcard jaxclamp/*.py jaxclamp/*/*.py interop/*.py interop/*/*.py) | $(INSTALLED)
-	.venv/bin/python docs/gallery.py
+	$(QUICK) .venv/bin/python docs/gallery.py
 
 # dist: a second environment has the wheel and what it declares to need; torch is not among that.
 dist: $(INSTALLED)  ## sdist and wheel in dist/, and a test of the wheel where torch is not installed
