@@ -52,6 +52,7 @@ def tie_influence(load: Callable[[str], ModuleType]) -> ModuleType:
     return load("tie_influence")
 
 
+@pytest.mark.thorough
 def test_tie_influence(tie_influence: ModuleType, tmp_path: Path) -> None:
     steps, width, batch = 4, 128, 64
     results = {dtype: list(tie_influence.train(dtype, steps, width, batch)) for dtype in tie_influence.DTYPES}

@@ -56,6 +56,7 @@ def test_ops_compiled(op: Op) -> None:
     assert torch.equal(gradient, expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="inductor needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch 2.13 itself
 def test_inductor() -> None:

@@ -253,6 +253,7 @@ def test_training_in_both_frameworks(convention: str) -> None:
             assert apart(gradient, ported_gradient) > 0.01
 
 
+@pytest.mark.thorough
 def test_compare_names_ties_as_the_cause() -> None:
     arguments = (rounded(initial()), *data())
     comparison = interop.compare(in_jax, in_torch, *arguments)
