@@ -9,17 +9,20 @@ parity: $(INSTALLED)  ## the main job: the parity matrix, the worked cases, and 
 	.venv/bin/python -m interop cases
 	.venv/bin/python -m interop digits
 
-# Without those marked thorough, which ask again what others ask in another way, and with XLA's quickest compilation.
-test: $(INSTALLED)  ## the tests, and which of them took longest
-	.venv/bin/python -m pytest -n 2 --dist loadfile --durations=10 -m "not thorough"
+# Most programs run once, so that compiling them is most of the work. XLA rewrites them as ever; what is left out is how
+# LLVM improves their machine code.
+QUICK := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false JAX_DISABLE_MOST_OPTIMIZATIONS=1
+
+test: $(INSTALLED)  ## the tests but for those marked thorough, and which of them took longest
+	$(QUICK) .venv/bin/python -m pytest -n 2 --dist loadfile --durations=10 -m "not thorough"
 
 test-thorough: $(INSTALLED)  ## all tests, in programs as XLA compiles them for users; half an hour
-	XLA_FLAGS= JAX_DISABLE_MOST_OPTIMIZATIONS=0 .venv/bin/python -m pytest -n 2 --dist loadfile --durations=10
+	.venv/bin/python -m pytest -n 2 --dist loadfile --durations=10
 
 # The lowest version of JAX that pyproject.toml allows, beside the pinned versions of all else.
 LOWEST := 0.10.0
 test-lowest: .venv-lowest/installed  ## the tests with that
-	.venv-lowest/bin/python -m pytest -n 2 --dist loadfile
+	$(QUICK) .venv-lowest/bin/python -m pytest -n 2 --dist loadfile
 
 lint: $(INSTALLED)
 	.venv/bin/ruff format --check
@@ -39,9 +42,6 @@ answers: $(INSTALLED)  ## the record, in tests/native_answers, of what the insta
 
 docs: $(INSTALLED) docs/_gallery/drawn  ## the documentation, as HTML in docs/_build/html; a warning is an error
 	.venv/bin/python -m sphinx --fail-on-warning --nitpicky --keep-going --quiet docs docs/_build/html
-
-# XLA compiles at its quickest: every program runs once.
-QUICK := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false JAX_DISABLE_MOST_OPTIMIZATIONS=1
 
 docs/_gallery/drawn: docs/gallery.py $(wildcard jaxclamp/*.py jaxclamp/*/*.py interop/*.py interop/*/*.py) | $(INSTALLED)
 	$(QUICK) .venv/bin/python docs/gallery.py

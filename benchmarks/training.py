@@ -7,6 +7,7 @@ environment variables of the Makefile keep glibc from returning pages between th
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -110,7 +111,7 @@ Parameters = list[tuple[jax.Array, jax.Array]]
 def weights(*shapes: tuple[int, ...]) -> Parameters:
     """A kernel of each shape, outputs first, and its bias."""
     keys = jax.random.split(jax.random.key(0), len(shapes))
-    scales = [(2 / jnp.prod(jnp.array(shape[1:]))) ** 0.5 for shape in shapes]
+    scales = [(2 / math.prod(shape[1:])) ** 0.5 for shape in shapes]
     return [
         (scale * jax.random.normal(key, shape), jnp.zeros(shape[0]))
         for key, shape, scale in zip(keys, shapes, scales, strict=True)

@@ -16,25 +16,21 @@ collect_ignore = ["typed_use.py"]  # it is for mypy, and has errors on purpose
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """XLA compiles at its quickest, and what it has compiled is kept for the other process and for the next run.
+    """What XLA has compiled is kept in pytest's own cache, for the other process and for the next run.
 
-    Most programs run once, so that compiling them is most of the work. XLA rewrites them as ever; what is left out is
-    how LLVM improves their machine code. ``make test-thorough`` sets both variables, and leaves nothing out. Programs
-    are kept in pytest's own cache, and found by all that goes into the compiler, so that a changed op is compiled anew.
-    Processes that tests start get all this by their environment.
+    It is found by all that goes into the compiler, so that a changed op is compiled anew. Processes that tests start
+    get it by their environment.
     """
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
     cache = getattr(config, "cache", None)  # there is none with -p no:cacheprovider
     settings = {
         "jax_compilation_cache_dir": str(cache.mkdir("xla")) if cache else None,
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
-        "jax_disable_most_optimizations": os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") == "1",
     }
     for name, value in settings.items():
         if value is not None:
             jax.config.update(name, value)
-            os.environ[name.upper()] = str(int(value) if isinstance(value, bool) else value)
+            os.environ[name.upper()] = str(value)
 
 
 def pytest_collection_finish() -> None:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import definition
 import fuzzing
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -27,14 +26,6 @@ DEVICE_SEEDS = range(60, 70)
 EAGER_SEEDS = range(70, 72)
 TORCH_SEEDS = range(120)
 COMPILED_SEEDS = range(120, 123)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
-    """The programs take longer to compile than to run. `fuzzing` by itself compiles them as users do."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def check(pairs: Sequence[Pair], answers: Answers) -> None:

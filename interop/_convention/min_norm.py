@@ -125,9 +125,8 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
                 self._pass(UNCOVERED[func], (*args, *(kwargs or {}).values()))
             return func(*args, **(kwargs or {}))
         if not torch.compiler.is_compiling():
-            frames = (
-                _entered.frames
-            )  # none if a compiled function has entered the block, and calls what is not compiled
+            # None, if a compiled function has entered the block and calls what is not compiled.
+            frames = _entered.frames
             if replacement in native.RIGHT_IN_TORCH and len(frames) == 1:
                 return func(*args, **(kwargs or {}))  # there is no outer block that would replace it
             carry_into_recomputation(self, frames[-1] if frames else None)

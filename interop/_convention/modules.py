@@ -209,10 +209,8 @@ def _used(module: torch.nn.Module) -> set[str]:
     """
     known = _COVERED | _UNCOVERED
     used = {known.get(value, "") for value in vars(module).values() if inspect.isroutine(value)}
-    methods: list[Any] = [type(module).forward]
+    methods: list[Any] = [type(module).forward, type(module).__call__]
     seen = {torch.nn.Module.__call__}
-    if type(module).__call__ not in seen:
-        methods.append(type(module).__call__)
     while methods:
         method = inspect.unwrap(methods.pop())
         if method in seen:

@@ -173,7 +173,6 @@ def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: tor
     """
     windows, convention = pooling
     lengths, counts = x.shape[-pooling.dims :], values.shape[-pooling.dims :]
-    is_adaptive = isinstance(windows, AdaptiveWindows)
     axes = _windows(lengths, counts) if isinstance(windows, AdaptiveWindows) else _places(windows, lengths, counts)
     if convention == "exclusive" or math.prod([len(along) for along in axes]) <= 16:
         tied = _tied(x, values, _crossed(axes))
@@ -183,17 +182,24 @@ def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: tor
     stages = []
     for axis in reversed(range(pooling.dims)):
         places = _crossed([along if other == axis else [_WHOLE] for other, along in enumerate(axes)])
-        if axis:
-            shape = (*x.shape[: axis - pooling.dims], counts[axis], *x.shape[x.dim() - pooling.dims + axis + 1 :])
-            largest = vector.new_full(shape, -math.inf, dtype=x.dtype)
-            for inner, outer in places:
-                part = x[inner].amax(axis - pooling.dims, keepdim=True) if is_adaptive else x[inner]
-                largest[outer] = torch.maximum(largest[outer], part)
-        else:
-            largest = values
+        largest = _largest(x, axis - pooling.dims, counts[axis], places, vector) if axis else values
         stages.append(_Stage(x, largest, _tied(x, largest, places)))
         x = largest
     return stages
+
+
+def _largest(
+    x: torch.Tensor, axis: int, count: int, places: Sequence[tuple[Index, Index]], vector: torch.Tensor
+) -> torch.Tensor:
+    """The largest elements of the windows along an axis, counted from the last, in memory made of the vector."""
+    shape = [count if at - x.dim() == axis else length for at, length in enumerate(x.shape)]
+    largest = vector.new_full(shape, -math.inf, dtype=x.dtype)
+    for inner, outer in places:
+        part, found = x[inner], largest[outer]
+        if part.shape != found.shape:  # these are the elements of one window
+            part = part.amax(axis, keepdim=True)
+        largest[outer] = torch.maximum(found, part)
+    return largest
 
 
 def _tied(x: torch.Tensor, values: torch.Tensor, places: Sequence[tuple[Index, Index]]) -> list[Chosen]:

@@ -138,7 +138,7 @@ def _table(key: tuple[Hashable, Hashable], types: Types) -> Mapping[Hashable, _C
     return table
 
 
-def _equations(call: _Call, types: Types) -> Iterator[tuple[tuple[Hashable, Hashable], Hashable]]:
+def _equations(call: _Call, types: Types) -> list[tuple[tuple[Hashable, Hashable], Hashable]]:
     """The key and the formula of the equation of a call, and those that are left where it was differentiated."""
 
     def of_operands(*operands: jax.Array) -> Any:
@@ -151,10 +151,9 @@ def _equations(call: _Call, types: Types) -> Iterator[tuple[tuple[Hashable, Hash
         if len(traced.eqns) == 1:
             (eqn,) = traced.eqns
             (value,) = _values(_of_scalars(eqn), [_Value(traced.invars.index(atom), {}) for atom in eqn.invars])
-            yield _key(eqn), value.formula
-            if eqn.primitive is p.custom_jvp_call_p:
-                (inner,) = eqn.params["call_jaxpr"].eqns
-                yield _key(inner), value.formula
+            inner = eqn.params["call_jaxpr"].eqns if eqn.primitive is p.custom_jvp_call_p else []
+            return [(_key(found), value.formula) for found in ([eqn, *inner] if len(inner) == 1 else [eqn])]
+    return []
 
 
 def _calls(count: int) -> Iterator[_Call]:
