@@ -13,8 +13,19 @@ from jaxclamp.kinked import *
 from jaxclamp.reductions import *
 from jaxclamp.skipping import *
 
-__all__ = ["CONVENTIONS", "OPS", "TIES", "Convention", "Influence", "Line", "Op", "TieReport", "Ties"]
-__all__ += ["min_norm", "ties"]
+__all__ = [
+    "CONVENTIONS",
+    "OPS",
+    "TIES",
+    "Convention",
+    "Influence",
+    "Line",
+    "Op",
+    "Subdifferential",
+    "TieReport",
+    "Ties",
+]
+__all__ += ["directional_derivative", "grad", "min_norm", "subdifferential", "ties", "value_and_grad"]
 __all__ += selection.__all__
 __all__ += kinked.__all__
 __all__ += reductions.__all__
@@ -23,6 +34,8 @@ __all__ += skipping.__all__
 Ties, TIES = Convention, CONVENTIONS  # the names of 0.1
 
 if TYPE_CHECKING:
+    from jaxclamp._programs.along import directional_derivative, grad, subdifferential, value_and_grad
+    from jaxclamp._programs.subdifferential import Subdifferential
     from jaxclamp._transforms.min_norm import min_norm
     from jaxclamp._transforms.report import Influence, Line, TieReport
     from jaxclamp._transforms.ties import ties
@@ -30,9 +43,11 @@ if TYPE_CHECKING:
     __version__: str
 else:
     _WHEN_USED = {
-        "min_norm": "min_norm",
-        "ties": "ties",
-        **dict.fromkeys(["Influence", "Line", "TieReport"], "report"),
+        "min_norm": "_transforms.min_norm",
+        "ties": "_transforms.ties",
+        **dict.fromkeys(["Influence", "Line", "TieReport"], "_transforms.report"),
+        **dict.fromkeys(["directional_derivative", "grad", "value_and_grad", "subdifferential"], "_programs.along"),
+        "Subdifferential": "_programs.subdifferential",
     }
 
     def __getattr__(name):
@@ -45,7 +60,7 @@ else:
         if name not in _WHEN_USED:
             raise AttributeError(f"module 'jaxclamp' has no attribute {name!r}")
         # They need jax.extend, which takes longer to import than all the ops.
-        module = importlib.import_module(f"jaxclamp._transforms.{_WHEN_USED[name]}")
+        module = importlib.import_module(f"jaxclamp.{_WHEN_USED[name]}")
         globals()[name] = getattr(module, name)
         return globals()[name]
 

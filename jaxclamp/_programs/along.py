@@ -1,0 +1,278 @@
+"""Derivatives of whole JAX programs: `directional_derivative`, `grad`, `value_and_grad` and `subdifferential`.
+
+A function is traced, and each choice in it is replaced by one that is decided along a direction. Forward mode then
+gives the one-sided derivative. Reverse mode, of the primal result of that, gives the gradient of the piece that the
+function enters: of ``relu(x) - relu(-x)`` at 0 along 1 that of ``x - 0``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn, jaxpr_as_fun
+from jax.extend.core import primitives as p
+from jax.flatten_util import ravel_pytree
+
+from jaxclamp._programs.choices import decided
+from jaxclamp._programs.subdifferential import Subdifferential, explored
+from jaxclamp._transforms.jaxprs import Descend, inlined, transformed
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Tree: TypeAlias = Any
+
+
+def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tangents: Sequence[Tree]) -> tuple[R, R]:
+    r"""The value and the one-sided derivative :math:`\lim_{t \to 0+} (f(x + t v) - f(x)) / t`, as `jax.jvp` gives them.
+
+    Exact at kinks too, however the function is spelled, and not linear in v there. It holds for functions that are
+    smooth but for choices, and continuous. The choices are ``max``, ``min``, ``clamp``, ``abs``, ``sign``, comparisons,
+    and so ``where``, masks and ``lax.cond``, the reductions, cumulative, windowed and scattered forms of ``max`` and
+    ``min``, ``argmax``, ``argmin``, ``sort`` and ``top_k``, in all that `min_norm` reaches into. Functions with a
+    ``custom_jvp`` are opened; those with a ``custom_vjp`` JAX cannot push forward.
+
+    Taken as they are at x: ``floor``, ``ceil``, ``round``, ``rem``, conversions to integers, ``approx_max_k``,
+    callbacks, and what Python decides. A choice between operands that are equal and move alike is settled by higher
+    derivatives, which are not looked at: ``where(x * x > 0, x, -x)`` at 0 goes wrong. An equality singles out a point
+    where the other branch may not be defined: ``where(x == 0, 1, sin(x) / x)`` at 0 gives NaN.
+
+    Args:
+      fun: a function as for `jax.jvp`.
+      primals: the arguments of ``fun``, a tuple or list; arrays of floating point numbers, or trees of them.
+      tangents: the direction v, of the same structure, shapes and dtypes.
+
+    Returns:
+      The value, that of ``fun``, and the derivative, of the structure of the value.
+
+    Raises:
+      TypeError: ``fun`` is not callable; or as `jax.jvp`.
+      ValueError: as `jax.jvp`; or ``fun`` writes to its arguments.
+
+    >>> directional_derivative(lambda x: jax.nn.relu(x) - jax.nn.relu(-x), (0.0,), (-2.0,))
+    (Array(0., dtype=float32, weak_type=True), Array(-2., dtype=float32, weak_type=True))
+
+    Source: Shapiro, On concepts of directional differentiability (1990); Griewank and Walther, Evaluating Derivatives
+    (2008), chapter 14.
+    """
+    _refuse_uncallable("directional_derivative", fun)
+    _, derivative = jax.jvp(along_tangents(fun), primals, tangents)
+    return fun(*primals), derivative
+
+
+def grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    *,
+    direction: Tree = None,
+    key: jax.Array | None = None,
+) -> Callable[..., Any]:
+    r"""The gradient of a whole program: the true one where there is one, however the program is spelled.
+
+    At a kink of the program it is the gradient of the piece that ``fun`` enters along a direction v: the limit of its
+    gradients at :math:`x + t v` for :math:`t \to 0+`. For all v but a set of measure zero that is an element of the
+    B-subdifferential, hence of Clarke's. What is decided, and what is not, is said at `directional_derivative`.
+
+    The signature is that of `jax.grad`, and all of JAX works on the result: ``jit``, ``vmap``, over directions too,
+    sharded arguments; a second derivative is that of the piece. The cost does not grow with the number of inputs.
+
+    Args:
+      fun, argnums, has_aux: as for `jax.grad`.
+      direction: v, of the structure of the argument, or for several ``argnums`` a tuple of such. Without it, v is
+        drawn from a normal distribution.
+      key: for another draw than that of ``jax.random.key(0)``.
+
+    Returns:
+      A function of the arguments of ``fun``, which returns the gradient, or a pair of it and the auxiliary result.
+
+    Raises:
+      TypeError: ``fun`` is not callable; when called, as `jax.grad`.
+      ValueError: both ``direction`` and ``key`` are given; when called, ``direction`` has another structure than the
+        argument, or as `jax.grad`.
+
+    >>> def identity(x):
+    ...     return jax.nn.relu(x) - jax.nn.relu(-x)
+    >>> float(jax.grad(identity)(0.0)), float(grad(identity)(0.0))
+    (0.0, 1.0)
+    >>> [float(grad(jnp.abs, direction=v)(0.0)) for v in (1.0, -1.0)]
+    [1.0, -1.0]
+
+    Source: Khan and Barton, Evaluating an element of the Clarke generalized Jacobian of a composite piecewise
+    differentiable function (2013); Kakade and Lee, Provably correct automatic subdifferentiation (2018).
+    """
+    gradient = _gradient("grad", fun, argnums, has_aux, direction, key)
+
+    @functools.wraps(fun)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        found, _ = gradient(*args, **kwargs)
+        return (found, fun(*args, **kwargs)[1]) if has_aux else found
+
+    return run
+
+
+def value_and_grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    *,
+    direction: Tree = None,
+    key: jax.Array | None = None,
+) -> Callable[..., Any]:
+    """The value of ``fun``, to the bit, and its gradient as `grad` gives it.
+
+    The signature is that of `jax.value_and_grad`. Arguments and errors are those of `grad`. Outside of
+    `jax.jit`, ``fun`` is evaluated once more for the value.
+
+    Returns:
+      A function of the arguments of ``fun``, which returns a pair: what ``fun`` returns, and the gradient.
+
+    >>> value, gradient = value_and_grad(lambda x: jnp.maximum(x, 0.0) + jnp.minimum(x, 0.0))(0.0)
+    >>> float(value), float(gradient)
+    (0.0, 1.0)
+    """
+    gradient = _gradient("value_and_grad", fun, argnums, has_aux, direction, key)
+
+    @functools.wraps(fun)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        found, _ = gradient(*args, **kwargs)
+        return fun(*args, **kwargs), found
+
+    return run
+
+
+def subdifferential(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    directions: int = 16,
+    key: jax.Array | None = None,
+) -> Callable[..., Subdifferential]:
+    r"""The gradients of the pieces around a point, the least point of their hull, and what it certifies.
+
+    Half of the directions are drawn from a normal distribution, the others are their opposites. Then the search goes
+    on along -p, where p is the least point of the hull found, as long as that finds new gradients, and at most for as
+    many directions again. If p is 0, the point is stationary. If the derivative along -p is :math:`-\|p\|^2` and the
+    function is convex nearby, p is the point of least norm in all of Clarke's subdifferential. Else there may be more
+    pieces: a function may have exponentially many.
+
+    Args:
+      fun: a function as for `jax.grad`, with a scalar result.
+      argnums: which arguments to differentiate with respect to, as for `jax.grad`.
+      directions: along how many directions to ask at first.
+      key: for other draws than those of ``jax.random.key(0)``.
+
+    Returns:
+      A function of the arguments of ``fun`` that returns a `Subdifferential`. It searches with values, so it runs
+      outside of ``jit``, ``vmap`` and ``grad``.
+
+    Raises:
+      TypeError: ``fun`` is not callable; when called, it is within another transformation, or as `jax.grad`.
+      ValueError: ``directions`` is not a positive number; when called, a gradient is not finite.
+
+    >>> around = subdifferential(lambda x: jnp.max(jnp.abs(x)))(jnp.zeros(2))
+    >>> len(around.gradients), around.is_differentiable, around.min_norm.tolist()
+    (4, False, [0.0, 0.0])
+    >>> around.contains(jnp.array([0.5, -0.5])), around.contains(jnp.array([1.0, 1.0]))
+    (True, False)
+
+    Source: Bertsekas and Mitter, A descent numerical method for optimization problems with nondifferentiable cost
+    functionals (1973), for the search along -p.
+    """
+    _refuse_uncallable("subdifferential", fun)
+    if not isinstance(directions, int) or directions < 1:
+        raise ValueError(f"subdifferential: directions={directions!r}; pass how many to ask, a positive number.")
+
+    @functools.wraps(fun)
+    def run(*args: Any, **kwargs: Any) -> Subdifferential:
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+            raise TypeError("subdifferential: the search takes values; call it outside of jit, vmap and grad.")
+        x = args[argnums] if isinstance(argnums, int) else tuple(args[number] for number in argnums)
+        flat, unflatten = ravel_pytree(x)
+        draws = jax.random.normal(jax.random.key(0) if key is None else key, ((directions + 1) // 2, flat.size))
+
+        @jax.jit
+        def ask(args: Any, kwargs: Any, direction: jax.Array) -> Any:
+            along = _gradient("subdifferential", fun, argnums, False, unflatten(direction), None)
+            gradient, derivative = along(*args, **kwargs)
+            return derivative, ravel_pytree(gradient)[0]
+
+        def along(direction: Any) -> Any:
+            derivative, gradient = ask(args, kwargs, jnp.asarray(direction, flat.dtype))
+            return float(derivative), np.asarray(gradient, np.float64)
+
+        return explored(
+            along,
+            np.asarray(draws, np.float64),
+            float(jnp.finfo(flat.dtype).eps),
+            lambda tree: np.asarray(ravel_pytree(tree)[0], np.float64),
+            lambda vector: unflatten(jnp.asarray(vector, flat.dtype)),
+        )
+
+    return run
+
+
+def along_tangents(fun: Callable[P, R]) -> Callable[P, R]:
+    """``fun``, whose choices are decided by the tangents in forward mode."""
+    return transformed(fun, _replace)
+
+
+def _replace(eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+    if eqn.primitive is p.custom_jvp_call_p:  # its own rule, as that of jax.nn.relu, knows one choice at a time
+        body = jaxpr_as_fun(eqn.params["call_jaxpr"])
+        return [new for inner in inlined(body, eqn) for new in _replace(inner, descend)]
+    choice = decided(eqn)
+    return descend(eqn) if choice is None else inlined(choice, eqn)
+
+
+def _gradient(
+    name: str,
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int],
+    has_aux: bool,
+    direction: Tree,
+    key: jax.Array | None,
+) -> Callable[..., Any]:
+    """The function that returns the gradient along a direction, and beside it the directional derivative."""
+    _refuse_uncallable(name, fun)
+    if direction is not None and key is not None:
+        raise ValueError(f"{name}: direction and key={key} are both given; pass direction, or a key to draw one.")
+    numbers = [argnums] if isinstance(argnums, int) else list(argnums)
+
+    def primal(*args: Any, **kwargs: Any) -> Any:
+        active = tuple(args[number] for number in numbers)
+        if direction is None:
+            tangents = _drawn(jax.random.key(0) if key is None else key, active)
+        else:
+            tangents = (direction,) if isinstance(argnums, int) else tuple(direction)
+            given, wanted = jax.tree.structure(tangents), jax.tree.structure(active)
+            if given != wanted:  # type: ignore[operator]  # a TreeDef, for its stub perhaps None
+                raise ValueError(f"{name}: direction has the structure {given}, and the argument {wanted}.")
+
+        def of_active(*active: Tree) -> Any:
+            moved = dict(zip((number % len(args) for number in numbers), active, strict=True))
+            result = along_tangents(fun)(*(moved.get(i, arg) for i, arg in enumerate(args)), **kwargs)
+            return result[0] if has_aux else result
+
+        return jax.jvp(of_active, active, tangents)
+
+    return jax.grad(primal, argnums, has_aux=True)
+
+
+def _drawn(key: jax.Array, like: Tree) -> Tree:
+    leaves, structure = jax.tree.flatten(like)
+    drawn = [
+        # Drawn in float32 at least: of few numbers, many would be equal.
+        jax.random.normal(key, jnp.shape(leaf), jnp.promote_types(leaf.dtype, jnp.float32)).astype(leaf.dtype)
+        for key, leaf in zip(jax.random.split(key, len(leaves)), leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, drawn)
+
+
+def _refuse_uncallable(name: str, fun: Any) -> None:
+    if not callable(fun):
+        raise TypeError(f"{name}: fun is {fun!r}; pass a function.")

@@ -1,0 +1,285 @@
+"""How the choices of a program fall along a direction: each `Choice` looks at its operands and at how they move.
+
+A program makes choices: which of two numbers is larger, which comes first, whether ``x > 0``. At a tie the values do
+not settle a choice. A small step along a direction does, unless the operands move alike, and then the choice does not
+matter to first order. So a choice is decided by comparing first the values, then the tangents. What is decided is a
+piece, a smooth function of the operands::
+
+    max(x, y) at x = y = 3, where x moves by 1 and y by 2, is the piece (x, y) -> y
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import JaxprEqn, Primitive
+from jax.extend.core import primitives as p
+
+Arrays: TypeAlias = Sequence[jax.Array]
+Piece: TypeAlias = Callable[..., Any]
+"""A function of the operands, in which nothing is left to choose."""
+Choice: TypeAlias = Callable[..., Piece]
+"""Of the operands, their tangents and the parameters of the primitive: the piece that is entered.
+
+A discrete choice, such as a comparison, enters a constant."""
+
+
+def decided(eqn: JaxprEqn) -> Callable[..., Any] | None:
+    """What ``eqn`` computes, with the derivative of the piece that is entered; None if there is nothing to choose.
+
+    In forward mode its primal result is that of the piece, too: after ``x > 0`` has been decided at 0 by how x moves,
+    a select enters the branch of that side.
+    """
+    choice = CHOICES.get(eqn.primitive)
+    if choice is None or not any(_is_floating(atom.aval) for atom in eqn.invars):
+        return None
+    if eqn.primitive is p.convert_element_type_p and not jnp.issubdtype(eqn.params["new_dtype"], jnp.bool):
+        return None
+
+    def plain(*operands: jax.Array) -> Any:
+        results = eqn.primitive.bind(*operands, **eqn.params)
+        return tuple(results) if eqn.primitive.multiple_results else results
+
+    plain.__name__ = f"{eqn.primitive} along a direction"
+    entering = jax.custom_jvp(plain)
+
+    @entering.defjvp
+    def _(primals: Arrays, tangents: Arrays) -> Any:
+        seen, moving = lax.stop_gradient((primals, tangents))
+        return jax.jvp(choice(seen, moving, **eqn.params), tuple(primals), tuple(tangents))
+
+    return entering
+
+
+def _is_floating(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def _holds(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays) -> jax.Array:
+    """Whether the comparison holds a small step along the tangents."""
+    (x, y), (dx, dy) = operands, tangents
+    return jnp.where((x == y) & (dx != dy), comparison(dx, dy), comparison(x, y))
+
+
+def _comparison(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    holds = _holds(comparison, operands, tangents)
+    return lambda *_: holds
+
+
+def _is_not_zero(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    (x,), (dx,) = operands, tangents
+    return _comparison(lax.ne, (x, jnp.zeros_like(x)), (dx, jnp.zeros_like(x)))
+
+
+def _sign(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    (x,), (dx,) = operands, tangents
+    sign = jnp.where(x == 0, jnp.sign(dx), jnp.sign(x))
+    return lambda *_: sign
+
+
+def _extremum(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    x, _y = operands
+    first = _holds(comparison, operands, tangents) | jnp.isnan(x)
+    return functools.partial(jnp.where, first)
+
+
+_larger, _smaller = (functools.partial(_extremum, comparison) for comparison in (lax.ge, lax.le))
+
+
+def _abs(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    (x,), (dx,) = operands, tangents
+    either = _larger((x, -x), (dx, -dx))
+    return lambda x: either(x, -x)
+
+
+def _clamp(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    (low, x, high), (dlow, dx, dhigh) = operands, tangents
+    above = _larger((x, low), (dx, dlow))
+    below = _smaller((above(x, low), high), (above(dx, dlow), dhigh))
+    return lambda low, x, high: below(above(x, low), high)
+
+
+def _reduced(sign: int, operands: Arrays, tangents: Arrays, *, axes: Sequence[int], **_: Any) -> Piece:
+    # A sum over a mask, since the transpose of a gather is a scatter, which is slow.
+    flat = _flat(operands[0], axes)
+    chosen = _numbers(flat, -1) == _place(sign, operands, tangents, axes)[..., None]
+    return lambda x: jnp.sum(jnp.where(chosen, _flat(x, axes), jnp.zeros((), x.dtype)), -1)
+
+
+def _flat(x: jax.Array, axes: Sequence[int]) -> jax.Array:
+    """``x`` with one axis, the last, in the place of ``axes``."""
+    others = [axis for axis in range(x.ndim) if axis not in axes]
+    return x.transpose(*others, *axes).reshape(*(x.shape[axis] for axis in others), math.prod(x.shape[a] for a in axes))
+
+
+def _place(sign: int, operands: Arrays, tangents: Arrays, axes: Sequence[int]) -> jax.Array:
+    """Which element along ``axes``, counted in row-major order, is the largest of ``sign * x`` a small step away."""
+    (x,), (dx,) = operands, tangents
+    x, dx = sign * _flat(x, axes), sign * _flat(dx, axes)
+    tied = (x == jnp.max(x, -1, keepdims=True)) | jnp.isnan(x)
+    rise = jnp.where(tied & ~jnp.isnan(dx), dx, -jnp.inf)
+    return lax.argmax(tied & (rise == jnp.max(rise, -1, keepdims=True)), x.ndim - 1, jnp.int32)
+
+
+def _index(sign: int, operands: Arrays, tangents: Arrays, *, axes: Sequence[int], index_dtype: Any, **_: Any) -> Piece:
+    index = _place(sign, operands, tangents, axes).astype(index_dtype)
+    return lambda *_: index
+
+
+def _cumulative(
+    comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays, *, axis: int, reverse: bool, **_: Any
+) -> Piece:
+    (x,), (dx,) = operands, tangents
+
+    def best(one: Arrays, next_one: Arrays) -> list[jax.Array]:
+        either = _extremum(comparison, (one[0], next_one[0]), (one[1], next_one[1]))
+        return [either(a, b) for a, b in zip(one, next_one, strict=True)]
+
+    *_rest, index = lax.associative_scan(best, (x, dx, _numbers(x, axis)), reverse=reverse, axis=axis)
+    return lambda x: jnp.take_along_axis(x, index, axis)
+
+
+def _numbers(x: jax.Array, axis: int) -> jax.Array:
+    return lax.broadcasted_iota(jnp.int32, x.shape, axis % x.ndim)
+
+
+def _sort(operands: Arrays, tangents: Arrays, *, dimension: int, num_keys: int, **_: Any) -> Piece:
+    order = _order(operands[:num_keys], tangents[:num_keys], dimension)
+    return lambda *operands: tuple(jnp.take_along_axis(operand, order, dimension) for operand in operands)
+
+
+def _order(keys: Arrays, tangents: Arrays, axis: int) -> jax.Array:
+    """The permutation along ``axis`` that sorts the keys a small step along their tangents."""
+    pairs = zip(keys, tangents, strict=True)
+    compared = [both for x, dx in pairs for both in ((x, dx) if _is_floating(x) else (x,))]
+    *_sorted, order = lax.sort(
+        (*compared, _numbers(keys[0], axis)), dimension=axis, is_stable=True, num_keys=len(compared)
+    )
+    return order
+
+
+def _top_k(operands: Arrays, tangents: Arrays, *, k: int, axis: int, **_: Any) -> Piece:
+    (x,), (dx,) = operands, tangents
+    # From the end, so that of equal elements the one that comes first is taken first.
+    order = jnp.flip(_order((jnp.flip(x, axis),), (jnp.flip(dx, axis),), axis), axis)
+    index = x.shape[axis] - 1 - lax.slice_in_dim(order, 0, k, axis=axis)
+    return lambda x: (jnp.take_along_axis(x, index, axis), index)
+
+
+def _windows(
+    comparison: Callable[..., jax.Array],
+    padding_value: float,
+    operands: Arrays,
+    tangents: Arrays,
+    *,
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    base_dilation: Sequence[int],
+    window_dilation: Sequence[int],
+) -> Piece:
+    """Axis by axis: the extremum of a window is that of the extrema of its rows."""
+    (x,), (dx,) = operands, tangents
+
+    def places(x: jax.Array, axis: int, outside: float) -> list[jax.Array]:
+        """For every place in a window along ``axis``: the elements of ``x`` at that place of all windows."""
+        gaps = [(*padding[a], base_dilation[a] - 1) if a == axis else (0, 0, 0) for a in range(x.ndim)]
+        padded = lax.pad(x, jnp.asarray(outside, x.dtype), gaps)
+        span = window_dilation[axis] * (window_dimensions[axis] - 1)
+        return [
+            lax.slice_in_dim(padded, first, padded.shape[axis] - span + first, window_strides[axis], axis)
+            for first in range(0, span + 1, window_dilation[axis])
+        ]
+
+    steps: list[list[Piece]] = []
+    for axis in range(x.ndim):
+        (best, *others), (rise, *rises) = places(x, axis, padding_value), places(dx, axis, 0.0)
+        steps.append([])
+        for other, other_rise in zip(others, rises, strict=True):
+            either = _extremum(comparison, (best, other), (rise, other_rise))
+            steps[-1].append(either)
+            best, rise = either(best, other), either(rise, other_rise)
+        x, dx = best, rise
+
+    def piece(x: jax.Array) -> jax.Array:
+        for axis, folds in enumerate(steps):
+            x, *others = places(x, axis, padding_value)
+            for either, other in zip(folds, others, strict=True):
+                x = either(x, other)
+        return x
+
+    return piece
+
+
+def _scatter(
+    sign: int, operands: Arrays, tangents: Arrays, *, update_jaxpr: Any, update_consts: Any, **where: Any
+) -> Piece:
+    (x, indices, updates), (dx, _, dupdates) = operands, tangents
+
+    def added(x: jax.Array, updates: jax.Array) -> jax.Array:
+        return lax.scatter_add(x, indices, updates, **where)
+
+    def gathered(result: jax.Array) -> jax.Array:
+        """What of ``result`` each update is written to."""
+        zeros = jnp.zeros(x.shape, result.dtype)
+        like = jax.ShapeDtypeStruct(updates.shape, result.dtype)
+        (found,) = jax.linear_transpose(functools.partial(added, zeros), like)(result)
+        return found  # type: ignore[no-any-return]
+
+    def best(x: jax.Array, updates: jax.Array, first: jax.Array, others: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Where the old element, and which updates, are the largest of those that are left."""
+        low = jnp.array(-jnp.inf, x.dtype)
+        x, updates = jnp.where(first, x, low), jnp.where(others, updates, low)
+        result = lax.scatter_max(x, indices, updates, **where)
+        return first & (x == result), others & (updates == gathered(result))
+
+    old, new = best(sign * x, sign * updates, jnp.ones(x.shape, bool), jnp.ones(updates.shape, bool))
+    old, new = best(sign * dx, sign * dupdates, old, new)
+    # The old element before any update, and of several updates the first.
+    numbers = jnp.arange(updates.size, 0, -1, dtype=jnp.float32).reshape(updates.shape)
+    old, new = best(jnp.full(x.shape, jnp.inf, numbers.dtype), numbers, old, new)
+
+    def piece(x: jax.Array, _: jax.Array, updates: jax.Array) -> jax.Array:
+        return added(jnp.where(old, x, jnp.zeros((), x.dtype)), jnp.where(new, updates, jnp.zeros((), x.dtype)))
+
+    return piece
+
+
+CHOICES: Mapping[Primitive, Choice] = {
+    p.max_p: _larger,
+    p.min_p: _smaller,
+    p.clamp_p: _clamp,
+    p.abs_p: _abs,
+    p.sign_p: _sign,
+    **{
+        primitive: functools.partial(_comparison, comparison)
+        for primitive, comparison in {
+            p.gt_p: lax.gt,
+            p.ge_p: lax.ge,
+            p.lt_p: lax.lt,
+            p.le_p: lax.le,
+            p.eq_p: lax.eq,
+            p.ne_p: lax.ne,
+        }.items()
+    },
+    p.convert_element_type_p: _is_not_zero,
+    p.reduce_max_p: functools.partial(_reduced, 1),
+    p.reduce_min_p: functools.partial(_reduced, -1),
+    p.argmax_p: functools.partial(_index, 1),
+    p.argmin_p: functools.partial(_index, -1),
+    p.cummax_p: functools.partial(_cumulative, lax.ge),
+    p.cummin_p: functools.partial(_cumulative, lax.le),
+    p.sort_p: _sort,
+    p.top_k_p: _top_k,
+    p.reduce_window_max_p: functools.partial(_windows, lax.ge, -jnp.inf),
+    p.reduce_window_min_p: functools.partial(_windows, lax.le, jnp.inf),
+    p.scatter_max_p: functools.partial(_scatter, 1),
+    p.scatter_min_p: functools.partial(_scatter, -1),
+}
+"""By the primitive, how its choice falls. Of floating point numbers alone; integers do not move."""

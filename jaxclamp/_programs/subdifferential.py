@@ -1,0 +1,160 @@
+"""The gradients around a point: the search for them, the hull that they span, and what that tells.
+
+The search knows a function by what `along` answers: the derivative and the gradient of the piece along a direction, as
+vectors of float64. So it serves JAX and torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxclamp._programs.hull import distance, least_norm
+
+Array = NDArray[np.float64]
+Along = Callable[[Array], tuple[float, Array]]
+"""The directional derivative, and the gradient of the piece that is entered, along a direction."""
+
+_NEARBY = 1e-3  # how far a direction of descent is moved, relative to its length, to enter a piece and not its edge
+
+
+@dataclass(frozen=True, eq=False)
+class Subdifferential:
+    """The gradients of the pieces around a point, as far as they were found, and the hull that they span.
+
+    The hull is inside Clarke's subdifferential, and all of it where every piece was found.
+    """
+
+    points: Array = field(repr=False)
+    """The gradients found, as vectors, an array of shape (k, n)."""
+    directions: int
+    """Along how many directions the function was asked."""
+    is_certified: bool
+    """Whether `min_norm` is certified.
+
+    Either it is 0: then the point is stationary. Or the derivative along its opposite is minus its squared norm: where
+    the function is convex nearby, no subgradient is shorter, and that is the direction of steepest descent.
+    """
+    tolerance: float = field(repr=False)
+    """What is taken for rounding, in the numbers of a gradient."""
+    flatten: Callable[[Any], Array] = field(repr=False)
+    unflatten: Callable[[Array], Any] = field(repr=False)
+
+    @property
+    def gradients(self) -> list[Any]:
+        """The gradients found, each of the structure of the argument."""
+        return [self.unflatten(point) for point in self.points]
+
+    @property
+    def min_norm(self) -> Any:
+        """The point of least norm in the hull, of the structure of the argument."""
+        return self.unflatten(self._least)
+
+    @property
+    def _least(self) -> Array:
+        return _rounded(least_norm(self.points), self.tolerance)
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether all gradients that were found are the same."""
+        return len(self.points) == 1
+
+    def contains(self, gradient: Any) -> bool:
+        """Whether ``gradient``, of the structure of the argument, is in the hull, up to rounding."""
+        point = self.flatten(gradient)
+        return distance(self.points, point) <= self.tolerance * math.sqrt(point.size)
+
+    def __str__(self) -> str:
+        norms = np.linalg.norm(self.points, axis=1)
+        least = float(np.linalg.norm(self._least))
+        found = "1 gradient, in all directions" if self.is_differentiable else f"{len(self.points)} gradients"
+        spread = f"{norms.min():.4g}" if self.is_differentiable else f"{norms.min():.4g} to {norms.max():.4g}"
+        meaning = (
+            "not certified: the function may have more pieces"
+            if not self.is_certified
+            else "the point is stationary"
+            if least == 0
+            else f"certified: the derivative along -min_norm is {-(least**2):.4g}"
+        )
+        lines = {
+            "found": f"{found}, of {self.directions} directions asked",
+            "their norms": spread,
+            "min_norm": f"{_shown(self._least)}, norm {least:.4g}",
+            "": meaning,
+        }
+        return "\n".join(f"{name:<12} {line}" for name, line in lines.items())
+
+
+def _shown(vector: Array) -> str:
+    numbers = [f"{number:.4g}" for number in vector[:6]] + ["..."] * (vector.size > 6)
+    return f"[{', '.join(numbers)}]"
+
+
+def _rounded(vector: Array, tolerance: float) -> Array:
+    """``vector`` without what rounding has left of zeros."""
+    return np.where(np.abs(vector) <= tolerance, 0.0, vector)
+
+
+def explored(
+    along: Along,
+    draws: Array,
+    epsilon: float,
+    flatten: Callable[[Any], Array],
+    unflatten: Callable[[Array], Any],
+) -> Subdifferential:
+    """Look for gradients along the directions ``draws`` and their opposites, then where one may be missing.
+
+    Along -p, where p is the least point of the hull found, the derivative of a convex function is the largest of
+    -<g, p> over all its gradients g. If that is more than -<p, p>, a gradient is missing, and entered there.
+
+    Args:
+      along: the function.
+      draws: some directions, an array of shape (k, n).
+      epsilon: the rounding of the numbers of a gradient, relative to the largest.
+      flatten, unflatten: between gradients of the structure of the argument and vectors.
+
+    Raises:
+      ValueError: a gradient is not finite.
+    """
+    found: list[Array] = []
+    tolerance, asked = 0.0, 0
+
+    def ask(direction: Array) -> tuple[float, Array]:
+        nonlocal tolerance, asked
+        derivative, gradient = along(direction)
+        asked += 1
+        if not np.isfinite(gradient).all():
+            raise ValueError(f"subdifferential: the gradient along a direction is not finite: {_shown(gradient)}.")
+        tolerance = max(tolerance, math.sqrt(epsilon) * float(np.abs(gradient).max(initial=0.0)))
+        return derivative, gradient
+
+    def keep(gradient: Array) -> bool:
+        is_new = not any(np.abs(gradient - other).max(initial=0.0) <= tolerance for other in found)
+        if is_new:
+            found.append(gradient)
+        return is_new
+
+    for draw in draws:
+        keep(ask(draw)[1])
+        keep(ask(-draw)[1])
+    certified = False
+    for draw in draws:
+        least = _rounded(least_norm(np.array(found)), tolerance)
+        length = float(np.linalg.norm(least))
+        if length == 0:
+            certified = True
+            break
+        slope, _ = ask(-least)
+        slack = tolerance * length * math.sqrt(least.size)
+        certified = abs(slope + length**2) <= slack
+        if slope <= slack - length**2:
+            break  # nothing is missing, or the function is not convex here
+        # Beside the direction of descent, which may run along an edge between pieces.
+        if not keep(ask(_NEARBY * length * draw - least)[1]):
+            break
+    return Subdifferential(np.array(found), asked, certified, tolerance, flatten, unflatten)
