@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,9 @@ from jax.extend.core import JaxprEqn, jaxpr_as_fun
 from jax.extend.core import primitives as p
 from jax.flatten_util import ravel_pytree
 
-from jaxclamp._programs.choices import decided
+from jaxclamp._programs.choices import chooses, decided, is_discrete, is_with_value
 from jaxclamp._programs.subdifferential import Subdifferential, explored
-from jaxclamp._transforms.jaxprs import Descend, inlined, transformed
+from jaxclamp._transforms.jaxprs import Descend, computed, inlined, transformed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,7 +34,7 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     smooth but for choices, and continuous. The choices are ``max``, ``min``, ``clamp``, ``abs``, ``sign``, comparisons,
     and so ``where``, masks and ``lax.cond``, the reductions, cumulative, windowed and scattered forms of ``max`` and
     ``min``, ``argmax``, ``argmin``, ``sort`` and ``top_k``, in all that `min_norm` reaches into. Functions with a
-    ``custom_jvp`` are opened; those with a ``custom_vjp`` JAX cannot push forward.
+    derivative of their own are opened.
 
     Taken as they are at x: ``floor``, ``ceil``, ``round``, ``rem``, conversions to integers, ``approx_max_k``,
     callbacks, and what Python decides. A choice between operands that are equal and move alike is settled by higher
@@ -60,8 +60,9 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     (2008), chapter 14.
     """
     _refuse_uncallable("directional_derivative", fun)
-    _, derivative = jax.jvp(along_tangents(fun), primals, tangents)
-    return fun(*primals), derivative
+    program = _Program(fun)
+    value, derivative = jax.jvp(program.run, primals, tangents)
+    return fun(*primals) if program.is_discrete else value, derivative
 
 
 def grad(
@@ -76,7 +77,8 @@ def grad(
 
     At a kink of the program it is the gradient of the piece that ``fun`` enters along a direction v: the limit of its
     gradients at :math:`x + t v` for :math:`t \to 0+`. For all v but a set of measure zero that is an element of the
-    B-subdifferential, hence of Clarke's. What is decided, and what is not, is said at `directional_derivative`.
+    B-subdifferential, hence of Clarke's. What is decided, and what is not, is said at `directional_derivative`. A
+    ``custom_jvp`` is opened; a ``custom_vjp``, such as a straight-through estimator, is its author's word.
 
     The signature is that of `jax.grad`, and all of JAX works on the result: ``jit``, ``vmap``, over directions too,
     sharded arguments; a second derivative is that of the piece. The cost does not grow with the number of inputs.
@@ -109,8 +111,8 @@ def grad(
 
     @functools.wraps(fun)
     def run(*args: Any, **kwargs: Any) -> Any:
-        found, _ = gradient(*args, **kwargs)
-        return (found, fun(*args, **kwargs)[1]) if has_aux else found
+        found, (result, _) = gradient(*args, **kwargs)
+        return (found, result[1]) if has_aux else found
 
     return run
 
@@ -125,8 +127,8 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """The value of ``fun``, to the bit, and its gradient as `grad` gives it.
 
-    The signature is that of `jax.value_and_grad`. Arguments and errors are those of `grad`. Outside of
-    `jax.jit`, ``fun`` is evaluated once more for the value.
+    The signature is that of `jax.value_and_grad`. Arguments and errors are those of `grad`. Where a choice
+    has a discrete result, such as a comparison, ``fun`` is evaluated once more for the value.
 
     Returns:
       A function of the arguments of ``fun``, which returns a pair: what ``fun`` returns, and the gradient.
@@ -139,8 +141,8 @@ def value_and_grad(
 
     @functools.wraps(fun)
     def run(*args: Any, **kwargs: Any) -> Any:
-        found, _ = gradient(*args, **kwargs)
-        return fun(*args, **kwargs), found
+        found, (result, _) = gradient(*args, **kwargs)
+        return result, found
 
     return run
 
@@ -198,7 +200,7 @@ def subdifferential(
         @jax.jit
         def ask(args: Any, kwargs: Any, direction: jax.Array) -> Any:
             along = _gradient("subdifferential", fun, argnums, False, unflatten(direction), None)
-            gradient, derivative = along(*args, **kwargs)
+            gradient, (_, derivative) = along(*args, **kwargs)
             return derivative, ravel_pytree(gradient)[0]
 
         def along(direction: Any) -> Any:
@@ -216,17 +218,61 @@ def subdifferential(
     return run
 
 
-def along_tangents(fun: Callable[P, R]) -> Callable[P, R]:
-    """``fun``, whose choices are decided by the tangents in forward mode."""
-    return transformed(fun, _replace)
+class _Program(Generic[P, R]):
+    """A function whose choices are decided by the tangents in forward mode."""
+
+    def __init__(self, fun: Callable[P, R]) -> None:
+        self.is_discrete = False
+        """Whether some choice has a discrete result, by which values, too, may be those of another branch."""
+        self.run: Callable[P, R] = transformed(fun, self._replace)
+
+    def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+        if is_with_value(eqn):
+            return [eqn]
+        if eqn.primitive is p.custom_jvp_call_p:  # its own rule, as that of jax.nn.relu, knows one choice at a time
+            return self._replaced(inlined(jaxpr_as_fun(eqn.params["call_jaxpr"]), eqn), descend)
+        if eqn.primitive is p.custom_vjp_call_p:
+            return inlined(self._with_own_pullback(eqn), eqn)
+        if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].jaxpr.eqns:
+            return self._replaced(inlined(_carrying_the_condition(eqn), eqn), descend)
+        if not chooses(eqn):
+            return descend(eqn)
+        self.is_discrete |= is_discrete(eqn)
+        return inlined(decided(eqn), eqn)
+
+    def _replaced(self, eqns: Sequence[JaxprEqn], descend: Descend) -> list[JaxprEqn]:
+        return [new for eqn in eqns for new in self._replace(eqn, descend)]
+
+    def _with_own_pullback(self, eqn: JaxprEqn) -> Callable[..., Any]:
+        """A call of a ``custom_vjp``, which forward mode opens, and reverse mode takes as its author's word."""
+
+        own = computed(eqn)
+        opened = transformed(jaxpr_as_fun(eqn.params["call_jaxpr"]), self._replace)
+        entering = jax.custom_jvp(own)
+
+        @entering.defjvp
+        def _(primals: Any, tangents: Any) -> Any:
+            return own(*primals), jax.jvp(opened, primals, tangents)[1]
+
+        return entering
 
 
-def _replace(eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
-    if eqn.primitive is p.custom_jvp_call_p:  # its own rule, as that of jax.nn.relu, knows one choice at a time
-        body = jaxpr_as_fun(eqn.params["call_jaxpr"])
-        return [new for inner in inlined(body, eqn) for new in _replace(inner, descend)]
-    choice = decided(eqn)
-    return descend(eqn) if choice is None else inlined(choice, eqn)
+def _carrying_the_condition(eqn: JaxprEqn) -> Callable[..., Any]:
+    """A loop that computes its condition in the body: while JAX asks the condition, it drops the tangents."""
+    of_condition, of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    condition, body = (jaxpr_as_fun(eqn.params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
+
+    def run(*operands: jax.Array) -> Any:
+        known, fixed = operands[:of_condition], operands[of_condition : of_condition + of_body]
+
+        def step(state: Any) -> Any:
+            carry = body(*fixed, *state[1])
+            return condition(*known, *carry), carry
+
+        first = list(operands[of_condition + of_body :])
+        return jax.lax.while_loop(lambda state: state[0][0], step, (condition(*known, *first), first))[1]
+
+    return run
 
 
 def _gradient(
@@ -237,10 +283,11 @@ def _gradient(
     direction: Tree,
     key: jax.Array | None,
 ) -> Callable[..., Any]:
-    """The function that returns the gradient along a direction, and beside it the directional derivative."""
+    """The function that returns the gradient along a direction, and beside it what ``fun`` and its derivative are."""
     _refuse_uncallable(name, fun)
     if direction is not None and key is not None:
         raise ValueError(f"{name}: direction and key={key} are both given; pass direction, or a key to draw one.")
+    program = _Program(fun)
     numbers = [argnums] if isinstance(argnums, int) else list(argnums)
 
     def primal(*args: Any, **kwargs: Any) -> Any:
@@ -255,10 +302,12 @@ def _gradient(
 
         def of_active(*active: Tree) -> Any:
             moved = dict(zip((number % len(args) for number in numbers), active, strict=True))
-            result = along_tangents(fun)(*(moved.get(i, arg) for i, arg in enumerate(args)), **kwargs)
-            return result[0] if has_aux else result
+            result = program.run(*(moved.get(i, arg) for i, arg in enumerate(args)), **kwargs)
+            return result if has_aux else (result, None)
 
-        return jax.jvp(of_active, active, tangents)
+        value, derivative, aux = jax.jvp(of_active, active, tangents, has_aux=True)
+        result = fun(*args, **kwargs) if program.is_discrete else (value, aux) if has_aux else value
+        return value, (result, derivative)
 
     return jax.grad(primal, argnums, has_aux=True)
 

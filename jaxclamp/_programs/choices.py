@@ -30,17 +30,25 @@ Choice: TypeAlias = Callable[..., Piece]
 A discrete choice, such as a comparison, enters a constant."""
 
 
-def decided(eqn: JaxprEqn) -> Callable[..., Any] | None:
-    """What ``eqn`` computes, with the derivative of the piece that is entered; None if there is nothing to choose.
-
-    In forward mode its primal result is that of the piece, too: after ``x > 0`` has been decided at 0 by how x moves,
-    a select enters the branch of that side.
-    """
-    choice = CHOICES.get(eqn.primitive)
-    if choice is None or not any(_is_floating(atom.aval) for atom in eqn.invars):
-        return None
+def chooses(eqn: JaxprEqn) -> bool:
+    """Whether ``eqn`` chooses among numbers that can move."""
     if eqn.primitive is p.convert_element_type_p and not jnp.issubdtype(eqn.params["new_dtype"], jnp.bool):
-        return None
+        return False
+    return eqn.primitive in CHOICES and any(_is_floating(atom.aval) for atom in eqn.invars)
+
+
+def is_discrete(eqn: JaxprEqn) -> bool:
+    """Whether a result of the choice is no number that moves, but a bool or an index, or is a sign."""
+    return eqn.primitive is p.sign_p or not all(_is_floating(atom.aval) for atom in eqn.outvars)
+
+
+def decided(eqn: JaxprEqn) -> Callable[..., Any]:
+    """What ``eqn`` computes, with the derivative of the piece that is entered.
+
+    In forward mode a discrete result is that of the piece: once ``x > 0`` has been decided at 0 by how x moves, a
+    select takes the branch of that side. All other results keep their bits, which may differ in the sign of a zero.
+    """
+    choice = CHOICES[eqn.primitive]
 
     def plain(*operands: jax.Array) -> Any:
         results = eqn.primitive.bind(*operands, **eqn.params)
@@ -52,9 +60,26 @@ def decided(eqn: JaxprEqn) -> Callable[..., Any] | None:
     @entering.defjvp
     def _(primals: Arrays, tangents: Arrays) -> Any:
         seen, moving = lax.stop_gradient((primals, tangents))
-        return jax.jvp(choice(seen, moving, **eqn.params), tuple(primals), tuple(tangents))
+        results, moved = jax.jvp(choice(seen, moving, **eqn.params), tuple(primals), tuple(tangents))
+        with jax.named_scope(_WITH_VALUE):
+            return (results if is_discrete(eqn) else jax.tree.map(_with_value, results, plain(*seen))), moved
 
     return entering
+
+
+@jax.custom_jvp
+def _with_value(x: jax.Array, value: jax.Array) -> jax.Array:
+    """``value``, with the derivative of ``x``."""
+    return value
+
+
+_with_value.defjvp(lambda primals, tangents: (_with_value(*primals), tangents[0]))
+_WITH_VALUE = "jaxclamp value"
+
+
+def is_with_value(eqn: JaxprEqn) -> bool:
+    """Whether ``eqn`` is a result of a choice that has been decided, in the gradient of which another is taken."""
+    return eqn.primitive is p.custom_jvp_call_p and _WITH_VALUE in str(eqn.source_info.name_stack)
 
 
 def _is_floating(x: Any) -> bool:

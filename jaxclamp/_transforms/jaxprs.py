@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core import primitives as p
 
 P = ParamSpec("P")
@@ -140,15 +140,33 @@ def inlined(fun: Callable[..., Any], eqn: JaxprEqn) -> list[JaxprEqn]:
 
     ``fun`` may also return nothing.
     """
-    with eqn.ctx.manager:  # the mesh, among others
-        traced = jax.make_jaxpr(fun)(*(atom.aval for atom in eqn.invars)).jaxpr
-    assert not traced.constvars
-    atoms = dict(zip([*traced.invars, *traced.outvars], [*eqn.invars, *eqn.outvars], strict=False))
+
+    def traced(fun: Callable[..., Any]) -> tuple[Jaxpr, dict[Any, Any]]:
+        with eqn.ctx.manager:  # the mesh, among others
+            closed = jax.make_jaxpr(fun)(*(atom.aval for atom in eqn.invars))
+        constants = [Literal(value, var.aval) for var, value in zip(closed.jaxpr.constvars, closed.consts, strict=True)]
+        return closed.jaxpr, dict(
+            zip([*closed.jaxpr.constvars, *closed.jaxpr.invars], [*constants, *eqn.invars], strict=True)
+        )
+
+    jaxpr, atoms = traced(fun)
+    outvars = [atom for atom in jaxpr.outvars if not isinstance(atom, Literal)]
+    if len(atoms.keys() | outvars) < len(atoms) + len(jaxpr.outvars):  # a result that no equation writes alone
+        jaxpr, atoms = traced(lambda *operands: jax.tree.map(p.copy_p.bind, fun(*operands)))
+    atoms.update(zip(jaxpr.outvars, eqn.outvars, strict=False))
 
     def renamed(atoms_of: Sequence[Any]) -> list[Any]:
         return [atom if isinstance(atom, Literal) else atoms.get(atom, atom) for atom in atoms_of]
 
     return [
         new.replace(invars=renamed(new.invars), outvars=renamed(new.outvars), source_info=eqn.source_info)
-        for new in traced.eqns
+        for new in jaxpr.eqns
     ]
+
+
+def computed(eqn: JaxprEqn) -> Callable[..., list[Any]]:
+    """The function of the inputs of ``eqn`` that returns its outputs."""
+    like = jax.make_jaxpr(lambda *operands: operands)(*(atom.aval for atom in eqn.invars))
+    outvars = [Var(atom.aval) for atom in eqn.outvars]
+    alone = eqn.replace(invars=like.jaxpr.invars, outvars=outvars)
+    return jaxpr_as_fun(like.replace(jaxpr=like.jaxpr.replace(eqns=[alone], outvars=outvars)))  # type: ignore[no-any-return]
