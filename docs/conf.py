@@ -36,7 +36,19 @@ napoleon_custom_sections = [("Raises when called", "Raises")]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_type_aliases = {
-    name: name for name in ("Argument", "ArrayLike", "Callable", "Convention", "Family", "FilePath", "Finding", "Save")
+    name: name
+    for name in (
+        "Argument",
+        "Array",
+        "ArrayLike",
+        "Callable",
+        "Convention",
+        "Family",
+        "FilePath",
+        "Finding",
+        "Save",
+        "Tree",
+    )
 }
 default_role = "py:obj"
 # Names of other libraries, and of types that have no page: they stay unlinked. Our own have to lead somewhere.
