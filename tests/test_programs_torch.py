@@ -1,0 +1,695 @@
+"""Derivatives of whole torch programs, against differences of values at nearby points and against closed forms."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
+
+import interop
+from interop._programs.choices import CHOICES
+
+Function = Callable[..., torch.Tensor]
+Tensors = tuple[torch.Tensor, ...]
+
+
+def tensor(*values: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.tensor(values[0] if len(values) == 1 else values, dtype=torch.float64, **kwargs)
+
+
+def drawn(inputs: Tensors, seed: int) -> Tensors:
+    rng = np.random.default_rng(seed)
+    return tuple(torch.from_numpy(rng.normal(size=x.shape)) for x in inputs)
+
+
+def step(inputs: Tensors, directions: Tensors, size: float) -> Tensors:
+    return tuple(x + size * v for x, v in zip(inputs, directions, strict=True))
+
+
+def of_values(fun: Function, inputs: Tensors, weights: torch.Tensor) -> float:
+    """``fun``, which may overwrite its inputs, as a number, by the values alone."""
+    return float((fun(*(x.clone() for x in inputs)) * weights).sum())
+
+
+def difference(fun: Function, inputs: Tensors, directions: Tensors, weights: torch.Tensor) -> float:
+    """The one-sided derivative, from values: with Richardson's step for what is curved."""
+    whole, half = (
+        (of_values(fun, step(inputs, directions, h), weights) - of_values(fun, inputs, weights)) / h
+        for h in (2e-5, 1e-5)
+    )
+    return 2 * half - whole
+
+
+def nearby_gradient(fun: Function, inputs: Tensors, directions: Tensors) -> Tensors:
+    """The gradient a small step along the directions, where there is no tie."""
+    near = tuple(x.requires_grad_() for x in step(inputs, directions, 1e-6))
+    return torch.autograd.grad(fun(*near), near, materialize_grads=True)
+
+
+def check(fun: Function, *inputs: torch.Tensor, seeds: int = 2) -> None:
+    """The derivative and the gradient along some directions against values at nearby points."""
+    value = fun(*(x.clone() for x in inputs))
+    weights = torch.from_numpy(np.random.default_rng(7).normal(size=value.shape))
+
+    def weighted(*inputs: torch.Tensor) -> torch.Tensor:
+        return (fun(*(x.clone() for x in inputs)) * weights).sum()
+
+    for seed in range(seeds):
+        v = drawn(inputs, seed)
+        found, derivative = interop.directional_derivative(weighted, inputs, v)
+        assert torch.equal(found, weighted(*inputs))
+        torch.testing.assert_close(
+            derivative.item(), difference(fun, inputs, v, weights), atol=1e-5, rtol=1e-5, equal_nan=False
+        )
+        gradients = interop.grad(weighted, tuple(range(len(inputs))), direction=v)(*inputs)
+        torch.testing.assert_close(gradients, nearby_gradient(weighted, inputs, v), atol=1e-4, rtol=1e-4)
+        along = sum(float((gradient * u).sum()) for gradient, u in zip(gradients, v, strict=True))
+        assert along == pytest.approx(derivative.item(), abs=1e-9)
+
+
+# Whole programs.
+
+T = tensor(0.0)
+PROGRAMS: dict[str, tuple[Function, float, float]] = {
+    "relu(x) - relu(-x)": (lambda x: torch.relu(x) - torch.relu(-x), 0.0, 1.0),
+    "relu(relu(x)) - relu(-x)": (lambda x: x.relu().relu() - functional.relu(-x), 0.0, 1.0),
+    "relu6(w + 6) + relu6(w)": (lambda w: functional.relu6(w + 6) + functional.relu6(w), 0.0, 1.0),
+    "hardsigmoid(w + 3) + hardsigmoid(w - 3)": (
+        lambda w: functional.hardsigmoid(w + 3) + functional.hardsigmoid(w - 3),
+        0.0,
+        1 / 6,
+    ),
+    "clip below + clip above": (lambda x: x.clip(0, None) + torch.clip(x, max=0), 0.0, 1.0),
+    "abs(x) - maximum(x, -x) + 5 x": (lambda x: x.abs() - torch.maximum(x, -x) + 5 * x, 0.0, 5.0),
+    "where by hand": (lambda x: torch.where(x > 0, x, 0) + torch.where(x >= 0, 0, x), 0.0, 1.0),
+    "masks by hand": (lambda x: x * (x > 0) + x * (x <= 0).to(x), 0.0, 1.0),
+    "clamp + min + max": (
+        lambda x: x.clamp(0, 6) + torch.minimum(x, tensor(0.0)) + torch.max(x - 6, tensor(0.0)),
+        6.0,
+        1.0,
+    ),
+    "seven times": (lambda x: [x := torch.relu(x) - torch.relu(-x) for _ in range(7)][-1], 0.0, 1.0),
+    "a Python if": (lambda x: x if x > 0 else 1 * x, 0.0, 1.0),
+    "a Python if on both": (lambda x: (x if x > 0 else -x) - (2 * x if x >= 0 else -2 * x) + x.abs(), 0.0, 0.0),
+    "max(x, 2 x) + min(x, 2 x)": (
+        lambda x: torch.stack([x, 2 * x]).amax() + torch.stack([x, 2 * x]).min(0).values,
+        0.0,
+        3.0,
+    ),
+    "median of equal ones": (lambda x: torch.stack([x, x, x]).median(), 0.0, 1.0),
+    "fmax + fmin": (lambda x: torch.fmax(x, tensor(0.0)) + torch.fmin(x, tensor(0.0)), 0.0, 1.0),
+    "sorted": (
+        lambda x: torch.stack([x, -x]).sort().values @ tensor(-1.0, 1.0) - x.abs() - x.neg().abs() + x,
+        0.0,
+        1.0,
+    ),
+    "clamp(-5, t, t)": (lambda t: torch.clamp(tensor(-5.0), t, t), 0.0, 1.0),
+    "leaky relus": (
+        lambda x: functional.leaky_relu(x, 0.25) - functional.leaky_relu(-x, 0.25),
+        0.0,
+        1.25,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_have_their_true_derivative(name: str) -> None:
+    fun, at, true = PROGRAMS[name]
+    x = tensor(at)
+    for v in (1.0, -1.0, 0.5, -2.0):
+        gradient = interop.grad(fun, direction=tensor(v))(x)
+        assert gradient.item() == pytest.approx(true, abs=1e-15)
+        value, derivative = interop.directional_derivative(fun, x, tensor(v))
+        assert value == fun(x)
+        assert derivative.item() == pytest.approx(true * v, abs=1e-15)
+    assert interop.grad(fun)(x).item() == pytest.approx(true, abs=1e-15)
+
+
+def test_khan_and_barton() -> None:
+    """max(min(x1, -x2), x2 - x1) at 0, whose pieces are x1, -x2 and x2 - x1."""
+
+    def fun(x: torch.Tensor) -> torch.Tensor:
+        return torch.maximum(torch.minimum(x[0], -x[1]), x[1] - x[0])
+
+    def closed(x1: float, x2: float) -> float:
+        return max(min(x1, -x2), x2 - x1)
+
+    zero = tensor(0.0, 0.0)
+    seen = set()
+    for v1, v2 in np.random.default_rng(0).normal(size=(50, 2)):
+        v = tensor(v1, v2)
+        gradient = interop.grad(fun, direction=v)(zero)
+        assert interop.directional_derivative(fun, zero, v)[1] == closed(v1, v2) == gradient @ v
+        seen.add(tuple(gradient.tolist()))
+    assert seen == {(1.0, 0.0), (0.0, -1.0), (-1.0, 1.0)}
+
+
+def taken_at(x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    return x.flatten(2).gather(2, indices.flatten(2))
+
+
+# The functions of torch, each with as many ties as it can have.
+
+X = tensor([[1.0, 0.0, -1.0, 0.0], [2.0, 2.0, -2.0, 2.0], [0.0, 0.0, 0.0, 0.0]])
+Y = tensor([[1.0, 0.0, 1.0, -1.0], [2.0, 0.0, -2.0, 2.0], [0.0, 0.0, 0.0, 0.0]])
+ROW = tensor(0.0, 2.0, -1.0, 0.0)
+LINE, IMAGE, SOLID = X[None, :, :], X.reshape(1, 3, 2, 2).repeat(1, 1, 2, 2), X.reshape(1, 3, 2, 2, 1)
+CELLS = torch.tensor([[0, 1, 1, 0], [2, 2, 1, 0], [2, 1, 2, 2]])
+SIGNS = tensor(1.0, -1.0, 1.0)
+F = functional
+
+MASKS_IN_PLACE: list[Function] = [
+    *(
+        torch.no_grad()(lambda x, name=name: getattr(x.clone(), f"{name}_")(0.0))
+        for name in ("eq", "ne", "not_equal", "gt", "greater", "ge", "greater_equal", "lt", "less", "le", "less_equal")
+    ),
+    *(
+        torch.no_grad()(lambda x, name=name: getattr(x.clone(), f"{name}_")())
+        for name in ("sign", "sgn", "logical_not")
+    ),
+    *(
+        torch.no_grad()(lambda x, name=name: getattr(x.clone(), f"{name}_")(x.abs()))
+        for name in ("logical_and", "logical_or", "logical_xor", "heaviside")
+    ),
+]
+
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    **{
+        f"{name} {place}": (lambda x, name=name, home=home: getattr(home, name)(x), X + shift)
+        for name, shift in {"abs": 0.0, "relu": 0.0, "absolute": 0.0}.items()
+        for place, home in {"function": torch, "method": torch.Tensor}.items()
+        if name != "relu" or home is torch
+    },
+    "F.relu": (F.relu, X),
+    "F.relu6": (F.relu6, 3 * X),
+    "F.relu6 inplace": (lambda x: F.relu6(x * 1, True), 3 * X),
+    "F.hardtanh": (F.hardtanh, X),
+    "F.hardtanh_": (lambda x: F.hardtanh_(x * 2.0, -2.0, 2.0), X),
+    "F.hardsigmoid": (F.hardsigmoid, tensor(-3.0, 3.0, 0.0, 4.0, -4.0)),
+    "F.hardsigmoid inplace": (lambda x: F.hardsigmoid(x * 1, inplace=True), tensor(-3.0, 3.0, 0.0)),
+    "F.hardswish": (F.hardswish, tensor(-3.0, 3.0, 0.0, 4.0, -4.0)),
+    "F.leaky_relu": (lambda x: F.leaky_relu(x, -0.5), X),
+    "F.leaky_relu_": (lambda x: F.leaky_relu_(x * 1, 2.0), X),
+    "F.prelu": (F.prelu, X, tensor(0.25, -0.5, 2.0, 1.0)),
+    "F.prelu one": (F.prelu, X, tensor([0.25])),
+    "F.elu": (lambda x: F.elu(x, 2.0), X),
+    "F.elu_": (lambda x: F.elu_(x * 1, 0.5), X),
+    "F.selu": (F.selu, X),
+    "torch.selu_": (lambda x: torch.selu_(x * 1), X),
+    "F.celu": (lambda x: F.celu(x, 0.5), X),
+    "F.softshrink": (lambda x: F.softshrink(x, 1.0), X),
+    "F.softshrink of 0": (lambda x: F.softshrink(x, 0.0), X),
+    "F.hardshrink of 0": (lambda x: F.hardshrink(x, 0.0), X),
+    "F.threshold": (lambda x: F.threshold(x, 1.0, 1.0), X),
+    "F.threshold_": (lambda x: F.threshold_(x * 1, 0.0, 0.0), X),
+    "torch.clamp": (lambda x: torch.clamp(x, -1.0, 1.0), X),
+    "torch.clamp equal": (lambda x: torch.clamp(x, 2.0, 2.0), X),
+    "torch.clamp crossed": (lambda x: torch.clamp(x, 2.0, 0.0), X),
+    "torch.clamp of tensors": (torch.clamp, X, Y, ROW),
+    "torch.clamp max": (lambda x, y: x.clamp(max=y), X, ROW),
+    "torch.clip of NumPy's names": (lambda x, y: torch.clip(x, min=y), X, Y),
+    "clamp_": (lambda x, y: (x * 1).clamp_(y, x.abs()), X, Y),
+    "clamp_min_": (lambda x: (x * 1).clamp_min_(0.0), X),
+    "torch.clamp_max": (lambda x, y: torch.clamp_max(x, y), X, Y),
+    "torch.maximum": (torch.maximum, X, Y),
+    "torch.minimum": (lambda x, y: x.minimum(other=y), X, ROW),
+    "torch.fmax": (torch.fmax, X, Y),
+    "torch.fmin": (torch.fmin, X, ROW),
+    "torch.max of two": (torch.max, X, Y),
+    "torch.min of two": (lambda x, y: x.min(y), X, ROW),
+    "torch.max": (torch.max, X),
+    "x.min()": (lambda x: x.min(), X),
+    "torch.max of an axis": (lambda x: torch.max(x, 1)[0], X),
+    "x.min(dim, keepdim)": (lambda x: x.min(dim=0, keepdim=True).values, X),
+    "x.max(axis)": (lambda x: x.max(axis=-1, keepdims=True).values, X),
+    "taken at indices": (lambda x, y: y.gather(1, x.min(1, True).indices) * 0 + x.min(1, True).values, X, Y),
+    "torch.amax": (lambda x: torch.amax(x, (0, 1)), X),
+    "x.amin()": (lambda x: x.amin(), X),
+    "x.amax(axes, keepdim)": (lambda x: x.amax((0, -1), keepdim=True), IMAGE),
+    "amin of a scalar": (lambda x: x.amin() + x.max(0).values + x.max(), tensor(0.0)),
+    "torch.aminmax": (lambda x: torch.stack(torch.aminmax(x, dim=1)), X),
+    "argmax": (lambda x: x.gather(1, x.argmax(1, keepdim=True)), X),
+    "argmin": (lambda x: x.flatten()[torch.argmin(x)], X),
+    "x.sort": (lambda x: x.sort(descending=True).values, X),
+    "torch.sort": (lambda x: torch.sort(x, dim=0, stable=True)[0], X),
+    "torch.sort stable first": (lambda x: torch.sort(x, stable=True, dim=0)[0], X),
+    "argsort": (lambda x: x.gather(0, x.argsort(0, True)), X),
+    "torch.msort": (torch.msort, X),
+    "topk": (lambda x: x.topk(2).values, X),
+    "torch.topk smallest": (lambda x: torch.topk(x, 2, dim=0, largest=False)[0], X),
+    "kthvalue": (lambda x: x.kthvalue(2, 0)[0], X),
+    "torch.kthvalue": (lambda x: torch.kthvalue(x, 3, keepdim=True).values, X),
+    "median": (lambda x: x.median(), X),
+    "torch.median": (lambda x: torch.median(x, 1, True).values, X),
+    "nanmedian": (lambda x: x.nanmedian(0).values, X),
+    "cummax": (lambda x: x.cummax(1).values, X),
+    "torch.cummin": (lambda x: torch.cummin(x, 0)[0], X),
+    "scatter_reduce amax": (lambda x, y: x.scatter_reduce(0, CELLS, y, "amax"), X, Y),
+    "scatter_reduce amin": (lambda x, y: torch.scatter_reduce(x, 0, CELLS, y, "amin", include_self=False), X, Y),
+    "scatter_reduce_": (lambda x, y: (x * 1).scatter_reduce_(0, CELLS, y, reduce="amax"), X, Y),
+    "scatter_reduce sum": (lambda x, y: x.scatter_reduce(0, CELLS, y, "sum"), X, Y),
+    "where": (lambda x, y: torch.where(x > y, x, y), X, Y),
+    "where of numbers": (lambda x: torch.where(torch.tensor(1) >= x, x, 1), X),
+    "ge": (lambda x, y: torch.where(torch.ge(x, y), x, y), X, Y),
+    "lt": (lambda x, y: torch.where(x.lt(y), x, y), X, Y),
+    "less_equal": (lambda x, y: torch.where(torch.less_equal(x, y), x, y), X, ROW),
+    "eq": (lambda x: torch.where(x == 0, 2 * x, x) + torch.where(x != 0, x, -x), X),
+    "masked writes": (lambda x: torch.Tensor.__setitem__(y := x * 1, y < 0, 0) or y, X),
+    "masked_fill": (lambda x: (-x).masked_fill(x > 0, 0), X),
+    "masks of masks": (lambda x: x * (~(x > 0) | (x > 1)) + ((x > 0) & (x <= 1)) * x**2 * 1.0, X.clamp(max=0.0)),
+    "sign": (lambda x: x * x.sign(), X),
+    "sgn": (lambda x: x * torch.sgn(x), X),
+    "heaviside": (lambda x: x * torch.no_grad()(torch.heaviside)(x, tensor(0.5)), X),
+    "logical": (lambda x: x.relu() * torch.logical_not(x.relu()) + x.abs() * torch.logical_and(x, x), X),
+    "max_pool1d": (lambda x: F.max_pool1d(x, 2), LINE),
+    "max_pool2d": (lambda x: F.max_pool2d(x, 3, 1, padding=1, dilation=2), IMAGE),
+    "max_pool2d overlapping": (lambda x: F.max_pool2d(x, (3, 2), stride=(2, 1), ceil_mode=True), IMAGE),
+    "max_pool2d with indices": (lambda x: taken_at(x, F.max_pool2d(x, 2, return_indices=True)[1]), IMAGE),
+    "max_pool2d of one image": (lambda x: torch.max_pool2d(x, 2, 2), IMAGE[0]),
+    "max_pool3d": (lambda x: F.max_pool3d(x, (1, 2, 1), 1), SOLID),
+    "adaptive_max_pool1d": (lambda x: F.adaptive_max_pool1d(x, 3), LINE),
+    "torch.adaptive_max_pool1d": (lambda x: torch.adaptive_max_pool1d(x, 3)[0], LINE),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (3, None)), IMAGE),
+    "adaptive_max_pool3d": (lambda x: F.adaptive_max_pool3d(x, 1), SOLID),
+    "bool": (lambda x: x.relu() * x.relu().bool() + x * torch.logical_or(x, x), X),
+    "logical_xor": (lambda x: x * x.logical_xor(torch.zeros(4)), X),
+    "clamp_min": (torch.clamp_min, X, ROW),
+    "relu_ and abs_": (lambda x: torch.relu_(x * 1) + (x * 2).abs_() - (x * 3).absolute_(), X),
+    "clamp_max_ and clip_": (lambda x, y: (x * 1).clamp_max_(y) + (x * 1).clip_(min=y), X, Y),
+    "masks in place": (lambda x: sum(x * mask(x) for mask in MASKS_IN_PLACE), X),
+    "index_reduce": (lambda x, y: x.index_reduce(0, CELLS[0, :3], y, "amax"), X, Y),
+    "index_reduce_": (lambda x, y: (x * 1).index_reduce_(0, CELLS[0, :3], y, "amin", include_self=False), X, Y),
+    "triplet_margin_with_distance_loss": (
+        lambda x, y, z: F.triplet_margin_with_distance_loss(x, y, z, distance_function=F.l1_loss),
+        *(tensor(k, 0.0) for k in (0.0, 1.0, 3.0)),
+    ),
+    "l1_loss": (F.l1_loss, X, Y),
+    # torch forgets the weight when it asks a mode
+    "l1_loss weighted": (lambda x, y: CHOICES[F.l1_loss](x, y, weight=1 + CELLS), X, Y),
+    "l1_loss none": (lambda x, y: F.l1_loss(x, y, reduction="none"), X, Y),
+    "smooth_l1_loss": (lambda x, y: F.smooth_l1_loss(x, y, beta=0.0), X, Y),
+    "huber_loss": (lambda x, y: F.huber_loss(x, y), X, Y),
+    "hinge by hand": (lambda x, w: (1 - SIGNS * (x @ w)).clamp(min=0).mean(), X, tensor(1.0, 0.0, 0.0, 0.0)),
+    "hinge_embedding_loss": (lambda x: F.hinge_embedding_loss(x, CELLS.sign() * 2 - 1), X),
+    "margin_ranking_loss": (lambda x, y: F.margin_ranking_loss(x, y, SIGNS[:, None], 1.0, reduction="sum"), X, Y),
+    "triplet_margin_loss": (
+        lambda x, y, z: F.triplet_margin_loss(x, y, z, swap=True, eps=0.0),
+        tensor([[0.0, 0.0]]),
+        tensor([[1.0, 0.0]]),
+        tensor([[2.0, 0.0]]),
+    ),
+    "multi_margin_loss": (lambda x: F.multi_margin_loss(x, torch.tensor([1, 0, 3])), X),
+    "multi_margin_loss of one": (lambda x: F.multi_margin_loss(x, torch.tensor(1), weight=2 + ROW), X[0]),
+    "cosine_embedding_loss": (
+        lambda x, y: F.cosine_embedding_loss(x, y, -SIGNS[:2], 0.0, reduction="none"),
+        tensor([[1.0, 0.0], [1.0, 1.0]]),
+        tensor([[0.0, 1.0], [1.0, -1.0]]),
+    ),
+    "normalize": (lambda x: F.normalize(x, eps=2.0), tensor([[2.0, 0.0], [0.0, -2.0]])),
+    "normalize of 1-norms": (lambda x: F.normalize(x, p=1.0), tensor([[2.0, 0.0], [0.0, -2.0]])),
+    "norm 1": (lambda x: x.norm(1), X),
+    "norm inf": (lambda x: torch.norm(x, math.inf, dim=1, keepdim=True), X),
+    "vector_norm": (lambda x: torch.linalg.vector_norm(x, ord=-math.inf, dim=0) + torch.linalg.vector_norm(x, 1), X),
+    "strided": (lambda x: x.t()[::2].amax(1) + F.relu(x[:, 0].expand(2, 3))[0, :2], X),
+    "ours": (lambda x, y: interop.native.maximum(x, y) + interop.relu(x) - interop.native.amax(y, 1, True), X, Y),
+    "softmax": (lambda x: F.softmax(x, 1) + x.logsumexp(1, keepdim=True), X),
+}
+
+
+def parts(rule: Any) -> set[Any]:
+    """The functions that a rule is made of, such as those of the three forms of torch.max."""
+    return set().union(*map(parts, rule.args)) if isinstance(rule, functools.partial) and rule.args else {rule}
+
+
+class Called(TorchFunctionMode):
+    """What takes the place of the functions that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rules: set[Any] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.rules |= parts(CHOICES.get(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_every_choice_is_among_the_functions() -> None:
+    with Called() as called:
+        for fun, *inputs in FUNCTIONS.values():
+            fun(*(x.clone() for x in inputs))
+    assert not [own for own, rule in CHOICES.items() if not parts(rule) <= called.rules]
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_at_ties(name: str) -> None:
+    fun, *inputs = FUNCTIONS[name]
+    check(fun, *inputs)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_networks_at_ties(seed: int) -> None:
+    """Piecewise linear ones with small whole numbers, against their gradients at points nearby."""
+    rng = np.random.default_rng(seed)
+    for _ in range(25):
+        first, second = (torch.from_numpy(rng.integers(-2, 3, shape).astype(float)) for shape in ((6, 4), (6, 6)))
+        third = torch.from_numpy(rng.integers(-2, 3, 6).astype(float))
+        steps = rng.permutation(5)
+
+        def network(x: torch.Tensor) -> torch.Tensor:
+            h = first @ x  # noqa: B023  # called in this turn of the loop
+            for number in steps:  # noqa: B023
+                h = [
+                    lambda h: torch.maximum(second @ h.relu(), (second @ h).abs() - h.relu()),  # noqa: B023
+                    lambda h: h.sort().values - h.cummax(0).values,
+                    lambda h: torch.where(h > h.flip(0), h, -h) + h.clamp(-1, 1),
+                    lambda h: h.topk(3).values.repeat(2) - functional.leaky_relu(h, -0.5),
+                    lambda h: functional.max_pool1d(h[None], 3, 1, 1)[0] + h * (h <= 0),
+                ][number](h)
+            return third @ h  # noqa: B023
+
+        x = torch.from_numpy(rng.integers(-1, 2, 4).astype(float)) * (seed % 3 > 0)
+        v = torch.from_numpy(rng.normal(size=4))
+        near = (x + 1e-8 * v).requires_grad_()
+        (true,) = torch.autograd.grad(network(near), near)
+        assert torch.equal(interop.grad(network, direction=v)(x), true)
+
+
+def test_second_derivatives_are_those_of_the_piece() -> None:
+    def fun(x: torch.Tensor) -> torch.Tensor:
+        return (functional.relu(x) ** 3 - functional.relu(-x) ** 2 + functional.elu(x, 2.0) + x * x.abs()).sum()
+
+    x, v = tensor(0.0, 0.0, 2.0, -1.0), tensor(1.0, -1.0, 1.0, 1.0)
+    true = tensor(2.0, -2.0 - 2.0 + 2.0, 6 * 2.0 + 2.0, -2.0 - 2.0 + 2 * math.exp(-1.0))
+    gradient = interop.grad(fun, direction=v)
+    torch.testing.assert_close(torch.func.jacrev(gradient)(x), torch.diag(true))
+    torch.testing.assert_close(torch.func.grad(lambda x: gradient(x).sum())(x), true)
+    torch.testing.assert_close(torch.func.jvp(gradient, (x,), (torch.ones_like(x),))[1], true)
+    leaf = x.clone().requires_grad_()
+    torch.testing.assert_close(torch.autograd.grad(gradient(leaf).sum(), leaf)[0], true)
+    with interop.along([leaf], direction=[v]):
+        (first,) = torch.autograd.grad(fun(leaf), leaf, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(first.sum(), leaf)[0], true)
+
+
+def test_batches_of_points_and_of_directions() -> None:
+    def fun(x: torch.Tensor) -> torch.Tensor:
+        return x.abs().sum() + x.amax() + functional.relu(x).sort().values[0] + torch.maximum(x, x.flip(0))[1]
+
+    x, v = torch.zeros(5, 3), torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
+    found = torch.func.vmap(lambda x, v: interop.grad(fun, direction=v)(x))(x, v)
+    alone = [interop.grad(fun, direction=v)(x) for x, v in zip(x, v, strict=True)]
+    torch.testing.assert_close(found, torch.stack(alone))
+
+
+def test_trees_auxiliary_results_and_random_numbers() -> None:
+    def fun(scale: float, given: dict[str, torch.Tensor], *, shift: float) -> tuple[torch.Tensor, torch.Tensor]:
+        mask = torch.rand(4) > 0.5
+        return ((given["z"].relu() - (-given["z"]).relu()) * given["a"] * scale + shift).sum(), mask
+
+    given = {"z": torch.zeros(3), "a": torch.ones(3)}
+    torch.manual_seed(0)
+    gradient, mask = interop.grad(fun, 1, has_aux=True)(2.0, given, shift=1.0)
+    after = torch.rand(())
+    torch.manual_seed(0)
+    assert torch.equal(mask, fun(2.0, given, shift=1.0)[1])
+    assert torch.equal(after, torch.rand(()))
+    assert {name: part.tolist() for name, part in gradient.items()} == {"z": [2.0] * 3, "a": [0.0] * 3}
+    assert list(gradient) == ["z", "a"]
+    _, derivative = interop.directional_derivative(
+        lambda tree: fun(2.0, tree, shift=0.0)[0], (given,), ({"z": torch.ones(3), "a": torch.ones(3)},)
+    )
+    assert derivative == 6.0
+    pair = interop.grad(lambda x, y: torch.maximum(x, y), (0, -1), direction=(torch.tensor(0.0), torch.tensor(1.0)))
+    assert pair(torch.tensor(1.0), torch.tensor(1.0)) == (0.0, 1.0)
+
+
+def test_draws() -> None:
+    found = {
+        interop.grad(torch.abs, generator=torch.Generator().manual_seed(k))(torch.tensor(0.0)).item() for k in range(9)
+    }
+    assert found == {1.0, -1.0}
+    assert len({interop.grad(torch.abs)(torch.tensor(0.0)).item() for _ in range(3)}) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_values_are_those_of_torch(dtype: torch.dtype) -> None:
+    """NaN, infinities, zeros of both signs and bounds that the dtype rounds; the dtype stays."""
+    values = [math.nan, math.inf, -math.inf, 0.0, -0.0, 0.1, -0.1, 1.0, 3.0, -3.0, 6.0]
+    x = torch.tensor(values, dtype=dtype)
+    y = x.roll(1)
+    functions: dict[str, Function] = {
+        "clamp": lambda x: x.clamp(-0.1, 0.1),
+        "of tensors": lambda x: x.clamp(y, y + 1),
+        "of NaN": lambda x: x.clamp(min=math.nan),
+        **{name: getattr(functional, name) for name in ("relu", "relu6", "hardtanh", "hardsigmoid", "hardswish")},
+        **{name: getattr(functional, name) for name in ("leaky_relu", "elu", "selu", "softshrink", "hardshrink")},
+        "binary": lambda x: torch.stack([op(x, y) for op in (torch.maximum, torch.minimum, torch.fmax, torch.fmin)]),
+        "unary": lambda x: torch.stack([x.abs(), x.cummax(0).values, x.cummin(0).values, x.sort().values]),
+        "reduced": lambda x: torch.stack([x.max(), x.amin(), x[1:].max(), x[3:].median(), x.median(), x.nanmedian()]),
+        "selected": lambda x: torch.cat([x.topk(3).values, x.kthvalue(2).values[None], x[:0].sort().values]),
+        "pooled": lambda x: functional.max_pool1d(x[None], 3, 2, 1),
+        "compared": lambda x: torch.where(x[[0, 1, 5]] < x[[1, 2, 6]], 1.0, x[:3]),
+    }
+    for name, fun in functions.items():
+        outputs = []
+        with interop.along(leaf := x.clone().requires_grad_()):
+            outputs.append(fun(leaf).detach())
+        outputs.append(fun(x))
+        torch.testing.assert_close(*outputs, rtol=0, atol=0, equal_nan=True, msg=lambda told, name=name: name + told)
+
+
+def test_what_does_not_move_is_left_to_torch() -> None:
+    x = torch.zeros(3, requires_grad=True)
+    numbers, waves = torch.tensor([3, 1, 2]), torch.tensor([1j, 2.0])
+    with interop.along([x]):
+        assert torch.equal(numbers.clamp(2, 2), torch.full((3,), 2))
+        assert torch.equal(numbers.sort().indices, torch.tensor([1, 2, 0]))
+        assert torch.equal(waves.abs(), torch.tensor([1.0, 2.0]))
+        assert (torch.zeros(3) > 0).tolist() == [False] * 3
+        assert x[:0].relu().shape == (0,)
+        with pytest.raises((RuntimeError, IndexError)):
+            x[:0].amax()
+
+
+# Training.
+
+
+def trained(steps: int) -> tuple[torch.nn.Module, list[float]]:
+    """A network on data with ties: of whole numbers, with equal rows of weights and zeros as biases."""
+    model = torch.nn.Sequential(
+        torch.nn.Linear(2, 4),
+        torch.nn.ReLU(inplace=True),
+        torch.nn.Linear(4, 4),
+        torch.nn.Hardtanh(),
+        torch.nn.Linear(4, 1),
+    )
+    for parameter in model.parameters():
+        torch.nn.init.constant_(parameter, 0.5 if parameter.dim() > 1 else 0.0)
+    x = torch.tensor([[0.0, 0.0], [1.0, -1.0], [1.0, 0.0], [0.0, 1.0]])
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    source, losses = torch.Generator().manual_seed(0), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with interop.along(model, generator=source):
+            loss = functional.l1_loss(model(x), x[:, :1])
+            loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return model, losses
+
+
+def test_training_on_ties() -> None:
+    model, losses = trained(150)
+    assert losses[-1] < 0.1 * losses[0]
+    names = dict(model.named_parameters())
+    assert all(type(parameter) is torch.nn.Parameter and parameter.is_leaf for parameter in names.values())
+
+
+def test_gradients_of_modules_are_those_nearby() -> None:
+    torch.manual_seed(0)
+    shared = torch.nn.Linear(3, 3)
+    model = torch.nn.Sequential(
+        shared, torch.nn.LeakyReLU(-0.5), shared, torch.nn.ReLU6(), torch.nn.BatchNorm1d(3)
+    ).double()
+    with torch.no_grad():
+        for parameter in shared.parameters():
+            parameter.copy_(parameter.sign().floor())
+    x = tensor([[0.0, 0.0, 0.0], [1.0, 1.0, -2.0], [0.0, 1.0, 0.0], [2.0, 2.0, 0.0]])
+    parameters = list(model.parameters())
+    direction = [torch.randn(p.shape, dtype=p.dtype, generator=torch.Generator().manual_seed(1)) for p in parameters]
+    before, seen = [parameter.detach().clone() for parameter in parameters], []
+    hook = shared.weight.register_hook(lambda gradient: seen.append(gradient.clone()))
+    with interop.along(model, direction=direction):
+        assert all(map(operator.is_, model.parameters(), parameters))
+        loss = (model(x) ** 2 * torch.arange(12.0).reshape(4, 3)).sum()
+    loss.backward()
+    hook.remove()
+    assert torch.equal(seen[0], shared.weight.grad)
+    found = [parameter.grad for parameter in parameters]
+    assert all(torch.equal(a, b) for a, b in zip(before, parameters, strict=True))
+    model.zero_grad()
+    with torch.no_grad():
+        for parameter, v in zip(parameters, direction, strict=True):
+            parameter.add_(1e-9 * v)
+    (model(x) ** 2 * torch.arange(12.0).reshape(4, 3)).sum().backward()
+    for gradient, parameter in zip(found, parameters, strict=True):
+        torch.testing.assert_close(gradient, parameter.grad, atol=1e-5, rtol=1e-5)
+
+
+def test_an_optimizer_may_step_in_the_block() -> None:
+    for make in (lambda p: torch.optim.SGD(p, 0.1), lambda p: torch.optim.AdamW(p, foreach=True)):
+        layer = torch.nn.Linear(2, 2)
+        optimizer = make(layer.parameters())
+        before = layer.weight.detach().clone()
+        with interop.along(layer):
+            torch.nn.utils.clip_grad_norm_([p for p in layer.parameters() if p.grad is not None], 1.0)
+            functional.mse_loss(layer(torch.ones(1, 2)).abs(), torch.zeros(1, 2)).backward()
+            torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        assert not torch.equal(before, layer.weight)
+        assert set(layer.state_dict()) == {"weight", "bias"}
+
+
+def test_a_block_ends_with_an_exception() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    with pytest.raises(KeyError), interop.along(x):
+        raise KeyError
+    assert torch.autograd.grad((x.relu() - (-x).relu()).sum(), x)[0].tolist() == [0.0, 0.0]
+    with interop.along([x, x]):
+        (x.relu() - (-x).relu()).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 1.0]
+
+
+def test_one_block_at_a_time() -> None:
+    x, told = torch.zeros(2, requires_grad=True), []
+
+    def elsewhere() -> None:
+        with pytest.raises(RuntimeError, match="in this thread or in another"), interop.along(x):
+            pass
+        told.append(True)
+
+    with interop.along(x):
+        with pytest.raises(RuntimeError, match="Leave the other block"), interop.along(x):
+            pass
+        with pytest.raises(RuntimeError, match="grad: forward mode is at work already"):
+            interop.grad(torch.abs)(torch.tensor(0.0))
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+    assert told
+
+
+def test_checkpoints_are_refused() -> None:
+    layer, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
+    with interop.along(layer):
+        loss = checkpoint(lambda x: layer(x).relu(), x, use_reentrant=False).sum()
+    with pytest.raises(RuntimeError, match="call the function without a checkpoint"):
+        loss.backward()
+
+
+class WithoutJvp(torch.autograd.Function):
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: torch.Tensor) -> torch.Tensor:
+        return cotangent * 2
+
+
+ZERO = torch.tensor(0.0)
+BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "no function": (lambda: interop.grad(3), TypeError, "grad: fun is 3"),
+    "both": (
+        lambda: interop.grad(torch.abs, direction=ZERO, generator=torch.Generator()),
+        ValueError,
+        "direction and generator are both given",
+    ),
+    "integers": (lambda: interop.grad(torch.abs)(torch.tensor(1)), TypeError, "torch.int64"),
+    "a number": (lambda: interop.directional_derivative(torch.abs, 1.0, 1.0), TypeError, "float"),
+    "shape": (
+        lambda: interop.directional_derivative(torch.abs, ZERO, torch.zeros(2)),
+        ValueError,
+        r"shape torch.Size\(\[2\]\)",
+    ),
+    "dtype": (lambda: interop.grad(torch.abs, direction=ZERO.double())(ZERO), ValueError, "float64"),
+    "structure": (lambda: interop.grad(torch.abs, direction=(ZERO,))(ZERO), ValueError, "structure"),
+    "out": (
+        lambda: interop.grad(lambda x: torch.maximum(x, x, out=torch.zeros(())))(ZERO),
+        NotImplementedError,
+        "out= has no derivative",
+    ),
+    "not a scalar": (lambda: interop.grad(torch.abs)(torch.zeros(2)), RuntimeError, "scalar"),
+    "no parameters": (lambda: interop.along(torch.nn.ReLU()).__enter__(), ValueError, "none of the parameters"),
+    "no tensors": (lambda: interop.along([1]).__enter__(), TypeError, "one of the parameters is 1"),
+    "neither": (lambda: interop.along(1).__enter__(), TypeError, "parameters is 1"),
+    "too few": (
+        lambda: interop.along(torch.nn.Linear(1, 1), direction=[torch.zeros(1, 1)]).__enter__(),
+        ValueError,
+        "structure",
+    ),
+    "directions": (lambda: interop.subdifferential(torch.abs, directions=0), ValueError, "directions=0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name: str) -> None:
+    call, error, message = BAD[name]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_functions_without_forward_mode_name_the_cure() -> None:
+    with pytest.raises(NotImplementedError) as raised:
+        interop.directional_derivative(WithoutJvp.apply, ZERO, ZERO)
+    assert "write a jvp" in raised.value.__notes__[0]
+
+
+def test_compiled() -> None:
+    """One graph is refused; else Dynamo leaves the call to Python."""
+
+    def fun(x: torch.Tensor) -> torch.Tensor:
+        return (x.relu() - (-x).relu()).sum()
+
+    x = torch.zeros(3)
+    assert torch.compile(lambda x: interop.grad(fun)(x), backend="eager")(x).tolist() == [1.0, 1.0, 1.0]
+    with pytest.raises(Exception, match="cannot run in a compiled function"):
+        torch.compile(lambda x: interop.grad(fun)(x), backend="eager", fullgraph=True)(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Dynamo asks tensors of torch.func for their grad
+        found = interop.grad(torch.compile(fun, backend="eager"))(x)
+    assert found.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_subdifferential() -> None:
+    """A LASSO at its minimiser, which is 0: the hull has 0 in it; and a maximum whose hull has not."""
+    a, b = tensor([[2.0, 1.0], [0.0, 1.0]]), tensor(0.25, -0.5)
+
+    def lasso(x: torch.Tensor) -> torch.Tensor:
+        return ((a @ x - b) ** 2).sum() / 2 + x.abs().sum()
+
+    found = interop.subdifferential(lasso)(tensor(0.0, 0.0))
+    assert found.is_certified
+    assert not found.is_differentiable
+    assert found.min_norm.tolist() == [0.0, 0.0]
+    lines = interop.subdifferential(lambda p: torch.maximum(p["x"] + p["y"], p["x"] - p["y"]))({"x": ZERO, "y": ZERO})
+    assert {name: pytest.approx(part.item(), abs=1e-6) for name, part in lines.min_norm.items()} == {"x": 1.0, "y": 0.0}
