@@ -14,7 +14,7 @@ from jaxclamp.reductions import *
 from jaxclamp.skipping import *
 
 __all__ = ["CONVENTIONS", "OPS", "TIES", "Convention", "Influence", "Line", "Op", "TieReport", "Ties"]
-__all__ += ["min_norm", "ties"]
+__all__ += ["GradientReport", "Verdict", "check_grads", "min_norm", "ties"]
 __all__ += selection.__all__
 __all__ += kinked.__all__
 __all__ += reductions.__all__
@@ -23,6 +23,8 @@ __all__ += skipping.__all__
 Ties, TIES = Convention, CONVENTIONS  # the names of 0.1
 
 if TYPE_CHECKING:
+    from jaxclamp._checks.check_grads import check_grads
+    from jaxclamp._checks.verdict import GradientReport, Verdict
     from jaxclamp._transforms.min_norm import min_norm
     from jaxclamp._transforms.report import Influence, Line, TieReport
     from jaxclamp._transforms.ties import ties
@@ -30,9 +32,11 @@ if TYPE_CHECKING:
     __version__: str
 else:
     _WHEN_USED = {
-        "min_norm": "min_norm",
-        "ties": "ties",
-        **dict.fromkeys(["Influence", "Line", "TieReport"], "report"),
+        "check_grads": "_checks.check_grads",
+        **dict.fromkeys(["GradientReport", "Verdict"], "_checks.verdict"),
+        "min_norm": "_transforms.min_norm",
+        "ties": "_transforms.ties",
+        **dict.fromkeys(["Influence", "Line", "TieReport"], "_transforms.report"),
     }
 
     def __getattr__(name):
@@ -45,7 +49,7 @@ else:
         if name not in _WHEN_USED:
             raise AttributeError(f"module 'jaxclamp' has no attribute {name!r}")
         # They need jax.extend, which takes longer to import than all the ops.
-        module = importlib.import_module(f"jaxclamp._transforms.{_WHEN_USED[name]}")
+        module = importlib.import_module(f"jaxclamp.{_WHEN_USED[name]}")
         globals()[name] = getattr(module, name)
         return globals()[name]
 
