@@ -14,6 +14,7 @@ from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._bridge.wrap import wrap_for_torch
 from interop._convention.min_norm import min_norm
 from interop._convention.ties import influence, ties
+from interop._programs.gradcheck import gradcheck
 from interop.parity.compare import Comparison, compare
 from interop.parity.recording import Recording, record
 
@@ -23,6 +24,7 @@ __all__ = [
     "Comparison",
     "Recording",
     "compare",
+    "gradcheck",
     "influence",
     "jax_to_torch",
     "min_norm",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -10,14 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxclamp._checks.clarke import Array, Indices, Neighbourhood
-from jaxclamp._checks.verdict import GradientReport, differing, judged
+from jaxclamp._checks.check import check
+from jaxclamp._checks.clarke import Array, Function
+from jaxclamp._checks.verdict import GradientReport, Names
 from jaxclamp._transforms.ties import ties
 
-TOLERANCES = {"float64": 1e-5, "float32": 2e-3, "float16": 1e-2, "bfloat16": 1e-1}
-"""Of derivatives, by the least precise dtype that takes part: those of `jax.test_util.check_grads`."""
 _CHUNK = 512  # points in one call
-_MOVES = 8  # calls of `ties`, to find out which line a kink is on
 
 
 def check_grads(
@@ -29,7 +26,7 @@ def check_grads(
     rtol: float | None = None,
     eps: float | None = None,
 ) -> GradientReport:
-    r"""Check the derivatives of a function against its values, at kinks too: `jax.test_util.check_grads` that holds there.
+    r"""Check the derivatives of a function against its values, as `jax.test_util.check_grads`, but at kinks too.
 
     Where the function is differentiable, there is one gradient. At a kink right is each member of Clarke's set, the
     convex hull of the gradients at nearby points: any number from 0 to 1 for relu at 0, and the four shares of 1/4 for
@@ -37,8 +34,8 @@ def check_grads(
     set is; so ``fun`` may have any derivative, ``custom_jvp`` and ``custom_vjp`` included. The verdicts:
 
     - *right*, *wrong*: the function is differentiable, and the gradient is the derivative, or is not;
-    - *least norm*, *member*, *not a member*: at a kink, the gradient is the point of least norm in Clarke's set, another
-      of its points, or none;
+    - *least norm*, *member*, *not a member*: at a kink, the gradient is the point of least norm in Clarke's set,
+      another of its points, or none;
     - *jump*, *off the branch*: the function jumps, so that there is no such set; but the gradient may be one of the
       branch that the value takes, as it is for a step, or not;
     - *not checkable*: the value, or one nearby, is infinite or NaN, or slopes grow without bound;
@@ -70,119 +67,120 @@ def check_grads(
       TypeError: ``args`` has no floating point numbers or has complex ones, or so has the result of ``fun``.
       ValueError: ``modes`` is empty or unknown, or a tolerance or ``eps`` is negative.
 
-    >>> print(check_grads(lambda x: jnp.max(x), (jnp.zeros(4),)))
+    >>> print(check_grads(jnp.max, (jnp.zeros(4),)))
+    4 derivatives: 4 least norm
+    verdict     output  input                  gradient               nearest                away  line
+    least norm  out     args[0][0] and 3 more  [0.25 0.25 0.25 0.25]  [0.25 0.25 0.25 0.25]  0     amax
+    >>> check_grads(lambda x: jax.nn.relu(x) - jax.nn.relu(-x), (0.0,))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    AssertionError: check_grads: 1 derivative: 1 wrong
+      out by args[0]: differentiable and wrong; the gradient is 0, the derivative is 1, which is 1 away (...: relu)
     """
-    _refuse_settings(modes, atol=atol, rtol=rtol, eps=eps)
-    function = _Flat(fun, tuple(args))
-    forward, reverse = (getattr(function, mode)() if mode in modes else None for mode in ("fwd", "rev"))
-    tolerance = TOLERANCES.get(function.dtype.name, 0.5)
-    atol, rtol = (tolerance if given is None else given for given in (atol, rtol))
-    values, unit = function.precisely()
-    nearby = Neighbourhood(values, function.point, unit, eps)
-    names = function.names
-    lines = _Lines(function, nearby.radius * nearby.scale)
-    verdicts = list(judged(nearby, forward if reverse is None else reverse, names, atol, rtol, lines))
-    if forward is not None and reverse is not None:
-        verdicts += differing(forward, reverse, names, atol, rtol)
-    report = GradientReport(nearby.kinked.size, tuple(verdicts))
-    report.raise_if_failed("check_grads")
-    return report
-
-
-def _refuse_settings(modes: Sequence[str], **numbers: float | None) -> None:
     if not modes or not {"fwd", "rev"}.issuperset(modes):
         raise ValueError(f"check_grads: modes is {modes!r}; pass one or both of 'fwd' and 'rev' in a list.")
-    for name, number in numbers.items():
-        if number is not None and not number >= 0 or name == "eps" and number == 0:
-            raise ValueError(f"check_grads: {name} is {number!r}; pass a positive number, or None.")
+    function = _Flat(fun, tuple(args))
+    forward, reverse = "fwd" in modes, "rev" in modes
+    report = check(function, "check_grads", forward=forward, reverse=reverse, atol=atol, rtol=rtol, eps=eps)
+    if not report:
+        raise AssertionError(report.failure("check_grads"))
+    return report
 
 
 class _Flat:
     """A function of arrays as one of a vector, its floating point inputs, whose value is a vector too."""
 
+    names: Names
+
     def __init__(self, fun: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.fun = fun
+        self._fun = fun
         paths, self._structure = jax.tree_util.tree_flatten_with_path(args)
         self._leaves = [leaf for _, leaf in paths]
         self._active = [i for i, leaf in enumerate(self._leaves) if _is_real("args", leaf)]
         if not self._active:
-            raise TypeError("check_grads: args has no floating point numbers; pass for example jnp.asarray(..., float).")
+            raise TypeError(
+                "check_grads: args has no floating point numbers; pass for example jnp.asarray(..., float)."
+            )
         self._arrays = [jnp.asarray(self._leaves[i]) for i in self._active]
         self.point = np.concatenate([np.asarray(array, np.float64).ravel() for array in self._arrays])
         results, _ = jax.tree_util.tree_flatten_with_path(fun(*args))
         numbers = [(path, jnp.asarray(leaf)) for path, leaf in results if _is_real("the result of fun", leaf)]
         if not numbers:
             raise TypeError("check_grads: the result of fun has no floating point numbers, so there is no derivative.")
-        self.dtype = max(
-            (array.dtype for array in [*self._arrays, *(array for _, array in numbers)]),
-            key=lambda dtype: float(jnp.finfo(dtype).eps),
-        )
+        dtypes = [array.dtype for array in [*self._arrays, *(array for _, array in numbers)]]
+        self.dtype = max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps)).name
+        self._ends = np.cumsum([array.size for array in self._arrays])[:-1]
         inputs = [(paths[i][0], array) for i, array in zip(self._active, self._arrays, strict=True)]
         self.names = (_named("out", numbers), _named("args", inputs))
 
-    def arguments(self, vector: Any, dtype: Any = None) -> tuple[Any, ...]:
-        """The arguments with these numbers, of this dtype or their own."""
-        ends = np.cumsum([array.size for array in self._arrays])[:-1]
-        leaves = list(self._leaves)
-        for i, array, part in zip(self._active, self._arrays, jnp.split(vector, ends), strict=True):
-            leaves[i] = part.reshape(array.shape).astype(dtype or array.dtype)
-        return self._structure.unflatten(leaves)  # type: ignore[no-any-return]
+    def forward(self) -> Array:
+        parts = np.split(np.eye(self.point.size), self._ends, axis=1)
+        tangents = [jnp.asarray(p, a.dtype).reshape(-1, *a.shape) for p, a in zip(parts, self._arrays, strict=True)]
+        columns = jax.vmap(lambda tangent: jax.jvp(self._value, (self._arrays,), (tangent,))[1])(tangents)
+        return np.asarray(columns, np.float64).T
 
-    def _values(self, arrays: Sequence[jax.Array]) -> jax.Array:
-        """The values at arrays in the place of the floating point inputs."""
-        leaves = list(self._leaves)
-        for i, array in zip(self._active, arrays, strict=True):
-            leaves[i] = array
-        return _vector(self.fun(*self._structure.unflatten(leaves)))
-
-    def rev(self) -> Array:
-        value, pull = jax.vjp(self._values, self._arrays)
+    def reverse(self) -> Array:
+        value, pull = jax.vjp(self._value, self._arrays)
         (rows,) = jax.jit(jax.vmap(pull))(jnp.eye(value.size, dtype=value.dtype))
         return np.concatenate([np.asarray(row, np.float64).reshape(value.size, -1) for row in rows], axis=1)
 
-    def fwd(self) -> Array:
-        ends = np.cumsum([array.size for array in self._arrays])[:-1]
-        parts = np.split(np.eye(self.point.size), ends, axis=1)
-        tangents = [jnp.asarray(part, a.dtype).reshape(-1, *a.shape) for part, a in zip(parts, self._arrays, strict=True)]
-        columns = jax.vmap(lambda tangent: jax.jvp(self._values, (self._arrays,), (tangent,))[1])(tangents)
-        return np.asarray(columns, np.float64).T
-
-    def precisely(self) -> tuple[Callable[[Array], Array], float]:
-        """The function of many points at once, in float64 if it allows that, and the precision of its values."""
-
-        def value(vector: jax.Array) -> jax.Array:
-            return _vector(self.fun(*self.arguments(vector, dtype)))
-
-        dtype: Any = jnp.float64
+    def values(self) -> tuple[Function, float]:
+        dtype = np.dtype(np.float64)
         with jax.enable_x64(True):
             try:
-                is_wide = value(jnp.asarray(self.point)).dtype == jnp.float64
+                is_wide = self._value(self._split(self.point, dtype)).dtype == dtype
             except Exception:  # whatever keeps it from float64
                 is_wide = False
-        dtype = jnp.float64 if is_wide else None
+
+        def value(point: Any) -> jax.Array:
+            return self._value(self._split(point, dtype if is_wide else None))
+
+        def one_by_one(points: Array) -> Array:
+            return np.stack([np.asarray(value(point), np.float64) for point in points])
+
+        def at_once(points: Array) -> Array:
+            """By calls of one size, so that one program does."""
+            padding = np.broadcast_to(points[:1], (-len(points) % _CHUNK, points.shape[1]))
+            padded = np.concatenate([points, padding]).reshape(-1, _CHUNK, points.shape[1])
+            return np.concatenate([np.asarray(batched(part), np.float64) for part in padded])[: len(points)]
+
         batched = jax.jit(jax.vmap(value))
+        with jax.enable_x64(True):
+            try:
+                batched(np.broadcast_to(self.point, (_CHUNK, self.point.size)))
+                evaluate = at_once
+            except Exception:  # it looks at numbers, or leaves JAX
+                evaluate = one_by_one
 
         def values(points: Array) -> Array:
             with jax.enable_x64(True):
-                try:
-                    return _in_chunks(batched, points)
-                except Exception:  # it looks at numbers, or leaves JAX; one that fails by itself fails below, too
-                    return np.stack([np.asarray(value(jnp.asarray(point)), np.float64) for point in points])
+                return evaluate(points)
 
-        return values, float(jnp.finfo(jnp.float64 if is_wide else self.dtype).eps)
+        return values, float(jnp.finfo(dtype if is_wide else self.dtype).eps)
 
+    def ties_at(self, point: Array) -> dict[str, int]:
+        try:
+            _, report = ties(self._fun)(*self._arguments(self._split(point)))
+        except Exception:  # it cannot be traced
+            return {}
+        told = {line: line.op if line.file == "unknown" else f"{line.place}: {line.op}" for line in report.lines}
+        return {text: line.tied for line, text in told.items() if line.tied}
 
-def _in_chunks(batched: Callable[[Array], Any], points: Array) -> Array:
-    """The values at the points, by calls of one size, so that one program does."""
-    padding = -len(points) % _CHUNK
-    padded = np.concatenate([points, np.broadcast_to(points[:1], (padding, points.shape[1]))])
-    parts = [np.asarray(batched(part), np.float64) for part in np.split(padded, len(padded) // _CHUNK)]
-    return np.concatenate(parts)[: len(points)]
+    def _value(self, arrays: Sequence[jax.Array]) -> jax.Array:
+        """The vector of the results at these arrays."""
+        leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(self._fun(*self._arguments(arrays)))]
+        return jnp.concatenate([leaf.ravel() for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)])
 
+    def _split(self, point: Any, dtype: np.dtype[Any] | None = None) -> list[jax.Array]:
+        """The arrays of the vector, with this dtype or their own."""
+        parts = jnp.split(jnp.asarray(point), self._ends)
+        return [p.reshape(a.shape).astype(dtype or a.dtype) for p, a in zip(parts, self._arrays, strict=True)]
 
-def _vector(results: Any) -> jax.Array:
-    numbers = [jnp.asarray(leaf) for leaf in jax.tree.leaves(results)]
-    return jnp.concatenate([leaf.ravel() for leaf in numbers if jnp.issubdtype(leaf.dtype, jnp.floating)])
+    def _arguments(self, arrays: Sequence[jax.Array]) -> tuple[Any, ...]:
+        leaves = list(self._leaves)
+        for i, array in zip(self._active, arrays, strict=True):
+            leaves[i] = array
+        arguments: tuple[Any, ...] = jax.tree.unflatten(self._structure, leaves)
+        return arguments
 
 
 def _is_real(place: str, leaf: Any) -> bool:
@@ -199,33 +197,3 @@ def _named(root: str, leaves: Sequence[tuple[Any, jax.Array]]) -> list[str]:
         for path, array in leaves
         for index in np.ndindex(array.shape)
     ]
-
-
-class _Lines:
-    """Which line of the code has the kink: the one with a tie, or the one with fewer if the entries move."""
-
-    def __init__(self, function: _Flat, reach: Array) -> None:
-        self._function = function
-        self._moves = _MOVES
-        self._random_move = reach * np.random.default_rng(0).uniform(-1.0, 1.0, reach.shape)
-
-    def __call__(self, entries: Indices) -> str:
-        tied = self._tied
-        if len(tied) > 1 and self._moves:
-            self._moves -= 1
-            moved = self._function.point.copy()
-            moved[entries] += self._random_move[entries]
-            left = self._ties_at(moved)
-            tied = {site: count for site, count in tied.items() if left.get(site, 0) < count}
-        return next(iter(tied)) if len(tied) == 1 else ""
-
-    @functools.cached_property
-    def _tied(self) -> dict[str, int]:
-        return self._ties_at(self._function.point)
-
-    def _ties_at(self, point: Array) -> dict[str, int]:
-        try:
-            _, report = ties(self._function.fun)(*self._function.arguments(jnp.asarray(point)))
-        except Exception:  # `ties` traces; a function that cannot be traced has no lines
-            return {}
-        return {f"{line.place}: {line.op}": line.tied for line in report.lines if line.tied}

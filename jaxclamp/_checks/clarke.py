@@ -142,13 +142,21 @@ class Neighbourhood:
     @property
     def kinked(self) -> Mask:
         """Where, for a row and an entry, the slopes on the two sides differ."""
-        return self.finite & (np.abs(self.right - self.left) > self.accuracy[:, None])
+        differ: Mask = self.finite & (np.abs(self.right - self.left) > self.accuracy[:, None])
+        return differ
 
     @property
     def bounds(self) -> tuple[Array, Array]:
         """The least and the largest slope along each entry; the derivative twice where there is no kink."""
         low, high = np.minimum(self.left, self.right), np.maximum(self.left, self.right)
         return np.where(self.kinked, low, self.central), np.where(self.kinked, high, self.central)
+
+    def moved(self, entries: Indices) -> Array:
+        """A nearby point at which these entries alone are others."""
+        directions = np.zeros((1, self.point.size))
+        directions[0, entries] = self._drawn(len(entries))
+        point: Array = self._at(directions, 1.0)[0]
+        return point
 
     def terms(self, row: int) -> list[Term]:
         """Clarke's set of a row that is not a sum of functions of one entry; empty, if no smooth piece was found.
@@ -181,7 +189,9 @@ class Neighbourhood:
             for row, pairs in found.items()
         }
 
-    def nearest(self, row: int, term: Term, target: Array, accuracy: float, patience: int = _PATIENCE) -> tuple[Array, Term]:
+    def nearest(
+        self, row: int, term: Term, target: Array, accuracy: float, patience: int = _PATIENCE
+    ) -> tuple[Array, Term]:
         """The point of Clarke's set nearest to ``target``, and the term with all pieces that were found on the way.
 
         The hull of the pieces found lies inside the set. So pieces are looked for in the direction in which ``target``
@@ -224,7 +234,7 @@ class Neighbourhood:
         rise = self._values(base + along)[:, row] - self._values(base - along)[:, row]
         slopes = rise / (2 * self.step * self.scale.min())
         margin = self.accuracy_of_pieces(row) * len(entries)
-        order = [i for i in np.argsort(-slopes, kind="stable") if slopes[i] > support.max() + margin][:8]
+        order = [i for i in np.argsort(-slopes, kind="stable") if slopes[i] > support.max() + margin][:16]
         if not order:
             return np.empty((0, n)), np.empty((0, len(entries)))
         gradients, smooth = self._gradients(np.array([row]), entries, tried[order])

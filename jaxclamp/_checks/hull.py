@@ -19,7 +19,7 @@ def nearest(points: Array, target: Array, weights: Array | None = None) -> tuple
       target: of shape (n,).
       weights: where to begin: those of an earlier call, with zeros for the points that were added since.
 
-    >>> nearest(np.array([[1.0, 0.0], [0.0, 1.0]]), np.zeros(2))[0].tolist()
+    >>> nearest(np.array([[1.0, 0.0], [0.0, 1.0]]), np.zeros(2))[0].round(6).tolist()
     [0.5, 0.5]
     """
     size = float(np.abs(points - target).max(initial=0.0)) or 1.0
@@ -28,7 +28,7 @@ def nearest(points: Array, target: Array, weights: Array | None = None) -> tuple
     if weights is None:
         weights = np.zeros(len(points))
         weights[np.argmin(np.diagonal(gram))] = 1.0
-    corners = list(np.flatnonzero(weights))
+    corners: list[int] = np.flatnonzero(weights).tolist()
     for _ in range(4 * len(points) + 100):
         products = gram @ weights
         ahead = int(np.argmin(products))
@@ -59,5 +59,6 @@ def nearest(points: Array, target: Array, weights: Array | None = None) -> tuple
 def _affine(gram: Array) -> Array:
     """The weights, of sum 1, of the point of least norm in the affine hull of the corners with these products."""
     k = len(gram)
-    solution: Array = np.linalg.solve(gram + 1.0 + 1e-13 * np.eye(k), np.ones(k))
-    return solution / solution.sum()  # type: ignore[no-any-return]
+    solution = np.linalg.solve(gram + 1.0 + 1e-13 * np.eye(k), np.ones(k))
+    weights: Array = solution / solution.sum()
+    return weights

@@ -22,6 +22,8 @@ Kind: TypeAlias = Literal[
     "off the branch",
     "modes differ",
 ]
+Names: TypeAlias = tuple[Sequence[str], Sequence[str]]
+"""Of the outputs and of the inputs."""
 _KINDS = get_args(Kind)
 _FAILING = _KINDS[5:]
 _MEANING = {
@@ -62,7 +64,8 @@ class Verdict(NamedTuple):
         return float(np.linalg.norm(self.gradient - self.nearest))
 
     def __str__(self) -> str:
-        said = f"{self.output} by {_listed(self.entries)}: {_MEANING[self.kind]}; the gradient is {_numbers(self.gradient)}"
+        said = f"{self.output} by {_listed(self.entries, 4)}: {_MEANING[self.kind]}; "
+        said += f"the gradient is {_numbers(self.gradient)}"
         if self.failed:
             beside = _BESIDE.get(self.kind, "the nearest one is")
             said += f", {beside} {_numbers(self.nearest)}, which is {self.distance:.3g} away"
@@ -87,11 +90,10 @@ class GradientReport:
     def __bool__(self) -> bool:
         return not self.failures and self._counts()["not checkable"] < self.derivatives
 
-    def raise_if_failed(self, caller: str) -> None:
-        """Raise an AssertionError with a line for each verdict that makes the check fail."""
-        if not self:
-            told = self.failures or self.verdicts
-            raise AssertionError("\n  ".join([f"{caller}: {self._summary()}", *_first(list(map(str, told)))]))
+    def failure(self, caller: str) -> str:
+        """What an error says: a line for each verdict that makes the check fail."""
+        told = self.failures or self.verdicts
+        return "\n  ".join([f"{caller}: {self._summary()}", *_first(list(map(str, told)))])
 
     def _counts(self) -> Counter[str]:
         counts = Counter[str]()
@@ -102,12 +104,21 @@ class GradientReport:
 
     def _summary(self) -> str:
         counts = self._counts()
-        return f"{self.derivatives} derivatives: " + ", ".join(f"{counts[k]} {k}" for k in _KINDS if counts[k])
+        noun = "derivative" if self.derivatives == 1 else "derivatives"
+        return f"{self.derivatives} {noun}: " + ", ".join(f"{counts[k]} {k}" for k in _KINDS if counts[k])
 
     def __str__(self) -> str:
         ordered = sorted(self.verdicts, key=lambda verdict: not verdict.failed)
         rows = [
-            (v.kind, v.output, _listed(v.entries), _numbers(v.gradient), _numbers(v.nearest), f"{v.distance:.3g}", v.line)
+            (
+                v.kind,
+                v.output,
+                _listed(v.entries, 2),
+                _numbers(v.gradient),
+                _numbers(v.nearest),
+                _numbers(np.array([v.distance])),
+                v.line,
+            )
             for v in ordered
         ]
         if not rows:
@@ -123,31 +134,33 @@ def _first(lines: Sequence[object]) -> list[str]:
     return [*map(str, lines[:_MOST]), *([f"... and {rest} more"] if rest > 0 else [])]
 
 
-def _listed(entries: Sequence[str]) -> str:
-    return ", ".join(entries) if len(entries) <= 4 else f"{', '.join(entries[:3])} and {len(entries) - 3} more"
+def _listed(entries: Sequence[str], most: int) -> str:
+    return (
+        ", ".join(entries)
+        if len(entries) <= most
+        else f"{', '.join(entries[: most - 1])} and {len(entries) - most + 1} more"
+    )
 
 
 def _numbers(values: Array) -> str:
-    told = [f"{0.0 + value:.6g}" for value in np.round(values[:4], 12)]
+    told = [f"{0.0 + value:.4g}" for value in np.round(values[:4], 8)]
     return told[0] if len(values) == 1 else f"[{' '.join(told)}{' ...' if len(values) > 4 else ''}]"
 
 
 def judged(
     nearby: Neighbourhood,
     jacobian: Array,
-    names: tuple[Sequence[str], Sequence[str]],
+    names: Names,
     atol: float,
     rtol: float,
     line: Callable[[Indices], str],
 ) -> Iterator[Verdict]:
     """The verdicts on ``jacobian``, of shape (m, n), but for what is right.
 
-    Args:
-      names: those of the outputs and those of the inputs.
-      line: the line of code whose tie moves with these entries of the input, if it is known.
+    ``line`` tells the line of the code that has the kink of these entries of the input, if it is known.
     """
     least = np.clip(0.0, *nearby.bounds)
-    nearest = np.clip(jacobian, *nearby.bounds)
+    nearest = np.where(np.isnan(jacobian), least, np.clip(jacobian, *nearby.bounds))
     tolerance = atol + rtol * np.abs(nearest) + nearby.accuracy[:, None]
     is_in = np.abs(jacobian - nearest) <= tolerance
     is_least = np.abs(jacobian - least) <= tolerance
@@ -178,7 +191,7 @@ def _judged_term(
 ) -> tuple[Kind, Array]:
     tolerance = atol + rtol * float(np.abs(gradient).max()) + nearby.accuracy_of_pieces(row)
     if not np.isfinite(gradient).all():
-        return "not a member", np.full_like(gradient, np.nan)
+        return "not a member", nearby.nearest(row, term, np.zeros_like(gradient), tolerance, patience=1)[0]
     nearest, term = nearby.nearest(row, term, gradient, tolerance)
     is_in = np.linalg.norm(gradient - nearest) <= tolerance
     if nearby.row_jumps[row]:
@@ -192,12 +205,13 @@ def _judged_term(
 
 
 def differing(
-    forward: Array, reverse: Array, names: tuple[Sequence[str], Sequence[str]], atol: float, rtol: float
+    nearby: Neighbourhood, forward: Array, reverse: Array, names: Names, atol: float, rtol: float
 ) -> Iterator[Verdict]:
     """A verdict for each output of which the two modes have different derivatives."""
-    differ = ~np.isclose(forward, reverse, rtol=rtol, atol=atol, equal_nan=True)
+    same = np.isclose(forward, reverse, rtol=rtol, atol=atol, equal_nan=True)
+    differ = ~same & nearby.finite & ~nearby.steep
     for row in np.flatnonzero(differ.any(axis=1)):
-        yield _verdict("modes differ", int(row), np.flatnonzero(differ[row]), forward, reverse, names, lambda _: "")
+        yield _verdict("modes differ", int(row), np.flatnonzero(differ[row]), forward, reverse, names)
 
 
 def _verdict(
@@ -206,10 +220,10 @@ def _verdict(
     entries: Indices,
     gradients: Array,
     nearest: Array,
-    names: tuple[Sequence[str], Sequence[str]],
-    line: Callable[[Indices], str],
+    names: Names,
+    line: Callable[[Indices], str] | None = None,
 ) -> Verdict:
-    at_tie = kind not in ("wrong", "modes differ", "not checkable")
     outputs, inputs = names
+    place = line(entries) if line and kind != "not checkable" else ""
     named = tuple(inputs[entry] for entry in entries)
-    return Verdict(kind, outputs[row], named, gradients[row, entries], nearest[row, entries], line(entries) if at_tie else "")
+    return Verdict(kind, outputs[row], named, gradients[row, entries], nearest[row, entries], place)

@@ -1,0 +1,1 @@
+"""Whole programs: the check of their gradients."""
