@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+import numpy as np
+
 from jaxclamp._checks.clarke import Array, Function, Indices, Neighbourhood
 from jaxclamp._checks.verdict import GradientReport, Names, differing, judged
 
@@ -54,10 +56,11 @@ def check(
     atol, rtol = (tolerance if given is None else given for given in (atol, rtol))
     jacobians = [mode() for mode, asked in [(function.reverse, reverse), (function.forward, forward)] if asked]
     values, unit = function.values()
-    nearby = Neighbourhood(values, function.point, unit, eps)
-    verdicts = list(judged(nearby, jacobians[0], function.names, atol, rtol, _line_of_kink(function, nearby)))
-    if len(jacobians) > 1:
-        verdicts += differing(nearby, jacobians[1], jacobians[0], function.names, atol, rtol)
+    with np.errstate(all="ignore"):  # what is not finite has a verdict
+        nearby = Neighbourhood(values, function.point, unit, eps)
+        verdicts = list(judged(nearby, jacobians[0], function.names, atol, rtol, _line_of_kink(function, nearby)))
+        if len(jacobians) > 1:
+            verdicts += differing(nearby, jacobians[1], jacobians[0], function.names, atol, rtol)
     return GradientReport(nearby.kinked.size, tuple(verdicts))
 
 

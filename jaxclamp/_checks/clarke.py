@@ -26,7 +26,7 @@ Function = Callable[[Array], Array]
 
 _LINES = 32  # random directions, of which each is asked forwards and backwards
 _PIECES = 24  # nearby points at which a row that has a kink is differentiated first
-_SEARCH = 64  # nearby points that are tried at once, to find a piece that is farther ahead
+_SEARCH = 160  # nearby points that are tried at once, to find a piece that is farther ahead
 _PATIENCE = 4  # how many such searches in vain end the search
 
 
@@ -39,6 +39,10 @@ class Term:
     """The nearby points, in units of the radius."""
     gradients: Array
     """The gradients there with respect to ``entries``, a row each."""
+
+    def joined(self, other: Term) -> Term:
+        directions = np.concatenate([self.directions, other.directions])
+        return Term(self.entries, directions, np.concatenate([self.gradients, other.gradients]))
 
 
 class Neighbourhood:
@@ -72,8 +76,7 @@ class Neighbourhood:
         self._grid = unit / self.radius
 
     def _values(self, points: Array) -> Array:
-        with np.errstate(all="ignore"):
-            return np.asarray(self._function(points), np.float64)
+        return np.asarray(self._function(points), np.float64)
 
     def _at(self, directions: Array, factor: float) -> Array:
         """The points ``factor`` times the radius away in these directions."""
@@ -151,6 +154,12 @@ class Neighbourhood:
         low, high = np.minimum(self.left, self.right), np.maximum(self.left, self.right)
         return np.where(self.kinked, low, self.central), np.where(self.kinked, high, self.central)
 
+    def _distinct(self, row: int, term: Term) -> Term:
+        """The term with one point of each piece."""
+        rounded = np.round(term.gradients / (4 * self.accuracy_of_pieces(row) or 1.0))
+        first = np.unique(rounded, axis=0, return_index=True)[1]
+        return Term(term.entries, term.directions[first], term.gradients[first])
+
     def moved(self, entries: Indices) -> Array:
         """A nearby point at which these entries alone are others."""
         directions = np.zeros((1, self.point.size))
@@ -170,7 +179,8 @@ class Neighbourhood:
         spread = gradients.max(axis=0) - gradients.min(axis=0) > self.accuracy_of_pieces(row)
         inside = np.flatnonzero(self.finite[row] & (spread | self.kinked[row] | self.jumps[row]))
         groups = [inside] if self.row_jumps[row] else self._groups(row, inside)
-        return [Term(group, directions, gradients[:, group]) for group in groups if len(group)]
+        found = [Term(group, directions, gradients[:, group]) for group in groups if len(group)]
+        return [self._distinct(row, term) for term in found]
 
     @functools.cached_property
     def _samples(self) -> dict[int, tuple[Array, Array]]:
@@ -200,32 +210,35 @@ class Neighbourhood:
         closest, weights = nearest(term.gradients, target)
         in_vain = 0
         while in_vain < patience and np.linalg.norm(target - closest) > accuracy:
-            ahead = self._ahead(row, term, target - closest)
-            if not len(ahead[0]):
+            ahead = self._distinct(row, self._ahead(row, term, target - closest))
+            if not len(ahead.gradients):
                 in_vain += 1
                 continue
             in_vain = 0
-            term = Term(
-                term.entries, np.concatenate([term.directions, ahead[0]]), np.concatenate([term.gradients, ahead[1]])
-            )
-            closest, weights = nearest(term.gradients, target, np.append(weights, np.zeros(len(ahead[0]))))
+            term = term.joined(ahead)
+            closest, weights = nearest(term.gradients, target, np.append(weights, np.zeros(len(ahead.gradients))))
         return closest, term
 
-    def _ahead(self, row: int, term: Term, direction: Array) -> tuple[Array, Array]:
+    def _ahead(self, row: int, term: Term, direction: Array) -> Term:
         """New pieces of a term whose gradients lie farther in ``direction`` than all that are known."""
         entries, n = term.entries, self.point.size
         unit = direction / np.abs(direction).max()
         support = term.gradients @ unit
-        best = term.directions[np.argsort(support)[-4:]][:, entries]
+        known = term.directions[:, entries]
+        best = known[np.argsort(support)[-4:]]
         tried = self._drawn(_SEARCH, n) * self._free
-        part = tried[:, entries]
-        quarter = _SEARCH // 4
-        part[:quarter] = 0.8 * unit + 0.2 * part[:quarter]
-        part[quarter : 2 * quarter] = -0.8 * unit + 0.2 * part[quarter : 2 * quarter]
-        keep = self._random.random((quarter, len(entries))) < 0.8
-        known = best[self._random.integers(len(best), size=quarter)]
-        part[2 * quarter : 3 * quarter] = np.where(keep, known, part[2 * quarter : 3 * quarter])
-        tried[:, entries] = np.round(part / self._grid) * self._grid
+        ahead, behind, between, beside, _ = np.array_split(tried[:, entries], 5)
+        first, second = (known[self._random.integers(len(known), size=len(part))] for part in (between, beside))
+        share = self._random.random((len(between), 1))
+        other = best[self._random.integers(len(best), size=len(between))]
+        parts = [
+            0.8 * unit + 0.2 * ahead,
+            -0.8 * unit + 0.2 * behind,
+            share * first + (1 - share) * other + 0.05 * between,
+            np.where(self._random.random(beside.shape) < 0.8, second, beside),
+        ]
+        moved = np.concatenate(parts)
+        tried[: len(moved), entries] = np.round(moved / self._grid) * self._grid
 
         along = np.zeros(n)
         along[entries] = unit / self.scale[entries]
@@ -236,10 +249,10 @@ class Neighbourhood:
         margin = self.accuracy_of_pieces(row) * len(entries)
         order = [i for i in np.argsort(-slopes, kind="stable") if slopes[i] > support.max() + margin][:16]
         if not order:
-            return np.empty((0, n)), np.empty((0, len(entries)))
+            return Term(entries, np.empty((0, n)), np.empty((0, len(entries))))
         gradients, smooth = self._gradients(np.array([row]), entries, tried[order])
         is_ahead = smooth[:, 0] & (gradients[:, 0] @ unit > support.max() + margin)
-        return tried[order][is_ahead], gradients[is_ahead, 0]
+        return Term(entries, tried[order][is_ahead], gradients[is_ahead, 0])
 
     def accuracy_of_pieces(self, row: int) -> float:
         """Of gradients at nearby points."""

@@ -32,27 +32,22 @@ def nearest(points: Array, target: Array, weights: Array | None = None) -> tuple
     for _ in range(4 * len(points) + 100):
         products = gram @ weights
         ahead = int(np.argmin(products))
-        if ahead in corners or products[ahead] >= weights @ products - 1e-12:
+        norm = float(weights @ products)
+        if ahead in corners or products[ahead] >= norm - 1e-11 - 1e-6 * norm:  # another point of the same corner
             break
         corners.append(ahead)
         while True:
             affine = _affine(gram[np.ix_(corners, corners)])
-            if (affine > 1e-12).all():
-                weights = np.zeros(len(points))
-                weights[corners] = affine
-                break
             before = weights[corners]
-            falling = affine <= 1e-12
-            with np.errstate(divide="ignore", invalid="ignore"):
-                reach = np.where(falling & (before > affine), before / (before - affine), np.where(falling, 0.0, 1.0))
-            step = float(reach.min())
-            weights = np.zeros(len(points))
-            weights[corners] = np.maximum((1 - step) * before + step * affine, 0.0)
-            corners = [c for c, r in zip(corners, reach, strict=True) if r > step]
-            weights[[i for i in range(len(points)) if i not in corners]] = 0.0
-            weights /= weights.sum()
-        if ahead not in corners:  # it came and went: no more than rounding is left
-            break
+            falling = (affine < 1e-12) & (affine < before)
+            if not falling.any():
+                break
+            reach = np.full(len(corners), np.inf)
+            reach[falling] = before[falling] / (before[falling] - affine[falling])
+            weights[corners] = np.maximum(before + reach.min() * (affine - before), 0.0)
+            weights[[c for c, r in zip(corners, reach, strict=True) if r == reach.min()]] = 0.0
+            corners = [c for c, r in zip(corners, reach, strict=True) if r > reach.min()]
+        weights[corners] = np.maximum(affine, 0.0)
     return target + size * (weights @ offsets), weights
 
 

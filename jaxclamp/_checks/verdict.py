@@ -170,20 +170,24 @@ def judged(
         [_KINDS.index(kind) for kind in ("not checkable", "right", "wrong", "not a member", "least norm")],
         _KINDS.index("member"),
     )
+    found: list[tuple[int, Indices, Kind]] = []
     for row in np.flatnonzero(~nearby.is_sum & np.isfinite(nearby.value)):
         terms = nearby.terms(int(row))
         if not terms:  # there is no smooth piece, or the function is smooth after all
             unknown = (nearby.kinked[row] | nearby.jumps[row]) & ~skipped[row]
             kinds[row, unknown] = _KINDS.index("jump" if nearby.row_jumps[row] else "not checkable")
         for term in terms:
-            kind, point = _judged_term(nearby, int(row), term, jacobian[row, term.entries], atol, rtol)
+            kind, nearest[row, term.entries] = _judged_term(
+                nearby, int(row), term, jacobian[row, term.entries], atol, rtol
+            )
             kinds[row, term.entries] = _KINDS.index(kind if len(term.entries) == 1 else "right")
-            nearest[row, term.entries] = point
-            if len(term.entries) > 1:
-                yield _verdict(kind, int(row), term.entries, jacobian, nearest, names, line)
+            if len(term.entries) > 1 and kind != "right":
+                found.append((int(row), term.entries, kind))
     for row in np.flatnonzero((kinds != 0).any(axis=1)):
-        for kind in np.unique(kinds[row][kinds[row] != 0]):
-            yield _verdict(_KINDS[kind], int(row), np.flatnonzero(kinds[row] == kind), jacobian, nearest, names, line)
+        for code in np.unique(kinds[row][kinds[row] != 0]):
+            found.append((int(row), np.flatnonzero(kinds[row] == code), _KINDS[code]))
+    for row, entries, kind in sorted(found, key=lambda verdict: (verdict[0], verdict[1][0])):
+        yield _verdict(kind, row, entries, jacobian, nearest, names, line)
 
 
 def _judged_term(
