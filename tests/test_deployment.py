@@ -95,6 +95,46 @@ def test_compiled_under_the_mode(backend: Any) -> None:
     assert not torch.equal(found[1], value_and_gradient(model, TIED)[1])
 
 
+def clamps(x: Tensor, low: float, high: float) -> Tensor:
+    return (
+        native.clamp(x, low, high) + native.clamp_min(x, high) + native.clamp_max(x, low) + native.clamp_(1 * x, 0, 3)
+    )
+
+
+def bends(x: Tensor, slope: float, width: float) -> Tensor:
+    bent = native.leaky_relu(x, slope) + native.elu(x, slope)
+    return bent + native.softshrink(x, width) + native.hardshrink(x, width)
+
+
+@pytest.mark.parametrize("function", [clamps, bends])
+def test_numbers_as_arguments_of_a_compiled_function(function: Callable[..., Tensor]) -> None:
+    """With ``dynamic=True`` the graph has symbols for them."""
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    for numbers in ((-1.0, 3.0), (2.5, 0.0)):
+        found, expected = (value_and_gradient(lambda x, f=f: f(x, *numbers), TIED) for f in (compiled, function))  # noqa: B023
+        assert all(map(torch.equal, found, expected))
+
+
+class ClampedByElements(nn.Module):
+    """The bounds are known when the graph runs."""
+
+    def forward(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        return clamps(x, low.item(), high.item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float16])
+def test_bounds_that_are_elements_of_tensors(dtype: torch.dtype) -> None:
+    torch._dynamo.reset()
+    model, bounds = ClampedByElements(), (torch.tensor(0, dtype=dtype), torch.tensor(1, dtype=dtype))
+    x = TIED if dtype.is_floating_point else TIED.half()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        found, expected = (value_and_gradient(lambda x, f=f: f(x, *bounds), x) for f in (compiled, model))
+    assert all(map(torch.equal, found, expected))
+    assert torch.equal(torch.export.export(model, (x, *bounds)).module()(x, *bounds), expected[0])
+
+
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="inductor needs a C++ compiler")
 def test_as_many_kernels_as_the_native_model() -> None:
     """Forward and backward pass together: inductor fuses what takes the place of torch's functions as well."""
