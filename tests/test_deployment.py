@@ -135,20 +135,56 @@ def test_bounds_that_are_elements_of_tensors(dtype: torch.dtype) -> None:
     assert torch.equal(torch.export.export(model, (x, *bounds)).module()(x, *bounds), expected[0])
 
 
-@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="inductor needs a C++ compiler")
+def pools(x: Tensor) -> Tensor:
+    """Windows that overlap, with padding and steps, and as many as are asked for."""
+    return native.max_pool2d(x, 3, 2, (1, 0), (1, 2)).sum() + native.adaptive_max_pool2d(x, (2, 1)).sum()
+
+
+def test_pools_compiled() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(pools, fullgraph=True, backend="aot_eager")
+    for found, expected in zip(*(value_and_gradient(f, images()) for f in (compiled, pools)), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+needs_a_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("g++", "clang++"))), reason="inductor needs a C++ compiler"
+)
+
+
+def kernels(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
+    """How many inductor makes for the forward and the backward pass."""
+    torch._dynamo.reset()
+    metrics.reset()
+    value_and_gradient(torch.compile(function, fullgraph=True), x)
+    count: int = metrics.generated_kernel_count
+    return count
+
+
+@needs_a_compiler
 def test_as_many_kernels_as_the_native_model() -> None:
-    """Forward and backward pass together: inductor fuses what takes the place of torch's functions as well."""
+    """Inductor fuses what takes the place of torch's functions as well."""
     chain = nn.Sequential(nn.Hardtanh(0.0, 6.0), nn.ReLU6(), nn.LeakyReLU(2.0), nn.SELU())
     x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
-    counts = {}
-    for name in ("native", "converted"):
-        if name == "converted":
-            interop.nn.convert(chain)
-        torch._dynamo.reset()
-        metrics.reset()
-        value_and_gradient(torch.compile(chain, fullgraph=True), x)
-        counts[name] = metrics.generated_kernel_count
-    assert counts["native"] == counts["converted"] > 0
+
+    def function(x: Tensor) -> Tensor:
+        return torch.maximum(chain(x).clamp(x.detach() - 1, torch.ones(8)), torch.zeros(8)).clamp_min(0.5)
+
+    of_torch = kernels(function, x)
+    interop.nn.convert(chain)
+    with min_norm():
+        assert kernels(function, x) == of_torch > 0
+
+
+@pytest.mark.thorough
+@needs_a_compiler
+@pytest.mark.parametrize("window", [(2,), (3, 2, 1)])
+def test_few_more_kernels_for_pools(window: tuple[int, ...]) -> None:
+    """The tied elements of each window are counted before the gradient is shared."""
+    for_torch, ours = (
+        kernels(lambda x, f=f: f(x, *window), images()) for f in (functional.max_pool2d, native.max_pool2d)
+    )
+    assert for_torch <= ours <= for_torch + 3
 
 
 WITHOUT_JAXCLAMP = """
