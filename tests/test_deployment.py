@@ -135,6 +135,18 @@ def test_bounds_that_are_elements_of_tensors(dtype: torch.dtype) -> None:
     assert torch.equal(torch.export.export(model, (x, *bounds)).module()(x, *bounds), expected[0])
 
 
+@pytest.mark.parametrize("name", ["maximum", "max_pool1d", "max_with_indices"])
+def test_forward_mode_in_a_compiled_function_is_refused(name: str) -> None:
+    """Rather than that of torch at ties."""
+    torch._dynamo.reset()
+    second = {"maximum": torch.zeros(2, 4), "max_pool1d": 2, "max_with_indices": 0}[name]
+    compiled = torch.compile(
+        lambda x: torch.func.jvp(lambda x: native.NATIVE[name](x, second), (x,), (x,)), fullgraph=True, backend="eager"
+    )
+    with pytest.raises(Exception, match="forward-mode"):
+        compiled(TIED)
+
+
 def pools(x: Tensor) -> Tensor:
     """Windows that overlap, with padding and steps, and as many as are asked for."""
     return native.max_pool2d(x, 3, 2, (1, 0), (1, 2)).sum() + native.adaptive_max_pool2d(x, (2, 1)).sum()
