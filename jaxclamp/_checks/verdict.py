@@ -184,7 +184,7 @@ def judged(
             if len(term.entries) > 1 and kind != "right":
                 found.append((int(row), term.entries, kind))
     for row in np.flatnonzero((kinds != 0).any(axis=1)):
-        for code in np.unique(kinds[row][kinds[row] != 0]):
+        for code in np.unique(kinds[row][kinds[row] != 0]).tolist():
             found.append((int(row), np.flatnonzero(kinds[row] == code), _KINDS[code]))
     for row, entries, kind in sorted(found, key=lambda verdict: (verdict[0], verdict[1][0])):
         yield _verdict(kind, row, entries, jacobian, nearest, names, line)
