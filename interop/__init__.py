@@ -14,6 +14,7 @@ from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._bridge.wrap import wrap_for_torch
 from interop._convention.min_norm import min_norm
 from interop._convention.ties import influence, ties
+from interop._programs.along import along, directional_derivative, grad, subdifferential
 from interop.parity.compare import Comparison, compare
 from interop.parity.recording import Recording, record
 
@@ -22,13 +23,17 @@ __all__ = [
     "TORCH_OPS",
     "Comparison",
     "Recording",
+    "along",
     "compare",
+    "directional_derivative",
+    "grad",
     "influence",
     "jax_to_torch",
     "min_norm",
     "native",
     "nn",
     "record",
+    "subdifferential",
     "ties",
     "torch_to_jax",
     "wrap_for_torch",

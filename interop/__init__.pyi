@@ -13,6 +13,10 @@ from interop._bridge.wrap import wrap_for_torch as wrap_for_torch
 from interop._convention.min_norm import min_norm as min_norm
 from interop._convention.ties import influence as influence
 from interop._convention.ties import ties as ties
+from interop._programs.along import along as along
+from interop._programs.along import directional_derivative as directional_derivative
+from interop._programs.along import grad as grad
+from interop._programs.along import subdifferential as subdifferential
 from interop.parity.compare import Comparison as Comparison
 from interop.parity.compare import compare as compare
 from interop.parity.recording import Recording as Recording
@@ -28,6 +32,7 @@ __all__ = [
     "abs_",
     "absolute",
     "absolute_",
+    "along",
     "amax",
     "amin",
     "celu",
@@ -41,10 +46,12 @@ __all__ = [
     "clip",
     "clip_",
     "compare",
+    "directional_derivative",
     "elu",
     "elu_",
     "fmax",
     "fmin",
+    "grad",
     "hard_sigmoid",
     "hard_swish",
     "hard_tanh",
@@ -75,6 +82,7 @@ __all__ = [
     "selu",
     "selu_",
     "softshrink",
+    "subdifferential",
     "threshold",
     "threshold_",
     "ties",

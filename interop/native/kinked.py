@@ -6,7 +6,7 @@ Which slope counts there follows from the pieces and kinks in the rule of jaxcla
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,16 +39,25 @@ def kinks_of(name: str, *parameters: float) -> tuple[Kink, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _kinks_of(name: str, *parameters: float) -> tuple[Kink, ...]:
-    rule: Any = OPS[name].applied(0.0, *parameters).rule
-    places = [float(place) for place in rule.kinks(np, *parameters)]
     kinks = []
-    for place in dict.fromkeys(places):
-        # Kinks may coincide: then the pieces to either side of all of them meet.
-        left = _slope(rule.pieces[sum(other < place for other in places)], place, parameters)
-        right = _slope(rule.pieces[sum(other <= place for other in places)], place, parameters)
+    for place, before, after in pieces_that_meet(name, *parameters):
+        left, right = (_slope(piece, place, parameters) for piece in (before, after))
         least = min(left, right, key=abs) if left * right > 0 else 0.0
         kinks.append(Kink(place, least))
     return tuple(kinks)
+
+
+def pieces_that_meet(name: str, *parameters: float) -> Iterator[tuple[float, Piece, Piece]]:
+    """The places of the kinks of the op of that name, and the pieces to the left and to the right of each."""
+    rule: Any = OPS[name].applied(0.0, *parameters).rule
+    places = [float(place) for place in rule.kinks(np, *parameters)]
+    for place in dict.fromkeys(places):
+        # Kinks may coincide: then the pieces to either side of all of them meet.
+        yield (
+            place,
+            rule.pieces[sum(other < place for other in places)],
+            rule.pieces[sum(other <= place for other in places)],
+        )
 
 
 def _slope(piece: Piece, place: float, parameters: Sequence[float]) -> float:

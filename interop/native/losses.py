@@ -55,7 +55,7 @@ def margin_ranking_loss(
         return functional.margin_ranking_loss(input1, input2, target, margin, size_average, reduce, reduction)
     input1, input2, target = in_full_precision(input1, input2, target)
     loss = clamp_min(-target * (input1 - input2) + margin, 0, ties=ties)
-    return _reduced(loss, size_average, reduce, reduction)
+    return reduced(loss, size_average, reduce, reduction)
 
 
 @public
@@ -74,7 +74,7 @@ def hinge_embedding_loss(
         return functional.hinge_embedding_loss(input, target, margin, size_average, reduce, reduction)
     input, target = in_full_precision(input, target)
     below = torch.where(target != 1, clamp_min(margin - input, 0, ties=ties), 0.0)
-    return _reduced(below + torch.where(target != -1, input, 0.0), size_average, reduce, reduction)
+    return reduced(below + torch.where(target != -1, input, 0.0), size_average, reduce, reduction)
 
 
 @public
@@ -105,7 +105,7 @@ def triplet_margin_loss(
         return functional.pairwise_distance(x, y, p, eps)
 
     loss = _of_triplet(anchor, positive, negative, distance, margin, swap, ties)
-    return _reduced(loss, size_average, reduce, reduction)
+    return reduced(loss, size_average, reduce, reduction)
 
 
 @public
@@ -133,7 +133,7 @@ def triplet_margin_with_distance_loss(
             reduction=reduction,
         )
     distance = functional.pairwise_distance if distance_function is None else distance_function
-    return _reduced(_of_triplet(anchor, positive, negative, distance, margin, swap, ties), None, None, reduction)
+    return reduced(_of_triplet(anchor, positive, negative, distance, margin, swap, ties), None, None, reduction)
 
 
 def _of_triplet(
@@ -151,7 +151,8 @@ def _of_triplet(
     return clamp_min(margin + to_positive - to_negative, 0, ties=ties)
 
 
-def _reduced(loss: Tensor, size_average: bool | None, reduce: bool | None, reduction: str) -> Tensor:
+def reduced(loss: Tensor, size_average: bool | None, reduce: bool | None, reduction: str) -> Tensor:
+    """The loss of each element as the arguments of torch's losses ask for it."""
     match named_reduction(size_average, reduce, reduction):
         case "mean":
             return loss.mean()

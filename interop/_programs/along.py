@@ -1,0 +1,394 @@
+"""Derivatives of whole torch programs: `directional_derivative`, `grad`, `along` and `subdifferential`.
+
+A function runs on dual tensors, in a block in which each choice is decided by their tangents. Forward mode then gives
+the one-sided derivative. Reverse mode gives the gradient of the piece that the function enters: of
+``relu(x) - relu(-x)`` at 0 along 1 that of ``x - 0``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+import jax
+import numpy as np
+import torch
+from torch.autograd import forward_ad
+
+from interop._private_torch import is_forward_mode, is_transformed
+from interop._programs.choices import Decided
+from jaxclamp._programs.subdifferential import Subdifferential, explored
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Tree: TypeAlias = Any
+
+
+def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree) -> tuple[R, R]:
+    r"""The value and the one-sided derivative :math:`\lim_{t \to 0+} (f(x + t v) - f(x)) / t`.
+
+    Exact at kinks too, however the function is spelled, and not linear in v there. It holds for functions that are
+    smooth but for choices, and continuous. The choices are comparisons, and so `torch.where`, masks, and an ``if`` on
+    the outcome; maximum, minimum, clamp, abs, sign and the activations made of them; extrema along axes, sort, topk and
+    medians, cumulative extrema, max pooling, ``scatter_reduce``; the norms for 1 and infinity; losses with a margin or
+    an absolute value; all as functions, methods, in-place forms and modules.
+
+    Taken as they are at x: ``floor``, ``round``, quantiles and modes, fractional pooling, ``embedding_bag`` with
+    ``mode="max"``, ``grid_sample`` and ``nn.RNN`` with relu, distances such as ``cdist``, numbers taken out with
+    ``item()``, TorchScript, and what is within another transformation of torch.func in ``fun``. A choice between
+    operands that are equal and move alike is settled by higher derivatives, which are not looked at:
+    ``where(x * x > 0, x, -x)`` at 0 goes wrong. An equality singles out a point where the other branch may not be
+    defined: ``where(x == 0, 1, sin(x) / x)`` at 0 gives NaN.
+
+    Args:
+      fun: a function of the inputs, as for `torch.func.jvp`.
+      inputs: floating-point tensors or trees of them, in a tuple; or a tensor, for a function of one.
+      directions: v, of the same structure, shapes and dtypes.
+
+    Returns:
+      The value, that of ``fun``, and the derivative, of the structure of the value. ``fun`` runs twice, from the same
+      state of torch's random numbers.
+
+    Raises:
+      TypeError: ``fun`` is not callable, or an input is not a floating-point tensor.
+      ValueError: ``directions`` has another structure, shape or dtype than ``inputs``.
+      RuntimeError: forward mode is at work already, or called in a compiled function.
+      NotImplementedError: ``fun`` calls what torch cannot differentiate in forward mode, or writes to ``out=``.
+
+    >>> def identity(x):
+    ...     return torch.relu(x) - torch.relu(-x)
+    >>> directional_derivative(identity, torch.tensor(0.0), torch.tensor(-2.0))
+    (tensor(0.), tensor(-2.))
+
+    Source: Shapiro, On concepts of directional differentiability (1990); Griewank and Walther, Evaluating Derivatives
+    (2008), chapter 14.
+    """
+    name = "directional_derivative"
+    _refuse_uncallable(name, fun)
+    if isinstance(inputs, torch.Tensor):
+        inputs, directions = (inputs,), (directions,)
+    _check(name, inputs, "inputs", directions, "directions")
+    with _forked_random_numbers(inputs):
+        _, derivative = _pushed_forward(name, fun, tuple(inputs), tuple(directions))
+    return fun(*inputs), derivative
+
+
+def grad(
+    fun: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    *,
+    direction: Tree = None,
+    generator: torch.Generator | None = None,
+) -> Callable[..., Any]:
+    r"""The gradient of a whole program: the true one where there is one, however the program is spelled.
+
+    At a kink of the program it is the gradient of the piece that ``fun`` enters along a direction v: the limit of its
+    gradients at :math:`x + t v` for :math:`t \to 0+`. For all v but a set of measure zero that is an element of the
+    B-subdifferential, hence of Clarke's. What is decided, and what is not, is said at `directional_derivative`.
+
+    The signature is that of `torch.func.grad`. The transformations of torch.func work on the result: `torch.func.vmap`,
+    over directions too, and another `torch.func.grad`, which differentiates within the piece. The cost does not grow
+    with the number of inputs.
+
+    Args:
+      fun, argnums, has_aux: as for `torch.func.grad`.
+      direction: v, of the structure of the argument, or for several ``argnums`` a tuple of such. Without it, v is
+        drawn from a normal distribution, always the same.
+      generator: for other draws.
+
+    Returns:
+      A function of the arguments of ``fun``, which returns the gradient, or a pair of it and the auxiliary result, for
+      which ``fun`` runs once more.
+
+    Raises:
+      TypeError: ``fun`` is not callable; when called, an argument is not of floating-point tensors.
+      ValueError: both ``direction`` and ``generator`` are given; when called, ``direction`` has another structure,
+        shape or dtype than the argument.
+      RuntimeError: when called, as `directional_derivative` or `torch.func.grad`.
+      NotImplementedError: when called, as `directional_derivative`.
+
+    >>> def identity(x):
+    ...     return torch.relu(x) - torch.relu(-x)
+    >>> torch.func.grad(identity)(torch.tensor(0.0)), grad(identity)(torch.tensor(0.0))
+    (tensor(0.), tensor(1.))
+    >>> [grad(torch.abs, direction=torch.tensor(v))(torch.tensor(0.0)).item() for v in (1.0, -1.0)]
+    [1.0, -1.0]
+
+    Source: Khan and Barton, Evaluating an element of the Clarke generalized Jacobian of a composite piecewise
+    differentiable function (2013); Kakade and Lee, Provably correct automatic subdifferentiation (2018).
+    """
+    _refuse_uncallable("grad", fun)
+    _refuse_both("grad", direction, generator)
+
+    @functools.wraps(fun)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        active = _chosen(args, argnums)
+        v = direction
+        if v is None:
+            v = _drawn(_leaves_of("grad", active, "the argument"), active, generator)
+        with _forked_random_numbers(args) if has_aux else contextlib.nullcontext():
+            _, found = _asked("grad", fun, argnums, has_aux, v, args, kwargs)
+        return (found, fun(*args, **kwargs)[1]) if has_aux else found
+
+    return gradient
+
+
+@contextlib.contextmanager
+def along(
+    parameters: torch.nn.Module | torch.Tensor | Iterable[torch.Tensor],
+    *,
+    direction: Sequence[torch.Tensor] | None = None,
+    generator: torch.Generator | None = None,
+) -> Iterator[None]:
+    """A block in which ``loss.backward()`` gives the gradient of the piece that the loss enters along a direction.
+
+    For training loops and modules as they are: in the block the parameters have tangents. They stay the same tensors,
+    with their values, gradients and hooks, and an optimizer may step in the block or behind it. What is decided, and
+    what is not, is said at `directional_derivative`. The backward pass may follow the block, but for checkpoints.
+
+    The loss is computed once, with choices decided along the direction: it may differ from the usual one by rounding.
+
+    Args:
+      parameters: a module, or tensors, such as parameters and inputs together.
+      direction: a tensor for each of those that require grad, in the order of ``parameters``, or of
+        ``module.parameters()``. Without it, they are drawn from a normal distribution, always the same.
+      generator: for other draws, as of another direction in each step.
+
+    Raises:
+      TypeError: ``parameters`` is neither a module nor tensors, or one of them is not floating-point.
+      ValueError: no parameter requires grad; ``direction`` has another number of tensors, or one has another shape,
+        dtype or device; both ``direction`` and ``generator`` are given.
+      RuntimeError: forward mode is at work already, in whichever thread, as in another such block; or called in a
+        compiled function.
+
+    >>> layer = torch.nn.Linear(1, 1, bias=False)
+    >>> x = torch.zeros(1, 1)
+    >>> with along([layer.weight, x.requires_grad_()]):
+    ...     y = layer(x)
+    ...     (torch.relu(y) - torch.relu(-y)).sum().backward()
+    >>> bool(x.grad == layer.weight)
+    True
+    """
+    _refuse_compiled("along")
+    moving = _parameters(parameters)
+    _refuse_both("along", direction, generator)
+    if direction is None:
+        direction = _drawn(moving, moving, generator)
+    else:
+        direction = list(direction)
+        _check("along", moving, "parameters that require grad", direction, "direction")
+    _refuse_forward_mode("along")
+    with forward_ad.dual_level(), Decided():
+        torch.clear_autocast_cache()  # of parameters without tangents
+        with torch.no_grad():
+            for parameter, tangent in zip(moving, direction, strict=True):
+                # A tensor gets a tangent, and stays the same, by what is copied to it.
+                parameter.copy_(forward_ad.make_dual(parameter.detach(), tangent))
+        yield
+
+
+def subdifferential(
+    fun: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    *,
+    directions: int = 16,
+    generator: torch.Generator | None = None,
+) -> Callable[..., Subdifferential]:
+    r"""The gradients of the pieces around a point, the least point of their hull, and what it certifies.
+
+    Half of the directions are drawn from a normal distribution, the others are their opposites. Then the search goes
+    on along -p, where p is the least point of the hull found, as long as that finds new gradients, and at most for as
+    many directions again. If p is 0, the point is stationary. If the derivative along -p is :math:`-\|p\|^2` and the
+    function is convex nearby, p is the point of least norm in all of Clarke's subdifferential. Else there may be more
+    pieces: a function may have exponentially many.
+
+    Args:
+      fun: a function as for `torch.func.grad`, with a scalar result.
+      argnums: which arguments to differentiate with respect to, as for `torch.func.grad`.
+      directions: along how many directions to ask at first.
+      generator: for other draws.
+
+    Returns:
+      A function of the arguments of ``fun`` that returns a `jaxclamp.Subdifferential`.
+
+    Raises:
+      TypeError: ``fun`` is not callable; when called, an argument is not of floating-point tensors.
+      ValueError: ``directions`` is not a positive number; when called, a gradient is not finite.
+      RuntimeError: when called, as `grad`.
+      NotImplementedError: when called, as `grad`.
+
+    >>> around = subdifferential(lambda x: x.abs().max())(torch.zeros(2))
+    >>> len(around.gradients), around.is_differentiable, around.min_norm.tolist()
+    (4, False, [0.0, 0.0])
+    >>> around.contains(torch.tensor([0.5, -0.5])), around.contains(torch.tensor([1.0, 1.0]))
+    (True, False)
+
+    Source: Bertsekas and Mitter, A descent numerical method for optimization problems with nondifferentiable cost
+    functionals (1973), for the search along -p.
+    """
+    _refuse_uncallable("subdifferential", fun)
+    if not isinstance(directions, int) or directions < 1:
+        raise ValueError(f"subdifferential: directions={directions!r}; pass how many to ask, a positive number.")
+
+    @functools.wraps(fun)
+    def search(*args: Any, **kwargs: Any) -> Subdifferential:
+        active = _chosen(args, argnums)
+        leaves = _leaves_of("subdifferential", active, "the argument")
+        source = generator or torch.Generator().manual_seed(0)
+        size = sum(leaf.numel() for leaf in leaves)
+        draws = torch.randn(((directions + 1) // 2, size), dtype=torch.float64, generator=source, device=source.device)
+
+        def flatten(tree: Tree) -> np.ndarray[Any, Any]:
+            flat = [leaf.detach().double().cpu().flatten() for leaf in jax.tree.leaves(tree)]
+            return torch.cat(flat).numpy()
+
+        def unflatten(vector: np.ndarray[Any, Any]) -> Tree:
+            parts = torch.from_numpy(vector).split([leaf.numel() for leaf in leaves])
+            shaped = [part.reshape(leaf.shape).to(leaf) for part, leaf in zip(parts, leaves, strict=True)]
+            return jax.tree.unflatten(jax.tree.structure(active), shaped)
+
+        def ask(vector: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+            with _forked_random_numbers(args):
+                derivative, found = _asked("subdifferential", fun, argnums, False, unflatten(vector), args, kwargs)
+            return derivative.item(), flatten(found)
+
+        epsilon = max(torch.finfo(leaf.dtype).eps for leaf in leaves)
+        return explored(ask, draws.cpu().numpy(), epsilon, flatten, unflatten)
+
+    return search
+
+
+def _asked(
+    name: str,
+    fun: Callable[..., Any],
+    argnums: int | tuple[int, ...],
+    has_aux: bool,
+    direction: Tree,
+    args: Sequence[Any],
+    kwargs: Any,
+) -> tuple[torch.Tensor, Tree]:
+    """The derivative of ``fun`` along ``direction``, and the gradient of the piece that is entered."""
+    active, tangents = _chosen(args, argnums), direction
+    if isinstance(argnums, int):
+        active, tangents = (active,), (tangents,)
+    numbers = [number % len(args) for number in ((argnums,) if isinstance(argnums, int) else argnums)]
+    _check(name, active, "the argument", tangents, "direction")
+
+    def primal(*active: Tree) -> Any:
+        def of_active(*active: Tree) -> Any:
+            given = dict(zip(numbers, active, strict=True))
+            result = fun(*(given.get(i, arg) for i, arg in enumerate(args)), **kwargs)
+            return result[0] if has_aux else result
+
+        return _pushed_forward(name, of_active, active, tuple(tangents))
+
+    found, derivative = torch.func.grad(primal, tuple(range(len(numbers))), has_aux=True)(*active)
+    return derivative, found[0] if isinstance(argnums, int) else found
+
+
+def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], v: tuple[Tree, ...]) -> tuple[R, R]:
+    """The result and its derivative, of ``fun`` with all choices decided along v."""
+    _refuse_compiled(name)
+    _refuse_forward_mode(name)
+
+    def decided(*inputs: Tree) -> R:
+        with Decided():
+            return fun(*inputs)
+
+    try:
+        pushed: tuple[R, R] = torch.func.jvp(decided, inputs, v)  # type: ignore[assignment]  # there is no aux
+    except NotImplementedError as error:
+        error.add_note(f"{name} needs forward mode: write a jvp for your autograd.Function, or avoid this function.")
+        raise
+    return pushed
+
+
+def _chosen(args: Sequence[Any], argnums: int | tuple[int, ...]) -> Tree:
+    return args[argnums] if isinstance(argnums, int) else tuple(args[number] for number in argnums)
+
+
+def _parameters(given: Any) -> list[torch.Tensor]:
+    if isinstance(given, torch.nn.Module):
+        given = given.parameters()
+    elif isinstance(given, torch.Tensor):
+        given = [given]
+    elif not isinstance(given, Iterable):
+        raise TypeError(f"along: parameters is {given!r}; pass a module, a tensor or several.")
+    tensors = list(given)
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"along: one of the parameters is {tensor!r}; pass a module, a tensor or several.")
+    moving = list(dict.fromkeys(tensor for tensor in tensors if tensor.requires_grad))
+    if not moving:
+        raise ValueError(
+            "along: none of the parameters requires grad; pass those with respect to which to differentiate."
+        )
+    return _leaves_of("along", moving, "parameters")
+
+
+def _leaves_of(name: str, tree: Tree, what: str) -> list[torch.Tensor]:
+    leaves = jax.tree.leaves(tree)
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+            kind = leaf.dtype if isinstance(leaf, torch.Tensor) else type(leaf).__name__
+            raise TypeError(f"{name}: {what} has a leaf of {kind}; pass floating-point tensors.")
+    return leaves
+
+
+def _check(name: str, tree: Tree, what: str, directions: Tree, where: str) -> None:
+    leaves, tangents = _leaves_of(name, tree, what), jax.tree.leaves(directions)
+    wanted, given = jax.tree.structure(tree), jax.tree.structure(directions)
+    if wanted != given:  # type: ignore[operator]  # a TreeDef, for its stub perhaps None
+        raise ValueError(f"{name}: {where} has the structure {given}, and {what} {wanted}.")
+    for leaf, tangent in zip(leaves, tangents, strict=True):
+        if not isinstance(tangent, torch.Tensor):
+            raise ValueError(f"{name}: {where} has {tangent!r}; pass tensors, of the shapes and dtypes of {what}.")
+        for attribute in ("shape", "dtype", "device"):
+            has, needs = getattr(tangent, attribute), getattr(leaf, attribute)
+            if has != needs:
+                raise ValueError(f"{name}: {where} has a tensor of {attribute} {has}, where {what} has {needs}.")
+
+
+def _drawn(leaves: Sequence[torch.Tensor], like: Tree, generator: torch.Generator | None) -> Tree:
+    sources: dict[torch.device, torch.Generator] = {}
+    drawn = []
+    for leaf in leaves:
+        source = generator or sources.setdefault(leaf.device, torch.Generator(leaf.device).manual_seed(0))
+        # Drawn in float32 at least: of few numbers, many would be equal.
+        dtype = torch.promote_types(leaf.dtype, torch.float32)
+        drawn.append(torch.randn(leaf.shape, dtype=dtype, device=source.device, generator=source).to(leaf))
+    return jax.tree.unflatten(jax.tree.structure(like), drawn)
+
+
+@contextlib.contextmanager
+def _forked_random_numbers(inputs: Tree) -> Iterator[None]:
+    """A block whose random numbers are drawn once more behind it."""
+    devices = {leaf.device for leaf in jax.tree.leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.is_cuda}
+    with torch.random.fork_rng(devices):
+        yield
+
+
+def _refuse_uncallable(name: str, fun: Any) -> None:
+    if not callable(fun):
+        raise TypeError(f"{name}: fun is {fun!r}; pass a function.")
+
+
+def _refuse_both(name: str, direction: Tree, generator: torch.Generator | None) -> None:
+    if direction is not None and generator is not None:
+        raise ValueError(f"{name}: direction and generator are both given; pass direction, or a generator to draw one.")
+
+
+def _refuse_compiled(name: str) -> None:
+    if torch.compiler.is_compiling():
+        raise RuntimeError(f"{name} cannot run in a compiled function; call it outside of torch.compile.")
+
+
+def _refuse_forward_mode(name: str) -> None:
+    if is_forward_mode() and not is_transformed():  # the levels of torch.func nest
+        raise RuntimeError(
+            f"{name}: forward mode is at work already, in this thread or in another; torch has one level of it in a "
+            "process. Leave the other block of along or of forward_ad.dual_level first."
+        )

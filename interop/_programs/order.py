@@ -1,0 +1,64 @@
+"""The order of numbers that move: by their values, and where these are equal, by their tangents.
+
+It is the order of the values a small step along the tangents. Each function here looks at dual tensors of
+`torch.autograd.forward_ad` and says how a choice falls; nothing of that is differentiated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def moves(x: Any) -> bool:
+    """Whether ``x`` is a tensor of real numbers that has a tangent."""
+    is_real = isinstance(x, torch.Tensor) and x.is_floating_point()
+    return is_real and forward_ad.unpack_dual(x).tangent is not None
+
+
+def value_and_tangent(x: Any) -> tuple[Any, Any]:
+    """The value and the tangent, of the same shape; a number does not move."""
+    if not isinstance(x, torch.Tensor):
+        return x, 0
+    value, tangent = forward_ad.unpack_dual(x)
+    value = value.detach()
+    return value, value.new_zeros(()).expand_as(value) if tangent is None else tangent.detach()
+
+
+def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor:
+    """Where the comparison holds."""
+    (value, tangent), (other, other_tangent) = value_and_tangent(x), value_and_tangent(y)
+    return torch.where(value == other, comparison(tangent, other_tangent), comparison(value, other))
+
+
+def negated(pair: Pair) -> Pair:
+    """The value and the tangent of the opposite, whose largest is the smallest."""
+    value, tangent = pair
+    return -value, -tangent
+
+
+def place_of_largest(pair: Pair, dim: int) -> torch.Tensor:
+    """Which element along ``dim`` is the largest, or is NaN; the axis stays."""
+    value, tangent = pair
+    leads = (value == value.amax(dim, keepdim=True)) | (value != value)
+    finite = tangent.clamp(min=torch.finfo(tangent.dtype).min)  # above what does not lead
+    return torch.where(leads, finite, -math.inf).argmax(dim, keepdim=True)
+
+
+def order(pair: Pair, dim: int, descending: bool = False) -> torch.Tensor:
+    """The permutation along ``dim`` that sorts the elements; NaN counts as the largest."""
+    value, tangent = pair
+    by_tangent = tangent.argsort(dim=dim, descending=descending, stable=True)
+    by_value = value.gather(dim, by_tangent).argsort(dim=dim, descending=descending, stable=True)
+    return by_tangent.gather(dim, by_value)
+
+
+def rank(pair: Pair, dim: int) -> torch.Tensor:
+    """The place of each element among those along ``dim``, if they were sorted."""
+    return order(pair, dim).argsort(dim)
