@@ -1,7 +1,7 @@
 """Random programs with many ties under random transformations: derivatives against differences of their own values.
 
-A program is defined by its values in NumPy. Its gradient along a direction v is judged by its gradient at x + h v, where
-it is smooth, and its directional derivative by (f(x + h v) - f(x)) / h; no rule for choices is written here.
+A program is defined by its values in NumPy. Its gradient along a direction v is judged by that at x + h v, where it is
+smooth, and its directional derivative by (f(x + h v) - f(x)) / h; no rule for choices is written here.
 
 For the record, with what fails printed: python tests/random_programs.py --programs 1000 --target jax
 """
@@ -106,8 +106,8 @@ class UndecidedError(Exception):
 _NEAR = 2.0**-15  # how far away, along the direction, the differences are taken
 _RADIUS = 2.0**-27  # of the differences there
 TOLERANCE = 1e-4
-"""Relative to the largest of the numbers compared and the value. Errors of rounding are far below that, and the gradients
-of pieces differ by far more, since weights and constants are integers."""
+"""Relative to the largest of the numbers compared and the value. Rounding is far below that; gradients of pieces
+differ by far more, since weights and constants are integers."""
 
 
 @dataclass(frozen=True)
@@ -180,15 +180,23 @@ def _candidate(seed: int, choices: random.Random) -> Program:
     steps: list[Step] = []
     for _ in range(choices.randint(1, DEPTH // repeats)):
         steps.append(_step(choices, steps, repeats > 1))
-    numbers = np.random.default_rng(choices.getrandbits(32))
-    most = numbers.integers(0, 4, (ROWS, 1, 1))
+    source = np.random.default_rng(choices.getrandbits(32))
+    most = source.integers(0, 4, (ROWS, 1, 1))
     most[0], most[1] = 0, 1  # all is tied, and much
-    x, y = (numbers.integers(-most, most + 1, (ROWS, *SHAPE)).astype(float) for _ in range(2))
-    x[-1], y[-1] = numbers.normal(size=(2, *SHAPE))  # nothing is
-    active = choices.choice(((0,), (1,), (0, 1), (0, 1)))
-    directions = [numbers.normal(size=(ROWS, *SHAPE)) * (n in active) for n in (0, 1)]
-    weights = numbers.integers(-2, 3, SHAPE).astype(float)
+    x, y = (source.integers(-most, most + 1, (ROWS, *SHAPE)).astype(float) for _ in range(2))
+    x[-1], y[-1] = source.normal(size=(2, *SHAPE))  # nothing is
+    active = choices.choice([numbers for numbers in ((0,), (1,), (0, 1)) if {*numbers} <= _reached(steps)])
+    directions = [source.normal(size=(ROWS, *SHAPE)) * (n in active) for n in (0, 1)]
+    weights = source.integers(-2, 3, SHAPE).astype(float)
     return Program(seed, tuple(steps), repeats, weights, (x, y), active, (directions[0], directions[1]))
+
+
+def _reached(steps: Sequence[Step]) -> set[int]:
+    """Which inputs the last value depends on."""
+    reached = {len(steps) + 1}
+    for number in range(len(steps) + 1, 1, -1):
+        reached |= {*steps[number - 2].arrays} if number in reached else set()
+    return reached & {0, 1}
 
 
 def _step(choices: random.Random, before: Sequence[Step], repeated: bool) -> Step:
