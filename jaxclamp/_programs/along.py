@@ -62,7 +62,7 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     _refuse_uncallable("directional_derivative", fun)
     program = _Program(fun)
     value, derivative = jax.jvp(program.run, primals, tangents)
-    return fun(*primals) if program.is_discrete else value, derivative
+    return program.result(value, *primals), derivative
 
 
 def grad(
@@ -107,12 +107,12 @@ def grad(
     Source: Khan and Barton, Evaluating an element of the Clarke generalized Jacobian of a composite piecewise
     differentiable function (2013); Kakade and Lee, Provably correct automatic subdifferentiation (2018).
     """
-    gradient = _gradient("grad", fun, argnums, has_aux, direction, key)
+    program, gradient = _gradient("grad", fun, argnums, has_aux, direction, key)
 
     @functools.wraps(fun)
     def run(*args: Any, **kwargs: Any) -> Any:
         found, (result, _) = gradient(*args, **kwargs)
-        return (found, result[1]) if has_aux else found
+        return (found, program.result(result, *args, **kwargs)[1]) if has_aux else found
 
     return run
 
@@ -137,12 +137,12 @@ def value_and_grad(
     >>> float(value), float(gradient)
     (0.0, 1.0)
     """
-    gradient = _gradient("value_and_grad", fun, argnums, has_aux, direction, key)
+    program, gradient = _gradient("value_and_grad", fun, argnums, has_aux, direction, key)
 
     @functools.wraps(fun)
     def run(*args: Any, **kwargs: Any) -> Any:
         found, (result, _) = gradient(*args, **kwargs)
-        return result, found
+        return program.result(result, *args, **kwargs), found
 
     return run
 
@@ -199,7 +199,7 @@ def subdifferential(
 
         @jax.jit
         def ask(args: Any, kwargs: Any, direction: jax.Array) -> Any:
-            along = _gradient("subdifferential", fun, argnums, False, unflatten(direction), None)
+            _, along = _gradient("subdifferential", fun, argnums, False, unflatten(direction), None)
             gradient, (_, derivative) = along(*args, **kwargs)
             return derivative, ravel_pytree(gradient)[0]
 
@@ -222,9 +222,16 @@ class _Program(Generic[P, R]):
     """A function whose choices are decided by the tangents in forward mode."""
 
     def __init__(self, fun: Callable[P, R]) -> None:
-        self.is_discrete = False
-        """Whether some choice has a discrete result, by which values, too, may be those of another branch."""
+        self._fun = fun
+        self._is_discrete = False
         self.run: Callable[P, R] = transformed(fun, self._replace)
+
+    def result(self, result: R, *args: P.args, **kwargs: P.kwargs) -> R:
+        """What the function returns, where ``run`` has returned ``result``.
+
+        They differ if some choice has a discrete result, by which ``run`` takes another branch.
+        """
+        return self._fun(*args, **kwargs) if self._is_discrete else result
 
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
         if is_with_value(eqn):
@@ -237,7 +244,7 @@ class _Program(Generic[P, R]):
             return self._replaced(inlined(_carrying_the_condition(eqn), eqn), descend)
         if not chooses(eqn):
             return descend(eqn)
-        self.is_discrete |= is_discrete(eqn)
+        self._is_discrete |= is_discrete(eqn)
         return inlined(decided(eqn), eqn)
 
     def _replaced(self, eqns: Sequence[JaxprEqn], descend: Descend) -> list[JaxprEqn]:
@@ -282,11 +289,11 @@ def _gradient(
     has_aux: bool,
     direction: Tree,
     key: jax.Array | None,
-) -> Callable[..., Any]:
-    """The function that returns the gradient along a direction, and beside it what ``fun`` and its derivative are."""
+) -> tuple[_Program[..., Any], Callable[..., Any]]:
+    """The program, and the function that returns its gradient along a direction, and its result and derivative."""
     _refuse_uncallable(name, fun)
     if direction is not None and key is not None:
-        raise ValueError(f"{name}: direction and key={key} are both given; pass direction, or a key to draw one.")
+        raise ValueError(f"{name}: direction and key are both given; pass direction, or a key to draw one.")
     program = _Program(fun)
     numbers = [argnums] if isinstance(argnums, int) else list(argnums)
 
@@ -306,10 +313,9 @@ def _gradient(
             return result if has_aux else (result, None)
 
         value, derivative, aux = jax.jvp(of_active, active, tangents, has_aux=True)
-        result = fun(*args, **kwargs) if program.is_discrete else (value, aux) if has_aux else value
-        return value, (result, derivative)
+        return value, ((value, aux) if has_aux else value, derivative)
 
-    return jax.grad(primal, argnums, has_aux=True)
+    return program, jax.grad(primal, argnums, has_aux=True)
 
 
 def _drawn(key: jax.Array, like: Tree) -> Tree:

@@ -171,7 +171,8 @@ def _cumulative(
 
 
 def _numbers(x: jax.Array, axis: int) -> jax.Array:
-    return lax.broadcasted_iota(jnp.int32, x.shape, axis % x.ndim)
+    # Added to zeros, which are sharded as x is.
+    return lax.broadcasted_iota(jnp.int32, x.shape, axis % x.ndim) + jnp.zeros_like(x, jnp.int32)
 
 
 def _sort(operands: Arrays, tangents: Arrays, *, dimension: int, num_keys: int, **_: Any) -> Piece:
@@ -296,15 +297,8 @@ CHOICES: Mapping[Primitive, Choice] = {
     p.abs_p: _abs,
     p.sign_p: _sign,
     **{
-        primitive: functools.partial(_comparison, comparison)
-        for primitive, comparison in {
-            p.gt_p: lax.gt,
-            p.ge_p: lax.ge,
-            p.lt_p: lax.lt,
-            p.le_p: lax.le,
-            p.eq_p: lax.eq,
-            p.ne_p: lax.ne,
-        }.items()
+        primitive: functools.partial(_comparison, primitive.bind)
+        for primitive in (p.gt_p, p.ge_p, p.lt_p, p.le_p, p.eq_p, p.ne_p, p.lt_to_p, p.le_to_p, p.eq_to_p)
     },
     p.convert_element_type_p: _is_not_zero,
     p.reduce_max_p: functools.partial(_reduced, 1),

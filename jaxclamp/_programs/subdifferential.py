@@ -142,19 +142,19 @@ def explored(
     for draw in draws:
         keep(ask(draw)[1])
         keep(ask(-draw)[1])
-    certified = False
-    for draw in draws:
+
+    def least_found() -> tuple[Array, float]:
+        """The least point p of the hull, and by how much more than rounding the derivative along -p exceeds -<p, p>."""
         least = _rounded(least_norm(np.array(found)), tolerance)
-        length = float(np.linalg.norm(least))
-        if length == 0:
-            certified = True
+        excess = ask(-least)[0] + float(least @ least) if least.any() else 0.0
+        return least, 0.0 if abs(excess) <= tolerance * float(np.abs(least).sum()) else excess
+
+    least, excess = least_found()
+    for draw in draws:
+        if excess <= 0:  # nothing is missing, or the function is not convex here
             break
-        slope, _ = ask(-least)
-        slack = tolerance * length * math.sqrt(least.size)
-        certified = abs(slope + length**2) <= slack
-        if slope <= slack - length**2:
-            break  # nothing is missing, or the function is not convex here
         # Beside the direction of descent, which may run along an edge between pieces.
-        if not keep(ask(_NEARBY * length * draw - least)[1]):
+        if not keep(ask(_NEARBY * float(np.linalg.norm(least)) * draw - least)[1]):
             break
-    return Subdifferential(np.array(found), asked, certified, tolerance, flatten, unflatten)
+        least, excess = least_found()
+    return Subdifferential(np.array(found), asked, excess == 0, tolerance, flatten, unflatten)

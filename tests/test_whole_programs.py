@@ -1,0 +1,468 @@
+"""Derivatives of whole programs: every choice against differences of values, identities, transformations, promises."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+import jaxclamp
+
+relu, relu6 = jax.nn.relu, jax.nn.relu6
+Scalar = Callable[[Any], Any]
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+# Every choice, against differences of values alone
+
+ROWS = jnp.array([0, 1, 0]), jnp.array([1, 7, 1])  # to two places twice, and to one that does not exist
+WINDOWS: dict[str, Any] = {
+    "2x2": ((2, 2), (1, 1), "VALID"),
+    "2x2, stride 2, same": ((2, 2), (2, 2), "SAME"),
+    "1x2, dilated": ((1, 2), (1, 1), [(0, 0), (1, 1)], (1, 1), (1, 2)),
+    "1x3 over gaps": ((1, 3), (1, 2), [(0, 0), (1, 1)], (1, 2)),
+}
+CHOICES: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "max": lambda x: lax.max(x[0], x[1]),
+    "min": lambda x: lax.min(x[0], x[1]),
+    "max with a number": lambda x: lax.max(x, jnp.ones_like(x)),
+    "clamp": lambda x: lax.clamp(x[0], x[1], x[0] - x[1]),  # the bounds may be crossed
+    "clamp, scalar bounds": lambda x: lax.clamp(x[0, 0], x[1], x[0, 1]),
+    "abs": jnp.abs,
+    "sign": lambda x: x * jnp.sign(x),
+    "mask": lambda x: x * (x > 0),
+    "conversion to bool": lambda x: x * x.astype(bool),
+    "eq": lambda x: jnp.where(x[0] == x[1], 3 * x[0] - 2 * x[1], x[0]),
+    "ne": lambda x: jnp.where(x[0] != x[1], x[0], 3 * x[0] - 2 * x[1]),
+    "gt": lambda x: jnp.where(x[0] > x[1], x[0], x[1]),
+    "ge": lambda x: jnp.where(x[0] >= x[1], x[0], x[1]),
+    "lt": lambda x: jnp.where(x[0] < x[1], x[0], x[1]),
+    "le": lambda x: jnp.where(x[0] <= x[1], x[0], x[1]),
+    "select": lambda x: jnp.select([x < 0, (x >= 0) & (x < 1)], [jnp.zeros_like(x), x], 2 * x - 1),
+    "cond": lambda x: lax.cond(x.sum() > 0, lambda x: x.sum(), lambda x: -2 * x.sum(), x),
+    "fori": lambda x: lax.fori_loop(0, 2, lambda _, c: jnp.where(c < 0, -2 * c, c), x),
+    "reduce_max": lambda x: jnp.max(x),
+    "reduce_max, axis 0": lambda x: jnp.max(x, 0),
+    "reduce_min, axis 1": lambda x: jnp.min(x, 1),
+    "argmax": lambda x: jnp.take_along_axis(x, jnp.argmax(x, 1, keepdims=True), 1),
+    "argmin": lambda x: x.ravel()[jnp.argmin(x)],
+    "cummax": lambda x: lax.cummax(x, 1),
+    "cummax, reverse": lambda x: lax.cummax(x, 1, reverse=True),
+    "cummin, axis 0": lambda x: lax.cummin(x, 0),
+    "sort": lambda x: jnp.sort(x, 1),
+    "sort, descending": lambda x: jnp.sort(x, None, descending=True),
+    "argsort": lambda x: jnp.take_along_axis(x, jnp.argsort(x, 0), 0),
+    "sort by two keys": lambda x: lax.sort((jnp.round(x[0] / 8), x[1]), num_keys=2)[1],
+    "sort by an integer": lambda x: lax.sort((jnp.array([2, 0, 2]), x[0], x[1]), num_keys=2)[1],
+    "lexsort": lambda x: x[0][jnp.lexsort((x[0], jnp.array([1, 0, 1])))],
+    "top_k": lambda x: lax.top_k(x, 2)[0],
+    "top_k's index": lambda x: x.ravel()[lax.top_k(x.ravel(), 4)[1]],
+    "median": jnp.median,
+    "quantile": lambda x: jnp.quantile(x, 0.3, axis=1),
+    "interp": lambda x: jnp.interp(x, jnp.arange(-2.0, 2.0), jnp.array([0.0, 3.0, 1.0, 2.0])),
+    "norm of order 1": lambda x: jnp.linalg.norm(x, 1),
+    "scatter_max": lambda x: x[0].at[ROWS[0]].max(x[1]),
+    "scatter_min, out of bounds": lambda x: x[0].at[ROWS[1]].min(x[1]),
+    "scatter_max of rows": lambda x: x.at[jnp.array([1, 1])].max(x[::-1]),
+    "segment_max": lambda x: jax.ops.segment_max(x.T, jnp.array([1, 0, 1]), num_segments=2),
+    "relu": relu,
+    "relu6": lambda x: relu6(3 * x),
+    "hard_sigmoid": lambda x: jax.nn.hard_sigmoid(3 * x),
+    "leaky_relu": jax.nn.leaky_relu,
+    "clip": lambda x: jnp.clip(x, -1.0, x[0]),
+}
+CHOICES |= {
+    f"reduce_window_{name}, {which}": partial(
+        lambda init, op, window, x: lax.reduce_window(x, init, op, *window), init, op, window
+    )
+    for name, init, op in (("max", -jnp.inf, lax.max), ("min", jnp.inf, lax.min))
+    for which, window in WINDOWS.items()
+    if name == "max" or len(window) == 3
+}
+CHOICES["while"] = lambda x: lax.fori_loop(0, 2, lambda _, c: jnp.where(c < 0, -2 * c, c), x)
+STEP = 2.0**-16  # to a nearby point, and from there
+NEARER = 2.0**-30
+
+
+def weighted(choices: dict[str, Any], xs: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """Of each choice a sum of its results, each with another whole number."""
+    results = {name: jnp.ravel(choice(xs[name])) for name, choice in choices.items()}
+    return {name: y @ jnp.arange(1.0, y.size + 1) for name, y in results.items()}
+
+
+@pytest.mark.usefixtures("float64")
+def test_every_choice_falls_as_its_values_do_nearby() -> None:
+    """At points of small integers, nearly all of them tied: the value, and the gradient along a direction.
+
+    It is the gradient at a point a small step away, where nothing is tied, and times the direction it is the one-sided
+    derivative. Both are found by differences of values.
+    """
+    rng = np.random.default_rng(0)
+    points = np.concatenate([np.zeros((1, 2, 3)), -np.zeros((1, 2, 3)), rng.integers(-1, 2, (38, 2, 3))])
+    directions = rng.normal(size=points.shape)
+
+    @jax.jit
+    @jax.vmap
+    def values(x: jax.Array) -> dict[str, jax.Array]:
+        return weighted(CHOICES, dict.fromkeys(CHOICES, x))
+
+    @jax.jit
+    @jax.vmap
+    def ours(x: jax.Array, v: jax.Array) -> Any:
+        def total(xs: dict[str, jax.Array]) -> Any:
+            each = weighted(CHOICES, xs)
+            return sum(each.values()), each
+
+        along = jaxclamp.value_and_grad(total, has_aux=True, direction=dict.fromkeys(CHOICES, v))
+        return along(dict.fromkeys(CHOICES, x))
+
+    there = points + STEP * directions
+    units = NEARER * np.eye(6).reshape(6, 1, 2, 3)
+    stencil = np.concatenate([points[None], there[None], there + units, there - units])
+    (_, found), gradients = ours(points, directions)
+    for name, asked in values(stencil.reshape(-1, 2, 3)).items():
+        here, near, *around = np.asarray(asked).reshape(14, 40)
+        gradient = np.asarray(gradients[name]).reshape(40, 6)
+        np.testing.assert_array_equal(found[name], here, err_msg=name)
+        wanted = (np.array(around[:6]) - around[6:]).T / (2 * NEARER)
+        np.testing.assert_allclose(gradient, wanted, atol=1e-4, err_msg=name)
+        derivative = np.sum(gradient * directions.reshape(40, 6), 1)
+        np.testing.assert_allclose(derivative, (near - here) / STEP, atol=1e-8, err_msg=name)
+
+
+# Identities, in which the ties of several ops cancel
+
+IDENTITIES: dict[str, tuple[Scalar, float, float]] = {  # at a point, the slope
+    "relu(x) - relu(-x)": (lambda x: relu(x) - relu(-x), 0.0, 1.0),
+    "relu(relu(x)) - relu(-x)": (lambda x: relu(relu(x)) - relu(-x), 0.0, 1.0),
+    "relu6(w + 6) + relu6(w)": (lambda w: relu6(w + 6) + relu6(w), 0.0, 1.0),
+    "hard_sigmoid(w + 3) + hard_sigmoid(w - 3)": (
+        lambda w: jax.nn.hard_sigmoid(w + 3) + jax.nn.hard_sigmoid(w - 3),
+        0.0,
+        1 / 6,
+    ),
+    "both halves of a clip": (lambda x: jnp.clip(x, 0, None) + jnp.clip(x, None, 0), 0.0, 1.0),
+    "abs(x) - maximum(x, -x) + 5 x": (lambda x: jnp.abs(x) - jnp.maximum(x, -x) + 5 * x, 0.0, 5.0),
+    "by hand": (lambda x: jnp.where(x > 0, x, 0) + jnp.where(x >= 0, 0, x), 0.0, 1.0),
+    "a clamp and what it cuts off": (
+        lambda x: lax.clamp(0.0, x, 6.0) + jnp.minimum(x, 0) + jnp.maximum(x - 6, 0),
+        6.0,
+        1.0,
+    ),
+    "masks": (lambda x: x * (x > 0) + x * (x <= 0), 0.0, 1.0),
+    "branches": (
+        lambda x: lax.cond(x > 0, lambda x: x, jnp.zeros_like, x) + lax.cond(x > 0, jnp.zeros_like, lambda x: x, x),
+        0.0,
+        1.0,
+    ),
+    "the ops of jaxclamp": (lambda x: jaxclamp.relu(x) - jaxclamp.relu(-x), 0.0, 1.0),
+    "the ops of jaxclamp, inclusive": (
+        lambda x: jaxclamp.clamp_min(x, 0.0, ties="inclusive") + jaxclamp.clamp_max(x, 0.0, ties="inclusive"),
+        0.0,
+        1.0,
+    ),
+    "largest and smallest": (lambda x: jnp.max(jnp.stack([x, -x])) + jnp.min(jnp.stack([x, -x])) + x, 0.0, 1.0),
+    "the first and the second": (lambda x: jnp.sum(lax.top_k(jnp.stack([3 * x, -x, 2 * x]), 3)[0]), 0.0, 4.0),
+}
+
+
+def step(c: Any, _: Any = None) -> Any:
+    return relu(c) - relu(-c), None
+
+
+def doubled(c: Any) -> Any:
+    return lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, step(c[1])[0]), (0, c))[1]
+
+
+@jax.custom_jvp
+def without_slope(x: Any) -> Any:
+    return step(x)[0]
+
+
+without_slope.defjvp(lambda primals, tangents: (without_slope(*primals), 0 * tangents[0]))
+CONTEXTS: dict[str, Scalar] = {
+    "scan": lambda x: lax.scan(step, x, None, length=7)[0],
+    "fori": lambda x: lax.fori_loop(0, 7, lambda _, c: step(c)[0], x),
+    "checkpoint": lambda x: jax.checkpoint(lambda x: step(x)[0])(x),
+    "cond": lambda x: lax.cond(True, lambda x: step(x)[0], lambda x: x, x),
+    "switch": lambda x: lax.switch(1, [lambda x: 0 * x, lambda x: step(x)[0]], x),
+    "jit": lambda x: jax.jit(lambda x: step(x)[0])(x),
+    "vmap": lambda x: jax.vmap(lambda x: step(x)[0])(jnp.stack([x, x])).mean(),
+    "custom_jvp": lambda x: without_slope(x),
+    "shard_map": lambda x: jax.shard_map(
+        lambda x: step(x)[0],
+        mesh=jax.make_mesh((8,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,)),
+        in_specs=PartitionSpec("batch"),
+        out_specs=PartitionSpec("batch"),
+    )(jnp.full(8, x)).mean(),
+}
+PROGRAMS = IDENTITIES | {name: (context, 0.0, 1.0) for name, context in CONTEXTS.items()}
+
+
+def test_identities() -> None:
+    """The true slope along every direction, the one-sided derivatives, and the value to the bit."""
+    functions = {name: fun for name, (fun, _, _) in PROGRAMS.items()}
+    at = {name: jnp.asarray(x) for name, (_, x, _) in PROGRAMS.items()}
+    slopes = {name: slope for name, (_, _, slope) in PROGRAMS.items()}
+
+    def together(at: dict[str, Any]) -> dict[str, Any]:
+        return {name: fun(at[name]) for name, fun in functions.items()}
+
+    @jax.jit
+    def asked(at: dict[str, Any], v: dict[str, Any]) -> Any:
+        gradient = jaxclamp.grad(lambda at: sum(together(at).values()), direction=v)(at)
+        return jaxclamp.directional_derivative(together, (at,), (v,)), gradient
+
+    values = jax.jit(together)(at)
+    for sign in (1.0, -1.0):
+        (found, derivatives), gradients = asked(at, dict.fromkeys(at, jnp.float32(sign)))
+        for name, slope in slopes.items():
+            assert found[name] == values[name], name
+            assert derivatives[name] == pytest.approx(sign * slope), name
+            assert gradients[name] == pytest.approx(slope), name
+
+
+def test_identities_are_wrong_elsewhere() -> None:
+    """The test above can fail."""
+    native, min_norm = (
+        {
+            name: float(jax.grad(transform(fun))(x)) == pytest.approx(slope)
+            for name, (fun, x, slope) in PROGRAMS.items()
+            if name in ("relu(x) - relu(-x)", "by hand", "masks", "both halves of a clip")
+        }
+        for transform in (lambda fun: fun, jaxclamp.min_norm)
+    )
+    assert native == {
+        "relu(x) - relu(-x)": False,
+        "by hand": False,
+        "masks": True,
+        "both halves of a clip": True,
+    }
+    assert not any(right for name, right in min_norm.items() if name != "masks")
+
+
+def test_while_is_pushed_forward() -> None:
+    """Also where the loop ends by a comparison, which is decided along the direction."""
+    absolute = lambda x: lax.while_loop(lambda c: c < 0, lambda c: -c, x)  # noqa: E731
+    for v in (1.0, -2.0):
+        assert jaxclamp.directional_derivative(absolute, (0.0,), (v,)) == (0.0, abs(v))
+        assert jaxclamp.directional_derivative(doubled, (0.0,), (v,)) == (0.0, v)
+    batched = jax.vmap(lambda x, v: jaxclamp.directional_derivative(absolute, (x,), (v,)))
+    np.testing.assert_array_equal(batched(jnp.array([0.0, -1.0]), jnp.array([-3.0, 1.0])), [[0.0, 1.0], [3.0, -1.0]])
+
+
+# All of JAX on the outcome
+
+
+def both_sides(x: jax.Array) -> jax.Array:
+    return jnp.sum(relu(x) ** 2 - relu(-x) + jnp.abs(x - 1))
+
+
+def test_transformations_of_the_gradient() -> None:
+    """jit, vmap over points and over directions, and derivatives of second order, which are those of the piece."""
+    x, v = jnp.array([0.0, 1.0, -2.0]), jnp.array([-1.0, 1.0, 1.0])
+    along = jaxclamp.grad(both_sides, direction=v)
+    wanted = jnp.array([0.0, 3.0, 0.0])  # left of 0, right of 1, left of 0
+    for gradient in (along, jax.jit(along), jax.checkpoint(along)):
+        np.testing.assert_array_equal(gradient(x), wanted)
+    np.testing.assert_array_equal(jax.vmap(along)(jnp.stack([x, x + 1])), [wanted, [1.0, 5.0, 0.0]])
+    by_direction = jax.vmap(lambda v: jaxclamp.grad(both_sides, direction=v)(x))(jnp.stack([v, -v]))
+    np.testing.assert_array_equal(by_direction, [wanted, [-1.0, 1.0, 0.0]])
+    curvature = jnp.diag(jnp.array([0.0, 2.0, 0.0]))
+    for second in (jax.jacfwd(along), jax.jacrev(along), jax.jit(jax.jacfwd(along))):
+        np.testing.assert_array_equal(second(x), curvature)
+    kink_of_second_order = lambda x: relu(x) ** 2 - relu(-x) ** 2  # noqa: E731
+    assert jaxclamp.grad(jaxclamp.grad(kink_of_second_order))(0.0) == 2.0
+    scanned = lax.scan(lambda c, x: (c, jaxclamp.grad(step_value)(x)), 0.0, jnp.zeros(3))[1]
+    np.testing.assert_array_equal(scanned, jnp.ones(3))
+
+
+def step_value(x: Any) -> Any:
+    return step(x)[0]
+
+
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit], ids=lambda k: k.name)
+def test_sharded_arguments(kind: jax.sharding.AxisType) -> None:
+    mesh = jax.make_mesh((8,), ("batch",), axis_types=(kind,))
+    x = jax.device_put(jnp.zeros((8, 4)), NamedSharding(mesh, PartitionSpec("batch")))
+
+    def loss(x: jax.Array) -> jax.Array:
+        return jnp.sum(relu(x) - relu(-x) + jnp.max(x, 1, keepdims=True) - jnp.sort(x, 1)[:, -1:])
+
+    with jax.set_mesh(mesh):
+        gradient = jax.jit(jaxclamp.grad(loss))(x)
+    np.testing.assert_array_equal(gradient, jnp.ones((8, 4)))
+    assert gradient.sharding.is_equivalent_to(x.sharding, 2)
+
+
+def test_structures_and_numbers_of_arguments() -> None:
+    """Trees, several arguments by number, keywords, auxiliary results, Python numbers, integers beside."""
+
+    def fun(params: Any, x: Any, scale: Any, *, negate: bool = False) -> Any:
+        y = jnp.maximum(params["w"], x) + jnp.minimum(params["w"], x)
+        return (-y if negate else y) * scale, {"y": y, "name": "fun"}
+
+    params = {"w": jnp.asarray(1.0)}
+    (found, aux) = jaxclamp.grad(fun, (0, -2), has_aux=True)(params, 1.0, 3, negate=True)
+    assert found == ({"w": -3.0}, -3.0)
+    assert aux == {"y": 2.0, "name": "fun"}
+    value, gradient = jaxclamp.value_and_grad(fun, 1, has_aux=True, direction=jnp.asarray(1.0))(params, 1.0, 2)
+    assert (value, gradient) == ((4.0, {"y": 2.0, "name": "fun"}), 2.0)
+    assert jaxclamp.grad(lambda x: jnp.abs(x), key=jax.random.key(7))(0.0) in (1.0, -1.0)
+    assert jaxclamp.directional_derivative(lambda x: x["a"] * 2, [{"a": 1.0}], [{"a": 3.0}]) == (2.0, 6.0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_dtypes(dtype: str) -> None:
+    """The direction is drawn in the dtype of each leaf; gradients have it too."""
+    x = {"a": jnp.zeros(3, dtype), "b": jnp.zeros((), "float32")}
+    gradient = jaxclamp.grad(lambda x: jnp.sum(relu(x["a"]) - relu(-x["a"])).astype("float32") + jnp.abs(x["b"]))(x)
+    assert gradient["a"].dtype == dtype
+    np.testing.assert_array_equal(gradient["a"].astype("float32"), np.ones(3))
+    assert abs(gradient["b"]) == 1.0
+
+
+def test_values_keep_their_bits() -> None:
+    """Signs of zeros, infinities and NaN included, where the piece would have others."""
+    numbers = jnp.array([0.0, -0.0, 1.0, -1.0, jnp.inf, -jnp.inf, jnp.nan])
+    x, y = (a.ravel() for a in jnp.meshgrid(numbers, numbers))
+
+    def together(x: jax.Array, y: jax.Array) -> Any:
+        window = lax.reduce_window(x, -jnp.inf, lax.max, (2,), (1,), "SAME")
+        several = jnp.maximum(x, y), jnp.minimum(x, y), lax.clamp(x, y, -x), jnp.abs(x), jnp.max(x[1:7]), window
+        ordered = lax.cummax(x), jnp.sort(x), jnp.where(x > y, x, -y), relu(x), jnp.sign(x), lax.top_k(x, 5)
+        return jnp.sum(jnp.nan_to_num(x)), (several, ordered)
+
+    @jax.jit
+    def asked(x: jax.Array, y: jax.Array, along: jax.Array) -> Any:
+        return jaxclamp.value_and_grad(together, (0, 1), True, direction=(along, -along))(x, y)[0]
+
+    for along in (jnp.ones_like(x), -jnp.ones_like(x)):
+        found, wanted = asked(x, y, along), jax.jit(together)(x, y)
+        for mine, own in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+            assert np.asarray(mine).tobytes() == np.asarray(own).tobytes()
+
+
+def test_derivatives_of_their_own() -> None:
+    """A custom_jvp is opened. A custom_vjp is its author's word, and forward mode opens it."""
+
+    @jax.custom_jvp
+    def crooked(x: Any) -> Any:
+        return relu(x), x, jnp.asarray(np.arange(2.0, dtype="float32")), 1.0
+
+    crooked.defjvp(lambda primals, tangents: (crooked(*primals), (0 * tangents[0],) * 2 + (jnp.zeros(2), 0.0)))
+
+    @jax.custom_vjp
+    def rounded(x: Any) -> Any:
+        return jnp.round(x)
+
+    rounded.defvjp(lambda x: (rounded(x), None), lambda _, cotangent: (cotangent,))
+    assert jaxclamp.grad(lambda x: crooked(x)[0] - crooked(-x)[0] + crooked(x)[1] * crooked(x)[2][1])(0.0) == 2.0
+    assert jaxclamp.grad(lambda x: 2 * rounded(x) + relu(x) - relu(-x))(0.0) == 3.0
+    assert jaxclamp.directional_derivative(rounded, (0.25,), (1.0,)) == (0.0, 0.0)
+    straight_through = lambda x: x + lax.stop_gradient(jnp.round(x) - x)  # noqa: E731
+    assert jaxclamp.value_and_grad(straight_through)(0.25) == (0.0, 1.0)
+
+
+# The gradients around a point
+
+
+def test_gradients_around_a_point() -> None:
+    """Khan and Barton's example: of its three pieces at 0 one is smooth sailing, and each is found."""
+    around = jaxclamp.subdifferential(lambda x: jnp.maximum(jnp.minimum(x[0], -x[1]), x[1] - x[0]))(jnp.zeros(2))
+    assert sorted(map(tuple, np.round(around.points).tolist())) == [(-1.0, 1.0), (0.0, -1.0), (1.0, 0.0)]
+    assert not around.is_differentiable
+    assert around.is_certified
+    np.testing.assert_array_equal(around.min_norm, jnp.zeros(2))
+    assert all(around.contains(gradient) for gradient in around.gradients)
+    assert around.contains(jnp.array([0.0, 0.3]))
+    assert not around.contains(jnp.array([1.0, 1.0]))
+    assert str(around).startswith("found        3 gradients, of 16 directions asked\n")
+
+
+def test_descent_finds_what_draws_do_not() -> None:
+    """Of a function with a piece that few directions enter, the least gradient."""
+    slopes = jnp.array([[1.0, 30.0], [1.0, -30.0], [0.25, 0.0]])
+    fun = lambda x: jnp.max(slopes @ x)  # noqa: E731
+    around = jaxclamp.subdifferential(fun, directions=4)(jnp.zeros(2))
+    np.testing.assert_allclose(around.min_norm, [0.25, 0.0], atol=1e-3)
+    assert around.is_certified
+    assert "certified: the derivative along -min_norm is -0.0625" in str(around)
+
+
+def test_differentiable_points() -> None:
+    """However they are spelled; there is one gradient, and it is certified."""
+    params = {"w": jnp.zeros(2), "b": jnp.asarray(0.5)}
+    fun = lambda x, params: jnp.sum(relu(params["w"]) - relu(-params["w"])) * x + params["b"] ** 2  # noqa: E731
+    around = jaxclamp.subdifferential(fun, 1, key=jax.random.key(1))(3.0, params)
+    assert around.is_differentiable
+    assert around.is_certified
+    assert jax.tree.map(jnp.ndim, around.min_norm) == {"w": 1, "b": 0}
+    assert around.contains({"w": jnp.array([3.0, 3.0]), "b": 1.0})
+    assert "1 gradient, in all directions, of 17 directions asked" in str(around)
+
+
+def test_minimisers_are_stationary() -> None:
+    """LASSO, and a support vector machine: at the minimum neither the native gradient is 0 nor that of min_norm."""
+    rng = np.random.default_rng(0)
+    a = jnp.asarray(rng.integers(-3, 4, (8, 4)), "float32")
+
+    def lasso(x: jax.Array) -> jax.Array:
+        return 0.5 * jnp.sum((a @ x - b) ** 2) + 4.0 * jnp.sum(jnp.abs(x))
+
+    # b is such that x = (1, -2, 0, 0) is the minimum: the residual has the products 4 s with the columns of a.
+    x = jnp.array([1.0, -2.0, 0.0, 0.0])
+    residual = a @ jnp.linalg.solve(a.T @ a, 4.0 * jnp.array([1.0, -1.0, 0.5, -0.25]))
+    b = a @ x + residual
+    points = jnp.array([[2.0, 0.0], [0.0, 2.0], [-2.0, 0.0], [0.0, -2.0]])
+    labels = jnp.array([1.0, 1.0, -1.0, -1.0])
+
+    def machine(w: jax.Array) -> jax.Array:
+        return 0.5 * jnp.sum(w**2) + jnp.sum(jnp.maximum(0.0, 1.0 - labels * (points @ w)))
+
+    for fun, minimum in ((lasso, x), (machine, jnp.array([0.5, 0.5]))):
+        around = jaxclamp.subdifferential(fun, directions=32)(minimum)
+        assert np.linalg.norm(around.min_norm) <= 2e-3
+        assert around.is_certified
+        for gradient in (jax.grad(fun), jax.grad(jaxclamp.min_norm(fun))):
+            assert np.linalg.norm(gradient(minimum)) > 0.1
+
+
+# Misuse
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: jaxclamp.grad(3.0), TypeError, r"grad: fun is 3.0; pass a function"),
+        (lambda: jaxclamp.directional_derivative("f", (1.0,), (1.0,)), TypeError, r"fun is 'f'; pass a function"),
+        (
+            lambda: jaxclamp.value_and_grad(jnp.abs, direction=1.0, key=jax.random.key(0)),
+            ValueError,
+            r"value_and_grad: direction and key are both given; pass direction, or a key to draw one",
+        ),
+        (
+            lambda: jaxclamp.grad(lambda x: x["a"], direction=1.0)({"a": 1.0}),
+            ValueError,
+            r"grad: direction has the structure PyTreeDef\(\(\*,\)\), and the argument PyTreeDef\(\(\{'a': \*\},\)\)",
+        ),
+        (lambda: jaxclamp.grad(lambda x: x)(jnp.ones(2)), TypeError, r"scalar-output functions"),
+        (lambda: jaxclamp.grad(lambda x: x)(1), TypeError, r"grad requires real- or complex-valued inputs"),
+        (lambda: jaxclamp.subdifferential(jnp.abs, directions=0), ValueError, r"directions=0; pass how many to ask"),
+        (lambda: jax.jit(jaxclamp.subdifferential(jnp.abs))(0.0), TypeError, r"call it outside of jit, vmap and grad"),
+        (lambda: jaxclamp.subdifferential(jnp.sqrt)(0.0), ValueError, r"along a direction is not finite: \[inf\]"),
+    ],
+)
+def test_misuse(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
