@@ -150,12 +150,31 @@ def test_a_wrong_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_scattered_maxima_over_devices() -> None:
     """Each device has its own; random programs found that they were added up."""
-    rows = PartitionSpec("rows")
 
     def loss(x: jax.Array) -> jax.Array:
         return jax.ops.segment_max(x, jnp.array([0, 0, 1, 1]), 2).sum()
 
-    along = jax.vmap(jaxclamp.grad(loss, direction=jnp.array([1.0, 2.0, 2.0, 1.0])))
-    over_devices = jax.jit(jax.shard_map(along, mesh=random_programs.mesh(), in_specs=rows, out_specs=rows))
+    along = over_devices(jax.vmap(jaxclamp.grad(loss, direction=jnp.array([1.0, 2.0, 2.0, 1.0]))))
     x = jnp.arange(1.0, 9.0)[:, None] + jnp.zeros(4)
-    np.testing.assert_array_equal(over_devices(x), jnp.broadcast_to(jnp.array([0.0, 1.0, 1.0, 0.0]), (8, 4)))
+    np.testing.assert_array_equal(along(x), jnp.broadcast_to(jnp.array([0.0, 1.0, 1.0, 0.0]), (8, 4)))
+
+
+def test_a_direction_that_is_the_same_on_all_devices() -> None:
+    """As one that is drawn, and as a constant; JAX wants tangents that vary as the primals do."""
+
+    def steps(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return jnp.where(x > 0, x, 0.0) - jnp.maximum(-x, 0.0) + 0.0 * jax.lax.cummax(jnp.abs(x)), None
+
+    def loss(x: jax.Array) -> jax.Array:
+        return jax.lax.scan(steps, x, None, 3)[0].sum()
+
+    x = jnp.zeros((8, 4))
+    np.testing.assert_array_equal(over_devices(jaxclamp.grad(loss))(x), jnp.ones((8, 4)))
+    v = jnp.full((1, 4), -2.0)
+    slopes = over_devices(lambda x: jaxclamp.directional_derivative(loss, (x,), (v,))[1][None])
+    np.testing.assert_array_equal(slopes(x), jnp.full(8, -8.0))
+
+
+def over_devices(function: Any) -> Any:
+    rows = PartitionSpec("rows")
+    return jax.jit(jax.shard_map(function, mesh=random_programs.mesh(), in_specs=rows, out_specs=rows))
