@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.utils._python_dispatch
+import torch.utils._pytree
 from torch.autograd import forward_ad
 from torch.overrides import get_overridable_functions, has_torch_function
 
@@ -24,6 +25,14 @@ def is_transformed() -> bool:
 def is_forward_mode() -> bool:
     """Whether forward-mode derivatives may be asked for: a dual tensor does not say that it is one."""
     return forward_ad._current_level >= 0
+
+
+def without_forward_mode() -> contextlib.AbstractContextManager[Any]:
+    """A block in which tangents are not propagated.
+
+    A backward pass would take those of the tensors that it has kept along, to no use, and fails for some functions.
+    """
+    return forward_ad._set_fwd_grad_enabled(False)
 
 
 def is_dispatch_mode_active() -> bool:
@@ -76,6 +85,16 @@ def constant_in_graphs(function: F) -> F:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def flattened(tree: Any) -> tuple[list[Any], Any]:
+    """The leaves of a tree as torch.func sees it, and its structure; `jax.tree` would sort the keys of dicts."""
+    return torch.utils._pytree.tree_flatten(tree)
+
+
+def unflattened(structure: Any, leaves: Iterable[Any]) -> Any:
+    """The tree of that structure with these leaves."""
+    return torch.utils._pytree.tree_unflatten(leaves, structure)
 
 
 def is_in_old_vmap(tensor: torch.Tensor) -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
+import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import interop
 from interop._programs.choices import CHOICES
@@ -51,7 +55,7 @@ def nearby_gradient(fun: Function, inputs: Tensors, directions: Tensors) -> Tens
     return torch.autograd.grad(fun(*near), near, materialize_grads=True)
 
 
-def check(fun: Function, *inputs: torch.Tensor, seeds: int = 3) -> None:
+def check(fun: Function, *inputs: torch.Tensor, seeds: int = 2) -> None:
     """The derivative and the gradient along some directions against values at nearby points."""
     value = fun(*(x.clone() for x in inputs))
     weights = torch.from_numpy(np.random.default_rng(7).normal(size=value.shape))
@@ -298,3 +302,339 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 def test_functions_at_ties(name: str) -> None:
     fun, *inputs = FUNCTIONS[name]
     check(fun, *inputs)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_networks_at_ties(seed: int) -> None:
+    """Piecewise linear ones with small whole numbers, against their gradients at points nearby."""
+    rng = np.random.default_rng(seed)
+    for _ in range(25):
+        first, second = (torch.from_numpy(rng.integers(-2, 3, shape).astype(float)) for shape in ((6, 4), (6, 6)))
+        third = torch.from_numpy(rng.integers(-2, 3, 6).astype(float))
+        steps = rng.permutation(5)
+
+        def network(x: torch.Tensor) -> torch.Tensor:
+            h = first @ x  # noqa: B023  # called in this turn of the loop
+            for number in steps:  # noqa: B023
+                h = [
+                    lambda h: torch.maximum(second @ h.relu(), (second @ h).abs() - h.relu()),  # noqa: B023
+                    lambda h: h.sort().values - h.cummax(0).values,
+                    lambda h: torch.where(h > h.flip(0), h, -h) + h.clamp(-1, 1),
+                    lambda h: h.topk(3).values.repeat(2) - functional.leaky_relu(h, -0.5),
+                    lambda h: functional.max_pool1d(h[None], 3, 1, 1)[0] + h * (h <= 0),
+                ][number](h)
+            return third @ h  # noqa: B023
+
+        x = torch.from_numpy(rng.integers(-1, 2, 4).astype(float)) * (seed % 3 > 0)
+        v = torch.from_numpy(rng.normal(size=4))
+        near = (x + 1e-8 * v).requires_grad_()
+        (true,) = torch.autograd.grad(network(near), near)
+        assert torch.equal(interop.grad(network, direction=v)(x), true)
+
+
+def test_second_derivatives_are_those_of_the_piece() -> None:
+    def fun(x: torch.Tensor) -> torch.Tensor:
+        return (functional.relu(x) ** 3 - functional.relu(-x) ** 2 + functional.elu(x, 2.0) + x * x.abs()).sum()
+
+    x, v = tensor(0.0, 0.0, 2.0, -1.0), tensor(1.0, -1.0, 1.0, 1.0)
+    true = tensor(2.0, -2.0 - 2.0 + 2.0, 6 * 2.0 + 2.0, -2.0 - 2.0 + 2 * math.exp(-1.0))
+    gradient = interop.grad(fun, direction=v)
+    torch.testing.assert_close(torch.func.jacrev(gradient)(x), torch.diag(true))
+    torch.testing.assert_close(torch.func.grad(lambda x: gradient(x).sum())(x), true)
+    torch.testing.assert_close(torch.func.jvp(gradient, (x,), (torch.ones_like(x),))[1], true)
+    leaf = x.clone().requires_grad_()
+    torch.testing.assert_close(torch.autograd.grad(gradient(leaf).sum(), leaf)[0], true)
+    with interop.along([leaf], direction=[v]):
+        (first,) = torch.autograd.grad(fun(leaf), leaf, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(first.sum(), leaf)[0], true)
+
+
+def test_batches_of_points_and_of_directions() -> None:
+    def fun(x: torch.Tensor) -> torch.Tensor:
+        return x.abs().sum() + x.amax() + functional.relu(x).sort().values[0] + torch.maximum(x, x.flip(0))[1]
+
+    x, v = torch.zeros(5, 3), torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
+    found = torch.func.vmap(lambda x, v: interop.grad(fun, direction=v)(x))(x, v)
+    alone = [interop.grad(fun, direction=v)(x) for x, v in zip(x, v, strict=True)]
+    torch.testing.assert_close(found, torch.stack(alone))
+
+
+def test_trees_auxiliary_results_and_random_numbers() -> None:
+    def fun(scale: float, given: dict[str, torch.Tensor], *, shift: float) -> tuple[torch.Tensor, torch.Tensor]:
+        mask = torch.rand(4) > 0.5
+        return ((given["z"].relu() - (-given["z"]).relu()) * given["a"] * scale + shift).sum(), mask
+
+    given = {"z": torch.zeros(3), "a": torch.ones(3)}
+    torch.manual_seed(0)
+    gradient, mask = interop.grad(fun, 1, has_aux=True)(2.0, given, shift=1.0)
+    after = torch.rand(())
+    torch.manual_seed(0)
+    assert torch.equal(mask, fun(2.0, given, shift=1.0)[1])
+    assert torch.equal(after, torch.rand(()))
+    assert {name: part.tolist() for name, part in gradient.items()} == {"z": [2.0] * 3, "a": [0.0] * 3}
+    assert list(gradient) == ["z", "a"]
+    _, derivative = interop.directional_derivative(
+        lambda tree: fun(2.0, tree, shift=0.0)[0], (given,), ({"z": torch.ones(3), "a": torch.ones(3)},)
+    )
+    assert derivative == 6.0
+    pair = interop.grad(lambda x, y: torch.maximum(x, y), (0, -1), direction=(torch.tensor(0.0), torch.tensor(1.0)))
+    assert pair(torch.tensor(1.0), torch.tensor(1.0)) == (0.0, 1.0)
+
+
+def test_draws() -> None:
+    found = {
+        interop.grad(torch.abs, generator=torch.Generator().manual_seed(k))(torch.tensor(0.0)).item() for k in range(9)
+    }
+    assert found == {1.0, -1.0}
+    assert len({interop.grad(torch.abs)(torch.tensor(0.0)).item() for _ in range(3)}) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_values_are_those_of_torch(dtype: torch.dtype) -> None:
+    """NaN, infinities, zeros of both signs and bounds that the dtype rounds; the dtype stays."""
+    values = [math.nan, math.inf, -math.inf, 0.0, -0.0, 0.1, -0.1, 1.0, 3.0, -3.0, 6.0]
+    x = torch.tensor(values, dtype=dtype)
+    y = x.roll(1)
+    functions: dict[str, Function] = {
+        "clamp": lambda x: x.clamp(-0.1, 0.1),
+        "of tensors": lambda x: x.clamp(y, y + 1),
+        "of NaN": lambda x: x.clamp(min=math.nan),
+        **{name: getattr(functional, name) for name in ("relu", "relu6", "hardtanh", "hardsigmoid", "hardswish")},
+        **{name: getattr(functional, name) for name in ("leaky_relu", "elu", "selu", "softshrink", "hardshrink")},
+        "binary": lambda x: torch.stack([op(x, y) for op in (torch.maximum, torch.minimum, torch.fmax, torch.fmin)]),
+        "unary": lambda x: torch.stack([x.abs(), x.cummax(0).values, x.cummin(0).values, x.sort().values]),
+        "reduced": lambda x: torch.stack([x.max(), x.amin(), x[1:].max(), x[3:].median(), x.median(), x.nanmedian()]),
+        "selected": lambda x: torch.cat([x.topk(3).values, x.kthvalue(2).values[None], x[:0].sort().values]),
+        "pooled": lambda x: functional.max_pool1d(x[None], 3, 2, 1),
+        "compared": lambda x: torch.where(x[[0, 1, 5]] < x[[1, 2, 6]], 1.0, x[:3]),
+    }
+    for name, fun in functions.items():
+        outputs = []
+        with interop.along(leaf := x.clone().requires_grad_()):
+            outputs.append(fun(leaf).detach())
+        outputs.append(fun(x))
+        torch.testing.assert_close(*outputs, rtol=0, atol=0, equal_nan=True, msg=lambda told, name=name: name + told)
+
+
+def test_what_does_not_move_is_left_to_torch() -> None:
+    x = torch.zeros(3, requires_grad=True)
+    numbers, waves = torch.tensor([3, 1, 2]), torch.tensor([1j, 2.0])
+    with interop.along([x]):
+        assert torch.equal(numbers.clamp(2, 2), torch.full((3,), 2))
+        assert torch.equal(numbers.sort().indices, torch.tensor([1, 2, 0]))
+        assert torch.equal(waves.abs(), torch.tensor([1.0, 2.0]))
+        assert (torch.zeros(3) > 0).tolist() == [False] * 3
+        assert x[:0].relu().shape == (0,)
+        with pytest.raises((RuntimeError, IndexError)):
+            x[:0].amax()
+
+
+# Training.
+
+
+def trained(steps: int) -> tuple[torch.nn.Module, list[float]]:
+    """A network on data with ties: of whole numbers, with equal rows of weights and zeros as biases."""
+    model = torch.nn.Sequential(
+        torch.nn.Linear(2, 4),
+        torch.nn.ReLU(inplace=True),
+        torch.nn.Linear(4, 4),
+        torch.nn.Hardtanh(),
+        torch.nn.Linear(4, 1),
+    )
+    for parameter in model.parameters():
+        torch.nn.init.constant_(parameter, 0.5 if parameter.dim() > 1 else 0.0)
+    x = torch.tensor([[0.0, 0.0], [1.0, -1.0], [1.0, 0.0], [0.0, 1.0]])
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    source, losses = torch.Generator().manual_seed(0), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with interop.along(model, generator=source):
+            loss = functional.l1_loss(model(x), x[:, :1])
+            loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return model, losses
+
+
+def test_training_on_ties() -> None:
+    model, losses = trained(150)
+    assert losses[-1] < 0.1 * losses[0]
+    names = dict(model.named_parameters())
+    assert all(type(parameter) is torch.nn.Parameter and parameter.is_leaf for parameter in names.values())
+
+
+def test_gradients_of_modules_are_those_nearby() -> None:
+    torch.manual_seed(0)
+    shared = torch.nn.Linear(3, 3)
+    model = torch.nn.Sequential(
+        shared, torch.nn.LeakyReLU(-0.5), shared, torch.nn.ReLU6(), torch.nn.BatchNorm1d(3)
+    ).double()
+    with torch.no_grad():
+        for parameter in shared.parameters():
+            parameter.copy_(parameter.sign().floor())
+    x = tensor([[0.0, 0.0, 0.0], [1.0, 1.0, -2.0], [0.0, 1.0, 0.0], [2.0, 2.0, 0.0]])
+    parameters = list(model.parameters())
+    direction = [torch.randn(p.shape, dtype=p.dtype, generator=torch.Generator().manual_seed(1)) for p in parameters]
+    before, seen = [parameter.detach().clone() for parameter in parameters], []
+    hook = shared.weight.register_hook(lambda gradient: seen.append(gradient.clone()))
+    with interop.along(model, direction=direction):
+        assert all(map(operator.is_, model.parameters(), parameters))
+        loss = (model(x) ** 2 * torch.arange(12.0).reshape(4, 3)).sum()
+    loss.backward()
+    hook.remove()
+    assert torch.equal(seen[0], shared.weight.grad)
+    found = [parameter.grad for parameter in parameters]
+    assert all(torch.equal(a, b) for a, b in zip(before, parameters, strict=True))
+    model.zero_grad()
+    with torch.no_grad():
+        for parameter, v in zip(parameters, direction, strict=True):
+            parameter.add_(1e-9 * v)
+    (model(x) ** 2 * torch.arange(12.0).reshape(4, 3)).sum().backward()
+    for gradient, parameter in zip(found, parameters, strict=True):
+        torch.testing.assert_close(gradient, parameter.grad, atol=1e-5, rtol=1e-5)
+
+
+def test_an_optimizer_may_step_in_the_block() -> None:
+    for make in (lambda p: torch.optim.SGD(p, 0.1), lambda p: torch.optim.AdamW(p, foreach=True)):
+        layer = torch.nn.Linear(2, 2)
+        optimizer = make(layer.parameters())
+        before = layer.weight.detach().clone()
+        with interop.along(layer):
+            torch.nn.utils.clip_grad_norm_([p for p in layer.parameters() if p.grad is not None], 1.0)
+            layer(torch.ones(1, 2)).abs().sum().backward()
+            torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        assert not torch.equal(before, layer.weight)
+        assert set(layer.state_dict()) == {"weight", "bias"}
+
+
+def test_a_block_ends_with_an_exception() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    with pytest.raises(KeyError), interop.along(x):
+        raise KeyError
+    assert torch.autograd.grad((x.relu() - (-x).relu()).sum(), x)[0].tolist() == [0.0, 0.0]
+    with interop.along([x, x]):
+        (x.relu() - (-x).relu()).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 1.0]
+
+
+def test_one_block_at_a_time() -> None:
+    x, told = torch.zeros(2, requires_grad=True), []
+
+    def elsewhere() -> None:
+        with pytest.raises(RuntimeError, match="in this thread or in another"), interop.along(x):
+            pass
+        told.append(True)
+
+    with interop.along(x):
+        with pytest.raises(RuntimeError, match="Leave the other block"), interop.along(x):
+            pass
+        with pytest.raises(RuntimeError, match="grad: forward mode is at work already"):
+            interop.grad(torch.abs)(torch.tensor(0.0))
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+    assert told
+
+
+def test_checkpoints_are_refused() -> None:
+    layer, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
+    with interop.along(layer):
+        loss = checkpoint(lambda x: layer(x).relu(), x, use_reentrant=False).sum()
+    with pytest.raises(RuntimeError, match="call the function without a checkpoint"):
+        loss.backward()
+
+
+class WithoutJvp(torch.autograd.Function):
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: torch.Tensor) -> torch.Tensor:
+        return cotangent * 2
+
+
+ZERO = torch.tensor(0.0)
+BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "no function": (lambda: interop.grad(3), TypeError, "grad: fun is 3"),
+    "both": (
+        lambda: interop.grad(torch.abs, direction=ZERO, generator=torch.Generator()),
+        ValueError,
+        "direction and generator are both given",
+    ),
+    "integers": (lambda: interop.grad(torch.abs)(torch.tensor(1)), TypeError, "torch.int64"),
+    "a number": (lambda: interop.directional_derivative(torch.abs, 1.0, 1.0), TypeError, "float"),
+    "shape": (
+        lambda: interop.directional_derivative(torch.abs, ZERO, torch.zeros(2)),
+        ValueError,
+        r"shape torch.Size\(\[2\]\)",
+    ),
+    "dtype": (lambda: interop.grad(torch.abs, direction=ZERO.double())(ZERO), ValueError, "float64"),
+    "structure": (lambda: interop.grad(torch.abs, direction=(ZERO,))(ZERO), ValueError, "structure"),
+    "out": (
+        lambda: interop.grad(lambda x: torch.maximum(x, x, out=torch.zeros(())))(ZERO),
+        NotImplementedError,
+        "out= has no derivative",
+    ),
+    "not a scalar": (lambda: interop.grad(torch.abs)(torch.zeros(2)), RuntimeError, "scalar"),
+    "no parameters": (lambda: interop.along(torch.nn.ReLU()).__enter__(), ValueError, "none of the parameters"),
+    "no tensors": (lambda: interop.along([1]).__enter__(), TypeError, "one of the parameters is 1"),
+    "neither": (lambda: interop.along(1).__enter__(), TypeError, "parameters is 1"),
+    "too few": (
+        lambda: interop.along(torch.nn.Linear(1, 1), direction=[torch.zeros(1, 1)]).__enter__(),
+        ValueError,
+        "structure",
+    ),
+    "directions": (lambda: interop.subdifferential(torch.abs, directions=0), ValueError, "directions=0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name: str) -> None:
+    call, error, message = BAD[name]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_functions_without_forward_mode_name_the_cure() -> None:
+    with pytest.raises(NotImplementedError) as raised:
+        interop.directional_derivative(WithoutJvp.apply, ZERO, ZERO)
+    assert "write a jvp" in raised.value.__notes__[0]
+
+
+def test_compiled() -> None:
+    """One graph is refused; else Dynamo leaves the call to Python."""
+
+    def fun(x: torch.Tensor) -> torch.Tensor:
+        return (x.relu() - (-x).relu()).sum()
+
+    x = torch.zeros(3)
+    assert torch.compile(lambda x: interop.grad(fun)(x), backend="eager")(x).tolist() == [1.0, 1.0, 1.0]
+    with pytest.raises(Exception, match="cannot run in a compiled function"):
+        torch.compile(lambda x: interop.grad(fun)(x), backend="eager", fullgraph=True)(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Dynamo asks tensors of torch.func for their grad
+        found = interop.grad(torch.compile(fun, backend="eager"))(x)
+    assert found.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_subdifferential() -> None:
+    """A LASSO at its minimiser, which is 0: the hull has 0 in it; and a maximum whose hull has not."""
+    a, b = tensor([[2.0, 1.0], [0.0, 1.0]]), tensor(0.25, -0.5)
+
+    def lasso(x: torch.Tensor) -> torch.Tensor:
+        return ((a @ x - b) ** 2).sum() / 2 + x.abs().sum()
+
+    found = interop.subdifferential(lasso)(tensor(0.0, 0.0))
+    assert found.is_certified
+    assert not found.is_differentiable
+    assert found.min_norm.tolist() == [0.0, 0.0]
+    lines = interop.subdifferential(lambda p: torch.maximum(p["x"] + p["y"], p["x"] - p["y"]))({"x": ZERO, "y": ZERO})
+    assert {name: pytest.approx(part.item(), abs=1e-6) for name, part in lines.min_norm.items()} == {"x": 1.0, "y": 0.0}

@@ -12,12 +12,11 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-import jax
 import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from interop._private_torch import is_forward_mode, is_transformed
+from interop._private_torch import flattened, is_forward_mode, is_transformed, unflattened
 from interop._programs.choices import Decided
 from jaxclamp._programs.subdifferential import Subdifferential, explored
 
@@ -67,6 +66,7 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     """
     name = "directional_derivative"
     _refuse_uncallable(name, fun)
+    _refuse_here(name)
     if isinstance(inputs, torch.Tensor):
         inputs, directions = (inputs,), (directions,)
     _check(name, inputs, "inputs", directions, "directions")
@@ -125,6 +125,7 @@ def grad(
 
     @functools.wraps(fun)
     def gradient(*args: Any, **kwargs: Any) -> Any:
+        _refuse_here("grad")
         active = _chosen(args, argnums)
         v = direction
         if v is None:
@@ -146,8 +147,9 @@ def along(
     """A block in which ``loss.backward()`` gives the gradient of the piece that the loss enters along a direction.
 
     For training loops and modules as they are: in the block the parameters have tangents. They stay the same tensors,
-    with their values, gradients and hooks, and an optimizer may step in the block or behind it. What is decided, and
-    what is not, is said at `directional_derivative`. The backward pass may follow the block, but for checkpoints.
+    with their values, gradients and hooks, and an optimizer may step in the block or behind it. The backward pass may
+    follow the block, too. What is decided, and what is not, is said at `directional_derivative`. Checkpoints compute
+    again without tangents: they are refused, and with ``use_reentrant=True`` nothing in them is decided.
 
     The loss is computed once, with choices decided along the direction: it may differ from the usual one by rounding.
 
@@ -172,7 +174,7 @@ def along(
     >>> bool(x.grad == layer.weight)
     True
     """
-    _refuse_compiled("along")
+    _refuse_here("along")
     moving = _parameters(parameters)
     _refuse_both("along", direction, generator)
     if direction is None:
@@ -180,7 +182,6 @@ def along(
     else:
         direction = list(direction)
         _check("along", moving, "parameters that require grad", direction, "direction")
-    _refuse_forward_mode("along")
     with forward_ad.dual_level(), Decided():
         torch.clear_autocast_cache()  # of parameters without tangents
         with torch.no_grad():
@@ -235,6 +236,7 @@ def subdifferential(
 
     @functools.wraps(fun)
     def search(*args: Any, **kwargs: Any) -> Subdifferential:
+        _refuse_here("subdifferential")
         active = _chosen(args, argnums)
         leaves = _leaves_of("subdifferential", active, "the argument")
         source = generator or torch.Generator().manual_seed(0)
@@ -242,13 +244,13 @@ def subdifferential(
         draws = torch.randn(((directions + 1) // 2, size), dtype=torch.float64, generator=source, device=source.device)
 
         def flatten(tree: Tree) -> np.ndarray[Any, Any]:
-            flat = [leaf.detach().double().cpu().flatten() for leaf in jax.tree.leaves(tree)]
+            flat = [leaf.detach().double().cpu().flatten() for leaf in flattened(tree)[0]]
             return torch.cat(flat).numpy()
 
         def unflatten(vector: np.ndarray[Any, Any]) -> Tree:
             parts = torch.from_numpy(vector).split([leaf.numel() for leaf in leaves])
             shaped = [part.reshape(leaf.shape).to(leaf) for part, leaf in zip(parts, leaves, strict=True)]
-            return jax.tree.unflatten(jax.tree.structure(active), shaped)
+            return unflattened(flattened(active)[1], shaped)
 
         def ask(vector: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
             with _forked_random_numbers(args):
@@ -291,8 +293,6 @@ def _asked(
 
 def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], v: tuple[Tree, ...]) -> tuple[R, R]:
     """The result and its derivative, of ``fun`` with all choices decided along v."""
-    _refuse_compiled(name)
-    _refuse_forward_mode(name)
 
     def decided(*inputs: Tree) -> R:
         with Decided():
@@ -330,7 +330,7 @@ def _parameters(given: Any) -> list[torch.Tensor]:
 
 
 def _leaves_of(name: str, tree: Tree, what: str) -> list[torch.Tensor]:
-    leaves = jax.tree.leaves(tree)
+    leaves, _ = flattened(tree)
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
             kind = leaf.dtype if isinstance(leaf, torch.Tensor) else type(leaf).__name__
@@ -339,9 +339,9 @@ def _leaves_of(name: str, tree: Tree, what: str) -> list[torch.Tensor]:
 
 
 def _check(name: str, tree: Tree, what: str, directions: Tree, where: str) -> None:
-    leaves, tangents = _leaves_of(name, tree, what), jax.tree.leaves(directions)
-    wanted, given = jax.tree.structure(tree), jax.tree.structure(directions)
-    if wanted != given:  # type: ignore[operator]  # a TreeDef, for its stub perhaps None
+    leaves = _leaves_of(name, tree, what)
+    (_, wanted), (tangents, given) = flattened(tree), flattened(directions)
+    if wanted != given:
         raise ValueError(f"{name}: {where} has the structure {given}, and {what} {wanted}.")
     for leaf, tangent in zip(leaves, tangents, strict=True):
         if not isinstance(tangent, torch.Tensor):
@@ -360,13 +360,13 @@ def _drawn(leaves: Sequence[torch.Tensor], like: Tree, generator: torch.Generato
         # Drawn in float32 at least: of few numbers, many would be equal.
         dtype = torch.promote_types(leaf.dtype, torch.float32)
         drawn.append(torch.randn(leaf.shape, dtype=dtype, device=source.device, generator=source).to(leaf))
-    return jax.tree.unflatten(jax.tree.structure(like), drawn)
+    return unflattened(flattened(like)[1], drawn)
 
 
 @contextlib.contextmanager
 def _forked_random_numbers(inputs: Tree) -> Iterator[None]:
     """A block whose random numbers are drawn once more behind it."""
-    devices = {leaf.device for leaf in jax.tree.leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.is_cuda}
+    devices = {leaf.device for leaf in flattened(inputs)[0] if isinstance(leaf, torch.Tensor) and leaf.is_cuda}
     with torch.random.fork_rng(devices):
         yield
 
@@ -381,12 +381,9 @@ def _refuse_both(name: str, direction: Tree, generator: torch.Generator | None) 
         raise ValueError(f"{name}: direction and generator are both given; pass direction, or a generator to draw one.")
 
 
-def _refuse_compiled(name: str) -> None:
+def _refuse_here(name: str) -> None:
     if torch.compiler.is_compiling():
         raise RuntimeError(f"{name} cannot run in a compiled function; call it outside of torch.compile.")
-
-
-def _refuse_forward_mode(name: str) -> None:
     if is_forward_mode() and not is_transformed():  # the levels of torch.func nest
         raise RuntimeError(
             f"{name}: forward mode is at work already, in this thread or in another; torch has one level of it in a "

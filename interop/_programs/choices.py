@@ -26,6 +26,7 @@ from interop._autocast import autocast
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._convention.min_norm import namesakes
 from interop._forms import NUMPY_NAMES, overwrite
+from interop._private_torch import carry_into_recomputation, without_forward_mode
 from interop._programs.order import (
     holds,
     moves,
@@ -60,14 +61,32 @@ class Decided(TorchFunctionMode):
         self, func: Rule, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func in _BACKWARD:
+            with without_forward_mode():
+                return func(*args, **kwargs)
         rule = CHOICES.get(func)
         if rule is None or not any(moves(value) and value.numel() for value in (*args, *kwargs.values())):
             return func(*args, **kwargs)
         if kwargs.get("out") is not None:
             raise NotImplementedError(f"{func.__name__}: out= has no derivative; call it without, and copy the result.")
+        if not torch.compiler.is_compiling():
+            carry_into_recomputation(_refused, None)
         return rule(*args, **{NUMPY_NAMES.get(name, name): v for name, v in kwargs.items() if name not in _IGNORED})
 
 
+def _refused(function: Rule) -> Rule:
+    """What a checkpoint would run again, without tangents, so that its choices might fall in another way."""
+
+    def recomputed(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(
+            "torch.utils.checkpoint computes again, without tangents, what was decided by tangents; "
+            "call the function without a checkpoint in along and interop.grad."
+        )
+
+    return recomputed
+
+
+_BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 _IGNORED = {"out", "ties"}
 
 
@@ -134,27 +153,31 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
     return torch.where(holds(operator.eq, input, 0), values, holds(operator.gt, input, 0).to(values.dtype))
 
 
-# Selections. NaN is larger and smaller than anything.
+# Selections. NaN is larger and smaller than anything, but for fmax and fmin.
 
 
 @_choice
 def maximum(input: Tensor, other: Operand) -> Tensor:
-    return torch.where(holds(operator.ge, input, other) | torch.isnan(input), input, other)
+    return torch.where(_or_nan(holds(operator.lt, input, other), other), other, input)
 
 
 @_choice
 def minimum(input: Tensor, other: Operand) -> Tensor:
-    return torch.where(holds(operator.le, input, other) | torch.isnan(input), input, other)
+    return torch.where(_or_nan(holds(operator.gt, input, other), other), other, input)
 
 
 @_choice
 def fmax(input: Tensor, other: Tensor) -> Tensor:
-    return torch.where(holds(operator.ge, input, other) | torch.isnan(other), input, other)
+    return torch.where(_or_nan(holds(operator.lt, input, other), input), other, input)
 
 
 @_choice
 def fmin(input: Tensor, other: Tensor) -> Tensor:
-    return torch.where(holds(operator.le, input, other) | torch.isnan(other), input, other)
+    return torch.where(_or_nan(holds(operator.gt, input, other), input), other, input)
+
+
+def _or_nan(condition: Tensor, x: Operand) -> Tensor:
+    return condition | (x != x) if isinstance(x, Tensor) or x != x else condition
 
 
 @_choice
