@@ -381,12 +381,10 @@ class TorchForm:
 
     mode: str
     has_aux: bool
-    is_checkpointed: bool
     batch: str
 
     def __str__(self) -> str:
-        aux, checkpoint = " with an auxiliary result" * self.has_aux, ", in checkpoint" * self.is_checkpointed
-        return f"{self.mode}{aux}{checkpoint}, {self.batch}"
+        return f"{self.mode}{' with an auxiliary result' * self.has_aux}, {self.batch}"
 
 
 TORCH_MODES = ("grad", "directional_derivative", "along")
@@ -398,8 +396,7 @@ def drawn_in_torch(program: Program) -> TorchForm:
     mode, batch = choices.choice(TORCH_MODES), choices.choice(TORCH_BATCHES)
     if mode == "along":  # a module has one set of parameters
         batch = choices.choice(("loop", "sum"))
-    has_aux, is_checkpointed = (choices.random() < 0.3 for _ in range(2))
-    return TorchForm(mode, has_aux and mode == "grad", is_checkpointed and mode == "along", batch)
+    return TorchForm(mode, mode == "grad" and choices.random() < 0.3, batch)
 
 
 class Module(torch.nn.Module):
@@ -427,10 +424,7 @@ def in_torch(program: Program, form: TorchForm) -> Callable[..., Answer]:
         return x
 
     def result(x: torch.Tensor, y: torch.Tensor) -> Any:
-        if form.is_checkpointed:
-            outcome = torch.utils.checkpoint.checkpoint(steps, x, y, use_reentrant=False)
-        else:
-            outcome = steps(x, y)
+        outcome = steps(x, y)
         total = (constant(program.weights) * outcome).sum()
         return (total, outcome) if form.has_aux else total
 
