@@ -61,7 +61,7 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     """
     _refuse_uncallable("directional_derivative", fun)
     program = _Program(fun)
-    value, derivative = jax.jvp(program.run, primals, tangents)
+    value, derivative = jax.jvp(program.run, primals, _varying(tangents, primals))
     return program.result(value, *primals), derivative
 
 
@@ -312,7 +312,7 @@ def _gradient(
             result = program.run(*(moved.get(i, arg) for i, arg in enumerate(args)), **kwargs)
             return result if has_aux else (result, None)
 
-        value, derivative, aux = jax.jvp(of_active, active, tangents, has_aux=True)
+        value, derivative, aux = jax.jvp(of_active, active, _varying(tangents, active), has_aux=True)
         return value, ((value, aux) if has_aux else value, derivative)
 
     return program, jax.grad(primal, argnums, has_aux=True)
@@ -326,6 +326,18 @@ def _drawn(key: jax.Array, like: Tree) -> Tree:
         for key, leaf in zip(jax.random.split(key, len(leaves)), leaves, strict=True)
     ]
     return jax.tree.unflatten(structure, drawn)
+
+
+def _varying(tangents: Tree, primals: Tree) -> Tree:
+    """The tangents, in a ``shard_map`` an array for each device where the primals are; JAX takes that for granted."""
+
+    def beside(x: Any, v: Any) -> Any:
+        fits = jnp.shape(x) == jnp.shape(v) and jnp.result_type(x) == getattr(v, "dtype", jnp.result_type(x))
+        return jnp.zeros_like(x) + v if fits else v  # jax.jvp refuses it
+
+    leaves, structure = jax.tree.flatten(tangents)
+    points = jax.tree.leaves(primals)
+    return jax.tree.unflatten(structure, map(beside, points, leaves)) if len(points) == len(leaves) else tangents
 
 
 def _refuse_uncallable(name: str, fun: Any) -> None:

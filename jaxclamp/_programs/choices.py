@@ -253,10 +253,23 @@ def _scatter(
 
     def gathered(result: jax.Array) -> jax.Array:
         """What of ``result`` each update is written to."""
-        zeros = jnp.zeros(x.shape, result.dtype)
-        like = jax.ShapeDtypeStruct(updates.shape, result.dtype)
-        (found,) = jax.linear_transpose(functools.partial(added, zeros), like)(result)
-        return found  # type: ignore[no-any-return]
+        numbers = where["dimension_numbers"]
+        lengths = iter([updates.shape[axis] for axis in numbers.update_window_dims])
+        single = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+        return lax.gather(
+            result,
+            indices,
+            lax.GatherDimensionNumbers(
+                offset_dims=numbers.update_window_dims,
+                collapsed_slice_dims=numbers.inserted_window_dims,
+                start_index_map=numbers.scatter_dims_to_operand_dims,
+                operand_batching_dims=numbers.operand_batching_dims,
+                start_indices_batching_dims=numbers.scatter_indices_batching_dims,
+            ),
+            [1 if axis in single else next(lengths) for axis in range(x.ndim)],
+            mode=where["mode"],
+            fill_value=0,
+        )
 
     def best(x: jax.Array, updates: jax.Array, first: jax.Array, others: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Where the old element, and which updates, are the largest of those that are left."""
