@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
-from random_steps import KINDS, SHAPE, Array, Kind
+from random_steps import KINDS, SHAPE, Array, Kind, written
 
 import interop
 import jaxclamp
@@ -394,7 +394,8 @@ TORCH_BATCHES = ("vmap", "loop", "sum")
 def drawn_in_torch(program: Program) -> TorchForm:
     choices = random.Random(f"form in torch {program.seed}")
     mode, batch = choices.choice(TORCH_MODES), choices.choice(TORCH_BATCHES)
-    if mode == "along":  # a module has one set of parameters
+    spellings = [step.in_torch(KINDS[step.kind]) for step in program.steps]
+    if mode == "along" or written in spellings:  # one set of parameters; torch's vmap refuses x[mask] = 0
         batch = choices.choice(("loop", "sum"))
     return TorchForm(mode, mode == "grad" and choices.random() < 0.3, batch)
 

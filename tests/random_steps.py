@@ -164,7 +164,7 @@ def _clamp_in_torch(x: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
     return x.clamp(torch.as_tensor(low), torch.as_tensor(high))
 
 
-def _written(x: torch.Tensor) -> torch.Tensor:
+def written(x: torch.Tensor) -> torch.Tensor:
     """The positive part, by writing to where the mask says."""
     x = x.clone()
     x[x < 0] = 0.0
@@ -224,7 +224,7 @@ KINDS: Mapping[str, Kind] = {
             functional.relu,
             nn.ReLU(inplace=False),
             _in_place("relu_"),
-            _written,
+            written,
             lambda x: x * (x > 0),
             lambda x: torch.where(x > 0, x, 0.0),
             lambda x: x.masked_fill(x < 0, 0.0),
