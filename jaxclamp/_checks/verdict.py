@@ -171,21 +171,19 @@ def judged(
         _KINDS.index("member"),
     )
     found: list[tuple[int, Indices, Kind]] = []
-    for row in np.flatnonzero(~nearby.is_sum & np.isfinite(nearby.value)):
-        terms = nearby.terms(int(row))
+    for row in np.flatnonzero(~nearby.is_sum & np.isfinite(nearby.value)).tolist():
+        terms = nearby.terms(row)
         if not terms:  # there is no smooth piece, or the function is smooth after all
             unknown = (nearby.kinked[row] | nearby.jumps[row]) & ~skipped[row]
             kinds[row, unknown] = _KINDS.index("jump" if nearby.row_jumps[row] else "not checkable")
         for term in terms:
-            kind, nearest[row, term.entries] = _judged_term(
-                nearby, int(row), term, jacobian[row, term.entries], atol, rtol
-            )
+            kind, nearest[row, term.entries] = _judged_term(nearby, row, term, jacobian[row, term.entries], atol, rtol)
             kinds[row, term.entries] = _KINDS.index(kind if len(term.entries) == 1 else "right")
             if len(term.entries) > 1 and kind != "right":
-                found.append((int(row), term.entries, kind))
-    for row in np.flatnonzero((kinds != 0).any(axis=1)):
+                found.append((row, term.entries, kind))
+    for row in np.flatnonzero((kinds != 0).any(axis=1)).tolist():
         for code in np.unique(kinds[row][kinds[row] != 0]):
-            found.append((int(row), np.flatnonzero(kinds[row] == code), _KINDS[code]))
+            found.append((row, np.flatnonzero(kinds[row] == code), _KINDS[code]))
     for row, entries, kind in sorted(found, key=lambda verdict: (verdict[0], verdict[1][0])):
         yield _verdict(kind, row, entries, jacobian, nearest, names, line)
 
