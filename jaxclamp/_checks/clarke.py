@@ -91,8 +91,8 @@ class Neighbourhood:
     def _measured_noise(self) -> Array:
         """How far values lie from a smooth curve: fourth differences, on lines that begin beside the point."""
         directions = self._drawn(16, self.point.size)
-        values = np.stack([self._values(self._at(directions, k / 8)) for k in range(1, 6)])
-        differences = np.abs(np.tensordot([1.0, -4.0, 6.0, -4.0, 1.0], values, 1)) / np.sqrt(70.0)
+        values = np.stack([self._values(self._at(directions, k / 8)) for k in range(1, 13)])
+        differences = np.sqrt(np.mean(np.diff(values, 4, axis=0) ** 2, axis=0) / 70.0)
         # A kink that is near, but not at the point, lies on some of the lines; imprecision on all.
         noise: Array = 3 * np.quantile(differences, 0.25, axis=0)
         return noise

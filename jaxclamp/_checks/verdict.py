@@ -182,7 +182,7 @@ def judged(
             if len(term.entries) > 1 and kind != "right":
                 found.append((row, term.entries, kind))
     for row in np.flatnonzero((kinds != 0).any(axis=1)).tolist():
-        for code in np.unique(kinds[row][kinds[row] != 0]).tolist():
+        for code in np.unique(kinds[row][kinds[row] != 0]):
             found.append((row, np.flatnonzero(kinds[row] == code), _KINDS[code]))
     for row, entries, kind in sorted(found, key=lambda verdict: (verdict[0], verdict[1][0])):
         yield _verdict(kind, row, entries, jacobian, nearest, names, line)
