@@ -13,6 +13,7 @@ from interop._bridge.wrap import wrap_for_torch as wrap_for_torch
 from interop._convention.min_norm import min_norm as min_norm
 from interop._convention.ties import influence as influence
 from interop._convention.ties import ties as ties
+from interop._programs.gradcheck import gradcheck as gradcheck
 from interop.parity.compare import Comparison as Comparison
 from interop.parity.compare import compare as compare
 from interop.parity.recording import Recording as Recording
@@ -45,6 +46,7 @@ __all__ = [
     "elu_",
     "fmax",
     "fmin",
+    "gradcheck",
     "hard_sigmoid",
     "hard_swish",
     "hard_tanh",
