@@ -83,7 +83,7 @@ class _Flat:
         self._fun = fun
         self._inputs = inputs
         self._active = [i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and t.requires_grad]
-        if not self._active:
+        if not any(inputs[i].numel() for i in self._active):
             raise ValueError(
                 "gradcheck: none of the inputs requires grad; set requires_grad where it is to be checked."
             )
@@ -93,7 +93,7 @@ class _Flat:
         self.point = np.concatenate([_numbers(tensor).ravel() for tensor in self._tensors])
         with torch.no_grad():
             results = self._results(self._tensors)
-        if not results:
+        if not any(result.numel() for result in results.values()):
             raise TypeError("gradcheck: the result of fun has no floating point numbers, so there is no derivative.")
         dtypes = [tensor.dtype for tensor in (*self._tensors, *results.values())]
         coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)

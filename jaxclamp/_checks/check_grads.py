@@ -96,7 +96,7 @@ class _Flat:
         paths, self._structure = jax.tree_util.tree_flatten_with_path(args)
         self._leaves = [leaf for _, leaf in paths]
         self._active = [i for i, leaf in enumerate(self._leaves) if _is_real("args", leaf)]
-        if not self._active:
+        if not any(np.size(self._leaves[i]) for i in self._active):
             raise TypeError(
                 "check_grads: args has no floating point numbers; pass for example jnp.asarray(..., float)."
             )
@@ -104,7 +104,7 @@ class _Flat:
         self.point = np.concatenate([np.asarray(array, np.float64).ravel() for array in self._arrays])
         results, _ = jax.tree_util.tree_flatten_with_path(fun(*args))
         numbers = [(path, jnp.asarray(leaf)) for path, leaf in results if _is_real("the result of fun", leaf)]
-        if not numbers:
+        if not any(array.size for _, array in numbers):
             raise TypeError("check_grads: the result of fun has no floating point numbers, so there is no derivative.")
         dtypes = [array.dtype for array in [*self._arrays, *(array for _, array in numbers)]]
         self.dtype = max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps)).name
