@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import threading
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import interop
@@ -167,6 +169,21 @@ CELLS = torch.tensor([[0, 1, 1, 0], [2, 2, 1, 0], [2, 1, 2, 2]])
 SIGNS = tensor(1.0, -1.0, 1.0)
 F = functional
 
+MASKS_IN_PLACE: list[Function] = [
+    *(
+        torch.no_grad()(lambda x, name=name: getattr(x.clone(), f"{name}_")(0.0))
+        for name in ("eq", "ne", "not_equal", "gt", "greater", "ge", "greater_equal", "lt", "less", "le", "less_equal")
+    ),
+    *(
+        torch.no_grad()(lambda x, name=name: getattr(x.clone(), f"{name}_")())
+        for name in ("sign", "sgn", "logical_not")
+    ),
+    *(
+        torch.no_grad()(lambda x, name=name: getattr(x.clone(), f"{name}_")(x.abs()))
+        for name in ("logical_and", "logical_or", "logical_xor", "heaviside")
+    ),
+]
+
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
     **{
         f"{name} {place}": (lambda x, name=name, home=home: getattr(home, name)(x), X + shift)
@@ -265,6 +282,18 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "torch.adaptive_max_pool1d": (lambda x: torch.adaptive_max_pool1d(x, 3)[0], LINE),
     "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (3, None)), IMAGE),
     "adaptive_max_pool3d": (lambda x: F.adaptive_max_pool3d(x, 1), SOLID),
+    "bool": (lambda x: x.relu() * x.relu().bool() + x * torch.logical_or(x, x), X),
+    "logical_xor": (lambda x: x * x.logical_xor(torch.zeros(4)), X),
+    "clamp_min": (torch.clamp_min, X, ROW),
+    "relu_ and abs_": (lambda x: torch.relu_(x * 1) + (x * 2).abs_() - (x * 3).absolute_(), X),
+    "clamp_max_ and clip_": (lambda x, y: (x * 1).clamp_max_(y) + (x * 1).clip_(min=y), X, Y),
+    "masks in place": (lambda x: sum(x * mask(x) for mask in MASKS_IN_PLACE), X),
+    "index_reduce": (lambda x, y: x.index_reduce(0, CELLS[0, :3], y, "amax"), X, Y),
+    "index_reduce_": (lambda x, y: (x * 1).index_reduce_(0, CELLS[0, :3], y, "amin", include_self=False), X, Y),
+    "triplet_margin_with_distance_loss": (
+        lambda x, y, z: F.triplet_margin_with_distance_loss(x, y, z, distance_function=F.l1_loss),
+        *(tensor(k, 0.0) for k in (0.0, 1.0, 3.0)),
+    ),
     "l1_loss": (F.l1_loss, X, Y),
     # torch forgets the weight when it asks a mode
     "l1_loss weighted": (lambda x, y: CHOICES[F.l1_loss](x, y, weight=1 + CELLS), X, Y),
@@ -298,6 +327,32 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }
 
 
+def parts(rule: Any) -> set[Any]:
+    """The functions that a rule is made of, such as those of the three forms of torch.max."""
+    return set().union(*map(parts, rule.args)) if isinstance(rule, functools.partial) and rule.args else {rule}
+
+
+class Called(TorchFunctionMode):
+    """What takes the place of the functions that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rules: set[Any] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.rules |= parts(CHOICES.get(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_every_choice_is_among_the_functions() -> None:
+    with Called() as called:
+        for fun, *inputs in FUNCTIONS.values():
+            fun(*(x.clone() for x in inputs))
+    assert not [own for own, rule in CHOICES.items() if not parts(rule) <= called.rules]
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_at_ties(name: str) -> None:
     fun, *inputs = FUNCTIONS[name]
@@ -501,7 +556,7 @@ def test_an_optimizer_may_step_in_the_block() -> None:
         before = layer.weight.detach().clone()
         with interop.along(layer):
             torch.nn.utils.clip_grad_norm_([p for p in layer.parameters() if p.grad is not None], 1.0)
-            layer(torch.ones(1, 2)).abs().sum().backward()
+            functional.mse_loss(layer(torch.ones(1, 2)).abs(), torch.zeros(1, 2)).backward()
             torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()

@@ -127,11 +127,18 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """The value of ``fun``, to the bit, and its gradient as `grad` gives it.
 
-    The signature is that of `jax.value_and_grad`. Arguments and errors are those of `grad`. Where a choice
-    has a discrete result, such as a comparison, ``fun`` is evaluated once more for the value.
+    The signature is that of `jax.value_and_grad`. Where a choice has a discrete result, such as a comparison, ``fun``
+    is evaluated once more for the value.
+
+    Args:
+      fun, argnums, has_aux: as for `jax.value_and_grad`.
+      direction, key: as for `grad`.
 
     Returns:
       A function of the arguments of ``fun``, which returns a pair: what ``fun`` returns, and the gradient.
+
+    Raises:
+      TypeError, ValueError: as `grad`.
 
     >>> value, gradient = value_and_grad(lambda x: jnp.maximum(x, 0.0) + jnp.minimum(x, 0.0))(0.0)
     >>> float(value), float(gradient)
