@@ -145,6 +145,10 @@ def _branch_in_torch(x: torch.Tensor, above: float, below: float) -> torch.Tenso
     return x + torch.where(first >= 0, above * first, below * first)
 
 
+def by_argsort(x: jax.Array, axis: int) -> jax.Array:
+    return jnp.take_along_axis(x, jnp.argsort(x, axis), axis)
+
+
 def _sorted_pair(x: jax.Array, axis: int) -> jax.Array:
     keys, carried = lax.sort((x, 2 * x), dimension=axis % x.ndim, num_keys=1)
     return carried - keys
@@ -407,7 +411,7 @@ KINDS: Mapping[str, Kind] = {
         [
             jnp.sort,
             lambda x, axis: jnp.flip(jnp.sort(x, axis, descending=True), axis),
-            lambda x, axis: jnp.take_along_axis(x, jnp.argsort(x, axis), axis),
+            by_argsort,
             _sorted_pair,
         ],
         [

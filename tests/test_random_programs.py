@@ -129,7 +129,7 @@ def test_a_wrong_derivative_is_found(monkeypatch: pytest.MonkeyPatch, mode: str,
 
 def test_a_wrong_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """To the last bit."""
-    one = program(Step("shift", (0,), (np.ones(SHAPE) / 3,), 0))
+    one = program(Step("abs", (0,), (), 0))
     monkeypatch.setattr(random_programs, "draw", lambda _: (one, expected(one)))
     form = JaxForm("value_and_grad", False, "scan", {}, (), "vmap")
     monkeypatch.setattr(random_programs, "drawn_in_jax", lambda _: form)
