@@ -62,7 +62,7 @@ MALLOC_reuse := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TO
 BENCH := JAXCLAMP_DISPATCH=$(DISPATCH) $(MALLOC_$(ALLOCATOR)) .venv/bin/python
 RUN := benchmarks/results/$(ALLOCATOR)-$(DISPATCH)
 
-bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a plot, memory; about 25 minutes
+bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a plot, memory; about 30 minutes
 	mkdir -p benchmarks/results
 	$(BENCH) -m pytest benchmarks --benchmark-columns=median,iqr,rounds --benchmark-sort=mean --benchmark-group-by=group \
 		--benchmark-json=$(RUN).json
@@ -73,6 +73,7 @@ bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a pl
 	$(BENCH) benchmarks/start.py
 	$(BENCH) benchmarks/native.py
 	$(BENCH) benchmarks/training.py
+	$(BENCH) benchmarks/programs.py
 
 clean:
 	rm -rf .venv .venv-lowest dist docs/_build docs/_gallery

@@ -115,6 +115,23 @@ def test_jax_training(load: Callable[[str], ModuleType], monkeypatch: pytest.Mon
     assert (tmp_path / "plot.png").stat().st_size > 0
 
 
+def test_quantised_training(load: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
+    example = load("quantised_training")
+    with jax.enable_x64(True):
+        for step in example.train("of the program", 3):
+            assert all((np.asarray(w) == np.round(w)).all() for w in step.weights.values())
+            assert example.tied(step) > 0.02
+            found = jax.device_get(example.distances(step.weights, step.direction, step.x, step.labels))
+            assert found["of the program"] == (0, pytest.approx(0, abs=1e-5))
+            for name in ("op by op, JAX", "op by op, min_norm", "op by op, balanced"):
+                assert min(found[name]) > 1e-3, name
+
+    example.main(steps=2)
+    printed = capsys.readouterr().out
+    assert printed.count("2 steps") == 4
+    assert printed.count("0 steps") == 1
+
+
 @pytest.mark.usefixtures("one_thread")
 def test_torch_training(load: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
     example = load("torch_training")

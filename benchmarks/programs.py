@@ -1,0 +1,242 @@
+"""Gradients of whole programs beside those that JAX and torch take op by op: time, memory, and many inputs.
+
+Prints tables: each line has medians in turns in one process, and their ratios to the first. ``python
+benchmarks/programs.py [networks|models|inputs|memory]`` asks for a part. The environment variables of the Makefile keep
+glibc from returning pages between the calls.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from native import Call, medians, normal, row
+from torch.nn.functional import cross_entropy
+from training import Clamps, layered, multilayer, weights
+
+import interop
+import jaxclamp
+
+sys.path.append(str(Path(__file__).parent.parent / "examples"))
+import jax_training
+import quantised_training
+import tie_audit
+import tie_influence
+import torch_training
+
+Loss = Callable[..., Any]
+
+WIDE = weights(*[(256, 256)] * 6)
+CLIPPED = 8
+"""How many times the function of many inputs does so."""
+
+
+def perceptron(params: tie_influence.Parameters, x: jax.Array, labels: jax.Array) -> jax.Array:
+    return tie_influence.loss(params, x, labels, "min_norm")[0]
+
+
+def clipped(params: Any, x: jax.Array) -> jax.Array:
+    return (layered(lambda x: jnp.clip(x, -1.0, 1.0))(params, x) ** 2).mean()
+
+
+def digits(loss: Loss, params: Any, batch: int) -> tuple[Loss, tuple[Any, ...]]:
+    x, labels = jax_training.data()
+    return loss, (params, jnp.asarray(x[:batch]), jnp.asarray(labels[:batch]))
+
+
+def losses_in_jax() -> dict[str, tuple[Loss, tuple[Any, ...]]]:
+    """The networks of the examples, and six wide layers: losses, and their arguments."""
+    integers = next(quantised_training.train("op by op, JAX", 1)).weights
+    deep = [(kernel.T, bias) for kernel, bias in weights((512, 64), (512, 512), (512, 512), (10, 512))]
+    x = jax.random.normal(jax.random.key(1), (1024, 256))
+    return {
+        "jax_training, batch 128": digits(jax_training.loss, jax_training.Network(jax.random.key(0)), 128),
+        "quantised_training, batch 64": digits(
+            quantised_training.loss, jax.tree.map(partial(jnp.asarray, dtype="float32"), integers), 64
+        ),
+        "tie_influence, width 512, batch 256": digits(perceptron, deep, 256),
+        "six clipped layers of 256, batch 32": (clipped, (WIDE, x[:32])),
+        "six clipped layers of 256, batch 1024": (clipped, (WIDE, x)),
+    }
+
+
+def compiled(function: Callable[..., Any], *arguments: Any) -> tuple[Call, int]:
+    """A call, and the bytes that XLA needs besides arguments and results."""
+    program = jax.jit(function).lower(*arguments).compile()
+    return lambda: jax.block_until_ready(program(*arguments)), program.memory_analysis().temp_size_in_bytes
+
+
+def networks() -> None:
+    """JAX: grad of JAX, of jaxclamp with a drawn and a given direction, value_and_grad of JAX and of jaxclamp."""
+    for name, (loss, arguments) in losses_in_jax().items():
+
+        def given(v: Any, *arguments: Any, loss: Loss = loss) -> Any:
+            return jaxclamp.grad(loss, direction=v)(*arguments)
+
+        calls, memory = zip(
+            compiled(jax.grad(loss), *arguments),
+            compiled(jaxclamp.grad(loss), *arguments),
+            compiled(given, jax.tree.map(jnp.ones_like, arguments[0]), *arguments),
+            compiled(jax.value_and_grad(loss), *arguments),
+            compiled(jaxclamp.value_and_grad(loss), *arguments),
+            strict=True,
+        )
+        times = medians(calls, 2.0)
+        ratios = {"drawn": times[1] / times[0], "given": times[2] / times[0], "value": times[4] / times[3]}
+        row(name, "", *times, **ratios)
+        ratios = {"drawn": memory[1] / memory[0], "given": memory[2] / memory[0], "value": memory[4] / memory[3]}
+        row("its memory, KiB", "", *memory, unit=1 / 1024, **ratios)
+
+
+def losses_in_torch() -> dict[str, tuple[torch.nn.Module, Callable[[Any], torch.Tensor]]]:
+    """The models of the examples, and six wide layers."""
+    x, labels = torch_training.data()
+    ((audited, audited_labels),) = tie_audit.batches(1, 64)
+
+    def of_digits(model: torch.nn.Module) -> torch.Tensor:
+        return cross_entropy(model(x[:64]), labels[:64])
+
+    def squares(x: torch.Tensor, model: torch.nn.Module) -> torch.Tensor:
+        return model(x).square().mean()
+
+    return {
+        "torch_training, modules, batch 64": (torch_training.network("modules"), of_digits),
+        "torch_training, functions, batch 64": (torch_training.network("functions"), of_digits),
+        "tie_audit, batch 64": (
+            tie_audit.checkpoint(),
+            lambda model: cross_entropy(model(audited), audited_labels),
+        ),
+        "six Linear and Hardtanh of 256, batch 32": (multilayer(), partial(squares, normal(32, 256))),
+        "six Linear and clamp of 256, batch 32": (Clamps(), partial(squares, normal(32, 256))),
+        "six Linear and clamp of 256, batch 1024": (Clamps(), partial(squares, normal(1024, 256))),
+    }
+
+
+def eager(model: torch.nn.Module, loss: Callable[[Any], torch.Tensor]) -> None:
+    model.zero_grad()
+    loss(model).backward()
+
+
+def along(model: torch.nn.Module, loss: Callable[[Any], torch.Tensor]) -> None:
+    model.zero_grad()
+    with interop.along(model):
+        value = loss(model)
+    value.backward()
+
+
+def functional(transform: Loss, model: torch.nn.Module, loss: Callable[[Any], torch.Tensor]) -> Call:
+    """The gradient of the loss as a function of the parameters."""
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    def of_parameters(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+        return loss(lambda x: torch.func.functional_call(model, parameters, (x,)))
+
+    return partial(transform(of_parameters), parameters)
+
+
+def models() -> None:
+    """torch: backward, the same in a block of along, torch.func.grad, interop.grad."""
+    for name, (model, loss) in losses_in_torch().items():
+        contenders: list[Call] = [partial(eager, model, loss), partial(along, model, loss)]
+        contenders += [functional(transform, model, loss) for transform in (torch.func.grad, interop.grad)]
+        times = medians(contenders, 2.0)
+        ratios = {"along": times[1] / times[0], "grad": times[3] / times[0], "of_func": times[3] / times[2]}
+        row(name, "", *times, **ratios)
+
+
+def many(clip: Callable[..., Any], sin: Callable[..., Any], x: Any) -> Any:
+    """A function of however many inputs."""
+    for _ in range(CLIPPED):
+        x = clip(sin(x), -0.5, 0.5) * 2
+    return x.sum()
+
+
+def inputs() -> None:
+    """More and more inputs of one function: natively, along a drawn direction, along a given one."""
+    for n in (10, 1_000, 100_000):
+        at, v = jax.random.normal(jax.random.key(0), (2, n))
+        in_jax = partial(many, jnp.clip, jnp.sin)
+        gradients = [jax.grad(in_jax), jaxclamp.grad(in_jax), jaxclamp.grad(in_jax, direction=v)]
+        times = medians([compiled(gradient, at)[0] for gradient in gradients])
+        row("inputs of a function in JAX", n, *times, drawn=times[1] / times[0], given=times[2] / times[0])
+    for n in (10, 1_000, 100_000):
+        x, direction = normal(2, n)
+        in_torch = partial(many, torch.clamp, torch.sin)
+        gradients = [torch.func.grad(in_torch), interop.grad(in_torch), interop.grad(in_torch, direction=direction)]
+        times = medians([partial(gradient, x) for gradient in gradients])
+        row("inputs of a function in torch", n, *times, drawn=times[1] / times[0], given=times[2] / times[0])
+
+
+BATCH = 16_384
+
+
+def memory() -> None:
+    """torch: how far a forward and backward pass raise the peak of a fresh process, in MiB."""
+    # With the allocator that returns what is freed: one that keeps it would hide what comes and goes.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+    found = []
+    for name in ("eager", "along", "grad"):
+        command = [sys.executable, __file__, "peak", name]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+        found.append(float(printed.split()[-1]))
+    row(
+        f"six Linear and clamp of 256, batch {BATCH}",
+        "",
+        *found,
+        unit=1.0,
+        along=found[1] / found[0],
+        grad=found[2] / found[0],
+    )
+
+
+def peak(name: str) -> None:
+    """That of one contender, in this process."""
+    model, x = Clamps(), normal(BATCH, 256)
+
+    def loss(model: torch.nn.Module) -> torch.Tensor:
+        return model(x).square().mean()
+
+    call = {
+        "eager": partial(eager, model, loss),
+        "along": partial(along, model, loss),
+        "grad": functional(interop.grad, model, loss),
+    }[name]
+    call()
+    Path("/proc/self/clear_refs").write_text("5")  # from here on the peak is counted
+    before = resident("VmRSS")
+    call()
+    print((resident("VmHWM") - before) / 1024)
+
+
+def resident(which: str) -> int:
+    found = re.search(which + r":\s+(\d+)", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1])
+
+
+PARTS = {"networks": networks, "models": models, "inputs": inputs, "memory": memory}
+
+
+def main(names: Sequence[str]) -> None:
+    if names[:1] == ["peak"]:
+        return peak(names[1])
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # most tensors are too small to share
+    print(f"jax {jax.__version__}, torch {torch.__version__}, torch on one thread; microseconds")
+    for name in names or PARTS:
+        print(f"{name}: {PARTS[name].__doc__}")
+        PARTS[name]()
+    return None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
