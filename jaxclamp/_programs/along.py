@@ -18,7 +18,7 @@ from jax.extend.core import JaxprEqn, jaxpr_as_fun
 from jax.extend.core import primitives as p
 from jax.flatten_util import ravel_pytree
 
-from jaxclamp._programs.choices import chooses, decided, is_discrete, is_with_value
+from jaxclamp._programs.choices import chooses, decided, is_discrete, is_with_value, jumps
 from jaxclamp._programs.subdifferential import Subdifferential, explored
 from jaxclamp._transforms.jaxprs import Descend, computed, inlined, transformed
 
@@ -34,7 +34,7 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     smooth but for choices, and continuous. The choices are ``max``, ``min``, ``clamp``, ``abs``, ``sign``, comparisons,
     and so ``where``, masks and ``lax.cond``, the reductions, cumulative, windowed and scattered forms of ``max`` and
     ``min``, ``argmax``, ``argmin``, ``sort`` and ``top_k``, in all that `min_norm` reaches into. Functions with a
-    derivative of their own are opened.
+    derivative of their own are opened, but for a ``custom_jvp`` of what rounds.
 
     Taken as they are at x: ``floor``, ``ceil``, ``round``, ``rem``, conversions to integers, ``approx_max_k``,
     callbacks, and what Python decides. A choice between operands that are equal and move alike is settled by higher
@@ -78,7 +78,8 @@ def grad(
     At a kink of the program it is the gradient of the piece that ``fun`` enters along a direction v: the limit of its
     gradients at :math:`x + t v` for :math:`t \to 0+`. For all v but a set of measure zero that is an element of the
     B-subdifferential, hence of Clarke's. What is decided, and what is not, is said at `directional_derivative`. A
-    ``custom_jvp`` is opened; a ``custom_vjp``, such as a straight-through estimator, is its author's word.
+    ``custom_vjp`` is its author's word, and so is a ``custom_jvp`` of a function that rounds, a straight-through
+    estimator; every other ``custom_jvp`` is opened.
 
     The signature is that of `jax.grad`, and all of JAX works on the result: ``jit``, ``vmap``, over directions too,
     sharded arguments; a second derivative is that of the piece. The cost does not grow with the number of inputs.
@@ -243,6 +244,8 @@ class _Program(Generic[P, R]):
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
         if is_with_value(eqn):
             return [eqn]
+        if eqn.primitive is p.custom_jvp_call_p and jumps(eqn.params["call_jaxpr"]):
+            return [eqn]  # a straight-through estimator
         if eqn.primitive is p.custom_jvp_call_p:  # its own rule, as that of jax.nn.relu, knows one choice at a time
             return self._replaced(inlined(jaxpr_as_fun(eqn.params["call_jaxpr"]), eqn), descend)
         if eqn.primitive is p.custom_vjp_call_p:
