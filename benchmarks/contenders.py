@@ -23,7 +23,7 @@ Call = Callable[[], object]
 def inputs(op: Op, size: int, dtype: str) -> tuple[np.ndarray, dict[str, Any]]:
     """x, with ties among its elements, and the further arguments of the fullest tie."""
     x, *rest = max(op.tie_points, key=len)
-    shape = {0: (size,), 1: (size,), 2: (size // 100, 100), 3: (1, size // 100, 100)}[np.ndim(x)]
+    shape = [(size,), (size,), (size // 100, 100), (1, size // 100, 100), (1, size // 100, 10, 10)][np.ndim(x)]
     numbers = np.random.default_rng(0).integers(-32, 32, shape) / 4
     _, *names = inspect.signature(op.function).parameters
     return numbers.astype(dtype), dict(zip(names, rest, strict=False))

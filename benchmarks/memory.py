@@ -17,6 +17,8 @@ from contenders import OPS, functions, inputs
 from rich.progress import track
 from rich.table import Table
 
+from interop import min_norm
+
 SIZE = 1_000_000
 PEAK_SIZE = 20_000_000
 PEAK = """
@@ -67,7 +69,12 @@ def main() -> None:
     table = Table("op", "bytes kept per element, float32", title=f"Kept between the passes, {SIZE:,} elements")
     for op in track(OPS.values(), "kept", transient=True):
         x, arguments = inputs(op, SIZE, "float32")
-        found = [f"{name} {kept(framework, f, x):.2f}" for name, framework, f in functions(op, arguments)]
+        contenders = list(functions(op, arguments))
+        found = [f"{name} {kept(framework, f, x):.2f}" for name, framework, f in contenders]
+        with min_norm():  # what torch's functions keep when those of interop.native take their place
+            found += [
+                f"{name}, min_norm {kept('torch', f, x):.2f}" for name, *_, f in contenders if name[:6] == "torch."
+            ]
         table.add_row(op.name, "  ".join(found))
     rich.print(table)
     table = Table(

@@ -15,6 +15,7 @@ from interop._bridge.wrap import wrap_for_torch
 from interop._convention.min_norm import min_norm
 from interop._convention.ties import influence, ties
 from interop._programs.along import along, directional_derivative, grad, subdifferential
+from interop._programs.gradcheck import gradcheck
 from interop.parity.compare import Comparison, compare
 from interop.parity.recording import Recording, record
 
@@ -27,6 +28,7 @@ __all__ = [
     "compare",
     "directional_derivative",
     "grad",
+    "gradcheck",
     "influence",
     "jax_to_torch",
     "min_norm",

@@ -17,6 +17,7 @@ from interop._programs.along import along as along
 from interop._programs.along import directional_derivative as directional_derivative
 from interop._programs.along import grad as grad
 from interop._programs.along import subdifferential as subdifferential
+from interop._programs.gradcheck import gradcheck as gradcheck
 from interop.parity.compare import Comparison as Comparison
 from interop.parity.compare import compare as compare
 from interop.parity.recording import Recording as Recording
@@ -52,6 +53,7 @@ __all__ = [
     "fmax",
     "fmin",
     "grad",
+    "gradcheck",
     "hard_sigmoid",
     "hard_swish",
     "hard_tanh",

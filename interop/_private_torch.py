@@ -97,6 +97,28 @@ def unflattened(structure: Any, leaves: Iterable[Any]) -> Any:
     return torch.utils._pytree.tree_unflatten(leaves, structure)
 
 
+def is_constant(number: float) -> bool:
+    """Whether the graph that is being made has ``number`` as it is, not a symbol that stands for it."""
+    if not torch.compiler.is_compiling():
+        return True
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # it takes a second to load
+
+    return has_static_value(number)
+
+
+def constant_of(number: float) -> float:
+    """``number``, which becomes a constant of the graph that is being made if it was a symbol.
+
+    Raises torch's error about data-dependent expressions if nothing but running the graph can tell the number.
+    """
+    if not torch.compiler.is_compiling():
+        return number
+    from torch.fx.experimental.symbolic_shapes import guard_scalar
+
+    constant: float = guard_scalar(number)
+    return constant
+
+
 def is_in_old_vmap(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` is a batch of the vmap, older than torch.func's, behind ``is_grads_batched=True``."""
     return torch._C._functorch.is_legacy_batchedtensor(tensor)

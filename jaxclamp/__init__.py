@@ -18,14 +18,24 @@ __all__ = [
     "OPS",
     "TIES",
     "Convention",
+    "GradientReport",
     "Influence",
     "Line",
     "Op",
     "Subdifferential",
     "TieReport",
     "Ties",
+    "Verdict",
 ]
-__all__ += ["directional_derivative", "grad", "min_norm", "subdifferential", "ties", "value_and_grad"]
+__all__ += [
+    "check_grads",
+    "directional_derivative",
+    "grad",
+    "min_norm",
+    "subdifferential",
+    "ties",
+    "value_and_grad",
+]
 __all__ += selection.__all__
 __all__ += kinked.__all__
 __all__ += reductions.__all__
@@ -34,6 +44,8 @@ __all__ += skipping.__all__
 Ties, TIES = Convention, CONVENTIONS  # the names of 0.1
 
 if TYPE_CHECKING:
+    from jaxclamp._checks.check_grads import check_grads
+    from jaxclamp._checks.verdict import GradientReport, Verdict
     from jaxclamp._programs.along import directional_derivative, grad, subdifferential, value_and_grad
     from jaxclamp._programs.subdifferential import Subdifferential
     from jaxclamp._transforms.min_norm import min_norm
@@ -48,6 +60,8 @@ else:
         **dict.fromkeys(["Influence", "Line", "TieReport"], "_transforms.report"),
         **dict.fromkeys(["directional_derivative", "grad", "value_and_grad", "subdifferential"], "_programs.along"),
         "Subdifferential": "_programs.subdifferential",
+        "check_grads": "_checks.check_grads",
+        **dict.fromkeys(["GradientReport", "Verdict"], "_checks.verdict"),
     }
 
     def __getattr__(name):

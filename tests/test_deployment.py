@@ -95,20 +95,108 @@ def test_compiled_under_the_mode(backend: Any) -> None:
     assert not torch.equal(found[1], value_and_gradient(model, TIED)[1])
 
 
-@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="inductor needs a C++ compiler")
+def clamps(x: Tensor, low: float, high: float) -> Tensor:
+    return (
+        native.clamp(x, low, high) + native.clamp_min(x, high) + native.clamp_max(x, low) + native.clamp_(1 * x, 0, 3)
+    )
+
+
+def bends(x: Tensor, slope: float, width: float) -> Tensor:
+    bent = native.leaky_relu(x, slope) + native.elu(x, slope)
+    return bent + native.softshrink(x, width) + native.hardshrink(x, width)
+
+
+@pytest.mark.parametrize("function", [clamps, bends])
+def test_numbers_as_arguments_of_a_compiled_function(function: Callable[..., Tensor]) -> None:
+    """With ``dynamic=True`` the graph has symbols for them."""
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    for numbers in ((-1.0, 3.0), (2.5, 0.0)):
+        found, expected = (value_and_gradient(lambda x, f=f: f(x, *numbers), TIED) for f in (compiled, function))  # noqa: B023
+        assert all(map(torch.equal, found, expected))
+
+
+class ClampedByElements(nn.Module):
+    """The bounds are known when the graph runs."""
+
+    def forward(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        return clamps(x, low.item(), high.item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float16])
+def test_bounds_that_are_elements_of_tensors(dtype: torch.dtype) -> None:
+    torch._dynamo.reset()
+    model, bounds = ClampedByElements(), (torch.tensor(0, dtype=dtype), torch.tensor(1, dtype=dtype))
+    x = TIED if dtype.is_floating_point else TIED.half()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        found, expected = (value_and_gradient(lambda x, f=f: f(x, *bounds), x) for f in (compiled, model))
+    assert all(map(torch.equal, found, expected))
+    assert torch.equal(torch.export.export(model, (x, *bounds)).module()(x, *bounds), expected[0])
+
+
+@pytest.mark.parametrize("name", ["maximum", "max_pool1d", "max_with_indices"])
+def test_forward_mode_in_a_compiled_function_is_refused(name: str) -> None:
+    """Rather than that of torch at ties."""
+    torch._dynamo.reset()
+    second = {"maximum": torch.zeros(2, 4), "max_pool1d": 2, "max_with_indices": 0}[name]
+    compiled = torch.compile(
+        lambda x: torch.func.jvp(lambda x: native.NATIVE[name](x, second), (x,), (x,)), fullgraph=True, backend="eager"
+    )
+    with pytest.raises(Exception, match="forward-mode"):
+        compiled(TIED)
+
+
+def pools(x: Tensor) -> Tensor:
+    """Windows that overlap, with padding and steps, and as many as are asked for."""
+    return native.max_pool2d(x, 3, 2, (1, 0), (1, 2)).sum() + native.adaptive_max_pool2d(x, (2, 1)).sum()
+
+
+def test_pools_compiled() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(pools, fullgraph=True, backend="aot_eager")
+    for found, expected in zip(*(value_and_gradient(f, images()) for f in (compiled, pools)), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+needs_a_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("g++", "clang++"))), reason="inductor needs a C++ compiler"
+)
+
+
+def kernels(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
+    """How many inductor makes for the forward and the backward pass."""
+    torch._dynamo.reset()
+    metrics.reset()
+    value_and_gradient(torch.compile(function, fullgraph=True), x)
+    count: int = metrics.generated_kernel_count
+    return count
+
+
+@needs_a_compiler
 def test_as_many_kernels_as_the_native_model() -> None:
-    """Forward and backward pass together: inductor fuses what takes the place of torch's functions as well."""
+    """Inductor fuses what takes the place of torch's functions as well."""
     chain = nn.Sequential(nn.Hardtanh(0.0, 6.0), nn.ReLU6(), nn.LeakyReLU(2.0), nn.SELU())
     x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
-    counts = {}
-    for name in ("native", "converted"):
-        if name == "converted":
-            interop.nn.convert(chain)
-        torch._dynamo.reset()
-        metrics.reset()
-        value_and_gradient(torch.compile(chain, fullgraph=True), x)
-        counts[name] = metrics.generated_kernel_count
-    assert counts["native"] == counts["converted"] > 0
+
+    def function(x: Tensor) -> Tensor:
+        return torch.maximum(chain(x).clamp(x.detach() - 1, torch.ones(8)), torch.zeros(8)).clamp_min(0.5)
+
+    of_torch = kernels(function, x)
+    interop.nn.convert(chain)
+    with min_norm():
+        assert kernels(function, x) == of_torch > 0
+
+
+@pytest.mark.thorough
+@needs_a_compiler
+@pytest.mark.parametrize("window", [(2,), (3, 2, 1)])
+def test_few_more_kernels_for_pools(window: tuple[int, ...]) -> None:
+    """The tied elements of each window are counted before the gradient is shared."""
+    for_torch, ours = (
+        kernels(lambda x, f=f: f(x, *window), images()) for f in (functional.max_pool2d, native.max_pool2d)
+    )
+    assert for_torch <= ours <= for_torch + 3
 
 
 WITHOUT_JAXCLAMP = """

@@ -465,3 +465,27 @@ def test_assert_none_names_the_lines() -> None:
 def test_rich_is_not_imported() -> None:
     code = "import sys, jaxclamp, jax.numpy as n; str(jaxclamp.ties(n.abs)(n.ones(1))[1]); print('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
+
+
+def test_what_programs_take_as_it_is_is_a_suspect() -> None:
+    """With the elements at a jump, where that is known."""
+
+    @jax.custom_vjp
+    def rounded(x: Any) -> Any:
+        return jnp.round(x)
+
+    rounded.defvjp(lambda x: (rounded(x), None), lambda _, cotangent: (cotangent,))
+
+    def fun(x: jax.Array) -> jax.Array:
+        y = jnp.floor(x) + jnp.ceil(x) + jnp.round(x / 2) + jax.lax.rem(x, 2.0) + rounded(x)
+        return y + jax.pure_callback(np.sin, x, x)
+
+    _, report = jaxclamp.ties(fun)(jnp.array([0.0, 1.0, 1.5, 2.0]))
+    assert {line.op: (line.suspect, line.elements, line.tied) for line in report.lines} == {
+        "floor": (True, 4, 3),
+        "ceil": (True, 4, 3),
+        "round": (True, 4, 1),
+        "rem": (True, 4, 2),
+        "custom_vjp_call": (True, 4, 0),
+        "pure_callback": (True, 4, 0),
+    }

@@ -1,5 +1,6 @@
 """Wrong calls of interop: the message names the call, what is wrong and the cure."""
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,8 +10,11 @@ import pytest
 import torch
 
 import interop
+from interop._bridge.signatures import Signature
+from jaxclamp import OPS
 
 ONES = torch.ones(2)
+WITHOUT_TORCH = dataclasses.replace(OPS["relu"], counterparts=OPS["relu"].counterparts_in("jax"))
 LEAF = torch.ones(2, requires_grad=True)
 WRAPPED = interop.wrap_for_torch(lambda module, x: x)
 
@@ -24,6 +28,7 @@ WRAPPED = interop.wrap_for_torch(lambda module, x: x)
         (lambda: interop.torch_to_jax({"a": ONES}), TypeError, r"tensor is a dict; .*jax\.tree\.map\(torch_to_jax"),
         (lambda: interop.torch_to_jax(LEAF), RuntimeError, r"requires grad.*tensor\.detach\(\).*wrap_for_torch"),
         (lambda: interop.jax_to_torch(np.ones(2)), TypeError, r"array is a ndarray; .*torch\.as_tensor"),
+        (lambda: Signature(WITHOUT_TORCH), ValueError, r"relu has no counterpart in torch.*name one in counterparts="),
         (lambda: interop.wrap_for_torch(3), TypeError, r"wrap_for_torch: function is 3"),
         (
             lambda: WRAPPED(torch.nn.ReLU(), ONES),

@@ -591,6 +591,28 @@ def test_what_is_no_tensor_is_refused_by_torch(name: str) -> None:
         NATIVE[name]([1.0], *rest)
 
 
+@pytest.fixture
+def one_process() -> Iterator[None]:
+    """A group of processes that is this one alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_process")
+def test_distributed_tensors() -> None:
+    """Torch has no derivative of `hardtanh` for them."""
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    mesh = init_device_mesh("cpu", (1,))
+    x = torch.tensor([-1.0, 0.0, 1.0, 0.5])
+    for name, rest in {"clamp": (0.0, 1.0), "clamp_min": (0.5,), "hardtanh": (0.0, 1.0), "amax": (0,)}.items():
+        expected = gradients_of(NATIVE[name], x, rest, 1.0, None)[0]
+        spread = distribute_tensor(x, mesh, [Shard(0)]).requires_grad_()
+        NATIVE[name](spread, *rest).sum().backward()
+        assert torch.equal(spread.grad.full_tensor(), expected), name
+
+
 def test_scalars_of_numpy_as_parameters() -> None:
     x = torch.tensor([-1.0, 0.0])
     assert gradients_of(NATIVE["leaky_relu"], x, [np.float32(-2)], 1.0, None)[0].tolist() == [-2, 0]

@@ -354,7 +354,7 @@ def test_values_keep_their_bits() -> None:
 
 
 def test_derivatives_of_their_own() -> None:
-    """A custom_jvp is opened. A custom_vjp is its author's word, and forward mode opens it."""
+    """A custom_jvp is opened, but for one that rounds. A custom_vjp is its author's word, and forward mode opens it."""
 
     @jax.custom_jvp
     def crooked(x: Any) -> Any:
@@ -370,6 +370,12 @@ def test_derivatives_of_their_own() -> None:
     assert jaxclamp.grad(lambda x: crooked(x)[0] - crooked(-x)[0] + crooked(x)[1] * crooked(x)[2][1])(0.0) == 2.0
     assert jaxclamp.grad(lambda x: 2 * rounded(x) + relu(x) - relu(-x))(0.0) == 3.0
     assert jaxclamp.directional_derivative(rounded, (0.25,), (1.0,)) == (0.0, 0.0)
+    quantised = jax.custom_jvp(lambda x: jnp.round(relu(x)))
+    quantised.defjvp(lambda primals, tangents: (quantised(*primals), tangents[0]))
+    assert jaxclamp.value_and_grad(lambda x: quantised(x) + relu(x) - relu(-x))(0.0) == (0.0, 2.0)
+    truncated = jax.custom_jvp(lambda x: x.astype(int).astype(float))
+    truncated.defjvp(lambda primals, tangents: (truncated(*primals), tangents[0]))
+    assert jaxclamp.grad(truncated)(0.5) == 1.0
     straight_through = lambda x: x + lax.stop_gradient(jnp.round(x) - x)  # noqa: E731
     assert jaxclamp.value_and_grad(straight_through)(0.25) == (0.0, 1.0)
 

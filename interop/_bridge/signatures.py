@@ -27,8 +27,18 @@ _FORMS = (
 
 
 def torch_counterpart(op: Op) -> Counterpart:
-    """The function of torch whose signature the op has there."""
-    return op.counterparts_in("torch")[0]
+    """The function of torch whose signature the op has there.
+
+    Raises:
+      ValueError: the record names none.
+    """
+    found = op.counterparts_in("torch")
+    if not found:
+        raise ValueError(
+            f"{op.name} has no counterpart in torch, which would give it a signature there; name one in counterparts= "
+            'of its @op, such as "torch:clamp(x, min, max)".'
+        )
+    return found[0]
 
 
 class Signature:

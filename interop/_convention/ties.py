@@ -26,7 +26,7 @@ from jaxclamp import OPS, Convention, Op
 from jaxclamp._transforms.report import Influence, TieReport, Totals
 from jaxclamp._transforms.ties import innermost
 
-_LIBRARIES = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
+_LIBRARIES = tuple(str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
 
 
 class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function

@@ -35,11 +35,11 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     an absolute value; all as functions, methods, in-place forms and modules.
 
     Taken as they are at x: ``floor``, ``round``, quantiles and modes, fractional pooling, ``embedding_bag`` with
-    ``mode="max"``, ``grid_sample`` and ``nn.RNN`` with relu, distances such as ``cdist``, numbers taken out with
-    ``item()``, TorchScript, and what is within another transformation of torch.func in ``fun``. A choice between
-    operands that are equal and move alike is settled by higher derivatives, which are not looked at:
-    ``where(x * x > 0, x, -x)`` at 0 goes wrong. An equality singles out a point where the other branch may not be
-    defined: ``where(x == 0, 1, sin(x) / x)`` at 0 gives NaN.
+    ``mode="max"``, ``multilabel_margin_loss``, ``rrelu``, ``grid_sample`` and ``nn.RNN`` with relu, distances such as
+    ``cdist``, numbers taken out with ``item()``, TorchScript, and what is within another transformation of
+    torch.func in ``fun``. A choice between operands that are equal and move alike is settled by higher derivatives,
+    which are not looked at: ``where(x * x > 0, x, -x)`` at 0 goes wrong. An equality singles out a point where the
+    other branch may not be defined: ``where(x == 0, 1, sin(x) / x)`` at 0 gives NaN.
 
     Args:
       fun: a function of the inputs, as for `torch.func.jvp`.

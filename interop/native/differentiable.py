@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from interop._private_torch import is_transformed
+from interop._private_torch import is_forward_mode, is_transformed
 
 
 def differentiable(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
@@ -37,6 +37,11 @@ def differentiable(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
             return rule.apply(*args) if is_transformed() else eager.apply(*args)
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         if not any(tensor.requires_grad for tensor in tensors):
+            if is_forward_mode():
+                raise NotImplementedError(
+                    "torch.compile cannot look into the forward-mode derivative of what interop puts in the place of a "
+                    "function of torch; take torch.func.jvp outside of the compiled function, or reverse mode."
+                )
             return rule.forward(*args)
         given: list[Any] = []
         for value in args:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
@@ -16,6 +17,7 @@ from torch.nn import functional
 
 from interop._autocast import autocast
 from interop._forms import overwrite
+from interop._private_torch import constant_of, is_constant
 from interop._recorded import is_active
 from interop.native.kinked import bend, bend_by_weight
 from interop.native.public import public, right_in_torch
@@ -80,10 +82,19 @@ _DIGITS = {torch.float16: 11, torch.bfloat16: 8}
 
 
 def _is_exact(bound: Any, x: torch.Tensor) -> TypeGuard[float]:
-    """Whether a bound is a number, and one that the dtype of x has."""
-    if type(bound) not in _NUMBERS or bound != bound:
+    """Whether torch's kernels with bounds built in can be used: for a number, and one that the dtype of x has.
+
+    A symbol of a graph cannot be compared, where it stands for what is known only when the graph runs.
+    """
+    if type(bound) not in _NUMBERS or bound != bound or not is_constant(bound) or _is_distributed(x):
         return False
     return x.dtype not in _DIGITS or _has(_DIGITS[x.dtype], bound)
+
+
+def _is_distributed(x: torch.Tensor) -> bool:
+    """Whether x is a `torch.distributed.tensor.DTensor`: torch has no derivative of `hardtanh` for these."""
+    distributed = None if type(x) is torch.Tensor else sys.modules.get("torch.distributed.tensor")  # slow to import
+    return distributed is not None and isinstance(x, distributed.DTensor)
 
 
 def _has(digits: int, number: float) -> bool:
@@ -247,7 +258,7 @@ def softshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
     """`torch.nn.functional.softshrink`, whose gradient at 0 is 0 also with ``lambd=0``, where it is the identity."""
     if lambd or not is_active(input):
         return functional.softshrink(input, lambd)
-    return _bent("softshrink", functional.softshrink, _of_softshrink, input, False, lambd)
+    return _bent("softshrink", functional.softshrink, _of_identity, input, False, lambd)
 
 
 @public
@@ -255,7 +266,7 @@ def hardshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
     """`torch.nn.functional.hardshrink`, whose gradient at 0 is 0 also with ``lambd=0``, where it is the identity."""
     if lambd or not is_active(input):
         return functional.hardshrink(input, lambd)
-    return _bent("hardshrink", functional.hardshrink, _of_hardshrink, input, False, lambd)
+    return _bent("hardshrink", functional.hardshrink, _of_identity, input, False, lambd)
 
 
 @right_in_torch
@@ -284,7 +295,7 @@ def _number(parameter: Any) -> float:
     """As torch reads a number: a scalar of NumPy is one, and a tensor without axes, but for one that requires grad."""
     if isinstance(parameter, torch.Tensor) and parameter.requires_grad:
         raise TypeError("a slope or threshold must be a number, not a tensor that requires grad; pass its item().")
-    return parameter.item() if isinstance(parameter, torch.Tensor | np.generic) else parameter
+    return parameter.item() if isinstance(parameter, torch.Tensor | np.generic) else constant_of(parameter)
 
 
 # torch's own derivatives: of a vector, x and the parameters, that vector times the slopes.
@@ -302,12 +313,8 @@ def _of_selu(vector: torch.Tensor, x: torch.Tensor) -> Any:
     return aten.elu_backward(vector, SELU_ALPHA, SELU_SCALE, 1.0, False, x)
 
 
-def _of_softshrink(vector: torch.Tensor, x: torch.Tensor, lambd: float) -> Any:
-    return aten.softshrink_backward(vector, x, lambd)
-
-
-def _of_hardshrink(vector: torch.Tensor, x: torch.Tensor, lambd: float) -> Any:
-    return aten.hardshrink_backward(vector, x, lambd)
+def _of_identity(vector: torch.Tensor, x: torch.Tensor, lambd: float) -> Any:
+    return vector
 
 
 # The forms that overwrite their first argument.

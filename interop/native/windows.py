@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from torch.nn import functional
 
 from interop._private_torch import into_old_vmap, is_in_old_vmap, out_of_old_vmap
 from interop.native.differentiable import differentiable
@@ -212,7 +213,7 @@ def _counted(stages: Sequence[_Stage], vector: torch.Tensor) -> torch.Tensor:
     first, *others = stages
     counts = vector.new_zeros(first.values.shape, dtype=torch.int32)
     for mask, _, outer in first.chosen:
-        counts[outer] += mask.sum_to_size(counts[outer].shape)
+        counts = _added(counts, outer, mask.to(torch.int32))
     return _gathered(others, counts)
 
 
@@ -221,8 +222,7 @@ def _gathered(stages: Sequence[_Stage], vector: torch.Tensor) -> torch.Tensor:
     for _, values, chosen in stages:
         result = vector.new_zeros(values.shape)
         for mask, inner, outer in chosen:
-            # the parts of each window, where they are those of one window
-            result[outer] += torch.where(mask, vector[inner], 0).sum_to_size(result[outer].shape)
+            result = _added(result, outer, torch.where(mask, vector[inner], 0))
         vector = result
     return vector
 
@@ -232,9 +232,30 @@ def _spread(stages: Sequence[_Stage], vector: torch.Tensor) -> torch.Tensor:
     for x, _, chosen in reversed(stages):
         result = _zeros_like(x, vector)
         for mask, inner, outer in chosen:
-            result[inner] += torch.where(mask, vector[outer], 0)
+            result = _added(result, inner, torch.where(mask, vector[outer], 0))
         vector = result
     return vector
+
+
+def _added(result: torch.Tensor, index: Index, part: torch.Tensor) -> torch.Tensor:
+    """``result`` with a part added at an index into its last axes: with the sum of it, where that is one window."""
+    there = result[index]
+    part = part.sum_to_size(there.shape)
+    if torch.compiler.is_compiling():  # then each slice that is overwritten costs a kernel
+        return result + _among_zeros(part, index, result.shape)
+    there += part
+    return result
+
+
+def _among_zeros(part: torch.Tensor, index: Index, shape: Sequence[int]) -> torch.Tensor:
+    """The part at its index in a tensor of that shape."""
+    for axis, along in enumerate(reversed(index[1:]), 1):  # counted from the last
+        before = [0, 0] * (axis - 1)
+        start, step = along.start or 0, along.step or 1
+        if step > 1:
+            part = functional.pad(part.unsqueeze(-axis), [*before, 0, step - 1]).flatten(-axis - 1, -axis)
+        part = functional.pad(part, [*before, start, shape[-axis] - start - part.shape[-axis]])
+    return part
 
 
 def _zeros_like(x: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from jax.extend.core import JaxprEqn, jaxpr_as_fun
 from jax.extend.core import primitives as p
 from jax.flatten_util import ravel_pytree
 
-from jaxclamp._programs.choices import chooses, decided, is_discrete, is_with_value
+from jaxclamp._programs.choices import chooses, decided, is_discrete, is_with_value, jumps
 from jaxclamp._programs.subdifferential import Subdifferential, explored
 from jaxclamp._transforms.jaxprs import Descend, computed, inlined, transformed
 
@@ -34,7 +34,7 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     smooth but for choices, and continuous. The choices are ``max``, ``min``, ``clamp``, ``abs``, ``sign``, comparisons,
     and so ``where``, masks and ``lax.cond``, the reductions, cumulative, windowed and scattered forms of ``max`` and
     ``min``, ``argmax``, ``argmin``, ``sort`` and ``top_k``, in all that `min_norm` reaches into. Functions with a
-    derivative of their own are opened.
+    derivative of their own are opened, but for a ``custom_jvp`` of what rounds.
 
     Taken as they are at x: ``floor``, ``ceil``, ``round``, ``rem``, conversions to integers, ``approx_max_k``,
     callbacks, and what Python decides. A choice between operands that are equal and move alike is settled by higher
@@ -61,7 +61,7 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     """
     _refuse_uncallable("directional_derivative", fun)
     program = _Program(fun)
-    value, derivative = jax.jvp(program.run, primals, tangents)
+    value, derivative = jax.jvp(program.run, primals, _varying(tangents, primals))
     return program.result(value, *primals), derivative
 
 
@@ -78,7 +78,8 @@ def grad(
     At a kink of the program it is the gradient of the piece that ``fun`` enters along a direction v: the limit of its
     gradients at :math:`x + t v` for :math:`t \to 0+`. For all v but a set of measure zero that is an element of the
     B-subdifferential, hence of Clarke's. What is decided, and what is not, is said at `directional_derivative`. A
-    ``custom_jvp`` is opened; a ``custom_vjp``, such as a straight-through estimator, is its author's word.
+    ``custom_vjp`` is its author's word, and so is a ``custom_jvp`` of a function that rounds, a straight-through
+    estimator; every other ``custom_jvp`` is opened.
 
     The signature is that of `jax.grad`, and all of JAX works on the result: ``jit``, ``vmap``, over directions too,
     sharded arguments; a second derivative is that of the piece. The cost does not grow with the number of inputs.
@@ -127,11 +128,18 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """The value of ``fun``, to the bit, and its gradient as `grad` gives it.
 
-    The signature is that of `jax.value_and_grad`. Arguments and errors are those of `grad`. Where a choice
-    has a discrete result, such as a comparison, ``fun`` is evaluated once more for the value.
+    The signature is that of `jax.value_and_grad`. Where a choice has a discrete result, such as a comparison, ``fun``
+    is evaluated once more for the value.
+
+    Args:
+      fun, argnums, has_aux: as for `jax.value_and_grad`.
+      direction, key: as for `grad`.
 
     Returns:
       A function of the arguments of ``fun``, which returns a pair: what ``fun`` returns, and the gradient.
+
+    Raises:
+      TypeError, ValueError: as `grad`.
 
     >>> value, gradient = value_and_grad(lambda x: jnp.maximum(x, 0.0) + jnp.minimum(x, 0.0))(0.0)
     >>> float(value), float(gradient)
@@ -236,6 +244,8 @@ class _Program(Generic[P, R]):
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
         if is_with_value(eqn):
             return [eqn]
+        if eqn.primitive is p.custom_jvp_call_p and jumps(eqn.params["call_jaxpr"]):
+            return [eqn]  # a straight-through estimator
         if eqn.primitive is p.custom_jvp_call_p:  # its own rule, as that of jax.nn.relu, knows one choice at a time
             return self._replaced(inlined(jaxpr_as_fun(eqn.params["call_jaxpr"]), eqn), descend)
         if eqn.primitive is p.custom_vjp_call_p:
@@ -312,7 +322,7 @@ def _gradient(
             result = program.run(*(moved.get(i, arg) for i, arg in enumerate(args)), **kwargs)
             return result if has_aux else (result, None)
 
-        value, derivative, aux = jax.jvp(of_active, active, tangents, has_aux=True)
+        value, derivative, aux = jax.jvp(of_active, active, _varying(tangents, active), has_aux=True)
         return value, ((value, aux) if has_aux else value, derivative)
 
     return program, jax.grad(primal, argnums, has_aux=True)
@@ -326,6 +336,18 @@ def _drawn(key: jax.Array, like: Tree) -> Tree:
         for key, leaf in zip(jax.random.split(key, len(leaves)), leaves, strict=True)
     ]
     return jax.tree.unflatten(structure, drawn)
+
+
+def _varying(tangents: Tree, primals: Tree) -> Tree:
+    """The tangents, in a ``shard_map`` an array for each device where the primals are; JAX takes that for granted."""
+
+    def beside(x: Any, v: Any) -> Any:
+        fits = jnp.shape(x) == jnp.shape(v) and jnp.result_type(x) == getattr(v, "dtype", jnp.result_type(x))
+        return jnp.zeros_like(x) + v if fits else v  # jax.jvp refuses it
+
+    leaves, structure = jax.tree.flatten(tangents)
+    points = jax.tree.leaves(primals)
+    return jax.tree.unflatten(structure, map(beside, points, leaves)) if len(points) == len(leaves) else tangents
 
 
 def _refuse_uncallable(name: str, fun: Any) -> None:

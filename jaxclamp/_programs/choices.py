@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import JaxprEqn, Primitive
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, jaxprs_in_params
 from jax.extend.core import primitives as p
 
 Arrays: TypeAlias = Sequence[jax.Array]
@@ -35,6 +35,24 @@ def chooses(eqn: JaxprEqn) -> bool:
     if eqn.primitive is p.convert_element_type_p and not jnp.issubdtype(eqn.params["new_dtype"], jnp.bool):
         return False
     return eqn.primitive in CHOICES and any(_is_floating(atom.aval) for atom in eqn.invars)
+
+
+def jumps(body: ClosedJaxpr | Jaxpr) -> bool:
+    """Whether something in ``body`` rounds numbers that can move, which is no choice between pieces that meet."""
+    jaxpr = body.jaxpr if isinstance(body, ClosedJaxpr) else body
+    return any(
+        eqn.primitive in _ROUNDING
+        or (
+            eqn.primitive is p.convert_element_type_p
+            and _is_floating(eqn.invars[0].aval)
+            and jnp.issubdtype(eqn.params["new_dtype"], jnp.integer)
+        )
+        or any(map(jumps, jaxprs_in_params(eqn.params)))
+        for eqn in jaxpr.eqns
+    )
+
+
+_ROUNDING = {p.floor_p, p.ceil_p, p.round_p}
 
 
 def is_discrete(eqn: JaxprEqn) -> bool:
@@ -253,10 +271,23 @@ def _scatter(
 
     def gathered(result: jax.Array) -> jax.Array:
         """What of ``result`` each update is written to."""
-        zeros = jnp.zeros(x.shape, result.dtype)
-        like = jax.ShapeDtypeStruct(updates.shape, result.dtype)
-        (found,) = jax.linear_transpose(functools.partial(added, zeros), like)(result)
-        return found  # type: ignore[no-any-return]
+        numbers = where["dimension_numbers"]
+        lengths = iter([updates.shape[axis] for axis in numbers.update_window_dims])
+        single = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+        return lax.gather(
+            result,
+            indices,
+            lax.GatherDimensionNumbers(
+                offset_dims=numbers.update_window_dims,
+                collapsed_slice_dims=numbers.inserted_window_dims,
+                start_index_map=numbers.scatter_dims_to_operand_dims,
+                operand_batching_dims=numbers.operand_batching_dims,
+                start_indices_batching_dims=numbers.scatter_indices_batching_dims,
+            ),
+            [1 if axis in single else next(lengths) for axis in range(x.ndim)],
+            mode=where["mode"],
+            fill_value=0,
+        )
 
     def best(x: jax.Array, updates: jax.Array, first: jax.Array, others: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Where the old element, and which updates, are the largest of those that are left."""

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
@@ -36,8 +37,10 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
     branch when it is taken, a function under ``shard_map`` once per device; what ``checkpoint`` computes a second time
     does not count. A select that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as a suspect, in
     this plain form only: of a comparison itself, not of ``~``, ``&`` or ``|`` of it, nor of arithmetic inside it;
-    neither is ``jnp.select``, nor a product with a mask. Other functions with a derivative of their own are not
-    looked into, and what `jax.random` compares inside counts too.
+    neither is ``jnp.select``, nor a product with a mask. Suspects too are ``floor``, ``ceil``, ``round`` and ``rem``,
+    with the elements at which they jump, calls of a ``custom_vjp`` and callbacks: what `jaxclamp.grad` takes as it is.
+    Other functions with a derivative of their own are not looked into, and what `jax.random` compares inside counts
+    too.
 
     Counting changes what XLA fuses, so that a compiled result may be rounded differently. Nothing is left of it in
     ``fun`` itself.
@@ -107,6 +110,8 @@ class _Counting:
             return [eqn, *self._count(on_tie, eqn, (*_place(eqn), name, False, ""))]
         if comparison := self._suspected(eqn):
             return [eqn, *self._count(jnp.equal, comparison, (*_place(eqn), "select", True, ""))]
+        if on_jump := _UNDECIDED.get(eqn.primitive.name):
+            return [eqn, *self._count(on_jump, eqn, (*_place(eqn), eqn.primitive.name, True, ""))]
         return descend(_located(eqn))
 
     def _count(self, on_tie: Callable[..., jax.Array], eqn: JaxprEqn, site: Site) -> list[JaxprEqn]:
@@ -143,6 +148,20 @@ class _Counting:
             return None
         real = all(jnp.issubdtype(atom.aval.dtype, jnp.floating) for atom in compared)
         return comparison if real and not inputs.isdisjoint(compared) else None
+
+
+def _nowhere(*operands: jax.Array) -> jax.Array:
+    return jnp.zeros(operands[0].shape if operands else (), bool)
+
+
+_UNDECIDED: dict[str, Callable[..., jax.Array]] = {
+    "floor": lambda x: x == jnp.floor(x),
+    "ceil": lambda x: x == jnp.floor(x),
+    "round": lambda x: x - jnp.floor(x) == 0.5,
+    "rem": lambda x, y: jnp.equal(lax.rem(x, y), 0) if jnp.issubdtype(x.dtype, jnp.floating) else _nowhere(x),
+    **dict.fromkeys(("custom_vjp_call", "pure_callback", "io_callback"), _nowhere),
+}
+"""By the primitive, what derivatives of whole programs take as it is: where it jumps, as far as that is known."""
 
 
 _INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())

@@ -1,0 +1,208 @@
+"""The check of the gradients of a torch function: `gradcheck`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd import forward_ad
+from torch.autograd.gradcheck import GradcheckError
+
+from interop._convention.ties import ties
+from jaxclamp._checks.check import check
+from jaxclamp._checks.clarke import Array, Function
+from jaxclamp._checks.verdict import GradientReport, Names
+
+_CHUNK = 1024  # points in one call
+
+
+def gradcheck(
+    fun: Callable[..., Any],
+    inputs: torch.Tensor | Sequence[Any],
+    *,
+    eps: float | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    raise_exception: bool = True,
+    check_forward_ad: bool = False,
+    check_backward_ad: bool = True,
+) -> GradientReport:
+    r"""Check the gradients of a function against its values, at kinks too: `torch.autograd.gradcheck` that holds there.
+
+    The verdicts are those of `jaxclamp.check_grads`, where they are described. The function may have any derivative,
+    that of a `torch.autograd.Function` included. It is called for many points at once by `torch.func.vmap`, or point
+    by point if it does not allow that.
+
+    Args:
+      fun: a function of tensors, with a tensor or several as its result. It must not change its arguments.
+      inputs: its arguments. Those that are real and floating and require grad are checked; the others are constants.
+      eps: how far away nearby points are, relative to the size of each entry or 1; by default the precision of the
+        values decides, 1.5e-5 for float64.
+      atol: absolute tolerance; by default 1e-5 for float64, 2e-3 for float32, 1e-2 for float16 and 1e-1 for bfloat16.
+      rtol: relative tolerance, with the same default.
+      raise_exception: whether to raise an error if the check fails.
+      check_forward_ad: whether to check forward mode; together with backward mode, that both agree.
+      check_backward_ad: whether to check backward mode.
+
+    Returns:
+      A report, which is true if the check passed, and prints as a short table.
+
+    Raises:
+      GradcheckError: the check failed, a RuntimeError as in torch. It has a line for each reason, with the entries,
+        and the line of code where `ties` knows it.
+      TypeError: one of the ``inputs`` that require grad is complex, or the result has no floating point numbers.
+      ValueError: none of the ``inputs`` requires grad, no mode is asked for, or a tolerance or ``eps`` is negative.
+
+    >>> x = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    >>> print(gradcheck(lambda x: x * x, x))
+    16 derivatives: 16 right
+    >>> gradcheck(torch.amax, x).verdicts[0].kind
+    'least norm'
+    >>> bool(gradcheck(lambda x: torch.relu(x) - torch.relu(-x), x, raise_exception=False))  # which is x
+    False
+    """
+    if not (check_forward_ad or check_backward_ad):
+        raise ValueError("gradcheck: neither mode is asked for; set check_backward_ad or check_forward_ad.")
+    function = _Flat(fun, (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs))
+    modes = {"forward": check_forward_ad, "reverse": check_backward_ad}
+    report = check(function, "gradcheck", **modes, atol=atol, rtol=rtol, eps=eps)
+    if raise_exception and not report:
+        raise GradcheckError(report.failure("gradcheck"))
+    return report
+
+
+class _Flat:
+    """A function of tensors as one of a vector, what is differentiated of its inputs, whose value is a vector too."""
+
+    names: Names
+
+    def __init__(self, fun: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
+        self._fun = fun
+        self._inputs = inputs
+        self._active = [i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and t.requires_grad]
+        if not any(inputs[i].numel() for i in self._active):
+            raise ValueError(
+                "gradcheck: none of the inputs requires grad; set requires_grad where it is to be checked."
+            )
+        self._tensors = [inputs[i].detach().clone() for i in self._active]
+        if any(tensor.is_complex() for tensor in self._tensors):
+            raise TypeError("gradcheck: inputs has complex numbers; pass a function of real and imaginary parts.")
+        self.point = np.concatenate([_numbers(tensor).ravel() for tensor in self._tensors])
+        with torch.no_grad():
+            results = self._results(self._tensors)
+        if not any(result.numel() for result in results.values()):
+            raise TypeError("gradcheck: the result of fun has no floating point numbers, so there is no derivative.")
+        dtypes = [tensor.dtype for tensor in (*self._tensors, *results.values())]
+        coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+        self.dtype = str(coarsest).removeprefix("torch.")
+        self._unit = torch.finfo(coarsest).eps
+        arguments = {f"inputs[{i}]": tensor for i, tensor in zip(self._active, self._tensors, strict=True)}
+        self.names = (_entries(results), _entries(arguments))
+
+    def forward(self) -> Array:
+        columns = []
+        for basis in np.eye(self.point.size):
+            with forward_ad.dual_level():
+                tangents = self._split(torch.from_numpy(basis))
+                duals = [forward_ad.make_dual(*pair) for pair in zip(self._tensors, tangents, strict=True)]
+                parts = [forward_ad.unpack_dual(result) for result in self._results(duals).values()]
+                columns.append(
+                    np.concatenate(
+                        [
+                            _numbers(torch.zeros_like(primal) if tangent is None else tangent).ravel()
+                            for primal, tangent in parts
+                        ]
+                    )
+                )
+        return np.stack(columns, axis=1)
+
+    def reverse(self) -> Array:
+        tensors = [tensor.clone().requires_grad_() for tensor in self._tensors]
+        with torch.enable_grad():
+            value = self._vector(tensors)
+        rows = np.zeros((value.numel(), self.point.size))
+        if value.requires_grad:
+            for row, entry in zip(rows, value, strict=True):
+                found = torch.autograd.grad(entry, tensors, retain_graph=True, materialize_grads=True)
+                row[:] = np.concatenate([_numbers(gradient).ravel() for gradient in found])
+        return rows
+
+    def values(self) -> tuple[Function, float]:
+        wide: torch.dtype | None = torch.float64
+        with torch.no_grad():
+            try:
+                results = self._results(self._split(torch.from_numpy(self.point), wide))
+                is_wide = all(result.dtype == wide for result in results.values())
+            except Exception:  # whatever keeps it from float64, such as parameters in float32
+                is_wide = False
+        wide = wide if is_wide else None
+
+        def value(point: torch.Tensor) -> torch.Tensor:
+            return self._vector(self._split(point, wide))
+
+        def one_by_one(points: torch.Tensor) -> torch.Tensor:
+            return torch.stack([value(point) for point in points])
+
+        batched: Callable[[torch.Tensor], torch.Tensor] = torch.func.vmap(value, chunk_size=_CHUNK)
+        try:
+            with torch.no_grad():
+                batched(torch.from_numpy(self.point)[None])
+        except Exception:  # it has no rule for vmap, looks at numbers, or leaves torch
+            batched = one_by_one
+
+        def values(points: Array) -> Array:
+            with torch.no_grad():
+                return _numbers(batched(torch.from_numpy(points)))
+
+        return values, torch.finfo(wide).eps if wide else self._unit
+
+    def ties_at(self, point: Array) -> dict[str, int]:
+        with warnings.catch_warnings(), torch.no_grad(), ties() as counted:
+            warnings.simplefilter("ignore")  # of what cannot be counted
+            try:
+                self._fun(*self._arguments(self._split(torch.from_numpy(point))))
+            except RuntimeError:  # it is compiled
+                return {}
+        return {f"{line.place}: {line.op}": line.tied for line in counted.report.lines if line.tied}
+
+    def _results(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The floating point tensors among the results, by their names."""
+        result = self._fun(*self._arguments(tensors))
+        named = {"out": result} if isinstance(result, torch.Tensor) else {f"out[{i}]": r for i, r in enumerate(result)}
+        found = {name: r for name, r in named.items() if isinstance(r, torch.Tensor)}
+        if any(r.is_complex() for r in found.values()):
+            raise TypeError("gradcheck: the result of fun is complex; pass a function with real and imaginary parts.")
+        return {name: r for name, r in found.items() if r.is_floating_point()}
+
+    def _vector(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([result.flatten() for result in self._results(tensors).values()])
+
+    def _split(self, point: torch.Tensor, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+        """The tensors of the vector, with this dtype or their own."""
+        parts = torch.split(point, [tensor.numel() for tensor in self._tensors], dim=-1)
+        return [
+            part.reshape(t.shape).to(t.device, dtype or t.dtype) for part, t in zip(parts, self._tensors, strict=True)
+        ]
+
+    def _arguments(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+        arguments = list(self._inputs)
+        for i, tensor in zip(self._active, tensors, strict=True):
+            arguments[i] = tensor
+        return arguments
+
+
+def _numbers(tensor: torch.Tensor) -> Array:
+    found: Array = tensor.detach().double().cpu().numpy()
+    return found
+
+
+def _entries(tensors: dict[str, torch.Tensor]) -> list[str]:
+    """The name of each number: that of its tensor and its index, such as ``inputs[0][2, 1]``."""
+    return [
+        name + (str(list(index)) if index else "")
+        for name, tensor in tensors.items()
+        for index in np.ndindex(*tensor.shape)
+    ]

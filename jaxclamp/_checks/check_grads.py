@@ -1,0 +1,199 @@
+"""The check of the derivatives of a JAX function: `check_grads`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxclamp._checks.check import check
+from jaxclamp._checks.clarke import Array, Function
+from jaxclamp._checks.verdict import GradientReport, Names
+from jaxclamp._transforms.ties import ties
+
+_CHUNK = 512  # points in one call
+
+
+def check_grads(
+    fun: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    modes: Sequence[Literal["fwd", "rev"]] = ("fwd", "rev"),
+    atol: float | None = None,
+    rtol: float | None = None,
+    eps: float | None = None,
+) -> GradientReport:
+    r"""Check the derivatives of a function against its values, as `jax.test_util.check_grads`, but at kinks too.
+
+    Where the function is differentiable, there is one gradient. At a kink right is each member of Clarke's set, the
+    convex hull of the gradients at nearby points: any number from 0 to 1 for relu at 0, and the four shares of 1/4 for
+    the largest of four equal numbers. Values of ``fun`` at nearby points alone say which of the two it is, and what the
+    set is; so ``fun`` may have any derivative, ``custom_jvp`` and ``custom_vjp`` included. The verdicts:
+
+    - *right*, *wrong*: the function is differentiable, and the gradient is the derivative, or is not;
+    - *least norm*, *member*, *not a member*: at a kink, the gradient is the point of least norm in Clarke's set,
+      another of its points, or none;
+    - *jump*, *off the branch*: the function jumps, so that there is no such set; but the gradient may be one of the
+      branch that the value takes, as it is for a step, or not;
+    - *not checkable*: the value, or one nearby, is infinite or NaN, or slopes grow without bound;
+    - *modes differ*: forward mode is not the transpose of reverse mode.
+
+    Each entry of the output is checked by itself, with respect to all entries of the input. The function is computed
+    some ten times as often as there are entries, and a hundred times as often where kinks depend on several of them: it
+    is meant for some hundred. Values are computed in float64, whatever the dtype of ``args``, if ``fun`` allows it.
+    A kink that is nearer than ``eps`` counts as one at the point. Pieces of a hundred dimensions cannot all be found;
+    a gradient is no member if a search in its direction finds none that reaches as far.
+
+    There is no ``order``: a gradient jumps at the kinks of its function. Elsewhere, check ``jax.grad(fun)``.
+
+    Args:
+      fun: a function of arrays, or pytrees of them, with such a result.
+      args: its arguments. Leaves that are no floating point numbers are constants.
+      modes: what to check: ``"rev"``, `jax.vjp`; ``"fwd"``, `jax.jvp`; or that both are right and agree.
+      atol: absolute tolerance; by default 1e-5 for float64, 2e-3 for float32, 1e-2 for float16 and 1e-1 for bfloat16.
+      rtol: relative tolerance, with the same default.
+      eps: how far away nearby points are, relative to the size of each entry or 1; by default the precision of the
+        values decides, 1.5e-5 for float64.
+
+    Returns:
+      A report of all verdicts but *right*. It prints as a short table.
+
+    Raises:
+      AssertionError: a verdict is *wrong*, *not a member*, *off the branch* or *modes differ*, or nothing can be
+        checked. There is a line for each, with the path of the entries, and the line of code where `ties` knows it.
+      TypeError: ``args`` has no floating point numbers or has complex ones, or so has the result of ``fun``.
+      ValueError: ``modes`` is empty or unknown, or a tolerance or ``eps`` is negative.
+
+    >>> print(check_grads(jnp.max, (jnp.zeros(4),)))
+    4 derivatives: 4 least norm
+    verdict     output  input                  gradient               nearest                away  line
+    least norm  out     args[0][0] and 3 more  [0.25 0.25 0.25 0.25]  [0.25 0.25 0.25 0.25]  0     amax
+    >>> check_grads(lambda x: jax.nn.relu(x) - jax.nn.relu(-x), (0.0,))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    AssertionError: check_grads: 1 derivative: 1 wrong
+      out by args[0]: differentiable and wrong; the gradient is 0, the derivative is 1, which is 1 away (...: relu)
+    """
+    if not modes or not {"fwd", "rev"}.issuperset(modes):
+        raise ValueError(f"check_grads: modes is {modes!r}; pass one or both of 'fwd' and 'rev' in a list.")
+    function = _Flat(fun, tuple(args))
+    forward, reverse = "fwd" in modes, "rev" in modes
+    report = check(function, "check_grads", forward=forward, reverse=reverse, atol=atol, rtol=rtol, eps=eps)
+    if not report:
+        raise AssertionError(report.failure("check_grads"))
+    return report
+
+
+class _Flat:
+    """A function of arrays as one of a vector, its floating point inputs, whose value is a vector too."""
+
+    names: Names
+
+    def __init__(self, fun: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._fun = fun
+        paths, self._structure = jax.tree_util.tree_flatten_with_path(args)
+        self._leaves = [leaf for _, leaf in paths]
+        self._active = [i for i, leaf in enumerate(self._leaves) if _is_real("args", leaf)]
+        if not any(np.size(self._leaves[i]) for i in self._active):
+            raise TypeError(
+                "check_grads: args has no floating point numbers; pass for example jnp.asarray(..., float)."
+            )
+        self._arrays = [jnp.asarray(self._leaves[i]) for i in self._active]
+        self.point = np.concatenate([np.asarray(array, np.float64).ravel() for array in self._arrays])
+        results, _ = jax.tree_util.tree_flatten_with_path(fun(*args))
+        numbers = [(path, jnp.asarray(leaf)) for path, leaf in results if _is_real("the result of fun", leaf)]
+        if not any(array.size for _, array in numbers):
+            raise TypeError("check_grads: the result of fun has no floating point numbers, so there is no derivative.")
+        dtypes = [array.dtype for array in [*self._arrays, *(array for _, array in numbers)]]
+        self.dtype = max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps)).name
+        self._ends = np.cumsum([array.size for array in self._arrays])[:-1]
+        inputs = [(paths[i][0], array) for i, array in zip(self._active, self._arrays, strict=True)]
+        self.names = (_named("out", numbers), _named("args", inputs))
+
+    def forward(self) -> Array:
+        parts = np.split(np.eye(self.point.size), self._ends, axis=1)
+        tangents = [jnp.asarray(p, a.dtype).reshape(-1, *a.shape) for p, a in zip(parts, self._arrays, strict=True)]
+        columns = jax.vmap(lambda tangent: jax.jvp(self._value, (self._arrays,), (tangent,))[1])(tangents)
+        return np.asarray(columns, np.float64).T
+
+    def reverse(self) -> Array:
+        value, pull = jax.vjp(self._value, self._arrays)
+        (rows,) = jax.jit(jax.vmap(pull))(jnp.eye(value.size, dtype=value.dtype))
+        return np.concatenate([np.asarray(row, np.float64).reshape(value.size, -1) for row in rows], axis=1)
+
+    def values(self) -> tuple[Function, float]:
+        dtype = np.dtype(np.float64)
+        with jax.enable_x64(True):
+            try:
+                is_wide = self._value(self._split(self.point, dtype)).dtype == dtype
+            except Exception:  # whatever keeps it from float64
+                is_wide = False
+
+        def value(point: Any) -> jax.Array:
+            return self._value(self._split(point, dtype if is_wide else None))
+
+        def one_by_one(points: Array) -> Array:
+            return np.stack([np.asarray(value(point), np.float64) for point in points])
+
+        def at_once(points: Array) -> Array:
+            """By calls of one size, so that one program does."""
+            padding = np.broadcast_to(points[:1], (-len(points) % _CHUNK, points.shape[1]))
+            padded = np.concatenate([points, padding]).reshape(-1, _CHUNK, points.shape[1])
+            return np.concatenate([np.asarray(batched(part), np.float64) for part in padded])[: len(points)]
+
+        batched = jax.jit(jax.vmap(value))
+        with jax.enable_x64(True):
+            try:
+                batched(np.broadcast_to(self.point, (_CHUNK, self.point.size)))
+                evaluate = at_once
+            except Exception:  # it looks at numbers, or leaves JAX
+                evaluate = one_by_one
+
+        def values(points: Array) -> Array:
+            with jax.enable_x64(True):
+                return evaluate(points)
+
+        return values, float(jnp.finfo(dtype if is_wide else self.dtype).eps)
+
+    def ties_at(self, point: Array) -> dict[str, int]:
+        try:
+            _, report = ties(self._fun)(*self._arguments(self._split(point)))
+        except Exception:  # it cannot be traced
+            return {}
+        told = {line: line.op if line.file == "unknown" else f"{line.place}: {line.op}" for line in report.lines}
+        return {text: line.tied for line, text in told.items() if line.tied}
+
+    def _value(self, arrays: Sequence[jax.Array]) -> jax.Array:
+        """The vector of the results at these arrays."""
+        leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(self._fun(*self._arguments(arrays)))]
+        return jnp.concatenate([leaf.ravel() for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)])
+
+    def _split(self, point: Any, dtype: np.dtype[Any] | None = None) -> list[jax.Array]:
+        """The arrays of the vector, with this dtype or their own."""
+        parts = jnp.split(jnp.asarray(point), self._ends)
+        return [p.reshape(a.shape).astype(dtype or a.dtype) for p, a in zip(parts, self._arrays, strict=True)]
+
+    def _arguments(self, arrays: Sequence[jax.Array]) -> tuple[Any, ...]:
+        leaves = list(self._leaves)
+        for i, array in zip(self._active, arrays, strict=True):
+            leaves[i] = array
+        arguments: tuple[Any, ...] = jax.tree.unflatten(self._structure, leaves)
+        return arguments
+
+
+def _is_real(place: str, leaf: Any) -> bool:
+    dtype = jnp.result_type(leaf)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        raise TypeError(f"check_grads: {place} has complex numbers; pass a function of real and imaginary parts.")
+    return bool(jnp.issubdtype(dtype, jnp.floating))
+
+
+def _named(root: str, leaves: Sequence[tuple[Any, jax.Array]]) -> list[str]:
+    """The name of each number: the path of its array and its index, such as ``args[0]['w'][2, 1]``."""
+    return [
+        root + jax.tree_util.keystr(path) + (str(list(index)) if index else "")
+        for path, array in leaves
+        for index in np.ndindex(array.shape)
+    ]
