@@ -184,11 +184,13 @@ def _ask(
     asked = parity.matrix([RECORDS[name] for name in sorted(order, key=total.__getitem__)], dtypes, frameworks)
     rows: list[Row] = []
     console = Console(stderr=True)
-    with Display(console=console, transient=True, refresh_per_second=2) as progress:
+    with Display(console=console, transient=True, refresh_per_second=2, disable=not console.is_terminal) as progress:
         for row in progress.track(asked, len(dtypes) * sum(total.values()), description="asking for gradients"):
             rows.append(row)
             if len(rows) == 1 and not console.is_terminal:
-                click.echo(f"asking in {sum(total.values())} cases, in {', '.join(dtypes)}; {_first(row)}", err=True)
+                click.echo(
+                    f"asking for {sum(total.values())} gradients in {', '.join(dtypes)}; {_first(row)}", err=True
+                )
     return sorted(rows, key=lambda row: (dtypes.index(row.dtype), order.index(row.op)))
 
 

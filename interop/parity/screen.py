@@ -15,7 +15,7 @@ from interop.parity.rows import OURS, Answer, Row
 
 WIDTH = 100
 _BAR = 24
-_LEGEND = f"{AGREES} all agree · 1 for 0: 1 where 0 is right · +2: and in two other ways · inclusive, ...: as that ties= gives"
+_LEGEND = f"{AGREES} all agree · 1 for 0: 1 where 0 is right · +2: and in two other ways · inclusive, ...: as ties="
 _MORE = (
     "One op: {program} clamp. All cases: --all. Other dtypes: --dtype float64, --dtype all.\n"
     "As data: --format json, csv, markdown. Commands and options: --help."
@@ -58,8 +58,9 @@ def _ops(rows: Sequence[Row], ops: Sequence[str]) -> RenderableType:
     if ours := tuple(name for name in asked if name in OURS):
         columns = {"ours": ours, **columns}
     table = _table()
-    for heading in ("op", *columns):
-        table.add_column(heading, no_wrap=True, overflow="ellipsis")
+    table.add_column("op", no_wrap=True)
+    for heading in columns:
+        table.add_column(_shortened(heading))
     for op in ops:
         of_op = [row for row in rows if row.op == op]
         table.add_row(op, *(_cell(of_op, frameworks) for frameworks in columns.values()))
@@ -71,11 +72,16 @@ def _cell(rows: Sequence[Row], frameworks: Sequence[str]) -> Text:
     answers = [(row, answer) for row in rows for answer in row.answers if answer.framework in frameworks]
     differing = Counter(_deviation(row, answer) for row, answer in answers if not answer.agrees)
     if not answers:
-        return Text(NO_ANSWER, style="dim")
+        return _shortened(NO_ANSWER, "dim")
     if not differing:
-        return Text(AGREES, style="green")
+        return _shortened(AGREES, "green")
     ((commonest, _),) = differing.most_common(1)
-    return Text(commonest + (f" +{len(differing) - 1}" if len(differing) > 1 else ""), style="red")
+    return _shortened(commonest + (f" +{len(differing) - 1}" if len(differing) > 1 else ""), "red")
+
+
+def _shortened(text: str, style: str = "") -> Text:
+    """On one line, and cut off where the terminal is too narrow."""
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
 def _deviation(row: Row, answer: Answer) -> str:
