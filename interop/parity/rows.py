@@ -230,24 +230,35 @@ def _answered(
 
 
 def _under_each_convention(op: Op, asked: Sequence[_Case], dtype: str) -> list[dict[str, Array]]:
-    """By case, the gradients by the values of ``ties=``, if the op takes any."""
+    """By case, the gradients by the other values of ``ties=``, if the op takes any.
+
+    Those of torch's kernels, which are the same and need no compiler, but for the arguments that torch does not take.
+    """
     if not op.has_conventions:
         return [{} for _ in asked]
-    functions = {ties: functools.partial(_with_ties, op, ties) for ties in CONVENTIONS if ties != "min_norm"}
-    questions = [Question(function, case.rounded, case.active) for case in asked for function in functions.values()]
-    answers = iter(theirs("jax").values_and_gradients(questions, dtype))
-    found: list[dict[str, Array]] = []
-    for case in asked:
-        found.append({})
-        for ties in functions:
-            answer = next(answers)
-            if isinstance(answer, TypeError):
-                raise answer
-            found[-1][ties] = _flat(answer[1], case.active)
-    return found
+    others = [ties for ties in CONVENTIONS if ties != "min_norm"]
+    kernels = {ties: functools.partial(_kernel, op, ties) for ties in others}
+    programs = {ties: functools.partial(_program, op, ties) for ties in others}
+    found: dict[tuple[int, str], tuple[float, dict[str, Array]] | TypeError] = {}
+    for framework, functions in (("torch", kernels), ("jax", programs)):
+        open_ = [(i, t) for i in range(len(asked)) for t in others if isinstance(found.get((i, t)), TypeError | None)]
+        if not open_:
+            break
+        questions = [Question(functions[ties], asked[i].given, asked[i].active) for i, ties in open_]
+        found |= dict(zip(open_, theirs(framework).values_and_gradients(questions, dtype), strict=True))
+    gradients: list[dict[str, Array]] = [{} for _ in asked]
+    for (i, ties), answer in found.items():
+        if isinstance(answer, TypeError):
+            raise answer
+        gradients[i][ties] = _flat(answer[1], asked[i].active)
+    return gradients
 
 
-def _with_ties(op: Op, ties: str, given: Mapping[str, Any]) -> Any:
+def _kernel(op: Op, ties: str, given: Mapping[str, Any]) -> Any:
+    return NATIVE[op.name](*given.values(), ties=ties)
+
+
+def _program(op: Op, ties: str, given: Mapping[str, Any]) -> Any:
     return op.function(**given, ties=ties)
 
 
