@@ -46,6 +46,7 @@ autodoc_type_aliases = {
         "Family",
         "FilePath",
         "Finding",
+        "Kind",
         "Save",
         "Tree",
     )
@@ -59,6 +60,7 @@ nitpick_ignore_regex = [
         "py:(class|obj)",
         rf"({'|'.join(autodoc_type_aliases)}|TypeAliasForwardRef|interop\.parity\.compare\.Leaf|(.*\.)?(Applied|Counterpart))",
     ),
+    ("py:exc", "GradcheckError"),  # of torch
     ("py:(class|obj)", r"(interop\._convention\.min_norm\.)?[A-Z]"),  # type variables
 ]
 
