@@ -70,9 +70,11 @@ def losses_in_jax() -> dict[str, tuple[Loss, tuple[Any, ...]]]:
 
 
 def compiled(function: Callable[..., Any], *arguments: Any) -> tuple[Call, int]:
-    """A call, and the bytes that XLA needs besides arguments and results."""
+    """A call, and the bytes of its arguments, results and temporaries."""
     program = jax.jit(function).lower(*arguments).compile()
-    return lambda: jax.block_until_ready(program(*arguments)), program.memory_analysis().temp_size_in_bytes
+    memory = program.memory_analysis()
+    needed = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    return lambda: jax.block_until_ready(program(*arguments)), needed
 
 
 def networks() -> None:

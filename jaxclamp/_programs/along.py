@@ -87,7 +87,7 @@ def grad(
     Args:
       fun, argnums, has_aux: as for `jax.grad`.
       direction: v, of the structure of the argument, or for several ``argnums`` a tuple of such. Without it, v is
-        drawn from a normal distribution.
+        drawn uniformly between -1 and 1.
       key: for another draw than that of ``jax.random.key(0)``.
 
     Returns:
@@ -332,7 +332,7 @@ def _drawn(key: jax.Array, like: Tree) -> Tree:
     leaves, structure = jax.tree.flatten(like)
     drawn = [
         # Drawn in float32 at least: of few numbers, many would be equal.
-        jax.random.normal(key, jnp.shape(leaf), jnp.promote_types(leaf.dtype, jnp.float32)).astype(leaf.dtype)
+        jax.random.uniform(key, jnp.shape(leaf), jnp.promote_types(leaf.dtype, jnp.float32), -1.0).astype(leaf.dtype)
         for key, leaf in zip(jax.random.split(key, len(leaves)), leaves, strict=True)
     ]
     return jax.tree.unflatten(structure, drawn)
