@@ -87,9 +87,9 @@ def _is_floating(x: Any) -> bool:
 
 
 def _holds(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays) -> jax.Array:
-    """Whether the comparison holds a small step along the tangents."""
+    """Whether the comparison holds a small step along the tangents. Infinities do not move."""
     (x, y), (dx, dy) = operands, tangents
-    return jnp.where((x == y) & (dx != dy), comparison(dx, dy), comparison(x, y))
+    return jnp.where((x == y) & jnp.isfinite(x) & (dx != dy), comparison(dx, dy), comparison(x, y))
 
 
 def _comparison(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
