@@ -402,3 +402,10 @@ def test_torch_functions_of_their_own_derivative() -> None:
     given = torch.linspace(-1, 1, 40, requires_grad=True)
     assert str(interop.gradcheck(lambda x: (layer(x).tanh(), None, layer(x)[0]), given)) == "160 derivatives: 160 right"
     assert not interop.gradcheck(lambda x: layer(x) + layer(x).detach(), given, raise_exception=False)
+
+
+def test_random_functions_are_refused() -> None:
+    x = torch.ones(256, dtype=torch.float64, requires_grad=True)
+    with torch.random.fork_rng(), pytest.raises(ValueError, match="other values when it is called again"):
+        torch.manual_seed(0)
+        interop.gradcheck(torch.nn.functional.dropout, x)

@@ -54,7 +54,8 @@ def gradcheck(
       GradcheckError: the check failed, a RuntimeError as in torch. It has a line for each reason, with the entries,
         and the line of code where `ties` knows it.
       TypeError: one of the ``inputs`` that require grad is complex, or the result has no floating point numbers.
-      ValueError: none of the ``inputs`` requires grad, no mode is asked for, or a tolerance or ``eps`` is negative.
+      ValueError: none of the ``inputs`` requires grad, no mode is asked for, a tolerance or ``eps`` is negative, or
+        two calls of ``fun`` return different values.
 
     >>> x = torch.zeros(4, dtype=torch.float64, requires_grad=True)
     >>> print(gradcheck(lambda x: x * x, x))
@@ -146,6 +147,13 @@ class _Flat:
         def one_by_one(points: torch.Tensor) -> torch.Tensor:
             return torch.stack([value(point) for point in points])
 
+        with torch.no_grad():
+            first, again = (value(torch.from_numpy(self.point)) for _ in range(2))
+        if not torch.allclose(first, again, equal_nan=True):
+            raise ValueError(
+                "gradcheck: fun returns other values when it is called again; take its random numbers out, "
+                "for example with model.eval()."
+            )
         batched: Callable[[torch.Tensor], torch.Tensor] = torch.func.vmap(value, chunk_size=_CHUNK)
         try:
             with torch.no_grad():
