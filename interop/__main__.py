@@ -246,6 +246,7 @@ def main(
             if context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
                 raise click.UsageError(f"{option.opts[0]} is for the matrix, not for {context.invoked_subcommand!r}.")
         return
+    _compile_quickly()
     from interop.parity import render, screen
     from interop.parity.rows import OURS
 
