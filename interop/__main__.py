@@ -120,6 +120,7 @@ def _arrays(context: click.Context, parameter: click.Parameter, file: Path) -> l
 def _installed(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     if not names:
         return names
+    _compile_quickly()
     from interop.parity.rows import absent
 
     for name, reason in absent(names).items():
