@@ -120,6 +120,7 @@ def _arrays(context: click.Context, parameter: click.Parameter, file: Path) -> l
 def _installed(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     if not names:
         return names
+    _compile_quickly()
     from interop.parity.rows import absent
 
     for name, reason in absent(names).items():
@@ -246,6 +247,7 @@ def main(
             if context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
                 raise click.UsageError(f"{option.opts[0]} is for the matrix, not for {context.invoked_subcommand!r}.")
         return
+    _compile_quickly()
     from interop.parity import render, screen
     from interop.parity.rows import OURS
 
