@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import equinox
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from elementwise import ELEMENTWISE, valid_operands
+from flax import nnx
 from jax.extend.core import check_jaxpr
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
@@ -496,6 +498,18 @@ def test_modules_of_flax_are_named() -> None:
         _, report = ties(f)(variables)
         found = sorted((line.module, line.op, line.elements, line.tied) for line in report.lines)
         assert found == sorted((module, op, 6, 6) for module, op in [("Network", "clamp"), *blocks])
+
+
+def test_modules_of_equinox_and_nnx_as_far_as_they_enter_scopes() -> None:
+    """`nnx` enters none, and `equinox` for its own layers alone, as the documentation says."""
+    mlp = equinox.nn.MLP(3, 3, 3, 1, activation=jax.nn.relu, key=jax.random.key(0))
+    graph, state = nnx.split(nnx.Sequential(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), jax.nn.relu))
+
+    def model(state: Any, x: jax.Array) -> Any:
+        return jnp.abs(mlp(x)) + nnx.merge(graph, state, copy=True)(x)
+
+    _, report = ties(model)(state, jnp.ones(3))
+    assert {(line.op, line.module) for line in report.lines} == {("relu", "eqx.nn.MLP"), ("abs", ""), ("relu", "")}
 
 
 def test_named_scopes_reach_into_bodies() -> None:
