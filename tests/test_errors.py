@@ -1,6 +1,9 @@
 """Bad input of the JAX ops: the message names the op, the argument and the cure, before anything is computed."""
 
+import functools
+import traceback
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,3 +52,61 @@ def test_every_selection_op_checks_its_convention(name: str) -> None:
 def test_bounds_that_are_traced_may_be_in_any_order() -> None:
     """Values cannot be checked under jit; the result is then that of the formula."""
     assert jax.jit(jaxclamp.hardtanh)(0.0, 1.0, -1.0) == -1
+
+
+def branching(params: dict[str, Any], positive: Any = None) -> jax.Array:
+    """Python decides by a value, unless it is told."""
+    decision = bool(params["w"].sum() > 0) if positive is None else positive
+    return jnp.abs(params["w"]).sum() if decision else params["w"].sum()
+
+
+TRACING: dict[str, Callable[..., Any]] = {
+    "min_norm": lambda fun, at: jaxclamp.min_norm(fun)(at),
+    "min_norm within min_norm": lambda fun, at: jaxclamp.min_norm(jax.grad(jaxclamp.min_norm(fun)))(at),
+    "ties": lambda fun, at: jaxclamp.ties(fun)(at),
+    "grad": lambda fun, at: jaxclamp.grad(fun)(at),
+    "value_and_grad": lambda fun, at: jaxclamp.value_and_grad(fun)(at),
+    "directional_derivative": lambda fun, at: jaxclamp.directional_derivative(fun, (at,), (at,)),
+    "subdifferential": lambda fun, at: jaxclamp.subdifferential(fun, directions=1)(at),
+}
+
+
+@pytest.mark.parametrize("name", TRACING)
+def test_python_that_reads_traced_values(name: str) -> None:
+    """The message names the function and the argument of the user, and says once what to do, which helps."""
+    at = {"b": 3.0 * ONES, "w": ONES}
+    with pytest.raises(jax.errors.TracerBoolConversionError) as raised:
+        TRACING[name](branching, at)
+    shown = "".join(traceback.format_exception_only(raised.value))
+    assert f"tracing the function branching at {__file__}" in shown
+    assert "depends on the value of the argument params['w']" in shown
+    assert "jaxprs.py" not in shown
+    assert shown.count("Write a choice as jnp.where or jax.lax.cond.") == 1
+    assert shown.count("functools.partial(fun, flag=True)") == 1
+    TRACING[name](functools.partial(branching, positive=True), at)
+
+
+@pytest.mark.parametrize(
+    ("fun", "error"),
+    [
+        (lambda x: float(x[0]), jax.errors.ConcretizationTypeError),
+        (lambda x: [1.0, 2.0][x[0].astype(int)], jax.errors.TracerIntegerConversionError),
+        (np.sin, jax.errors.TracerArrayConversionError),
+        (lambda x: x[x > 0], jax.errors.NonConcreteBooleanIndexError),
+    ],
+)
+def test_other_ways_to_read_a_traced_value(fun: Callable[..., Any], error: type[Exception]) -> None:
+    with pytest.raises(error) as raised:
+        jaxclamp.min_norm(fun)(ONES)
+    assert "jaxclamp traces the function" in "".join(raised.value.__notes__)
+
+
+def test_influence_wants_a_scalar() -> None:
+    cases: list[tuple[Callable[..., Any], bool, str]] = [
+        (lambda x: x, False, r"fun returned an array of shape \(3,\); return a scalar"),
+        (lambda x: (x.sum(), x), False, r"fun returned a tuple; .*has_aux=True a pair"),
+        (lambda x: x.sum(), True, r"has_aux=True, and fun returned .*; return \(scalar, auxiliary\)"),
+    ]
+    for fun, has_aux, message in cases:
+        with pytest.raises(TypeError, match=message):
+            jaxclamp.ties(fun, influence=True, has_aux=has_aux)(ONES)

@@ -8,11 +8,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import equinox
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from elementwise import ELEMENTWISE, valid_operands
+from flax import nnx
 from jax.extend.core import check_jaxpr
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
@@ -460,6 +463,74 @@ def test_assert_none_names_the_lines() -> None:
     with pytest.raises(AssertionError, match=r"10 of 50 elements are on a tie:\n  /far/model.py:7: clamp, 10 of 40$"):
         REPORT.assert_none()
     ties(jnp.abs)(jnp.ones(3))[1].assert_none()
+
+
+def test_assert_none_names_the_modules() -> None:
+    report = TieReport((Line("/far/model.py", 7, "clamp", False, "Net/Block_0", 40, 10),))
+    with pytest.raises(AssertionError, match=r"\n  /far/model.py:7 Net/Block_0: clamp, 10 of 40$"):
+        report.assert_none()
+
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jaxclamp.relu(nn.Dense(3, use_bias=False)(x)) + jnp.abs(x)
+
+
+class Network(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for block in (Block(name="first"), nn.jit(Block)(name="second"), nn.remat(Block)(name="third")):
+            x = block(x)
+        return jnp.clip(x, 0.0, 6.0)
+
+
+def test_modules_of_flax_are_named() -> None:
+    """In the derivative, under jit and batched as well."""
+    network = Network()
+    variables = network.init(jax.random.key(0), jnp.zeros(3))
+
+    def loss(variables: Any) -> jax.Array:
+        return jax.vmap(lambda x: network.apply(variables, x))(jnp.zeros((2, 3))).sum()
+
+    blocks = [(f"Network/{name}", op) for name in ("first", "second", "third") for op in ("abs", "relu")]
+    for f in (loss, jax.jit(jax.grad(loss))):
+        _, report = ties(f)(variables)
+        found = sorted((line.module, line.op, line.elements, line.tied) for line in report.lines)
+        assert found == sorted((module, op, 6, 6) for module, op in [("Network", "clamp"), *blocks])
+
+
+def test_modules_of_equinox_and_nnx_as_far_as_they_enter_scopes() -> None:
+    """`nnx` enters none, and `equinox` for its own layers alone, as the documentation says."""
+    mlp = equinox.nn.MLP(3, 3, 3, 1, activation=jax.nn.relu, key=jax.random.key(0))
+    graph, state = nnx.split(nnx.Sequential(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), jax.nn.relu))
+
+    def model(state: Any, x: jax.Array) -> Any:
+        return jnp.abs(mlp(x)) + nnx.merge(graph, state, copy=True)(x)
+
+    _, report = ties(model)(state, jnp.ones(3))
+    assert {(line.op, line.module) for line in report.lines} == {("relu", "eqx.nn.MLP"), ("abs", ""), ("relu", "")}
+
+
+def test_named_scopes_reach_into_bodies() -> None:
+    def model(x: jax.Array) -> Any:
+        @jax.jit
+        @jax.named_scope("innermost")
+        def activation(x: jax.Array) -> jax.Array:
+            return jax.nn.relu6(x)
+
+        with jax.named_scope("outer"):
+            x = jax.lax.scan(lambda carry, row: (carry, jnp.abs(row)), 0.0, x)[1]
+            with jax.named_scope("inner"):
+                x = activation(x)
+            return jax.lax.cond(x.sum() > 0, jax.named_scope("taken")(jax.nn.relu), jnp.floor, x)
+
+    _, report = ties(model)(X)
+    assert {line.op: line.module for line in report.lines} == {
+        "abs": "outer",
+        "relu6": "outer/inner/innermost",
+        "relu": "outer/taken",
+    }
 
 
 def test_rich_is_not_imported() -> None:

@@ -24,6 +24,20 @@ WRAPPED = interop.wrap_for_torch(lambda module, x: x)
     [
         (lambda: interop.clamp(ONES, mim=0.0), TypeError, r"clamp: .*'mim'; its arguments are \(input, min, max, ties"),
         (lambda: interop.maximum(ONES, y=ONES), TypeError, r"maximum: .*'other'; its arguments are"),
+        (
+            lambda: interop.clamp(ONES * 1j, 0.0),
+            RuntimeError,
+            r"clamp: input has the complex dtype torch\.complex64, .* or to torch\.abs",
+        ),
+        (lambda: interop.fmax(ONES, ONES * 1j), RuntimeError, r"fmax: other has .*torch\.complex64.*torch\.abs"),
+        (lambda: interop.max_with_indices(ONES * 1j, 0), RuntimeError, r"input has .*torch\.complex64.*torch\.abs"),
+        (lambda: interop.native.clamp(1j * LEAF, 0.0), RuntimeError, r"^clamp is not supported for complex types"),
+        (lambda: interop.native.fmax(LEAF, 1j * LEAF), RuntimeError, r"^fmax not implemented for complex"),
+        (
+            lambda: interop.min_norm(lambda: torch.clamp(1j * LEAF, 0.0))(),
+            RuntimeError,
+            r"^clamp is not supported for complex types",
+        ),
         (lambda: interop.torch_to_jax(np.ones(2)), TypeError, r"tensor is a ndarray; pass a torch\.Tensor"),
         (lambda: interop.torch_to_jax({"a": ONES}), TypeError, r"tensor is a dict; .*jax\.tree\.map\(torch_to_jax"),
         (lambda: interop.torch_to_jax(LEAF), RuntimeError, r"requires grad.*tensor\.detach\(\).*wrap_for_torch"),

@@ -206,6 +206,7 @@ class TorchOp:
 
     def _plan(self, values: Sequence[Any], tensors: Sequence[torch.Tensor]) -> _Plan:
         """How to compute calls with arguments such as ``values``."""
+        self._refuse_complex(values)
         sources: dict[str, Any] = {}  # by the name of an argument, where it comes from
         for slot, value in enumerate(values):
             if value is not MISSING:
@@ -213,8 +214,8 @@ class TorchOp:
         check = functools.partial(_check, self._op, sources)
         check(*[v for v, source in zip(filter(_is_given, values), sources.values(), strict=True) if source is _NUMBER])
         dtypes = {tensor.dtype for tensor in tensors}
-        # Of complex numbers, and of what no array can be, jaxclamp says what to do instead.
-        is_known = not any(dtype.is_complex for dtype in dtypes) and all(map(_is_real, sources.values()))
+        # Of what no array can be, jaxclamp says what to do instead.
+        is_known = not any(isinstance(source, str | list) for source in sources.values())
         dtype = self._promoted(values) if is_known and not self._reduces else None
         if dtype is not None and not dtype.is_floating_point:  # a default such as -1.0 would promote
             for name, parameter in self._op.signature.parameters.items():
@@ -231,6 +232,16 @@ class TorchOp:
         x64 = dtype in X64 if dtype is not None else not dtypes.isdisjoint(X64)
         numbers = tuple(name for name, source in sources.items() if source is _NUMBER)
         return _Plan(flat, dtype, x64, numbers, check)
+
+    def _refuse_complex(self, values: Sequence[Any]) -> None:
+        for slot, value in enumerate(values):
+            dtype = torch.complex128 if isinstance(value, complex) else getattr(value, "dtype", None)
+            if isinstance(dtype, torch.dtype) and dtype.is_complex:
+                raise TypeError(
+                    f"{self._op.name}: {self.signature.torch_name(slot)} has the complex dtype {dtype}, and the "
+                    "ordering of complex numbers is undefined; apply the op to the real and the imaginary part, or to "
+                    "torch.abs(...)."
+                )
 
     def _source(self, slot: int, value: Any) -> Any:
         if slot in self.signature.arrays:
@@ -319,10 +330,6 @@ def _without_symbol(value: Any) -> Any:
 
 def _is_given(value: Any) -> bool:
     return value is not MISSING
-
-
-def _is_real(source: Any) -> bool:
-    return not isinstance(source, complex | str | list)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -22,6 +22,18 @@ Replace: TypeAlias = Callable[[JaxprEqn, Descend], list[JaxprEqn]]
 # Not the functions with a derivative of their own (custom_jvp, custom_vjp), and not the combiners of scatter and sort.
 _WITH_BODIES = frozenset({p.jit_p, p.scan_p, p.while_p, p.cond_p, p.remat_p, p.closed_call_p})
 
+_READS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+_CURE = (
+    "jaxclamp traces the function, as jax.jit does: Python cannot read values of its arrays, whether by if, float() or "
+    "NumPy.\nWrite a choice as jnp.where or jax.lax.cond. If Python has to choose, fix what it chooses by beforehand: "
+    "functools.partial(fun, flag=True)."
+)
+
 
 def transformed(fun: Callable[P, R], replace: Replace) -> Callable[P, R]:
     """``fun`` with its equations replaced; leaves that are not JAX arrays pass into it, and out, as they are."""
@@ -31,16 +43,23 @@ def transformed(fun: Callable[P, R], replace: Replace) -> Callable[P, R]:
         arrays, join = split((args, kwargs))
         join_result: Callable[[Iterable[jax.Array]], R]
 
-        def of_arrays(*arrays: jax.Array) -> list[jax.Array]:
+        @functools.wraps(fun)  # errors of JAX name fun and its arguments
+        def of_arrays(*args: P.args, **kwargs: P.kwargs) -> list[jax.Array]:
             nonlocal join_result
-            args, kwargs = join(arrays)
-            given = _leaves(args, kwargs)
+            args, kwargs = join(jax.tree.leaves((args, kwargs)))
+            before = _leaves(args, kwargs)
             results, join_result = split(fun(*args, **kwargs))
-            _refuse_writes(given, _leaves(args, kwargs))
+            _refuse_writes(before, _leaves(args, kwargs))
             return results
 
-        with jax.disable_jit(False):  # library functions of JAX are recognized as inner jits
-            traced = jax.make_jaxpr(of_arrays)(*arrays)
+        given: Any = jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else None, (args, kwargs))
+        try:
+            with jax.disable_jit(False):  # library functions of JAX are recognized as inner jits
+                traced = jax.make_jaxpr(of_arrays)(*given[0], **given[1])
+        except _READS_VALUES as error:
+            if _CURE not in getattr(error, "__notes__", ()):  # of a transformation inside
+                error.add_note(_CURE)
+            raise
         rewritten = _rewritten(replace)(traced)
         return join_result(jaxpr_as_fun(rewritten)(*arrays))
 

@@ -31,7 +31,7 @@ class Line(NamedTuple):
     op: str
     suspect: bool
     module: str
-    """The path of the torch.nn.Module, in torch code within one."""
+    """Within a torch.nn.Module its path, ``layers.0``; in JAX the scopes of `jax.named_scope`, ``Net/Block_0``."""
     elements: int
     tied: int
 
@@ -44,6 +44,11 @@ class Line(NamedTuple):
         """``file:number``, relative to the working directory if the file is below it."""
         file = Path(self.file)
         return f"{file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}:{self.number}"
+
+    @property
+    def label(self) -> str:
+        """The place, and the module if there is one."""
+        return f"{self.place} {self.module}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -100,10 +105,10 @@ class TieReport:
         return TieReport(totals.lines(), functools.reduce(Influence.__add__, influences) if influences else None)
 
     def assert_none(self) -> None:
-        """Raise an AssertionError that names the lines with ties, if there are any; suspects are none."""
+        """Raise an AssertionError that names the lines and modules with ties, if there are any; suspects are none."""
         found = [line for line in self.lines if line.tied and not line.suspect]
         if found:
-            places = "\n".join(f"  {line.place}: {line.op}, {line.tied} of {line.elements}" for line in found)
+            places = "\n".join(f"  {line.label}: {line.op}, {line.tied} of {line.elements}" for line in found)
             raise AssertionError(f"{self.tied} of {self.elements} elements are on a tie:\n{places}")
 
     def __str__(self) -> str:
@@ -140,7 +145,7 @@ class TieReport:
     def _rows(self) -> list[tuple[str, ...]]:
         return [
             (
-                f"{line.place} {line.module}".rstrip(),
+                line.label,
                 f"{line.op} (suspect)" if line.suspect else line.op,
                 *map(str, line[5:]),
                 f"{line.share:.2%}",

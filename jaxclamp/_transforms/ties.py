@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sysconfig
 import threading
 from collections.abc import Callable, Iterable
@@ -19,7 +20,7 @@ from jax.extend.core import primitives as p
 
 from jaxclamp._record import OPS
 from jaxclamp._rules.conventions import Convention
-from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE
+from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, OP_SCOPE
 from jaxclamp._transforms.jaxprs import Descend, inlined, transformed, with_bodies
 from jaxclamp._transforms.min_norm import replaced
 from jaxclamp._transforms.recognition import own_name, recognized
@@ -33,14 +34,18 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
     r"""The same function, returning beside its result a report of the ties that happened: ``(result, report)``.
 
     Counted is whatever `min_norm` rewrites, the ops of jaxclamp, and `jax.nn.relu` and ``relu6``: per line of the
-    source, the elements of the results, and how many of them were on a tie or a kink. A loop counts in every step, a
-    branch when it is taken, a function under ``shard_map`` once per device; what ``checkpoint`` computes a second time
-    does not count. A select that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as a suspect, in
-    this plain form only: of a comparison itself, not of ``~``, ``&`` or ``|`` of it, nor of arithmetic inside it;
-    neither is ``jnp.select``, nor a product with a mask. Suspects too are ``floor``, ``ceil``, ``round`` and ``rem``,
-    with the elements at which they jump, calls of a ``custom_vjp`` and callbacks: what `jaxclamp.grad` takes as it is.
-    Other functions with a derivative of their own are not looked into, and what `jax.random` compares inside counts
-    too.
+    source and per module, the elements of the results, and how many of them were on a tie or a kink. A loop counts in
+    every step, a branch when it is taken, a function under ``shard_map`` once per device; what ``checkpoint`` computes
+    a second time does not count. A select that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as
+    a suspect, in this plain form only: of a comparison itself, not of ``~``, ``&`` or ``|`` of it, nor of arithmetic
+    inside it; neither is ``jnp.select``, nor a product with a mask. Suspects too are ``floor``, ``ceil``, ``round`` and
+    ``rem``, with the elements at which they jump, calls of a ``custom_vjp`` and callbacks: what `jaxclamp.grad` takes
+    as it is. Other functions with a derivative of their own are not looked into, and what `jax.random` compares inside
+    counts too.
+
+    The module is known by the scopes of `jax.named_scope`. Flax linen enters one for each module, ``Net/Block_0``, and
+    the layers of ``equinox.nn`` one with the name of their class. Modules of Flax nnx, and one's own of Equinox, enter
+    none: decorate their methods, ``@jax.named_scope("Block")``.
 
     Counting changes what XLA fuses, so that a compiled result may be rounded differently. Nothing is left of it in
     ``fun`` itself.
@@ -57,7 +62,7 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
 
     Raises:
       TypeError: ``fun`` is not callable; or, when called, it is within another transformation, or there is nothing to
-        differentiate with respect to.
+        differentiate with respect to, or no scalar.
       ValueError: ``fun`` writes to its arguments.
 
     >>> value, report = ties(lambda x: jnp.maximum(x, 0.0).sum(), influence=True)(jnp.array([-1.0, 0.0, 0.0, 3.0]))
@@ -81,6 +86,8 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
             )
         jax.block_until_ready(result)
         jax.effects_barrier()
+        if influence:
+            _refuse_unless_scalar(result, has_aux)
         return result, TieReport(counting.totals.lines(), _influence(fun, has_aux, *kept) if kept else None)
 
     return run
@@ -107,11 +114,11 @@ class _Counting:
             if eqn.primitive in (p.custom_jvp_call_p, p.jit_p):
                 self._counted.update(atom for atom in eqn.invars if isinstance(atom, Var))
             on_tie = found.on_tie if found else _on_tie_of_own(name, eqn)
-            return [eqn, *self._count(on_tie, eqn, (*_place(eqn), name, False, ""))]
+            return [eqn, *self._count(on_tie, eqn, _site(eqn, name))]
         if comparison := self._suspected(eqn):
-            return [eqn, *self._count(jnp.equal, comparison, (*_place(eqn), "select", True, ""))]
+            return [eqn, *self._count(jnp.equal, comparison, _site(eqn, "select", suspect=True))]
         if on_jump := _UNDECIDED.get(eqn.primitive.name):
-            return [eqn, *self._count(on_jump, eqn, (*_place(eqn), eqn.primitive.name, True, ""))]
+            return [eqn, *self._count(on_jump, eqn, _site(eqn, eqn.primitive.name, suspect=True))]
         return descend(_located(eqn))
 
     def _count(self, on_tie: Callable[..., jax.Array], eqn: JaxprEqn, site: Site) -> list[JaxprEqn]:
@@ -168,8 +175,15 @@ _INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
 _LIBRARIES = (str(Path(jax.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep)
 
 
-def _place(eqn: JaxprEqn) -> tuple[str, int]:
-    return innermost((frame.file_name, frame.line_num) for frame in _frames(eqn))
+def _site(eqn: JaxprEqn, op: str, *, suspect: bool = False) -> Site:
+    place = innermost((frame.file_name, frame.line_num) for frame in _frames(eqn))
+    return (*place, op, suspect, _module(eqn))
+
+
+def _module(eqn: JaxprEqn) -> str:
+    """The scopes of `jax.named_scope` around ``eqn``: of ``transpose(jvp(Net))/Block_0/jaxclamp.relu``, Net/Block_0."""
+    stack = re.sub(r"\b(?:jvp|transpose|vmap)\(|\)", "", str(eqn.source_info.name_stack))
+    return "/".join(scope for scope in stack.split("/") if scope and not scope.startswith(OP_SCOPE))
 
 
 def innermost(lines: Iterable[tuple[str, int]], *libraries: str) -> tuple[str, int]:
@@ -207,15 +221,16 @@ def _on_tie_of_own(name: str, eqn: JaxprEqn) -> Callable[..., jax.Array]:
 
 
 def _located(eqn: JaxprEqn) -> JaxprEqn:
-    """``eqn``, in whose body the equations without a line of the user's own have the place of the call.
+    """``eqn``, in whose body the equations are in its scopes, and those without a line of the user's own at its place.
 
     JAX traces a library function that is an inner jit once, for all calls. So its equations do not name the caller.
     """
+    outer = eqn.source_info
 
     def change(body: Any) -> Any:
         if isinstance(body, ClosedJaxpr):
             return body.replace(jaxpr=change(body.jaxpr))
-        return body.replace(eqns=[inner if stays(inner) else moved(inner) for inner in body.eqns])
+        return body.replace(eqns=[moved(inner) for inner in body.eqns])
 
     def stays(inner: JaxprEqn) -> bool:
         return _is_of_derivative(inner) or not all(
@@ -223,10 +238,23 @@ def _located(eqn: JaxprEqn) -> JaxprEqn:
         )
 
     def moved(inner: JaxprEqn) -> JaxprEqn:
-        source_info = inner.source_info.replace(traceback=eqn.source_info.traceback)
+        within = inner.source_info.replace(name_stack=outer.name_stack + inner.source_info.name_stack)
+        source_info = within if stays(inner) else within.replace(traceback=outer.traceback)
         return inner.replace(source_info=source_info)  # type: ignore[no-any-return]
 
     return with_bodies(eqn, change)
+
+
+def _refuse_unless_scalar(result: Any, has_aux: bool) -> None:
+    if has_aux and not (isinstance(result, tuple) and len(result) == 2):
+        raise TypeError(f"ties: has_aux=True, and fun returned {type(result).__name__}; return (scalar, auxiliary).")
+    value = result[0] if has_aux else result
+    if not jax.tree_util.all_leaves([value]) or jnp.shape(value):
+        what = f"an array of shape {jnp.shape(value)}" if hasattr(value, "shape") else f"a {type(value).__name__}"
+        raise TypeError(
+            f"ties: influence=True differentiates a scalar, and fun returned {what}; return a scalar, or with "
+            "has_aux=True a pair of it and whatever else."
+        )
 
 
 def _influence(fun: Callable[..., Any], has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Influence:
