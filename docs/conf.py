@@ -36,14 +36,13 @@ napoleon_custom_sections = [("Raises when called", "Raises")]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_type_aliases = {
-    name: name for name in "Argument Array ArrayLike Callable Convention Family FilePath Finding Kind Save Tree".split()
+    name: name for name in ("Argument", "ArrayLike", "Callable", "Convention", "Family", "FilePath", "Finding", "Save")
 }
 default_role = "py:obj"
 # Names of other libraries, and of types that have no page: they stay unlinked. Our own have to lead somewhere.
 _FOREIGN = r"(jax|jnp|numpy|np|torch|collections|contextlib|functools|dataclasses|inspect|typing|rich|os|Path)(\..*)?"
 nitpick_ignore_regex = [
     ("py:.*", _FOREIGN),
-    ("py:exc", "GradcheckError"),  # torch's
     (
         "py:(class|obj)",
         rf"({'|'.join(autodoc_type_aliases)}|TypeAliasForwardRef|interop\.parity\.compare\.Leaf|(.*\.)?(Applied|Counterpart))",
