@@ -70,9 +70,11 @@ def losses_in_jax() -> dict[str, tuple[Loss, tuple[Any, ...]]]:
 
 
 def compiled(function: Callable[..., Any], *arguments: Any) -> tuple[Call, int]:
-    """A call, and the bytes that XLA needs besides arguments and results."""
+    """A call, and the bytes of its arguments, results and temporaries."""
     program = jax.jit(function).lower(*arguments).compile()
-    return lambda: jax.block_until_ready(program(*arguments)), program.memory_analysis().temp_size_in_bytes
+    memory = program.memory_analysis()
+    needed = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    return lambda: jax.block_until_ready(program(*arguments)), needed
 
 
 def networks() -> None:
@@ -153,10 +155,10 @@ def models() -> None:
         row(name, "", *times, **ratios)
 
 
-def many(clip: Callable[..., Any], sin: Callable[..., Any], x: Any) -> Any:
+def many(clip: Callable[..., Any], tan: Callable[..., Any], x: Any) -> Any:
     """A function of however many inputs."""
     for _ in range(CLIPPED):
-        x = clip(sin(x), -0.5, 0.5) * 2
+        x = clip(tan(x), -1.0, 1.0)
     return x.sum()
 
 
@@ -164,25 +166,27 @@ def inputs() -> None:
     """More and more inputs of one function: natively, along a drawn direction, along a given one."""
     for n in (10, 1_000, 100_000):
         at, v = jax.random.normal(jax.random.key(0), (2, n))
-        in_jax = partial(many, jnp.clip, jnp.sin)
+        in_jax = partial(many, jnp.clip, jnp.tan)
         gradients = [jax.grad(in_jax), jaxclamp.grad(in_jax), jaxclamp.grad(in_jax, direction=v)]
         times = medians([compiled(gradient, at)[0] for gradient in gradients])
         row("inputs of a function in JAX", n, *times, drawn=times[1] / times[0], given=times[2] / times[0])
     for n in (10, 1_000, 100_000):
         x, direction = normal(2, n)
-        in_torch = partial(many, torch.clamp, torch.sin)
+        in_torch = partial(many, torch.clamp, torch.tan)
         gradients = [torch.func.grad(in_torch), interop.grad(in_torch), interop.grad(in_torch, direction=direction)]
         times = medians([partial(gradient, x) for gradient in gradients])
         row("inputs of a function in torch", n, *times, drawn=times[1] / times[0], given=times[2] / times[0])
 
 
 BATCH = 16_384
+LARGE_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": "1000000"}
+"""Sets what glibc takes for large; it would raise that by itself."""
 
 
 def memory() -> None:
     """torch: how far a forward and backward pass raise the peak of a fresh process, in MiB."""
-    # With the allocator that returns what is freed: one that keeps it would hide what comes and goes.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+    # Large blocks are returned when they are freed: an allocator that keeps them would hide what comes and goes.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")} | LARGE_BLOCKS
     found = []
     for name in ("eager", "along", "grad"):
         command = [sys.executable, __file__, "peak", name]

@@ -89,7 +89,7 @@ def pieces(function: Function, at: Sequence[float]) -> Figure:
     right.axhline(0, color="0.7", linewidth=0.6, zorder=0)
     right.axvline(0, color="0.7", linewidth=0.6, zorder=0)
     right.set(xlabel=r"$\partial / \partial x_0$", ylabel=r"$\partial / \partial x_1$", title="The plane of gradients")
-    right.legend(fontsize=8)
+    shown.legend(fontsize=8, loc="outside lower right", ncols=4)
     right.margins(0.15)
     right.set_aspect("equal", "datalim")
     return shown

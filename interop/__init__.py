@@ -1,46 +1,50 @@
 """jaxclamp's ops for PyTorch, any JAX function as a torch function, and the comparison of frameworks at ties."""
 
-try:
-    import torch  # noqa: F401  # here alone can a missing torch be explained
-except ModuleNotFoundError as missing:
+import importlib
+import importlib.util
+
+if importlib.util.find_spec("torch") is None:  # here alone can a missing torch be explained
     raise ModuleNotFoundError(
-        "interop needs PyTorch: pip install 'jaxclamp[torch]', or in a checkout '.[torch]'.",
+        "interop needs PyTorch: pip install 'jaxclamp[torch]', or in a checkout '.[torch]'; "
+        "the command line needs 'jaxclamp[cli]'.",
         name="torch",
-    ) from missing
+    )
 
-from interop import native, nn
-from interop._bridge.arrays import jax_to_torch, torch_to_jax
-from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
-from interop._bridge.wrap import wrap_for_torch
-from interop._convention.min_norm import min_norm
-from interop._convention.ties import influence, ties
-from interop._programs.along import along, directional_derivative, grad, subdifferential
-from interop._programs.gradcheck import gradcheck
-from interop.parity.compare import Comparison, compare
-from interop.parity.recording import Recording, record
+# Torch and JAX take seconds to import, and the command line answers without them. What type checkers see is the stub.
+_WHEN_USED = {
+    **dict.fromkeys(["jax_to_torch", "torch_to_jax"], "_bridge.arrays"),
+    **dict.fromkeys(["IN_PLACE_OPS", "TORCH_OPS"], "_bridge.ops"),
+    "wrap_for_torch": "_bridge.wrap",
+    "min_norm": "_convention.min_norm",
+    **dict.fromkeys(["influence", "ties"], "_convention.ties"),
+    **dict.fromkeys(["along", "directional_derivative", "grad", "subdifferential"], "_programs.along"),
+    "gradcheck": "_programs.gradcheck",
+    **dict.fromkeys(["Comparison", "compare"], "parity.compare"),
+    **dict.fromkeys(["Recording", "record"], "parity.recording"),
+}
+_MODULES = ("native", "nn")
 
-__all__ = [
-    "IN_PLACE_OPS",
-    "TORCH_OPS",
-    "Comparison",
-    "Recording",
-    "along",
-    "compare",
-    "directional_derivative",
-    "grad",
-    "gradcheck",
-    "influence",
-    "jax_to_torch",
-    "min_norm",
-    "native",
-    "nn",
-    "record",
-    "subdifferential",
-    "ties",
-    "torch_to_jax",
-    "wrap_for_torch",
-    *TORCH_OPS,
-    *IN_PLACE_OPS,
-]
 
-globals().update(TORCH_OPS | IN_PLACE_OPS)
+def __getattr__(name):
+    if name == "__version__":
+        return importlib.import_module("jaxclamp").__version__
+    if name == "__all__":
+        return sorted([*_MODULES, *_WHEN_USED, *_ops()])
+    if name in _MODULES:
+        return importlib.import_module(f"interop.{name}")
+    if name in _WHEN_USED:
+        globals()[name] = getattr(importlib.import_module(f"interop.{_WHEN_USED[name]}"), name)
+    elif not name.startswith("_") and name in _ops():
+        globals()[name] = _ops()[name]
+    else:
+        raise AttributeError(f"module 'interop' has no attribute {name!r}")
+    return globals()[name]
+
+
+def _ops():
+    ops = importlib.import_module("interop._bridge.ops")
+    return ops.TORCH_OPS | ops.IN_PLACE_OPS
+
+
+def __dir__():
+    return sorted({*globals(), *__getattr__("__all__"), "__version__"})

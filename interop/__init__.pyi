@@ -24,6 +24,7 @@ from interop.parity.recording import Recording as Recording
 from interop.parity.recording import record as record
 from jaxclamp import Convention
 
+__version__: str
 __all__ = [
     "Comparison",
     "IN_PLACE_OPS",

@@ -1,44 +1,47 @@
-"""The command line, ``python -m interop``."""
+"""The command line: ``python -m interop``, and ``jaxclamp`` in a shell.
+
+What a command needs is imported when it runs, so that help and bad usage take no time.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
+import importlib.metadata
 import importlib.util
+import itertools
+import os
 import pkgutil
 import re
 import sys
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-import interop
-from jaxclamp import OPS
+from interop._commands.names import DTYPES, FORMATS, FRAMEWORKS, OPS
 
 try:
     import click
     from click.core import ParameterSource
-    from matplotlib.backend_bases import FigureCanvasBase
-    from rich.console import Console
-    from rich.progress import Progress
-    from rich.table import Table
 
-    from interop._commands.cases import compare_cases
-    from interop._commands.digits import PAIRS, VARIANTS, plot_steps, train
-    from interop.parity import render
-    from interop.parity import rows as parity
-    from interop.parity.frameworks import Array, frameworks_of
-    from interop.parity.plot import COLOURS, figure
-    from interop.parity.report import page, picture
-
-    if not importlib.util.find_spec("sklearn"):  # which takes seconds to import, and one command alone needs it
-        raise ModuleNotFoundError(name="sklearn")
+    for _package in ("jinja2", "matplotlib", "rich", "sklearn"):
+        if importlib.util.find_spec(_package) is None:
+            raise ModuleNotFoundError(name=_package)
 except ModuleNotFoundError as missing:
-    sys.exit(f"python -m interop needs {missing.name}: pip install 'jaxclamp[cli]', or in a checkout '.[cli]'")
+    sys.exit(f"The command line needs {missing.name}: pip install 'jaxclamp[cli]', or in a checkout '.[cli]'")
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from interop.parity.frameworks import Array
+    from interop.parity.rows import Row
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 class _OpName(click.Choice[str]):
@@ -46,15 +49,31 @@ class _OpName(click.Choice[str]):
         super().__init__(sorted(OPS))
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        near = difflib.get_close_matches(str(value), OPS)
-        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-        return super().get_invalid_choice_message(value, ctx) + hint
+        return super().get_invalid_choice_message(value, ctx) + _hint(str(value), OPS)
+
+
+class _Commands(click.Group):
+    """Commands, and in the place of one the ops to be shown."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ops = list(itertools.takewhile(OPS.__contains__, args))
+        return super().parse_args(ctx, [*(f"--op={op}" for op in ops), *args[len(ops) :]])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name in OPS:
+            ctx.fail(f"{name!r} is an op: name it before the options, or as --op {name}.")
+        if name not in self.commands and not name.startswith("-"):
+            ctx.fail(f"No such command {name!r}, and no such op." + _hint(name, [*self.commands, *OPS]))
+        return super().resolve_command(ctx, args)
 
 
 OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
-ONLY_OPS = click.option("--op", "ops", multiple=True, type=_OpName(), help="Only this op; repeatable.")
+ONLY_OPS = click.option("--op", "ops", multiple=True, type=_OpName(), metavar="OP", help="Only this op; repeatable.")
 ONLY_DTYPES = click.option(
-    "--dtype", "dtypes", multiple=True, type=click.Choice(parity.DTYPES), help="Only this dtype; repeatable."
+    "--dtype", "dtypes", multiple=True, type=click.Choice([*DTYPES, "all"]), help="Only this dtype; repeatable."
 )
 
 
@@ -65,6 +84,8 @@ def _in_a_folder(context: click.Context, parameter: click.Parameter, file: Path 
 
 
 def _a_picture(context: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
+    from matplotlib.backend_bases import FigureCanvasBase
+
     formats = FigureCanvasBase.get_supported_filetypes()
     if file is not None and file.suffix[1:] not in formats:
         raise click.BadParameter(
@@ -85,6 +106,8 @@ def _a_function(context: click.Context, parameter: click.Parameter, name: str) -
 
 
 def _arrays(context: click.Context, parameter: click.Parameter, file: Path) -> list[Array]:
+    import numpy as np
+
     if not zipfile.is_zipfile(file):
         raise click.BadParameter(f"{str(file)!r} is not an npz file; write one with numpy.savez.")
     try:
@@ -95,21 +118,80 @@ def _arrays(context: click.Context, parameter: click.Parameter, file: Path) -> l
 
 
 def _installed(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    for name, reason in parity.absent(names).items():
+    if not names:
+        return names
+    from interop.parity.rows import absent
+
+    for name, reason in absent(names).items():
         raise click.BadParameter(f"{name} cannot be asked ({reason}).")
     return names
 
 
+def _compile_quickly() -> None:
+    """Most programs for the matrix run once, so that compiling them is most of the work.
+
+    XLA rewrites them as ever; what is left out is how LLVM improves their machine code.
+    """
+    if "jax" not in sys.modules:  # which reads this when it is imported
+        os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        if importlib.metadata.version("jaxlib").startswith("0.10."):  # XLA ends a process for a flag that it has not
+            os.environ["XLA_FLAGS"] = f"--xla_cpu_use_fusion_emitters=false {os.environ.get('XLA_FLAGS', '')}"
+
+
+def _chosen(dtypes: Sequence[str], default: Sequence[str]) -> Sequence[str]:
+    return DTYPES if "all" in dtypes else list(dict.fromkeys(dtypes)) or default
+
+
+def _first(row: Row) -> str:
+    from interop.parity.render import AGREES, DISAGREES, at, rounded
+
+    answers = {answer.framework: AGREES if answer.agrees else DISAGREES for answer in row.answers}
+    return f"the first: {row.op}({at(row)}), by definition {rounded(row.definition)}, " + ", ".join(
+        f"{name} {mark}" for name, mark in answers.items()
+    )
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 140)
+
+
 def _ask(
-    progress: Progress, ops: Sequence[str], dtypes: Sequence[str], frameworks: Sequence[str] = parity.FRAMEWORKS
-) -> list[parity.Row]:
+    ops: Sequence[str],
+    dtypes: Sequence[str],
+    frameworks: Sequence[str] = FRAMEWORKS,
+    shown: Callable[[Sequence[Row]], RenderableType] | None = None,
+) -> list[Row]:
+    """The rows of the matrix; on a terminal with a progress bar, below it what is ``shown`` of the rows by then."""
+    _compile_quickly()
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from interop.parity import rows as parity
+    from jaxclamp import OPS as RECORDS
+
+    class Display(Progress):
+        def get_renderables(self) -> Iterable[RenderableType]:
+            yield self.make_tasks_table(self.tasks)
+            if shown and rows:
+                yield shown(rows)
+
     for name, reason in parity.absent(frameworks).items():
         click.echo(f"not asked: {name} ({reason})", err=True)
-    chosen = [OPS[name] for name in dict.fromkeys(ops)] or list(OPS.values())
-    chosen_dtypes = tuple(dict.fromkeys(dtypes)) or parity.DTYPES
-    total = len(chosen_dtypes) * sum(len(list(parity.cases(op))) for op in chosen)
-    asked = parity.matrix(chosen, chosen_dtypes, frameworks)
-    return list(progress.track(asked, total=total, description="asking for gradients"))
+    order = list(dict.fromkeys(ops)) or list(RECORDS)
+    total = {name: len(list(parity.cases(RECORDS[name]))) for name in order}
+    asked = parity.matrix([RECORDS[name] for name in sorted(order, key=total.__getitem__)], dtypes, frameworks)
+    rows: list[Row] = []
+    console = Console(stderr=True)
+    with Display(console=console, transient=True, refresh_per_second=2, disable=not console.is_terminal) as progress:
+        for row in progress.track(asked, len(dtypes) * sum(total.values()), description="asking for gradients"):
+            rows.append(row)
+            if len(rows) == 1 and not console.is_terminal:
+                click.echo(
+                    f"asking for {sum(total.values())} gradients in {', '.join(dtypes)}; {_first(row)}", err=True
+                )
+    return sorted(rows, key=lambda row: (dtypes.index(row.dtype), order.index(row.op)))
 
 
 INPUTS = click.option(
@@ -122,19 +204,25 @@ INPUTS = click.option(
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON in place of a table.")
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    subcommand_metavar="[OP]... | COMMAND [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @ONLY_OPS
 @ONLY_DTYPES
 @click.option(
     "--framework",
     "frameworks",
     multiple=True,
-    type=click.Choice(parity.FRAMEWORKS),
+    type=click.Choice(FRAMEWORKS),
     callback=_installed,
     help="Only ask this framework; repeatable.",
 )
-@click.option("--only-disagreements", is_flag=True, help="Only the rows in which some answer differs.")
-@click.option("--format", "form", type=click.Choice(list(render.FORMATS)), default="table", show_default=True)
+@click.option("--all", "every_case", is_flag=True, help="A line for each case, as there is where ops are named.")
+@click.option("--only-disagreements", is_flag=True, help="Only the cases in which some answer differs.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True)
 @click.option("--output", type=OUTPUT, callback=_in_a_folder, help="Write to a file.")
 @click.pass_context
 def main(
@@ -142,11 +230,14 @@ def main(
     ops: tuple[str, ...],
     dtypes: tuple[str, ...],
     frameworks: tuple[str, ...],
+    every_case: bool,
     only_disagreements: bool,
     form: str,
     output: Path | None,
 ) -> None:
     """Print the gradients at every tie: by definition, and of jaxclamp, interop and the frameworks that are installed.
+
+    They are asked in float32, if no dtype is named. Name ops for the cases of these.
 
     Exit status 1 when jaxclamp or interop disagrees with the definition, 2 on bad usage.
     """
@@ -155,21 +246,34 @@ def main(
             if context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
                 raise click.UsageError(f"{option.opts[0]} is for the matrix, not for {context.invoked_subcommand!r}.")
         return
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        rows = _ask(progress, ops, dtypes, frameworks or parity.FRAMEWORKS)
-    shown = [row for row in rows if not (only_disagreements and row.agrees)]
-    text = render.FORMATS[form](shown, render.tallies(rows))
+    from interop.parity import render, screen
+    from interop.parity.rows import OURS
+
+    on_one_screen = form == "table" and not (ops or every_case or only_disagreements)
+    overview = functools.partial(screen.screen, program=context.command_path) if on_one_screen else None
+    rows = _ask(ops, _chosen(dtypes, default=DTYPES[:1]), frameworks or FRAMEWORKS, overview)
+    width = _console().width if output is None and sys.stdout.isatty() else None
+    if overview:
+        text = render.drawn(overview(rows), min(width or screen.WIDTH, screen.WIDTH))
+    else:
+        shown = [row for row in rows if not (only_disagreements and row.agrees)]
+        text = render.FORMATS[form](shown, render.tallies(rows), width)
     if output is None:
         click.echo(text, nl=False)
     else:
         output.write_text(click.unstyle(text), encoding="utf-8")
-    if any(not answer.agrees for row in rows for answer in row.answers if answer.framework in parity.OURS):
+    if any(not answer.agrees for row in rows for answer in row.answers if answer.framework in OURS):
         context.exit(1)
 
 
 @main.command()
 def cases() -> None:
     """Run the four worked cases: native torch against the wrapped ops."""
+    import torch
+    from rich.table import Table
+
+    from interop._commands.cases import compare_cases
+
     table = Table(title=f"Gradients of equal formulas, native torch {torch.__version__} against interop")
     for heading in ("case", "spelling", "native", "interop"):
         table.add_column(heading)
@@ -180,7 +284,7 @@ def cases() -> None:
         repeated, title = comparison.title == title, comparison.title
         gradients = [re.sub(r"\.0\b", "", str(gradient.tolist())) for gradient in (comparison.native, comparison.ours)]
         table.add_row("" if repeated else title, comparison.spelling, *gradients)
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    _console().print(table)
 
 
 @main.command()
@@ -189,9 +293,15 @@ def cases() -> None:
 @click.option("--plot", "file", type=OUTPUT, callback=_a_picture, help="Draw the steps.")
 def digits(steps: int, seed: int, file: Path | None) -> None:
     """Train one network in four spellings on scikit-learn's digits and compare the gradients at every step."""
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from interop._commands.digits import PAIRS, VARIANTS, plot_steps, train
+
     with Progress(console=Console(stderr=True), transient=True) as progress:
         done = list(progress.track(train(steps, seed), total=steps, description="training"))
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = _console()
     differences = Table(title="The largest difference between the gradients of two variants, and the ties of the first")
     for heading in ("step", *(" against\n".join(pair) for pair in PAIRS), "ties"):
         differences.add_column(heading, justify="right")
@@ -237,6 +347,8 @@ def compare(
 
     Exit status 1 when the functions, as they are, disagree beyond the tolerance; 2 on bad usage.
     """
+    import interop
+
     try:
         comparison = dataclasses.replace(interop.compare(first, second, *inputs), rtol=rtol, atol=atol)
     except (TypeError, ValueError) as error:
@@ -244,7 +356,7 @@ def compare(
     if as_json:
         click.echo(comparison.to_json(), nl=False)
     else:
-        Console(width=None if sys.stdout.isatty() else 140).print(comparison)
+        _console().print(comparison)
     context.exit(0 if comparison.agree else 1)
 
 
@@ -253,9 +365,12 @@ def compare(
 @click.option("--output", "file", type=OUTPUT, callback=_a_picture, required=True, help="The picture to write.")
 def plot(op: str, file: Path) -> None:
     """Draw an op, its slopes, and the gradients that are answered at its ties, in float32."""
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        rows = _ask(progress, [op], ["float32"], list(COLOURS))
-    figure(OPS[op], rows).savefig(file, dpi=150)
+    _compile_quickly()
+    from interop.parity.plot import COLOURS, figure
+    from jaxclamp import OPS as RECORDS
+
+    rows = _ask([op], ["float32"], list(COLOURS))
+    figure(RECORDS[op], rows).savefig(file, dpi=150)
     click.echo(f"plot written to {file}")
 
 
@@ -265,12 +380,18 @@ def plot(op: str, file: Path) -> None:
 @click.option("--output", "file", type=OUTPUT, callback=_in_a_folder, required=True, help="The HTML file to write.")
 def report(ops: tuple[str, ...], dtypes: tuple[str, ...], file: Path) -> None:
     """Write the matrix and a plot of every op as one page that needs no network; the whole takes a few minutes."""
+    rows = _ask(ops, _chosen(dtypes, default=DTYPES))
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from interop.parity.report import page, picture
+    from jaxclamp import OPS as RECORDS
+
+    first = [row for row in rows if row.dtype == rows[0].dtype]
+    drawn = list(dict.fromkeys(row.op for row in rows))
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        rows = _ask(progress, ops, dtypes)
-        first = [row for row in rows if row.dtype == rows[0].dtype]
-        drawn = list(dict.fromkeys(row.op for row in rows))
         pictures = {
-            name: picture(OPS[name], [row for row in first if row.op == name])
+            name: picture(RECORDS[name], [row for row in first if row.op == name])
             for name in progress.track(drawn, description="drawing")
         }
     chosen = " ".join([*(f"--op {op}" for op in ops), *(f"--dtype {dtype}" for dtype in dtypes)])
@@ -292,6 +413,8 @@ def ties(function: Callable[..., Any], inputs: list[Array], influence: bool, as_
 
     Exit status 0, whether there are ties or not, 2 on bad usage.
     """
+    from interop.parity.frameworks import frameworks_of
+
     arguments = {str(i): array for i, array in enumerate(inputs)}
     if influence and all(array.dtype.kind != "f" for array in inputs):
         raise click.UsageError("--influence: there is no array of floats among the inputs to differentiate by.")
@@ -307,8 +430,8 @@ def ties(function: Callable[..., Any], inputs: list[Array], influence: bool, as_
     if as_json:
         click.echo(report.to_json())
     else:
-        Console(width=None if sys.stdout.isatty() else 140).print(report)
+        _console().print(report)
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m interop")
+    main()

@@ -1,4 +1,4 @@
-"""The stubs of interop, for type checkers and editors: what is made at run time, written out.
+"""What is made at run time, written out: the stubs of interop for type checkers, and the names on the command line.
 
 ``python -m interop._stubs`` writes them.
 """
@@ -14,18 +14,20 @@ import interop
 from interop import IN_PLACE_OPS, TORCH_OPS
 from interop._convention.modules import MODULES
 from interop.native import NATIVE
-from jaxclamp import Convention
+from interop.parity import render, rows
+from jaxclamp import OPS, Convention
 
 _FOLDER = Path(__file__).parent
 _HEAD = "# Written by `make tables`.\n"
 
 
 def stubs() -> dict[Path, str]:
-    """What each stub has to say."""
+    """What each file has to say."""
     return {
         _FOLDER / "__init__.pyi": _of_interop(),
         _FOLDER / "native" / "__init__.pyi": _of_native(),
         _FOLDER / "nn.pyi": _of_nn(),
+        _FOLDER / "_commands" / "names.py": _names(),
     }
 
 
@@ -52,6 +54,7 @@ def _of_interop() -> str:
             *sorted(imports),
             "from jaxclamp import Convention",
             "",
+            "__version__: str",
             "__all__ = [",
             *(f'    "{name}",' for name in sorted(interop.__all__)),
             "]",
@@ -135,6 +138,23 @@ def _of_nn() -> str:
             "from jaxclamp import Convention",
             "",
             *modules,
+            "",
+        ]
+    )
+
+
+def _names() -> str:
+    names = {"OPS": OPS, "DTYPES": rows.DTYPES, "FRAMEWORKS": rows.FRAMEWORKS, "FORMATS": render.FORMATS}
+    return "\n".join(
+        [
+            '"""What can be named on the command line, which finds a mistyped name before it imports JAX and torch."""',
+            "",
+            _HEAD.strip(),
+            *(
+                line
+                for name, values in names.items()
+                for line in ("", f"{name} = (", *(f'    "{v}",' for v in values), ")")
+            ),
             "",
         ]
     )

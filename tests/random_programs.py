@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
@@ -228,10 +227,10 @@ The derivative is a tuple of gradients, or an array, along the direction."""
 # How it is transformed in JAX.
 
 
-def _with_a_wrong_derivative(function: Callable[..., Any]) -> Callable[..., Any]:
-    """As a ``custom_jvp`` whose rule is not used, since the function is opened."""
+def _with_its_own_rule(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As a ``custom_jvp`` whose rule is that of JAX, in which ties are comparisons with the largest."""
     wrapped = jax.custom_jvp(function)
-    wrapped.defjvp(lambda primals, tangents: (function(*primals), jax.tree.map(jnp.zeros_like, function(*primals))))
+    wrapped.defjvp(lambda primals, tangents: jax.jvp(function, primals, tangents))
     return wrapped
 
 
@@ -242,7 +241,7 @@ WRAPPERS: Mapping[str, Callable[..., Callable[..., Any]]] = {
     "switch": lambda f: lambda *xs: lax.switch((xs[0].ravel()[:2] > 0).sum(), [f, f, f], *xs),
     "scan": lambda f: lambda *xs: lax.scan(lambda _, x: (None, f(*x)), None, [x[None] for x in xs])[1][0],
     "vmap": lambda f: lambda *xs: jax.vmap(f, in_axes=-1, out_axes=-1)(*(x[..., None] for x in xs))[..., 0],
-    "custom_jvp": _with_a_wrong_derivative,
+    "custom_jvp": _with_its_own_rule,
 }
 """What may be around all steps, or around one."""
 

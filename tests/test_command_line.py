@@ -4,9 +4,11 @@ import ast
 import csv
 import io
 import json
+import pkgutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,8 +25,9 @@ from interop._commands import digits
 from interop._commands.cases import compare_cases
 from interop.parity import render
 from interop.parity import rows as parity
-from interop.parity.rows import Row
-from jaxclamp import OPS
+from interop.parity.rows import Answer, Row
+from interop.parity.screen import screen
+from jaxclamp import OPS, Op
 
 ALWAYS = (*parity.OURS, "jax", "torch")
 """The frameworks that are installed wherever the tests run."""
@@ -123,7 +126,8 @@ def test_table(rows: list[Row]) -> None:
 
 
 def test_answers_that_are_alike_in_all_dtypes_share_a_line() -> None:
-    one, all_of_them = (run("--op", "abs", *ONLY_ALWAYS, *extra) for extra in (("--dtype", "float32"), ()))
+    one, all_of_them = (run("--op", "abs", *ONLY_ALWAYS, "--dtype", dtype) for dtype in ("float32", "all"))
+    assert "│ all " in all_of_them.stdout
     assert len(one.stdout.splitlines()) == len(all_of_them.stdout.splitlines())
 
 
@@ -165,8 +169,10 @@ def test_no_disagreements_at_all(form: str) -> None:
         ("--op abs --dtype float32", ["abs"], ["float32"], INSTALLED),
         ("--op relu --op abs --dtype float16", ["relu", "abs"], ["float16"], INSTALLED),
         ("--op abs --dtype float32 --dtype bfloat16", ["abs"], ["float32", "bfloat16"], INSTALLED),
-        ("--op abs --framework jax", ["abs"], parity.DTYPES, ["jax"]),
-        ("--op abs --framework torch --framework jaxclamp", ["abs"], parity.DTYPES, ["torch", "jaxclamp"]),
+        ("--op abs --framework jax", ["abs"], ["float32"], ["jax"]),
+        ("abs --framework jax", ["abs"], ["float32"], ["jax"]),
+        ("relu abs --all --dtype float64 --framework jax", ["relu", "abs"], ["float64"], ["jax"]),
+        ("--op abs --dtype all --framework torch --framework jaxclamp", ["abs"], parity.DTYPES, ["torch", "jaxclamp"]),
     ],
 )
 def test_filters(arguments: str, ops: list[str], dtypes: list[str], frameworks: list[str]) -> None:
@@ -179,7 +185,8 @@ def test_filters(arguments: str, ops: list[str], dtypes: list[str], frameworks: 
     assert {answer["framework"] for row in shown for answer in row["answers"]} == set(frameworks)
 
 
-def test_without_filters_everything_is_asked(monkeypatch: pytest.MonkeyPatch, rows: list[Row]) -> None:
+def test_without_filters_all_is_asked_in_float32(monkeypatch: pytest.MonkeyPatch, rows: list[Row]) -> None:
+    """Those of few cases first, so that there is soon a result."""
     asked: list[tuple[Any, ...]] = []
 
     def remember(*arguments: Any) -> list[Row]:
@@ -189,9 +196,57 @@ def test_without_filters_everything_is_asked(monkeypatch: pytest.MonkeyPatch, ro
     monkeypatch.setattr(parity, "matrix", remember)
     assert run().exit_code == 0
     ((ops, dtypes, frameworks),) = asked
-    assert list(ops) == list(OPS.values())
-    assert tuple(dtypes) == parity.DTYPES
+    assert sorted(op.name for op in ops) == sorted(OPS)
+    counts = [len(list(parity.cases(op))) for op in ops]
+    assert counts == sorted(counts)
+    assert tuple(dtypes) == ("float32",)
     assert tuple(frameworks) == parity.FRAMEWORKS
+
+
+@pytest.fixture
+def everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All frameworks answer in all cases, and all but ours differ in one of three ways."""
+
+    def asked(ops: Iterable[Op], dtypes: Sequence[str], frameworks: Sequence[str]) -> Iterator[Row]:
+        for op in ops:
+            for i, (arguments, active, inactive) in enumerate(parity.cases(op)):
+                gradients = {name: (0.0,) if name in parity.OURS else (-1.25 * (i % 4),) for name in frameworks}
+                answers = [
+                    Answer(name, f"{name} 10.10.10", f"{name}.{op.name}", gradient, not any(gradient), ())
+                    for name, gradient in gradients.items()
+                ]
+                yield Row(op.name, arguments, active, inactive, dtypes[0], (0.0,), tuple(answers))
+
+    monkeypatch.setattr(parity, "matrix", asked)
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_one_screen(width: int, everybody: None) -> None:
+    rows = list(parity.matrix(OPS.values(), ["float32"], parity.FRAMEWORKS))
+    lines = click.unstyle(render.drawn(screen(rows, "python -m interop"), width)).splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 45 + 3 * (width < 100)  # there sentences take a line more
+    words = [line.split() for line in lines if line]
+    assert [line[0] for line in words if line[0] in parity.FRAMEWORKS] == list(parity.FRAMEWORKS)
+    assert [line[0] for line in words if line[0] in OPS] == list(OPS)
+    (headings,) = (line for line in words if line[:2] == ["op", "ours"])
+    assert headings == ["op", "ours", *parity.THEIRS] or width == 80
+    assert "–" not in "".join(lines)
+
+
+def test_one_screen_by_default(everybody: None) -> None:
+    result = run()
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 0
+    assert (len(lines) <= 45, max(map(len, lines)) <= 100) == (True, True)
+    (first,) = (line for line in result.stderr.splitlines() if not line.startswith("not asked"))
+    assert first.startswith("asking for 335 gradients in float32; the first: relu")
+    (mine,) = (line for line in lines if line.startswith("jaxclamp"))
+    assert mine.split()[1:6] == ["10.10.10", "335", "of", "335", "agree"]
+    (relu,) = (line for line in lines if line.startswith("relu "))
+    assert relu.split()[:5] == ["relu", "✓", "-1.25", "for", "0"]
+    assert "┃" in run("--all").stdout
+    assert "┃" in run("--only-disagreements").stdout
 
 
 @pytest.mark.parametrize("form", render.FORMATS)
@@ -263,7 +318,12 @@ def test_status_2_names_the_valid_choices(option: str, choices: Sequence[str]) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("nonsense", "No such command 'nonsense'"),
+        ("nonsense", "No such command 'nonsense', and no such op.\n"),
+        ("digts", "Did you mean 'digits'?"),
+        ("clmp", "Did you mean 'clamp' or "),
+        ("plot clmp", "Did you mean 'clamp' or "),
+        ("--all clamp", "'clamp' is an op: name it before the options"),
+        ("clamp cases", "--op is for the matrix, not for 'cases'"),
         ("--nonsense", "No such option"),
         ("--op", "requires an argument"),
         ("--output .", "is a directory"),
@@ -338,7 +398,35 @@ def test_as_a_process() -> None:
     process = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
     assert process.returncode == 0, process.stderr
     assert process.stdout == run(*SMALL).stdout
-    assert process.stderr.strip() == ""
+    assert process.stderr.startswith("asking for ")
+    assert len(process.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["digits", "-h"], ["nonsense"], ["--op", "nonsense"]])
+def test_help_and_bad_usage_wait_for_no_import(arguments: list[str]) -> None:
+    code = f"""
+import atexit, sys
+from interop.__main__ import main
+slow = "torch", "jax", "numpy", "scipy", "matplotlib", "rich", "click"
+atexit.register(lambda: print([name for name in slow if name in sys.modules]))
+main({arguments})
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "['click']", done.stderr  # which shows that the check can see one
+
+
+@pytest.mark.parametrize("package", ["click", "rich", "sklearn"])
+def test_a_missing_package_is_named(package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; import interop.__main__"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    cure = "pip install 'jaxclamp[cli]', or in a checkout '.[cli]'"
+    assert done.stderr == f"The command line needs {package}: {cure}\n"
+
+
+def test_the_shell_has_it_as_jaxclamp() -> None:
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    assert pkgutil.resolve_name(project["scripts"]["jaxclamp"]) is main
 
 
 CODE = """

@@ -308,6 +308,14 @@ def test_jax_told_to_be_strict() -> None:
     assert x.grad.tolist() == [[0, 0, 0]] * 2
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_numbers_leave_the_dtype_of_the_tensor(dtype: torch.dtype) -> None:
+    """Where torch takes tensors alone: a number there is none of the default dtype."""
+    x = torch.tensor(-1.0, dtype=dtype)
+    assert torch.equal(interop.prelu(x, 0.25), torch.tensor(-0.25, dtype=dtype))
+    assert torch.equal(interop.maximum(x, 0.25), torch.tensor(0.25, dtype=dtype))
+
+
 @pytest.mark.parametrize(("shape", "weights"), [((0, 3), 3), ((2, 0), 0), ((2, 0), 1), ((2, 0, 4), 0), ((0,), 1)])
 def test_prelu_of_no_elements(shape: tuple[int, ...], weights: int) -> None:
     """It could not reshape them."""

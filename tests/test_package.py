@@ -27,9 +27,10 @@ def test_all_lists_what_is_public(package: object) -> None:
 
 
 def test_what_is_public_can_be_completed() -> None:
-    code = "import jaxclamp; print(set(jaxclamp.__all__) - set(dir(jaxclamp)), jaxclamp.__version__)"
-    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert shown == f"set() {importlib.metadata.version('jaxclamp')}\n"
+    for package in ("jaxclamp", "interop"):
+        code = f"import {package} as p; print(set(p.__all__) - set(dir(p)), p.__version__)"
+        shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+        assert shown == f"set() {importlib.metadata.version('jaxclamp')}\n"
 
 
 def test_types_of_the_torch_ops_can_be_read() -> None:
@@ -57,7 +58,16 @@ def imports(statement: str, module: str) -> bool:
 
 def test_jaxclamp_does_not_import_torch() -> None:
     assert not imports("import jaxclamp", "torch")
-    assert imports("import interop", "torch")  # the check can see it
+    assert imports("import torch", "torch")  # the check can see it
+
+
+def test_interop_imports_torch_when_it_is_used() -> None:
+    """Its command line answers without."""
+    assert not imports("import interop", "torch")
+    assert imports("from interop import clamp", "torch")
+    assert imports("from interop import *\nclamp_, native.clamp, nn.ReLU, compare", "torch")
+    with pytest.raises(AttributeError, match="module 'interop' has no attribute 'clampp'"):
+        interop.clampp  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_ops_alone_do_not_load_jax_extend() -> None:
@@ -69,7 +79,7 @@ def test_ops_alone_do_not_load_jax_extend() -> None:
 
 def test_interop_does_not_load_dynamo() -> None:
     """It takes a second, and only torch.compile needs it."""
-    assert not imports("import interop", "torch._dynamo")
+    assert not imports("from interop import *", "torch._dynamo")
     assert imports("import torch._dynamo", "torch._dynamo")  # the check can see it
 
 

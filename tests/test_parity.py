@@ -3,7 +3,7 @@
 import functools
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ import jaxclamp
 from interop._commands import digits
 from interop._commands.cases import Gradients, compare_cases
 from interop.parity import rows as parity
+from interop.parity.frameworks import Question
 from interop.parity.rows import OURS, THEIRS, Row, matrix
 from jaxclamp import OPS
 from jaxclamp._counterparts import Counterpart
@@ -200,6 +201,34 @@ def test_a_default_is_known_in_every_dtype() -> None:
     assert dtypes == list(parity.DTYPES)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_questions_asked_together_are_answered_as_each_alone(dtype: str) -> None:
+    """Also where one is refused, and for numbers that are equal and not the same."""
+    zero, six = np.zeros(()), np.full((), 6.0)
+    clip, narrow = Counterpart("jax.numpy:clip(x, min, max)"), Counterpart("jax.lax:clamp(min, x, max)")
+
+    def signed(given: Mapping[str, Any]) -> Any:
+        return given["x"] * float(np.copysign(1.0, given["y"]))
+
+    questions = [
+        Question(clip, {"x": zero, "min": zero, "max": six}, ("x",)),
+        Question(clip, {"x": six, "min": zero, "max": six}, ("x",)),
+        Question(clip, {"x": six, "min": zero, "max": six}, ("x", "max")),
+        Question(clip, {"x": zero, "min": -0.0, "max": 6.0}, ("x",)),
+        Question(signed, {"x": six, "y": 0.0}, ("x",)),
+        Question(signed, {"x": six, "y": -0.0}, ("x",)),
+        Question(narrow, {"x": zero, "min": None, "max": 6.0}, ("x",)),
+        Question(narrow, {"x": np.zeros(3), "min": zero, "max": six}, ("x",)),
+    ]
+    jax_ = parity.theirs("jax")
+    together = jax_.values_and_gradients(questions, dtype)
+    assert [isinstance(answer, TypeError) for answer in together] == [False] * 6 + [True, False]
+    for question, answer in zip(questions, together, strict=True):
+        if not isinstance(answer, TypeError):
+            alone = jax_.value_and_gradient(question.function, question.arguments, question.active, dtype)
+            assert repr(answer) == repr(alone)
+
+
 def abs_with_slope_1(x: jax.Array) -> jax.Array:
     return jnp.abs(x)
 
@@ -238,7 +267,8 @@ def test_a_wrong_rule_is_seen(name: str, wrong: Callable[..., jax.Array]) -> Non
 
 
 def test_a_wrong_torch_wrapper_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(parity.TORCH_OPS, "abs", lambda x: 0.5 * x + interop.abs(x) - 0.5 * x.detach())
+    right = interop.abs
+    monkeypatch.setitem(parity.TORCH_OPS, "abs", lambda x: 0.5 * x + right(x) - 0.5 * x.detach())
     for row in matrix([OPS["abs"]], ["float32"], OURS):
         assert [answer.framework for answer in row.answers if not answer.agrees] == ["interop"]
         assert not row.agrees

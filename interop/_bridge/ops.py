@@ -275,7 +275,11 @@ class TorchOp:
                 torch.empty(shape, dtype=v.dtype, device=device) if shape is not None else _without_symbol(v)
                 for v, shape in zip(values, shapes, strict=True)
             ]
-            as_tensors = [torch.full((), v, device="meta") if isinstance(v, int | float) else v for v in of_shape]
+            like = next(v for v in of_shape if isinstance(v, torch.Tensor))
+            as_tensors = [
+                torch.full((), v, dtype=torch.result_type(like, v), device="meta") if isinstance(v, int | float) else v
+                for v in of_shape
+            ]
             for given in (of_shape, as_tensors):
                 try:
                     return torch_counterpart(self._op)(self.signature.named(given))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
+import itertools
 import math
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
 import jax
@@ -61,6 +64,15 @@ def _is_float(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
+@dataclass(frozen=True)
+class Question:
+    """A call ``function(arguments)``, to be differentiated with respect to the ``active`` arguments."""
+
+    function: Function
+    arguments: Mapping[str, Any]
+    active: tuple[str, ...]
+
+
 class Framework(ABC):
     """A library that differentiates."""
 
@@ -81,15 +93,49 @@ class Framework(ABC):
     def value_and_gradient(
         self, function: Function, arguments: Mapping[str, Any], active: Collection[str], dtype: str
     ) -> tuple[float, dict[str, Array]]:
-        """The sum of the floats of ``function``, and its gradient as float64, for arrays rounded to ``dtype``."""
-        rounded = {
-            name: value.astype(jnp.dtype(dtype)) if isinstance(value, np.ndarray) else value
-            for name, value in arguments.items()
-        }
-        result, gradient = self.answer(function, rounded, active)
+        """The one answer of `values_and_gradients`; a TypeError is raised."""
+        (answer,) = self.values_and_gradients([Question(function, arguments, tuple(active))], dtype)
+        if isinstance(answer, TypeError):
+            raise answer
+        return answer
+
+    def answers(self, questions: Sequence[Question]) -> list[tuple[Any, dict[str, Array]] | TypeError]:
+        """What `answer` returns for each of the questions, or the TypeError that it raises."""
+        found: list[tuple[Any, dict[str, Array]] | TypeError] = []
+        for question in questions:
+            try:
+                found.append(self.answer(question.function, question.arguments, question.active))
+            except TypeError as refusal:
+                found.append(refusal)
+        return found
+
+    def values_and_gradients(
+        self, questions: Sequence[Question], dtype: str
+    ) -> list[tuple[float, dict[str, Array]] | TypeError]:
+        """For each of the questions, with arrays rounded to ``dtype``, the sum of the floats of ``function``, and its
+        gradient as float64; or the TypeError of a framework that does not take it, or answers in a narrower dtype.
+        """
+        rounded = [
+            replace(
+                question,
+                arguments={
+                    name: value.astype(jnp.dtype(dtype)) if isinstance(value, np.ndarray) else value
+                    for name, value in question.arguments.items()
+                },
+            )
+            for question in questions
+        ]
+        return [self._in_float64(answer, dtype) for answer in self.answers(rounded)]
+
+    def _in_float64(
+        self, answer: tuple[Any, dict[str, Array]] | TypeError, dtype: str
+    ) -> tuple[float, dict[str, Array]] | TypeError:
+        if isinstance(answer, TypeError):
+            return answer
+        result, gradient = answer
         for found in gradient.values():
             if jnp.finfo(found.dtype).bits < jnp.finfo(dtype).bits:
-                raise TypeError(f"{self.name} answers in {found.dtype}, which is narrower than {dtype}.")
+                return TypeError(f"{self.name} answers in {found.dtype}, which is narrower than {dtype}.")
         return float(total(result)), {name: g.astype(np.float64) for name, g in gradient.items()}
 
 
@@ -147,15 +193,41 @@ class Jax(Convertible):
         with jax.enable_x64(_needs_64_bits(arguments.values())):
             # Copies, since a result may be an argument as it came, and the caller may write to that.
             given = {name: jnp.array(v, copy=True) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
-
-            def with_result(chosen: Mapping[str, jax.Array]) -> tuple[Any, Any]:
-                result = jax.tree.map(jnp.asarray, function({**given, **chosen}))
-                return summed(result), result
-
-            chosen = {name: given[name] for name in active}
-            answer: tuple[dict[str, jax.Array], Any] = jax.grad(with_result, has_aux=True)(chosen)
-            gradient, result = jax.tree.map(np.asarray, answer)
+            answer = _differentiated(function, given, active, summed)
+            result, gradient = jax.tree.map(np.asarray, answer)
         return result, {name: gradient[name] for name in active}
+
+    def answers(self, questions: Sequence[Question]) -> list[tuple[Any, dict[str, Array]] | TypeError]:
+        """As of any framework, in one program: compiling takes longer than all else.
+
+        Questions that differ in the numbers in their arrays alone are a batch.
+        """
+        batches: dict[Any, list[int]] = {}
+        for i, question in enumerate(questions):
+            # By repr, since -0.0 equals 0.0.
+            forms = {n: (v.shape, v.dtype) if isinstance(v, np.ndarray) else v for n, v in question.arguments.items()}
+            batches.setdefault((question.function, question.active, repr(forms)), []).append(i)
+        stacks = [_stacked([questions[i].arguments for i in batch]) for batch in batches.values()]
+        refusals: dict[int, TypeError] = {}
+
+        def program(stacks: Sequence[Mapping[str, jax.Array]]) -> list[Any]:
+            answers: list[Any] = []
+            for k, ((first, *_), stack) in enumerate(zip(batches.values(), stacks, strict=True)):
+                answer = functools.partial(_answer_one, questions[first])
+                try:
+                    answers.append(jax.vmap(answer)(stack))
+                except TypeError as refusal:
+                    refusals[k] = refusal
+                    answers.append(None)
+            return answers
+
+        with jax.enable_x64(_needs_64_bits(itertools.chain.from_iterable(stack.values() for stack in stacks))):
+            answers = jax.tree.map(np.asarray, jax.jit(program)(stacks))
+        found: dict[int, tuple[Any, dict[str, Array]] | TypeError] = {}
+        for k, batch in enumerate(batches.values()):
+            for place, i in enumerate(batch):
+                found[i] = refusals[k] if k in refusals else jax.tree.map(operator.itemgetter(place), answers[k])
+        return [found[i] for i in range(len(questions))]
 
     def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
         with jax.enable_x64(_needs_64_bits(arguments.values())):
@@ -173,6 +245,32 @@ class Jax(Convertible):
             given = {name: jnp.asarray(array) for name, array in arguments.items()}
             _, report = jaxclamp.ties(of_floats, influence=influence)(given)
         return report
+
+
+def _differentiated(
+    function: Function, given: Mapping[str, Any], active: Collection[str], summed: Callable[[Any], Any]
+) -> tuple[Any, dict[str, jax.Array]]:
+    """The result of a function of JAX, and the gradient."""
+
+    def with_result(chosen: Mapping[str, jax.Array]) -> tuple[Any, Any]:
+        result = jax.tree.map(jnp.asarray, function({**given, **chosen}))
+        return summed(result), result
+
+    chosen = {name: given[name] for name in active}
+    answer: tuple[dict[str, jax.Array], Any] = jax.grad(with_result, has_aux=True)(chosen)
+    gradient, result = answer
+    return result, gradient
+
+
+def _answer_one(question: Question, arrays: Mapping[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
+    """The answer to ``question`` with these ``arrays`` in place of its own."""
+    return _differentiated(question.function, {**question.arguments, **arrays}, question.active, total)
+
+
+def _stacked(arguments: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    """The arrays among the arguments of several calls, with one axis more."""
+    names = [name for name, value in arguments[0].items() if isinstance(value, np.ndarray)]
+    return {name: np.stack([given[name] for given in arguments]) for name in names}
 
 
 class Torch(Convertible):
@@ -225,7 +323,7 @@ class Torch(Convertible):
         if not influence:
             return counted.report
         active = [tensor.requires_grad_() for tensor in tensors.values() if tensor.is_floating_point()]
-        return dataclasses.replace(counted.report, influence=influence_of(of_floats, active))
+        return replace(counted.report, influence=influence_of(of_floats, active))
 
 
 def frameworks_of(name: str, function: Function, arguments: Mapping[str, Array]) -> list[Convertible]:

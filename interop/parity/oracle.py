@@ -38,19 +38,33 @@ def min_norm_gradient(function: Callable[[Array], Array], point: Array) -> Array
     >>> min_norm_gradient(lambda p: np.abs(p[:, 0]), np.array([0.0])).round(4).tolist()
     [0.0]
     """
-    return _least_norm(_nearby_gradients(function, np.asarray(point, np.float64)))
+    point = np.asarray(point, np.float64)
+    return min_norm_of_values(point, function(points_near(point)))
 
 
-def _nearby_gradients(function: Callable[[Array], Array], point: Array) -> Array:
-    n = point.size
-    scale = max(1.0, float(np.abs(point).max(initial=0.0)))
-    directions = np.random.default_rng(0).uniform(-1.0, 1.0, (_SAMPLES, n))
+def points_near(point: Array) -> Array:
+    """The points, of shape (m, n), whose values `min_norm_of_values` has to know; the first is ``point`` itself."""
+    scale = _scale(point)
+    directions = np.random.default_rng(0).uniform(-1.0, 1.0, (_SAMPLES, point.size))
     nearby = point + _RADIUS * scale * directions
-    steps = _STEP * scale * np.eye(n)
+    steps = _STEP * scale * np.eye(point.size)
     stencil = np.concatenate([nearby[:, None], nearby[:, None] + steps, nearby[:, None] - steps], axis=1)
-    here = function(point[None])[0]
-    values = np.asarray(function(stencil.reshape(-1, n)), np.float64).reshape(_SAMPLES, 2 * n + 1)
-    middle, ahead, behind = values[:, :1], values[:, 1 : n + 1], values[:, n + 1 :]
+    return np.concatenate([point[None], stencil.reshape(-1, point.size)])
+
+
+def min_norm_of_values(point: Array, values: Array) -> Array:
+    """What `min_norm_gradient` returns, from the values of the function at `points_near`."""
+    return _least_norm(_nearby_gradients(point, np.asarray(values, np.float64)))
+
+
+def _scale(point: Array) -> float:
+    return max(1.0, float(np.abs(point).max(initial=0.0)))
+
+
+def _nearby_gradients(point: Array, values: Array) -> Array:
+    n, scale = point.size, _scale(point)
+    here, stencil = values[0], values[1:].reshape(_SAMPLES, 2 * n + 1)
+    middle, ahead, behind = stencil[:, :1], stencil[:, 1 : n + 1], stencil[:, n + 1 :]
     with np.errstate(invalid="ignore"):  # infinities and NaN are sorted out right here
         forward, backward = (ahead - middle) / (_STEP * scale), (middle - behind) / (_STEP * scale)
         steepest = np.abs(forward).max(axis=1, initial=0.0)

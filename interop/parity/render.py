@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +17,7 @@ from jaxclamp import _tables
 from jaxclamp._tables import markdown_table
 
 AGREES, DISAGREES, NO_ANSWER = "✓", "✗", "–"
+_WIDEST = 10_000
 CAPTION = f"{AGREES} agrees with the definition, {DISAGREES} does not; behind =, the convention that gives it here"
 
 
@@ -30,10 +31,14 @@ class Tally:
     agreeing: int
     cases: int
 
+    @property
+    def name(self) -> str:
+        """With the version; ours with that of what they run on."""
+        return self.version if self.version.startswith(self.framework) else f"{self.framework} on {self.version}"
+
     def __str__(self) -> str:
-        name = self.version if self.version.startswith(self.framework) else f"{self.framework} on {self.version}"
         share = f"{self.agreeing} of {self.cases} cases agree with the definition ({self.agreeing / self.cases:.0%})"
-        return f"{name}, {', '.join(self.dtypes)}: {share}"
+        return f"{self.name}, {', '.join(self.dtypes)}: {share}"
 
 
 def tallies(rows: Iterable[Row]) -> list[Tally]:
@@ -48,43 +53,43 @@ def tallies(rows: Iterable[Row]) -> list[Tally]:
     return [Tally(f, v, tuple(names), agreeing, cases) for (f, v, agreeing, cases), names in dtypes.items()]
 
 
-def to_terminal(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
-    table = Table(
-        title="Gradients at ties",
-        caption=CAPTION,
-    )
-    headings, lines = cells_of(rows, summary)
+def to_terminal(rows: Sequence[Row], summary: Sequence[Tally], width: int | None = None) -> str:
+    """A table with a line for each case, shortened where it is wider than ``width``."""
+    table = Table(title="Gradients at ties", caption=CAPTION)
+    headings, cases = cells_of(rows, summary)
     for heading in headings:
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="ellipsis")
     previous = None
-    for cells, answers in lines:
+    for cells, answers in cases:
         texts = [Text(cell) for cell in cells]
         if previous is not None and cells[0] != previous:
             table.add_section()
         previous = cells[0]
         table.add_row(*texts, *(_colour(answer) for answer in answers.values()))
-    console = Console(file=io.StringIO(), force_terminal=True, width=160, legacy_windows=False)
-    console.print(table)
-    for tally in summary:
-        console.print(Text(str(tally), style="green" if tally.agreeing == tally.cases else "yellow"))
-    output = console.file
-    assert isinstance(output, io.StringIO)
-    return output.getvalue()
+    lines = [Text(str(tally), style="green" if tally.agreeing == tally.cases else "yellow") for tally in summary]
+    return drawn(Group(table, *lines), width)
 
 
-def to_markdown(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
+def drawn(content: RenderableType, width: int | None = None) -> str:
+    """``content`` as rich prints it on a terminal, of any width by default."""
+    file = io.StringIO()
+    Console(file=file, force_terminal=True, width=width or _WIDEST, legacy_windows=False).print(content)
+    return file.getvalue()
+
+
+def to_markdown(rows: Sequence[Row], summary: Sequence[Tally], width: int | None = None) -> str:
     headings, lines = cells_of(rows, summary)
     table = markdown_table(headings, ([*cells, *answers.values()] for cells, answers in lines))
     return "\n".join([table, "", *(f"- {tally}" for tally in summary)]) + "\n"
 
 
-def to_json(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
+def to_json(rows: Sequence[Row], summary: Sequence[Tally], width: int | None = None) -> str:
     """The fields of the dataclasses."""
     content = {"summary": [asdict(tally) for tally in summary], "rows": [asdict(row) for row in rows]}
     return _tables.to_json(content, indent=1) + "\n"
 
 
-def to_csv(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
+def to_csv(rows: Sequence[Row], summary: Sequence[Tally], width: int | None = None) -> str:
     """One line per answer, with the numbers in full; the summary is left to whoever reads it."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -113,7 +118,7 @@ def to_csv(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
     return file.getvalue()
 
 
-FORMATS: Mapping[str, Callable[[Sequence[Row], Sequence[Tally]], str]] = {
+FORMATS: Mapping[str, Callable[[Sequence[Row], Sequence[Tally], int | None], str]] = {
     "table": to_terminal,
     "markdown": to_markdown,
     "json": to_json,

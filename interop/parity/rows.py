@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -16,8 +16,8 @@ import numpy as np
 from interop._bridge.ops import TORCH_OPS
 from interop.native import NATIVE
 from interop.parity.adapters import ADAPTERS
-from interop.parity.frameworks import Framework, Jax, Torch, total
-from interop.parity.oracle import min_norm_gradient
+from interop.parity.frameworks import Framework, Function, Jax, Question, Torch, total
+from interop.parity.oracle import min_norm_of_values, points_near
 from jaxclamp import CONVENTIONS, OPS, Op
 from jaxclamp._counterparts import Counterpart
 
@@ -87,7 +87,7 @@ def counterparts(op: Op) -> list[Counterpart]:
 def matrix(
     ops: Iterable[Op] | None = None, dtypes: Sequence[str] = DTYPES, frameworks: Sequence[str] = FRAMEWORKS
 ) -> Iterator[Row]:
-    """The rows for ``ops`` (all by default), one at a time, since asking every framework takes a while.
+    """The rows for ``ops`` (all by default); those of one op in one dtype are asked together.
 
     Of the ``frameworks``, those that are installed answer.
     """
@@ -95,8 +95,7 @@ def matrix(
     present = [framework for framework in frameworks if framework not in missing]
     for dtype in dtypes:
         for op in OPS.values() if ops is None else ops:
-            for arguments, active, inactive in cases(op):
-                yield _row(op, arguments, active, inactive, dtype, present)
+            yield from _rows(op, dtype, present)
 
 
 def cases(op: Op) -> Iterator[tuple[dict[str, Any], tuple[str, ...], str]]:
@@ -129,79 +128,142 @@ def round_to(dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _row(
-    op: Op, arguments: dict[str, Any], active: tuple[str, ...], inactive: str, dtype: str, frameworks: Sequence[str]
-) -> Row:
-    rounded = round_to(dtype, arguments)
-    expected = definition(op, rounded, active)
-    with jax.enable_x64(True):
-        value = float(total(op.function(**rounded)))
-    relative = 4 * float(jnp.finfo(dtype).eps)
-    given = {
-        name: v.item() if inactive == "numbers" and name not in active and isinstance(v, np.ndarray) else v
-        for name, v in rounded.items()
+@dataclass(frozen=True)
+class _Case:
+    """A row before it is answered."""
+
+    arguments: dict[str, Any]
+    active: tuple[str, ...]
+    inactive: str
+    rounded: dict[str, Any]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The arguments in the form in which they are asked."""
+        return {
+            name: v.item()
+            if self.inactive == "numbers" and name not in self.active and isinstance(v, np.ndarray)
+            else v
+            for name, v in self.rounded.items()
+        }
+
+
+@dataclass(frozen=True)
+class _Spelling:
+    """One way to write an op, and who differentiates it."""
+
+    framework: str
+    name: str
+    function: Function
+    asked: Framework
+
+    def takes(self, op: Op, case: _Case) -> bool:
+        """Whether what it has no parameter for is at the default, and not active."""
+        if not isinstance(self.function, Counterpart):
+            return True
+        unknown = case.arguments.keys() - self.function.names
+        defaults = op.signature.parameters
+        return all(name not in case.active and case.arguments[name] == defaults[name].default for name in unknown)
+
+
+def _spellings(op: Op, frameworks: Collection[str]) -> list[_Spelling]:
+    ours: dict[str, tuple[str, Function, str]] = {
+        "jaxclamp": ("jaxclamp", lambda given: op.function(**given), "jax"),
+        "interop": ("interop", lambda given: TORCH_OPS[op.name](*given.values()), "torch"),
+        "native": ("interop.native", lambda given: NATIVE[op.name](*given.values()), "torch"),
     }
-    answers = []
-    for framework, spelling, function, differentiate in _spellings(op, arguments, active, frameworks):
-        try:
-            found, gradient = differentiate.value_and_gradient(function, given, active, dtype)
-            if not math.isclose(found, value, rel_tol=relative, abs_tol=1e-3):
-                raise TypeError(f"{spelling} is another function there, as some clips are with min > max.")
-        except TypeError:
-            if framework in ("jaxclamp", "interop"):  # they take every form
-                raise
-            continue  # this spelling does not take the arguments in this form
-        flat = _flat(gradient, active)
-        agrees = bool((np.abs(flat - expected) <= 1e-3 + relative * np.abs(expected)).all())
-        conventions = () if agrees else _reproducing(op, given, active, dtype, flat)
-        answers.append(Answer(framework, differentiate.version, spelling, tuple(flat.tolist()), agrees, conventions))
-    return Row(op.name, arguments, active, inactive, dtype, tuple(expected.tolist()), tuple(answers))
+    return [
+        _Spelling(framework, f"{module}.{op.name}", function, theirs(asked))
+        for framework, (module, function, asked) in ours.items()
+        if framework in frameworks
+    ] + [
+        _Spelling(counterpart.framework, counterpart.name, counterpart, theirs(counterpart.framework))
+        for counterpart in counterparts(op)
+        if counterpart.framework in frameworks
+    ]
 
 
-def _reproducing(
-    op: Op, given: Mapping[str, Any], active: tuple[str, ...], dtype: str, gradient: Array
-) -> tuple[str, ...]:
+def _rows(op: Op, dtype: str, frameworks: Collection[str]) -> Iterator[Row]:
+    asked = [
+        _Case(arguments, active, inactive, round_to(dtype, arguments)) for arguments, active, inactive in cases(op)
+    ]
+    known = definitions(op, [(case.rounded, case.active) for case in asked])
+    relative = 4 * float(jnp.finfo(dtype).eps)
+    answers: list[list[tuple[_Spelling, Array, bool]]] = [[] for _ in asked]
+    for i, spelling, answer in _answered(op, asked, dtype, frameworks):
+        value, expected = known[i]
+        if not isinstance(answer, TypeError) and not math.isclose(answer[0], value, rel_tol=relative, abs_tol=1e-3):
+            answer = TypeError(f"{spelling.name} is another function there, as some clips are with min > max.")
+        if not isinstance(answer, TypeError):
+            gradient = _flat(answer[1], asked[i].active)
+            agrees = bool((np.abs(gradient - expected) <= 1e-3 + relative * np.abs(expected)).all())
+            answers[i].append((spelling, gradient, agrees))
+        elif spelling.framework in ("jaxclamp", "interop"):  # they take every form
+            raise answer
+        # else this spelling does not take the arguments in this form
+    differing = [i for i, given in enumerate(answers) if not all(agrees for _, _, agrees in given)]
+    conventions = dict(zip(differing, _under_each_convention(op, [asked[i] for i in differing], dtype), strict=True))
+    for i, (case, (_, expected), given) in enumerate(zip(asked, known, answers, strict=True)):
+        row = []
+        for spelling, gradient, agrees in given:
+            found = conventions[i] if not agrees else {}
+            like = tuple(ties for ties, other in found.items() if np.allclose(gradient, other, rtol=1e-3))
+            version = spelling.asked.version
+            row.append(Answer(spelling.framework, version, spelling.name, tuple(gradient.tolist()), agrees, like))
+        yield Row(op.name, case.arguments, case.active, case.inactive, dtype, tuple(expected.tolist()), tuple(row))
+
+
+def _answered(
+    op: Op, asked: Sequence[_Case], dtype: str, frameworks: Collection[str]
+) -> Iterator[tuple[int, _Spelling, tuple[float, dict[str, Array]] | TypeError]]:
+    """The answer of each spelling, in its order, in each of the cases that it has the parameters for."""
+    spellings = _spellings(op, frameworks)
+    asking = [(i, spelling) for i, case in enumerate(asked) for spelling in spellings if spelling.takes(op, case)]
+    answers: dict[tuple[int, str], tuple[float, dict[str, Array]] | TypeError] = {}
+    for framework in dict.fromkeys(spelling.asked for spelling in spellings):
+        its = [(i, spelling) for i, spelling in asking if spelling.asked is framework]
+        questions = [Question(spelling.function, asked[i].given, asked[i].active) for i, spelling in its]
+        found = framework.values_and_gradients(questions, dtype)
+        answers |= {(i, spelling.name): answer for (i, spelling), answer in zip(its, found, strict=True)}
+    for i, spelling in asking:
+        yield i, spelling, answers[i, spelling.name]
+
+
+def _under_each_convention(op: Op, asked: Sequence[_Case], dtype: str) -> list[dict[str, Array]]:
+    """By case, the gradients by the other values of ``ties=``, if the op takes any.
+
+    Those of torch's kernels, which are the same and need no compiler, but for the arguments that torch does not take.
+    """
     if not op.has_conventions:
-        return ()
-    numbers = {n: np.asarray(v, jnp.dtype(dtype)) for n, v in given.items() if isinstance(v, float | np.ndarray)}
-    static = tuple((n, v) for n, v in given.items() if n not in numbers)
-    with jax.enable_x64(True):
-        found = _under_each_convention(op, static, active)(numbers)
-    return tuple(ties for ties, other in found.items() if np.allclose(gradient, _flat(other, active), rtol=1e-3))
+        return [{} for _ in asked]
+    others = [ties for ties in CONVENTIONS if ties != "min_norm"]
+    kernels = {ties: functools.partial(_kernel, op, ties) for ties in others}
+    programs = {ties: functools.partial(_program, op, ties) for ties in others}
+    found: dict[tuple[int, str], tuple[float, dict[str, Array]] | TypeError] = {}
+    for framework, functions in (("torch", kernels), ("jax", programs)):
+        open_ = [(i, t) for i in range(len(asked)) for t in others if isinstance(found.get((i, t)), TypeError | None)]
+        if not open_:
+            break
+        questions = [Question(functions[ties], asked[i].given, asked[i].active) for i, ties in open_]
+        found |= dict(zip(open_, theirs(framework).values_and_gradients(questions, dtype), strict=True))
+    gradients: list[dict[str, Array]] = [{} for _ in asked]
+    for (i, ties), answer in found.items():
+        if isinstance(answer, TypeError):
+            raise answer
+        gradients[i][ties] = _flat(answer[1], asked[i].active)
+    return gradients
 
 
-@functools.cache
-def _under_each_convention(op: Op, static: tuple[tuple[str, Any], ...], active: tuple[str, ...]) -> Callable[..., Any]:
-    """The gradients by the values of ``ties=``, in one program, since each takes longer to compile than to run."""
+def _kernel(op: Op, ties: str, given: Mapping[str, Any]) -> Any:
+    return NATIVE[op.name](*given.values(), ties=ties)
 
-    def gradients(numbers: Mapping[str, jax.Array]) -> dict[str, Any]:
-        def of_active(chosen: Mapping[str, jax.Array], ties: str) -> Any:
-            return total(op.function(**{**numbers, **dict(static), **chosen}, ties=ties))
 
-        return {ties: jax.grad(of_active)({name: numbers[name] for name in active}, ties) for ties in CONVENTIONS}
-
-    return jax.jit(gradients)
+def _program(op: Op, ties: str, given: Mapping[str, Any]) -> Any:
+    return op.function(**given, ties=ties)
 
 
 def _flat(gradient: Mapping[str, Array], active: tuple[str, ...]) -> Array:
     return np.concatenate([gradient[name].ravel() for name in active])
-
-
-def _spellings(
-    op: Op, arguments: Mapping[str, Any], active: tuple[str, ...], frameworks: Sequence[str]
-) -> Iterator[tuple[str, str, Callable[[Mapping[str, Any]], Any], Framework]]:
-    if "jaxclamp" in frameworks:
-        yield "jaxclamp", f"jaxclamp.{op.name}", lambda given: op.function(**given), theirs("jax")
-    if "interop" in frameworks:
-        yield "interop", f"interop.{op.name}", lambda given: TORCH_OPS[op.name](*given.values()), theirs("torch")
-    if "native" in frameworks:
-        yield "native", f"interop.native.{op.name}", lambda given: NATIVE[op.name](*given.values()), theirs("torch")
-    parameters = op.signature.parameters
-    for counterpart in counterparts(op):
-        unknown = arguments.keys() - counterpart.names
-        same = all(name not in active and arguments[name] == parameters[name].default for name in unknown)
-        if counterpart.framework in frameworks and same:
-            yield counterpart.framework, counterpart.name, counterpart, theirs(counterpart.framework)
 
 
 def definition(op: Op, arguments: Mapping[str, Any], active: tuple[str, ...]) -> Array:
@@ -212,24 +274,49 @@ def definition(op: Op, arguments: Mapping[str, Any], active: tuple[str, ...]) ->
 
     The arguments are float64 arrays, or static (None, ints, ...).
     """
-    point = np.concatenate([arguments[name].ravel() for name in active])
+    return definitions(op, [(arguments, active)])[0][1]
+
+
+def definitions(op: Op, asked: Sequence[tuple[Mapping[str, Any], tuple[str, ...]]]) -> list[tuple[float, Array]]:
+    """For each pair of arguments and active ones, the sum of the outputs and its `definition`; in one program."""
+    points = [np.concatenate([arguments[name].ravel() for name in active]) for arguments, active in asked]
+    near = [points_near(point) for point in points]
+    batches: dict[str, list[int]] = {}  # of what differs in numbers alone
+    for i, (arguments, _) in enumerate(asked):
+        forms = {name: v.shape if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+        batches.setdefault(repr(forms), []).append(i)
+    columns = []
+    for batch in batches.values():
+        parts = [_columns(*asked[i], near[i]) for i in batch]
+        columns.append({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+    def program(columns: Sequence[Mapping[str, jax.Array]]) -> list[jax.Array]:
+        values = []
+        for (first, *_), arrays in zip(batches.values(), columns, strict=True):
+            static = {name: v for name, v in asked[first][0].items() if not isinstance(v, np.ndarray)}
+            values.append(jax.vmap(functools.partial(_sum, op, static))(arrays))
+        return values
+
+    with jax.enable_x64(True):
+        values = jax.tree.map(np.asarray, jax.jit(program)(columns))
+    found: dict[int, tuple[float, Array]] = {}
+    for batch, of_batch in zip(batches.values(), values, strict=True):
+        ends = np.cumsum([len(near[i]) for i in batch])[:-1]
+        for i, of_point in zip(batch, np.split(of_batch, ends), strict=True):
+            found[i] = float(of_point[0]), min_norm_of_values(points[i], of_point)
+    return [found[i] for i in range(len(asked))]
+
+
+def _sum(op: Op, static: Mapping[str, Any], arrays: Mapping[str, jax.Array]) -> Any:
+    return total(op.function(**arrays, **static))
+
+
+def _columns(arguments: Mapping[str, Any], active: tuple[str, ...], near: Array) -> dict[str, Array]:
+    """The arrays among the arguments, with an axis more for the points ``near``, which are those of the active ones."""
     ends = np.cumsum([arguments[name].size for name in active])[:-1]
-    constants = {n: v for n, v in arguments.items() if n not in active and isinstance(v, np.ndarray)}
-    static = tuple((n, v) for n, v in arguments.items() if not isinstance(v, np.ndarray))
-
-    def values(points: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        columns = zip(active, np.split(points, ends, axis=1), strict=True)
-        batch = {name: column.reshape(-1, *arguments[name].shape) for name, column in columns}
-        with jax.enable_x64(True):
-            return np.asarray(_values(op, static)(batch, constants), np.float64)
-
-    return min_norm_gradient(values, point)
-
-
-@functools.cache
-def _values(op: Op, static: tuple[tuple[str, Any], ...]) -> Callable[..., jax.Array]:
-    def value(active: Mapping[str, jax.Array], constants: Mapping[str, jax.Array]) -> jax.Array:
-        result: jax.Array = total(op.function(**active, **constants, **dict(static)))
-        return result
-
-    return jax.jit(jax.vmap(value, in_axes=(0, None)))
+    moved = dict(zip(active, np.split(near, ends, axis=1), strict=True))
+    return {
+        name: moved[name].reshape(-1, *v.shape) if name in moved else np.broadcast_to(v, (len(near), *v.shape))
+        for name, v in arguments.items()
+        if isinstance(v, np.ndarray)
+    }

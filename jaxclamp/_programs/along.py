@@ -18,7 +18,7 @@ from jax.extend.core import JaxprEqn, jaxpr_as_fun
 from jax.extend.core import primitives as p
 from jax.flatten_util import ravel_pytree
 
-from jaxclamp._programs.choices import chooses, decided, is_discrete, is_with_value, jumps
+from jaxclamp._programs.choices import chooses, decided, is_discrete, is_with_value
 from jaxclamp._programs.subdifferential import Subdifferential, explored
 from jaxclamp._transforms.jaxprs import Descend, computed, inlined, transformed
 
@@ -33,13 +33,14 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     Exact at kinks too, however the function is spelled, and not linear in v there. It holds for functions that are
     smooth but for choices, and continuous. The choices are ``max``, ``min``, ``clamp``, ``abs``, ``sign``, comparisons,
     and so ``where``, masks and ``lax.cond``, the reductions, cumulative, windowed and scattered forms of ``max`` and
-    ``min``, ``argmax``, ``argmin``, ``sort`` and ``top_k``, in all that `min_norm` reaches into. Functions with a
-    derivative of their own are opened, but for a ``custom_jvp`` of what rounds.
+    ``min``, ``argmax``, ``argmin``, ``sort`` and ``top_k``, in all that `min_norm` reaches into, and in the
+    rules of a ``custom_jvp``, which are their author's word else. A ``custom_vjp`` is opened.
 
     Taken as they are at x: ``floor``, ``ceil``, ``round``, ``rem``, conversions to integers, ``approx_max_k``,
-    callbacks, and what Python decides. A choice between operands that are equal and move alike is settled by higher
-    derivatives, which are not looked at: ``where(x * x > 0, x, -x)`` at 0 goes wrong. An equality singles out a point
-    where the other branch may not be defined: ``where(x == 0, 1, sin(x) / x)`` at 0 gives NaN.
+    callbacks, ``stop_gradient``, what is inside ``custom_linear_solve``, and what Python decides. A choice between
+    operands that are equal and move alike is settled by higher derivatives, which are not looked at:
+    ``where(x * x > 0, x, -x)`` at 0 goes wrong. The branch that is entered may not be defined at the point:
+    ``where(x == 0, 1, sin(x) / x)``, which is ``jnp.sinc``, and ``where(x > 0, x * log(x), 0)`` at 0 give NaN.
 
     Args:
       fun: a function as for `jax.jvp`.
@@ -78,8 +79,8 @@ def grad(
     At a kink of the program it is the gradient of the piece that ``fun`` enters along a direction v: the limit of its
     gradients at :math:`x + t v` for :math:`t \to 0+`. For all v but a set of measure zero that is an element of the
     B-subdifferential, hence of Clarke's. What is decided, and what is not, is said at `directional_derivative`. A
-    ``custom_vjp`` is its author's word, and so is a ``custom_jvp`` of a function that rounds, a straight-through
-    estimator; every other ``custom_jvp`` is opened.
+    ``custom_jvp``, and the choices in its rule are decided, and a ``custom_vjp``, such as a straight-through estimator,
+    are their author's word: where nothing is tied, the gradient is that of `jax.grad`.
 
     The signature is that of `jax.grad`, and all of JAX works on the result: ``jit``, ``vmap``, over directions too,
     sharded arguments; a second derivative is that of the piece. The cost does not grow with the number of inputs.
@@ -87,7 +88,7 @@ def grad(
     Args:
       fun, argnums, has_aux: as for `jax.grad`.
       direction: v, of the structure of the argument, or for several ``argnums`` a tuple of such. Without it, v is
-        drawn from a normal distribution.
+        drawn uniformly between -1 and 1.
       key: for another draw than that of ``jax.random.key(0)``.
 
     Returns:
@@ -229,8 +230,9 @@ def subdifferential(
 class _Program(Generic[P, R]):
     """A function whose choices are decided by the tangents in forward mode."""
 
-    def __init__(self, fun: Callable[P, R]) -> None:
+    def __init__(self, fun: Callable[P, R], opens: bool = True) -> None:
         self._fun = fun
+        self._opens = opens
         self._is_discrete = False
         self.run: Callable[P, R] = transformed(fun, self._replace)
 
@@ -244,10 +246,10 @@ class _Program(Generic[P, R]):
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
         if is_with_value(eqn):
             return [eqn]
-        if eqn.primitive is p.custom_jvp_call_p and jumps(eqn.params["call_jaxpr"]):
-            return [eqn]  # a straight-through estimator
-        if eqn.primitive is p.custom_jvp_call_p:  # its own rule, as that of jax.nn.relu, knows one choice at a time
-            return self._replaced(inlined(jaxpr_as_fun(eqn.params["call_jaxpr"]), eqn), descend)
+        if eqn.primitive is p.custom_jvp_call_p:
+            if not self._opens:
+                return [eqn]
+            return inlined(_with_own_rule(eqn), eqn)
         if eqn.primitive is p.custom_vjp_call_p:
             return inlined(self._with_own_pullback(eqn), eqn)
         if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].jaxpr.eqns:
@@ -272,6 +274,34 @@ class _Program(Generic[P, R]):
             return own(*primals), jax.jvp(opened, primals, tangents)[1]
 
         return entering
+
+
+def _with_own_rule(eqn: JaxprEqn) -> Callable[..., Any]:
+    """A call of a ``custom_jvp``: its rule is a program as well, the choices of which are decided along the direction.
+
+    That of `jax.nn.relu` selects by ``x > 0``, and so gives the slope a small step away.
+    """
+    own = computed(eqn)
+    entering = jax.custom_jvp(own)
+
+    @entering.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        moving = [jax.lax.stop_gradient(v) for v in tangents if v.dtype != jax.dtypes.float0]
+        return jax.jvp(lambda *primals: piece(primals, moving), primals, tangents)
+
+    @jax.custom_jvp
+    def piece(primals: Any, moving: Any) -> Any:
+        return own(*primals)
+
+    @piece.defjvp
+    def _(operands: Any, tangents: Any) -> Any:
+        primals, moving = operands[0], iter(operands[1])
+        along = tuple(v if v.dtype == jax.dtypes.float0 else next(moving) for v in tangents[0])
+        # Not in what the rule calls, often the same function: rules would be decided by rules, endlessly.
+        rule = _Program(lambda *primals: jax.jvp(own, primals, tangents[0])[1], opens=False)
+        return piece(*operands), jax.jvp(rule.run, primals, along)[0]
+
+    return entering
 
 
 def _carrying_the_condition(eqn: JaxprEqn) -> Callable[..., Any]:
@@ -332,7 +362,7 @@ def _drawn(key: jax.Array, like: Tree) -> Tree:
     leaves, structure = jax.tree.flatten(like)
     drawn = [
         # Drawn in float32 at least: of few numbers, many would be equal.
-        jax.random.normal(key, jnp.shape(leaf), jnp.promote_types(leaf.dtype, jnp.float32)).astype(leaf.dtype)
+        jax.random.uniform(key, jnp.shape(leaf), jnp.promote_types(leaf.dtype, jnp.float32), -1.0).astype(leaf.dtype)
         for key, leaf in zip(jax.random.split(key, len(leaves)), leaves, strict=True)
     ]
     return jax.tree.unflatten(structure, drawn)

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, jaxprs_in_params
+from jax.extend.core import JaxprEqn, Primitive
 from jax.extend.core import primitives as p
 
 Arrays: TypeAlias = Sequence[jax.Array]
@@ -35,24 +35,6 @@ def chooses(eqn: JaxprEqn) -> bool:
     if eqn.primitive is p.convert_element_type_p and not jnp.issubdtype(eqn.params["new_dtype"], jnp.bool):
         return False
     return eqn.primitive in CHOICES and any(_is_floating(atom.aval) for atom in eqn.invars)
-
-
-def jumps(body: ClosedJaxpr | Jaxpr) -> bool:
-    """Whether something in ``body`` rounds numbers that can move, which is no choice between pieces that meet."""
-    jaxpr = body.jaxpr if isinstance(body, ClosedJaxpr) else body
-    return any(
-        eqn.primitive in _ROUNDING
-        or (
-            eqn.primitive is p.convert_element_type_p
-            and _is_floating(eqn.invars[0].aval)
-            and jnp.issubdtype(eqn.params["new_dtype"], jnp.integer)
-        )
-        or any(map(jumps, jaxprs_in_params(eqn.params)))
-        for eqn in jaxpr.eqns
-    )
-
-
-_ROUNDING = {p.floor_p, p.ceil_p, p.round_p}
 
 
 def is_discrete(eqn: JaxprEqn) -> bool:
@@ -105,9 +87,9 @@ def _is_floating(x: Any) -> bool:
 
 
 def _holds(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays) -> jax.Array:
-    """Whether the comparison holds a small step along the tangents."""
+    """Whether the comparison holds a small step along the tangents. Infinities do not move."""
     (x, y), (dx, dy) = operands, tangents
-    return jnp.where((x == y) & (dx != dy), comparison(dx, dy), comparison(x, y))
+    return jnp.where((x == y) & jnp.isfinite(x) & (dx != dy), comparison(dx, dy), comparison(x, y))
 
 
 def _comparison(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays, **_: Any) -> Piece:

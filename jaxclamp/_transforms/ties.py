@@ -159,7 +159,7 @@ _UNDECIDED: dict[str, Callable[..., jax.Array]] = {
     "ceil": lambda x: x == jnp.floor(x),
     "round": lambda x: x - jnp.floor(x) == 0.5,
     "rem": lambda x, y: jnp.equal(lax.rem(x, y), 0) if jnp.issubdtype(x.dtype, jnp.floating) else _nowhere(x),
-    **dict.fromkeys(("custom_vjp_call", "pure_callback", "io_callback"), _nowhere),
+    **dict.fromkeys(("custom_vjp_call", "custom_linear_solve", "pure_callback", "io_callback"), _nowhere),
 }
 """By the primitive, what derivatives of whole programs take as it is: where it jumps, as far as that is known."""
 

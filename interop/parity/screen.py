@@ -1,0 +1,92 @@
+"""The parity matrix on one screen: a line for each framework, then a line for each op."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.bar import Bar
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from interop.parity.render import AGREES, NO_ANSWER, rounded, tallies
+from interop.parity.rows import OURS, Answer, Row
+
+WIDTH = 100
+_BAR = 24
+_LEGEND = f"{AGREES} all agree · 1 for 0: 1 where 0 is right · +2: and in two other ways · inclusive, ...: as ties="
+_MORE = (
+    "One op: {program} clamp. All cases: --all. Other dtypes: --dtype float64, --dtype all.\n"
+    "As data: --format json, csv, markdown. Commands and options: --help."
+)
+
+
+def screen(rows: Sequence[Row], program: str) -> Group:
+    """What is known by now, for a terminal of 80 columns or more; ``program`` is how the command line is called."""
+    ops = list(dict.fromkeys(row.op for row in rows))
+    dtypes = ", ".join(dict.fromkeys(row.dtype for row in rows))
+    title = f"Gradients at ties, {dtypes}: {len(rows)} cases of {len(ops)} op{'s' * (len(ops) != 1)}"
+    more = Text(_MORE.format(program=program), style="dim")
+    return Group(Text(title, style="bold"), "", _frameworks(rows), "", _ops(rows, ops), "", Text(_LEGEND), more)
+
+
+def _table() -> Table:
+    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+
+
+def _frameworks(rows: Sequence[Row]) -> RenderableType:
+    """How many of the cases that each of them answers agree with the definition."""
+    table = _table()
+    table.show_header = False
+    for justify in ("left", "right", "right"):
+        table.add_column(no_wrap=True, overflow="ellipsis", justify=justify)
+    table.add_column()
+    for tally in tallies(rows):
+        style = "green" if tally.agreeing == tally.cases else "yellow"
+        share = f"{tally.agreeing} of {tally.cases} agree"
+        percent = f"{tally.agreeing / tally.cases:.0%}"
+        bar = Bar(tally.cases, 0, tally.agreeing, width=_BAR, color=style)
+        table.add_row(tally.name, share, percent, bar)
+    return table
+
+
+def _ops(rows: Sequence[Row], ops: Sequence[str]) -> RenderableType:
+    """What each framework answers where it differs; ours share a column."""
+    asked = dict.fromkeys(answer.framework for row in rows for answer in row.answers)
+    columns: dict[str, Sequence[str]] = {name: (name,) for name in asked if name not in OURS}
+    if ours := tuple(name for name in asked if name in OURS):
+        columns = {"ours": ours, **columns}
+    table = _table()
+    table.add_column("op", no_wrap=True)
+    for heading in columns:
+        table.add_column(_shortened(heading))
+    for op in ops:
+        of_op = [row for row in rows if row.op == op]
+        table.add_row(op, *(_cell(of_op, frameworks) for frameworks in columns.values()))
+    return table
+
+
+def _cell(rows: Sequence[Row], frameworks: Sequence[str]) -> Text:
+    """The most frequent of the answers that differ, and how many others there are."""
+    answers = [(row, answer) for row in rows for answer in row.answers if answer.framework in frameworks]
+    differing = Counter(_deviation(row, answer) for row, answer in answers if not answer.agrees)
+    if not answers:
+        return _shortened(NO_ANSWER, "dim")
+    if not differing:
+        return _shortened(AGREES, "green")
+    ((commonest, _),) = differing.most_common(1)
+    return _shortened(commonest + (f" +{len(differing) - 1}" if len(differing) > 1 else ""), "red")
+
+
+def _shortened(text: str, style: str = "") -> Text:
+    """On one line, and cut off where the terminal is too narrow."""
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
+def _deviation(row: Row, answer: Answer) -> str:
+    """The convention that gives the answer, or else the first of its numbers that is wrong."""
+    if answer.conventions:
+        return answer.conventions[0]
+    pairs = ((rounded([a]), rounded([b])) for a, b in zip(answer.gradient, row.definition, strict=True))
+    return next((f"{a} for {b}" for a, b in pairs if a != b), "almost")
