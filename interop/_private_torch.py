@@ -30,9 +30,25 @@ def is_forward_mode() -> bool:
 def without_forward_mode() -> contextlib.AbstractContextManager[Any]:
     """A block in which tangents are not propagated.
 
-    A backward pass would take those of the tensors that it has kept along, to no use, and fails for some functions.
+    A backward pass would take those of the tensors that it has kept along, and fails for some functions.
     """
     return forward_ad._set_fwd_grad_enabled(False)
+
+
+def without_transformations() -> contextlib.AbstractContextManager[Any]:
+    """A block outside of the transformations of torch.func: random numbers drawn in it are the same for a whole batch.
+
+    `torch.func.vmap` refuses to draw random numbers unless it is told how.
+    """
+    return torch._C._DisableFuncTorch() if is_transformed() else contextlib.nullcontext()  # Dynamo cannot trace the one
+
+
+def with_old_versions(tensors: Iterable[torch.Tensor]) -> contextlib.AbstractContextManager[Any]:
+    """A block in which what overwrites the tensors does not count as a change, as it leaves their values as they are.
+
+    A backward pass that needs their values, of a loss computed before, would refuse them.
+    """
+    return torch.autograd.grad_mode._unsafe_preserve_version_counter(tuple(tensors))
 
 
 def is_dispatch_mode_active() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import operator
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
@@ -238,6 +240,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "x.amin()": (lambda x: x.amin(), X),
     "x.amax(axes, keepdim)": (lambda x: x.amax((0, -1), keepdim=True), IMAGE),
     "amin of a scalar": (lambda x: x.amin() + x.max(0).values + x.max(), tensor(0.0)),
+    "orders of a scalar": (lambda x: x.topk(1).values + x.kthvalue(1).values + x.sort().values, tensor(0.0)),
     "torch.aminmax": (lambda x: torch.stack(torch.aminmax(x, dim=1)), X),
     "argmax": (lambda x: x.gather(1, x.argmax(1, keepdim=True)), X),
     "argmin": (lambda x: x.flatten()[torch.argmin(x)], X),
@@ -321,6 +324,17 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "norm 1": (lambda x: x.norm(1), X),
     "norm inf": (lambda x: torch.norm(x, math.inf, dim=1, keepdim=True), X),
     "vector_norm": (lambda x: torch.linalg.vector_norm(x, ord=-math.inf, dim=0) + torch.linalg.vector_norm(x, 1), X),
+    "linalg.norm": (lambda x: torch.linalg.norm(x[0] * 0, 1) + torch.linalg.norm(x, math.inf, 1) + x.norm(), X),
+    "linalg.norm of matrices": (lambda x: torch.linalg.norm(x, 1, keepdim=True) + torch.linalg.norm(x, -math.inf), X),
+    "matrix_norm": (
+        lambda x: torch.linalg.matrix_norm(x, -1, (0, -1)).sum() + torch.linalg.matrix_norm(x[1:], math.inf).sum(),
+        IMAGE[0],
+    ),
+    "dist": (lambda x, y: torch.dist(x, y, 1) + x.dist(y, math.inf), X, Y),
+    "pairwise_distance": (lambda x, y: F.pairwise_distance(x, y, 1.0, 0.0), X, ROW),
+    "triplet_margin_loss of 1-norms": (lambda x, y: F.triplet_margin_loss(x, y, -y, p=1.0, eps=0.0), X, Y),
+    "logit": (lambda x: torch.logit(x, 0.25) - x.logit(eps=0.25) / 2, tensor(0.25, 0.75, 0.5, 0.0)),
+    "logit_": (lambda x: torch.logit_(x * 1, 0.25) + torch.special.logit(x, 0.25), tensor(0.25, 0.75, 0.5, 0.0)),
     "strided": (lambda x: x.t()[::2].amax(1) + F.relu(x[:, 0].expand(2, 3))[0, :2], X),
     "ours": (lambda x, y: interop.native.maximum(x, y) + interop.relu(x) - interop.native.amax(y, 1, True), X, Y),
     "softmax": (lambda x: F.softmax(x, 1) + x.logsumexp(1, keepdim=True), X),
@@ -412,6 +426,8 @@ def test_batches_of_points_and_of_directions() -> None:
     found = torch.func.vmap(lambda x, v: interop.grad(fun, direction=v)(x))(x, v)
     alone = [interop.grad(fun, direction=v)(x) for x, v in zip(x, v, strict=True)]
     torch.testing.assert_close(found, torch.stack(alone))
+    drawn_once = torch.func.vmap(interop.grad(fun))(x)  # one direction for the whole batch
+    torch.testing.assert_close(drawn_once, interop.grad(fun)(x[0]).expand(5, 3))
 
 
 def test_trees_auxiliary_results_and_random_numbers() -> None:
@@ -549,6 +565,45 @@ def test_gradients_of_modules_are_those_nearby() -> None:
         torch.testing.assert_close(gradient, parameter.grad, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:Using backward")  # a cycle of references, which the test leaves behind
+def test_gradients_of_gradients_move() -> None:
+    """What is computed of a gradient, such as a penalty, is decided as well."""
+    w, v = torch.zeros(3, requires_grad=True), torch.tensor([1.0, -1.0, 2.0])
+    with interop.along(w, direction=[v]):
+        x = torch.ones(3, requires_grad=True)
+        (gradient,) = torch.autograd.grad((x * w).sum(), x, create_graph=True)  # it is w
+        (gradient.relu() - (-gradient).relu()).sum().backward()
+        (x * w).sum().backward(create_graph=True, inputs=[x])
+        penalty = (x.grad.relu() - (-x.grad).relu()).sum()
+    assert w.grad.tolist() == [1.0, 1.0, 1.0]
+    assert torch.autograd.grad(penalty, w)[0].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_losses_of_several_blocks_are_differentiated_together() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh(), torch.nn.Linear(2, 1))
+    before = model(torch.ones(1, 2)).sum()
+    for _ in range(2):
+        with interop.along(model):
+            before = before + model(torch.ones(1, 2)).sum()
+    before.backward()
+    together = model[0].weight.grad.clone()
+    model.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    torch.testing.assert_close(together, 3 * model[0].weight.grad)
+
+
+def test_losses_of_half_precision() -> None:
+    """Under autocast torch computes these in float32."""
+    scores = torch.zeros(2, 3, requires_grad=True)
+    for loss in (lambda x: functional.multi_margin_loss(x, torch.tensor([0, 2])), lambda x: functional.l1_loss(x, -x)):
+        with torch.autocast("cpu", torch.bfloat16):
+            usual = loss(scores.bfloat16())
+            with interop.along(scores):
+                decided = loss(scores.bfloat16())
+        assert decided.dtype == usual.dtype
+        assert torch.equal(decided, usual)
+
+
 def test_an_optimizer_may_step_in_the_block() -> None:
     for make in (lambda p: torch.optim.SGD(p, 0.1), lambda p: torch.optim.AdamW(p, foreach=True)):
         layer = torch.nn.Linear(2, 2)
@@ -662,6 +717,25 @@ def test_functions_without_forward_mode_name_the_cure() -> None:
     with pytest.raises(NotImplementedError) as raised:
         interop.directional_derivative(WithoutJvp.apply, ZERO, ZERO)
     assert "write a jvp" in raised.value.__notes__[0]
+    with pytest.raises(NotImplementedError) as raised, interop.along(x := torch.zeros((), requires_grad=True)):
+        WithoutJvp.apply(x)
+    assert "along needs forward mode" in raised.value.__notes__[0]
+    with pytest.raises(NotImplementedError, match="derivative of products for 0"):
+        interop.grad(lambda x: x.scatter_reduce(0, torch.tensor([0, 0]), x, "prod").sum())(torch.ones(2))
+
+
+@pytest.mark.filterwarnings("ignore:TF32")  # torch asks about Intel's GPUs
+def test_the_cures_for_attention_and_lstm() -> None:
+    attention, lstm = torch.nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), torch.nn.LSTM(4, 2)
+    x = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0))
+    gradients = []
+    for block in (contextlib.nullcontext, lambda: interop.along([*attention.parameters(), *lstm.parameters()])):
+        with block(), sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+            lstm(attention(x))[0].square().sum().backward()
+        gradients.append([parameter.grad for parameter in (*attention.parameters(), *lstm.parameters())])
+        attention.zero_grad()
+        lstm.zero_grad()
+    torch.testing.assert_close(*gradients)
 
 
 def test_compiled() -> None:

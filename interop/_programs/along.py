@@ -16,7 +16,14 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from interop._private_torch import flattened, is_forward_mode, is_transformed, unflattened
+from interop._private_torch import (
+    flattened,
+    is_forward_mode,
+    is_transformed,
+    unflattened,
+    with_old_versions,
+    without_transformations,
+)
 from interop._programs.choices import Decided
 from jaxclamp._programs.subdifferential import Subdifferential, explored
 
@@ -34,12 +41,16 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     medians, cumulative extrema, max pooling, ``scatter_reduce``; the norms for 1 and infinity; losses with a margin or
     an absolute value; all as functions, methods, in-place forms and modules.
 
-    Taken as they are at x: ``floor``, ``round``, quantiles and modes, fractional pooling, ``embedding_bag`` with
-    ``mode="max"``, ``multilabel_margin_loss``, ``rrelu``, ``grid_sample`` and ``nn.RNN`` with relu, distances such as
-    ``cdist``, numbers taken out with ``item()``, TorchScript, and what is within another transformation of
-    torch.func in ``fun``. A choice between operands that are equal and move alike is settled by higher derivatives,
-    which are not looked at: ``where(x * x > 0, x, -x)`` at 0 goes wrong. An equality singles out a point where the
-    other branch may not be defined: ``where(x == 0, 1, sin(x) / x)`` at 0 gives NaN.
+    Taken as they are at x: ``floor``, ``round``, quantiles and modes, fractional and power-average pooling,
+    ``embedding_bag`` with ``mode="max"``, ``multilabel_margin_loss``, ``rrelu``, ``grid_sample`` and ``nn.RNN`` with
+    relu, ``cdist``, ``renorm``, ``copysign`` and ``signbit``, ``isclose`` and ``equal``, ``bucketize`` and
+    ``searchsorted``, whether a tensor itself is zero (``if x``, ``any``, ``all``, ``nonzero``, ``count_nonzero``),
+    ``abs`` of complex numbers, numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
+    ``autograd.Function``, TorchScript, and what is within another transformation of torch.func in ``fun``.
+
+    A choice between operands that are equal and move alike is settled by higher derivatives, which are not looked at:
+    ``where(x * x > 0, x, -x)`` at 0 goes wrong. An equality singles out a point where the other branch may not be
+    defined: ``where(x == 0, 1, sin(x) / x)`` at 0 gives NaN.
 
     Args:
       fun: a function of the inputs, as for `torch.func.jvp`.
@@ -184,11 +195,12 @@ def along(
         _check("along", moving, "parameters that require grad", direction, "direction")
     with forward_ad.dual_level(), Decided():
         torch.clear_autocast_cache()  # of parameters without tangents
-        with torch.no_grad():
+        with torch.no_grad(), with_old_versions(moving):
             for parameter, tangent in zip(moving, direction, strict=True):
                 # A tensor gets a tangent, and stays the same, by what is copied to it.
                 parameter.copy_(forward_ad.make_dual(parameter.detach(), tangent))
-        yield
+        with _named_cure("along"):
+            yield
 
 
 def subdifferential(
@@ -298,12 +310,22 @@ def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], 
         with Decided():
             return fun(*inputs)
 
-    try:
+    with _named_cure(name):
         pushed: tuple[R, R] = torch.func.jvp(decided, inputs, v)  # type: ignore[assignment]  # there is no aux
-    except NotImplementedError as error:
-        error.add_note(f"{name} needs forward mode: write a jvp for your autograd.Function, or avoid this function.")
-        raise
     return pushed
+
+
+@contextlib.contextmanager
+def _named_cure(name: str) -> Iterator[None]:
+    try:
+        yield
+    except NotImplementedError as error:
+        error.add_note(
+            f"{name} needs forward mode: write a jvp for your autograd.Function, or avoid this function. For attention "
+            "there is torch.nn.attention.sdpa_kernel(SDPBackend.MATH), for an LSTM on the CPU "
+            "torch.backends.mkldnn.flags(enabled=False)."
+        )
+        raise
 
 
 def _chosen(args: Sequence[Any], argnums: int | tuple[int, ...]) -> Tree:
@@ -359,7 +381,9 @@ def _drawn(leaves: Sequence[torch.Tensor], like: Tree, generator: torch.Generato
         source = generator or sources.setdefault(leaf.device, torch.Generator(leaf.device).manual_seed(0))
         # Drawn in float32 at least: of few numbers, many would be equal.
         dtype = torch.promote_types(leaf.dtype, torch.float32)
-        drawn.append(torch.randn(leaf.shape, dtype=dtype, device=source.device, generator=source).to(leaf))
+        with without_transformations():
+            draw = torch.randn(leaf.shape, dtype=dtype, device=source.device, generator=source)
+            drawn.append(draw.to(leaf.device, leaf.dtype))
     return unflattened(flattened(like)[1], drawn)
 
 

@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from interop import native
-from interop._autocast import autocast
+from interop._autocast import autocast, in_full_precision
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._convention.min_norm import namesakes
 from interop._forms import NUMPY_NAMES, overwrite
@@ -61,7 +61,7 @@ class Decided(TorchFunctionMode):
         self, func: Rule, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _BACKWARD:
+        if func in _BACKWARD and not kwargs.get("create_graph"):  # else the gradients move, and may be chosen from
             with without_forward_mode():
                 return func(*args, **kwargs)
         rule = CHOICES.get(func)
@@ -303,6 +303,11 @@ def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
 
 @_choice
+def logit(input: Tensor, eps: float | None = None) -> Tensor:
+    return torch.logit(input if eps is None else clamp(input, eps, 1 - eps))
+
+
+@_choice
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     input, weight = autocast(input, weight)
     slope = weight.reshape(()) if weight.numel() == 1 else weight.reshape(1, -1, *[1] * (input.dim() - 2))
@@ -383,6 +388,38 @@ def _norm(own: Rule, default: Any) -> Rule:
 
 
 _RULES["norm"] = _norm(torch.norm, "fro")
+_vector_norm = _norm(torch.linalg.vector_norm, 2)
+
+
+def _matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, **kwargs: Any) -> Tensor:
+    if ord not in (1, -1, math.inf, -math.inf):
+        own: Tensor = torch.linalg.matrix_norm(input, ord, dim, keepdim, **kwargs)
+        return own
+    summed, over = dim if ord in (1, -1) else dim[::-1]
+    sums = abs(input.to(kwargs.get("dtype"))).sum(summed, keepdim=True)
+    result: Tensor = _RULES["amax" if ord > 0 else "amin"](sums, over, True)
+    return result if keepdim else result.squeeze(dim)
+
+
+def _norm_of_either(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Tensor:
+    axes: Any = (dim,) if isinstance(dim, int) else tuple(range(input.dim()) if dim is None else dim)
+    norm: Rule
+    if ord is None or len(axes) > 2:
+        norm, axes = torch.linalg.norm, dim
+    else:
+        norm = _matrix_norm if len(axes) == 2 else _vector_norm
+    result: Tensor = norm(input, ord, axes, keepdim, **kwargs)
+    return result
+
+
+@_choice
+def dist(input: Tensor, other: Tensor, p: float = 2.0) -> Tensor:
+    return _vector_norm(input - other, p)  # type: ignore[no-any-return]
+
+
+@_choice
+def pairwise_distance(input: Tensor, other: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    return _vector_norm(input - other + eps, p, -1, keepdim)  # type: ignore[no-any-return]
 
 
 # Orders.
@@ -407,12 +444,16 @@ def msort(input: Tensor) -> Tensor:
 
 @_choice
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    if not input.dim():
+        return torch.topk(input, k)
     index = order(value_and_tangent(input), dim, largest).narrow(dim, 0, k)
     return torch.return_types.topk((input.gather(dim, index), index))
 
 
 @_choice
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    if not input.dim():
+        return torch.kthvalue(input, k)
     index = order(value_and_tangent(input), dim).narrow(dim, k - 1, 1)
     return torch.return_types.kthvalue(_taken(input, dim, index, keepdim))
 
@@ -453,6 +494,8 @@ def _scattered(name: str) -> Rule:
     def scattered(
         input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
     ) -> Tensor:
+        if reduce == "prod":
+            raise NotImplementedError(f"{name}: torch takes the derivative of products for 0 in forward mode.")
         if reduce not in ("amax", "amin"):
             return own(input, dim, index, source, reduce, include_self=include_self)  # type: ignore[no-any-return]
         # The rank of each element among all takes its place; that of the result says which element it is.
@@ -566,6 +609,7 @@ def l1_loss(
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
+    input, target = in_full_precision(input, target)
     loss = abs(input - target)
     if weight is None:
         return reduced(loss, size_average, reduce, reduction)
@@ -601,7 +645,7 @@ def multi_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    scores, targets = torch.atleast_2d(input), target.reshape(-1, 1)
+    (scores,), targets = in_full_precision(torch.atleast_2d(input)), target.reshape(-1, 1)
     beyond = maximum(margin - scores.gather(1, targets) + scores, 0.0) ** p
     if weight is not None:
         beyond = beyond * weight[targets]
@@ -643,7 +687,10 @@ _RULES |= {
 }
 
 CHOICES: Mapping[Rule, Rule] = {
-    torch.linalg.vector_norm: _norm(torch.linalg.vector_norm, 2),
+    torch.linalg.vector_norm: _vector_norm,
+    torch.linalg.matrix_norm: _matrix_norm,
+    torch.linalg.norm: _norm_of_either,
+    torch.special.logit: logit,
     **{
         op: _RULES[name]
         for ops in (native.NATIVE, TORCH_OPS | IN_PLACE_OPS)
