@@ -33,7 +33,7 @@ format: $(INSTALLED)
 	.venv/bin/ruff check --fix
 	.venv/bin/ruff format
 
-tables: $(INSTALLED)  ## the generated tables in the documentation, and the stubs of interop
+tables: $(INSTALLED)  ## the generated table of the documentation, and the stubs of interop
 	.venv/bin/python docs/generate.py
 	.venv/bin/python -m interop._stubs
 

@@ -1,4 +1,4 @@
-"""What a call from torch consists of, and where it breaks even: tables of docs/performance.md, by taking turns."""
+"""What a call from torch consists of, and where it breaks even: tables of docs/measurements.md, by taking turns."""
 
 from __future__ import annotations
 

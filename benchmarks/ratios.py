@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, as Markdown: times as ratios to native spellings, and bandwidth beside its bounds.
+"""The tables of docs/measurements.md, as Markdown: times as ratios to native spellings, and bandwidth and its bounds.
 
 The contenders of a row take turns, so that what slows the machine for a while slows them all; each turn in another
 order, since what ran before decides what is in the caches, and which memory is free.

@@ -83,6 +83,7 @@ def _functions(package: ModuleType) -> list[str]:
     return [name for name in functions if name not in interop.TORCH_OPS.keys() | interop.IN_PLACE_OPS.keys()]
 
 
+_native = sorted(native.NATIVE, key=[*jaxclamp.OPS, *native.NATIVE].index)  # in the order of use
 _modules = [name for name in interop.nn.__all__ if name not in ("Conversion", "convert")]
 myst_substitutions = {
     **{family: _documented("function", jaxclamp, _names(family)) for family in ("selection", "kinked", "reduction")},
@@ -91,8 +92,8 @@ myst_substitutions = {
     "interop_ops": _documented("function", interop, [n for n in interop.TORCH_OPS if n in jaxclamp.OPS]),
     "interop_in_place": ", ".join(f"`{name}`" for name in interop.IN_PLACE_OPS),
     "interop_modules": ", ".join(f"`{name}`" for name in _modules),
-    "native_functions": ", ".join(f"`{name}`" for name in native.NATIVE if not name.endswith("_")),
-    "native_in_place": ", ".join(f"`{name}`" for name in native.NATIVE if name.endswith("_")),
+    "native_functions": ", ".join(f"`{name}`" for name in _native if not name.endswith("_")),
+    "native_in_place": ", ".join(f"`{name}`" for name in _native if name.endswith("_")),
     "gallery": "\n\n".join(f"## {name}\n\n![{name}](_gallery/{name}.svg)" for name in jaxclamp.OPS),
     "aliases": ", ".join(
         f"`{name}` for `{function.__name__}`"

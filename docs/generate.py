@@ -1,4 +1,4 @@
-"""Write the generated parts of the documentation: the table of all ops, in README.md and docs/ops.md."""
+"""Write the generated parts of the documentation: the table of all ops, in docs/ops.md."""
 
 import re
 from pathlib import Path
@@ -11,9 +11,8 @@ BLOCK = re.compile(r"(<!-- ops: .*? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 def pages() -> dict[Path, str]:
     """What each page with a generated part has to say."""
-    table = overview()
-    files = (ROOT / "README.md", ROOT / "docs" / "ops.md")
-    return {file: BLOCK.sub(lambda match: match[1] + table + match[3], file.read_text("utf-8")) for file in files}
+    table, file = overview(), ROOT / "docs" / "ops.md"
+    return {file: BLOCK.sub(lambda match: match[1] + table + match[3], file.read_text("utf-8"))}
 
 
 if __name__ == "__main__":

@@ -89,68 +89,29 @@ def clamp(
 clip = clamp
 
 
-_clamp_min = selection("clamp_min", "x", min=jnp.maximum)
+_relu = selection("relu", "x", zero=jnp.maximum)
 
 
-@op(
-    "selection",
-    tie_points=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
-    counterparts=("torch:clamp_min(x, min, out=out)", "jax.numpy:clip(x, min)"),
-)
-def clamp_min(x: ArrayLike, min: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
-    r"""``x`` bounded from below, :math:`\max(x, min)`, elementwise.
+@op("selection", tie_points=((0.0,), (-0.0,)), counterparts=("torch.nn.functional:relu(x, inplace)", "jax.nn:relu(x)"))
+def relu(x: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
+    r"""The rectified linear unit, :math:`\max(x, 0)`, elementwise.
 
-    Ties: at ``x == min`` the gradient of ``x`` is 0 when the bound is not differentiated, and 1/2 for each when it is.
-    A NaN operand is the value and takes the gradient.
+    Ties: the gradient at 0 is 0. At NaN, which is the value, it is 1.
 
     Args:
-      x, min: real arrays or numbers whose shapes broadcast; dtypes promote as in `jax.numpy`.
-      ties: the convention at ties: ``"min_norm"``, or ``"inclusive"`` (all to ``x``), ``"exclusive"`` (all to ``min``),
-        ``"balanced"`` (1/2 each, differentiated or not).
+      x: real array or number; shape and dtype are those of the result.
+      ties: the convention at 0: ``"min_norm"`` and ``"exclusive"`` 0, ``"inclusive"`` 1, ``"balanced"`` 1/2.
 
     Raises:
-      TypeError: an operand is complex or not numeric.
-      ValueError: the shapes do not broadcast, or ``ties`` is unknown.
-      OverflowError: an integer bound does not fit the integer dtype of ``x``.
+      TypeError: ``x`` is complex or not numeric.
+      ValueError: ``ties`` is unknown.
 
-    Counterparts: `torch.clamp_min`; ``jnp.clip(x, min)``.
+    Counterparts: `torch.relu`, `jax.nn.relu`. Source: Bertoin et al. 2021, arXiv 2106.12915, on the choice of relu'(0).
 
-    >>> jax.vmap(jax.grad(lambda x: clamp_min(x, 0.0)))(jnp.array([-1.0, 0.0, 1.0])).tolist()
+    >>> jax.vmap(jax.grad(relu))(jnp.array([-1.0, 0.0, 1.0])).tolist()
     [0.0, 0.0, 1.0]
     """
-    return Applied(_clamp_min[ties], (x, min))
-
-
-_clamp_max = selection("clamp_max", "x", max=jnp.minimum)
-
-
-@op(
-    "selection",
-    tie_points=((0.0, 0.0), (-0.0, 0.0), (6.0, 6.0)),
-    counterparts=("torch:clamp_max(x, max, out=out)", "jax.numpy:clip(x, max=max)"),
-)
-def clamp_max(x: ArrayLike, max: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
-    r"""``x`` bounded from above, :math:`\min(x, max)`, elementwise.
-
-    Ties: at ``x == max`` the gradient of ``x`` is 0 when the bound is not differentiated, and 1/2 for each when it is.
-    A NaN operand is the value and takes the gradient.
-
-    Args:
-      x, max: real arrays or numbers whose shapes broadcast; dtypes promote as in `jax.numpy`.
-      ties: the convention at ties: ``"min_norm"``, or ``"inclusive"`` (all to ``x``), ``"exclusive"`` (all to ``max``),
-        ``"balanced"`` (1/2 each, differentiated or not).
-
-    Raises:
-      TypeError: an operand is complex or not numeric.
-      ValueError: the shapes do not broadcast, or ``ties`` is unknown.
-      OverflowError: an integer bound does not fit the integer dtype of ``x``.
-
-    Counterparts: `torch.clamp_max`; ``jnp.clip(x, max=max)``.
-
-    >>> jax.vmap(jax.grad(lambda x: clamp_max(x, 6.0)))(jnp.array([5.0, 6.0, 7.0])).tolist()
-    [1.0, 0.0, 0.0]
-    """
-    return Applied(_clamp_max[ties], (x, max))
+    return Applied(_relu[ties], (x, 0))
 
 
 _maximum = selection("maximum", "x", y=jnp.maximum)
@@ -217,29 +178,68 @@ def minimum(x: ArrayLike, y: ArrayLike, *, ties: Convention = "min_norm") -> App
     return Applied(_minimum[ties], (x, y))
 
 
-_relu = selection("relu", "x", zero=jnp.maximum)
+_clamp_min = selection("clamp_min", "x", min=jnp.maximum)
 
 
-@op("selection", tie_points=((0.0,), (-0.0,)), counterparts=("torch.nn.functional:relu(x, inplace)", "jax.nn:relu(x)"))
-def relu(x: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
-    r"""The rectified linear unit, :math:`\max(x, 0)`, elementwise.
+@op(
+    "selection",
+    tie_points=((0.0, 0.0), (-0.0, 0.0), (2.5, 2.5)),
+    counterparts=("torch:clamp_min(x, min, out=out)", "jax.numpy:clip(x, min)"),
+)
+def clamp_min(x: ArrayLike, min: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
+    r"""``x`` bounded from below, :math:`\max(x, min)`, elementwise.
 
-    Ties: the gradient at 0 is 0. At NaN, which is the value, it is 1.
+    Ties: at ``x == min`` the gradient of ``x`` is 0 when the bound is not differentiated, and 1/2 for each when it is.
+    A NaN operand is the value and takes the gradient.
 
     Args:
-      x: real array or number; shape and dtype are those of the result.
-      ties: the convention at 0: ``"min_norm"`` and ``"exclusive"`` 0, ``"inclusive"`` 1, ``"balanced"`` 1/2.
+      x, min: real arrays or numbers whose shapes broadcast; dtypes promote as in `jax.numpy`.
+      ties: the convention at ties: ``"min_norm"``, or ``"inclusive"`` (all to ``x``), ``"exclusive"`` (all to ``min``),
+        ``"balanced"`` (1/2 each, differentiated or not).
 
     Raises:
-      TypeError: ``x`` is complex or not numeric.
-      ValueError: ``ties`` is unknown.
+      TypeError: an operand is complex or not numeric.
+      ValueError: the shapes do not broadcast, or ``ties`` is unknown.
+      OverflowError: an integer bound does not fit the integer dtype of ``x``.
 
-    Counterparts: `torch.relu`, `jax.nn.relu`. Source: Bertoin et al. 2021, arXiv 2106.12915, on the choice of relu'(0).
+    Counterparts: `torch.clamp_min`; ``jnp.clip(x, min)``.
 
-    >>> jax.vmap(jax.grad(relu))(jnp.array([-1.0, 0.0, 1.0])).tolist()
+    >>> jax.vmap(jax.grad(lambda x: clamp_min(x, 0.0)))(jnp.array([-1.0, 0.0, 1.0])).tolist()
     [0.0, 0.0, 1.0]
     """
-    return Applied(_relu[ties], (x, 0))
+    return Applied(_clamp_min[ties], (x, min))
+
+
+_clamp_max = selection("clamp_max", "x", max=jnp.minimum)
+
+
+@op(
+    "selection",
+    tie_points=((0.0, 0.0), (-0.0, 0.0), (6.0, 6.0)),
+    counterparts=("torch:clamp_max(x, max, out=out)", "jax.numpy:clip(x, max=max)"),
+)
+def clamp_max(x: ArrayLike, max: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
+    r"""``x`` bounded from above, :math:`\min(x, max)`, elementwise.
+
+    Ties: at ``x == max`` the gradient of ``x`` is 0 when the bound is not differentiated, and 1/2 for each when it is.
+    A NaN operand is the value and takes the gradient.
+
+    Args:
+      x, max: real arrays or numbers whose shapes broadcast; dtypes promote as in `jax.numpy`.
+      ties: the convention at ties: ``"min_norm"``, or ``"inclusive"`` (all to ``x``), ``"exclusive"`` (all to ``max``),
+        ``"balanced"`` (1/2 each, differentiated or not).
+
+    Raises:
+      TypeError: an operand is complex or not numeric.
+      ValueError: the shapes do not broadcast, or ``ties`` is unknown.
+      OverflowError: an integer bound does not fit the integer dtype of ``x``.
+
+    Counterparts: `torch.clamp_max`; ``jnp.clip(x, max=max)``.
+
+    >>> jax.vmap(jax.grad(lambda x: clamp_max(x, 6.0)))(jnp.array([5.0, 6.0, 7.0])).tolist()
+    [1.0, 0.0, 0.0]
+    """
+    return Applied(_clamp_max[ties], (x, max))
 
 
 _relu6 = selection("relu6", "x", zero=jnp.maximum, six=jnp.minimum)

@@ -434,7 +434,7 @@ def windows_along(
 
 
 def _scanned(carry: Value, xs: Value, op: str, dtype: str) -> Value:
-    """A fold over the first axis. A carry that takes an active value in is active from the start (README)."""
+    """A fold over the first axis. A carry that takes an active value in is active from the start."""
     carry = _rearranged(carry, lambda value: np.broadcast_to(value, xs.value.shape[1:]))
     carry = dataclasses.replace(carry, active=carry.active or xs.active)
     for t in range(len(xs.value)):

@@ -4,11 +4,11 @@
 
 OPS = (
     "clamp",
-    "clamp_min",
-    "clamp_max",
+    "relu",
     "maximum",
     "minimum",
-    "relu",
+    "clamp_min",
+    "clamp_max",
     "relu6",
     "hardtanh",
     "abs",
