@@ -24,7 +24,7 @@ from jaxclamp import CONVENTIONS, OPS, GradientReport, Op
 from jaxclamp._checks.check import check
 from jaxclamp._checks.check_grads import _Flat
 from jaxclamp._checks.clarke import Neighbourhood
-from jaxclamp._checks.hull import nearest
+from jaxclamp._programs.hull import nearest
 
 F64 = 2.0**-52
 

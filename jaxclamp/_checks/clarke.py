@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxclamp._checks.hull import nearest
+from jaxclamp._programs.hull import nearest
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -1,35 +1,59 @@
-"""The convex hull of some points: its point of least norm, and how far away another point is."""
+"""The point of a convex hull that is nearest to another point."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 Array = NDArray[np.float64]
 
 
-def least_norm(points: Array) -> Array:
-    """The point of least Euclidean norm in the convex hull of ``points``, an array of shape (k, n).
+def nearest(points: Array, target: Array, weights: Array | None = None) -> tuple[Array, Array]:
+    """The point nearest to ``target`` in the hull of ``points``, and the weights whose mean of ``points`` it is.
 
-    Non-negative weights w that minimise |G w|^2 + (1 w - 1)^2 are, for a given direction in the hull, s p with
-    s = 1 / (1 + |p|^2), where the sum is |p|^2 / (1 + |p|^2): smallest for the p that is wanted. G has a point in each
-    column, here relative to the largest of all numbers.
+    The algorithm is that of Wolfe (Mathematical Programming 11, 1976). It keeps a set of corners whose affine hull has
+    its nearest point inside the convex one, and adds the corner that lies farthest ahead, until none does.
 
-    >>> least_norm(np.array([[2.0, 0.0], [0.0, 2.0]])).round(6).tolist()
-    [1.0, 1.0]
+    Args:
+      points: of shape (m, n).
+      target: of shape (n,).
+      weights: where to begin: those of an earlier call, with zeros for the points that were added since.
+
+    >>> nearest(np.array([[1.0, 0.0], [0.0, 1.0]]), np.zeros(2))[0].round(6).tolist()
+    [0.5, 0.5]
     """
-    scale = float(np.abs(points).max(initial=0.0)) or 1.0
-    rows = np.vstack([points.T / scale, np.ones(len(points))])
-    weights = nnls(rows, np.append(np.zeros(points.shape[1]), 1.0))[0]
-    least: Array = points.T @ (weights / weights.sum())
-    return least
+    size = float(np.abs(points - target).max(initial=0.0)) or 1.0
+    offsets = (points - target) / size
+    gram = offsets @ offsets.T
+    if weights is None:
+        weights = np.zeros(len(points))
+        weights[np.argmin(np.diagonal(gram))] = 1.0
+    corners: list[int] = np.flatnonzero(weights).tolist()
+    for _ in range(4 * len(points) + 100):
+        products = gram @ weights
+        ahead = int(np.argmin(products))
+        norm = float(weights @ products)
+        if ahead in corners or products[ahead] >= norm - 1e-11 - 1e-6 * norm:  # another point of the same corner
+            break
+        corners.append(ahead)
+        while True:
+            affine = _affine(gram[np.ix_(corners, corners)])
+            before = weights[corners]
+            falling = (affine < 1e-12) & (affine < before)
+            if not falling.any():
+                break
+            reach = np.full(len(corners), np.inf)
+            reach[falling] = before[falling] / (before[falling] - affine[falling])
+            weights[corners] = np.maximum(before + reach.min() * (affine - before), 0.0)
+            weights[[c for c, r in zip(corners, reach, strict=True) if r == reach.min()]] = 0.0
+            corners = [c for c, r in zip(corners, reach, strict=True) if r > reach.min()]
+        weights[corners] = np.maximum(affine, 0.0)
+    return target + size * (weights @ offsets), weights
 
 
-def distance(points: Array, point: Array) -> float:
-    """How far ``point`` is from the convex hull of ``points``; 0 for a point of it.
-
-    >>> round(distance(np.array([[2.0, 0.0], [0.0, 2.0]]), np.zeros(2)), 6)
-    1.414214
-    """
-    return float(np.linalg.norm(least_norm(points - point)))
+def _affine(gram: Array) -> Array:
+    """The weights, of sum 1, of the point of least norm in the affine hull of the corners with these products."""
+    k = len(gram)
+    solution = np.linalg.solve(gram + 1.0 + 1e-13 * np.eye(k), np.ones(k))
+    weights: Array = solution / solution.sum()
+    return weights

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxclamp._programs.hull import distance, least_norm
+from jaxclamp._programs.hull import nearest
 
 Array = NDArray[np.float64]
 Along = Callable[[Array], tuple[float, Array]]
@@ -57,7 +57,7 @@ class Subdifferential:
 
     @property
     def _least(self) -> Array:
-        return _rounded(least_norm(self.points), self.tolerance)
+        return _least_norm(self.points, self.tolerance)
 
     @property
     def is_differentiable(self) -> bool:
@@ -67,7 +67,8 @@ class Subdifferential:
     def contains(self, gradient: Any) -> bool:
         """Whether ``gradient``, of the structure of the argument, is in the hull, up to rounding."""
         point = self.flatten(gradient)
-        return distance(self.points, point) <= self.tolerance * math.sqrt(point.size)
+        away = np.linalg.norm(nearest(self.points, point)[0] - point)
+        return bool(away <= self.tolerance * math.sqrt(point.size))
 
     def __str__(self) -> str:
         norms = np.linalg.norm(self.points, axis=1)
@@ -95,9 +96,10 @@ def _shown(vector: Array) -> str:
     return f"[{', '.join(numbers)}]"
 
 
-def _rounded(vector: Array, tolerance: float) -> Array:
-    """``vector`` without what rounding has left of zeros."""
-    return np.where(np.abs(vector) <= tolerance, 0.0, vector)
+def _least_norm(points: Array, tolerance: float) -> Array:
+    """The point of least norm in the hull, without what rounding has left of zeros."""
+    least, _ = nearest(points, np.zeros(points.shape[1]))
+    return np.where(np.abs(least) <= tolerance, 0.0, least)
 
 
 def explored(
@@ -145,7 +147,7 @@ def explored(
 
     def least_found() -> tuple[Array, float]:
         """The least point p of the hull, and by how much more than rounding the derivative along -p exceeds -<p, p>."""
-        least = _rounded(least_norm(np.array(found)), tolerance)
+        least = _least_norm(np.array(found), tolerance)
         excess = ask(-least)[0] + float(least @ least) if least.any() else 0.0
         return least, 0.0 if abs(excess) <= tolerance * float(np.abs(least).sum()) else excess
 
