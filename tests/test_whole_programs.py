@@ -81,6 +81,15 @@ CHOICES: dict[str, Callable[[jax.Array], jax.Array]] = {
     "leaky_relu": jax.nn.leaky_relu,
     "clip": lambda x: jnp.clip(x, -1.0, x[0]),
 }
+
+
+@jax.custom_jvp
+def pooled(x: jax.Array) -> jax.Array:
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2), (1, 1), [(0, 0), (1, 0)])
+
+
+pooled.defjvp(lambda primals, tangents: jax.jvp(pooled.fun, primals, tangents))
+CHOICES["a pool in the rule of a custom_jvp"] = pooled
 CHOICES |= {
     f"reduce_window_{name}, {which}": partial(
         lambda init, op, window, x: lax.reduce_window(x, init, op, *window), init, op, window

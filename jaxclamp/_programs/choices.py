@@ -38,8 +38,10 @@ def chooses(eqn: JaxprEqn) -> bool:
 
 
 def is_discrete(eqn: JaxprEqn) -> bool:
-    """Whether a result of the choice is no number that moves, but a bool or an index, or is a sign."""
-    return eqn.primitive is p.sign_p or not all(_is_floating(atom.aval) for atom in eqn.outvars)
+    """Whether a result of the choice is no number that moves: a bool or an index, a sign, or a derivative."""
+    return eqn.primitive in (p.sign_p, p.select_and_gather_add_p) or not all(
+        _is_floating(atom.aval) for atom in eqn.outvars
+    )
 
 
 def decided(eqn: JaxprEqn) -> Callable[..., Any]:
@@ -243,6 +245,15 @@ def _windows(
     return piece
 
 
+def _gathered(operands: Arrays, tangents: Arrays, *, select_prim: Primitive, **windows: Any) -> Piece:
+    """The derivative of a maximum or minimum of windows: what an array has at the places that are chosen in another."""
+    kept = _windows(select_prim.bind, _OUTSIDE[select_prim], operands[1:], tangents[1:], **windows)
+    return lambda array, _: kept(array)
+
+
+_OUTSIDE = {p.ge_p: -math.inf, p.le_p: math.inf}
+
+
 def _scatter(
     sign: int, operands: Arrays, tangents: Arrays, *, update_jaxpr: Any, update_consts: Any, **where: Any
 ) -> Piece:
@@ -309,8 +320,9 @@ CHOICES: Mapping[Primitive, Choice] = {
     p.cummin_p: functools.partial(_cumulative, lax.le),
     p.sort_p: _sort,
     p.top_k_p: _top_k,
-    p.reduce_window_max_p: functools.partial(_windows, lax.ge, -jnp.inf),
-    p.reduce_window_min_p: functools.partial(_windows, lax.le, jnp.inf),
+    p.reduce_window_max_p: functools.partial(_windows, lax.ge, -math.inf),
+    p.reduce_window_min_p: functools.partial(_windows, lax.le, math.inf),
+    p.select_and_gather_add_p: _gathered,
     p.scatter_max_p: functools.partial(_scatter, 1),
     p.scatter_min_p: functools.partial(_scatter, -1),
 }
