@@ -2,7 +2,7 @@
 PYTHON ?= python3
 INSTALLED := .venv/installed
 
-.PHONY: parity test test-thorough test-lowest lint format tables answers docs dist bench clean
+.PHONY: parity test test-thorough test-lowest lint format tables answers pictures docs dist bench clean
 
 parity: $(INSTALLED)  ## the main job: the parity matrix, the worked cases, and a network trained in four spellings
 	.venv/bin/python -m interop
@@ -36,6 +36,9 @@ format: $(INSTALLED)
 tables: $(INSTALLED)  ## the generated table of the documentation, and the stubs of interop
 	.venv/bin/python docs/generate.py
 	.venv/bin/python -m interop._stubs
+
+pictures: $(INSTALLED)  ## the two pictures of README, in docs/_static
+	.venv/bin/python docs/pictures.py
 
 answers: $(INSTALLED)  ## the record, in tests/native_answers, of what the installed versions of frameworks answer
 	.venv/bin/python tests/record_native.py

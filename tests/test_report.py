@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +21,15 @@ from matplotlib.figure import Figure, SubFigure
 
 from interop.__main__ import main
 from interop.parity import rows as parity
-from interop.parity.plot import COLOURS, figure
+from interop.parity.adapters import ADAPTERS
+from interop.parity.plot import COLOURS, MARKERS, figure
 from interop.parity.render import cells_of, rounded, tallies
 from interop.parity.report import page, picture
 from interop.parity.rows import Answer, Row
 from jaxclamp import OPS, Op
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt-get install chromium-headless-shell")
 
 
 def made_up(op: Op, dtype: str = "float32") -> list[Row]:
@@ -112,6 +115,37 @@ def test_what_is_drawn_at_the_ties_is_what_the_rows_say(op: Op) -> None:
     styles = {line.get_label(): (line.get_color(), line.get_marker()) for line in lines}
     assert len(set(styles.values())) == len(styles) == 3 + len(op.counterparts)
     assert {colour for colour, _ in styles.values()} <= set(COLOURS.values())
+
+
+def legend_of(figure: Figure) -> list[str]:
+    (legend,) = (legend for part in figure.subfigs for legend in part.legends)
+    return [" ".join(text.get_text().split()) for text in legend.get_texts()]
+
+
+def test_what_a_spelling_does_not_take_is_said_in_the_legend_and_not_drawn() -> None:
+    def unanswered(row: Row) -> Row:
+        if row.arguments["max"] is None or row.active == ("max",):
+            return replace(row, answers=tuple(a for a in row.answers if a.spelling != "jax.lax.clamp"))
+        return row
+
+    rows = [unanswered(row) for row in made_up(OPS["clamp"])]
+    drawn = figure(OPS["clamp"], rows)
+    assert drawn_answers(drawn) == expected_answers(rows)
+    assert "jax.lax.clamp, not for clamp(x, min=0, max=None)" in legend_of(drawn)
+    assert "torch.clamp" in legend_of(drawn)
+    assert {line.get_marker() for call, axes in panels(drawn) for line in axes.lines if axes.get_title()} <= {
+        *itertools.chain(*MARKERS.values()),
+        "None",  # the line between x alone and all active
+    }
+
+
+@pytest.mark.parametrize("name", ["clamp", "relu"])
+def test_spellings_of_one_framework_differ_in_their_fill(name: str) -> None:
+    lines = [line for _, axes in panels(figure(OPS[name], made_up(OPS[name]))) for line in axes.lines]
+    styles = {
+        line.get_label(): (line.get_color(), line.get_markerfacecolor()) for line in lines if "." in line.get_label()
+    }
+    assert len(set(styles.values())) == len(styles)
 
 
 @pytest.mark.parametrize("op", [op for op in OPS.values() if op.family == "reduction"], ids=lambda op: op.name)
@@ -320,36 +354,47 @@ def test_report_command(tmp_path: Path) -> None:
 PROBE = """
 <pre id="probe"></pre>
 <script>
-const shown = column => rows.filter(row => !row.hidden).map(row => row.children[column].textContent);
+const shown = column => cases.filter(body => !body.hidden).map(body => body.rows[0].cells[column].textContent);
 const header = column => document.querySelectorAll("th button")[column];
-const order = column => [...document.querySelectorAll("tbody tr")].map(row => row.children[column].textContent);
+const order = column => [...table.tBodies].map(body => body.rows[0].cells[column].textContent);
 const type = value => { text.value = value; text.dispatchEvent(new Event("input")); };
 const choose = value => { differing.value = value; differing.dispatchEvent(new Event("input")); };
 const probe = {all: document.querySelector("#count").value};
 type("relu6 BFLOAT16"); probe.text = shown(0); probe.count = document.querySelector("#count").value;
-type(""); choose("torch"); probe.torch = [shown(0), shown(8)];
+type(""); choose("torch"); probe.torch = [shown(0), shown(9)];
 choose("jaxclamp"); probe.jaxclamp = shown(0);
 choose("any"); probe.any = shown(0).length; choose("");
 header(4).click(); probe.rising = order(4); probe.sort = header(4).parentNode.ariaSort;
 header(4).click(); probe.falling = order(4);
-header(0).click(); probe.ops = order(0); header(8).click(); probe.answers = order(8);
+header(0).click(); probe.ops = order(0); header(9).click(); probe.answers = order(9);
+const [first] = table.tBodies, button = first.querySelector("button");
+button.click(); header(0).click();
+const [figure, ...more] = first.querySelectorAll("figure:has(svg)");
+probe.open = [button.ariaExpanded, first.rows.length, figure.ariaLabel, more.length];
+type("no such case"); probe.none = shown(0); type("");
+button.click(); probe.closed = [button.ariaExpanded, first.rows.length, button.textContent];
 document.querySelector("#probe").textContent = JSON.stringify(probe);
 </script>
 """
 
 
-@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
-def test_the_page_sorts_and_filters(rows: list[Row], report: str, tmp_path: Path) -> None:
+def probed(page: str, probe: str, folder: Path, width: int = 1400) -> Any:
+    """What a script that is added to the page leaves in the element #probe, in a window so many pixels wide."""
     assert BROWSER is not None
-    file = tmp_path / "report.html"
-    file.write_text(report.replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    file = folder / "report.html"
+    file.write_text(page.replace("</body>", probe + "</body>"), encoding="utf-8")
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-    flags += " --disable-component-update --disable-sync --dump-dom"
-    command = [BROWSER, *flags.split(), f"--user-data-dir={tmp_path / 'profile'}", file.as_uri()]
-    page = subprocess.run(command, check=True, capture_output=True, encoding="utf-8", timeout=120).stdout
-    match = re.search(r'<pre id="probe">(.*?)</pre>', page, re.DOTALL)
+    flags += f" --disable-component-update --disable-sync --dump-dom --window-size={width},900"
+    command = [BROWSER, *flags.split(), f"--user-data-dir={folder / 'profile'}", file.as_uri()]
+    shown = subprocess.run(command, check=True, capture_output=True, encoding="utf-8", timeout=120).stdout
+    match = re.search(r'<pre id="probe">(.*?)</pre>', shown, re.DOTALL)
     assert match is not None
-    probe = json.loads(html.unescape(match[1]))
+    return json.loads(html.unescape(match[1]))
+
+
+@needs_browser
+def test_the_page_sorts_filters_and_expands(rows: list[Row], report: str, tmp_path: Path) -> None:
+    probe = probed(report, PROBE, tmp_path)
     half = [row for row in rows if row.dtype == "float32"]
     assert probe["all"] == f"{len(half)} of {len(half)} lines"
     assert probe["text"] == ["relu6"] * 3
@@ -367,3 +412,46 @@ def test_the_page_sorts_and_filters(rows: list[Row], report: str, tmp_path: Path
     assert probe["ops"] == sorted(row.op for row in half)
     answers = [float(answer.split()[1]) for answer in probe["answers"]]
     assert answers == sorted(answers)
+    op, state = probe["open"][2].partition(":")[0], probe["open"]
+    assert state == ["true", 2, f"{op}: values, slopes and the gradients answered at its ties", 0]
+    assert probe["none"] == []
+    assert probe["closed"] == ["false", 1, op]
+
+
+LAYOUT = """
+<pre id="probe"></pre>
+<script>
+cases[0].querySelector("button").click();
+const width = document.documentElement.clientWidth;
+const seen = [...document.querySelectorAll("body *:not(svg)")].filter(element => element.getClientRects().length);
+const beyond = box => box.left < 0 || box.right > width + 0.5;
+const cut = element => element.scrollWidth > element.clientWidth + 1;
+const source = element => element.outerHTML.slice(0, 99);
+document.querySelector("#probe").textContent = JSON.stringify({
+  width: innerWidth, scrolls: document.documentElement.scrollWidth > width, columns: table.tHead.rows[0].cells.length,
+  beyond: seen.filter(element => beyond(element.getBoundingClientRect())).map(source),
+  cut: [...table.querySelectorAll("td, th, button")].filter(cut).map(source),
+});
+</script>
+"""
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1400, 1000, 420])
+def test_no_column_is_cut_off(rows: list[Row], width: int, tmp_path: Path) -> None:
+    def everywhere(row: Row) -> Row:
+        others = [
+            Answer(name, f"{name} 1.0", f"{name}.{row.op}", row.definition, False, ("inclusive",)) for name in ADAPTERS
+        ]
+        return replace(row, answers=(*row.answers, *others))
+
+    all_frameworks = [everywhere(row) for row in rows if row.dtype == "float32"]
+    pictures = dict.fromkeys(OPS, "<svg width='2000pt' height='400pt' viewBox='0 0 2000 400'></svg>")
+    probe = probed(page(all_frameworks, pictures), LAYOUT, tmp_path, width)
+    assert probe == {
+        "width": width,
+        "scrolls": False,
+        "columns": 5 + len(parity.FRAMEWORKS),
+        "beyond": [],
+        "cut": [],
+    }

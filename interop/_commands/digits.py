@@ -18,7 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 from numpy.typing import NDArray
 from torch.nn import functional
 
@@ -48,11 +50,17 @@ class Step:
     """One training step of all variants, each from its own weights."""
 
     variants: dict[str, Gradients]
+    weights: dict[str, Parameters]
 
     def difference(self, first: str, second: str) -> float:
         """The largest difference between the gradients of two variants."""
         a, b = self.variants[first].gradients, self.variants[second].gradients
         return max(float(np.abs(a[name] - b[name]).max()) for name in a)
+
+    def distance(self, first: str, second: str) -> float:
+        """The distance between the weights of two variants, relative to the norm of the second's."""
+        a, b = (np.concatenate([w.ravel() for w in self.weights[name].values()]) for name in (first, second))
+        return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
 def train(steps: int, seed: int, rate: float = 1e-2) -> Iterator[Step]:
@@ -65,12 +73,13 @@ def train(steps: int, seed: int, rate: float = 1e-2) -> Iterator[Step]:
     for layer, (inputs, outputs) in enumerate(itertools.pairwise(_SIZES)):
         initial[f"w{layer}"] = rng.normal(0.0, 1.0 / np.sqrt(inputs), (inputs, outputs))
         initial[f"b{layer}"] = np.zeros(outputs)
-    weights = {name: dict(initial) for name in VARIANTS}
+    weights: dict[str, Parameters] = dict.fromkeys(VARIANTS, initial)
     for _ in range(steps):
-        step = Step({name: variant(weights[name], pixels, labels) for name, variant in VARIANTS.items()})
-        for name, result in step.variants.items():
-            weights[name] = {k: w - rate * result.gradients[k] for k, w in weights[name].items()}
+        step = Step({name: variant(weights[name], pixels, labels) for name, variant in VARIANTS.items()}, weights)
         yield step
+        weights = {
+            name: {k: w - rate * step.variants[name].gradients[k] for k, w in weights[name].items()} for name in weights
+        }
 
 
 def _torch_variant(activations: Activations) -> Callable[[Parameters, Any, Any], Gradients]:
@@ -118,19 +127,43 @@ VARIANTS: Mapping[str, Callable[[Parameters, Any, Any], Gradients]] = {
 }
 PAIRS = (("torch clamp", "torch relu"), ("interop clamp", "torch relu"), ("interop clamp", "jaxclamp clamp"))
 
+_REFERENCE = "torch relu"
+STYLES: Mapping[str, dict[str, Any]] = {
+    "torch clamp": {"color": VERMILLION, "linestyle": "-"},
+    _REFERENCE: {"color": "0.7", "linestyle": "-", "linewidth": 4},
+    "interop clamp": {"color": GREEN, "linestyle": "--"},
+    "jaxclamp clamp": {"color": BLUE, "linestyle": ":", "linewidth": 2},
+}
+"""Of the line of each variant. The reference is broad, so that it is seen under lines that coincide with it."""
+
 
 def plot_steps(steps: list[Step], file: Path) -> None:
-    """Draw the differences between variants and their losses over the steps."""
+    """Draw, over the steps, how far the gradients of each variant are from those of torch's relu, and all losses."""
     figure = Figure(figsize=(8, 7), layout="constrained")
     upper, lower = figure.subplots(2, sharex=True)
-    for (first, second), style, colour in zip(PAIRS, ("-", "--", ":"), (VERMILLION, BLUE, GREEN), strict=True):
-        differences = [max(step.difference(first, second), 1e-18) for step in steps]
-        upper.semilogy(differences, style, color=colour, label=f"{first} against {second}")
-    upper.set(ylabel="largest difference of a gradient", title="One network in four spellings, digits, float64")
-    for name, style in zip(VARIANTS, ("-", "--", "-.", ":"), strict=True):
-        lower.plot([step.variants[name].loss for step in steps], style, label=name)
-    lower.set(xlabel="step", ylabel="loss")
-    for axes in (upper, lower):
-        axes.legend()
-        axes.grid(alpha=GRID_ALPHA)
+    for name in VARIANTS:
+        if name != _REFERENCE:
+            differences = [step.difference(name, _REFERENCE) for step in steps]
+            equal = " (exactly 0)" if not any(differences) else ""
+            upper.plot(differences, label=f"{name}{equal}", clip_on=False, **STYLES[name])
+        lower.plot([step.variants[name].loss for step in steps], label=name, **STYLES[name])
+    log_with_zero(upper, 1.0)
+    upper.set(ylabel="largest difference of a gradient", title=f"Gradients of each spelling against {_REFERENCE}")
+    lower.set(xlabel="step", ylabel="loss", title="Losses of all four")
+    upper.legend(loc="center right")
+    lower.legend()
+    lower.grid(alpha=GRID_ALPHA)
+    figure.suptitle("One network in four spellings, digits, float64")
     figure.savefig(file)
+
+
+def log_with_zero(axes: Axes, largest: float) -> None:
+    """A logarithmic axis of y, from what rounding leaves in float64 to ``largest``, with a place of its own for 0."""
+    smallest = 1e-18
+    axes.set_yscale("symlog", linthresh=smallest, linscale=0.5)
+    axes.set_ylim(-smallest, 10 * largest)
+    powers = [10.0**k for k in range(-16, 1, 4)]
+    axes.set_yticks([0, *powers], ["exactly 0", *(f"$10^{{{k}}}$" for k in range(-16, 1, 4))])
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.axhspan(-smallest, smallest, color="black", alpha=0.08, linewidth=0)
+    axes.grid(alpha=GRID_ALPHA)

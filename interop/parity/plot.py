@@ -24,10 +24,11 @@ from jaxclamp import Op
 BLUE, GREEN, SKY, PURPLE, VERMILLION = "#0072B2", "#009E73", "#56B4E9", "#CC79A7", "#D55E00"
 COLOURS = {"jaxclamp": BLUE, "interop": GREEN, "native": SKY, "jax": PURPLE, "torch": VERMILLION}
 MARKERS = {"jaxclamp": ("o",), "interop": ("s",), "native": ("p",), "jax": ("D", "P", "v"), "torch": ("^", "X", "<")}
-"""For the first, second, ... spelling that a framework has for an op."""
+"""For the first, second, ... spelling that a framework has for an op; those behind the first are hollow."""
 GRID_ALPHA = 0.3
 
 _BAND: dict[str, Any] = {"color": "black", "alpha": 0.15, "linewidth": 0}
+_LEGEND_COLUMNS = 4
 _CELL = 0.5  # inches, for an element of a reduction
 _POINTS = 300  # of the grid on which slopes are taken, between two ties or beyond them
 _STEEP = 30.0  # no op has such a slope: where one is found, the function jumps
@@ -71,7 +72,16 @@ def figure(op: Op, rows: Iterable[Row]) -> Figure:
 
 def _styles(spellings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     unused = {framework: iter(markers) for framework, markers in MARKERS.items()}
-    return {s: {"color": COLOURS[framework], "marker": next(unused[framework])} for s, framework in spellings.items()}
+    styles: dict[str, dict[str, Any]] = {}
+    for spelling, framework in spellings.items():
+        marker = next(unused[framework])
+        hollow = marker != MARKERS[framework][0]
+        styles[spelling] = {
+            "color": COLOURS[framework],
+            "marker": marker,
+            "markerfacecolor": "white" if hollow else COLOURS[framework],
+        }
+    return styles
 
 
 def _verdict(rows: Sequence[Row], spellings: Mapping[str, str]) -> str:
@@ -85,42 +95,60 @@ def _verdict(rows: Sequence[Row], spellings: Mapping[str, str]) -> str:
 
 def _draw_elementwise(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str, Any]]) -> Figure:
     """A line of panels for each function of x: its values, its slopes, and the answers beside them."""
-    parameters = {repr(_parameters(row)): _parameters(row) for row in rows}
-    ties = {key: _ties(row for row in rows if repr(_parameters(row)) == key) for key in parameters}
+    parameters = {_call(op, _parameters(row)): _parameters(row) for row in rows}
+    ties = {call: _ties(row for row in rows if _call(op, _parameters(row)) == call) for call in parameters}
     drawn = list(itertools.chain(*ties.values()))
     most = max(map(len, ties.values()))
     widest = max(len(tie.derivatives) for tie in drawn)
     blocks = 2 if most == 1 and len(ties) > 3 else 1
     lines = -(-len(ties) // blocks)
     widths = [2.2, 2.2, *[0.6 + 0.8 * widest] * most]
-    heights = (2.5 * lines, 0.6)
-    whole = Figure(figsize=(max(9.5, blocks * sum(widths)), sum(heights) + 0.9), layout="constrained")
+    width = max(9.5, blocks * sum(widths))
+    legend = _legend(styles, ties, width / _LEGEND_COLUMNS)
+    handles = -(-len(legend) // _LEGEND_COLUMNS)
+    heights = (2.5 * lines, 0.15 + 0.17 * handles * max(str(h.get_label()).count("\n") + 1 for h in legend))
+    whole = Figure(figsize=(width, sum(heights) + 0.9), layout="constrained")
     (body,), (foot,) = whole.subfigures(2, 1, squeeze=False, height_ratios=heights)
     parts = body.subfigures(lines, blocks, squeeze=False)
-    for part, (key, given) in zip(parts.flat, parameters.items(), strict=False):
-        part.suptitle(_call(op, given), x=0.01, ha="left", fontweight="bold")
+    for part, (call, given) in zip(parts.flat, parameters.items(), strict=False):
+        part.suptitle(call, x=0.01, ha="left", fontweight="bold")
         axes = part.subplots(1, 2 + most, width_ratios=widths, squeeze=False)[0]
-        _draw_function(axes[0], axes[1], op, given, ties[key])
-        for panel, tie in itertools.zip_longest(axes[2:], ties[key]):
+        _draw_function(axes[0], axes[1], op, given, ties[call])
+        for panel, tie in itertools.zip_longest(axes[2:], ties[call]):
             if tie is None:
                 panel.remove()
             else:
                 panel.sharey(axes[1])
                 _draw_answers(panel, tie, styles)
-    gaps = any(derivative.answers.keys() < styles.keys() for tie in drawn for derivative in tie.derivatives)
-    foot.legend(handles=_legend(styles, gaps), loc="center left", ncols=4, frameon=False, fontsize="small")
+    foot.legend(handles=legend, loc="center left", ncols=_LEGEND_COLUMNS, frameon=False, fontsize="small")
     return whole
 
 
-def _legend(styles: Mapping[str, dict[str, Any]], gaps: bool) -> list[Line2D | Patch]:
-    legend: list[Line2D | Patch] = [
-        Line2D([], [], color="black", linewidth=2, label="by definition"),
-        *(Line2D([], [], linestyle="none", label=spelling, **style) for spelling, style in styles.items()),
-        Patch(**_BAND, label="between the one-sided slopes"),
-    ]
-    if gaps:
-        legend.append(Line2D([], [], linestyle="none", marker="_", color="grey", label="does not take the arguments"))
+def _legend(
+    styles: Mapping[str, dict[str, Any]], ties: Mapping[str, Sequence[_Tie]], width: float
+) -> list[Line2D | Patch]:
+    """What each mark means, and behind a spelling the calls that it does not take; ``width`` is in inches."""
+    legend: list[Line2D | Patch] = [Line2D([], [], color="black", linewidth=2, label="by definition")]
+    for spelling, style in styles.items():
+        unanswered = _unanswered(spelling, ties)
+        label = f"{spelling}, not for {' or '.join(unanswered)}" if unanswered else spelling
+        label = textwrap.fill(label, int(13 * width - 6), break_long_words=False)
+        legend.append(Line2D([], [], linestyle="none", label=label, **style))
+    legend.append(Patch(**_BAND, label="between the one-sided slopes"))
     return legend
+
+
+def _unanswered(spelling: str, ties: Mapping[str, Sequence[_Tie]]) -> list[str]:
+    """The calls that a spelling does not take, or the derivatives that it lacks in those it takes."""
+    calls = []
+    for call, at in ties.items():
+        derivatives = list(itertools.chain.from_iterable(tie.derivatives for tie in at))
+        missing = [d.label.replace("\n", " ") for d in derivatives if spelling not in d.answers]
+        if len(missing) == len(derivatives):
+            calls.append(call)
+        elif missing:
+            calls.append(f"{', '.join(dict.fromkeys(missing))} of {call}")
+    return calls
 
 
 def _parameters(row: Row) -> dict[str, Any]:
@@ -225,8 +253,6 @@ def _draw_answers(axes: Axes, tie: _Tie, styles: Mapping[str, dict[str, Any]]) -
             if spelling in derivative.answers:
                 y = derivative.answers[spelling]
                 axes.plot(x, y, linestyle="none", markersize=7, label=spelling, **styles[spelling])
-            else:
-                axes.plot(x, 0.04, "_", color="grey", transform=axes.get_xaxis_transform())
         for answer in derivative.differing():
             x = float(np.mean([places[spelling] for spelling, y in derivative.answers.items() if y == answer]))
             _annotate(axes, rounded([answer]), (x, answer), 6 if answer > derivative.definition else -6)

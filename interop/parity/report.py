@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import jinja2
 import matplotlib
+from markupsafe import Markup, escape
 
 from interop.parity.adapters import ADAPTERS
 from interop.parity.plot import figure
@@ -35,6 +36,11 @@ def picture(op: Op, rows: Iterable[Row]) -> str:
     return svg.replace("#000000", "currentColor")
 
 
+def _wrapping(text: str) -> Markup:
+    """The text, which a browser may wrap behind an underscore too, and never within a word."""
+    return escape(text).replace("_", Markup("_<wbr>"))
+
+
 def page(rows: Sequence[Row], pictures: Mapping[str, str], options: str = "") -> str:
     """The report.
 
@@ -49,6 +55,7 @@ def page(rows: Sequence[Row], pictures: Mapping[str, str], options: str = "") ->
     template = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    template.filters["wrapping"] = _wrapping
     return template.from_string(source).render(
         headings=headings,
         lines=lines,
