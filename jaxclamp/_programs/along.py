@@ -8,6 +8,7 @@ function enters: of ``relu(x) - relu(-x)`` at 0 along 1 that of ``x - 0``.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
@@ -88,7 +89,7 @@ def grad(
     Args:
       fun, argnums, has_aux: as for `jax.grad`.
       direction: v, of the structure of the argument, or for several ``argnums`` a tuple of such. Without it, v is
-        drawn uniformly between -1 and 1.
+        drawn, of numbers between -1 and 1.
       key: for another draw than that of ``jax.random.key(0)``.
 
     Returns:
@@ -359,13 +360,22 @@ def _gradient(
 
 
 def _drawn(key: jax.Array, like: Tree) -> Tree:
+    """A tree of numbers between -1 and 1 that have nothing to do with each other.
+
+    A direction need not be random, it must only miss the edges between pieces. So the numbers 0, 1, 2, ... are mixed by
+    the last steps of MurmurHash3, which map no two of them to one, in a tenth of the time that `jax.random` takes.
+    """
     leaves, structure = jax.tree.flatten(like)
-    drawn = [
-        # Drawn in float32 at least: of few numbers, many would be equal.
-        jax.random.uniform(key, jnp.shape(leaf), jnp.promote_types(leaf.dtype, jnp.float32), -1.0).astype(leaf.dtype)
-        for key, leaf in zip(jax.random.split(key, len(leaves)), leaves, strict=True)
-    ]
-    return jax.tree.unflatten(structure, drawn)
+    seeds = jax.random.bits(key, (len(leaves),), "uint32")
+    return jax.tree.unflatten(structure, [_mixed(seed, leaf) for seed, leaf in zip(seeds, leaves, strict=True)])
+
+
+def _mixed(seed: jax.Array, like: jax.Array) -> jax.Array:
+    mixed = jax.lax.iota("uint32", math.prod(like.shape)).reshape(like.shape) + seed
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
+    # Mixed in float32 at least: of few numbers, many would be equal.
+    return (mixed.astype(jnp.promote_types(like.dtype, jnp.float32)) * 2.0**-31 - 1).astype(like.dtype)
 
 
 def _varying(tangents: Tree, primals: Tree) -> Tree:
