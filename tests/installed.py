@@ -11,8 +11,11 @@ from pathlib import Path
 
 
 def check_contents(sdist: Path) -> None:
-    """That the wheel has the two typed packages and nothing else, and the sdist what it takes to build and test."""
+    """That the wheel has the two typed packages and a command, and the sdist what it takes to build and test."""
     files = {str(file) for file in importlib.metadata.files("jaxclamp") or ()}
+    commands = {file for file in files if file.startswith("../")}
+    files -= commands
+    assert {Path(file).name for file in commands} == {"jaxclamp"}, commands
     folders = {file.partition("/")[0] for file in files}
     metadata = {folder for folder in folders if folder.endswith(".dist-info")}
     assert folders - metadata == {"jaxclamp", "interop"}, folders
