@@ -112,6 +112,7 @@ def test_fork_before_jax_has_started() -> None:
     assert output("-c", FORK.format(before="", calls=[call])) == f"{call}\n0 (200000,)\nends with 0\n"
 
 
+@pytest.mark.thorough
 def test_spawn_after_jax_has_started(tmp_path: Path) -> None:
     script = tmp_path / "loader.py"
     script.write_text(SPAWN)

@@ -106,7 +106,10 @@ def at_ties(op: Op) -> Iterator[tuple[dict[str, Any], list[str]]]:
             yield {**members[0], **arrays}, active
 
 
-@pytest.mark.parametrize("family", ["selection", "kinked", "reduction"])
+@pytest.mark.parametrize(
+    "family",
+    ["selection", *(pytest.param(family, marks=pytest.mark.thorough) for family in ("kinked", "reduction"))],
+)
 def test_all_ops_in_all_conventions(family: str) -> None:
     """Two conventions are wrong where x is on both bounds and they are not active: the op is constant there."""
     with jax.enable_x64(True):
@@ -241,7 +244,7 @@ def is_in_hull(point: np.ndarray, corners: np.ndarray) -> bool:
     return bool(found.status == 0)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(s, marks=pytest.mark.thorough) for s in range(4, 12))])
 def test_members_of_random_functions(seed: int) -> None:
     """A minimum of maxima of linear functions, at 0; its pieces are those that random points see."""
     random = np.random.default_rng(seed)

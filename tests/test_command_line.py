@@ -37,6 +37,12 @@ ONLY_ALWAYS = [f"--framework={name}" for name in ALWAYS]
 SMALL = (*ONLY_ALWAYS, "--op", "abs", "--op", "maximum", "--op", "selu", "--dtype", "float32")
 
 
+FORMS = pytest.mark.parametrize(
+    "form",
+    [pytest.param(f, marks=[pytest.mark.thorough] * (f in ("csv", "markdown"))) for f in render.FORMATS],
+)
+
+
 def run(*arguments: str, color: bool = False) -> Result:
     return CliRunner().invoke(main, arguments, color=color)
 
@@ -132,7 +138,7 @@ def test_answers_that_are_alike_in_all_dtypes_share_a_line() -> None:
     assert len(one.stdout.splitlines()) == len(all_of_them.stdout.splitlines())
 
 
-@pytest.mark.parametrize("form", render.FORMATS)
+@FORMS
 def test_only_disagreements(form: str, rows: list[Row]) -> None:
     """The summary still counts every row."""
     everything, result = run(*SMALL, "--format", form), run(*SMALL, "--format", form, "--only-disagreements")
@@ -250,7 +256,7 @@ def test_one_screen_by_default(everybody: None) -> None:
     assert "┃" in run("--only-disagreements").stdout
 
 
-@pytest.mark.parametrize("form", render.FORMATS)
+@FORMS
 def test_output_is_a_file_without_colours(form: str, tmp_path: Path) -> None:
     file = tmp_path / "report"
     file.write_text("from an earlier run")

@@ -152,6 +152,7 @@ def pools(x: Tensor) -> Tensor:
     return native.max_pool2d(x, 3, 2, (1, 0), (1, 2)).sum() + native.adaptive_max_pool2d(x, (2, 1)).sum()
 
 
+@pytest.mark.thorough
 def test_pools_compiled() -> None:
     torch._dynamo.reset()
     compiled = torch.compile(pools, fullgraph=True, backend="aot_eager")
@@ -173,6 +174,7 @@ def kernels(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
     return count
 
 
+@pytest.mark.thorough
 @needs_a_compiler
 def test_as_many_kernels_as_the_native_model() -> None:
     """Inductor fuses what takes the place of torch's functions as well."""

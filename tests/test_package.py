@@ -77,6 +77,7 @@ def test_ops_alone_do_not_load_jax_extend() -> None:
         jaxclamp.clampp  # type: ignore[attr-defined]  # noqa: B018
 
 
+@pytest.mark.thorough
 def test_interop_does_not_load_dynamo() -> None:
     """It takes a second, and only torch.compile needs it."""
     assert not imports("from interop import *", "torch._dynamo")

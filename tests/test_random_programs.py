@@ -23,9 +23,9 @@ PROGRAMS = range(1000)
 
 
 def parts(quick: int) -> pytest.MarkDecorator:
-    """Twenty at a time, so that one program of JAX is not too large; all but the first are thorough."""
-    starts = range(0, len(PROGRAMS), 20)
-    seeds = [PROGRAMS[start : start + 20] for start in starts]
+    """Ten at a time, so that one program of JAX is not too large; all but the first are thorough."""
+    starts = range(0, len(PROGRAMS), 10)
+    seeds = [PROGRAMS[start : start + 10] for start in starts]
     return pytest.mark.parametrize(
         "seeds",
         [pytest.param(s, marks=pytest.mark.thorough) if s.start >= quick else s for s in seeds],
@@ -33,7 +33,7 @@ def parts(quick: int) -> pytest.MarkDecorator:
     )
 
 
-@parts(quick=20)
+@parts(quick=10)
 def test_jax(seeds: range) -> None:
     assert not (found := failures(seeds, TARGETS["jax"])), "\n".join(found)
 
