@@ -25,7 +25,8 @@ from interop._private_torch import (
     without_transformations,
 )
 from interop._programs.choices import Decided
-from jaxclamp._programs.subdifferential import Subdifferential, explored
+from jaxclamp._programs.subdifferential import Subdifferential, check_directions, explored
+from jaxclamp._rules.operands import check_function
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,7 +77,7 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     (2008), chapter 14.
     """
     name = "directional_derivative"
-    _refuse_uncallable(name, fun)
+    check_function(name, fun)
     _refuse_here(name)
     if isinstance(inputs, torch.Tensor):
         inputs, directions = (inputs,), (directions,)
@@ -131,7 +132,7 @@ def grad(
     Source: Khan and Barton, Evaluating an element of the Clarke generalized Jacobian of a composite piecewise
     differentiable function (2013); Kakade and Lee, Provably correct automatic subdifferentiation (2018).
     """
-    _refuse_uncallable("grad", fun)
+    check_function("grad", fun)
     _refuse_both("grad", direction, generator)
 
     @functools.wraps(fun)
@@ -242,9 +243,8 @@ def subdifferential(
     Source: Bertsekas and Mitter, A descent numerical method for optimization problems with nondifferentiable cost
     functionals (1973), for the search along -p.
     """
-    _refuse_uncallable("subdifferential", fun)
-    if not isinstance(directions, int) or directions < 1:
-        raise ValueError(f"subdifferential: directions={directions!r}; pass how many to ask, a positive number.")
+    check_function("subdifferential", fun)
+    check_directions(directions)
 
     @functools.wraps(fun)
     def search(*args: Any, **kwargs: Any) -> Subdifferential:
@@ -393,11 +393,6 @@ def _forked_random_numbers(inputs: Tree) -> Iterator[None]:
     devices = {leaf.device for leaf in flattened(inputs)[0] if isinstance(leaf, torch.Tensor) and leaf.is_cuda}
     with torch.random.fork_rng(devices):
         yield
-
-
-def _refuse_uncallable(name: str, fun: Any) -> None:
-    if not callable(fun):
-        raise TypeError(f"{name}: fun is {fun!r}; pass a function.")
 
 
 def _refuse_both(name: str, direction: Tree, generator: torch.Generator | None) -> None:

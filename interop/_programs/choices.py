@@ -156,28 +156,24 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
 # Selections. NaN is larger and smaller than anything, but for fmax and fmin.
 
 
-@_choice
-def maximum(input: Tensor, other: Operand) -> Tensor:
-    return torch.where(_or_nan(holds(operator.lt, input, other), other), other, input)
+def _selection(gives_way: Callable[[Any, Any], Any], nan_wins: bool) -> Callable[[Tensor, Operand], Tensor]:
+    def selected(input: Tensor, other: Operand) -> Tensor:
+        unknown = other if nan_wins else input
+        of_other = holds(gives_way, input, other)
+        if isinstance(unknown, Tensor) or unknown != unknown:
+            of_other = of_other | (unknown != unknown)
+        return torch.where(of_other, other, input)
+
+    return selected
 
 
-@_choice
-def minimum(input: Tensor, other: Operand) -> Tensor:
-    return torch.where(_or_nan(holds(operator.gt, input, other), other), other, input)
-
-
-@_choice
-def fmax(input: Tensor, other: Tensor) -> Tensor:
-    return torch.where(_or_nan(holds(operator.lt, input, other), input), other, input)
-
-
-@_choice
-def fmin(input: Tensor, other: Tensor) -> Tensor:
-    return torch.where(_or_nan(holds(operator.gt, input, other), input), other, input)
-
-
-def _or_nan(condition: Tensor, x: Operand) -> Tensor:
-    return condition | (x != x) if isinstance(x, Tensor) or x != x else condition
+maximum, minimum = _selection(operator.lt, nan_wins=True), _selection(operator.gt, nan_wins=True)
+_RULES |= {
+    "maximum": maximum,
+    "minimum": minimum,
+    "fmax": _selection(operator.lt, nan_wins=False),
+    "fmin": _selection(operator.gt, nan_wins=False),
+}
 
 
 @_choice
@@ -514,11 +510,14 @@ def _scattered(name: str) -> Rule:
 _RULES["index_reduce"] = _scattered("index_reduce")
 
 
+_scatter_reduce = _scattered("scatter_reduce")
+
+
 @_choice
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    return _scattered("scatter_reduce")(input, dim, index, src, reduce, include_self=include_self)  # type: ignore[no-any-return]
+    return _scatter_reduce(input, dim, index, src, reduce, include_self=include_self)  # type: ignore[no-any-return]
 
 
 # Windows.

@@ -20,7 +20,8 @@ from jax.extend.core import primitives as p
 from jax.flatten_util import ravel_pytree
 
 from jaxclamp._programs.choices import chooses, decided, is_discrete, is_with_value
-from jaxclamp._programs.subdifferential import Subdifferential, explored
+from jaxclamp._programs.subdifferential import Subdifferential, check_directions, explored
+from jaxclamp._rules.operands import check_function
 from jaxclamp._transforms.jaxprs import Descend, computed, inlined, transformed
 
 P = ParamSpec("P")
@@ -49,7 +50,8 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
       tangents: the direction v, of the same structure, shapes and dtypes.
 
     Returns:
-      The value, that of ``fun``, and the derivative, of the structure of the value.
+      The value, that of ``fun``, and the derivative, of the same structure. Where a choice has a discrete result, such
+      as a comparison, ``fun`` is evaluated once more for the value.
 
     Raises:
       TypeError: ``fun`` is not callable; or as `jax.jvp`.
@@ -61,7 +63,7 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     Source: Shapiro, On concepts of directional differentiability (1990); Griewank and Walther, Evaluating Derivatives
     (2008), chapter 14.
     """
-    _refuse_uncallable("directional_derivative", fun)
+    check_function("directional_derivative", fun)
     program = _Program(fun)
     value, derivative = jax.jvp(program.run, primals, _varying(tangents, primals))
     return program.result(value, *primals), derivative
@@ -195,9 +197,8 @@ def subdifferential(
     Source: Bertsekas and Mitter, A descent numerical method for optimization problems with nondifferentiable cost
     functionals (1973), for the search along -p.
     """
-    _refuse_uncallable("subdifferential", fun)
-    if not isinstance(directions, int) or directions < 1:
-        raise ValueError(f"subdifferential: directions={directions!r}; pass how many to ask, a positive number.")
+    check_function("subdifferential", fun)
+    check_directions(directions)
 
     @functools.wraps(fun)
     def run(*args: Any, **kwargs: Any) -> Subdifferential:
@@ -231,9 +232,10 @@ def subdifferential(
 class _Program(Generic[P, R]):
     """A function whose choices are decided by the tangents in forward mode."""
 
-    def __init__(self, fun: Callable[P, R], opens: bool = True) -> None:
+    def __init__(self, fun: Callable[P, R], in_rules: bool = True) -> None:
         self._fun = fun
-        self._opens = opens
+        self._in_rules = in_rules
+        """Whether the choices in the rule of a ``custom_jvp`` are decided, too."""
         self._is_discrete = False
         self.run: Callable[P, R] = transformed(fun, self._replace)
 
@@ -248,24 +250,19 @@ class _Program(Generic[P, R]):
         if is_with_value(eqn):
             return [eqn]
         if eqn.primitive is p.custom_jvp_call_p:
-            if not self._opens:
-                return [eqn]
-            return inlined(_with_own_rule(eqn), eqn)
+            return inlined(_with_own_rule(eqn), eqn) if self._in_rules else [eqn]
         if eqn.primitive is p.custom_vjp_call_p:
             return inlined(self._with_own_pullback(eqn), eqn)
         if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].jaxpr.eqns:
-            return self._replaced(inlined(_carrying_the_condition(eqn), eqn), descend)
+            carrying = inlined(_carrying_the_condition(eqn), eqn)
+            return [new for inner in carrying for new in self._replace(inner, descend)]
         if not chooses(eqn):
             return descend(eqn)
         self._is_discrete |= is_discrete(eqn)
         return inlined(decided(eqn), eqn)
 
-    def _replaced(self, eqns: Sequence[JaxprEqn], descend: Descend) -> list[JaxprEqn]:
-        return [new for eqn in eqns for new in self._replace(eqn, descend)]
-
     def _with_own_pullback(self, eqn: JaxprEqn) -> Callable[..., Any]:
         """A call of a ``custom_vjp``, which forward mode opens, and reverse mode takes as its author's word."""
-
         own = computed(eqn)
         opened = transformed(jaxpr_as_fun(eqn.params["call_jaxpr"]), self._replace)
         entering = jax.custom_jvp(own)
@@ -299,7 +296,7 @@ def _with_own_rule(eqn: JaxprEqn) -> Callable[..., Any]:
         primals, moving = operands[0], iter(operands[1])
         along = tuple(v if v.dtype == jax.dtypes.float0 else next(moving) for v in tangents[0])
         # Not in what the rule calls, often the same function: rules would be decided by rules, endlessly.
-        rule = _Program(lambda *primals: jax.jvp(own, primals, tangents[0])[1], opens=False)
+        rule = _Program(lambda *primals: jax.jvp(own, primals, tangents[0])[1], in_rules=False)
         return piece(*operands), jax.jvp(rule.run, primals, along)[0]
 
     return entering
@@ -332,7 +329,7 @@ def _gradient(
     key: jax.Array | None,
 ) -> tuple[_Program[..., Any], Callable[..., Any]]:
     """The program, and the function that returns its gradient along a direction, and its result and derivative."""
-    _refuse_uncallable(name, fun)
+    check_function(name, fun)
     if direction is not None and key is not None:
         raise ValueError(f"{name}: direction and key are both given; pass direction, or a key to draw one.")
     program = _Program(fun)
@@ -388,8 +385,3 @@ def _varying(tangents: Tree, primals: Tree) -> Tree:
     leaves, structure = jax.tree.flatten(tangents)
     points = jax.tree.leaves(primals)
     return jax.tree.unflatten(structure, map(beside, points, leaves)) if len(points) == len(leaves) else tangents
-
-
-def _refuse_uncallable(name: str, fun: Any) -> None:
-    if not callable(fun):
-        raise TypeError(f"{name}: fun is {fun!r}; pass a function.")

@@ -21,6 +21,8 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Primitive
 from jax.extend.core import primitives as p
 
+from jaxclamp._rules.windows import Windows
+
 Arrays: TypeAlias = Sequence[jax.Array]
 Piece: TypeAlias = Callable[..., Any]
 """A function of the operands, in which nothing is left to choose."""
@@ -80,7 +82,7 @@ _WITH_VALUE = "jaxclamp value"
 
 
 def is_with_value(eqn: JaxprEqn) -> bool:
-    """Whether ``eqn`` is a result of a choice that has been decided, in the gradient of which another is taken."""
+    """Whether ``eqn`` is a call of `_with_value`: a choice that an inner gradient has decided already."""
     return eqn.primitive is p.custom_jvp_call_p and _WITH_VALUE in str(eqn.source_info.name_stack)
 
 
@@ -213,21 +215,18 @@ def _windows(
     window_dilation: Sequence[int],
 ) -> Piece:
     """Axis by axis: the extremum of a window is that of the extrema of its rows."""
-    (x,), (dx,) = operands, tangents
+    unpadded = ((0, 0),) * len(padding)
+    windows = Windows(tuple(window_dimensions), tuple(window_strides), unpadded, tuple(window_dilation))
+    gaps = [(*beside, dilation - 1) for beside, dilation in zip(padding, base_dilation, strict=True)]
 
-    def places(x: jax.Array, axis: int, outside: float) -> list[jax.Array]:
-        """For every place in a window along ``axis``: the elements of ``x`` at that place of all windows."""
-        gaps = [(*padding[a], base_dilation[a] - 1) if a == axis else (0, 0, 0) for a in range(x.ndim)]
-        padded = lax.pad(x, jnp.asarray(outside, x.dtype), gaps)
-        span = window_dilation[axis] * (window_dimensions[axis] - 1)
-        return [
-            lax.slice_in_dim(padded, first, padded.shape[axis] - span + first, window_strides[axis], axis)
-            for first in range(0, span + 1, window_dilation[axis])
-        ]
+    def padded(x: jax.Array, outside: float) -> jax.Array:
+        return lax.pad(x, jnp.asarray(outside, x.dtype), gaps)
 
+    x, dx = padded(operands[0], padding_value), padded(tangents[0], 0.0)
     steps: list[list[Piece]] = []
     for axis in range(x.ndim):
-        (best, *others), (rise, *rises) = places(x, axis, padding_value), places(dx, axis, 0.0)
+        along = windows.along(axis)
+        (best, *others), (rise, *rises) = along.places(x, None), along.places(dx, None)
         steps.append([])
         for other, other_rise in zip(others, rises, strict=True):
             either = _extremum(comparison, (best, other), (rise, other_rise))
@@ -236,8 +235,9 @@ def _windows(
         x, dx = best, rise
 
     def piece(x: jax.Array) -> jax.Array:
+        x = padded(x, padding_value)
         for axis, folds in enumerate(steps):
-            x, *others = places(x, axis, padding_value)
+            x, *others = windows.along(axis).places(x, None)
             for either, other in zip(folds, others, strict=True):
                 x = either(x, other)
         return x

@@ -102,6 +102,12 @@ def _least_norm(points: Array, tolerance: float) -> Array:
     return np.where(np.abs(least) <= tolerance, 0.0, least)
 
 
+def check_directions(directions: object) -> None:
+    """Raise unless ``directions`` is how many directions to ask along."""
+    if not isinstance(directions, int) or directions < 1:
+        raise ValueError(f"subdifferential: directions={directions!r}; pass how many to ask, a positive number.")
+
+
 def explored(
     along: Along,
     draws: Array,

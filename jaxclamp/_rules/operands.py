@@ -1,4 +1,4 @@
-"""Checks of operands: real numbers and arrays of them, shapes that broadcast, Python ints that the result can hold."""
+"""Checks of arguments: functions, real numbers and arrays of them, shapes that broadcast, ints that a result holds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
+
+
+def check_function(name: str, fun: object) -> None:
+    """Raise unless ``fun``, to which the transformation of that name is applied, is a function."""
+    if not callable(fun):
+        raise TypeError(f"{name}: fun is {fun!r}; pass a function.")
+
 
 _NUMERIC = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 

@@ -19,6 +19,7 @@ from jax.extend.core import JaxprEqn
 from jax.extend.core import primitives as p
 
 from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
+from jaxclamp._rules.operands import check_function
 from jaxclamp._transforms.jaxprs import Descend, inlined, transformed
 from jaxclamp._transforms.recognition import own_name, recognized
 
@@ -73,8 +74,7 @@ def min_norm(fun: Any = None, *, ties: Convention = "min_norm") -> Any:
         refuse_convention(ties)
     if fun is None:
         return functools.partial(min_norm, ties=ties)
-    if not callable(fun):
-        raise TypeError(f"min_norm: fun is {fun!r}; pass a function.")
+    check_function("min_norm", fun)
 
     def replace(eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
         if eqn.primitive is p.custom_jvp_call_p and (ties == "min_norm" or not _is_of_jax(eqn)):

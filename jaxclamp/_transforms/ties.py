@@ -21,6 +21,7 @@ from jax.extend.core import primitives as p
 from jaxclamp._record import OPS
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, OP_SCOPE
+from jaxclamp._rules.operands import check_function
 from jaxclamp._transforms.jaxprs import Descend, inlined, transformed, with_bodies
 from jaxclamp._transforms.min_norm import replaced
 from jaxclamp._transforms.recognition import own_name, recognized
@@ -39,9 +40,9 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
     a second time does not count. A select that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as
     a suspect, in this plain form only: of a comparison itself, not of ``~``, ``&`` or ``|`` of it, nor of arithmetic
     inside it; neither is ``jnp.select``, nor a product with a mask. Suspects too are ``floor``, ``ceil``, ``round`` and
-    ``rem``, with the elements at which they jump, calls of a ``custom_vjp`` and callbacks: what `jaxclamp.grad` takes
-    as it is. Other functions with a derivative of their own are not looked into, and what `jax.random` compares inside
-    counts too.
+    ``rem``, with the elements at which they jump, calls of a ``custom_vjp``, callbacks and ``custom_linear_solve``:
+    what `jaxclamp.grad` takes as it is. Other functions with a derivative of their own are not looked into, and what
+    `jax.random` compares inside counts too.
 
     The module is known by the scopes of `jax.named_scope`. Flax linen enters one for each module, ``Net/Block_0``, and
     the layers of ``equinox.nn`` one with the name of their class. Modules of Flax nnx, and one's own of Equinox, enter
@@ -71,9 +72,7 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
     >>> round(report.influence.norm, 4), round(report.influence.relative, 4)
     (1.4142, 1.4142)
     """
-
-    if not callable(fun):
-        raise TypeError(f"ties: fun is {fun!r}; pass a function.")
+    check_function("ties", fun)
 
     @functools.wraps(fun)
     def run(*args: P.args, **kwargs: P.kwargs) -> tuple[R, TieReport]:
