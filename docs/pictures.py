@@ -14,7 +14,7 @@ from matplotlib.ticker import NullLocator
 import interop
 import jaxclamp
 from interop._commands.digits import STYLES, VARIANTS, Step, log_with_zero, train
-from interop.parity.plot import BLUE, GRID_ALPHA, VERMILLION
+from interop.parity.palette import BLUE, GRID_ALPHA, VERMILLION
 
 FOLDER = Path(__file__).parent / "_static"
 TIES = (0.0, 6.0)

@@ -144,7 +144,8 @@ def _chosen(dtypes: Sequence[str], default: Sequence[str]) -> Sequence[str]:
 
 
 def _first(row: Row) -> str:
-    from interop.parity.render import AGREES, DISAGREES, at, rounded
+    from interop.parity.render import AGREES, DISAGREES, at
+    from interop.parity.versions import rounded
 
     answers = {answer.framework: AGREES if answer.agrees else DISAGREES for answer in row.answers}
     return f"the first: {row.op}({at(row)}), by definition {rounded(row.definition)}, " + ", ".join(

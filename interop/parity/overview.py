@@ -6,8 +6,9 @@ import math
 import re
 from collections.abc import Iterable
 
-from interop.parity.render import NO_ANSWER, at, rounded
+from interop.parity.render import NO_ANSWER, at
 from interop.parity.rows import Answer, Row, matrix
+from interop.parity.versions import rounded
 from jaxclamp import OPS, Op
 from jaxclamp._tables import markdown_table
 

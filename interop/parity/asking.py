@@ -1,0 +1,68 @@
+"""Asks the installed frameworks at every tie, in reverse and forward mode: ``python -m interop.parity.asking``.
+
+It writes one record for each framework that is named behind that, by default for all that are installed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import sys
+from collections.abc import Collection, Iterable, Mapping
+
+import numpy as np
+
+from interop.parity.answers import MODES, Cell, Gradient, Mode, Record, write
+from interop.parity.render import at
+from interop.parity.rows import THEIRS, Answer, Row, absent, counterparts, in_form, matrix, round_to, theirs
+from jaxclamp import OPS
+
+DTYPE = "float32"
+
+
+def records(rows: Iterable[Row], modes: Collection[Mode] = MODES) -> dict[str, Record]:
+    """By framework, the answers in ``rows`` of the matrix, and, if asked for, those in forward mode."""
+    answers: dict[str, dict[Cell, Mapping[Mode, Gradient]]] = {}
+    for row in rows:
+        for answer in row.answers:
+            if answer.framework in THEIRS:
+                cell = Cell(row.op, at(row), row.active, row.inactive, answer.spelling)
+                found: dict[Mode, Gradient] = {"reverse": _written(answer.gradient)}
+                pushed = _forward(row, answer) if "forward" in modes else None
+                if pushed is not None:
+                    found["forward"] = _written(pushed)
+                answers.setdefault(answer.framework, {})[cell] = found
+    where = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    today = datetime.date.today().isoformat()
+    return {
+        framework: Record(framework, theirs(framework).version.partition(" ")[2], where, today, f"{DTYPE}, CPU", cells)
+        for framework, cells in answers.items()
+    }
+
+
+def _written(gradient: Iterable[float]) -> Gradient:
+    """In the shortest form that is the same number in float32, as 0.01 is; zero without a sign."""
+    return tuple(float(str(np.float32(element))) + 0.0 for element in gradient)
+
+
+def _forward(row: Row, answer: Answer) -> Gradient | None:
+    """What the spelling of ``answer`` gives in forward mode, if it has one."""
+    (function,) = (c for c in counterparts(OPS[row.op]) if c.name == answer.spelling)
+    rounded = {
+        name: value.astype(DTYPE) if isinstance(value, np.ndarray) else value
+        for name, value in round_to(DTYPE, row.arguments).items()
+    }
+    given = in_form(rounded, row.active, row.inactive)
+    try:
+        gradient = theirs(answer.framework).forward_gradient(function, given, row.active)
+    except NotImplementedError:
+        return None
+    return tuple(np.concatenate([gradient[name].ravel() for name in row.active]).tolist())
+
+
+if __name__ == "__main__":
+    names = sys.argv[1:] or [name for name in THEIRS if name not in absent()]
+    for name, reason in absent(names).items():
+        sys.exit(f"{name} cannot be asked ({reason}).")
+    for record in records(matrix(dtypes=[DTYPE], frameworks=names)).values():
+        print(f"{record.name}: {len(record.answers)} answers in {write(record)}")
