@@ -54,8 +54,8 @@ ifdef FRAMEWORK
 	trap 'rm -rf .venv-answers' EXIT; set -e; \
 	$(PYTHON) -m venv --clear .venv-answers; \
 	grep -vE '^$(FRAMEWORK)(lib)?==' constraints.txt > .venv-answers/constraints.txt; \
-	.venv-answers/bin/python -m pip install --disable-pip-version-check --no-cache-dir $(ASKED); \
-	.venv-answers/bin/python -m pip install --disable-pip-version-check --no-cache-dir \
+	.venv-answers/bin/python -m pip install --disable-pip-version-check --no-cache-dir --no-compile $(ASKED); \
+	.venv-answers/bin/python -m pip install --disable-pip-version-check --no-cache-dir --no-compile \
 		--constraint .venv-answers/constraints.txt --editable '.[cli]'; \
 	KERAS_BACKEND=$(KERAS_BACKEND) .venv-answers/bin/python -m interop.parity.asking $(FRAMEWORK)
 else

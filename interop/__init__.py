@@ -19,6 +19,7 @@ _WHEN_USED = {
     **dict.fromkeys(["influence", "ties"], "_convention.ties"),
     **dict.fromkeys(["along", "directional_derivative", "grad", "subdifferential"], "_programs.along"),
     "gradcheck": "_programs.gradcheck",
+    **dict.fromkeys(["Changes", "changes"], "parity.changes"),
     **dict.fromkeys(["Comparison", "compare"], "parity.compare"),
     **dict.fromkeys(["Recording", "record"], "parity.recording"),
 }

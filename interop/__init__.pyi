@@ -18,6 +18,8 @@ from interop._programs.along import directional_derivative as directional_deriva
 from interop._programs.along import grad as grad
 from interop._programs.along import subdifferential as subdifferential
 from interop._programs.gradcheck import gradcheck as gradcheck
+from interop.parity.changes import Changes as Changes
+from interop.parity.changes import changes as changes
 from interop.parity.compare import Comparison as Comparison
 from interop.parity.compare import compare as compare
 from interop.parity.recording import Recording as Recording
@@ -26,6 +28,7 @@ from jaxclamp import Convention
 
 __version__: str
 __all__ = [
+    "Changes",
     "Comparison",
     "IN_PLACE_OPS",
     "Recording",
@@ -39,6 +42,7 @@ __all__ = [
     "amin",
     "celu",
     "celu_",
+    "changes",
     "clamp",
     "clamp_",
     "clamp_max",

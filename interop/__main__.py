@@ -364,6 +364,36 @@ def compare(
 
 
 @main.command()
+@click.argument("framework")
+@click.argument("before")
+@click.argument("after")
+@click.option("--format", "form", type=click.Choice(("table", "markdown", "json")), default="table", show_default=True)
+@click.option("--output", "file", type=OUTPUT, callback=_a_picture, help="Draw every op in every version between them.")
+def changes(framework: str, before: str, after: str, form: str, file: Path | None) -> None:
+    """Say which gradients at ties changed from one version of a framework to another, by the records of this package.
+
+    As in: changes torch 2.13 2.15. Neither version need be installed.
+
+    Exit status 0, whether something changed or not, 2 on bad usage.
+    """
+    from interop.parity.changes import Changes, changes
+
+    try:
+        found = changes(framework, before, after)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    forms: Mapping[str, Callable[[Changes], str]] = {
+        "table": str,
+        "markdown": Changes.to_markdown,
+        "json": Changes.to_json,
+    }
+    click.echo(forms[form](found).rstrip("\n"))
+    if file is not None:
+        found.figure().savefig(file, dpi=150)
+        click.echo(f"picture written to {file}", err=True)
+
+
+@main.command()
 @click.argument("op", metavar="OP", type=_OpName())
 @click.option("--output", "file", type=OUTPUT, callback=_a_picture, required=True, help="The picture to write.")
 def plot(op: str, file: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 FOLDER = Path(__file__).parent.parent / "answers"
-_SOURCES = FOLDER / "sources.json"
+_SOURCES, _CHOICES = FOLDER / "sources.json", FOLDER / "choices.json"
 Mode: TypeAlias = Literal["reverse", "forward"]
 Gradient: TypeAlias = tuple[float, ...]
 MODES: tuple[Mode, ...] = ("reverse", "forward")
@@ -44,8 +44,13 @@ class Cell(NamedTuple):
         op, at, active, inactive, spelling = found.groups()
         return cls(op, at, tuple(active.split()), inactive, spelling)
 
+    @property
+    def case(self) -> str:
+        """What the op's gradient depends on by its definition."""
+        return f"{self.op}({self.at}), {' '.join(self.active)}"
+
     def __str__(self) -> str:
-        return f"{self.op}({self.at}), {' '.join(self.active)}, {self.inactive}: {self.spelling}"
+        return f"{self.case}, {self.inactive}: {self.spelling}"
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,15 @@ class Record:
     def origin(self) -> dict[str, str]:
         """All but the answers."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "answers"}
+
+
+class Choices(NamedTuple):
+    """The gradients that an op may have at a tie, over the arguments that are differentiated."""
+
+    conventions: Mapping[str, Gradient]
+    """By the value of ``ties=``: the one of minimum norm, and the others that the op has."""
+    corners: tuple[Gradient, ...]
+    """The gradients nearby, whose convex hull is the Clarke subdifferential."""
 
 
 class Source(NamedTuple):
@@ -123,6 +137,33 @@ def _modes(written: Mapping[str, Sequence[float | str]]) -> Mapping[Mode, Gradie
     if "both" in gradients:
         return dict.fromkeys(MODES, gradients["both"])
     return {mode: gradients[mode] for mode in MODES if mode in gradients}
+
+
+def write_choices(choices: Mapping[str, Choices]) -> Path:
+    """Write the choices that there are at every tie, by ``op(at), active``, a line for each."""
+    lines = (
+        json.dumps(name)
+        + ": "
+        + json.dumps(
+            {**{c: writable(g) for c, g in found.conventions.items()}, "corners": [*map(writable, found.corners)]}
+        )
+        for name, found in choices.items()
+    )
+    _CHOICES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    return _CHOICES
+
+
+@functools.cache
+def choices() -> Mapping[str, Choices]:
+    """What `write_choices` wrote."""
+    written = json.loads(_CHOICES.read_text("utf-8"))
+    return {
+        name: Choices(
+            {convention: tuple(map(float, g)) for convention, g in found.items() if convention != "corners"},
+            tuple(tuple(map(float, corner)) for corner in found["corners"]),
+        )
+        for name, found in written.items()
+    }
 
 
 @functools.cache

@@ -1,21 +1,38 @@
 """Asks the installed frameworks at every tie, in reverse and forward mode: ``python -m interop.parity.asking``.
 
-It writes one record for each framework that is named behind that, by default for all that are installed.
+It writes one record for each framework that is named behind that. By default it asks all that are installed, and writes
+the choices that there are by definition.
 """
 
 from __future__ import annotations
 
 import datetime
+import functools
 import platform
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
-from interop.parity.answers import MODES, Cell, Gradient, Mode, Record, write
-from interop.parity.render import at
-from interop.parity.rows import THEIRS, Answer, Row, absent, counterparts, in_form, matrix, round_to, theirs
-from jaxclamp import OPS
+from interop.parity.answers import MODES, Cell, Choices, Gradient, Mode, Record, write, write_choices
+from interop.parity.frameworks import Array, Question
+from interop.parity.oracle import corners_of_values
+from interop.parity.render import as_in_a_call, at
+from interop.parity.rows import (
+    THEIRS,
+    Answer,
+    Row,
+    absent,
+    cases,
+    counterparts,
+    in_form,
+    matrix,
+    round_to,
+    theirs,
+    values_near,
+)
+from jaxclamp import CONVENTIONS, OPS, Convention, Op
 
 DTYPE = "float32"
 
@@ -57,7 +74,36 @@ def _forward(row: Row, answer: Answer) -> Gradient | None:
         gradient = theirs(answer.framework).forward_gradient(function, given, row.active)
     except NotImplementedError:
         return None
-    return tuple(np.concatenate([gradient[name].ravel() for name in row.active]).tolist())
+    return _flat(gradient, row.active)
+
+
+def _flat(gradient: Mapping[str, Array], active: tuple[str, ...]) -> Gradient:
+    return tuple(np.concatenate([gradient[name].ravel() for name in active]).tolist())
+
+
+def choices(op: Op) -> dict[str, Choices]:
+    """The gradients that ``op`` may have, case by case."""
+    asked = {
+        (as_in_a_call(arguments), active): (round_to("float64", arguments), active)
+        for arguments, active, _ in cases(op)
+    }
+    conventions: list[dict[str, Gradient]] = [{} for _ in asked]
+    for convention in CONVENTIONS if op.has_conventions else CONVENTIONS[:1]:
+        function = functools.partial(_under, op, convention)
+        questions = [Question(function, arguments, active) for arguments, active in asked.values()]
+        answers = theirs("jax").values_and_gradients(questions, "float64")
+        for (_, active), answer, found in zip(asked, answers, conventions, strict=True):
+            if isinstance(answer, TypeError):
+                raise answer
+            found[convention] = _written(_flat(answer[1], active))
+    near = values_near(op, list(asked.values()))
+    corners = [tuple(_written(corner.round(5)) for corner in corners_of_values(*values)) for values in near]
+    names = [f"{op.name}({at}), {' '.join(active)}" for at, active in asked]
+    return dict(zip(names, map(Choices, conventions, corners), strict=True))
+
+
+def _under(op: Op, convention: Convention, given: Mapping[str, Any]) -> Any:
+    return op.function(**given, ties=convention) if op.has_conventions else op.function(**given)
 
 
 if __name__ == "__main__":
@@ -66,3 +112,5 @@ if __name__ == "__main__":
         sys.exit(f"{name} cannot be asked ({reason}).")
     for record in records(matrix(dtypes=[DTYPE], frameworks=names)).values():
         print(f"{record.name}: {len(record.answers)} answers in {write(record)}")
+    if not sys.argv[1:]:
+        write_choices({case: found for op in OPS.values() for case, found in choices(op).items()})

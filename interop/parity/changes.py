@@ -122,7 +122,7 @@ def printed(content: RenderableType, width: int) -> str:
     console = Console(width=width, color_system=None, highlight=False)
     with console.capture() as captured:
         console.print(content)
-    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
 
 
 def changes(framework: str, before: str, after: str) -> Changes:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from interop.parity.answers import MODES, Cell, Gradient, Mode, Record
+from interop.parity.answers import MODES, Cell, Gradient, Mode, Record, choices
 
 Answers: TypeAlias = tuple[Gradient | None, ...]
 """Of each record, None where it has no such cell."""
@@ -37,41 +37,53 @@ def side_by_side(records: Sequence[Record]) -> list[Line]:
     """The lines, op by op.
 
     Left out is what follows from another line: at -0.0 where it is as at 0.0, and the gradient of some arguments where
-    it is that part of the gradient of all, or is the one beside numbers.
+    it is that part of the gradient of all, or, if there is none of all, is the one beside numbers. Forward mode has a
+    line of its own where it is unlike reverse mode.
     """
-    cells = list(dict.fromkeys(cell for record in records for cell in record.answers))
-    answers = {
-        mode: {cell: tuple(record.answers.get(cell, {}).get(mode) for record in records) for cell in cells}
-        for mode in MODES
-    }
+    order = {case: place for place, case in enumerate(choices())}
+    cells = dict.fromkeys(cell for record in records for cell in record.answers)
     found: list[Line] = []
-    for cell in cells:
-        told: list[Mode] = [mode for mode in MODES if any(answers[mode][cell]) and not _follows(cell, answers[mode])]
-        if len(told) == 2 and _alike(answers["reverse"][cell], answers["forward"][cell]):
-            found.append(Line(cell, MODES, answers["reverse"][cell]))
+    for cell in sorted(cells, key=lambda cell: order.get(cell.case, len(order))):
+        answers = {mode: _answers(records, cell, mode) for mode in MODES}
+        told = [mode for mode in MODES if any(answers[mode]) and not _follows(records, cell, mode)]
+        pairs = zip(answers["reverse"], answers["forward"], strict=True)
+        if told and all(forward is None or same(reverse, forward) for reverse, forward in pairs):
+            found.append(Line(cell, MODES if any(answers["forward"]) else MODES[:1], answers["reverse"]))
         else:
-            found += [Line(cell, (mode,), answers[mode][cell]) for mode in told]
+            found += [Line(cell, (mode,), answers[mode]) for mode in told]
     return found
 
 
-def _follows(cell: Cell, answers: dict[Cell, Answers]) -> bool:
-    """Whether the answers to another question tell those to this one."""
+def _answers(records: Iterable[Record], cell: Cell, mode: Mode) -> Answers:
+    return tuple(record.answers.get(cell, {}).get(mode) for record in records)
+
+
+def _follows(records: Sequence[Record], cell: Cell, mode: Mode) -> bool:
+    """Whether the answers to other questions tell those to this one."""
+    answers = _answers(records, cell, mode)
     positive = cell._replace(at=re.sub(r"-0(?=,|$)", "0", cell.at))
-    if positive != cell and positive in answers and _alike(answers[positive], answers[cell]):
+    if positive != cell and _alike(_answers(records, positive, mode), answers):
         return True
     if cell.inactive != "arrays":
         return False
-    others = [other for other in answers if (other.op, other.at, other.spelling) == (cell.op, cell.at, cell.spelling)]
-    joint = next((other for other in others if other.inactive == "none"), cell._replace(inactive="numbers"))
-    places = [joint.active.index(name) for name in cell.active if name in joint.active]
-    if joint not in answers or len(places) != len(cell.active):
-        return False
-    parts = tuple(gradient and tuple(gradient[place] for place in places) for gradient in answers[joint])
-    return _alike(parts, answers[cell])
+    joint = next((c for r in records for c in r.answers if _all_active(c, cell)), cell)
+    parts = [
+        gradient and tuple(gradient[joint.active.index(name)] for name in cell.active)
+        for gradient in _answers(records, joint, mode)
+    ]
+    beside_numbers = _answers(records, cell._replace(inactive="numbers"), mode)
+    return _alike([part or alone for part, alone in zip(parts, beside_numbers, strict=True)], answers)
 
 
-def _alike(first: Answers, second: Answers) -> bool:
-    return all(same(a, b) for a, b in zip(first, second, strict=True))
+def _all_active(joint: Cell, cell: Cell) -> bool:
+    """Whether ``joint`` is the question of ``cell`` with all arguments differentiated."""
+    same_call = (joint.op, joint.at, joint.spelling) == (cell.op, cell.at, cell.spelling)
+    return same_call and joint.inactive == "none"
+
+
+def _alike(told: Sequence[Gradient | None], answers: Answers) -> bool:
+    """Whether the ``answers`` that there are, are those told."""
+    return all(b is None or same(a, b) for a, b in zip(told, answers, strict=True))
 
 
 def same(first: Gradient | None, second: Gradient | None) -> bool:

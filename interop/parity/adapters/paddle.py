@@ -62,8 +62,6 @@ class Paddle(Adapter):
             raise TypeError(str(error)) from error
         chosen = [given[name] for name in active]
         gradients = self._paddle.grad(result.sum(), chosen, allow_unused=True)
-        gradient = {
-            name: np.zeros_like(arguments[name]) if g is None else g.numpy()
-            for name, g in zip(active, gradients, strict=True)
-        }
-        return result.numpy(), gradient
+        if any(gradient is None for gradient in gradients):  # an array that became a number
+            raise TypeError("paddle has no derivative for one of the operands.")
+        return result.numpy(), {name: g.numpy() for name, g in zip(active, gradients, strict=True)}
