@@ -33,11 +33,11 @@ format: $(INSTALLED)
 	.venv/bin/ruff check --fix
 	.venv/bin/ruff format
 
-tables: $(INSTALLED)  ## the generated table of the documentation, and the stubs of interop
+tables: $(INSTALLED)  ## the generated tables of the documentation, and the stubs of interop
 	.venv/bin/python docs/generate.py
 	.venv/bin/python -m interop._stubs
 
-pictures: $(INSTALLED)  ## the two pictures of README, in docs/_static
+pictures: $(INSTALLED)  ## the pictures of README and of docs/frameworks.md, in docs/_static
 	.venv/bin/python docs/pictures.py
 
 # answers: without arguments, those of the frameworks that are installed here. FRAMEWORK=torch VERSION=2.14.0 asks that version

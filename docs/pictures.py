@@ -1,4 +1,4 @@
-"""Draw the two pictures of README into docs/_static: one clamp in five spellings, and trainings that drift apart."""
+"""Draw into docs/_static one clamp in five spellings, trainings that drift apart, and the ops of torch by versions."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -101,3 +101,4 @@ def write(figure: Figure, name: str) -> None:
 if __name__ == "__main__":
     write(spellings(), "spellings")
     write(drift(list(train(200, seed=0))), "drift")
+    write(interop.changes("torch", "2.11", "2.15").figure(), "changes")

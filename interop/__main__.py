@@ -84,10 +84,12 @@ def _in_a_folder(context: click.Context, parameter: click.Parameter, file: Path 
 
 
 def _a_picture(context: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
+    if file is None:
+        return None
     from matplotlib.backend_bases import FigureCanvasBase
 
     formats = FigureCanvasBase.get_supported_filetypes()
-    if file is not None and file.suffix[1:] not in formats:
+    if file.suffix[1:] not in formats:
         raise click.BadParameter(
             f"{file.suffix!r} is not a kind of picture; choose one of {', '.join(sorted(formats))}."
         )

@@ -28,6 +28,13 @@ def adapter(request: pytest.FixtureRequest) -> Framework:
     return parity.theirs(request.param)
 
 
+@pytest.fixture(params=parity.THEIRS)
+def framework(request: pytest.FixtureRequest) -> Framework:
+    for reason in parity.absent([request.param]).values():
+        pytest.skip(reason)
+    return parity.theirs(request.param)
+
+
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_counterparts_are_of_known_ops_and_of_the_framework(name: str) -> None:
     assert ADAPTERS[name].counterparts.keys() <= OPS.keys()
@@ -73,6 +80,25 @@ def test_gradients_keep_to_their_arguments(adapter: Framework, active: tuple[str
     assert result.tolist() == 4
     assert {name: g.tolist() for name, g in gradient.items()} == {n: {"x": 3, "y": -1}[n] for n in active}
     assert tuple(gradient) == active
+
+
+@pytest.mark.parametrize("active", [("x",), ("y",), ("x", "y"), ("y", "x")])
+def test_forward_mode_is_asked_for_each_element(framework: Framework, active: tuple[str, ...]) -> None:
+    """Of x y z: the product of the others, element by element; or it is not there."""
+    arguments = {"x": np.asarray([2, 5], np.float32), "y": np.asarray([3, 4], np.float32), "z": 3.0}
+
+    def product(given: Mapping[str, Any]) -> Any:
+        return given["x"] * given["y"] * given["z"]
+
+    if framework.name in ("tinygrad", "paddle"):
+        with pytest.raises(NotImplementedError, match=f"{framework.name} has no forward mode"):
+            framework.forward_gradient(product, arguments, active)
+    else:
+        gradient = framework.forward_gradient(product, arguments, active)
+        assert {name: g.tolist() for name, g in gradient.items()} == {
+            n: {"x": [9, 12], "y": [6, 15]}[n] for n in active
+        }
+        assert {g.dtype for g in gradient.values()} == {np.dtype(np.float32)}
 
 
 def away_from_ties(op: str, dtype: str) -> Iterator[dict[str, Any]]:

@@ -409,7 +409,9 @@ def test_as_a_process() -> None:
     assert len(process.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["digits", "-h"], ["nonsense"], ["--op", "nonsense"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["digits", "-h"], ["nonsense"], ["--op", "nonsense"], ["changes", "torch", "0", "1"]]
+)
 def test_help_and_bad_usage_wait_for_no_import(arguments: list[str]) -> None:
     code = f"""
 import atexit, sys

@@ -19,9 +19,11 @@ from interop._commands import digits
 from interop._commands.cases import Gradients, compare_cases
 from interop.parity import asking
 from interop.parity import rows as parity
-from interop.parity.answers import Record, recorded
+from interop.parity.answers import Record, choices, recorded
 from interop.parity.changes import Changes
 from interop.parity.frameworks import Question
+from interop.parity.oracle import least_norm
+from interop.parity.render import at
 from interop.parity.rows import OURS, THEIRS, Row, matrix
 from jaxclamp import OPS
 from jaxclamp._counterparts import Counterpart
@@ -193,6 +195,24 @@ def test_native_answers_in_forward_mode_are_those_recorded(framework: str) -> No
     before = the_record(framework)
     changed = Changes(before, asking.records(its_rows(framework))[framework])
     assert not changed.lines, str(changed)
+
+
+def test_the_recorded_choices_have_the_definition(op: str) -> None:
+    for row in rows(op):
+        known = choices()[f"{op}({at(row)}), {' '.join(row.active)}"]
+        np.testing.assert_allclose(known.conventions["min_norm"], row.definition, rtol=1e-4, atol=1e-3)
+        nearest = least_norm(np.array(known.corners))
+        np.testing.assert_allclose(nearest, row.definition, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.thorough
+def test_the_recorded_choices_are_fresh(op: str) -> None:
+    found = asking.choices(OPS[op])
+    recorded_choices = {case: known for case, known in choices().items() if case.startswith(f"{op}(")}
+    assert found.keys() == recorded_choices.keys()
+    for case, known in recorded_choices.items():
+        assert found[case].conventions == known.conventions, case
+        np.testing.assert_allclose(found[case].corners, known.corners, atol=1e-3)
 
 
 def test_another_function_is_not_asked() -> None:

@@ -70,7 +70,7 @@ class Changes:
         """A line for an op at a tie, or two where the modes differ; a column for each way to ask."""
         from rich.table import Table
 
-        named = list(zip(labels(self.lines), self.lines, strict=True))
+        named = list(zip(labels(self.lines, (self.before, self.after)), self.lines, strict=True))
         split = {label for label, line in named if line.mode != "both"}
         rows: dict[tuple[str, str], dict[str, list[str]]] = {}
         for label, line in named:

@@ -29,8 +29,8 @@ def figure(records: Sequence[Record]) -> Figure:
     for row, counts in enumerate(lines.values()):
         for column, of_version in enumerate(counts):
             left = column - 0.46
-            for name in COLOURS:
-                width = 0.92 * of_version[name] / max(1, of_version.total())
+            for name in filter(of_version.get, COLOURS):
+                width = 0.92 * of_version[name] / of_version.total()
                 axes.barh(row, width, 0.8, left, color=COLOURS[name], edgecolor="white", linewidth=0.4)
                 left += width
     axes.set_xticks(range(len(records)), [record.version.replace(" on ", "\non ") for record in records])

@@ -42,10 +42,12 @@ def side_by_side(records: Sequence[Record]) -> list[Line]:
     """
     order = {case: place for place, case in enumerate(choices())}
     cells = dict.fromkeys(cell for record in records for cell in record.answers)
+    whole = {(cell.op, cell.at, cell.spelling): cell for cell in cells if cell.inactive == "none"}
     found: list[Line] = []
     for cell in sorted(cells, key=lambda cell: order.get(cell.case, len(order))):
+        joint = whole.get((cell.op, cell.at, cell.spelling))
         answers = {mode: _answers(records, cell, mode) for mode in MODES}
-        told = [mode for mode in MODES if any(answers[mode]) and not _follows(records, cell, mode)]
+        told = [mode for mode in MODES if any(answers[mode]) and not _follows(records, cell, joint, mode)]
         pairs = zip(answers["reverse"], answers["forward"], strict=True)
         if told and all(forward is None or same(reverse, forward) for reverse, forward in pairs):
             found.append(Line(cell, MODES if any(answers["forward"]) else MODES[:1], answers["reverse"]))
@@ -58,27 +60,20 @@ def _answers(records: Iterable[Record], cell: Cell, mode: Mode) -> Answers:
     return tuple(record.answers.get(cell, {}).get(mode) for record in records)
 
 
-def _follows(records: Sequence[Record], cell: Cell, mode: Mode) -> bool:
-    """Whether the answers to other questions tell those to this one."""
+def _follows(records: Sequence[Record], cell: Cell, joint: Cell | None, mode: Mode) -> bool:
+    """Whether the answers to other questions tell those to this one; ``joint`` has all arguments differentiated."""
     answers = _answers(records, cell, mode)
     positive = cell._replace(at=re.sub(r"-0(?=,|$)", "0", cell.at))
     if positive != cell and _alike(_answers(records, positive, mode), answers):
         return True
     if cell.inactive != "arrays":
         return False
-    joint = next((c for r in records for c in r.answers if _all_active(c, cell)), cell)
-    parts = [
-        gradient and tuple(gradient[joint.active.index(name)] for name in cell.active)
-        for gradient in _answers(records, joint, mode)
-    ]
-    beside_numbers = _answers(records, cell._replace(inactive="numbers"), mode)
-    return _alike([part or alone for part, alone in zip(parts, beside_numbers, strict=True)], answers)
-
-
-def _all_active(joint: Cell, cell: Cell) -> bool:
-    """Whether ``joint`` is the question of ``cell`` with all arguments differentiated."""
-    same_call = (joint.op, joint.at, joint.spelling) == (cell.op, cell.at, cell.spelling)
-    return same_call and joint.inactive == "none"
+    told = _answers(records, cell._replace(inactive="numbers"), mode)
+    if joint is not None:
+        places = [joint.active.index(name) for name in cell.active]
+        parts = (g and tuple(g[place] for place in places) for g in _answers(records, joint, mode))
+        told = tuple(part or alone for part, alone in zip(parts, told, strict=True))
+    return _alike(told, answers)
 
 
 def _alike(told: Sequence[Gradient | None], answers: Answers) -> bool:
@@ -103,11 +98,12 @@ def told(gradient: Gradient | None) -> str:
     return "–" if gradient is None else rounded(gradient)
 
 
-def labels(lines: Sequence[Line]) -> Iterator[str]:
-    """By line, the op at its tie, as a call; with the spelling, where there are several of the op."""
+def labels(lines: Iterable[Line], records: Iterable[Record]) -> Iterator[str]:
+    """By line, the op at its tie, as a call; with the spelling, where the records have several of the op."""
     spellings: dict[str, set[str]] = {}
-    for line in lines:
-        spellings.setdefault(line.cell.op, set()).add(line.cell.spelling)
+    for record in records:
+        for cell in record.answers:
+            spellings.setdefault(cell.op, set()).add(cell.spelling)
     for line in lines:
         several = len(spellings[line.cell.op]) > 1
         yield f"{line.cell.op}({line.cell.at})" + (f" as {line.cell.spelling}" if several else "")
