@@ -52,8 +52,8 @@ def overview() -> str:
 def of_versions(columns: Mapping[str, Record]) -> str:
     """Markdown, from records alone: what each of them answers at every tie, under the headings given.
 
-    Ties of an op at which all of them answer alike share a line. Bold is what is not the subgradient of minimum norm;
-    behind what is no subgradient at all there is a dagger.
+    Ties of a function at which all of them answer alike share a line, and so do functions that are alike there. Bold is
+    what is not the subgradient of minimum norm; behind what is no subgradient at all there is a dagger.
     """
     lines = side_by_side(list(columns.values()))
     modes = Counter(line.cell for line in lines)
@@ -63,8 +63,11 @@ def of_versions(columns: Mapping[str, Record]) -> str:
         spelled = f"`{line.cell.spelling or line.cell.op}`"
         answers = tuple(_judged(line.cell, answer) for answer in line.answers)
         ties.setdefault((spelled, asked, answers), []).append(line.cell.at)
+    functions: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for (spelled, asked, answers), at in ties.items():
+        functions.setdefault(("<br>".join(at), asked, answers), []).append(spelled)
     headings = ["function", "at", "differentiated", *columns]
-    told = ([spelled, "<br>".join(at), asked, *answers] for (spelled, asked, answers), at in ties.items())
+    told = ([", ".join(names), at, asked, *answers] for (at, asked, answers), names in functions.items())
     return markdown_table(headings, told) + "\n"
 
 
