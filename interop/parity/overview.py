@@ -64,10 +64,10 @@ def of_versions(columns: Mapping[str, Record]) -> str:
         answers = tuple(_judged(line.cell, answer) for answer in line.answers)
         ties.setdefault((spelled, asked, answers), []).append(line.cell.at)
     functions: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
-    for (spelled, asked, answers), at in ties.items():
-        functions.setdefault(("<br>".join(at), asked, answers), []).append(spelled)
+    for (spelled, asked, answers), found in ties.items():
+        functions.setdefault(("<br>".join(found), asked, answers), []).append(spelled)
     headings = ["function", "at", "differentiated", *columns]
-    told = ([", ".join(names), at, asked, *answers] for (at, asked, answers), names in functions.items())
+    told = ([", ".join(names), ties_at, asked, *answers] for (ties_at, asked, answers), names in functions.items())
     return markdown_table(headings, told) + "\n"
 
 
