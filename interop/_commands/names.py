@@ -58,3 +58,13 @@ FORMATS = (
     "json",
     "csv",
 )
+
+CONVERTIBLES = (
+    "jax",
+    "torch",
+)
+
+ALLOWED = (
+    "ties",
+    "rounding",
+)
