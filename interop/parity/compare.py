@@ -279,6 +279,7 @@ class Comparison:
           TypeError: a tolerance is no number.
           ValueError: a tolerance is negative, or ``allow`` has another finding.
         """
+        __tracebackhide__ = True  # pytest shows the line of the test
         checked = dataclasses.replace(
             self, rtol=self.rtol if rtol is None else rtol, atol=self.atol if atol is None else atol
         )
