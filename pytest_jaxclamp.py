@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,14 +13,20 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def compare(request: pytest.FixtureRequest) -> Callable[..., Comparison]:
-    """`interop.compare`; where the test fails, pytest shows the tables of the comparisons that disagreed."""
+def compare(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Comparison]:
+    """`interop.compare`. Where the test fails, pytest shows the tables of the comparisons that disagreed, and the files
+    of the cases that a probe found.
+    """
     import interop
 
     def compared(*args: Any, **kwargs: Any) -> Comparison:
         comparison = interop.compare(*args, **kwargs)
         if not comparison.agree:
             request.node.add_report_section("call", "comparison", comparison.to_markdown())
+        if comparison.probed and comparison.probed.case:
+            file = tmp_path / f"case-{len(list(tmp_path.glob('case-*.npz')))}.npz"
+            comparison.probed.case.save(file)
+            request.node.add_report_section("call", "case", f"compare(..., case={str(file)!r}) has these inputs again.")
         return comparison
 
     return compared

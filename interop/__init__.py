@@ -20,6 +20,7 @@ _WHEN_USED = {
     **dict.fromkeys(["along", "directional_derivative", "grad", "subdifferential"], "_programs.along"),
     "gradcheck": "_programs.gradcheck",
     **dict.fromkeys(["Comparison", "compare"], "parity.compare"),
+    "Probe": "parity.probe",
     **dict.fromkeys(["Recording", "record"], "parity.recording"),
 }
 _MODULES = ("native", "nn")

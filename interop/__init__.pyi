@@ -20,6 +20,7 @@ from interop._programs.along import subdifferential as subdifferential
 from interop._programs.gradcheck import gradcheck as gradcheck
 from interop.parity.compare import Comparison as Comparison
 from interop.parity.compare import compare as compare
+from interop.parity.probe import Probe as Probe
 from interop.parity.recording import Recording as Recording
 from interop.parity.recording import record as record
 from jaxclamp import Convention
@@ -28,6 +29,7 @@ __version__: str
 __all__ = [
     "Comparison",
     "IN_PLACE_OPS",
+    "Probe",
     "Recording",
     "TORCH_OPS",
     "abs",

@@ -138,7 +138,7 @@ def _bad_usage() -> Iterator[None]:
     """Errors of a comparison are bad usage; those of a function that is compared, known by a note, stay its own."""
     try:
         yield
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ModuleNotFoundError) as error:
         if hasattr(error, "__notes__"):
             raise
         raise click.UsageError(str(error)) from error
@@ -377,6 +377,15 @@ def digits(steps: int, seed: int, file: Path | None) -> None:
     show_default=True,
     help="A finding that counts as agreement; repeatable.",
 )
+@click.option("--probe", type=click.IntRange(min=1), help="Draw so many inputs, for one at which they differ more.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
+@click.option("--nonfinite", is_flag=True, help="Draw NaN and infinities too.")
+@click.option("--save-case", type=OUTPUT, callback=_in_a_folder, help="Where to keep the inputs that are found.")
+@click.option(
+    "--case",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file that --save-case wrote, in place of the inputs, whose form it has.",
+)
 @AS_JSON
 @click.pass_context
 def compare(
@@ -388,6 +397,11 @@ def compare(
     rtol: float | None,
     atol: float | None,
     allow: tuple[Any, ...],
+    probe: int | None,
+    seed: int,
+    nonfinite: bool,
+    save_case: Path | None,
+    case: Path | None,
     as_json: bool,
 ) -> None:
     """Compare the values and gradients of two functions, of JAX or torch, and say which differences ties explain.
@@ -396,8 +410,12 @@ def compare(
     """
     import interop
 
+    drawn = interop.Probe(probe, seed, nonfinite) if probe else None
+    settings: dict[str, Any] = {"frameworks": frameworks, "rtol": rtol, "atol": atol, "probe": drawn, "case": case}
     with _bad_usage():
-        comparison = interop.compare(first, second, *inputs, frameworks=frameworks, rtol=rtol, atol=atol)
+        comparison = interop.compare(first, second, *inputs, **settings)
+    if save_case and comparison.probed and comparison.probed.case:
+        comparison.probed.case.save(save_case)
     if as_json:
         click.echo(comparison.to_json(), nl=False)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from interop.parity.frameworks import CONVERTIBLES, Array
+from interop.parity.probe import WORST, Arrays, Probe, Probed, is_float, search
 from interop.parity.recording import (
     Computation,
     FilePath,
@@ -20,6 +22,7 @@ from interop.parity.recording import (
     check_function,
     computation_of,
     read,
+    read_inputs,
     write,
 )
 from jaxclamp._tables import markdown_table, to_json
@@ -116,6 +119,8 @@ class Comparison:
     second: Recording
     rtol: float | None = None
     atol: float | None = None
+    probed: Probed | None = None
+    """What came of the probe, if one was asked for; ``probed.case`` has the inputs at which they differ."""
 
     def __post_init__(self) -> None:
         _check_tolerances(self.rtol, self.atol)
@@ -253,6 +258,8 @@ class Comparison:
                 f"Beside the largest gradient, both are 0 to within rounding in {_listed(found['rounding'])}, "
                 "and differ."
             )
+        if self.probed:
+            sentences.append(str(self.probed))
         return " ".join(sentences)
 
     @property
@@ -323,6 +330,7 @@ class Comparison:
             "verdict": self.verdict,
             "rtol": self.rtol,
             "atol": self.atol,
+            "probe": self.probed and self.probed.summary(),
             "leaves": [dataclasses.asdict(leaf) for leaf in self.leaves],
         }
         return to_json(content, indent=1) + "\n"
@@ -357,6 +365,8 @@ def compare(
     frameworks: tuple[FrameworkName, FrameworkName] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    probe: Probe | int | None = None,
+    case: FilePath | None = None,
     **kwargs: Any,
 ) -> Comparison:
     r"""How far two forms of one computation are apart, and which differences are due to ties.
@@ -383,12 +393,17 @@ def compare(
         dtype; all else is passed as it is.
       frameworks: that of ``f`` and that of ``g``, such as ``("jax", "torch")``.
       rtol, atol: the tolerance, by default what rounding explains: `interop.Comparison` has the formula.
+      probe: how many inputs to draw beside the given ones, or an `interop.Probe`. The first at which the functions
+        differ most is shrunk, and compared. A difference between finite numbers that float64 removes is rounding, and
+        no find. Where the functions raise is passed over. It needs the package hypothesis.
+      case: a file that ``comparison.probed.case.save`` wrote, whose arrays take the place of those given.
 
     Raises:
       TypeError: a function runs in neither framework, or both run in both; a tolerance is no number; or there are
         arguments though both sides are recorded.
       ValueError: the sides were recorded from different arrays, a module was not given its parameters, a tolerance is
-        negative, or ``frameworks`` does not name two.
+        negative, ``frameworks`` does not name two, or the case has other arguments.
+      ModuleNotFoundError: hypothesis is missing, for a probe.
       Exception: whatever a function itself raises.
 
     >>> import jax, torch
@@ -397,11 +412,15 @@ def compare(
     >>> comparison = compare(jax.nn.hard_tanh, ported, np.float32([-1, 0, 2]))
     >>> comparison.leaves[1].native.absolute
     Largest(amount=0.84375, index=(0,))
-    >>> print(comparison.verdict)
-    jax against torch: they disagree because of ties alone. The convention makes the difference in gradient[0]: \
-min_norm removes it.
+    >>> print(comparison.verdict)  # doctest: +NORMALIZE_WHITESPACE
+    jax against torch: they disagree because of ties alone. The convention makes the difference in gradient[0]: min_norm
+    removes it.
+    >>> comparison = compare(jax.nn.relu6, lambda x: torch.clamp(x, 0.0, 5.0), np.float32([1, 2]), probe=100)
+    >>> print(comparison.probed)
+    Found by draw 2 of seed 0, with [0][0] = 6 in place of 1.
     """
     _check_tolerances(rtol, atol)
+    probe = _checked_probe(probe, f, g)
     names = _names(frameworks)
     for parameter, side in zip("fg", (f, g), strict=True):
         if not isinstance(side, Recording):
@@ -414,7 +433,9 @@ min_norm removes it.
         else computation_of(f"compare: {parameter}", side, args, kwargs, name)
         for parameter, side, name in zip("fg", (f, g), names, strict=True)
     )
-    first, second = _settled(first, second)
+    first, second = (_with_case(side, case) for side in _settled(first, second))
+    if probe and isinstance(first, Computation) and isinstance(second, Computation):
+        return _probed(first, second, rtol, atol, probe)
     recorded = [side if isinstance(side, Recording) else side.recorded() for side in (first, second)]
     return Comparison(recorded[0], recorded[1], rtol, atol)
 
@@ -461,6 +482,84 @@ def _settled(first: Side, second: Side) -> tuple[Side, Side]:
 
 def _runs_in(side: Side) -> list[str]:
     return [side.framework] if isinstance(side, Recording) else [framework.name for framework in side.frameworks]
+
+
+def _with_case(side: Side, path: FilePath | None) -> Side:
+    if path is None or isinstance(side, Recording):
+        return side
+    arrays = read_inputs(path)
+    if arrays.keys() != side.arrays.keys():
+        raise ValueError(
+            f"compare: case={str(path)!r} has arrays as {_listed(arrays)}, and the arguments have them as "
+            f"{_listed(side.arrays)}; pass arguments of the form that the case was found with."
+        )
+    return dataclasses.replace(side, arrays=arrays)
+
+
+def _checked_probe(probe: Any, *sides: Any) -> Probe | None:
+    if probe is None:
+        return None
+    if not isinstance(probe, Probe | int):
+        raise TypeError(f"compare: probe is {probe!r}, a {type(probe).__name__}; pass how many inputs to draw.")
+    if any(isinstance(side, Recording) for side in sides):
+        raise TypeError("compare: probe asks both sides at other inputs, and one is recorded; pass its function.")
+    if importlib.util.find_spec("hypothesis") is None:
+        raise ModuleNotFoundError(
+            "compare: probe needs hypothesis: pip install 'jaxclamp[probe]', or in a checkout '.[probe]'",
+            name="hypothesis",
+        )
+    return probe if isinstance(probe, Probe) else Probe(probe)
+
+
+def _probed(
+    first: Computation, second: Computation, rtol: float | None, atol: float | None, probe: Probe
+) -> Comparison:
+    """The comparison at the given inputs, or at drawn ones at which the functions differ more."""
+    if not any(map(is_float, first.arrays.values())):
+        raise ValueError("compare: probe draws floats, and there are none among the arguments; pass an array of them.")
+
+    def at(arrays: Arrays, rtol: float | None = rtol, *, natively: bool = False) -> Comparison:
+        sides = [dataclasses.replace(side, arrays=arrays).recorded(natively=natively) for side in (first, second)]
+        return Comparison(sides[0], sides[1], rtol, atol)
+
+    def in_full(arrays: Arrays) -> Comparison:
+        """Under the convention only where the functions differ as they are."""
+        comparison = at(arrays, natively=True)
+        return comparison if comparison.agree else at(arrays)
+
+    def is_rounding(comparison: Comparison, arrays: Arrays) -> bool:
+        wide = {label: a.astype(np.float64) if is_float(a) else a for label, a in arrays.items()}
+        differing = comparison.disagreeing(("ties", "rounding"))
+        if not all(
+            leaf.native and not leaf.mismatch and np.isfinite(leaf.native.absolute.amount) for leaf in differing
+        ):
+            return False
+        coarsest = max(comparison._rtol(array.dtype) for array in arrays.values())
+        return at(wide, coarsest, natively=True).agree
+
+    def severity(arrays: Arrays) -> int | None:
+        try:
+            comparison = in_full(arrays)
+            bad = _severity(comparison)
+            return 0 if bad > 1 and is_rounding(comparison, arrays) else bad
+        except Exception:  # of a function, at inputs that it was not given
+            return None
+
+    comparison = at(first.arrays)
+    bad = _severity(comparison)
+    if bad > 1:
+        return comparison
+    probed = search(first.arrays, {0.0, *first.bounds(), *second.bounds()}, probe, severity, bad + 1)
+    return dataclasses.replace(at(probed.case.arrays) if probed.case else comparison, probed=probed)
+
+
+def _severity(comparison: Comparison) -> int:
+    """0 where the functions agree as they are, 1 where ties alone come between them, 2 in gradients, 3 in values."""
+
+    def of(leaf: Leaf) -> int:
+        return 1 if leaf.finding == "ties" else 2 if _is_gradient(leaf.label) else WORST
+
+    return max(map(of, comparison.disagreeing()), default=0)
 
 
 def _check_tolerances(rtol: Any, atol: Any) -> None:

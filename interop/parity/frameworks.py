@@ -7,7 +7,7 @@ import itertools
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
@@ -15,13 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.extend.core import Jaxpr, Literal, jaxprs_in_params
+from torch.overrides import TorchFunctionMode
 
 import jaxclamp
 from interop._bridge.arrays import X64, lend, tensor_over
 from interop._convention.min_norm import min_norm
 from interop._convention.ties import influence as influence_of
 from interop._convention.ties import ties
-from jaxclamp import TieReport
+from jaxclamp import OPS, TieReport
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Function: TypeAlias = Callable[[Mapping[str, Any]], Any]
@@ -161,6 +163,10 @@ class Convertible(Framework):
         """``function`` under the convention."""
 
     @abstractmethod
+    def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
+        """Numbers that ``function(arguments)`` may compare with: where there are ties, or values of another piece."""
+
+    @abstractmethod
     def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
         """Where ties happen in ``function(arguments)``, and how far they move the gradient of the sum of its floats."""
 
@@ -237,6 +243,12 @@ class Jax(Convertible):
         wrapped: Function = jaxclamp.min_norm(function)
         return wrapped
 
+    def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
+        """The numbers in its program."""
+        with jax.enable_x64(_needs_64_bits(arguments.values())):
+            program = jax.make_jaxpr(function)(arguments)
+        return {float(number) for number in _numbers(program.jaxpr, program.consts)}
+
     def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
         def of_floats(given: Mapping[str, jax.Array]) -> Any:
             return total(jax.tree.map(jnp.asarray, function(given)))
@@ -245,6 +257,17 @@ class Jax(Convertible):
             given = {name: jnp.asarray(array) for name, array in arguments.items()}
             _, report = jaxclamp.ties(of_floats, influence=influence)(given)
         return report
+
+
+def _numbers(jaxpr: Jaxpr, constants: Iterable[Any]) -> Iterator[Any]:
+    """The finite numbers among the constants of a program, and those of the functions that it calls."""
+    atoms = (atom for eqn in jaxpr.eqns for atom in eqn.invars)
+    for constant in (*constants, *(atom.val for atom in atoms if isinstance(atom, Literal))):
+        if np.ndim(constant) == 0 and jnp.issubdtype(jnp.result_type(constant), jnp.floating) and np.isfinite(constant):
+            yield constant
+    for eqn in jaxpr.eqns:
+        for inner in jaxprs_in_params(eqn.params):
+            yield from _numbers(inner, ())
 
 
 def _differentiated(
@@ -312,6 +335,13 @@ class Torch(Convertible):
         wrapped: Function = min_norm()(function)
         return wrapped
 
+    def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
+        """The numbers in its calls of ops and comparisons, and the kinks that the ops have without them."""
+        seen = _Compared()
+        with seen:
+            self.attempt(function, arguments)
+        return seen.bounds
+
     def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
         tensors = {name: tensor_over(array.copy()) for name, array in arguments.items()}
 
@@ -324,6 +354,28 @@ class Torch(Convertible):
             return counted.report
         active = [tensor.requires_grad_() for tensor in tensors.values() if tensor.is_floating_point()]
         return replace(counted.report, influence=influence_of(of_floats, active))
+
+
+class _Compared(TorchFunctionMode):
+    """Collects the numbers that torch code compares with."""
+
+    _COMPARISONS = frozenset({"gt", "ge", "lt", "le", "eq", "ne", "where", "threshold"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bounds: set[float] = set()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "").strip("_")
+        if name in OPS or name in self._COMPARISONS:
+            kinks = [point[0] for point in OPS[name].tie_points] if name in OPS else []
+            given = (*args, *kwargs.values(), *kinks)
+            numbers = (v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for v in given)
+            self.bounds.update(float(n) for n in numbers if isinstance(n, int | float) and math.isfinite(n))
+        return func(*args, **kwargs)
 
 
 CONVERTIBLES: Mapping[str, Callable[[], Convertible]] = {"jax": Jax, "torch": Torch}

@@ -118,18 +118,22 @@ class Computation:
     frameworks: Sequence[Convertible]
     """The one that was named, or else those that the function runs in, JAX first."""
 
-    def recorded(self) -> Recording:
-        """The answers in the only framework."""
+    def recorded(self, *, natively: bool = False) -> Recording:
+        """The answers in the only framework; with ``natively`` those under the convention are taken to be the same."""
         (framework,) = self.frameworks
         inputs = {
             label: hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + array.tobytes()).hexdigest()
             for label, array in self.arrays.items()
         }
-        given_nan = any((array != array).any() for array in self.arrays.values())
-        native, minimal = (
-            self._answers(framework, function) for function in (self.function, framework.min_norm(self.function))
-        )
+        given_nan = any(bool((array != array).any()) for array in self.arrays.values())
+        native = self._answers(framework, self.function)
+        minimal = native if natively else self._answers(framework, framework.min_norm(self.function))
         return Recording(self.name, framework.version, inputs, given_nan, native, minimal)
+
+    def bounds(self) -> set[float]:
+        """The numbers that the function was seen to compare with, in the only framework."""
+        (framework,) = self.frameworks
+        return framework.bounds(self.function, self.arrays)
 
     def _answers(self, framework: Convertible, function: Function) -> dict[str, Array]:
         active = [label for label, array in self.arrays.items() if jnp.issubdtype(array.dtype, jnp.floating)]
@@ -244,45 +248,71 @@ def _called(
 
 
 def write(path: FilePath, recordings: Sequence[Recording], **settings: Any) -> None:
-    """Write an npz file: the arrays, with dtypes that NumPy lacks as integers of their width, and the rest as JSON."""
-    content: dict[str, Array] = {}
-    about: dict[str, Any] = {"format": _FORMAT, "settings": settings, "recordings": []}
+    """Write an npz file: the arrays, and the rest as JSON."""
+    answers: dict[str, Array] = {}
+    described = []
     for number, recording in enumerate(recordings):
-        dtypes: dict[str, dict[str, str]] = {}
+        labels: dict[str, list[str]] = {}
         for convention in _CONVENTIONS:
-            answers: Mapping[str, Array] = getattr(recording, convention)
-            dtypes[convention] = {label: array.dtype.name for label, array in answers.items()}
-            for label, array in answers.items():
-                builtin = array.dtype.isbuiltin == 1
-                content[f"{number} {convention} {label}"] = array if builtin else array.view(f"u{array.itemsize}")
-        described = {field: getattr(recording, field) for field in ("name", "version", "inputs", "given_nan")}
-        about["recordings"].append({**described, "dtypes": dtypes})
-    with open(path, "wb") as file:
-        np.savez(file, allow_pickle=False, about=np.array(json.dumps(about)), **content)
+            of_convention: Mapping[str, Array] = getattr(recording, convention)
+            labels[convention] = list(of_convention)
+            answers |= {f"{number} {convention} {label}": array for label, array in of_convention.items()}
+        fields = {field: getattr(recording, field) for field in ("name", "version", "inputs", "given_nan")}
+        described.append({**fields, "labels": labels})
+    _write(path, answers, {"settings": settings, "recordings": described})
 
 
 def read(path: FilePath) -> tuple[list[Recording], dict[str, Any]]:
     """The recordings and the settings that `write` was given."""
+    answers, about = _read(path)
+    if "recordings" not in about:
+        raise ValueError(f"{os.fspath(path)!r} holds inputs, but no recording; write one with save.")
+    recordings = []
+    for number, described in enumerate(about["recordings"]):
+        labels = described.pop("labels")
+        native, min_norm = (
+            {label: answers[f"{number} {convention} {label}"] for label in labels[convention]}
+            for convention in _CONVENTIONS
+        )
+        recordings.append(Recording(**described, native=native, min_norm=min_norm))
+    return recordings, about["settings"]
+
+
+def write_inputs(path: FilePath, inputs: Mapping[str, Array]) -> None:
+    """Write an npz file: the arrays among the arguments of a function, by their labels."""
+    _write(path, inputs, {})
+
+
+def read_inputs(path: FilePath) -> dict[str, Array]:
+    """The arrays that `write_inputs` was given."""
+    inputs, about = _read(path)
+    if "recordings" in about:
+        raise ValueError(f"{os.fspath(path)!r} holds a recording, but no inputs; write some with Case.save.")
+    return inputs
+
+
+def _write(path: FilePath, arrays: Mapping[str, Array], about: Mapping[str, Any]) -> None:
+    """Dtypes that NumPy lacks are written as integers of their width."""
+    dtypes = {label: array.dtype.name for label, array in arrays.items()}
+    content = {
+        label: array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}")
+        for label, array in arrays.items()
+    }
+    described = np.array(json.dumps({"format": _FORMAT, "dtypes": dtypes, **about}))
+    with open(path, "wb") as file:
+        np.savez(file, allow_pickle=False, about=described, **content)
+
+
+def _read(path: FilePath) -> tuple[dict[str, Array], dict[str, Any]]:
     with open(path, "rb") as opened:
         if not zipfile.is_zipfile(opened):
             raise ValueError(f"{os.fspath(path)!r} is not an npz file; write one with save.")
     with np.load(path, allow_pickle=False) as file:
         if "about" not in file:
-            raise ValueError(f"{os.fspath(path)!r} holds arrays, but no recording; write one with save.")
+            raise ValueError(f"{os.fspath(path)!r} holds arrays, but no recording or case; write one with save.")
         about = json.loads(str(file["about"]))
         if about.get("format") != _FORMAT:
             raise ValueError(
                 f"{os.fspath(path)!r} was written by another version of interop, in another format; record again."
             )
-        recordings = []
-        for number, described in enumerate(about["recordings"]):
-            native, min_norm = (
-                {
-                    label: file[f"{number} {convention} {label}"].view(jnp.dtype(dtype))
-                    for label, dtype in described["dtypes"][convention].items()
-                }
-                for convention in _CONVENTIONS
-            )
-            del described["dtypes"]
-            recordings.append(Recording(**described, native=native, min_norm=min_norm))
-    return recordings, about["settings"]
+        return {label: file[label].view(jnp.dtype(dtype)) for label, dtype in about["dtypes"].items()}, about
