@@ -417,7 +417,7 @@ def compare(
     removes it.
     >>> comparison = compare(jax.nn.relu6, lambda x: torch.clamp(x, 0.0, 5.0), np.float32([1, 2]), probe=100)
     >>> print(comparison.probed)
-    Found by draw 2 of seed 0, with [0][0] = 6 in place of 1.
+    Found by draw 3 of seed 0, with [0][1] = 6 in place of 2.
     """
     _check_tolerances(rtol, atol)
     probe = _checked_probe(probe, f, g)
