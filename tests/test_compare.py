@@ -608,7 +608,7 @@ def test_a_named_framework_is_the_only_one_asked() -> None:
 
 def test_bad_frameworks() -> None:
     recorded = record(jnp.sin, AT)
-    for frameworks in ("jax", ("jax",), ("jax", "tensorflow"), ("jax", "torch", "jax")):
+    for frameworks in ("jax", ("jax",), ("jax", "tensorflow"), ("jax", "torch", "jax"), 2):
         with pytest.raises(
             ValueError, match=r"compare: frameworks=.* does not name two; give .* such as \(\"jax\", \"torch"
         ):
@@ -728,8 +728,10 @@ def test_recordings_of_other_inputs_are_refused(other: tuple[Any, ...], leaf: st
 def test_bad_arguments() -> None:
     x = F32([1.0])
     recorded = record(jnp.sin, x)
-    with pytest.raises(TypeError, match=r"both sides are recorded.*leave out the arguments"):
+    with pytest.raises(TypeError, match=r"both sides are recorded.*leave out arguments and case"):
         compare(recorded, recorded, x)
+    with pytest.raises(TypeError, match=r"both sides are recorded.*leave out arguments and case"):
+        compare(recorded, recorded, case="case.npz")
     with pytest.raises(TypeError, match="compare: f is 3, a int; pass a function"):
         compare(3, jnp.sin, x)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"compare: g is .*, a ndarray; pass a function"):

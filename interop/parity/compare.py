@@ -425,8 +425,8 @@ def compare(
     for parameter, side in zip("fg", (f, g), strict=True):
         if not isinstance(side, Recording):
             check_function(f"compare: {parameter}", side)
-    if isinstance(f, Recording) and isinstance(g, Recording) and (args or kwargs):
-        raise TypeError("compare: both sides are recorded, and keep the answers alone; leave out the arguments.")
+    if isinstance(f, Recording) and isinstance(g, Recording) and (args or kwargs or case is not None):
+        raise TypeError("compare: both sides are recorded, and keep the answers alone; leave out arguments and case.")
     first, second = (
         _recorded_in(side, parameter, name)
         if isinstance(side, Recording)
@@ -443,7 +443,11 @@ def compare(
 def _names(frameworks: Any) -> tuple[FrameworkName | None, FrameworkName | None]:
     if frameworks is None:
         return None, None
-    if isinstance(frameworks, str) or len(frameworks) != 2 or not set(frameworks) <= CONVERTIBLES.keys():
+    if (
+        not isinstance(frameworks, tuple | list)
+        or len(frameworks) != 2
+        or any(n not in CONVERTIBLES for n in frameworks)
+    ):
         raise ValueError(
             f"compare: frameworks={frameworks!r} does not name two; give that of f and that of g, such as "
             '("jax", "torch").'
