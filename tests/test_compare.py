@@ -30,7 +30,7 @@ WEIGHTS = np.array([[108, 111, 181, 128, 131], [101, 171, 76, 136, 191]]) / 128
 def recording(array: Any, under_min_norm: Any = None, label: str = "value") -> Recording:
     native = {label: np.asarray(array)}
     return Recording(
-        "f", "by hand", {}, False, native, native if under_min_norm is None else {label: np.asarray(under_min_norm)}
+        "f", "by hand", {}, native, native if under_min_norm is None else {label: np.asarray(under_min_norm)}
     )
 
 
@@ -138,7 +138,7 @@ def test_tolerance(a: list[float], b: list[float], tolerance: dict[str, float], 
 def test_a_gradient_that_cancels_is_left_with_rounding(small: float, other: float, finding: str) -> None:
     """The mean of x does not matter after it was subtracted."""
     first, second = (
-        Recording("f", "by hand", {}, False, answers, answers)
+        Recording("f", "by hand", {}, answers, answers)
         for answers in ({"gradient[0]": F32([8.0, 1.0]), "gradient[1]": F32([number])} for number in (small, other))
     )
     comparison = Comparison(first, second)

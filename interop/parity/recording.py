@@ -45,12 +45,12 @@ class Recording:
     """The framework and its version."""
     inputs: Mapping[str, str] = field(repr=False)
     """A hash of each array that the function was given."""
-    given_nan: bool
-    """Whether there is a NaN in one of these."""
     native: Mapping[str, Array] = field(repr=False)
     """The leaves of the result, ``value...``, and of its gradient, ``gradient...``."""
     min_norm: Mapping[str, Array] = field(repr=False)
     """The same under the convention."""
+    given_nan: bool = False
+    """Whether there is a NaN in what the function was given."""
 
     @property
     def framework(self) -> str:
@@ -128,7 +128,7 @@ class Computation:
         given_nan = any(bool((array != array).any()) for array in self.arrays.values())
         native = self._answers(framework, self.function)
         minimal = native if natively else self._answers(framework, framework.min_norm(self.function))
-        return Recording(self.name, framework.version, inputs, given_nan, native, minimal)
+        return Recording(self.name, framework.version, inputs, native, minimal, given_nan)
 
     def bounds(self) -> set[float]:
         """The numbers that the function was seen to compare with, in the only framework."""
