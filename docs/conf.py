@@ -38,14 +38,17 @@ autodoc_typehints_format = "short"
 autodoc_type_aliases = {
     name: name
     for name in (
+        "Allowed",
         "Argument",
         "Array",
         "ArrayLike",
+        "Arrays",
         "Callable",
         "Convention",
         "Family",
         "FilePath",
         "Finding",
+        "FrameworkName",
         "Kind",
         "Save",
         "Tree",

@@ -21,6 +21,7 @@ _WHEN_USED = {
     "gradcheck": "_programs.gradcheck",
     **dict.fromkeys(["Changes", "changes"], "parity.changes"),
     **dict.fromkeys(["Comparison", "compare"], "parity.compare"),
+    "Probe": "parity.probe",
     **dict.fromkeys(["Recording", "record"], "parity.recording"),
 }
 _MODULES = ("native", "nn")

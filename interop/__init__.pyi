@@ -22,6 +22,7 @@ from interop.parity.changes import Changes as Changes
 from interop.parity.changes import changes as changes
 from interop.parity.compare import Comparison as Comparison
 from interop.parity.compare import compare as compare
+from interop.parity.probe import Probe as Probe
 from interop.parity.recording import Recording as Recording
 from interop.parity.recording import record as record
 from jaxclamp import Convention
@@ -31,6 +32,7 @@ __all__ = [
     "Changes",
     "Comparison",
     "IN_PLACE_OPS",
+    "Probe",
     "Recording",
     "TORCH_OPS",
     "abs",

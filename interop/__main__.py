@@ -5,7 +5,7 @@ What a command needs is imported when it runs, so that help and bad usage take n
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import difflib
 import functools
 import importlib.metadata
@@ -16,11 +16,11 @@ import pkgutil
 import re
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from interop._commands.names import DTYPES, FORMATS, FRAMEWORKS, OPS
+from interop._commands.names import ALLOWED, CONVERTIBLES, DTYPES, FORMATS, FRAMEWORKS, OPS
 
 try:
     import click
@@ -35,7 +35,6 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from interop.parity.frameworks import Array
     from interop.parity.rows import Row
 
 
@@ -107,16 +106,44 @@ def _a_function(context: click.Context, parameter: click.Parameter, name: str) -
     return function
 
 
-def _arrays(context: click.Context, parameter: click.Parameter, file: Path) -> list[Array]:
+def _arguments(context: click.Context, parameter: click.Parameter, files: tuple[Path, ...]) -> list[Any]:
+    return list(itertools.chain.from_iterable(map(_arguments_in, files)))
+
+
+def _arguments_in(file: Path) -> Iterable[Any]:
+    """The arrays of an npz file, each an argument; or one argument, the arrays of a file of safetensors by name."""
     import numpy as np
 
-    if not zipfile.is_zipfile(file):
-        raise click.BadParameter(f"{str(file)!r} is not an npz file; write one with numpy.savez.")
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return [arrays[name] for name in arrays.files]
-    except ValueError as error:
+        if file.suffix == ".safetensors":
+            return [_safetensors().load_file(file)]
+        if zipfile.is_zipfile(file):
+            with np.load(file, allow_pickle=False) as arrays:
+                return [arrays[name] for name in arrays.files]
+    except Exception as error:  # safetensors has an error of its own
         raise click.BadParameter(f"{str(file)!r}: {error}") from error
+    raise click.BadParameter(f"{str(file)!r} is not an npz file; write one with numpy.savez.")
+
+
+def _safetensors() -> Any:
+    try:
+        return importlib.import_module("safetensors.numpy")
+    except ModuleNotFoundError as missing:
+        raise click.UsageError(
+            "a file of safetensors needs safetensors: pip install 'jaxclamp[safetensors]', or in a checkout "
+            "'.[safetensors]'"
+        ) from missing
+
+
+@contextlib.contextmanager
+def _bad_usage() -> Iterator[None]:
+    """Errors of a comparison are bad usage; those of a function that is compared, known by a note, stay its own."""
+    try:
+        yield
+    except (TypeError, ValueError, ModuleNotFoundError) as error:
+        if hasattr(error, "__notes__"):
+            raise
+        raise click.UsageError(str(error)) from error
 
 
 def _installed(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -202,8 +229,10 @@ INPUTS = click.option(
     "--inputs",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     required=True,
-    callback=_arrays,
-    help="An npz file; its arrays are the positional arguments, in its order.",
+    multiple=True,
+    callback=_arguments,
+    help="An npz file, whose arrays are positional arguments, in its order; or a file of safetensors, which is one, a "
+    "dict. Repeatable.",
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON in place of a table.")
 
@@ -335,34 +364,66 @@ def digits(steps: int, seed: int, file: Path | None) -> None:
 @click.argument("first", metavar="MODULE:FUNCTION", callback=_a_function)
 @click.argument("second", metavar="MODULE:FUNCTION", callback=_a_function)
 @INPUTS
+@click.option(
+    "--frameworks",
+    nargs=2,
+    type=click.Choice(CONVERTIBLES),
+    help="That of each function; needed where both run in both, as operators and methods may.",
+)
 @click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance, by default what rounding explains.")
 @click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance, by default what rounding explains.")
+@click.option(
+    "--allow",
+    multiple=True,
+    type=click.Choice(ALLOWED),
+    default=("rounding",),
+    show_default=True,
+    help="A finding that counts as agreement; repeatable.",
+)
+@click.option("--probe", type=click.IntRange(min=1), help="Draw so many inputs, for one at which they differ more.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
+@click.option("--nonfinite", is_flag=True, help="Draw NaN and infinities too.")
+@click.option("--save-case", type=OUTPUT, callback=_in_a_folder, help="Where to keep the inputs that are found.")
+@click.option(
+    "--case",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file that --save-case wrote, in place of the inputs, whose form it has.",
+)
 @AS_JSON
 @click.pass_context
 def compare(
     context: click.Context,
     first: Callable[..., Any],
     second: Callable[..., Any],
-    inputs: list[Array],
+    inputs: list[Any],
+    frameworks: tuple[Any, Any] | None,
     rtol: float | None,
     atol: float | None,
+    allow: tuple[Any, ...],
+    probe: int | None,
+    seed: int,
+    nonfinite: bool,
+    save_case: Path | None,
+    case: Path | None,
     as_json: bool,
 ) -> None:
     """Compare the values and gradients of two functions, of JAX or torch, and say which differences ties explain.
 
-    Exit status 1 when the functions, as they are, disagree beyond the tolerance; 2 on bad usage.
+    Exit status 1 when the functions, as they are, disagree beyond the tolerance and what is allowed; 2 on bad usage.
     """
     import interop
 
-    try:
-        comparison = dataclasses.replace(interop.compare(first, second, *inputs), rtol=rtol, atol=atol)
-    except (TypeError, ValueError) as error:
-        raise click.UsageError(str(error)) from error
+    drawn = interop.Probe(probe, seed, nonfinite) if probe else None
+    settings: dict[str, Any] = {"frameworks": frameworks, "rtol": rtol, "atol": atol, "probe": drawn, "case": case}
+    with _bad_usage():
+        comparison = interop.compare(first, second, *inputs, **settings)
+    if save_case and comparison.probed and comparison.probed.case:
+        comparison.probed.case.save(save_case)
     if as_json:
         click.echo(comparison.to_json(), nl=False)
     else:
         _console().print(comparison)
-    context.exit(0 if comparison.agree else 1)
+    context.exit(1 if comparison.disagreeing(allow) else 0)
 
 
 @main.command()
@@ -443,25 +504,26 @@ def report(ops: tuple[str, ...], dtypes: tuple[str, ...], file: Path) -> None:
     help="Say how far they move the gradient, with respect to all inputs, of the sum of the results.",
 )
 @AS_JSON
-def ties(function: Callable[..., Any], inputs: list[Array], influence: bool, as_json: bool) -> None:
+def ties(function: Callable[..., Any], inputs: list[Any], influence: bool, as_json: bool) -> None:
     """Count the ties in a function of JAX or torch: per line and module, how many elements are on one.
 
     Exit status 0, whether there are ties or not, 2 on bad usage.
     """
-    from interop.parity.frameworks import frameworks_of
+    import jax
+    import numpy as np
 
-    arguments = {str(i): array for i, array in enumerate(inputs)}
-    if influence and all(array.dtype.kind != "f" for array in inputs):
+    from interop.parity.recording import computation_of
+
+    if influence and not any(leaf.dtype.kind == "f" for leaf in map(np.asarray, jax.tree.leaves(inputs))):
         raise click.UsageError("--influence: there is no array of floats among the inputs to differentiate by.")
 
-    def call(given: Mapping[str, Any]) -> Any:
-        return function(*(given[i] for i in arguments))
+    def call(*args: Any) -> Any:  # a module is called with its own parameters
+        return function(*args)
 
-    try:
-        framework = frameworks_of(getattr(function, "__name__", type(function).__name__), call, arguments)[0]
-    except TypeError as error:
-        raise click.UsageError(str(error)) from error
-    report = framework.ties(call, arguments, influence)
+    call.__name__ = getattr(function, "__name__", type(function).__name__)
+    with _bad_usage():
+        computation = computation_of("ties: MODULE:FUNCTION", call, tuple(inputs), {}, None)
+    report = computation.frameworks[0].ties(computation.function, computation.arrays, influence)
     if as_json:
         click.echo(report.to_json())
     else:

@@ -15,6 +15,8 @@ from interop import IN_PLACE_OPS, TORCH_OPS
 from interop._convention.modules import MODULES
 from interop.native import NATIVE
 from interop.parity import render, rows
+from interop.parity.compare import Allowed
+from interop.parity.frameworks import CONVERTIBLES
 from jaxclamp import OPS, Convention
 
 _FOLDER = Path(__file__).parent
@@ -144,7 +146,14 @@ def _of_nn() -> str:
 
 
 def _names() -> str:
-    names = {"OPS": OPS, "DTYPES": rows.DTYPES, "FRAMEWORKS": rows.FRAMEWORKS, "FORMATS": render.FORMATS}
+    names = {
+        "OPS": OPS,
+        "DTYPES": rows.DTYPES,
+        "FRAMEWORKS": rows.FRAMEWORKS,
+        "FORMATS": render.FORMATS,
+        "CONVERTIBLES": CONVERTIBLES,
+        "ALLOWED": get_args(Allowed),
+    }
     return "\n".join(
         [
             '"""What can be named on the command line, which finds a mistyped name before it imports JAX and torch."""',

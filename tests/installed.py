@@ -11,14 +11,17 @@ from pathlib import Path
 
 
 def check_contents(sdist: Path) -> None:
-    """That the wheel has the two typed packages and a command, and the sdist what it takes to build and test."""
+    """That the wheel has the two typed packages, a command and a fixture, and the sdist what builds and tests it."""
     files = {str(file) for file in importlib.metadata.files("jaxclamp") or ()}
     commands = {file for file in files if file.startswith("../")}
     files -= commands
     assert {Path(file).name for file in commands} == {"jaxclamp"}, commands
     folders = {file.partition("/")[0] for file in files}
     metadata = {folder for folder in folders if folder.endswith(".dist-info")}
-    assert folders - metadata == {"jaxclamp", "interop"}, folders
+    modules = {folder for folder in folders - metadata if not folder.startswith("__pycache__")}
+    assert modules == {"jaxclamp", "interop", "pytest_jaxclamp.py"}, folders
+    (fixture,) = importlib.metadata.entry_points(group="pytest11", name="jaxclamp")
+    assert fixture.value == "pytest_jaxclamp"
     assert {"jaxclamp/py.typed", "interop/py.typed", "jaxclamp/__init__.py"} <= files
     assert {f"{min(metadata)}/licenses/LICENSE"} <= files
     assert {"interop/answers/torch-2.13.0.json", "interop/answers/choices.json"} <= files

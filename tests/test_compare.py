@@ -1,5 +1,6 @@
 """`interop.compare`: differences computed by hand, ties told from bugs, results of every kind, files, the command."""
 
+import dataclasses
 import importlib.util
 import json
 import sys
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 from click.testing import CliRunner, Result
 from rich.console import Console
@@ -75,12 +77,13 @@ def test_hand_computed(dtype: str, a: Any, b: Any, absolute: float, relative: fl
     # Beside an equal number, so that the index is tested too.
     found = difference(np.array([0, a], jnp.dtype(dtype)), np.array([0, b], jnp.dtype(dtype)))
     turned = difference(np.array([0, b], jnp.dtype(dtype)), np.array([0, a], jnp.dtype(dtype)))
-    assert found == turned
+    assert repr(found) == repr(dataclasses.replace(turned, numbers=turned.numbers[::-1]))  # NaN is not equal to itself
     assert found.absolute.amount == absolute
     assert found.relative.amount == pytest.approx(relative, rel=1e-15)
     assert ulps is None or found.ulps.amount == ulps
     if absolute:
         at = (1, 1) if dtype == "complex64" else (1,)
+        assert repr(found.numbers) == repr(tuple(np.array(n, jnp.dtype(dtype)).item() for n in (a, b))) or len(at) == 2
         assert found.absolute.index == found.relative.index == found.ulps.index == at
 
 
@@ -143,8 +146,8 @@ def test_a_gradient_that_cancels_is_left_with_rounding(small: float, other: floa
     assert comparison.agree == (finding != "port")
     if finding == "rounding":
         assert comparison.verdict == (
-            "They agree where rounding lets them be compared. Beside the largest gradient, both are 0 to within "
-            "rounding in gradient[1], and differ."
+            "by against by: they agree where rounding lets them be compared. Beside the largest gradient, both are 0 "
+            "to within rounding in gradient[1], and differ."
         )
         assert findings(Comparison(first, second, atol=0.0))["gradient[1]"] == "port"
         assert findings(Comparison(first, second, rtol=1e-9))["gradient[1]"] == "port"
@@ -191,10 +194,10 @@ def test_integers_have_to_be_equal() -> None:
     ],
 )
 def test_finding(apart: bool, apart_under_min_norm: bool, finding: str, agree: bool) -> None:
-    one = recording(F32([1.0]))
-    other = recording(F32([1.0 + apart]), F32([1.0 + apart_under_min_norm]))
+    one = recording(F32([1.0]), label="gradient[0]")
+    other = recording(F32([1.0 + apart]), F32([1.0 + apart_under_min_norm]), label="gradient[0]")
     comparison = Comparison(one, other)
-    assert findings(comparison) == {"value": finding}
+    assert findings(comparison) == {"gradient[0]": finding}
     assert comparison.agree == agree
 
 
@@ -248,35 +251,35 @@ def test_ties_are_told_from_bugs(
 @pytest.mark.parametrize(
     ("f", "g", "says"),
     [
-        (jax.nn.relu6, functional.relu6, "They agree."),
+        (jax.nn.relu6, functional.relu6, "they agree."),
         (
             jax_clip,
             torch_clamp,
-            "They disagree because of ties alone. The convention makes the difference in gradient[0]: min_norm removes "
+            "they disagree because of ties alone. The convention makes the difference in gradient[0]: min_norm removes "
             "it.",
         ),
         (
             jax_clip,
             torch_clip_with_a_wrong_bound,
-            "They disagree, and not by convention alone: under min_norm too they differ in value. That is a bug of the "
+            "they disagree, and not by convention alone: under min_norm too they differ in value. That is a bug of the "
             "port. The convention makes the difference in gradient[0]: min_norm removes it.",
         ),
         (
             jax_clip,
             torch_clip_with_a_wrong_gradient,
-            "They disagree, and not by convention alone: under min_norm too they differ in gradient[0]. That is a bug "
+            "they disagree, and not by convention alone: under min_norm too they differ in gradient[0]. That is a bug "
             "of the port, or a tie that min_norm cannot see (as in a hand-written where).",
         ),
         (
             jax_where,
             torch_clamp,
-            "They agree. Only under min_norm they differ in gradient[0]. That is a tie that min_norm cannot see (as in "
+            "they agree. Only under min_norm they differ in gradient[0]. That is a tie that min_norm cannot see (as in "
             "a hand-written where).",
         ),
     ],
 )
 def test_verdict(f: Callable[..., Any], g: Callable[..., Any], says: str) -> None:
-    assert compare(f, g, AT).verdict == says
+    assert compare(f, g, AT).verdict == f"jax against torch: {says}"
 
 
 def test_pytrees_keywords_integers_and_what_is_static() -> None:
@@ -436,7 +439,9 @@ def test_a_module_is_a_function_of_its_parameters() -> None:
 def test_a_module_wants_its_parameters() -> None:
     network = Network()
     parameters = dict(network.named_parameters())
-    with pytest.raises(TypeError, match=r"Network is a torch.nn.Module.*named_parameters.*is a ndarray; to keep"):
+    with pytest.raises(
+        TypeError, match=r"record: f is a torch.nn.Module, Network,.*named_parameters.*is a ndarray; to"
+    ):
         record(network, np.ones((2, 3), F32))
     with pytest.raises(TypeError, match="is a NoneType"):
         record(network)
@@ -526,8 +531,8 @@ def test_results_of_constant_sum(f: Callable[..., Any], g: Callable[..., Any]) -
 
 def test_ties_below_a_softmax() -> None:
     x = np.round(np.random.default_rng(0).normal(size=(5, 4))).astype(F32)
-    assert compare(bounded_softmax_in_jax, bounded_softmax_in_torch, x).verdict.startswith(
-        "They disagree because of ties alone."
+    assert (
+        "they disagree because of ties alone." in compare(bounded_softmax_in_jax, bounded_softmax_in_torch, x).verdict
     )
 
 
@@ -545,26 +550,78 @@ def in_both(x: Any) -> Any:
     return x.clip(0.0, 6.0).sum()
 
 
+def deviation(x: Any) -> Any:
+    """Of the sample in torch, of the population in JAX."""
+    return x.std()
+
+
+def ran(comparison: Comparison) -> str:
+    return f"{comparison.first.framework} {comparison.second.framework}"
+
+
 @pytest.mark.parametrize(
     ("f", "g", "frameworks"),
     [
         (lambda x: jnp.clip(x, 0.0, 6.0).sum(), in_both, "jax torch"),
         (in_both, lambda x: jnp.clip(x, 0.0, 6.0).sum(), "torch jax"),
         (in_both, lambda x: torch.clamp(x, 0.0, 6.0).sum(), "jax torch"),
-        (in_both, in_both, "jax jax"),
         (lambda x: jnp.sum(jnp.asarray(x)), in_both, "jax torch"),  # JAX takes torch's tensors there
+        (torch.nn.ReLU6(), in_both, "torch jax"),
+        (torch.nn.ReLU6(), torch.nn.functional.relu6, "torch torch"),
     ],
 )
-def test_a_function_that_runs_in_both(f: Callable[..., Any], g: Callable[..., Any], frameworks: str) -> None:
-    def ran(comparison: Comparison) -> str:
-        return " ".join(side.version.partition(" ")[0] for side in (comparison.first, comparison.second))
-
-    assert ran(compare(f, g, AT)) == frameworks
-    assert ran(compare(f, g, torch.from_numpy(AT))) == frameworks.replace("jax jax", "torch torch")
+def test_the_frameworks_are_inferred(f: Callable[..., Any], g: Callable[..., Any], frameworks: str) -> None:
+    comparison = compare(f, g, AT)
+    assert ran(comparison) == frameworks
+    assert comparison.verdict.startswith(f"{frameworks.replace(' ', ' against ')}: ")
+    assert ran(compare(f, g, torch.from_numpy(AT))) == frameworks
     if f is not in_both:
         assert ran(compare(record(f, AT), g, AT)) == frameworks
-    assert record(in_both, AT).version.startswith("jax ")
-    assert record(in_both, torch.from_numpy(AT)).version.startswith("torch ")
+
+
+def test_where_both_sides_run_in_both_frameworks_they_are_named() -> None:
+    with pytest.raises(TypeError, match=r"f, deviation, and g, deviation, run in JAX and in torch.*frameworks=\(\"jax"):
+        compare(deviation, deviation, AT)
+    assert compare(deviation, deviation, AT, frameworks=("jax", "jax")).agree
+    between = compare(deviation, deviation, AT, frameworks=("jax", "torch"))
+    assert ran(between) == "jax torch"
+    assert findings(between)["value"] == "port"
+    assert ran(compare(deviation, deviation, AT, frameworks=("torch", "jax"))) == "torch jax"
+    with pytest.raises(TypeError, match=r'deviation runs in JAX and in torch.*framework="torch"'):
+        record(deviation, AT)
+    of_torch = record(deviation, AT, framework="torch")
+    assert of_torch.framework == "torch"
+    assert ran(compare(of_torch, deviation, AT)) == "torch jax"
+    assert ran(compare(of_torch, deviation, AT, frameworks=("torch", "torch"))) == "torch torch"
+
+
+def test_a_named_framework_is_the_only_one_asked() -> None:
+    def seen(x: Any) -> Any:
+        asked.add(isinstance(x, torch.Tensor))
+        return x * 2
+
+    for frameworks, tensors in ((("jax", "jax"), {False}), (("torch", "torch"), {True})):
+        asked: set[bool] = set()
+        compare(seen, seen, AT, frameworks=frameworks)
+        assert asked == tensors
+
+
+def test_bad_frameworks() -> None:
+    recorded = record(jnp.sin, AT)
+    for frameworks in ("jax", ("jax",), ("jax", "tensorflow"), ("jax", "torch", "jax"), 2):
+        with pytest.raises(
+            ValueError, match=r"compare: frameworks=.* does not name two; give .* such as \(\"jax\", \"torch"
+        ):
+            compare(jnp.sin, torch.sin, AT, frameworks=frameworks)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"g is a torch.nn.Module, and runs in torch; it cannot be called in jax"):
+        compare(jnp.sin, torch.nn.ReLU(), AT, frameworks=("jax", "jax"))
+    with pytest.raises(ValueError, match="compare: f was recorded in jax, and frameworks names torch"):
+        compare(recorded, torch.sin, AT, frameworks=("torch", "torch"))
+    with pytest.raises(ValueError, match="record: framework='numpy' is unknown; name one of jax, torch"):
+        record(jnp.sin, AT, framework="numpy")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"clamp\(\)") as raised:  # what torch says of JAX's arrays
+        compare(jax_clip, torch_clamp, AT, frameworks=("jax", "jax"))
+    assert raised.value.__notes__[-1:] == ["torch_clamp was called with arrays of jax."]
 
 
 def test_random_numbers_of_torch_are_the_same_in_each_call() -> None:
@@ -587,7 +644,8 @@ def test_a_side_that_does_not_answer_the_same_twice() -> None:
     comparison = compare(jax.nn.relu, drifting, AT)
     assert not comparison.agree
     assert comparison.verdict.startswith(
-        f"Not comparable: under min_norm, at another call, other values came from {comparison.second}."
+        "jax against torch: not comparable: under min_norm, at another call, other values came from "
+        f"{comparison.second}."
     )
 
 
@@ -635,7 +693,9 @@ def test_files_of_something_else(tmp_path: Path) -> None:
     np.savez(tmp_path / "arrays.npz", x)
     (tmp_path / "text.npz").write_text("text")
     np.savez(tmp_path / "older.npz", about=np.array(json.dumps({"settings": {}, "recordings": []})))
-    with pytest.raises(ValueError, match=r"older.npz' was written by another version of interop.*record again"):
+    with pytest.raises(
+        ValueError, match=r"older.npz' was written by another version of interop, in another format; record"
+    ):
         Recording.load(tmp_path / "older.npz")
     with pytest.raises(ValueError, match=r"two.npz' holds a comparison; use Comparison.load"):
         Recording.load(tmp_path / "two.npz")
@@ -668,30 +728,112 @@ def test_recordings_of_other_inputs_are_refused(other: tuple[Any, ...], leaf: st
 def test_bad_arguments() -> None:
     x = F32([1.0])
     recorded = record(jnp.sin, x)
-    with pytest.raises(TypeError, match=r"both sides are recorded.*leave out the arguments"):
+    with pytest.raises(TypeError, match=r"both sides are recorded.*leave out arguments and case"):
         compare(recorded, recorded, x)
-    with pytest.raises(TypeError, match="f is 3, a int; pass a function"):
+    with pytest.raises(TypeError, match=r"both sides are recorded.*leave out arguments and case"):
+        compare(recorded, recorded, case="case.npz")
+    with pytest.raises(TypeError, match="compare: f is 3, a int; pass a function"):
         compare(3, jnp.sin, x)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"compare: g is .*, a ndarray; pass a function"):
+        compare(jnp.sin, np.zeros(1000), torch.sin)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="record: f is None, a NoneType; pass a function"):
+        record(None, x)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"neither JAX arrays \(.*\) nor torch tensors \(.*\); pass a function of one"):
         record(lambda x: jnp.dot(x, jnp.ones(7)), x)
     with pytest.raises(TypeError, match=r"neither JAX arrays .*'str'.* nor torch tensors"):
         record(lambda x: "sine", x)
-    with pytest.raises(TypeError, match=r"argument \[0\]\['name'\] is an array of dtype <U4; pass numbers"):
+    with pytest.raises(TypeError, match=r"record: argument \[0\]\['name'\] is an array of dtype <U4; pass numbers"):
         record(jnp.sin, {"name": np.array(["sine"])})
+    with pytest.raises(TypeError, match=r"compare: argument \[0\] is an array of dtype <U4; pass numbers"):
+        compare(jnp.sin, torch.sin, np.array(["sine"]))
 
 
-def test_an_error_of_the_function_itself_is_shown() -> None:
-    def silent(x: Any) -> Any:
-        raise ValueError
+@pytest.mark.parametrize("name", ["rtol", "atol"])
+def test_bad_tolerances(name: str) -> None:
+    """Before a function is called."""
+    comparison = Comparison(recording(AT), recording(AT))
+    for call in (
+        lambda **tolerance: compare(None, None, **tolerance),  # type: ignore[arg-type]
+        lambda **tolerance: Comparison(recording(AT), recording(AT), **tolerance),
+        comparison.assert_agree,
+    ):
+        for number in (-1, float("nan"), F32(-1.0)):
+            with pytest.raises(ValueError, match=f"compare: {name} is .*; pass a number from 0 on"):
+                call(**{name: number})
+        with pytest.raises(TypeError, match=f"compare: {name} is '1e-3', a str; pass a number"):
+            call(**{name: "1e-3"})
 
+
+def test_tolerances_of_a_call() -> None:
+    assert not compare(jnp.sin, lambda x: torch.sin(x) * 1.001, AT).agree
+    loose = compare(jnp.sin, lambda x: torch.sin(x) * 1.001, AT, rtol=0.002, atol=0)
+    assert loose.agree
+    assert (loose.rtol, loose.atol) == (0.002, 0)
+
+
+def test_an_error_of_the_function_itself_is_its_own() -> None:
     def broken(x: Any) -> Any:
         raise KeyError("the weights")
 
-    with pytest.raises(TypeError, match=r"broken takes neither JAX arrays \(KeyError: 'the weights'\)") as raised:
+    def broken_in_torch(x: torch.Tensor) -> torch.Tensor:
+        return torch.clamp(x, 0.0) @ torch.ones(7)
+
+    def breaks_under_gradients(x: Any) -> Any:
+        return (x * 2).numpy() if isinstance(x, torch.Tensor) else torch.relu(x)
+
+    with pytest.raises(KeyError, match="the weights") as raised:
         record(broken, F32([1.0]))
-    assert isinstance(raised.value.__cause__, KeyError)
-    with pytest.raises(TypeError, match=r"neither JAX arrays \(ValueError: \) nor"):
-        record(silent, F32([1.0]))
+    assert raised.traceback[-1].name == "broken"
+    assert raised.value.__notes__ == ["broken raised this with JAX arrays and with torch tensors."]
+    with pytest.raises(
+        TypeError,
+        match=r"broken_in_torch takes neither JAX arrays \(TypeError: clamp.* nor torch tensors \(RuntimeError",
+    ) as refused:
+        compare(broken_in_torch, jnp.sin, AT)
+    cause = refused.value.__cause__
+    assert isinstance(cause, ExceptionGroup)
+    assert cause.exceptions[1].__traceback__ is not None
+    with pytest.raises(RuntimeError, match="numpy") as named:
+        compare(jax_clip, breaks_under_gradients, AT)
+    assert named.traceback[-1].name == "breaks_under_gradients"
+
+
+@pytest.mark.filterwarnings("ignore:__array_wrap__ must accept:DeprecationWarning")
+def test_a_function_of_numpy_is_explained() -> None:
+    says = "A function of NumPy, such as np.maximum, has no gradient in either framework: call the framework's own"
+
+    def in_torch(x: Any) -> Any:
+        return torch.tanh(torch.as_tensor(np.maximum(x, 0.0)))
+
+    with pytest.raises(RuntimeError) as raised:
+        compare(lambda x: jnp.tanh(x), in_torch, AT, frameworks=("jax", "torch"))
+    assert says in raised.value.__notes__[0]
+    for named in (None, ("jax", "torch")):
+        with pytest.raises(Exception, match=r"np.maximum|__array__") as of_jax:
+            compare(lambda x: jnp.tanh(np.maximum(x, 0.0)), torch.tanh, AT, frameworks=named)
+        assert says in "".join([str(of_jax.value), *getattr(of_jax.value, "__notes__", ())])
+
+
+def test_a_module_without_parameters() -> None:
+    """Its first argument is an input; an empty mapping, which may stand for its parameters, is not passed on."""
+    for parameters in ((), ({},)):
+        comparison = compare(lambda *args: jax.nn.relu6(args[-1]), torch.nn.ReLU6(), *parameters, AT)
+        assert findings(comparison) == {"value": "agrees", f"gradient[{len(parameters)}]": "agrees"}
+
+
+@pytest.mark.parametrize(
+    ("f", "g"),
+    [
+        (lambda x: jnp.maximum(x, 0.0), lambda x: torch.relu(x)),
+        # The value is a number, so that the NaN is seen in the arguments alone.
+        (lambda x: jnp.fmax(x, jnp.zeros(())).sum(), lambda x: torch.fmax(x, torch.zeros(())).sum()),
+    ],
+)
+def test_nan_is_not_called_a_tie(f: Callable[..., Any], g: Callable[..., Any]) -> None:
+    x = F32([np.nan, 0.0, 1.0])
+    for live in (compare(f, g, x), compare(record(f, x), g, x)):
+        assert "they disagree by convention alone, at ties or at NaN. The convention" in live.verdict
+    assert "they disagree because of ties alone." in compare(f, g, x[1:]).verdict
 
 
 def test_assert_agree() -> None:
@@ -700,12 +842,15 @@ def test_assert_agree() -> None:
     with pytest.raises(AssertionError) as raised:
         comparison.assert_agree()
     message = str(raised.value)
-    assert message == str(comparison)
+    assert message.startswith(str(comparison))
     assert "because of ties alone" in message
     assert (
-        "  gradient[0]: ties: 2 of 5 apart, absolute 0.5 at [3], relative 0.5 at [1], ulps 8.39e+06 at [1]; " in message
+        "  gradient[0]: ties: 2 of 5 apart, absolute 0.5 at [3] (0.5 against 1), relative 0.5 at [1], "
+        "ulps 8.39e+06 at [1]; " in message
     )
     assert "\n  value" not in message  # it agrees
+    assert message.endswith("To let that pass: assert_agree(allow=('ties', 'rounding')), on the command line --allow.")
+    comparison.assert_agree(allow=("ties",))
     comparison.assert_agree(atol=0.5)
     with pytest.raises(AssertionError):
         comparison.assert_agree(atol=0.4, rtol=0.0)
@@ -740,17 +885,53 @@ def test_markdown_of_names_with_bars() -> None:
     assert named.to_markdown().replace(r"\|", "").count("|") == markdown.count("|")
 
 
-def test_json_is_strict() -> None:
+def test_json_has_a_stable_schema() -> None:
+    """Whoever changes a name or a type here changes `SCHEMA` and docs/porting.md with it."""
+
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    comparison = compare(jnp.sqrt, lambda x: torch.sqrt(x.abs()), F32([-1.0, 4.0]))
+    def shape(content: Any) -> Any:
+        if isinstance(content, dict):
+            return {name: shape(inner) for name, inner in content.items()}
+        return [shape(inner) for inner in content] if isinstance(content, list) else type(content).__name__
+
+    comparison = compare(jnp.sqrt, lambda x: torch.sqrt(x.abs()), F32([-1.0, 4.0]), rtol=0.25)
     content = json.loads(comparison.to_json(), parse_constant=refuse)
-    assert content["agree"] is False
-    assert content["verdict"] == comparison.verdict
-    (value, _) = content["leaves"]
+    side = {"name": "str", "framework": "str", "version": "str"}
+    largest = {"amount": "float", "index": ["int"]}
+    difference = {
+        **dict.fromkeys(["absolute", "relative", "ulps"], largest),
+        **{"beyond": "int", "size": "int", "numbers": ["float", "float"]},
+    }
+    (value, _) = leaves = content.pop("leaves")
+    assert shape(content) == {
+        **{"schema": "int", "first": side, "second": side, "agree": "bool", "verdict": "str"},
+        **{"rtol": "float", "atol": "NoneType"},
+    }
+    assert (content["schema"], content["first"]["framework"], content["rtol"]) == (1, "jax", 0.25)
+    assert (content["agree"], content["verdict"]) == (False, comparison.verdict)
+    for leaf in leaves:
+        apart = {name: leaf.pop(name) for name in ("native", "min_norm")}
+        assert shape(leaf) == {"label": "str", "mismatch": "str", "finding": "str"}
+        for found in apart.values():
+            for name in ("absolute", "relative", "ulps"):
+                found[name]["amount"] = float(found[name]["amount"])  # infinities are strings
+            found["numbers"] = [*map(float, found["numbers"])]
+            assert shape(found) == difference
+    assert (value["label"], value["finding"]) == ("value", "port")
+    only_here = compare(lambda x: {"y": jnp.sin(x)}, lambda x: {"z": torch.sin(x)}, AT)
+    assert json.loads(only_here.to_json())["leaves"][0] | {"mismatch": ""} == {
+        **{"label": "value['y']", "mismatch": "", "native": None, "min_norm": None, "finding": "port"}
+    }
+
+
+def test_json_is_strict() -> None:
+    comparison = compare(jnp.sqrt, lambda x: torch.sqrt(x.abs()), F32([-1.0, 4.0]))
+    (value, _) = json.loads(comparison.to_json())["leaves"]
     assert value["native"]["absolute"] == {"amount": "inf", "index": [0]}
-    assert (value["label"], value["finding"], value["native"]["beyond"]) == ("value", "port", 1)
+    assert value["native"]["numbers"] == ["nan", 1.0]
+    assert value["native"]["beyond"] == 1
 
 
 def test_long_lists_are_cut() -> None:
@@ -775,6 +956,10 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         "def in_jax(x, w): return jnp.clip(x - w, 0.0, BOUND)\n"
         "def in_torch(x, w): return torch.clamp(x - w, 0.0, BOUND)\n"
         "def smooth(x, w): return torch.sub(x, w).clamp(0.0, BOUND) * 1.001\n"
+        "def both(x, w): return (x - w).std()\n"
+        "def of_tree(params, x): return jnp.clip(x - params['w'], 0.0, BOUND) + params['b'].astype('float32')\n"
+        "def of_tree_in_torch(params, x): return torch.clamp(x - params['w'], 0.0, BOUND) + params['b'].float()\n"
+        "def fails(x, w): raise TypeError('of its own')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     # Not in the order of the alphabet: the order of the file counts.
@@ -787,12 +972,22 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_command(inputs: str) -> None:
     agreeing = run("forms:in_jax", "forms:in_torch", "--inputs", inputs)
     assert agreeing.exit_code == 0, agreeing.output
-    assert "They agree." in agreeing.output
+    assert "jax against torch: they agree." in agreeing.output
     assert "gradient[1]" in agreeing.output
 
-    ties = run("forms:in_jax", "forms:in_torch", "--inputs", inputs.replace("inputs", "ties"))
+    tied = ("forms:in_jax", "forms:in_torch", "--inputs", inputs.replace("inputs", "ties"))
+    ties = run(*tied)
     assert ties.exit_code == 1
     assert "because of ties alone" in ties.output
+    assert run(*tied, "--allow", "ties").exit_code == 0
+    assert run(*tied, "--allow", "rounding").exit_code == 1
+    assert run("forms:in_jax", "forms:smooth", "--inputs", inputs, "--allow", "ties").exit_code == 1
+
+    named = run("forms:both", "forms:both", "--inputs", inputs, "--frameworks", "jax", "torch")
+    assert named.exit_code == 1
+    assert "jax against torch: they disagree, and not by convention alone" in named.output
+    failed = run("forms:fails", "forms:in_torch", "--inputs", inputs)
+    assert (str(failed.exception), failed.exc_info[2] is not None) == ("of its own", True)
 
     as_json = run("forms:in_jax", "forms:smooth", "--inputs", inputs, "--json")
     assert as_json.exit_code == 1
@@ -820,18 +1015,46 @@ def test_command(inputs: str) -> None:
         ("forms:in_jax forms:in_torch --inputs TEXT", "is not an npz file"),
         ("forms:in_jax forms:in_torch --inputs OBJECTS", "Object arrays cannot be loaded"),
         ("forms:in_jax forms:in_torch --inputs FILE --rtol -1", "'--rtol'"),
-        ("forms:in_jax forms:in_torch --inputs ONE", "missing 1 required positional argument"),
+        ("forms:in_jax forms:in_torch --inputs ONE", "f is in_jax(x, w), which does not take the arguments"),
+        ("forms:in_jax forms:in_torch --inputs FILE --allow port", "'port' is not one of 'ties', 'rounding'"),
+        ("forms:in_jax forms:in_torch --inputs FILE --frameworks jax numpy", "'numpy' is not one of 'jax', 'torch'"),
+        ("forms:both forms:both --inputs FILE", 'frameworks=("jax", "torch")'),
+        ("forms:in_jax forms:in_torch --inputs SAFE", "safe.safetensors': "),
     ],
 )
 def test_command_on_bad_usage(inputs: str, arguments: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("text")
     np.savez(tmp_path / "objects.npz", np.array([None]))
     np.savez(tmp_path / "one.npz", F32([1.0]))
-    files = {"FILE": inputs} | {name.upper(): str(tmp_path / f"{name}.npz") for name in ("text", "objects", "one")}
+    (tmp_path / "safe.safetensors").write_text("text")
+    files = {"FILE": inputs, "SAFE": str(tmp_path / "safe.safetensors")} | {
+        name.upper(): str(tmp_path / f"{name}.npz") for name in ("text", "objects", "one")
+    }
     result = run(*(files.get(argument, argument) for argument in arguments.split()))
     assert result.exit_code == 2, result.output
     # click breaks lines and draws a box around them
     assert message in " ".join(result.output.split())
+
+
+def test_trees_of_parameters_in_safetensors(inputs: str, tmp_path: Path) -> None:
+    parameters = {"w": F32([1.0, 1.0]), "b": np.array([0.5, 2.0], jnp.bfloat16)}
+    safetensors.numpy.save_file(parameters, tmp_path / "parameters.safetensors")
+    np.savez(tmp_path / "x.npz", F32([1.0, 3.0]))
+    files = [f"--inputs={tmp_path / name}" for name in ("parameters.safetensors", "x.npz")]
+    result = run("forms:of_tree", "forms:of_tree_in_torch", *files, "--json")
+    found = {leaf["label"]: leaf["finding"] for leaf in json.loads(result.stdout)["leaves"]}
+    # The gradient of b in bfloat16 shows that the dtype held.
+    assert found == {"value": "agrees", "gradient[0]['b']": "agrees", "gradient[0]['w']": "ties", "gradient[1]": "ties"}
+    ties = CliRunner().invoke(main, ["ties", "forms:of_tree", *files, "--json"])
+    assert [line["tied"] for line in json.loads(ties.stdout)["lines"]] == [1]
+
+
+def test_safetensors_may_be_missing(monkeypatch: pytest.MonkeyPatch, inputs: str, tmp_path: Path) -> None:
+    (tmp_path / "parameters.safetensors").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    result = run("forms:in_jax", "forms:in_torch", "--inputs", str(tmp_path / "parameters.safetensors"))
+    assert result.exit_code == 2
+    assert "pip install 'jaxclamp[safetensors]'" in result.output
 
 
 def test_example() -> None:

@@ -257,7 +257,7 @@ def test_training_in_both_frameworks(convention: str) -> None:
 def test_compare_names_ties_as_the_cause() -> None:
     arguments = (rounded(initial()), *data())
     comparison = interop.compare(in_jax, in_torch, *arguments)
-    assert comparison.verdict.startswith("They disagree because of ties alone.")
+    assert comparison.verdict.startswith("jax against torch: they disagree because of ties alone.")
     # Above the bounds that the frameworks differentiate differently, nothing differs.
     affected = [f"gradient[0]['{name}.{kind}']" for name in ("first", "second") for kind in ("bias", "weight")]
     assert [leaf.label for leaf in comparison.leaves if leaf.finding == "ties"] == [*affected, "gradient[1]"]

@@ -60,3 +60,13 @@ FORMATS = (
     "json",
     "csv",
 )
+
+CONVERTIBLES = (
+    "jax",
+    "torch",
+)
+
+ALLOWED = (
+    "ties",
+    "rounding",
+)

@@ -7,7 +7,7 @@ import itertools
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
@@ -15,14 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.extend.core import Jaxpr, Literal, jaxprs_in_params
 from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
 
 import jaxclamp
 from interop._bridge.arrays import X64, lend, tensor_over
 from interop._convention.min_norm import min_norm
 from interop._convention.ties import influence as influence_of
 from interop._convention.ties import ties
-from jaxclamp import TieReport
+from jaxclamp import OPS, TieReport
 from jaxclamp._counterparts import Counterpart
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -186,6 +188,10 @@ class Convertible(Framework):
         """``function`` under the convention."""
 
     @abstractmethod
+    def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
+        """Numbers that ``function(arguments)`` may compare with: where there are ties, or values of another piece."""
+
+    @abstractmethod
     def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
         """Where ties happen in ``function(arguments)``, and how far they move the gradient of the sum of its floats."""
 
@@ -277,6 +283,12 @@ class Jax(Convertible):
         wrapped: Function = jaxclamp.min_norm(function)
         return wrapped
 
+    def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
+        """The numbers in its program."""
+        with jax.enable_x64(_needs_64_bits(arguments.values())):
+            program = jax.make_jaxpr(function)(arguments)
+        return {float(number) for number in _numbers(program.jaxpr, program.consts)}
+
     def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
         def of_floats(given: Mapping[str, jax.Array]) -> Any:
             return total(jax.tree.map(jnp.asarray, function(given)))
@@ -285,6 +297,17 @@ class Jax(Convertible):
             given = {name: jnp.asarray(array) for name, array in arguments.items()}
             _, report = jaxclamp.ties(of_floats, influence=influence)(given)
         return report
+
+
+def _numbers(jaxpr: Jaxpr, constants: Iterable[Any]) -> Iterator[Any]:
+    """The finite numbers among the constants of a program, and those of the functions that it calls."""
+    atoms = (atom for eqn in jaxpr.eqns for atom in eqn.invars)
+    for constant in (*constants, *(atom.val for atom in atoms if isinstance(atom, Literal))):
+        if np.ndim(constant) == 0 and jnp.issubdtype(jnp.result_type(constant), jnp.floating) and np.isfinite(constant):
+            yield constant
+    for eqn in jaxpr.eqns:
+        for inner in jaxprs_in_params(eqn.params):
+            yield from _numbers(inner, ())
 
 
 def _differentiated(
@@ -361,6 +384,13 @@ class Torch(Convertible):
         wrapped: Function = min_norm()(function)
         return wrapped
 
+    def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
+        """The numbers in its calls of ops and comparisons, and the kinks that the ops have without them."""
+        seen = _Compared()
+        with seen:
+            self.attempt(function, arguments)
+        return seen.bounds
+
     def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
         tensors = {name: tensor_over(array.copy()) for name, array in arguments.items()}
 
@@ -375,29 +405,73 @@ class Torch(Convertible):
         return replace(counted.report, influence=influence_of(of_floats, active))
 
 
+class _Compared(TorchFunctionMode):
+    """Collects the numbers that torch code compares with."""
+
+    _COMPARISONS = frozenset({"gt", "ge", "lt", "le", "eq", "ne", "where", "threshold"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bounds: set[float] = set()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "").strip("_")
+        if name in OPS or name in self._COMPARISONS:
+            kinks = [point[0] for point in OPS[name].tie_points] if name in OPS else []
+            given = (*args, *kwargs.values(), *kinks)
+            numbers = (v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for v in given)
+            self.bounds.update(float(n) for n in numbers if isinstance(n, int | float) and math.isfinite(n))
+        return func(*args, **kwargs)
+
+
+CONVERTIBLES: Mapping[str, Callable[[], Convertible]] = {"jax": Jax, "torch": Torch}
+"""By their names, those whose functions can be compared."""
+
+
 def frameworks_of(name: str, function: Function, arguments: Mapping[str, Array]) -> list[Convertible]:
     """Those that the function runs in, JAX first.
 
     Most run in one: torch refuses traced arrays, operators between the two included, and JAX refuses tensors.
 
     Raises:
-      TypeError: the function, which the message calls ``name``, runs in neither.
+      Exception: what the function raises, if that is the same in both, given arrays.
+      TypeError: the function, which the message calls ``name``, runs in neither; the cause is what it raised in each.
     """
     found: list[Convertible] = []
-    refusals = []
-    for framework in (Jax(), Torch()):
+    refusals: list[Exception] = []
+    for framework in (made() for made in CONVERTIBLES.values()):
         try:
             framework.attempt(function, arguments)
             found.append(framework)
         except Exception as error:
             refusals.append(error)
-    if not found:
-        reasons = [type(reason).__name__ + ": " + str(reason).partition("\n")[0] for reason in refusals]
-        cure = "a function of one of them that returns arrays" if arguments else "arrays, such as numpy.float32(6.0)"
-        raise TypeError(
-            f"{name} takes neither JAX arrays ({reasons[0]}) nor torch tensors ({reasons[1]}); pass {cure}."
-        ) from refusals[1]
-    return found
+    if found:
+        return found
+    in_jax, in_torch = refusals
+    if arguments and repr(in_jax) == repr(in_torch):
+        in_torch.add_note(f"{name} raised this with JAX arrays and with torch tensors.")
+        raise in_torch
+    reasons = [type(reason).__name__ + ": " + str(reason).partition("\n")[0] for reason in refusals]
+    cure = "a function of one of them that returns arrays" if arguments else "arrays, such as numpy.float32(6.0)"
+    hint = "".join(sorted({f" {hint}" for hint in map(hint_at_numpy, refusals) if hint}))
+    raise TypeError(
+        f"{name} takes neither JAX arrays ({reasons[0]}) nor torch tensors ({reasons[1]}); pass {cure}.{hint}"
+    ) from ExceptionGroup(f"what {name} raised with JAX arrays, and with torch tensors", refusals)
+
+
+def hint_at_numpy(error: Exception) -> str:
+    """What to do about an error that comes of a function of NumPy inside one of a framework; empty for other errors."""
+    of_torch = ("Can't call numpy() on Tensor that requires grad", "__array_wrap__")
+    of_numpy = any(words in str(error) for words in of_torch)
+    if not (of_numpy or isinstance(error, jax.errors.TracerArrayConversionError)):
+        return ""
+    return (
+        "A function of NumPy, such as np.maximum, has no gradient in either framework: call the framework's own, such "
+        "as torch.maximum or jnp.maximum."
+    )
 
 
 def _with_plain_tuples(result: Any) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
+import reprlib
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +18,22 @@ import numpy as np
 import torch
 
 from interop._bridge.arrays import lend
-from interop.parity.frameworks import Array, Convertible, Function, Torch, frameworks_of, weighted_total
+from interop.parity.frameworks import (
+    CONVERTIBLES,
+    Array,
+    Convertible,
+    Function,
+    frameworks_of,
+    hint_at_numpy,
+    weighted_total,
+)
 
 FilePath: TypeAlias = str | os.PathLike[str]
+FrameworkName: TypeAlias = Literal["jax", "torch"]
 
 _CONVENTIONS = ("native", "min_norm")
-_FORMAT = 2
-"""The version of the format of files. Before 2, the gradients were those of the plain sum."""
+_FORMAT = 3
+"""The version of the format of files. Before 2, gradients were those of the plain sum; before 3, NaN was not noted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +49,13 @@ class Recording:
     """The leaves of the result, ``value...``, and of its gradient, ``gradient...``."""
     min_norm: Mapping[str, Array] = field(repr=False)
     """The same under the convention."""
+    given_nan: bool = False
+    """Whether there is a NaN in what the function was given."""
+
+    @property
+    def framework(self) -> str:
+        """The name of the framework."""
+        return self.version.partition(" ")[0]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.version})"
@@ -59,24 +77,34 @@ class Recording:
         return recordings[0]
 
 
-def record(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Recording:
+def record(f: Callable[..., Any], /, *args: Any, framework: FrameworkName | None = None, **kwargs: Any) -> Recording:
     """What ``f`` answers, to be compared later, or in another process with other versions installed.
 
     Args:
-      f: a function of JAX or of torch, as for `interop.compare`. One that runs in both is run in JAX, or in torch if
-        there are tensors of torch among the arguments.
+      f: a function of JAX or of torch, as for `interop.compare`.
+      framework: the one that ``f`` is called in, ``"jax"`` or ``"torch"``; by default the only one that it runs in.
       args, kwargs: what it is called with.
 
     Raises:
-      TypeError: ``f`` runs in neither framework, or an argument is an array that holds no numbers.
-      ValueError: ``f`` is a `torch.nn.Module`, and the first argument does not name its parameters.
+      TypeError: ``f`` runs in neither framework, or in both and ``framework`` was not named; or an argument is an array
+        that holds no numbers.
+      ValueError: ``f`` is a `torch.nn.Module`, and the first argument does not name its parameters; or ``framework`` is
+        unknown.
 
     >>> recording = record(lambda x: torch.clamp(x, 0.0, 6.0), np.float32([0, 3, 6]))
     >>> recording.native["gradient[0]"], recording.min_norm["gradient[0]"]
     (array([0.84375  , 0.8671875, 1.4140625], dtype=float32), array([0.       , 0.8671875, 0.       ], dtype=float32))
     """
-    computation = computation_of(f, *args, **kwargs)
-    return computation.recorded_in(computation.frameworks[0])
+    if framework is not None and framework not in CONVERTIBLES:
+        raise ValueError(f"record: framework={framework!r} is unknown; name one of {', '.join(CONVERTIBLES)}.")
+    check_function("record: f", f)
+    computation = computation_of("record: f", f, args, kwargs, framework)
+    if len(computation.frameworks) > 1:
+        raise TypeError(
+            f"record: {computation.name} runs in JAX and in torch, as operators and methods do; name the one to call "
+            'it in, such as framework="torch".'
+        )
+    return computation.recorded()
 
 
 @dataclass(frozen=True)
@@ -88,43 +116,83 @@ class Computation:
     """Of the arrays by their labels."""
     arrays: Mapping[str, Array]
     frameworks: Sequence[Convertible]
-    """Those that the function runs in; the first is that of the tensors among the arguments, else JAX."""
+    """The one that was named, or else those that the function runs in, JAX first."""
 
-    def recorded_in(self, framework: Convertible) -> Recording:
-        """The answers in one of the frameworks."""
-        active = [label for label, array in self.arrays.items() if jnp.issubdtype(array.dtype, jnp.floating)]
-
-        def answers(function: Function) -> dict[str, Array]:
-            result, gradient = framework.answer(function, self.arrays, active, weighted_total)
-            values = {f"value{_label(path)}": leaf for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]}
-            return values | {f"gradient{label}": leaf for label, leaf in gradient.items()}
-
+    def recorded(self, *, natively: bool = False) -> Recording:
+        """The answers in the only framework; with ``natively`` those under the convention are taken to be the same."""
+        (framework,) = self.frameworks
         inputs = {
             label: hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + array.tobytes()).hexdigest()
             for label, array in self.arrays.items()
         }
-        minimal = framework.min_norm(self.function)
-        return Recording(self.name, framework.version, inputs, answers(self.function), answers(minimal))
+        given_nan = any(bool((array != array).any()) for array in self.arrays.values())
+        native = self._answers(framework, self.function)
+        minimal = native if natively else self._answers(framework, framework.min_norm(self.function))
+        return Recording(self.name, framework.version, inputs, native, minimal, given_nan)
+
+    def bounds(self) -> set[float]:
+        """The numbers that the function was seen to compare with, in the only framework."""
+        (framework,) = self.frameworks
+        return framework.bounds(self.function, self.arrays)
+
+    def _answers(self, framework: Convertible, function: Function) -> dict[str, Array]:
+        active = [label for label, array in self.arrays.items() if jnp.issubdtype(array.dtype, jnp.floating)]
+        try:
+            result, gradient = framework.answer(function, self.arrays, active, weighted_total)
+        except Exception as error:
+            error.add_note(f"{self.name} was called with arrays of {framework.name}. {hint_at_numpy(error)}".rstrip())
+            raise
+        values = {f"value{_label(path)}": leaf for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]}
+        return values | {f"gradient{label}": leaf for label, leaf in gradient.items()}
 
 
-def computation_of(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Computation:
-    """``f`` with its arguments, as for `record`."""
+def check_function(parameter: str, f: Any) -> None:
+    """Raise unless ``f``, which the caller knows as ``parameter``, can be called."""
     if not callable(f):
-        raise TypeError(f"record: f is {f!r}, a {type(f).__name__}; pass a function, or a torch.nn.Module.")
-    call = _of_parameters(f, args) if isinstance(f, torch.nn.Module) else f
+        shown = reprlib.repr(f)
+        raise TypeError(f"{parameter} is {shown}, a {type(f).__name__}; pass a function, or a torch.nn.Module.")
+
+
+def computation_of(
+    parameter: str,
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    framework: FrameworkName | None,
+) -> Computation:
+    """``f`` with its arguments, as for `record`; errors begin with the name of the ``parameter`` that has ``f``."""
+    _check_call(parameter, f, args, kwargs)
+    call = f
+    if isinstance(f, torch.nn.Module):
+        if framework not in (None, "torch"):
+            raise ValueError(
+                f"{parameter} is a torch.nn.Module, and runs in torch; it cannot be called in {framework}."
+            )
+        call, framework = _of_parameters(parameter, f, args), "torch"
     leaves, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
     labelled = {_label(path[1:]): leaf for path, leaf in leaves}
-    arrays = {label: _to_host(label, leaf) for label, leaf in labelled.items() if _is_array(leaf)}
+    arrays = {label: _to_host(parameter, label, leaf) for label, leaf in labelled.items() if _is_array(leaf)}
 
     def function(given: Mapping[str, Any]) -> Any:
         args, kwargs = jax.tree.unflatten(structure, {**labelled, **given}.values())
         return call(*args, **kwargs)
 
     name = getattr(f, "__name__", type(f).__name__)
-    frameworks = [Torch()] if isinstance(f, torch.nn.Module) else frameworks_of(name, function, arrays)
-    if any(isinstance(leaf, torch.Tensor) for leaf in labelled.values()):
-        frameworks.reverse()
+    frameworks = [CONVERTIBLES[framework]()] if framework else frameworks_of(name, function, arrays)
     return Computation(name, function, arrays, frameworks)
+
+
+def _check_call(parameter: str, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raise if ``f`` cannot be called with as many arguments, or with these names."""
+    try:
+        signature = inspect.signature(f, follow_wrapped=False)  # what wraps a function may take other arguments
+    except (TypeError, ValueError):  # functions in C have none
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(f, "__name__", type(f).__name__)
+        raise TypeError(f"{parameter} is {name}{signature}, which does not take the arguments: {error}.") from None
 
 
 _label = jax.tree_util.keystr
@@ -137,79 +205,114 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | np.generic | torch.Tensor)
 
 
-def _to_host(label: str, leaf: Any) -> Array:
+def _to_host(parameter: str, label: str, leaf: Any) -> Array:
     array: Array = np.asarray(lend(leaf) if isinstance(leaf, torch.Tensor) else leaf)
     if not (jnp.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
-        raise TypeError(f"record: argument {label} is an array of dtype {array.dtype}; pass numbers.")
+        caller = parameter.partition(":")[0]
+        raise TypeError(f"{caller}: argument {label} is an array of dtype {array.dtype}; pass numbers.")
     return array
 
 
-def _of_parameters(module: torch.nn.Module, args: Sequence[Any]) -> Callable[..., Any]:
-    """``module`` as a function of its parameters; a call leaves its buffers, such as running statistics, alone."""
+def _of_parameters(parameter: str, module: torch.nn.Module, args: Sequence[Any]) -> Callable[..., Any]:
+    """``module`` as a function of its parameters, unless it has none; a call leaves its buffers, such as running
+    statistics, alone.
+    """
     name = type(module).__name__
+    names = {name for name, _ in module.named_parameters()}
     given = args[0] if args else None
+    if not names and not (isinstance(given, Mapping) and len(given) == 0):
+        return lambda *args, **kwargs: _called(module, {}, args, kwargs)
     if not isinstance(given, Mapping):
         raise TypeError(
-            f"record: {name} is a torch.nn.Module, so the first argument has to map the names of its parameters to "
-            f"arrays, as dict(module.named_parameters()) does, but is a {type(given).__name__}; to keep the "
+            f"{parameter} is a torch.nn.Module, {name}, so the first argument has to map the names of its parameters "
+            f"to arrays, as dict(module.named_parameters()) does, but is a {type(given).__name__}; to keep the "
             "parameters constant, pass a function that calls the module."
         )
-    parameters = {parameter for parameter, _ in module.named_parameters()}
-    missing = sorted(parameters - given.keys())
-    unknown = sorted(given.keys() - parameters)
+    missing = sorted(names - given.keys())
+    unknown = sorted(given.keys() - names)
     if missing or unknown:
         raise ValueError(
-            f"record: the first argument does not fit {name}: it lacks {missing} and has unknown {unknown}; "
-            "the names are those of dict(module.named_parameters()), and buffers stay the module's own."
+            f"{parameter} is a torch.nn.Module, {name}, which the first argument does not fit: it lacks {missing} and "
+            f"has unknown {unknown}; the names are those of dict(module.named_parameters()), and buffers stay the "
+            "module's own."
         )
+    return lambda parameters, *args, **kwargs: _called(module, parameters, args, kwargs)
 
-    def function(parameters: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        return torch.func.functional_call(module, {**buffers, **parameters}, args, kwargs)
 
-    return function
+def _called(
+    module: torch.nn.Module, parameters: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The result of ``module`` with these parameters and with copies of its buffers."""
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    return torch.func.functional_call(module, {**buffers, **parameters}, args, kwargs)
 
 
 def write(path: FilePath, recordings: Sequence[Recording], **settings: Any) -> None:
-    """Write an npz file: the arrays, with dtypes that NumPy lacks as integers of their width, and the rest as JSON."""
-    content: dict[str, Array] = {}
-    about: dict[str, Any] = {"format": _FORMAT, "settings": settings, "recordings": []}
+    """Write an npz file: the arrays, and the rest as JSON."""
+    answers: dict[str, Array] = {}
+    described = []
     for number, recording in enumerate(recordings):
-        dtypes: dict[str, dict[str, str]] = {}
+        labels: dict[str, list[str]] = {}
         for convention in _CONVENTIONS:
-            answers: Mapping[str, Array] = getattr(recording, convention)
-            dtypes[convention] = {label: array.dtype.name for label, array in answers.items()}
-            for label, array in answers.items():
-                builtin = array.dtype.isbuiltin == 1
-                content[f"{number} {convention} {label}"] = array if builtin else array.view(f"u{array.itemsize}")
-        described = {"name": recording.name, "version": recording.version, "inputs": dict(recording.inputs)}
-        about["recordings"].append(described | {"dtypes": dtypes})
-    with open(path, "wb") as file:
-        np.savez(file, allow_pickle=False, about=np.array(json.dumps(about)), **content)
+            of_convention: Mapping[str, Array] = getattr(recording, convention)
+            labels[convention] = list(of_convention)
+            answers |= {f"{number} {convention} {label}": array for label, array in of_convention.items()}
+        fields = {field: getattr(recording, field) for field in ("name", "version", "inputs", "given_nan")}
+        described.append({**fields, "labels": labels})
+    _write(path, answers, {"settings": settings, "recordings": described})
 
 
 def read(path: FilePath) -> tuple[list[Recording], dict[str, Any]]:
     """The recordings and the settings that `write` was given."""
+    answers, about = _read(path)
+    if "recordings" not in about:
+        raise ValueError(f"{os.fspath(path)!r} holds inputs, but no recording; write one with save.")
+    recordings = []
+    for number, described in enumerate(about["recordings"]):
+        labels = described.pop("labels")
+        native, min_norm = (
+            {label: answers[f"{number} {convention} {label}"] for label in labels[convention]}
+            for convention in _CONVENTIONS
+        )
+        recordings.append(Recording(**described, native=native, min_norm=min_norm))
+    return recordings, about["settings"]
+
+
+def write_inputs(path: FilePath, inputs: Mapping[str, Array]) -> None:
+    """Write an npz file: the arrays among the arguments of a function, by their labels."""
+    _write(path, inputs, {})
+
+
+def read_inputs(path: FilePath) -> dict[str, Array]:
+    """The arrays that `write_inputs` was given."""
+    inputs, about = _read(path)
+    if "recordings" in about:
+        raise ValueError(f"{os.fspath(path)!r} holds a recording, but no inputs; write some with Case.save.")
+    return inputs
+
+
+def _write(path: FilePath, arrays: Mapping[str, Array], about: Mapping[str, Any]) -> None:
+    """Dtypes that NumPy lacks are written as integers of their width."""
+    dtypes = {label: array.dtype.name for label, array in arrays.items()}
+    content = {
+        label: array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}")
+        for label, array in arrays.items()
+    }
+    described = np.array(json.dumps({"format": _FORMAT, "dtypes": dtypes, **about}))
+    with open(path, "wb") as file:
+        np.savez(file, allow_pickle=False, about=described, **content)
+
+
+def _read(path: FilePath) -> tuple[dict[str, Array], dict[str, Any]]:
     with open(path, "rb") as opened:
         if not zipfile.is_zipfile(opened):
             raise ValueError(f"{os.fspath(path)!r} is not an npz file; write one with save.")
     with np.load(path, allow_pickle=False) as file:
         if "about" not in file:
-            raise ValueError(f"{os.fspath(path)!r} holds arrays, but no recording; write one with save.")
+            raise ValueError(f"{os.fspath(path)!r} holds arrays, but no recording or case; write one with save.")
         about = json.loads(str(file["about"]))
         if about.get("format") != _FORMAT:
             raise ValueError(
-                f"{os.fspath(path)!r} was written by another version of interop, whose gradients are those of another "
-                "sum; record again."
+                f"{os.fspath(path)!r} was written by another version of interop, in another format; record again."
             )
-        recordings = []
-        for number, described in enumerate(about["recordings"]):
-            native, min_norm = (
-                {
-                    label: file[f"{number} {convention} {label}"].view(jnp.dtype(dtype))
-                    for label, dtype in described["dtypes"][convention].items()
-                }
-                for convention in _CONVENTIONS
-            )
-            recordings.append(Recording(described["name"], described["version"], described["inputs"], native, min_norm))
-    return recordings, about["settings"]
+        return {label: file[label].view(jnp.dtype(dtype)) for label, dtype in about["dtypes"].items()}, about

@@ -1,0 +1,284 @@
+"""Inputs that find a difference: drawn at several scales and on bounds that were seen, shrunk, and kept in a file."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+import numpy as np
+
+from interop.parity.frameworks import Array
+from interop.parity.recording import FilePath, write_inputs
+
+Arrays: TypeAlias = Mapping[str, Array]
+"""The arrays among the arguments, by their labels."""
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+WORST = 3
+"""Of how bad a difference is, from 0: a difference of values, which no tie explains."""
+_SCALES = (1.0, 10.0, 100.0, 0.1)
+_BLOCKS = 64
+_CALLS = 100
+"""How often the functions are asked for one step of shrinking."""
+_LARGE = 1e6
+_SIMPLIFIED = 8
+"""How many changed numbers are made simpler; more than these are shown as they are."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What `interop.compare` draws beside the inputs that it is given.
+
+    The floats in the arguments are changed, in turn, in these ways. Each array is drawn anew, normal, at 0.1 to 100
+    times its own scale; or as small integers, which tie; or some of its numbers, or all, are moved onto the bounds that
+    the functions compare with, or past them. All else stays as it is given. A draw depends on ``seed`` and its
+    number alone.
+
+    Args:
+      draws: how many inputs.
+      seed: of the random numbers.
+      nonfinite: whether there are draws with NaN or infinities, too.
+
+    Raises:
+      ValueError: ``draws`` is less than 1, or ``seed`` is negative.
+      TypeError: one of them is no integer.
+    """
+
+    draws: int = 100
+    seed: int = 0
+    nonfinite: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("draws", 1), ("seed", 0)):
+            number = getattr(self, name)
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise TypeError(f"Probe: {name} is {number!r}, a {type(number).__name__}; pass an integer.")
+            if number < least:
+                raise ValueError(f"Probe: {name} is {number}; pass an integer from {least} on.")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One number of the arguments that a case changes."""
+
+    label: str
+    index: tuple[int, ...]
+    number: float
+    given: float
+
+    def __str__(self) -> str:
+        place = self.label + (str(list(self.index)) if self.index else "")
+        return f"{place} = {self.number:.7g} in place of {self.given:.7g}"
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Inputs at which two functions were found to differ, as few numbers changed as were found to matter."""
+
+    draw: int
+    """The number of the draw that found it."""
+    changes: tuple[Change, ...]
+    arrays: Arrays = field(repr=False)
+    """All arrays among the arguments, by their labels."""
+
+    def __str__(self) -> str:
+        if len(self.changes) <= _SIMPLIFIED:
+            return ", ".join(map(str, self.changes))
+        return f"{len(self.changes)} numbers changed in {', '.join(dict.fromkeys(c.label for c in self.changes))}"
+
+    def save(self, path: FilePath) -> None:
+        """Write an npz file, which `interop.compare` takes as ``case``, and the command line as ``--case``."""
+        write_inputs(path, self.arrays)
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What came of a probe."""
+
+    probe: Probe
+    bounds: tuple[float, ...]
+    """The numbers that the functions were seen to compare with."""
+    compared: int
+    """At how many of the draws the functions gave answers."""
+    case: Case | None
+    """The first draw with the worst finding, shrunk; none if the functions differ at none, or no more than as given."""
+
+    def summary(self) -> dict[str, Any]:
+        """What there is but for the arrays."""
+        case = self.case and {"draw": self.case.draw, "changes": [asdict(change) for change in self.case.changes]}
+        return {**asdict(self.probe), "bounds": self.bounds, "compared": self.compared, "case": case}
+
+    def __str__(self) -> str:
+        if self.case:
+            return f"Found by draw {self.case.draw} of seed {self.probe.seed}, with {self.case}."
+        failed = self.probe.draws - self.compared
+        raised = f" At {failed} more a function raised." if failed else ""
+        return f"At {self.compared} inputs drawn with seed {self.probe.seed} nothing else differs.{raised}"
+
+
+def search(
+    given: Arrays, bounds: Collection[float], probe: Probe, severity: Callable[[Arrays], int | None], least: int
+) -> Probed:
+    """Draw inputs, up to the first at which the functions differ most, and shrink it.
+
+    ``severity`` is up to WORST; none where a function raises. What is below ``least`` is not sought.
+    """
+    found, draw, compared = None, 0, 0
+    for number, arrays in enumerate(_drawn(given, sorted(bounds), probe)):
+        bad = severity(arrays)
+        compared += bad is not None
+        if bad and bad >= least:
+            found, draw, least = arrays, number, bad + 1
+        if least > WORST:
+            break
+    case = None
+    if found is not None:
+        shrunk = _shrunk(_Floats(given), found, lambda arrays: (severity(arrays) or 0) >= least - 1, probe.seed)
+        case = Case(draw, tuple(_changes(given, shrunk)), shrunk)
+    return Probed(probe, tuple(sorted(bounds)), compared, case)
+
+
+def is_float(array: Array) -> bool:
+    """Whether the numbers in ``array`` are drawn, as there are gradients with respect to them."""
+    return bool(jnp.issubdtype(array.dtype, jnp.floating)) and array.size > 0
+
+
+def _changes(given: Arrays, arrays: Arrays) -> Iterator[Change]:
+    for label, array in arrays.items():
+        for index in map(tuple, np.argwhere(_bits(given[label]) != _bits(array)).tolist()):
+            yield Change(label, index, float(array[index]), float(given[label][index]))
+
+
+def _bits(array: Array) -> Array:
+    """By which NaN equals itself, and -0.0 is not 0.0."""
+    return array.view(f"u{array.itemsize}") if jnp.issubdtype(array.dtype, jnp.floating) else array
+
+
+def _drawn(given: Arrays, bounds: Sequence[float], probe: Probe) -> Iterator[dict[str, Array]]:
+    onto_bounds = functools.partial(_onto, bounds)
+    ways: list[Callable[[np.random.Generator, Array], Array]] = [_integers]
+    for scale in _SCALES:
+        ways += [functools.partial(_normal, scale), onto_bounds]
+    if probe.nonfinite:
+        ways.append(functools.partial(_onto, [np.nan, np.inf, -np.inf]))
+    labels = [label for label, array in given.items() if is_float(array)]
+    for number in range(probe.draws):
+        rng = np.random.default_rng([probe.seed, number])
+        chosen = [label for label in labels if rng.random() < 0.5] or [labels[rng.integers(len(labels))]]
+        way = ways[number % len(ways)]
+        yield {**given, **{label: _rounded(way(rng, given[label]), given[label].dtype) for label in chosen}}
+
+
+def _rounded(array: Array, dtype: np.dtype[Any]) -> Array:
+    with np.errstate(over="ignore"):  # of float16
+        return np.asarray(array).astype(dtype)
+
+
+def _normal(scale: float, rng: np.random.Generator, array: Array) -> Array:
+    """``scale`` times as large as the array, whose own scale is 1 if its numbers are 0 or not all finite."""
+    own = np.sqrt(np.mean(np.square(array, dtype=np.float64)))
+    return np.asarray(rng.normal(0.0, scale * (own if np.isfinite(own) and own else 1.0), array.shape))
+
+
+def _integers(rng: np.random.Generator, array: Array) -> Array:
+    return np.asarray(rng.integers(-6, 7, array.shape))
+
+
+def _onto(bounds: Sequence[float], rng: np.random.Generator, array: Array) -> Array:
+    """Some numbers onto bounds, or a little to a side."""
+    moved = rng.choice(bounds, size=array.shape) + rng.choice([0.0, 0.0, 0.5, -0.5], size=array.shape)
+    return np.where(rng.random(array.shape) < rng.choice([2 / array.size, 0.5, 1.0]), moved, array.astype(np.float64))
+
+
+class _Floats:
+    """The floats of the arguments as one vector, and arguments with others in their place."""
+
+    def __init__(self, given: Arrays) -> None:
+        self._given = given
+        self._labels = [label for label, array in given.items() if is_float(array)]
+        self.vector = self.of(given)
+
+    def of(self, arrays: Arrays) -> Numbers:
+        return np.concatenate([arrays[label].astype(np.float64).ravel() for label in self._labels])
+
+    def arrays(self, vector: Numbers) -> dict[str, Array]:
+        ends = np.cumsum([self._given[label].size for label in self._labels])
+        parts = np.split(vector, ends[:-1])
+        return {
+            **self._given,
+            **{
+                label: _rounded(part.reshape(self._given[label].shape), self._given[label].dtype)
+                for label, part in zip(self._labels, parts, strict=True)
+            },
+        }
+
+
+def _shrunk(floats: _Floats, found: Arrays, fails: Callable[[Arrays], bool], seed: int) -> dict[str, Array]:
+    """``found`` with as few numbers changed as still make it fail, and these as simple as may be."""
+    from hypothesis import strategies as st
+
+    numbers = floats.of(found)
+
+    def changed(positions: Any, to: Any) -> Numbers:
+        vector = floats.vector.copy()
+        vector[positions] = to
+        return vector
+
+    def still_fails(vector: Numbers) -> bool:
+        return fails(floats.arrays(vector))
+
+    positions = np.flatnonzero(_bits(numbers) != _bits(floats.vector))
+    while len(positions) > 1:
+        blocks = np.array_split(positions, min(_BLOCKS, len(positions)))
+
+        def kept(flags: Sequence[bool], blocks: Sequence[Any] = blocks) -> Any:
+            return np.concatenate([np.zeros(0, int), *itertools.compress(blocks, flags)])
+
+        def matters(flags: Sequence[bool], kept: Callable[[Sequence[bool]], Any] = kept) -> bool:
+            return still_fails(changed(kept(flags), numbers[kept(flags)]))
+
+        flags = _simplest(st.tuples(*[st.booleans()] * len(blocks)), matters, seed)
+        if flags is None or all(flags):
+            break
+        positions = kept(flags)
+    vector = changed(positions, numbers[positions])
+    if len(positions) <= _SIMPLIFIED:
+        whole = [
+            st.integers(-round(abs(n)) - 1, round(abs(n)) + 1) if abs(n) < _LARGE else st.just(n)
+            for n in numbers[positions].tolist()
+        ]
+        integers = st.tuples(*whole)
+        chosen = _simplest(integers, lambda chosen: still_fails(changed(positions, chosen)), seed)
+        vector = vector if chosen is None else changed(positions, chosen)
+    return floats.arrays(vector)
+
+
+def _simplest(strategy: Any, condition: Callable[[Any], bool], seed: int) -> Any:
+    """The simplest example that hypothesis finds; none if it finds none."""
+    import hypothesis
+
+    known: dict[str, bool] = {}
+
+    def once(example: Any) -> bool:
+        key = repr(example)
+        if key not in known:
+            known[key] = len(known) < _CALLS and condition(example)
+        return known[key]
+
+    settings = hypothesis.settings(
+        max_examples=_CALLS // 2,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    try:
+        return hypothesis.find(strategy, once, settings=settings, random=random.Random(seed))
+    except hypothesis.errors.NoSuchExample:
+        return None
