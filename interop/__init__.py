@@ -15,6 +15,7 @@ _WHEN_USED = {
     **dict.fromkeys(["jax_to_torch", "torch_to_jax"], "_bridge.arrays"),
     **dict.fromkeys(["IN_PLACE_OPS", "TORCH_OPS"], "_bridge.ops"),
     "wrap_for_torch": "_bridge.wrap",
+    "as_of": "_convention.as_of",
     "min_norm": "_convention.min_norm",
     **dict.fromkeys(["influence", "ties"], "_convention.ties"),
     **dict.fromkeys(["along", "directional_derivative", "grad", "subdifferential"], "_programs.along"),
