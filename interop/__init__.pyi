@@ -10,6 +10,7 @@ from interop import nn as nn
 from interop._bridge.arrays import jax_to_torch as jax_to_torch
 from interop._bridge.arrays import torch_to_jax as torch_to_jax
 from interop._bridge.wrap import wrap_for_torch as wrap_for_torch
+from interop._convention.as_of import as_of as as_of
 from interop._convention.min_norm import min_norm as min_norm
 from interop._convention.ties import influence as influence
 from interop._convention.ties import ties as ties
@@ -37,6 +38,7 @@ __all__ = [
     "along",
     "amax",
     "amin",
+    "as_of",
     "celu",
     "celu_",
     "clamp",
