@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 Mask: TypeAlias = Callable[..., Any]
 """From the operands of an op to where something holds: comparisons alone, which tensors and arrays have alike."""
+Side: TypeAlias = Literal["left", "right"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,10 +112,35 @@ _OF_TORCH: Mapping[str, Sequence[Derivative]] = {
         _alike("2.15", _fmax_halves(le, lt), f"{_YAML}; pytorch/pytorch#193035"),
     ),
 }
-"""By the op. No other op of jaxclamp answers in one of these versions otherwise than in another."""
+"""By the op."""
 
-_DERIVATIVES = {"torch": _OF_TORCH}
-_RECORDED = {"torch": ("2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0")}
+_LAX = "jax/_src/lax/lax.py"
+_OF_JAX: Mapping[str, Sequence[Derivative]] = {
+    "clamp": (
+        _alike(
+            "0.10",
+            Weights(
+                (
+                    (lambda x, low, high: (x > low) & (x < high),),
+                    (lambda x, low, high: (x < low) & (low < high),),
+                    (lambda x, low, high: x > high,),
+                )
+            ),
+            f"{_LAX}, of clamp_p",
+        ),
+    ),
+    "maximum": (_alike("0.10", Weights(((ge, eq), (le, eq))), f"{_LAX}, of max_p"),),
+    "minimum": (_alike("0.10", Weights(((le, eq), (ge, eq))), f"{_LAX}, of min_p"),),
+}
+"""By the op that a primitive computes; what JAX writes with others, such as `jax.numpy.clip`, follows from these."""
+
+_DERIVATIVES = {"torch": _OF_TORCH, "jax": _OF_JAX}
+_SIDES: Mapping[str, Mapping[str, Side]] = {
+    "torch": dict.fromkeys(("leaky_relu", "elu", "selu"), "left"),  # leaky_relu_backward and elu_backward of ATen
+    "jax": {"abs": "right"},  # abs_p in the same file
+}
+"""Ops that answer alike in all versions, with the slope to one side of a kink, be it nearer to 0 or not."""
+_RECORDED = {"torch": ("2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0"), "jax": ("0.10.0", "0.10.2")}
 
 
 @dataclass(frozen=True)
@@ -129,8 +155,12 @@ class Version:
 
     @property
     def ops(self) -> Collection[str]:
-        """The ops that have other derivatives there than in another version."""
+        """The selection ops of which the derivative is known; of all others it is the same in all versions."""
         return _DERIVATIVES[self.framework]
+
+    def side(self, op: str) -> Side | None:
+        """Whose slope the op of that name has at a kink, if it is not the one nearest to 0."""
+        return _SIDES[self.framework].get(op)
 
     def weights(self, op: str, numbers: bool) -> Weights:
         """The derivative that the op of that name has there, with bounds that are ``numbers`` or arrays."""
