@@ -19,6 +19,8 @@ from interop._programs.along import directional_derivative as directional_deriva
 from interop._programs.along import grad as grad
 from interop._programs.along import subdifferential as subdifferential
 from interop._programs.gradcheck import gradcheck as gradcheck
+from interop.parity.audit import Audit as Audit
+from interop.parity.audit import audit as audit
 from interop.parity.compare import Comparison as Comparison
 from interop.parity.compare import compare as compare
 from interop.parity.recording import Recording as Recording
@@ -27,6 +29,7 @@ from jaxclamp import Convention
 
 __version__: str
 __all__ = [
+    "Audit",
     "Comparison",
     "IN_PLACE_OPS",
     "Recording",
@@ -39,6 +42,7 @@ __all__ = [
     "amax",
     "amin",
     "as_of",
+    "audit",
     "celu",
     "celu_",
     "clamp",

@@ -158,6 +158,10 @@ class Version:
         """The selection ops of which the derivative is known; of all others it is the same in all versions."""
         return _DERIVATIVES[self.framework]
 
+    def differs(self, op: str, other: Version) -> bool:
+        """Whether the op of that name has another derivative in another version."""
+        return any(self.weights(op, numbers) is not other.weights(op, numbers) for numbers in (False, True))
+
     def side(self, op: str) -> Side | None:
         """Whose slope the op of that name has at a kink, if it is not the one nearest to 0."""
         return _SIDES[self.framework].get(op)

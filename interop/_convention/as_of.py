@@ -93,14 +93,11 @@ class Table(NamedTuple):
 
 def _table(version: Version) -> Table:
     changed = {op for op in version.ops if not _has(op, version)}
-    functions, own_of, covered = {}, {}, {}
-    for dotted, own, op in namesakes(NATIVE):  # those of torch.nn.functional last
+    covered = differentiated_by(changed)
+    functions, own_of = {}, {}
+    for _, own, op in namesakes(NATIVE):  # those of torch.nn.functional last
         own_of[op] = own
-        if changed.isdisjoint(_differentiated_by(op)):
-            functions[own] = _unknown_to_blocks(own)
-        else:
-            functions[own] = functools.partial(op, ties=version)
-            covered[own] = dotted
+        functions[own] = functools.partial(op, ties=version) if own in covered else _unknown_to_blocks(own)
     in_parts = {own: name for own, name in UNCOVERED.items() if name in OF_OTHER_ARGUMENTS or "cosine_emb" in name}
     return Table(
         version,
@@ -112,10 +109,15 @@ def _table(version: Version) -> Table:
     )
 
 
+def differentiated_by(ops: Collection[str]) -> dict[Callable[..., Any], str]:
+    """The functions of torch whose derivatives come from those ops, and their dotted names."""
+    return {own: dotted for dotted, own, op in namesakes(NATIVE) if not set(ops).isdisjoint(_ops_of(op))}
+
+
 _LOSSES = ("clamp_min", "minimum")
 
 
-def _differentiated_by(function: Callable[..., Any]) -> tuple[str, ...]:
+def _ops_of(function: Callable[..., Any]) -> tuple[str, ...]:
     """The names of the ops whose derivatives a function of `interop.native` has."""
     name = getattr(function, "__name__", "")
     return _LOSSES if inspect.unwrap(function).__module__ == losses.__name__ else (name.rstrip("_"),)
