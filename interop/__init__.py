@@ -20,7 +20,7 @@ _WHEN_USED = {
     **dict.fromkeys(["influence", "ties"], "_convention.ties"),
     **dict.fromkeys(["along", "directional_derivative", "grad", "subdifferential"], "_programs.along"),
     "gradcheck": "_programs.gradcheck",
-    **dict.fromkeys(["Audit", "audit"], "parity.audit"),
+    **dict.fromkeys(["Audit", "ChangedLine", "audit"], "parity.audit"),
     **dict.fromkeys(["Comparison", "compare"], "parity.compare"),
     **dict.fromkeys(["Recording", "record"], "parity.recording"),
 }

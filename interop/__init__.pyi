@@ -20,6 +20,7 @@ from interop._programs.along import grad as grad
 from interop._programs.along import subdifferential as subdifferential
 from interop._programs.gradcheck import gradcheck as gradcheck
 from interop.parity.audit import Audit as Audit
+from interop.parity.audit import ChangedLine as ChangedLine
 from interop.parity.audit import audit as audit
 from interop.parity.compare import Comparison as Comparison
 from interop.parity.compare import compare as compare
@@ -30,6 +31,7 @@ from jaxclamp import Convention
 __version__: str
 __all__ = [
     "Audit",
+    "ChangedLine",
     "Comparison",
     "IN_PLACE_OPS",
     "Recording",

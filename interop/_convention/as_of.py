@@ -34,7 +34,7 @@ class as_of(Block):  # noqa: N801  # it is used as a function
     function it works as `interop.min_norm`. For modules, without a block, there is
     ``interop.nn.convert(model, ties="torch 2.13")``.
 
-    Ties: as in that version, also where that is no subgradient (`docs/versions.md`); NaN gets what it gets there. In
+    Ties: as in that version, also where that is no subgradient; NaN gets what it gets there. In
     forward mode, too, the weights are those of its reverse mode. Its own forward mode has others at a tie of ``fmax``
     and of ``clamp(x, min=tensor)``, and with ``x < min = max``, up to 2.13.
 

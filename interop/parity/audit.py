@@ -27,7 +27,7 @@ WIDTH = 100
 """Of the report, in columns."""
 
 
-class Change(NamedTuple):
+class ChangedLine(NamedTuple):
     """A line of the source at which the gradient is another one, over all calls and operands."""
 
     line: Line
@@ -48,11 +48,11 @@ class Audit:
 
     before: str
     after: str
-    changes: tuple[Change, ...]
+    changes: tuple[ChangedLine, ...]
     lines: tuple[Line, ...]
-    """All lines that call a function whose gradient depends on the version, and were recorded for a gradient."""
-    probed: tuple[Change, ...] = ()
-    """Where nothing was tied: what would change if all elements were on the bounds that were seen."""
+    """The lines that call a function whose gradient depends on the version, and were recorded for a gradient."""
+    probed: tuple[ChangedLine, ...] = ()
+    """What would change if all elements were on the nearest bound that was seen; asked only where nothing was tied."""
 
     def __str__(self) -> str:
         number, of = len(self.changes), len(self.lines)
@@ -79,7 +79,7 @@ class Audit:
         return to_json(content)
 
 
-def _described(change: Change) -> str:
+def _described(change: ChangedLine) -> str:
     line = change.line
     return "\n".join(
         textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False)
@@ -271,7 +271,7 @@ def _copied(leaf: Any) -> Any:
     return leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _changes(calls: Iterable[_Call], before: str, after: str) -> tuple[Change, ...]:
+def _changes(calls: Iterable[_Call], before: str, after: str) -> tuple[ChangedLine, ...]:
     """The lines where a gradient changes, over all calls from there."""
     totals = Totals()
     of_site: dict[Site, list[tuple[_Call, torch.Tensor, torch.Tensor]]] = {}
@@ -287,7 +287,7 @@ def _changes(calls: Iterable[_Call], before: str, after: str) -> tuple[Change, .
             of_old, of_new, of_apart = (float(torch.linalg.vector_norm(vector)) for vector in (old, new, apart))
             keeping = [c for c in CONVENTIONS if all(call.has(c, g) for call, g in zip(kept, olds, strict=True))]
             changes.append(
-                Change(line, of_old, of_new, of_apart, float(apart.abs().max()), _cure(line.op, before, keeping))
+                ChangedLine(line, of_old, of_new, of_apart, float(apart.abs().max()), _cure(line.op, before, keeping))
             )
     return tuple(changes)
 

@@ -31,7 +31,7 @@ def as_of(version: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     which the record of the op names. Under ``as_of("jax 0.10.2")`` a later version of JAX has the gradients of that.
     One whose answers are recorded as the same is left alone.
 
-    Ties: as in that version in reverse mode, also where that is no subgradient (`docs/versions.md`); forward mode has
+    Ties: as in that version in reverse mode, also where that is no subgradient; forward mode has
     the same weights. Bounds that are numbers in the traced function are numbers for torch, all others are tensors. A
     NaN operand of a selection op gets what it gets there.
 
