@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch.overrides import handle_torch_function
 
-from interop._convention.min_norm import OF_OTHER_ARGUMENTS, UNCOVERED, Block, Replacements, in_block, namesakes
+from interop._convention.min_norm import OF_OTHER_ARGUMENTS, UNCOVERED, Intercepting, Replacements, in_block, namesakes
 from interop._private_torch import is_overridden
 from interop._recorded import is_recorded
 from interop.native import NATIVE, losses
@@ -22,7 +22,7 @@ from jaxclamp._versions import VERSIONS, Version, Weights, version_of
 
 
 @final
-class as_of(Block):  # noqa: N801  # it is used as a function
+class as_of(Intercepting):  # noqa: N801  # it is used as a function
     r"""A context manager and decorator in which torch code has the gradients that a version of torch gives it.
 
     For a training that a new version of torch would change: with torch 2.15 installed, ``as_of("torch 2.13")`` gives

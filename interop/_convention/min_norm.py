@@ -34,7 +34,7 @@ Replacements: TypeAlias = Mapping[Callable[..., Any], Callable[..., Any]]
 _SUSPENDED = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
-class Block(TorchFunctionMode, contextlib.ContextDecorator, ABC):
+class Intercepting(TorchFunctionMode, contextlib.ContextDecorator, ABC):
     """A context manager and decorator in which calls of torch's functions go to others, by a table."""
 
     _replacements: Replacements
@@ -90,7 +90,7 @@ class Block(TorchFunctionMode, contextlib.ContextDecorator, ABC):
 
 
 @final
-class min_norm(Block):  # noqa: N801  # it is used as a function
+class min_norm(Intercepting):  # noqa: N801  # it is used as a function
     """A context manager and decorator in which unmodified torch code gets the gradients of jaxclamp.
 
     Functions of torch and torch.nn.functional, methods of tensors, in-place and ``out=`` forms, and the modules of
