@@ -10,6 +10,7 @@ from interop import nn as nn
 from interop._bridge.arrays import jax_to_torch as jax_to_torch
 from interop._bridge.arrays import torch_to_jax as torch_to_jax
 from interop._bridge.wrap import wrap_for_torch as wrap_for_torch
+from interop._convention.as_of import as_of as as_of
 from interop._convention.min_norm import min_norm as min_norm
 from interop._convention.ties import influence as influence
 from interop._convention.ties import ties as ties
@@ -18,6 +19,9 @@ from interop._programs.along import directional_derivative as directional_deriva
 from interop._programs.along import grad as grad
 from interop._programs.along import subdifferential as subdifferential
 from interop._programs.gradcheck import gradcheck as gradcheck
+from interop.parity.audit import Audit as Audit
+from interop.parity.audit import ChangedLine as ChangedLine
+from interop.parity.audit import audit as audit
 from interop.parity.changes import Changes as Changes
 from interop.parity.changes import changes as changes
 from interop.parity.compare import Comparison as Comparison
@@ -29,6 +33,8 @@ from jaxclamp import Convention
 
 __version__: str
 __all__ = [
+    "Audit",
+    "ChangedLine",
     "Changes",
     "Comparison",
     "IN_PLACE_OPS",
@@ -42,6 +48,8 @@ __all__ = [
     "along",
     "amax",
     "amin",
+    "as_of",
+    "audit",
     "celu",
     "celu_",
     "changes",

@@ -530,5 +530,36 @@ def ties(function: Callable[..., Any], inputs: list[Any], influence: bool, as_js
         _console().print(report)
 
 
+@main.command()
+@click.argument("function", metavar="MODULE:FUNCTION", callback=_a_function)
+@INPUTS
+@click.option("--before", required=True, metavar="VERSION", help="Of torch, as 'torch 2.13'.")
+@click.option("--after", required=True, metavar="VERSION", help="Of torch, as 'torch 2.15'.")
+@click.option("--probe", is_flag=True, help="Where nothing ties, say what would change with every element on a bound.")
+@AS_JSON
+@click.pass_context
+def audit(
+    context: click.Context,
+    function: Callable[..., Any],
+    inputs: list[Array],
+    before: str,
+    after: str,
+    probe: bool,
+    as_json: bool,
+) -> None:
+    """Name the lines of torch code whose gradient changes from one version of torch to another, and what keeps it.
+
+    Exit status 1 when the gradient changes at some line, 2 on bad usage. What --probe finds does not count.
+    """
+    import interop
+
+    try:
+        found = interop.audit(function, *inputs, before=before, after=after, probe=probe)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise click.UsageError(str(error)) from error
+    click.echo(found.to_json() if as_json else str(found))
+    context.exit(1 if found.changes else 0)
+
+
 if __name__ == "__main__":
     main()

@@ -28,6 +28,7 @@ __all__ = [
     "Verdict",
 ]
 __all__ += [
+    "as_of",
     "check_grads",
     "directional_derivative",
     "grad",
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from jaxclamp._checks.verdict import GradientReport, Verdict
     from jaxclamp._programs.along import directional_derivative, grad, subdifferential, value_and_grad
     from jaxclamp._programs.subdifferential import Subdifferential
+    from jaxclamp._transforms.as_of import as_of
     from jaxclamp._transforms.min_norm import min_norm
     from jaxclamp._transforms.report import Influence, Line, TieReport
     from jaxclamp._transforms.ties import ties
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     __version__: str
 else:
     _WHEN_USED = {
+        "as_of": "_transforms.as_of",
         "min_norm": "_transforms.min_norm",
         "ties": "_transforms.ties",
         **dict.fromkeys(["Influence", "Line", "TieReport"], "_transforms.report"),

@@ -1,7 +1,9 @@
 """The examples that no other test runs, in small."""
 
+import contextlib
 import functools
 import importlib.util
+import io
 import os
 import subprocess
 import sys
@@ -19,7 +21,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
+import interop
 from interop import native
+from jaxclamp._versions import VERSIONS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -227,3 +231,25 @@ def test_two_processes(load: Callable[[str], ModuleType]) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "2 processes, one gradient: 256 entries are the same to the bit\n" in done.stdout
+
+
+def test_pinned_training(load: Callable[[str], ModuleType], one_thread: None) -> None:
+    """The installed version trains the same bits as its pin; of 2.15, no weight on a bound has a gradient."""
+    example = load("pinned_training")
+    runs = {version: example.train(4, 12, interop.as_of(version)) for version in (example.BEFORE, example.AFTER)}
+    before, after = runs.values()
+    assert before.digest != after.digest
+    assert before.norms[0] != after.norms[0]
+    assert min(after.tail) > 0.02
+    assert min(after.stopped) == 1.0 > max(before.stopped)
+    native = example.train(4, 12, contextlib.nullcontext())
+    installed = f"torch {torch.__version__.partition('+')[0]}"
+    assert native.digest in ({before.digest, after.digest} if installed in VERSIONS["torch"] else {native.digest})
+    (first, second) = example.audited(bits=4).changes
+    assert (first.line.number, first.line.module, second.line.module) == (second.line.number, "0", "2")
+    assert first.line.tied > 100
+    rendered = Console(width=140, record=True, file=io.StringIO())
+    keyed = {(4, version): run for version, run in runs.items()}
+    rendered.print(example.by_step(keyed))
+    rendered.print(example.summary(keyed, {key: [0.5] for key in keyed}))
+    assert after.digest in rendered.export_text()

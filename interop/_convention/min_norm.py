@@ -6,8 +6,9 @@ import contextlib
 import functools
 import inspect
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, Literal, Self, TypeAlias, TypeVar, final, get_args, overload
 
@@ -27,11 +28,69 @@ F = TypeVar("F", bound=Callable[..., Any])
 Backend: TypeAlias = Literal["torch", "jax"]
 """Whose computations take the place of torch's: its own kernels, or the programs of JAX behind the ops of interop."""
 
+Functions: TypeAlias = Mapping[str, Callable[..., Any]]
+Replacements: TypeAlias = Mapping[Callable[..., Any], Callable[..., Any]]
+
 _SUSPENDED = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
+class Intercepting(TorchFunctionMode, contextlib.ContextDecorator, ABC):
+    """A context manager and decorator in which calls of torch's functions go to others, by a table."""
+
+    _replacements: Replacements
+    """By the function of torch, what is called in its place."""
+    _right_in_torch: Collection[Callable[..., Any]]
+    """Those of the others that are torch's own, but that blocks around do not replace."""
+    _uncovered: Mapping[Callable[..., Any], str]
+    """Functions of torch without a replacement that should have one, and their dotted names."""
+
+    @abstractmethod
+    def _pass(self, name: str, arguments: Sequence[Any]) -> None:
+        """Notice a call of the uncovered function of that name."""
+
+    def __call__(self, function: F) -> F:
+        if isinstance(function, type):
+            raise TypeError(
+                f"{type(self).__name__}() cannot decorate the class {function.__name__}, whose methods run after it is "
+                "made; decorate its forward, or use interop.nn.convert(model)."
+            )
+        if any(is_kind(function) for is_kind in _SUSPENDED):
+            raise TypeError(
+                f"{type(self).__name__}() cannot decorate {function.__name__}, which runs after the call has returned; "
+                "use it in a `with` around the computations in it."
+            )
+        return super().__call__(function)
+
+    def __enter__(self) -> Self:
+        if not torch.compiler.is_compiling():
+            _entered.frames.append(entering_frame())
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        if not torch.compiler.is_compiling() and _entered.frames:
+            _entered.frames.pop()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        replacement = self._replacements.get(func)
+        if replacement is None:
+            if func in self._uncovered and not torch.compiler.is_compiling():
+                self._pass(self._uncovered[func], (*args, *(kwargs or {}).values()))
+            return func(*args, **(kwargs or {}))
+        if not torch.compiler.is_compiling():
+            # None, if a compiled function has entered the block and calls what is not compiled.
+            frames = _entered.frames
+            if replacement in self._right_in_torch and len(frames) == 1:
+                return func(*args, **(kwargs or {}))  # there is no outer block that would replace it
+            carry_into_recomputation(self, frames[-1] if frames else None)
+        return replacement(*args, **(kwargs or {}))
+
+
 @final
-class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  # it is used as a function
+class min_norm(Intercepting):  # noqa: N801  # it is used as a function
     """A context manager and decorator in which unmodified torch code gets the gradients of jaxclamp.
 
     Functions of torch and torch.nn.functional, methods of tensors, in-place and ``out=`` forms, and the modules of
@@ -91,46 +150,8 @@ class min_norm(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801  #
         self.backend = backend
         self.passed = Counter()
         self._replacements = _REPLACEMENTS[backend, ties]
-
-    def __call__(self, function: F) -> F:
-        if isinstance(function, type):
-            raise TypeError(
-                f"min_norm() cannot decorate the class {function.__name__}, whose methods run after it is made; "
-                "decorate its forward, or use interop.nn.convert(model)."
-            )
-        if any(is_kind(function) for is_kind in _SUSPENDED):
-            raise TypeError(
-                f"min_norm() cannot decorate {function.__name__}, which runs after the call has returned; "
-                "use `with min_norm():` around the computations in it."
-            )
-        return super().__call__(function)
-
-    def __enter__(self) -> Self:
-        if not torch.compiler.is_compiling():
-            _entered.frames.append(entering_frame())
-        super().__enter__()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
-        if not torch.compiler.is_compiling() and _entered.frames:
-            _entered.frames.pop()
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        replacement = self._replacements.get(func)
-        if replacement is None:
-            if func in UNCOVERED and not torch.compiler.is_compiling():
-                self._pass(UNCOVERED[func], (*args, *(kwargs or {}).values()))
-            return func(*args, **(kwargs or {}))
-        if not torch.compiler.is_compiling():
-            # None, if a compiled function has entered the block and calls what is not compiled.
-            frames = _entered.frames
-            if replacement in native.RIGHT_IN_TORCH and len(frames) == 1:
-                return func(*args, **(kwargs or {}))  # there is no outer block that would replace it
-            carry_into_recomputation(self, frames[-1] if frames else None)
-        return replacement(*args, **(kwargs or {}))
+        self._right_in_torch = native.RIGHT_IN_TORCH
+        self._uncovered = UNCOVERED
 
     def _pass(self, name: str, arguments: Sequence[Any]) -> None:
         """Count a call of the uncovered function of that name, if it takes an extremum and torch records it."""
@@ -158,10 +179,8 @@ def in_block() -> bool:
     return is_overridden(nothing) and bool(handle_torch_function(in_block, nothing))
 
 
-Functions: TypeAlias = Mapping[str, Callable[..., Any]]
-Replacements: TypeAlias = Mapping[Callable[..., Any], Callable[..., Any]]
 _HOMES = {"torch": torch, "torch.Tensor": torch.Tensor, "torch.nn.functional": functional}
-_OF_OTHER_ARGUMENTS = {"torch.margin_ranking_loss", "torch.hinge_embedding_loss", "torch.triplet_margin_loss"}
+OF_OTHER_ARGUMENTS = {"torch.margin_ranking_loss", "torch.hinge_embedding_loss", "torch.triplet_margin_loss"}
 """What their namesakes in torch.nn.functional call, with a number for the kind of reduction."""
 
 
@@ -180,7 +199,7 @@ def namesakes(ops: Functions) -> Iterator[tuple[str, Callable[..., Any], Callabl
             dotted = f"{home}.{name}"
             if dotted == "torch.adaptive_max_pool1d":  # it always has indices
                 yield dotted, torch.adaptive_max_pool1d, with_indices[f"{name}_with_indices"]
-            elif hasattr(namespace, name) and dotted not in _OF_OTHER_ARGUMENTS:
+            elif hasattr(namespace, name) and dotted not in OF_OTHER_ARGUMENTS:
                 yield dotted, getattr(namespace, name), op
 
 
@@ -235,7 +254,7 @@ UNCOVERED = {
         *("cosine_similarity", "rrelu", "rrelu_"),
     )
     if hasattr(namespace, name)
-} | {getattr(_HOMES[name.rpartition(".")[0]], name.rpartition(".")[2]): name for name in _OF_OTHER_ARGUMENTS}
+} | {getattr(_HOMES[name.rpartition(".")[0]], name.rpartition(".")[2]): name for name in OF_OTHER_ARGUMENTS}
 """What has ties and stays torch's own in a block, and its dotted name."""
 _OF_MANY_KINDS = {"embedding_bag", "scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_"}
 """Those that take an extremum or a sum, whichever is asked for."""

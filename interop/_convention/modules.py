@@ -12,18 +12,18 @@ from typing import Any
 
 import torch
 
+from interop._convention.as_of import AS_OF
 from interop._convention.min_norm import UNCOVERED, in_block, namesakes
 from interop._recorded import records_nothing
 from interop.native import NATIVE, RIGHT_IN_TORCH
 from jaxclamp import CONVENTIONS, Convention
-from jaxclamp._rules.conventions import refuse_convention
 
 
 class _MinNorm:
     """Mixed in before a module of torch.nn, which gives its attributes to a function of `interop.native`."""
 
-    ties: Convention | None = None
-    """The convention. None is that of the block of `interop.min_norm` around a call, min_norm where there is none."""
+    ties: Convention | str | None = None
+    """The convention, or a version of torch. None: as in the block around a call, min_norm where there is none."""
     _function: Callable[..., Any]
     _is_right: bool
     """Whether torch's own function is the right one under min_norm."""
@@ -37,12 +37,15 @@ class _MinNorm:
         kind = type(self)
         if self.ties is None and (kind._is_right or in_block() or records_nothing()):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
+        function = kind._function
         values = [getattr(self, name) for name in kind._attributes]
-        if self.ties is not None:
+        if self.ties in AS_OF:
+            function = AS_OF[self.ties].functions[function]
+        elif self.ties is not None:
             kwargs["ties"] = self.ties
-        elif kind._follow and not kwargs:
-            return kind._function(*args, *values)
-        return kind._function(*args, **kwargs, **dict(zip(kind._attributes, values, strict=True)))
+        if kind._follow and not kwargs:
+            return function(*args, *values)
+        return function(*args, **kwargs, **dict(zip(kind._attributes, values, strict=True)))
 
     def extra_repr(self) -> str:
         own: str = super().extra_repr()  # type: ignore[misc]
@@ -103,7 +106,7 @@ class Conversion:
     """By the path of each module that was replaced, the name of its class."""
     left: Mapping[str, str]
     """By the path of each module that has ties or kinks and was left, why."""
-    _before: tuple[tuple[Any, type[torch.nn.Module], Convention | None], ...] = field(repr=False)
+    _before: tuple[tuple[Any, type[torch.nn.Module], str | None], ...] = field(repr=False)
 
     def undo(self) -> None:
         """Give each module that was replaced its class of torch.nn back."""
@@ -126,7 +129,7 @@ class Conversion:
         return "\n".join(f"{path:{width}}  {line}" for path, line in lines.items())
 
 
-def convert(model: torch.nn.Module, *, ties: Convention | None = None) -> Conversion:
+def convert(model: torch.nn.Module, *, ties: Convention | str | None = None) -> Conversion:
     """Make the modules in ``model`` that have a counterpart here into that, in place.
 
     Parameters, buffers, hooks, training mode and shared modules stay what they are. What has ties or kinks and stays
@@ -135,8 +138,9 @@ def convert(model: torch.nn.Module, *, ties: Convention | None = None) -> Conver
 
     Args:
       model: any module; it is changed.
-      ties: the convention of the modules that have one to choose, as for `jaxclamp.clamp`. None is that of the block of
-        `interop.min_norm` around a call, min_norm where there is none.
+      ties: the convention of the modules that have one to choose, as for `jaxclamp.clamp`; or a version of torch, such
+        as ``"torch 2.13"``, whose gradients all of them have then, as under `interop.as_of`. None is what the block of
+        `interop.min_norm` or `interop.as_of` around a call says, min_norm where there is none.
 
     Returns:
       A report of what was replaced and what was left; its ``undo()`` takes it back.
@@ -154,30 +158,38 @@ def convert(model: torch.nn.Module, *, ties: Convention | None = None) -> Conver
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"convert: model is {model!r}; pass an object of torch.nn.Module, such as torch.nn.ReLU().")
-    if ties is not None and ties not in CONVENTIONS:
-        refuse_convention(ties)
+    if ties is not None and ties not in CONVENTIONS and ties not in AS_OF:
+        versions = dict.fromkeys(str(table.version) for table in AS_OF.values())
+        raise ValueError(
+            f"ties={ties!r} is not a convention, nor a version of torch; choose one of "
+            f"{', '.join(map(repr, (*CONVENTIONS, *versions)))}."
+        )
     replaced, left, before = {}, {}, []
     for path, module in model.named_modules(remove_duplicate=False):
         kind = type(module)
         if kind in _CONVERTED or (ties is not None and isinstance(module, _MinNorm)):
             replaced[path] = kind.__name__
             before.append((module, kind, vars(module).get("ties")))
-        elif reason := _why_left(module):
+        elif reason := _why_left(module, ties):
             left[path] = reason
     for module, kind, _ in before:
         converted: Any = _CONVERTED.get(kind, kind)
         module.__class__ = converted
-        if ties is not None and "ties" in inspect.signature(converted._function).parameters:
+        if ties in AS_OF or (ties is not None and "ties" in inspect.signature(converted._function).parameters):
             module.ties = ties
     return Conversion(replaced, left, tuple(before))
 
 
-_COVERED = {own: dotted.rpartition(".")[2] for dotted, own, op in namesakes(NATIVE) if op not in RIGHT_IN_TORCH}
-_UNCOVERED = {own: dotted.rpartition(".")[2] for own, dotted in UNCOVERED.items()}
+def _last_names(dotted: Mapping[Callable[..., Any], str]) -> dict[Callable[..., Any], str]:
+    return {own: name.rpartition(".")[2] for own, name in dotted.items()}
 
 
-def _why_left(module: torch.nn.Module) -> str:
-    """Why a module that is none of torch.nn's with a counterpart may have gradients other than those of jaxclamp."""
+_COVERED = _last_names({own: dotted for dotted, own, op in namesakes(NATIVE) if op not in RIGHT_IN_TORCH})
+_UNCOVERED = _last_names(UNCOVERED)
+
+
+def _why_left(module: torch.nn.Module, ties: str | None) -> str:
+    """Why a module that is none of torch.nn's with a counterpart may have gradients other than those asked for."""
     kind = type(module)
     if isinstance(module, _MinNorm):
         return ""
@@ -194,11 +206,16 @@ def _why_left(module: torch.nn.Module) -> str:
         used = _used(module)
     except (OSError, TypeError, SyntaxError):
         return f"{kind.__name__} has code whose source cannot be read"
+    covered, uncovered, block = _COVERED, _UNCOVERED, "interop.min_norm()"
+    if ties in AS_OF:
+        table = AS_OF[ties]
+        covered, uncovered = _last_names(table.covered), _last_names(table.uncovered)
+        block = f'interop.as_of("{table.version}")'
     reasons = []
-    if covered := sorted(used.intersection(_COVERED.values())):
-        reasons.append(f"calls {', '.join(covered)}; run the model under interop.min_norm()")
-    if uncovered := sorted(used.intersection(_UNCOVERED.values())):
-        reasons.append(f"calls {', '.join(uncovered)}, without a counterpart here")
+    if named := sorted(used.intersection(covered.values())):
+        reasons.append(f"calls {', '.join(named)}; run the model under {block}")
+    if named := sorted(used.intersection(uncovered.values())):
+        reasons.append(f"calls {', '.join(named)}, without a counterpart here")
     return f"{kind.__name__} {' and '.join(reasons)}" if reasons else ""
 
 

@@ -83,21 +83,23 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():
             raise RuntimeError("ties() cannot count in a compiled function; call the function as it is.")
-        if func in _tied() and has_real_float_tensor((*args, *kwargs.values())):
+        if can_tie(func) and has_real_float_tensor((*args, *kwargs.values())):
             self._count(func, args, kwargs)
         return func(*args, **kwargs)
 
     def _count(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        name, tied = _tied()[func]
-        file, number = innermost(_lines(), *_LIBRARIES)
+        name, _ = _tied()[func]
+        file, number, module = self._place()
         try:
-            with torch.no_grad():
-                found = tied(*args, **{"ties": "min_norm", **kwargs})  # whichever: a tie is one under all
-                counts = np.array([found.numel(), found.sum().item()])
+            counts = np.array(tied_elements(func, args, kwargs))
         except (TypeError, ValueError, RuntimeError) as error:  # no numbers to see, or a call that fails by itself too
             warnings.warn(f"ties() did not count {name} at {file}:{number}: {error}", stacklevel=3)
             return
-        self._totals[file, number, name, False, self._path[-1] if self._path else ""] += counts
+        self._totals[file, number, name, False, module] += counts
+
+    def _place(self) -> tuple[str, int, str]:
+        """The file and the line of the user's code that is running, and the module."""
+        return (*innermost(_lines(), *_LIBRARIES), self._path[-1] if self._path else "")
 
     def _entered(self, module: torch.nn.Module, args: Any) -> None:
         if threading.get_ident() == self._thread:
@@ -116,6 +118,19 @@ def _lines() -> Iterator[tuple[str, int]]:
     while frame is not None:
         yield frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
+
+
+def can_tie(func: Callable[..., Any]) -> bool:
+    """Whether ties of the function of torch are counted."""
+    return func in _tied()
+
+
+def tied_elements(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
+    """Of how many elements of the result of a function that can tie how many are on a tie."""
+    _, tied = _tied()[func]
+    with torch.no_grad():
+        found = tied(*args, **{"ties": "min_norm", **kwargs})  # whichever: a tie is one under all
+        return found.numel(), int(found.sum().item())
 
 
 @functools.cache

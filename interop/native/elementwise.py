@@ -22,7 +22,7 @@ from interop._recorded import is_active
 from interop.native.kinked import bend, bend_by_weight
 from interop.native.public import public, right_in_torch
 from interop.native.selection import select
-from jaxclamp import OPS, Convention
+from jaxclamp import Convention
 from jaxclamp.kinked import SELU_ALPHA, SELU_SCALE
 
 aten: Any = torch.ops.aten
@@ -50,7 +50,7 @@ def clamp(
         return clamp_max(input, max, ties=ties)
     if ties == "min_norm" and _is_exact(min, input) and _is_exact(max, input):
         return functional.hardtanh(input, min, max) if min <= max else own(input, min, max)  # a constant
-    return select(OPS["clamp"].applied(input, min, max, ties=ties), own)
+    return select("clamp", own, ties, input, min, max)
 
 
 @public
@@ -63,7 +63,7 @@ def clamp_min(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm",
             return functional.threshold(input, min, min)
         if math.copysign(1.0, min) > 0:  # the threshold would lose the sign of -0.0
             return functional.relu(input)
-    return select(OPS["clamp_min"].applied(input, min, ties=ties), torch.clamp_min)
+    return select("clamp_min", torch.clamp_min, ties, input, min)
 
 
 @public
@@ -73,7 +73,7 @@ def clamp_max(input: torch.Tensor, max: Bound, *, ties: Convention = "min_norm",
         return torch.clamp_max(input, max, out=out)
     if ties == "min_norm" and _is_exact(max, input) and max:  # the sign of 0.0 might be lost
         return -functional.threshold(-input, -max, -max)
-    return select(OPS["clamp_max"].applied(input, max, ties=ties), torch.clamp_max)
+    return select("clamp_max", torch.clamp_max, ties, input, max)
 
 
 _NUMBERS = frozenset((int, float, torch.SymInt, torch.SymFloat))
@@ -137,7 +137,7 @@ def _of_two(name: str, input: torch.Tensor, other: torch.Tensor, ties: Conventio
     own: Callable[..., torch.Tensor] = getattr(torch, name)
     if out is not None or not is_active(input, other):
         return own(input, other, out=out)
-    return select(OPS[name].applied(input, other, ties=ties), own)
+    return select(name, own, ties, input, other)
 
 
 # The clamps with bounds built in, which torch has right under min_norm. Under exclusive nothing is left for x at a tie.
@@ -193,7 +193,7 @@ def _selected(
     *bounds: float,
 ) -> torch.Tensor:
     def of(x: torch.Tensor) -> torch.Tensor:
-        return select(OPS[name].applied(x, *bounds, ties=ties), lambda x, *_: own(x, *bounds))
+        return select(name, lambda x, *_: own(x, *bounds), ties, x, *bounds)
 
     return overwrite(f"{name}_", of, input) if inplace else of(input)
 

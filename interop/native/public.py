@@ -13,6 +13,7 @@ from interop._forms import NUMPY_NAMES
 from interop._private_torch import is_overridden
 from jaxclamp import CONVENTIONS
 from jaxclamp._rules.conventions import refuse_convention
+from jaxclamp._versions import Version
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,8 +37,9 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             overridden: R = handle_torch_function(checked, given, *args, **kwargs)
             return overridden
         if kwargs:
-            if kwargs.get("ties", "min_norm") not in CONVENTIONS:
-                refuse_convention(kwargs["ties"])
+            ties = kwargs.get("ties", "min_norm")
+            if ties not in CONVENTIONS and not isinstance(ties, Version):  # as `interop.as_of` passes one
+                refuse_convention(ties)
             if not aliases.isdisjoint(kwargs):
                 return renamed(*args, **kwargs)
         return function(*args, **kwargs)

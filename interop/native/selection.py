@@ -1,6 +1,7 @@
 """The selection rule in torch: the gradient of an op whose value is one of its operands, at torch's own value.
 
-The order of the operands, the steps by which the value is found and the convention come from the rule of jaxclamp.
+The order of the operands, the steps by which the value is found and the convention come from the rule of jaxclamp; or
+the weights of the operands from a version of torch.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import jax.numpy as jnp
 import torch
 
 from interop.native.differentiable import differentiable, tell_inactive
-from jaxclamp._rules.differentiate import Applied
+from jaxclamp import OPS, Convention
 from jaxclamp._rules.selection import Affine, Selection
+from jaxclamp._versions import Version, Weights
 
 Operand: TypeAlias = torch.Tensor | float
 Mask: TypeAlias = torch.Tensor
@@ -34,9 +36,21 @@ _LOSES_OR_TIES: Mapping[Any, Callable[[Any, Any], Any]] = {
 _SKIPS_NAN = (torch.fmax, torch.fmin)
 
 
-def select(applied: Applied[Any], own: Callable[..., torch.Tensor]) -> torch.Tensor:
-    """The value of ``own``, torch's function of the operands, with the gradient of the rule."""
-    value: torch.Tensor = _selected(own, applied.rule, *applied.operands)
+def select(
+    name: str, own: Callable[..., torch.Tensor], ties: Convention | Version, *arguments: Operand | None
+) -> torch.Tensor:
+    """The value of ``own``, torch's function, with the gradient of the op of that name by its rule, or in a version.
+
+    In a version the operands are the arguments: what it has no weights for is never asked.
+    """
+    value: torch.Tensor
+    if isinstance(ties, Version):
+        # Beside a number, torch takes a tensor without axes as a number too.
+        has_numbers = any(not isinstance(argument, torch.Tensor) for argument in arguments)
+        value = _selected(own, ties.weights(name, has_numbers), *arguments)
+    else:
+        rule, operands = OPS[name].applied(*arguments, ties=ties)
+        value = _selected(own, rule, *operands)
     return value
 
 
@@ -44,7 +58,7 @@ class _Selected(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(own: Callable[..., torch.Tensor], rule: Selection, *operands: Operand) -> torch.Tensor:
+    def forward(own: Callable[..., torch.Tensor], rule: Selection | Weights, *operands: Operand) -> torch.Tensor:
         return own(*operands)
 
     @staticmethod
@@ -85,12 +99,17 @@ def _operands(ctx: Any) -> list[Any]:
 
 
 def _weighted(
-    rule: Selection, operands: Sequence[Any], vectors: Sequence[torch.Tensor | None]
+    rule: Selection | Weights, operands: Sequence[Any], vectors: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
     """Each vector times the weight of its operand, by selection; None stands for an operand that is not active.
 
     The weights map tangents to the tangent of the value, and its cotangent to those of the operands.
     """
+    if isinstance(rule, Weights):
+        return [
+            None if vector is None else weighed(masks, operands, vector)
+            for masks, vector in zip(rule.of, vectors, strict=False)  # numbers have no weights
+        ] + [None] * (len(operands) - len(rule.of))
     if isinstance(rule, Affine):
         vectors = [None if vector is None else rule.scale * vector for vector in vectors]
     active = [vector is not None for vector in vectors]
@@ -105,6 +124,14 @@ def _weighted(
         None if vector is None else torch.where(mask, vector / shares, 0.0)
         for mask, vector in zip(chosen, vectors, strict=True)
     ]
+
+
+def weighed(masks: Sequence[Callable[..., Mask]], operands: Sequence[Any], vector: torch.Tensor) -> torch.Tensor:
+    """The vector times the weight of an operand, as `Weights` has it."""
+    gets, *halves = masks
+    for half in halves:
+        vector = torch.where(half(*operands), vector / 2, vector)
+    return torch.where(gets(*operands), vector, 0.0)
 
 
 def _lost(steps: Sequence[Callable[..., Any]], operands: Sequence[Any], index: int) -> Mask:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -9,6 +10,8 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
+
+from jaxclamp._versions import Side
 
 Piece: TypeAlias = Callable[..., Any]
 """A function ``piece(xp, x, *parameters)``, where ``xp`` is the namespace of the arrays, such as `jax.numpy`."""
@@ -44,13 +47,20 @@ class Kinked:
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
         """The index in ``_branches`` of the slope that counts; one past the last for slope 0."""
         x, kinks, meeting = self._pieces_that_meet(primals)
-        code = _count(~(x <= kink) for kink in kinks)
+        code = self._past(x, kinks)
         for here, left, right, before, after in meeting:
             flatter = jnp.where(jnp.abs(before) <= jnp.abs(after), left, right)
             opposite = jnp.sign(before) * jnp.sign(after) < 0
             if any(active[1:]):  # a parameter that moves may part kinks that coincide: the pieces between count
                 opposite |= right - left > 1
             code = jnp.where(here, jnp.where(opposite, jnp.int8(len(self._branches)), flatter), code)
+        return self._or_nan(x, code)
+
+    def _past(self, x: jax.Array, kinks: Sequence[jax.Array]) -> jax.Array:
+        """The index of the piece that x is on, at a kink the one to the left."""
+        return _count(~(x <= kink) for kink in kinks)
+
+    def _or_nan(self, x: jax.Array, code: jax.Array) -> jax.Array:
         if self._branches == self.pieces:
             return code  # NaN is counted as past every kink
         return jnp.where(jnp.isnan(x), jnp.int8(len(self.pieces)), code)
@@ -98,6 +108,24 @@ class Kinked:
             term = _directional(piece, (jnp.where(code == k, x, zero), *parameters), moving)
             total = total + jnp.where(code == k, term, zero)
         return total
+
+
+@dataclass(frozen=True, eq=False)
+class Sided(Kinked):
+    """The same op, with the slope to one side of each kink: a version of a framework may have it so."""
+
+    side: Side
+
+    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+        x, kinks, _ = self._pieces_that_meet(primals)
+        past = self._past(x, kinks) if self.side == "left" else _count(~(x < kink) for kink in kinks)
+        return self._or_nan(x, past)
+
+
+@functools.cache
+def sided(rule: Kinked, side: Side) -> Sided:
+    """``rule`` with the slopes to that side."""
+    return Sided(rule.name, rule.operands, rule.function, rule.pieces, rule.kinks, side)
 
 
 def _promote(primals: Sequence[jax.Array], dtype: DTypeLike) -> list[jax.Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias, TypeVar
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
+from jaxclamp._versions import Weights
 
 S = TypeVar("S", bound="Selection")
 Step: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
@@ -122,6 +124,47 @@ class Affine(Selection):
         like: jax.ShapeDtypeStruct,
     ) -> jax.Array:
         return super().linear(code, primals, tangents, like) * jnp.asarray(self.scale, like.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Weighed(Selection):
+    """A selection op with the derivative that a version of a framework gives it, which need be no subgradient.
+
+    The code has two bits for each operand: 0 for nothing, 1 for all, 2 for half, 3 for a quarter.
+    """
+
+    weights: Weights
+
+    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+        code: jax.Array = jnp.int8(0)
+        for i, (gets, *halves) in enumerate(self.weights.of):
+            if active[i]:
+                share = sum((half(*primals).astype(jnp.int8) for half in halves), start=jnp.int8(1))
+                code = code | jnp.where(gets(*primals), share << (2 * i), jnp.int8(0))
+        return code
+
+    def linear(
+        self,
+        code: jax.Array,
+        primals: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+        like: jax.ShapeDtypeStruct,
+    ) -> jax.Array:
+        total = zero = jnp.zeros((), like.dtype)
+        for i, tangent in enumerate(tangents):
+            if tangent is not None:
+                share = (code >> (2 * i)) & 3
+                term = jnp.broadcast_to(tangent.astype(like.dtype), like.shape)
+                for halved in (2, 3):
+                    term = jnp.where(share >= halved, term / 2, term)
+                total = total + jnp.where(share != 0, term, zero)
+        return total
+
+
+@functools.cache
+def weighed(rule: Selection, weights: Weights) -> Weighed:
+    """``rule`` with these weights."""
+    return Weighed(rule.name, rule.operands, rule.steps, rule.convention, weights)
 
 
 def selection(name: str, first: str, **steps: Step) -> Mapping[Convention, Selection]:

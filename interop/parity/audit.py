@@ -1,0 +1,300 @@
+"""Where in torch code another version of torch gives another gradient, how far apart the two are, and what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+
+from interop._convention.as_of import as_of, differentiated_by
+from interop._convention.min_norm import has_real_float_tensor, namesakes
+from interop._convention.ties import can_tie, tied_elements, ties
+from interop.native import NATIVE
+from interop.parity.frameworks import weighted_total
+from jaxclamp import CONVENTIONS, Convention
+from jaxclamp._tables import to_json
+from jaxclamp._transforms.report import Line, Site, Totals
+from jaxclamp._versions import version_of
+
+WIDTH = 100
+"""Of the report, in columns."""
+
+
+class ChangedLine(NamedTuple):
+    """A line of the source at which the gradient is another one, over all calls and operands."""
+
+    line: Line
+    before: float
+    """The norm of the gradient that goes into the operands."""
+    after: float
+    difference: float
+    """The norm of the difference of the two."""
+    largest: float
+    """The largest entry of the difference."""
+    cure: str
+    """What keeps the gradient as it was."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What `audit` found; printed, it is a report of at most 100 columns."""
+
+    before: str
+    after: str
+    changes: tuple[ChangedLine, ...]
+    lines: tuple[Line, ...]
+    """The lines that call a function whose gradient depends on the version, and were recorded for a gradient."""
+    probed: tuple[ChangedLine, ...] = ()
+    """What would change if all elements were on the nearest bound that was seen; asked only where nothing was tied."""
+
+    def __str__(self) -> str:
+        number, of = len(self.changes), len(self.lines)
+        title = f"{self.before} -> {self.after}: the gradient changes at {number} of {of} lines that may depend on it"
+        paragraphs = [title if of else f"{self.before} -> {self.after}: no call of a function that depends on it"]
+        tied = sum(line.tied for line in self.lines)
+        if of and not tied and not number:
+            paragraphs.append("no tie occurred" + ("" if self.probed else "; a probe tells what one would change"))
+        paragraphs += map(_described, self.changes)
+        if self.probed:
+            paragraphs.append("with every element on the nearest bound that was seen:")
+            paragraphs += map(_described, self.probed)
+        return "\n".join(paragraphs)
+
+    def to_json(self) -> str:
+        """All of it; infinities and NaN, for which JSON has no number, are strings."""
+        content = {
+            "before": self.before,
+            "after": self.after,
+            "lines": [line._asdict() for line in self.lines],
+            "changes": [{**change._asdict(), "line": change.line._asdict()} for change in self.changes],
+            "probed": [{**change._asdict(), "line": change.line._asdict()} for change in self.probed],
+        }
+        return to_json(content)
+
+
+def _described(change: ChangedLine) -> str:
+    line = change.line
+    return "\n".join(
+        textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False)
+        for indent, text in (
+            ("", f"{line.label}: {line.op}, {line.tied} of {line.elements} elements on a tie"),
+            (
+                "    ",
+                f"gradient norm {change.before:.4g} -> {change.after:.4g}, difference {change.difference:.4g}, "
+                f"largest entry {change.largest:.4g}",
+            ),
+            ("    ", f"to keep it: {change.cure}"),
+        )
+    )
+
+
+def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, probe: bool = False) -> Audit:
+    """Which lines of torch code get another gradient from one version of torch to another, on these inputs.
+
+    The code runs once, under `as_of` of the first version. Each call of a function that the two versions differentiate
+    otherwise is kept, and differentiated as either has it, with the gradient that comes into its result. A call that
+    says itself how to share, as ``interop.native.clamp(..., ties="inclusive")``, or is in a block of its own, depends
+    on no version.
+
+    Args:
+      fun: a function of torch, or a module. Differentiated is what it returns, or what it differentiates itself, as a
+        step of training does. Of several numbers it is a weighted sum, as for `interop.compare`.
+      inputs: its arguments. Tensors stay as they are: those that require grad are differentiated. Arrays of NumPy
+        become tensors, and those of floats require grad.
+      before, after: versions, as for `as_of`. Neither has to be installed.
+      probe: whether to ask too, of lines without a tie, what would change if all elements were on the nearest bound.
+
+    Returns:
+      An `Audit`: per line of the source and module the elements on a tie, the gradient before and after, and a cure.
+
+    Raises:
+      TypeError: ``fun`` is not callable, or a version is no text.
+      ValueError: there is no record of a version; or nothing that ``fun`` returned, or did, has a gradient.
+      NotImplementedError: ``fun`` calls a function of which a version that is not installed is not known.
+
+    >>> found = audit(lambda x: x.clamp(0, 6).sum(), np.float32([0, 3, 6]), before="torch 2.13", after="torch 2.15")
+    >>> [(change.line.tied, change.line.elements, round(change.difference, 3)) for change in found.changes]
+    [(2, 3, 1.414)]
+    >>> found.changes[0].cure
+    'interop.native.clamp(..., ties="inclusive"), or with interop.as_of("torch 2.13"):'
+    """
+    if not callable(fun):
+        raise TypeError(f"audit: fun is {fun!r}; pass a function of torch, or a module.")
+    old, new = (version_of("audit", version, "torch") for version in (before, after))
+    watching = _Watching(differentiated_by([op for op in old.ops if old.differs(op, new)]))
+    with torch.enable_grad(), as_of(before), watching:
+        result = fun(*map(_to_tensor, inputs))
+    differentiable = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    if differentiable:
+        total = weighted_total(differentiable)
+        torch.autograd.grad(total, _leaves_behind(total))
+    elif not any(call.cotangents for call in watching.calls):
+        raise ValueError(
+            "audit: nothing that was returned depends on a tensor that requires grad, and nothing was differentiated; "
+            "return a loss, or pass inputs that require grad."
+        )
+    calls = [call for call in watching.calls if call.cotangents]
+    totals = Totals()
+    for call in calls:
+        totals[call.site] += call.counts(before, after)
+    lines = totals.lines()
+    probed = (
+        _changes([call.moved() for call in calls], before, after) if probe and not any(ln.tied for ln in lines) else ()
+    )
+    return Audit(str(old), str(new), _changes(calls, before, after), lines, probed)
+
+
+def _to_tensor(given: Any) -> Any:
+    if not isinstance(given, np.ndarray | np.generic):
+        return given
+    tensor = torch.as_tensor(np.array(given))
+    return tensor.requires_grad_(tensor.is_floating_point())
+
+
+def _leaves_behind(total: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that ``total`` is computed from and that require grad."""
+    seen, nodes, leaves = set(), [total.grad_fn], []
+    while nodes:
+        node: Any = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        nodes += [parent for parent, _ in node.next_functions]
+    return leaves
+
+
+@dataclass(eq=False)
+class _Call:
+    """A call of a function of torch, to be differentiated again."""
+
+    site: Site
+    function: Callable[..., Any]
+    arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
+    """Copies of them, as they may be overwritten."""
+    tied: tuple[int, int] | None
+    """Of how many elements how many are on a tie; None for a loss, which clamps inside."""
+    cotangents: list[torch.Tensor] = field(default_factory=list)
+
+    def gradient(self, version: str) -> torch.Tensor:
+        """What goes into all its operands in that version."""
+        with as_of(version):
+            return self._gradient(self.function)
+
+    def _gradient(self, function: Callable[..., Any]) -> torch.Tensor:
+        leaves, structure = jax.tree.flatten(self.arguments)
+        fresh = [
+            leaf.detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
+            for leaf in leaves
+        ]
+        active = [leaf for leaf in fresh if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        with torch.enable_grad():
+            args, kwargs = jax.tree.unflatten(structure, [_overwritable(leaf) for leaf in fresh])
+            value = function(*args, **kwargs)
+        cotangent = torch.stack(self.cotangents).sum(0)
+        found = torch.autograd.grad(value, active, cotangent, allow_unused=True, materialize_grads=True)
+        return torch.cat([gradient.flatten().double() for gradient in found])
+
+    def counts(self, before: str, after: str) -> tuple[int, int]:
+        """The elements, and those on a tie; of a loss the entries of the gradient, and those that change."""
+        if self.tied is not None:
+            return self.tied
+        changed = self.gradient(before) != self.gradient(after)
+        return changed.numel(), int(changed.sum())
+
+    def has(self, convention: Convention, gradient: torch.Tensor) -> bool:
+        """Whether that convention gives that gradient."""
+        native = functools.partial(_NATIVE[self.function], ties=convention)
+        return torch.equal(self._gradient(native), gradient)
+
+    def moved(self) -> _Call:
+        """The same call with each element of the first operand on the nearest of the others, which are its bounds."""
+        args, kwargs = self.arguments
+        x, *others = *args, *kwargs.values()
+        bounds = [torch.as_tensor(v, dtype=x.dtype).expand_as(x) for v in others if isinstance(v, _BOUNDS)]
+        if self.tied is None or not args or not bounds:
+            return self
+        nearest, *further = bounds
+        for bound in further:
+            nearest = torch.where(abs(x - bound) < abs(x - nearest), bound, nearest)
+        moved = nearest.detach().clone().requires_grad_(x.requires_grad)
+        elements, _ = self.tied
+        return dataclasses.replace(self, arguments=((moved, *args[1:]), kwargs), tied=(elements, elements))
+
+
+_BOUNDS = (float, int, torch.Tensor)
+_NATIVE = {own: op for _, own, op in namesakes(NATIVE)}
+
+
+class _Watching(ties):
+    """Keeps the calls of the watched functions whose results require grad."""
+
+    def __init__(self, watched: Collection[Callable[..., Any]]) -> None:
+        super().__init__()
+        self.calls: list[_Call] = []
+        self._watched = watched
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.compiler.is_compiling():
+            raise RuntimeError("audit() cannot see into a compiled function; pass the function as it is.")
+        if func not in self._watched or not has_real_float_tensor((*args, *kwargs.values())):
+            return func(*args, **kwargs)
+        with torch.no_grad():
+            copies = jax.tree.map(_copied, (args, dict(kwargs)))
+            tied = tied_elements(func, args, kwargs) if can_tie(func) else None
+        result = func(*args, **kwargs)
+        if isinstance(result, torch.Tensor) and result.requires_grad:
+            file, number, module = self._place()
+            call = _Call((file, number, func.__name__.strip("_"), False, module), func, copies, tied)
+            result.register_hook(call.cotangents.append)
+            self.calls.append(call)
+        return result
+
+
+def _overwritable(leaf: Any) -> Any:
+    """Torch refuses to overwrite a leaf that requires grad."""
+    return 1 * leaf if isinstance(leaf, torch.Tensor) and leaf.requires_grad else leaf
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _changes(calls: Iterable[_Call], before: str, after: str) -> tuple[ChangedLine, ...]:
+    """The lines where a gradient changes, over all calls from there."""
+    totals = Totals()
+    of_site: dict[Site, list[tuple[_Call, torch.Tensor, torch.Tensor]]] = {}
+    for call in calls:
+        totals[call.site] += call.counts(before, after)
+        of_site.setdefault(call.site, []).append((call, call.gradient(before), call.gradient(after)))
+    changes = []
+    for line in totals.lines():
+        kept, olds, news = zip(*of_site[line[:5]], strict=True)
+        old, new = torch.cat(olds), torch.cat(news)
+        apart = torch.where(old == new, 0.0, old - new)
+        if apart.any():
+            of_old, of_new, of_apart = (float(torch.linalg.vector_norm(vector)) for vector in (old, new, apart))
+            keeping = [c for c in CONVENTIONS if all(call.has(c, g) for call, g in zip(kept, olds, strict=True))]
+            changes.append(
+                ChangedLine(line, of_old, of_new, of_apart, float(apart.abs().max()), _cure(line.op, before, keeping))
+            )
+    return tuple(changes)
+
+
+def _cure(op: str, before: str, conventions: Sequence[Convention]) -> str:
+    block = f'with interop.as_of("{before}"):'
+    if not conventions:
+        return block
+    ties = "" if conventions[0] == "min_norm" else f', ties="{conventions[0]}"'
+    return f"interop.native.{op}(...{ties}), or {block}"

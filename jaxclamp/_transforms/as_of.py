@@ -1,0 +1,93 @@
+"""The transformation `as_of`: the same function with the gradients of a version of torch, or of JAX."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+from jax.extend.core import JaxprEqn, Literal
+from jax.extend.core import primitives as p
+
+from jaxclamp._rules.differentiate import Applied
+from jaxclamp._rules.kinked import Kinked, sided
+from jaxclamp._rules.operands import check_function
+from jaxclamp._rules.selection import Selection, weighed
+from jaxclamp._transforms.jaxprs import Descend, inlined, transformed
+from jaxclamp._transforms.recognition import Recognized, recognized
+from jaxclamp._versions import VERSIONS, Version, version_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def as_of(version: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    r"""A transformation that gives a JAX function the gradients of a version of torch, or of JAX.
+
+    For a port that has to reproduce a training: under ``as_of("torch 2.13")``, :math:`\min(\max(x, 0), 6)` by
+    `jax.numpy.clip` has the gradient that `torch.clamp` has there, `jax.nn.leaky_relu` that of
+    `torch.nn.functional.leaky_relu`, and so on: each function that `min_norm` rewrites is taken for its counterpart,
+    which the record of the op names. Under ``as_of("jax 0.10.2")`` a later version of JAX has the gradients of that.
+    One whose answers are recorded as the same is left alone.
+
+    Ties: as in that version in reverse mode, also where that is no subgradient; forward mode has
+    the same weights. Bounds that are numbers in the traced function are numbers for torch, all others are tensors. A
+    NaN operand of a selection op gets what it gets there.
+
+    It reaches where `min_norm` does, and leaves what that leaves: ``sort``, ``cummax``, selects written by hand, and
+    the ops of jaxclamp, which have a convention of their own.
+
+    Args:
+      version: ``"torch 2.11"`` to ``"torch 2.15"``, ``"jax 0.10.0"`` or ``"jax 0.10.2"``; ``"torch 2.13"`` is the
+        newest 2.13 that is recorded.
+
+    Returns:
+      A function of a function, and a decorator. What it returns has the signature and the results of that function.
+
+    Raises:
+      TypeError: ``version`` is no text, or what is decorated is not callable.
+      ValueError: there is no record of that version.
+
+    >>> import jax, jax.numpy as jnp
+    >>> def loss(x):
+    ...     return jnp.sum(jnp.clip(x, 0.0, 6.0))
+    >>> x = jnp.array([0.0, 3.0, 6.0])
+    >>> for version in ("torch 2.13", "torch 2.15", "jax 0.10.2"):
+    ...     print(jax.grad(as_of(version)(loss))(x).tolist())
+    [1.0, 1.0, 1.0]
+    [0.0, 1.0, 0.0]
+    [0.5, 1.0, 0.5]
+    """
+    found = version_of("as_of", version, "torch", "jax")
+
+    def decorate(fun: Callable[P, R]) -> Callable[P, R]:
+        check_function("as_of", fun)
+        if found.framework == "jax" and f"jax {jax.__version__}" in VERSIONS["jax"]:
+            return fun  # all recorded versions answer alike
+        return transformed(fun, functools.partial(_replaced, found))
+
+    return decorate
+
+
+def _replaced(version: Version, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+    """What comes in the place of ``eqn``, as for `min_norm`."""
+    is_library = eqn.primitive is p.jit_p and version.framework == "jax"
+    if is_library or eqn.primitive is p.custom_jvp_call_p or len(eqn.outvars) != 1:
+        return descend(eqn)  # of JAX, the primitives count; jax.nn.relu and relu6 are the same in all versions
+    if (found := recognized(eqn)) is None:
+        return descend(eqn)
+    numbers = sum(not isinstance(atom, Literal) for atom in eqn.invars) == 1
+    return inlined(lambda *operands: _applied(version, found, numbers, *operands).value(), eqn)
+
+
+def _applied(version: Version, found: Recognized, numbers: bool, *operands: jax.Array) -> Applied[Any]:
+    """The op with its derivative in a version."""
+    if found.name == "max_pool":
+        return found.applied("inclusive", *operands)  # the first of the tied elements is the one at the index
+    rule, given = found.applied("min_norm", *operands)
+    if isinstance(rule, Selection) and found.name in version.ops:
+        rule = weighed(rule, version.weights(found.name, numbers))
+    elif isinstance(rule, Kinked) and (side := version.side(found.name)) is not None:
+        rule = sided(rule, side)
+    return Applied(rule, given)

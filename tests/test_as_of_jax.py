@@ -1,0 +1,179 @@
+"""`jaxclamp.as_of`: JAX functions with the gradients of recorded versions of torch and of JAX."""
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from interop.parity.render import as_in_a_call
+from interop.parity.rows import cases, is_differentiable
+from jaxclamp import OPS, as_of, min_norm
+from jaxclamp._counterparts import Counterpart
+from jaxclamp._versions import VERSIONS
+
+Cells = dict[str, dict[str, list[float]]]
+"""By the question, the answers of the spellings."""
+
+
+def asked(version: str) -> Cells:
+    """The gradients of all counterparts in JAX, in all cells that are recorded of them, in one program.
+
+    Questions that differ in the numbers of arrays alone are asked at once.
+    """
+    batches: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    functions: dict[str, Callable[..., Any]] = {}
+    for op in OPS.values():
+        for native in op.counterparts_in("jax"):
+            for arguments, active, inactive in cases(op):
+                cell = f"{op.name}({as_in_a_call(arguments)}), {' '.join(active)}, {inactive}"
+                if native.name not in recorded("jax 0.10.2").get(cell, {}):
+                    continue  # it does not take the arguments in that form
+                arrays = {
+                    name: np.asarray(value, np.float32)
+                    for name, value in arguments.items()
+                    if is_differentiable(value) and (name in active or inactive == "arrays")
+                }
+                static = {name: value for name, value in arguments.items() if name not in arrays}
+                batch = repr((native, active, static, {name: array.shape for name, array in arrays.items()}))
+                functions[batch] = functools.partial(gradient, version, native, static, active)
+                batches.setdefault(batch, []).append((f"{cell}: {native.name}", arrays))
+    stacked = [
+        {name: np.stack([arrays[name] for _, arrays in batch]) for name in batch[0][1]} for batch in batches.values()
+    ]
+
+    @jax.jit
+    def program(stacked: list[dict[str, jax.Array]]) -> list[tuple[jax.Array, ...]]:
+        return [jax.vmap(functions[batch])(arrays) for batch, arrays in zip(batches, stacked, strict=True)]
+
+    found = program(stacked)
+    cells: Cells = {}
+    for batch, gradients in zip(batches.values(), found, strict=True):
+        for k, (cell, _) in enumerate(batch):
+            question, _, spelling = cell.rpartition(": ")
+            cells.setdefault(question, {})[spelling] = np.concatenate([np.ravel(g[k]) for g in gradients]).tolist()
+    return cells
+
+
+def gradient(
+    version: str, native: Counterpart, static: dict[str, Any], active: tuple[str, ...], arrays: dict[str, jax.Array]
+) -> tuple[jax.Array, ...]:
+    def function(arrays: dict[str, jax.Array]) -> jax.Array:
+        return jnp.sum(native({**static, **arrays}))
+
+    found = jax.grad(as_of(version)(function))(arrays)
+    return tuple(found[name] for name in active)
+
+
+@functools.cache
+def recorded(text: str) -> Cells:
+    file = Path(__file__).parent / "native_answers" / f"{text.replace(' ', '-')}.json"
+    if not file.is_file():
+        pytest.skip(f"no record of {text}")
+    cells: Cells = {}
+    for cell, answer in json.loads(file.read_text("utf-8")).items():
+        question, _, spelling = cell.rpartition(": ")
+        cells.setdefault(question, {})[spelling] = answer
+    return cells
+
+
+@pytest.mark.parametrize("text", ["torch 2.13.0", "torch 2.15.0"])
+def test_every_recorded_cell_of_torch(text: str) -> None:
+    """Whatever JAX calls the op, it has the gradient of its counterpart in torch."""
+    record, found = recorded(text), asked(text)
+    both = record.keys() & found.keys()
+    assert len(both) > 130
+    wrong = {
+        (cell, spelling): (gradient, record[cell])
+        for cell in both
+        for spelling, gradient in found[cell].items()
+        if not np.allclose(gradient, *record[cell].values(), rtol=1e-6)
+    }
+    assert wrong == {}
+
+
+def test_every_recorded_cell_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a later version, which this one is taken for; else nothing is rewritten."""
+    assert as_of("jax 0.10.2")(jnp.abs) is jnp.abs
+    monkeypatch.setattr(jax, "__version__", "0.99.0")
+    found, record = asked("jax 0.10.2"), recorded("jax 0.10.2")
+    wrong = {
+        (cell, spelling): (found[cell][spelling], answer)
+        for cell, answers in record.items()
+        for spelling, answer in answers.items()
+        if not np.allclose(found[cell][spelling], answer, rtol=1e-6)
+    }
+    assert wrong == {}
+    jaxpr = jax.make_jaxpr(as_of("jax 0.10.2")(lambda x, y: jnp.maximum(abs(x), lax.clamp(0.0, y, 1.0))))(0.0, 0.0)
+    assert [str(eqn.primitive) for eqn in jaxpr.eqns] == ["custom_jvp_call"] * 3  # this test asks what is rewritten
+
+
+X = jnp.array([-1.0, 0.0, 3.0, 6.0, jnp.nan])
+
+
+def loss(x: jax.Array) -> jax.Array:
+    def step(total: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return total + jax.checkpoint(lambda y: jnp.clip(y, 0.0, 6.0))(y), jnp.minimum(y, 6.0)
+
+    total, rest = lax.scan(step, jnp.zeros(()), x)
+    return total + rest.sum()
+
+
+def test_under_transformations() -> None:
+    """Both ways, compiled, in loops and checkpoints; NaN gets what it gets in torch."""
+    expected = {"torch 2.13": [1, 2, 2, 1.5, 1], "torch 2.15": [1, 1, 2, 0.5, 1]}
+    for version, weights in expected.items():
+        under = as_of(version)(loss)
+        assert jax.grad(under)(X).tolist() == jax.jit(jax.grad(under))(X).tolist() == weights
+        pushed = [jax.jvp(under, (X,), (one,))[1] for one in jnp.eye(5)]
+        np.testing.assert_array_equal(jnp.stack(pushed), weights)
+        decorated = as_of(version)(loss)
+        assert decorated.__name__ == "loss"
+
+
+def test_largest_of_windows_and_its_own_ops() -> None:
+    """A pool gives all to the first. The ops of jaxclamp keep their convention, within min_norm too."""
+
+    def pooled(x: jax.Array) -> jax.Array:
+        return lax.reduce_window(x, -jnp.inf, lax.max, (2,), (2,), "VALID").sum()
+
+    x = jnp.zeros(4)
+    assert jax.grad(as_of("torch 2.13")(pooled))(x).tolist() == [1, 0, 1, 0]
+    assert jax.grad(min_norm(pooled))(x).tolist() == [0.5] * 4
+    own = as_of("torch 2.13")(min_norm(lambda x: jnp.maximum(x, 0.0)))
+    assert jax.grad(own)(0.0) == 0.0
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "no record": (
+        lambda: as_of("jax 0.9"),
+        ValueError,
+        "as_of: there is no record of 'jax 0.9'; choose one of 'torch 2",
+    ),
+    "a function": (
+        lambda: as_of(loss),
+        TypeError,
+        "as_of: version is <function loss.*; name a framework and its version",
+    ),  # type: ignore[arg-type]
+    "no function": (lambda: as_of("torch 2.13")(3.0), TypeError, r"as_of: fun is 3\.0; pass a function"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    call, error, message = REFUSED[name]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_versions_are_those_recorded() -> None:
+    files = {file.stem.replace("-", " ") for file in (Path(__file__).parent / "native_answers").glob("*-*.json")}
+    assert {text for text in files if text.startswith(("torch", "jax"))} <= {
+        str(version) for versions in VERSIONS.values() for version in versions.values()
+    }

@@ -1,0 +1,192 @@
+"""`interop.audit`: which lines get another gradient from one version of torch to another."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import interop
+from interop import as_of, audit, min_norm
+from interop.__main__ import main
+
+Tensor = torch.Tensor
+X = np.float32([-1.0, 0.0, 3.0, 6.0, 7.0])
+FORWARD = {"before": "torch 2.13", "after": "torch 2.15"}
+
+
+class Activation(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.clip(x, 0.0, 6.0)
+
+
+class Network(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.ReLU6(), Activation())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.layers(x)).sum()
+
+
+def line_of(function: Callable[..., Any], offset: int) -> str:
+    return f"{Path(__file__).name}:{function.__code__.co_firstlineno + offset}"
+
+
+def test_line_module_and_gradients() -> None:
+    """At 0 and 6 the slope is 1 before and 0 after; x comes into it."""
+    found = audit(Network(), X, **FORWARD)
+    (change,) = found.changes
+    assert change.line.place.endswith(line_of(Activation.forward, 1))
+    assert (change.line.op, change.line.module) == ("clip", "layers.1")
+    assert (change.line.tied, change.line.elements) == (4, 5)  # behind the ReLU6, 7 is 6, and -1 is 0
+    # The incoming gradient is weighted by the loss, x: at -1, 0, 6 and 7 it is cut off.
+    assert change.difference == pytest.approx(np.linalg.norm([-1.0, 0.0, 6.0, 7.0]))
+    assert (change.before, change.after) == (pytest.approx(np.linalg.norm(X)), 3.0)
+    assert change.largest == 7.0
+    assert change.cure == 'interop.native.clip(..., ties="inclusive"), or with interop.as_of("torch 2.13"):'
+
+
+def test_backwards_the_difference_is_the_same() -> None:
+    there, back = audit(Network(), X, **FORWARD), audit(Network(), X, before="torch 2.15", after="torch 2.13")
+    assert there.changes[0].largest == back.changes[0].largest
+    assert back.changes[0].cure == 'interop.native.clip(...), or with interop.as_of("torch 2.15"):'
+
+
+CODE: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {
+    # by name: the function, how many lines may depend on the version, at how many it does
+    "in place": (lambda x: (1 * x).clamp_(0.0, 6.0).sum(), 1, 1),
+    "away from ties": (lambda x: x.clamp(0.5, 6.5).sum(), 1, 0),
+    "as arrays": (lambda x: x.clamp(torch.zeros(5), torch.full((5,), 6.0)).sum(), 1, 1),
+    "a loop": (lambda x: sum(x.clamp(min=bound).sum() for bound in (0.0, 3.0)), 1, 1),
+    "inside a loss": (lambda x: functional.hinge_embedding_loss(x, -torch.ones(5), margin=3.0), 1, 1),
+    "what is alike in both": (lambda x: functional.relu6(x).sum() + x.amax(), 0, 0),
+    "not differentiated": (lambda x: x.sum() + x.detach().clamp(0.0, 6.0).sum(), 0, 0),
+    "what does not reach the result": (lambda x: (x.clamp(0.0, 6.0), x.sum())[1], 0, 0),
+    "with a convention": (lambda x: interop.native.clamp(x, 0.0, 6.0, ties="inclusive").sum(), 0, 0),
+    "in a block": (min_norm(ties="inclusive")(lambda x: x.clamp(0.0, 6.0).sum()), 0, 0),
+    "pinned": (as_of("torch 2.13")(lambda x: x.clamp(0.0, 6.0).sum()), 0, 0),
+    "in a checkpoint": (lambda x: checkpoint(lambda x: x.clamp(0.0, 6.0).sum(), 1 * x, use_reentrant=False), 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_code(name: str) -> None:
+    function, lines, changes = CODE[name]
+    found = audit(function, X, **FORWARD)
+    assert (len(found.lines), len(found.changes)) == (lines, changes)
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= 100
+    assert ("no tie occurred" in text) == (name == "away from ties")
+    same = audit(function, X, before="torch 2.13", after="torch 2.12")
+    assert (same.lines, same.changes) == ((), ())
+
+
+def test_the_cures_keep_the_gradient() -> None:
+    """What the report says to write has, under both versions, the gradient of the first."""
+
+    def cured(x: Tensor) -> Tensor:
+        return interop.native.clamp(x, 0.0, 6.0, ties="inclusive").sum()
+
+    def gradient(function: Callable[[Tensor], Tensor]) -> list[float]:
+        x = torch.tensor(X, requires_grad=True)
+        return torch.autograd.grad(function(x), x)[0].tolist()
+
+    with as_of("torch 2.13"):
+        before = gradient(lambda x: x.clamp(0.0, 6.0).sum())
+    with as_of("torch 2.15"):
+        assert gradient(cured) == gradient(as_of("torch 2.13")(lambda x: x.clamp(0.0, 6.0).sum())) == before
+
+
+def test_of_what_only_the_version_reproduces() -> None:
+    """At x < low = high nothing has a gradient in 2.13: that is no convention."""
+    bound = torch.full((5,), 10.0, requires_grad=True)
+    (change,) = audit(lambda x: x.clamp(bound, bound).sum(), X, **FORWARD).changes
+    assert (change.before, change.largest) == (0.0, 1.0)
+    assert change.cure == 'with interop.as_of("torch 2.13"):'
+
+
+def test_a_step_of_training() -> None:
+    """It differentiates by itself, and overwrites the weights; gradients of parameters are left as they were."""
+    weight = torch.nn.Parameter(torch.tensor(X))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = weight.clamp(0.0, 6.0).sum()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    (change,) = audit(step, **FORWARD).changes
+    assert (change.line.tied, change.largest) == (2, 1.0)
+    parameter = torch.nn.Parameter(torch.tensor(X))
+    audit(lambda: parameter.clamp(0.0, 6.0).sum(), **FORWARD)
+    assert parameter.grad is None
+
+
+def test_probe() -> None:
+    def away(x: Tensor) -> Tensor:
+        return x.clamp(0.5, 6.5).sum() + torch.fmax(x, torch.full((5,), 100.0)).sum()
+
+    found = audit(away, X, **FORWARD, probe=True)
+    assert found.changes == ()
+    clamped, larger = sorted(found.probed, key=lambda change: change.line.op)
+    assert (clamped.line.tied, clamped.largest, clamped.after) == (5, 1.0, 0.0)
+    assert (larger.line.op, larger.largest) == ("fmax", 0.5)
+    assert "with every element on the nearest bound that was seen:" in str(found)
+    assert audit(Network(), X, **FORWARD, probe=True).probed == ()  # it has ties of its own
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "no function": (lambda: audit(3.0, **FORWARD), TypeError, r"audit: fun is 3\.0; pass a function of torch"),
+    "no record": (lambda: audit(abs, X, before="torch 1", after="torch 2.15"), ValueError, "no record of 'torch 1'"),
+    "no gradient": (
+        lambda: audit(torch.abs, torch.ones(2), **FORWARD),
+        ValueError,
+        "nothing that was returned depends",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    call, error, message = REFUSED[name]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails where something changes, so that CI can hold it."""
+    (tmp_path / "trained.py").write_text(
+        "def clamped(x):\n    return x.clamp(0.0, 6.0).sum()\n\n\ndef away(x):\n    return x.clamp(0.5, 6.5).sum()\n"
+    )
+    np.savez(tmp_path / "x.npz", x=X)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "trained", raising=False)
+    options = ["--inputs", str(tmp_path / "x.npz"), "--before", "torch 2.13", "--after", "torch 2.15"]
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(main, ["audit", *arguments, *options])
+
+    found = run("trained:clamped")
+    assert found.exit_code == 1
+    assert "trained.py:2: clamp, 2 of 5 elements on a tie\n    gradient norm 1.7" in found.stdout
+    written = json.loads(run("trained:clamped", "--json").stdout)
+    assert written["changes"][0]["line"]["number"] == 2
+    assert written["changes"][0]["largest"] > 0.5
+    assert run("trained:away").exit_code == 0
+    probed = run("trained:away", "--probe")
+    assert probed.exit_code == 0
+    assert "5 of 5 elements on a tie" in probed.stdout
+    options[-1] = "torch 2.99"
+    refused = run("trained:away")
+    assert refused.exit_code == 2
+    assert "there is no record of 'torch 2.99'" in refused.stderr
