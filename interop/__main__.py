@@ -16,7 +16,7 @@ import pkgutil
 import re
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from interop.parity.frameworks import Array
     from interop.parity.rows import Row
 
 
