@@ -149,6 +149,8 @@ def test_a_gradient_that_cancels_is_left_with_rounding(small: float, other: floa
             "by against by: they agree where rounding lets them be compared. Beside the largest gradient, both are 0 "
             "to within rounding in gradient[1], and differ."
         )
+        with pytest.raises(AssertionError, match="To let that pass: assert_agree"):
+            comparison.assert_agree(allow=())
         assert findings(Comparison(first, second, atol=0.0))["gradient[1]"] == "port"
         assert findings(Comparison(first, second, rtol=1e-9))["gradient[1]"] == "port"
 
@@ -851,6 +853,9 @@ def test_assert_agree() -> None:
     assert "\n  value" not in message  # it agrees
     assert message.endswith("To let that pass: assert_agree(allow=('ties', 'rounding')), on the command line --allow.")
     comparison.assert_agree(allow=("ties",))
+    for allow in ("ties", ("port",), ("ties", "agrees")):
+        with pytest.raises(ValueError, match=r"compare: allow=.* those that can be are \('ties', 'rounding'\)"):
+            comparison.assert_agree(allow=allow)  # type: ignore[arg-type]
     comparison.assert_agree(atol=0.5)
     with pytest.raises(AssertionError):
         comparison.assert_agree(atol=0.4, rtol=0.0)
@@ -907,7 +912,7 @@ def test_json_has_a_stable_schema() -> None:
     (value, _) = leaves = content.pop("leaves")
     assert shape(content) == {
         **{"schema": "int", "first": side, "second": side, "agree": "bool", "verdict": "str"},
-        **{"rtol": "float", "atol": "NoneType"},
+        **{"rtol": "float", "atol": "NoneType", "probe": "NoneType"},
     }
     assert (content["schema"], content["first"]["framework"], content["rtol"]) == (1, "jax", 0.25)
     assert (content["agree"], content["verdict"]) == (False, comparison.verdict)
