@@ -27,6 +27,7 @@ from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._convention.min_norm import namesakes
 from interop._forms import NUMPY_NAMES, overwrite
 from interop._private_torch import carry_into_recomputation, without_forward_mode
+from interop._programs.constants import FASTER
 from interop._programs.order import (
     holds,
     moves,
@@ -66,7 +67,7 @@ class Decided(TorchFunctionMode):
                 return func(*args, **kwargs)
         rule = CHOICES.get(func)
         if rule is None or not any(moves(value) and value.numel() for value in (*args, *kwargs.values())):
-            return func(*args, **kwargs)
+            return FASTER.get(func, func)(*args, **kwargs)
         if kwargs.get("out") is not None:
             raise NotImplementedError(f"{func.__name__}: out= has no derivative; call it without, and copy the result.")
         if not torch.compiler.is_compiling():
@@ -84,6 +85,17 @@ def _refused(function: Rule) -> Rule:
         )
 
     return recomputed
+
+
+def _spelled_out(function: Rule) -> Rule:
+    """A function of this package whose choices are calls of others."""
+
+    @functools.wraps(function)
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        with Decided():
+            return function(*args, **kwargs)
+
+    return seen
 
 
 _BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
@@ -230,7 +242,9 @@ def _at_kinks(own: Callable[[Tensor], Tensor], kinks: _Kinks, x: Tensor) -> Tens
     for place, left, right in kinks:
         here = (value == place) & (tangent != 0)
         near = torch.where(here, x, place)  # a piece may overflow elsewhere
-        result = torch.where(here, torch.where(tangent > 0, right(near), left(near)), result)
+        with Decided():
+            entered = torch.where(tangent > 0, right(near), left(near))
+        result = torch.where(here, entered, result)
     return result
 
 
@@ -408,14 +422,17 @@ def _norm_of_either(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bo
     return result
 
 
+_plus, _minus = FASTER[torch.add], FASTER[torch.sub]
+
+
 @_choice
 def dist(input: Tensor, other: Tensor, p: float = 2.0) -> Tensor:
-    return _vector_norm(input - other, p)  # type: ignore[no-any-return]
+    return _vector_norm(_minus(input, other), p)  # type: ignore[no-any-return]
 
 
 @_choice
 def pairwise_distance(input: Tensor, other: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
-    return _vector_norm(input - other + eps, p, -1, keepdim)  # type: ignore[no-any-return]
+    return _vector_norm(_plus(_minus(input, other), eps), p, -1, keepdim)  # type: ignore[no-any-return]
 
 
 # Orders.
@@ -576,17 +593,6 @@ for _dims in (1, 2, 3):
 # Functions that choose on the way.
 
 
-def _spelled_out(function: Rule) -> Rule:
-    """A function of this package whose choices are calls of others."""
-
-    @functools.wraps(function)
-    def seen(*args: Any, **kwargs: Any) -> Any:
-        with Decided():
-            return function(*args, **kwargs)
-
-    return seen
-
-
 _RULES |= {
     name: _spelled_out(native.NATIVE[name].__wrapped__)  # type: ignore[attr-defined]
     for name in (
@@ -600,6 +606,7 @@ _RULES |= {
 
 
 @_choice
+@_spelled_out
 def l1_loss(
     input: Tensor,
     target: Tensor,
@@ -634,6 +641,7 @@ def smooth_l1_loss(
 
 
 @_choice
+@_spelled_out
 def multi_margin_loss(
     input: Tensor,
     target: Tensor,
