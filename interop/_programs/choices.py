@@ -202,6 +202,9 @@ def clamp_max(input: Tensor, max: Operand) -> Tensor:
 def clamp(input: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
     if min is None and max is None:
         return torch.clamp(input, min, max)  # which refuses that
+    if isinstance(min, int | float) and isinstance(max, int | float) and min <= max:
+        beyond = holds(operator.lt, input, min) | holds(operator.gt, input, max)
+        return torch.where(beyond, input.detach().clamp(min, max), input)
     above = input if min is None else maximum(input, min)
     return above if max is None else minimum(above, max)
 
@@ -554,10 +557,10 @@ def _max_pool(name: str) -> Rule:
         return_indices: bool = False,
     ) -> Any:
         window = (kernel_size, stride, padding, dilation, ceil_mode)
-        shape = own(input.detach(), *window).shape
+        counts = own(input.detach()[:1], *window).shape[-dims:]
         windows = windows_of(name, tuple(input.shape), dims, *window)
-        places = elements_of(windows, input.shape[-dims:], shape[-dims:], input.device)
-        return _largest_of_windows(input, dims, places, shape, return_indices)
+        places = elements_of(windows, input.shape[-dims:], counts)
+        return _largest_of_windows(input, counts, places, return_indices)
 
     return pool
 
@@ -567,21 +570,23 @@ def _adaptive_max_pool(name: str) -> Rule:
     dims = int(name[-2])
 
     def pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-        shape = own(input.detach(), output_size).shape
-        places = elements_of_adaptive(input.shape[-dims:], shape[-dims:], input.device)
-        return _largest_of_windows(input, dims, places, shape, return_indices)
+        counts = own(input.detach()[:1], output_size).shape[-dims:]
+        places = elements_of_adaptive(input.shape[-dims:], counts)
+        return _largest_of_windows(input, counts, places, return_indices)
 
     return pool
 
 
 def _largest_of_windows(
-    input: Tensor, dims: int, places: Places, shape: Sequence[int], return_indices: bool
+    input: Tensor, counts: Sequence[int], places: Places, return_indices: bool
 ) -> tuple[Tensor, Tensor] | Tensor:
-    flat = input.flatten(-dims)
-    value, tangent = value_and_tangent(flat)
-    place = place_of_largest((value[..., places], tangent[..., places]), -2)
-    index = places.expand(*place.shape[:-2], *places.shape).gather(-2, place).squeeze(-2)
-    result = flat.gather(-1, index).reshape(shape)
+    flat = input.flatten(-len(counts)).flatten(0, -2)  # torch selects fastest from rows
+    elements = torch.from_numpy(places).to(input.device)
+    seen = [x.index_select(1, elements.flatten()).unflatten(1, elements.shape) for x in value_and_tangent(flat)]
+    place = place_of_largest((seen[0], seen[1]), 1)
+    index = elements.expand(len(flat), -1, -1).gather(1, place).squeeze(1)
+    shape = (*input.shape[: -len(counts)], *counts)
+    result = flat.gather(1, index).reshape(shape)
     return (result, index.reshape(shape)) if return_indices else result
 
 
@@ -636,7 +641,7 @@ def smooth_l1_loss(
     beta: float = 1.0,
 ) -> Tensor:
     if beta == 0:
-        return l1_loss(input, target, size_average, reduce, reduction)
+        return l1_loss(input, target, size_average, reduce, reduction)  # type: ignore[no-any-return]
     return functional.smooth_l1_loss(input, target, size_average, reduce, reduction, beta)
 
 

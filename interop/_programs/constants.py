@@ -46,27 +46,39 @@ def _overwrites(own: Function) -> bool:
 
 def _with_number(of_number: Function, own: Function, *args: Any, **kwargs: Any) -> Any:
     """A function of two tensors, and its form ``of_number`` for a tensor and a number."""
-    takes_number = len(args) == 2 and not kwargs and isinstance(args[1], int | float)
-    if takes_number and _may_move(args[0]) and not has_torch_function(args):
-        return of_number(*args)
-    return _all_dual(own, *args, **kwargs)
+    if len(args) != 2 or kwargs or not isinstance(args[1], int | float) or not _may_move(args[0]):
+        return _all_dual(own, *args, **kwargs)
+    if _overwrites(own) and args[0].dtype not in (torch.float32, torch.float64):  # mul_ would round the number first
+        return own(*args)
+    return own(*args) if has_torch_function(args) else of_number(*args)
 
 
 def _product(of_number: Function, own: Function, *args: Any, **kwargs: Any) -> Any:
-    """A product, whose factors may be masks or integers, which torch converts."""
-    if len(args) == 2 and isinstance(args[1], Tensor) and any(map(moves, args)):
-        dtype, overwritten = torch.result_type(*args), args[: _overwrites(own)]
-        args = (*overwritten, *(_converted(factor, dtype) for factor in args[len(overwritten) :]))
+    """A product, whose factors may be masks or integers, which are converted as torch does it."""
+    if len(args) == 2 and all(isinstance(factor, Tensor) for factor in args):
+        dtype, kept = torch.result_type(*args), 1 if _overwrites(own) else 0
+        args = (*args[:kept], *(factor.to(dtype) if _is_discrete(factor) else factor for factor in args[kept:]))
     return _with_number(of_number, own, *args, **kwargs)
 
 
-def _converted(factor: Tensor, dtype: torch.dtype) -> Tensor:
-    return factor if factor.is_floating_point() or factor.is_complex() else factor.to(dtype)
+def _is_discrete(x: Tensor) -> bool:
+    return not x.is_floating_point() and not x.is_complex()
 
 
 def _divided(input: Tensor, other: Any) -> Any:
     """``other / input``, as torch computes it."""
     return FASTER[torch.Tensor.mul](input.reciprocal(), other)
+
+
+def _normalized(
+    own: Function, input: Tensor, running_mean: Any = None, running_var: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """A normalization, whose averages cannot have tangents."""
+
+    def of_others(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return own(input, running_mean, running_var, *args, **kwargs)
+
+    return _all_dual(of_others, input, *args, **kwargs)
 
 
 def _dropout(own: Function, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
@@ -82,27 +94,32 @@ _OF_TWO = {
     **dict.fromkeys(("mul", "multiply"), "mul"),
     **dict.fromkeys(("div", "divide", "true_divide"), "div"),
 }
-_OF_SEVERAL = """
-    addmm addmv addbmm baddbmm addr addcmul addcdiv matmul dot vdot inner outer kron cross einsum tensordot rsub
-    pow fmod remainder atan2 hypot logaddexp logaddexp2 xlogy ldexp vecdot solve solve_triangular
-    linear bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
-    batch_norm group_norm instance_norm layer_norm rms_norm cosine_similarity
-    cross_entropy binary_cross_entropy_with_logits kl_div poisson_nll_loss gaussian_nll_loss
-""".split()
+# fmt: off
+_OF_SEVERAL = (
+    "addmm", "addmv", "addbmm", "baddbmm", "addr", "addcmul", "addcdiv", "matmul", "dot", "vdot", "inner", "outer",
+    "kron", "cross", "einsum", "tensordot", "rsub", "pow", "fmod", "remainder", "atan2", "hypot", "logaddexp",
+    "logaddexp2", "xlogy", "ldexp", "linear", "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "group_norm", "layer_norm", "rms_norm", "cosine_similarity",
+    "cross_entropy", "kl_div", "poisson_nll_loss",
+)
+# fmt: on
+_IN_LINALG = ("cross", "matmul", "solve", "solve_triangular", "vecdot")
 
 
 def _faster() -> Iterator[tuple[Function, Function]]:
-    for home in (torch, torch.Tensor, functional, torch.linalg):
-        for name in _OF_SEVERAL:
-            if own := getattr(home, name, None):
-                yield own, functools.partial(_all_dual, own)
+    several = [getattr(home, name, None) for home in (torch, torch.Tensor, functional) for name in _OF_SEVERAL]
+    for own in (*several, *(getattr(torch.linalg, name) for name in _IN_LINALG)):
+        if own is not None:
+            yield own, functools.partial(_all_dual, own)
     for home in (torch, torch.Tensor):
-        for name in (*_OF_TWO, *(f"{name}_" for name in _OF_TWO)):
-            if own := getattr(home, name, None):
-                plain = _OF_TWO[name.removesuffix("_")]
-                of_number = getattr(torch.ops.aten, plain + name[len(name.removesuffix("_")) :]).Scalar
-                yield own, functools.partial(_product if plain == "mul" else _with_number, of_number, own)
+        for name, plain in _OF_TWO.items():
+            for form in ("", "_"):
+                if own := getattr(home, name + form, None):
+                    of_number = getattr(torch.ops.aten, plain + form).Scalar
+                    yield own, functools.partial(_product if plain == "mul" else _with_number, of_number, own)
     yield torch.Tensor.__rtruediv__, _divided
+    for own in (functional.batch_norm, functional.instance_norm):
+        yield own, functools.partial(_normalized, own)
     for own in (torch.dropout, functional.dropout):
         yield own, functools.partial(_dropout, own)
 

@@ -36,8 +36,9 @@ def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor
     (value, tangent), (other, other_tangent) = value_and_tangent(x), value_and_tangent(y)
     tied = value == other
     if isinstance(other, torch.Tensor) or math.isinf(other):
-        tied = tied & (value.abs() != math.inf)
-    return (tied & comparison(tangent, other_tangent)) | (~tied & comparison(value, other))
+        tied = tied & torch.isfinite(value)
+    held: torch.Tensor = (tied & comparison(tangent, other_tangent)) | (~tied & comparison(value, other))
+    return held
 
 
 def negated(pair: Pair) -> Pair:
@@ -51,7 +52,8 @@ def place_of_largest(pair: Pair, dim: int) -> torch.Tensor:
     value, tangent = pair
     leads = (value == value.amax(dim, keepdim=True)) | (value != value)
     finite = tangent.clamp(min=torch.finfo(tangent.dtype).min)  # above what does not lead
-    return torch.where(leads, finite, -math.inf).max(dim, keepdim=True).indices  # argmax is slow but along the last axis
+    # argmax is slow along axes other than the last.
+    return torch.where(leads, finite, -math.inf).max(dim, keepdim=True).indices
 
 
 def order(pair: Pair, dim: int, descending: bool = False) -> torch.Tensor:
