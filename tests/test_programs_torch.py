@@ -445,6 +445,8 @@ def test_batches_of_points_and_of_directions() -> None:
     torch.testing.assert_close(found, torch.stack(alone))
     drawn_once = torch.func.vmap(interop.grad(fun))(x)  # one direction for the whole batch
     torch.testing.assert_close(drawn_once, interop.grad(fun)(x[0]).expand(5, 3))
+    overwritten = torch.func.vmap(interop.grad(lambda x: (x * 1).mul_(x).sum()))(x + 1)
+    torch.testing.assert_close(overwritten, 2 * (x + 1))
 
 
 def test_trees_auxiliary_results_and_random_numbers() -> None:
