@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -20,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import interop
+import jaxclamp
 from interop._programs.choices import CHOICES
 
 Function = Callable[..., torch.Tensor]
@@ -418,6 +420,21 @@ def test_second_derivatives_are_those_of_the_piece() -> None:
     torch.testing.assert_close(torch.autograd.grad(first.sum(), leaf)[0], true)
 
 
+def test_infinities_do_not_move() -> None:
+    """What is compared with an infinity keeps its outcome, as in JAX."""
+    functions: list[Function] = [
+        lambda xp, x: xp.where(x == math.inf, 0.0, x),
+        lambda xp, x: xp.where(x > -math.inf, 2 * x[2], 3 * x[2]),
+        lambda xp, x: xp.maximum(x[:-1], x[1:]),
+    ]
+    at = [math.inf, math.inf, 1.0, -math.inf, -math.inf]
+    for fun in functions:
+        for v in ([1.0, 2.0, 3.0, 4.0, 5.0], [-1.0, -2.0, -3.0, -4.0, -5.0]):
+            found = interop.grad(lambda x: fun(torch, x).sum(), direction=torch.tensor(v))(torch.tensor(at))  # noqa: B023
+            expected = jaxclamp.grad(lambda x: fun(jnp, x).sum(), direction=jnp.array(v))(jnp.array(at))  # noqa: B023
+            assert found.tolist() == expected.tolist()
+
+
 def test_batches_of_points_and_of_directions() -> None:
     def fun(x: torch.Tensor) -> torch.Tensor:
         return x.abs().sum() + x.amax() + functional.relu(x).sort().values[0] + torch.maximum(x, x.flip(0))[1]
@@ -428,6 +445,8 @@ def test_batches_of_points_and_of_directions() -> None:
     torch.testing.assert_close(found, torch.stack(alone))
     drawn_once = torch.func.vmap(interop.grad(fun))(x)  # one direction for the whole batch
     torch.testing.assert_close(drawn_once, interop.grad(fun)(x[0]).expand(5, 3))
+    overwritten = torch.func.vmap(interop.grad(lambda x: (x * 1).mul_(x).sum()))(x + 1)
+    torch.testing.assert_close(overwritten, 2 * (x + 1))
 
 
 def test_trees_auxiliary_results_and_random_numbers() -> None:

@@ -438,6 +438,17 @@ def test_pullbacks_of_their_own() -> None:
     assert jaxclamp.value_and_grad(straight_through)(0.25) == (0.0, 1.0)
 
 
+def test_a_callback_under_a_custom_vjp_names_the_cure() -> None:
+    @jax.custom_vjp
+    def outside(x: jax.Array) -> jax.Array:
+        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((), x.dtype), x)
+
+    outside.defvjp(lambda x: (outside(x), x), lambda x, g: (g * jnp.cos(x),))
+    with pytest.raises(ValueError, match="do not support JVP") as error:
+        jaxclamp.grad(outside)(jnp.zeros(()))
+    assert "Give it a rule for forward mode, by jax.custom_jvp." in error.value.__notes__[0]
+
+
 # The gradients around a point
 
 

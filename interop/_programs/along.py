@@ -383,7 +383,9 @@ def _drawn(leaves: Sequence[torch.Tensor], like: Tree, generator: torch.Generato
         dtype = torch.promote_types(leaf.dtype, torch.float32)
         with without_transformations():
             draw = torch.randn(leaf.shape, dtype=dtype, device=source.device, generator=source)
-            drawn.append(draw.to(leaf.device, leaf.dtype))
+            draw = draw.to(leaf.device, leaf.dtype)
+        # Where points are a batch, so are their directions: what overwrites one overwrites the other.
+        drawn.append(torch.zeros_like(leaf) + draw if is_transformed() else draw)
     return unflattened(flattened(like)[1], drawn)
 
 

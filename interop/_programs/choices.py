@@ -27,6 +27,7 @@ from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._convention.min_norm import namesakes
 from interop._forms import NUMPY_NAMES, overwrite
 from interop._private_torch import without_forward_mode
+from interop._programs.constants import FASTER
 from interop._programs.order import (
     holds,
     moves,
@@ -69,7 +70,7 @@ class Decided(Block):
                 return func(*args, **kwargs)
         rule = CHOICES.get(func)
         if rule is None or not any(moves(value) and value.numel() for value in (*args, *kwargs.values())):
-            return func(*args, **kwargs)
+            return FASTER.get(func, func)(*args, **kwargs)
         if kwargs.get("out") is not None:
             raise NotImplementedError(f"{func.__name__}: out= has no derivative; call it without, and copy the result.")
         return rule(*args, **{NUMPY_NAMES.get(name, name): v for name, v in kwargs.items() if name not in _IGNORED})
@@ -90,6 +91,17 @@ class _Undecided(TorchFunctionMode):
                 "call the function without a checkpoint in along and interop.grad."
             )
         return func(*args, **(kwargs or {}))
+
+
+def _spelled_out(function: Rule) -> Rule:
+    """A function of this package whose choices are calls of others."""
+
+    @functools.wraps(function)
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        with Decided():
+            return function(*args, **kwargs)
+
+    return seen
 
 
 _BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
@@ -196,6 +208,9 @@ def clamp_max(input: Tensor, max: Operand) -> Tensor:
 def clamp(input: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
     if min is None and max is None:
         return torch.clamp(input, min, max)  # which refuses that
+    if isinstance(min, int | float) and isinstance(max, int | float) and min <= max:
+        beyond = holds(operator.lt, input, min) | holds(operator.gt, input, max)
+        return torch.where(beyond, input.detach().clamp(min, max), input)
     above = input if min is None else maximum(input, min)
     return above if max is None else minimum(above, max)
 
@@ -236,7 +251,9 @@ def _at_kinks(own: Callable[[Tensor], Tensor], kinks: _Kinks, x: Tensor) -> Tens
     for place, left, right in kinks:
         here = (value == place) & (tangent != 0)
         near = torch.where(here, x, place)  # a piece may overflow elsewhere
-        result = torch.where(here, torch.where(tangent > 0, right(near), left(near)), result)
+        with Decided():
+            entered = torch.where(tangent > 0, right(near), left(near))
+        result = torch.where(here, entered, result)
     return result
 
 
@@ -414,14 +431,17 @@ def _norm_of_either(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bo
     return result
 
 
+_plus, _minus = FASTER[torch.add], FASTER[torch.sub]
+
+
 @_choice
 def dist(input: Tensor, other: Tensor, p: float = 2.0) -> Tensor:
-    return _vector_norm(input - other, p)  # type: ignore[no-any-return]
+    return _vector_norm(_minus(input, other), p)  # type: ignore[no-any-return]
 
 
 @_choice
 def pairwise_distance(input: Tensor, other: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
-    return _vector_norm(input - other + eps, p, -1, keepdim)  # type: ignore[no-any-return]
+    return _vector_norm(_plus(_minus(input, other), eps), p, -1, keepdim)  # type: ignore[no-any-return]
 
 
 # Orders.
@@ -543,10 +563,10 @@ def _max_pool(name: str) -> Rule:
         return_indices: bool = False,
     ) -> Any:
         window = (kernel_size, stride, padding, dilation, ceil_mode)
-        shape = own(input.detach(), *window).shape
+        counts = own(input.detach()[:1], *window).shape[-dims:]
         windows = windows_of(name, tuple(input.shape), dims, *window)
-        places = elements_of(windows, input.shape[-dims:], shape[-dims:], input.device)
-        return _largest_of_windows(input, dims, places, shape, return_indices)
+        places = elements_of(windows, input.shape[-dims:], counts)
+        return _largest_of_windows(input, counts, places, return_indices)
 
     return pool
 
@@ -556,21 +576,23 @@ def _adaptive_max_pool(name: str) -> Rule:
     dims = int(name[-2])
 
     def pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-        shape = own(input.detach(), output_size).shape
-        places = elements_of_adaptive(input.shape[-dims:], shape[-dims:], input.device)
-        return _largest_of_windows(input, dims, places, shape, return_indices)
+        counts = own(input.detach()[:1], output_size).shape[-dims:]
+        places = elements_of_adaptive(input.shape[-dims:], counts)
+        return _largest_of_windows(input, counts, places, return_indices)
 
     return pool
 
 
 def _largest_of_windows(
-    input: Tensor, dims: int, places: Places, shape: Sequence[int], return_indices: bool
+    input: Tensor, counts: Sequence[int], places: Places, return_indices: bool
 ) -> tuple[Tensor, Tensor] | Tensor:
-    flat = input.flatten(-dims)
-    value, tangent = value_and_tangent(flat)
-    place = place_of_largest((value[..., places], tangent[..., places]), -2)
-    index = places.expand(*place.shape[:-2], *places.shape).gather(-2, place).squeeze(-2)
-    result = flat.gather(-1, index).reshape(shape)
+    flat = input.flatten(-len(counts)).flatten(0, -2)  # torch selects fastest from rows
+    elements = torch.from_numpy(places).to(input.device)
+    seen = [x.index_select(1, elements.flatten()).unflatten(1, elements.shape) for x in value_and_tangent(flat)]
+    place = place_of_largest((seen[0], seen[1]), 1)
+    index = elements.expand(len(flat), -1, -1).gather(1, place).squeeze(1)
+    shape = (*input.shape[: -len(counts)], *counts)
+    result = flat.gather(1, index).reshape(shape)
     return (result, index.reshape(shape)) if return_indices else result
 
 
@@ -580,17 +602,6 @@ for _dims in (1, 2, 3):
 
 
 # Functions that choose on the way.
-
-
-def _spelled_out(function: Rule) -> Rule:
-    """A function of this package whose choices are calls of others."""
-
-    @functools.wraps(function)
-    def seen(*args: Any, **kwargs: Any) -> Any:
-        with Decided():
-            return function(*args, **kwargs)
-
-    return seen
 
 
 _RULES |= {
@@ -606,6 +617,7 @@ _RULES |= {
 
 
 @_choice
+@_spelled_out
 def l1_loss(
     input: Tensor,
     target: Tensor,
@@ -635,11 +647,12 @@ def smooth_l1_loss(
     beta: float = 1.0,
 ) -> Tensor:
     if beta == 0:
-        return l1_loss(input, target, size_average, reduce, reduction)
+        return l1_loss(input, target, size_average, reduce, reduction)  # type: ignore[no-any-return]
     return functional.smooth_l1_loss(input, target, size_average, reduce, reduction, beta)
 
 
 @_choice
+@_spelled_out
 def multi_margin_loss(
     input: Tensor,
     target: Tensor,

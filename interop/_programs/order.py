@@ -32,9 +32,13 @@ def value_and_tangent(x: Any) -> tuple[Any, Any]:
 
 
 def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor:
-    """Where the comparison holds."""
+    """Where the comparison holds. Infinities do not move."""
     (value, tangent), (other, other_tangent) = value_and_tangent(x), value_and_tangent(y)
-    return torch.where(value == other, comparison(tangent, other_tangent), comparison(value, other))
+    tied = value == other
+    if isinstance(other, torch.Tensor) or math.isinf(other):
+        tied = tied & torch.isfinite(value)
+    held: torch.Tensor = (tied & comparison(tangent, other_tangent)) | (~tied & comparison(value, other))
+    return held
 
 
 def negated(pair: Pair) -> Pair:
@@ -48,7 +52,8 @@ def place_of_largest(pair: Pair, dim: int) -> torch.Tensor:
     value, tangent = pair
     leads = (value == value.amax(dim, keepdim=True)) | (value != value)
     finite = tangent.clamp(min=torch.finfo(tangent.dtype).min)  # above what does not lead
-    return torch.where(leads, finite, -math.inf).argmax(dim, keepdim=True)
+    # argmax is slow along axes other than the last.
+    return torch.where(leads, finite, -math.inf).max(dim, keepdim=True).indices
 
 
 def order(pair: Pair, dim: int, descending: bool = False) -> torch.Tensor:

@@ -269,7 +269,14 @@ class _Program(Generic[P, R]):
 
         @entering.defjvp
         def _(primals: Any, tangents: Any) -> Any:
-            return own(*primals), jax.jvp(opened, primals, tangents)[1]
+            try:
+                return own(*primals), jax.jvp(opened, primals, tangents)[1]
+            except Exception as error:  # as of a callback in it
+                error.add_note(
+                    "jaxclamp decides choices in forward mode, for which a jax.custom_vjp has no rule: the function "
+                    "under it is differentiated instead. Give it a rule for forward mode, by jax.custom_jvp."
+                )
+                raise
 
         return entering
 
