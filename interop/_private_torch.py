@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ import torch
 import torch.utils._python_dispatch
 import torch.utils._pytree
 from torch.autograd import forward_ad
-from torch.overrides import get_overridable_functions, has_torch_function
+from torch.overrides import TorchFunctionMode, get_overridable_functions, has_torch_function
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -164,39 +164,48 @@ def named_reduction(size_average: bool | None, reduce: bool | None, reduction: s
     return ("none", "mean", "sum")[torch.nn._reduction.get_enum(reduction)]
 
 
-def entering_frame() -> FrameType:
-    """The frame whose ``with`` calls the ``__enter__`` that calls this, be it by way of `contextlib.ExitStack`."""
-    frame = sys._getframe(2)
-    while frame.f_globals.get("__name__") == "contextlib" and frame.f_back is not None:
-        frame = frame.f_back
-    return frame
+def function_modes() -> list[TorchFunctionMode]:
+    """The function modes that are entered, the innermost last; not the one that is being asked about a call."""
+    modes: list[TorchFunctionMode] = torch.overrides._get_current_function_mode_stack()
+    return modes
 
 
-def carry_into_recomputation(
-    decorate: Callable[[Callable[..., Any]], Callable[..., Any]], entered_by: FrameType | None
-) -> None:
-    """Decorate, once, what the checkpoints around the current call will run again.
+def top_hooks() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """The hooks that pack and unpack what the tape saves; `torch.autograd.graph` can put them there, not tell them."""
+    hooks: tuple[Callable[..., Any], Callable[..., Any]] | None
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks
 
-    `torch.utils.checkpoint` restores autocast for the recomputation, but no function modes, and offers no way to. What
-    a checkpoint runs enters a mode anew if it has entered it: then the frame ``entered_by`` comes first.
+
+def checkpoint_that_switches(func: Callable[..., Any]) -> Any:
+    """The context of the reentrant checkpoint that turns the tape off by this call; its ``run_function`` runs again.
+
+    Torch offers no way to say in what else it is to run. Other libraries have checkpoints of the same form.
+
+    Raises:
+      RuntimeError: that of torch has no ``run_function``, as in no version that is known here.
     """
-    if torch.is_grad_enabled() and torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
-        return  # a checkpoint either hooks the tape or turns it off
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame is not entered_by:
-        if frame.f_globals.get("__name__") == "torch.utils.checkpoint":
-            for owner, attribute in _recomputed(frame):
-                function = getattr(owner, attribute)
-                if getattr(function, "carries", None) is not decorate:
-                    decorated: Any = decorate(function)
-                    decorated.carries = decorate
-                    setattr(owner, attribute, decorated)
+    if func is not torch._C._set_grad_enabled:
+        return None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_of(torch.no_grad.__module__, frame):
         frame = frame.f_back
+    while frame is not None and _is_of(torch.no_grad.__module__, frame):
+        frame = frame.f_back
+    if frame is None or not frame.f_code.co_argcount:
+        return None
+    context = frame.f_locals.get(frame.f_code.co_varnames[0])
+    if not isinstance(context, torch.autograd.function.FunctionCtx):
+        return None
+    if hasattr(context, "run_function"):
+        return context
+    if _is_of("torch.utils.checkpoint", frame):
+        raise RuntimeError(
+            f"torch.utils.checkpoint of torch {torch.__version__} keeps the function that it runs again where interop "
+            "does not find it, so that the gradients would be torch's own; call checkpoint with use_reentrant=False."
+        )
+    return None
 
 
-def _recomputed(frame: FrameType) -> Iterator[tuple[Any, str]]:
-    """Where a frame of `torch.utils.checkpoint` keeps the function that it will run again: in whom, by which name."""
-    if frame.f_code.co_name == "forward" and "ctx" in frame.f_locals:
-        yield frame.f_locals["ctx"], "run_function"
-    elif frame.f_code.co_name == "checkpoint" and "gen" in frame.f_locals:
-        yield frame.f_locals["gen"].gi_frame.f_locals["new_frame"], "recompute_fn"
+def _is_of(module: str, frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__") == module

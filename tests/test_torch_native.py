@@ -7,19 +7,22 @@ and in windows, beside a count of their tied elements.
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
+import runpy
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+import interop
 import jaxclamp
 from interop import TORCH_OPS
-from interop.native import NATIVE
+from interop.native import NATIVE, asked
 from interop.parity.rows import cases, definition, round_to
 from jaxclamp import CONVENTIONS, OPS
 
@@ -153,16 +156,10 @@ def takes(name: str, given: dict[str, Any]) -> bool:
     return kinds <= {np.ndarray} if name in WANT_TENSORS else name in TAKE_TENSORS or kinds <= {float}
 
 
-@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")  # torch's prelu of x without axes
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name__)
-@pytest.mark.parametrize("name", OF_OPS)
-def test_definition_at_ties(name: str, mode: Gradient) -> None:
-    if (name, mode) == ("hardsigmoid", again):
-        with pytest.raises(RuntimeError, match="hardsigmoid_backward is not implemented"):  # torch's own limit
-            again(lambda x: NATIVE["hardsigmoid"](x).sum(), [torch.zeros(2)])
-        return
-    wrong, asked = [], 0
-    for dtype in DTYPES if mode in (reverse, forward) else ("float32",):
+def wrong_at_ties(name: str, mode: Gradient, dtypes: Iterable[str]) -> list[str]:
+    """The ties at which the gradient is not that of the definition."""
+    wrong, count = [], 0
+    for dtype in dtypes:
         for given, active, expected in at_ties(name, dtype):
             if not takes(name, given):
                 continue
@@ -174,12 +171,74 @@ def test_definition_at_ties(name: str, mode: Gradient) -> None:
 
             gradients = mode(function, [tensors[n] for n in active])
             found = np.concatenate([gradient.double().numpy().ravel() for gradient in gradients])
-            asked += 1
+            count += 1
             tolerance = 4 * torch.finfo(DTYPES[dtype]).eps
             if not np.allclose(found, expected, rtol=tolerance, atol=1e-3):
                 wrong.append(f"{dtype}, {given}, active {active}: {found}, by definition {expected}")
-    assert asked
+    assert count
+    return wrong
+
+
+# Of torch's prelu of x without axes.
+resizes = pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+
+
+@resizes
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name__)
+@pytest.mark.parametrize("name", OF_OPS)
+def test_definition_at_ties(name: str, mode: Gradient) -> None:
+    if (name, mode) == ("hardsigmoid", again):
+        with pytest.raises(RuntimeError, match="hardsigmoid_backward is not implemented"):  # torch's own limit
+            again(lambda x: NATIVE["hardsigmoid"](x).sum(), [torch.zeros(2)])
+        return
+    wrong = wrong_at_ties(name, mode, DTYPES if mode in (reverse, forward) else ("float32",))
     assert not wrong, "\n".join(wrong)
+
+
+# What torch's own functions answer, which is asked when interop.native is imported.
+
+WITH_GRADIENT: dict[Callable[..., Tensor], frozenset[str]] = {
+    lambda x: torch.where(x < 0, 0 * x, x): frozenset({"inclusive"}),
+    lambda x: torch.where(x > 0, x, 0 * x): frozenset({"min_norm", "exclusive"}),
+    lambda x: torch.maximum(x, torch.zeros(())): frozenset({"balanced"}),
+    lambda x: 0.25 * x: frozenset(),
+}
+
+
+def test_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(asked.FOLLOWED[name] >= {"min_norm"} for name in ("relu", "hardtanh", "threshold", "amax"))
+    for own_function, followed in WITH_GRADIENT.items():
+        monkeypatch.setitem(asked._OWN, "relu", own_function)
+        assert asked._asked("relu") == followed
+
+
+@pytest.mark.parametrize("context", [
+    torch.no_grad, torch.inference_mode, FakeTensorMode, lambda: torch.device("meta"), interop.min_norm,
+    lambda: forward_ad.dual_level(),
+])  # fmt: skip
+def test_torch_is_asked_wherever_it_is_imported(context: Callable[[], Any]) -> None:
+    with context():
+        assert runpy.run_path(asked.__file__)["FOLLOWED"] == asked.FOLLOWED
+
+
+def test_torch_is_asked_under_a_transformation() -> None:
+    def function(x: Tensor) -> Tensor:
+        assert runpy.run_path(asked.__file__)["FOLLOWED"] == asked.FOLLOWED
+        return x
+
+    torch.func.grad(function)(torch.ones(()))
+    torch.func.vmap(function)(torch.ones(2))
+
+
+@resizes
+@pytest.mark.parametrize("mode", [reverse, forward, forward_of_func], ids=lambda mode: mode.__name__)
+def test_definition_at_ties_where_torch_does_not_follow_it(mode: Gradient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each function has a way that does not rest on what torch answers."""
+    for name in asked.FOLLOWED:
+        monkeypatch.setitem(asked.FOLLOWED, name, frozenset())
+    for name in asked.FOLLOWED.keys() & OPS.keys():
+        wrong = wrong_at_ties(name, mode, ["float32"])
+        assert not wrong, "\n".join([name, *wrong])
 
 
 # At special values: torch's own values, and the gradients of the programs of JAX.
@@ -249,7 +308,7 @@ CURVED = {"elu", "selu", "celu", "hardswish", "hardsigmoid", "prelu"}
 """Those whose slopes are computed, so that two libraries round differently."""
 TORCH_S_AT_NAN = {
     "relu6", "hardtanh", "hardsigmoid", "elu", "celu", "selu", "softshrink", "hardshrink", "hardswish", "clamp",
-    "clamp_min", "leaky_relu", "threshold", "abs", "relu",
+    "clamp_min", "clamp_max", "leaky_relu", "threshold", "abs", "relu",
 }  # fmt: skip
 """Those that are torch's own functions, whose derivatives at NaN differ even between the parts of one tensor."""
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import FrameType
 from typing import Any, Literal, Self, TypeAlias, TypeVar, final, get_args, overload
 
 import torch
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode, handle_torch_function
+from torch.overrides import handle_torch_function
 
 from interop import native
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._forms import overloaded
-from interop._private_torch import carry_into_recomputation, entering_frame, is_overridden, make_overridable
+from interop._private_torch import is_overridden, make_overridable
+from interop._recomputed import Block
 from interop._recorded import is_recorded
 from jaxclamp import CONVENTIONS, Convention
 from jaxclamp._rules.conventions import refuse_convention
@@ -34,7 +33,7 @@ Replacements: TypeAlias = Mapping[Callable[..., Any], Callable[..., Any]]
 _SUSPENDED = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
-class Intercepting(TorchFunctionMode, contextlib.ContextDecorator, ABC):
+class Intercepting(Block, contextlib.ContextDecorator, ABC):
     """A context manager and decorator in which calls of torch's functions go to others, by a table."""
 
     _replacements: Replacements
@@ -61,32 +60,17 @@ class Intercepting(TorchFunctionMode, contextlib.ContextDecorator, ABC):
             )
         return super().__call__(function)
 
-    def __enter__(self) -> Self:
-        if not torch.compiler.is_compiling():
-            _entered.frames.append(entering_frame())
-        super().__enter__()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
-        if not torch.compiler.is_compiling() and _entered.frames:
-            _entered.frames.pop()
-
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         replacement = self._replacements.get(func)
-        if replacement is None:
-            if func in self._uncovered and not torch.compiler.is_compiling():
-                self._pass(self._uncovered[func], (*args, *(kwargs or {}).values()))
-            return func(*args, **(kwargs or {}))
         if not torch.compiler.is_compiling():
-            # None, if a compiled function has entered the block and calls what is not compiled.
-            frames = _entered.frames
-            if replacement in self._right_in_torch and len(frames) == 1:
+            self.hold(func)
+            if replacement in self._right_in_torch and not is_overridden(()):
                 return func(*args, **(kwargs or {}))  # there is no outer block that would replace it
-            carry_into_recomputation(self, frames[-1] if frames else None)
-        return replacement(*args, **(kwargs or {}))
+            if func in self._uncovered:
+                self._pass(self._uncovered[func], (*args, *(kwargs or {}).values()))
+        return (replacement or func)(*args, **(kwargs or {}))
 
 
 @final
@@ -160,16 +144,6 @@ class min_norm(Intercepting):  # noqa: N801  # it is used as a function
         kinds = {argument for argument in arguments if isinstance(argument, str)}
         if name.rpartition(".")[2] not in _OF_MANY_KINDS or not kinds.isdisjoint(("max", "amax", "amin")):
             self.passed[name] += 1
-
-
-class _Entered(threading.local):
-    """The frames of this thread that have entered a block, the innermost last."""
-
-    def __init__(self) -> None:
-        self.frames: list[FrameType] = []
-
-
-_entered = _Entered()
 
 
 def in_block() -> bool:

@@ -26,7 +26,7 @@ from interop._autocast import autocast, in_full_precision
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._convention.min_norm import namesakes
 from interop._forms import NUMPY_NAMES, overwrite
-from interop._private_torch import carry_into_recomputation, without_forward_mode
+from interop._private_torch import without_forward_mode
 from interop._programs.order import (
     holds,
     moves,
@@ -37,6 +37,7 @@ from interop._programs.order import (
     value_and_tangent,
 )
 from interop._programs.windows import Places, elements_of, elements_of_adaptive
+from interop._recomputed import Block
 from interop.native.kinked import pieces_that_meet
 from interop.native.losses import reduced
 from jaxclamp._rules.windows import windows_of
@@ -54,13 +55,15 @@ def _choice(rule: R) -> R:
     return rule
 
 
-class Decided(TorchFunctionMode):
+class Decided(Block):
     """A block in which the choices of torch's functions are decided by the tangents of their operands."""
 
     def __torch_function__(
         self, func: Rule, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not torch.compiler.is_compiling():
+            self.hold(func)
         if func in _BACKWARD and not kwargs.get("create_graph"):  # else the gradients move, and may be chosen from
             with without_forward_mode():
                 return func(*args, **kwargs)
@@ -69,21 +72,24 @@ class Decided(TorchFunctionMode):
             return func(*args, **kwargs)
         if kwargs.get("out") is not None:
             raise NotImplementedError(f"{func.__name__}: out= has no derivative; call it without, and copy the result.")
-        if not torch.compiler.is_compiling():
-            carry_into_recomputation(_refused, None)
         return rule(*args, **{NUMPY_NAMES.get(name, name): v for name, v in kwargs.items() if name not in _IGNORED})
 
+    def again(self) -> TorchFunctionMode:
+        return _Undecided()
 
-def _refused(function: Rule) -> Rule:
-    """What a checkpoint would run again, without tangents, so that its choices might fall in another way."""
 
-    def recomputed(*_: Any, **__: Any) -> Any:
-        raise RuntimeError(
-            "torch.utils.checkpoint computes again, without tangents, what was decided by tangents; "
-            "call the function without a checkpoint in along and interop.grad."
-        )
+class _Undecided(TorchFunctionMode):
+    """A block without tangents, in which choices might fall in another way than they did with them."""
 
-    return recomputed
+    def __torch_function__(
+        self, func: Rule, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in CHOICES:
+            raise RuntimeError(
+                "torch.utils.checkpoint computes again, without tangents, what was decided by tangents; "
+                "call the function without a checkpoint in along and interop.grad."
+            )
+        return func(*args, **(kwargs or {}))
 
 
 _BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}

@@ -19,6 +19,7 @@ from interop._autocast import autocast
 from interop._forms import overwrite
 from interop._private_torch import constant_of, is_constant
 from interop._recorded import is_active
+from interop.native.asked import FOLLOWED
 from interop.native.kinked import bend, bend_by_weight
 from interop.native.public import public, right_in_torch
 from interop.native.selection import select
@@ -40,7 +41,7 @@ def clamp(
     ties: Convention = "min_norm",
     out: Out = None,
 ) -> torch.Tensor:
-    """`torch.clamp`: of numbers by way of `torch.nn.functional.hardtanh`, whose gradient is 0 at both bounds."""
+    """`torch.clamp`: of numbers below torch 2.14 by way of `torch.nn.functional.hardtanh`, of gradient 0 at both."""
     own: Callable[..., torch.Tensor] = torch.clamp
     if out is not None or not is_active(input, min, max):
         return own(input, min, max, out=out)
@@ -48,20 +49,25 @@ def clamp(
         return clamp_min(input, min, ties=ties)
     if min is None and max is not None:
         return clamp_max(input, max, ties=ties)
-    if ties == "min_norm" and _is_exact(min, input) and _is_exact(max, input):
-        return functional.hardtanh(input, min, max) if min <= max else own(input, min, max)  # a constant
+    if _is_exact(min, input) and _is_exact(max, input):
+        if ties in FOLLOWED["clamp"]:
+            return own(input, min, max)
+        if ties in FOLLOWED["hardtanh"] and min <= max:
+            return functional.hardtanh(input, min, max)
     return select("clamp", own, ties, input, min, max)
 
 
 @public
 def clamp_min(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
-    """`torch.clamp_min`: of a number by way of `torch.nn.functional.threshold`, of gradient 0 at the threshold."""
+    """`torch.clamp_min`: of a number below torch 2.14 by `torch.nn.functional.threshold`, of gradient 0 there."""
     if out is not None or not is_active(input, min):
         return torch.clamp_min(input, min, out=out)
-    if ties == "min_norm" and _is_exact(min, input):
-        if min:
+    if _is_exact(min, input):
+        if ties in FOLLOWED["clamp_min"]:
+            return torch.clamp_min(input, min)
+        if min and ties in FOLLOWED["threshold"]:
             return functional.threshold(input, min, min)
-        if math.copysign(1.0, min) > 0:  # the threshold would lose the sign of -0.0
+        if not min and math.copysign(1.0, min) > 0 and ties in FOLLOWED["relu"]:  # a threshold loses the sign of -0.0
             return functional.relu(input)
     return select("clamp_min", torch.clamp_min, ties, input, min)
 
@@ -71,8 +77,11 @@ def clamp_max(input: torch.Tensor, max: Bound, *, ties: Convention = "min_norm",
     """`torch.clamp_max`: of a number as ``-threshold(-input)``, by the way of `clamp_min`."""
     if out is not None or not is_active(input, max):
         return torch.clamp_max(input, max, out=out)
-    if ties == "min_norm" and _is_exact(max, input) and max:  # the sign of 0.0 might be lost
-        return -functional.threshold(-input, -max, -max)
+    if _is_exact(max, input):
+        if ties in FOLLOWED["clamp_max"]:
+            return torch.clamp_max(input, max)
+        if max and ties in FOLLOWED["threshold"]:  # the sign of 0.0 might be lost
+            return -functional.threshold(-input, -max, -max)
     return select("clamp_max", torch.clamp_max, ties, input, max)
 
 
@@ -140,13 +149,13 @@ def _of_two(name: str, input: torch.Tensor, other: torch.Tensor, ties: Conventio
     return select(name, own, ties, input, other)
 
 
-# The clamps with bounds built in, which torch has right under min_norm. Under exclusive nothing is left for x at a tie.
+# The clamps with bounds built in.
 
 
 @right_in_torch
 def relu(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_norm") -> torch.Tensor:
     """`torch.nn.functional.relu`."""
-    if ties in ("min_norm", "exclusive") or not is_active(input):
+    if ties in FOLLOWED["relu"] or not is_active(input):
         return functional.relu(input, inplace)
     return _selected("relu", functional.relu, input, inplace, ties)
 
@@ -154,7 +163,7 @@ def relu(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_
 @right_in_torch
 def relu6(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_norm") -> torch.Tensor:
     """`torch.nn.functional.relu6`."""
-    if ties in ("min_norm", "exclusive") or not is_active(input):
+    if ties in FOLLOWED["relu6"] or not is_active(input):
         return functional.relu6(input, inplace)
     return _selected("relu6", functional.relu6, input, inplace, ties)
 
@@ -162,7 +171,7 @@ def relu6(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min
 @right_in_torch
 def hardsigmoid(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_norm") -> torch.Tensor:
     """`torch.nn.functional.hardsigmoid`."""
-    if ties in ("min_norm", "exclusive") or not is_active(input):
+    if ties in FOLLOWED["hardsigmoid"] or not is_active(input):
         return functional.hardsigmoid(input, inplace)
     return _selected("hardsigmoid", functional.hardsigmoid, input, inplace, ties)
 
@@ -177,7 +186,7 @@ def hardtanh(
     ties: Convention = "min_norm",
 ) -> torch.Tensor:
     """`torch.nn.functional.hardtanh`."""
-    if ties in ("min_norm", "exclusive") and _is_exact(min_val, input) and _is_exact(max_val, input):
+    if ties in FOLLOWED["hardtanh"] and _is_exact(min_val, input) and _is_exact(max_val, input):
         return functional.hardtanh(input, min_val, max_val, inplace)
     if not is_active(input):
         return functional.hardtanh(input, min_val, max_val, inplace)
@@ -204,13 +213,15 @@ def _selected(
 @right_in_torch
 def abs(input: torch.Tensor, *, out: Out = None) -> torch.Tensor:
     """`torch.abs`."""
-    return torch.abs(input, out=out)
+    if _is_right("abs") or out is not None or not is_active(input):
+        return torch.abs(input, out=out)
+    return _bent("abs", torch.abs, _of_abs, input, False)
 
 
 @public
 def leaky_relu(input: torch.Tensor, negative_slope: float = 0.01, inplace: bool = False) -> torch.Tensor:
     """`torch.nn.functional.leaky_relu`, whose gradient at 0 is the slope: right from 0 to 1."""
-    if 0 <= negative_slope <= 1 or not is_active(input):
+    if (_is_right("leaky_relu") and 0 <= negative_slope <= 1) or not is_active(input):
         return functional.leaky_relu(input, negative_slope, inplace)
     return _bent("leaky_relu", functional.leaky_relu, _of_leaky_relu, input, inplace, negative_slope)
 
@@ -226,7 +237,7 @@ def prelu(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 @public
 def elu(input: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torch.Tensor:
     """`torch.nn.functional.elu`, whose gradient at 0 is alpha: right from 0 to 1."""
-    if 0 <= alpha <= 1 or not is_active(input):
+    if (_is_right("elu") and 0 <= alpha <= 1) or not is_active(input):
         return functional.elu(input, alpha, inplace)
     return _bent("elu", functional.elu, _of_elu, input, inplace, alpha)
 
@@ -244,35 +255,45 @@ def selu(input: torch.Tensor, inplace: bool = False) -> torch.Tensor:
 @right_in_torch
 def celu(input: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torch.Tensor:
     """`torch.nn.functional.celu`."""
-    return functional.celu(input, alpha, inplace)
+    if _is_right("celu") or not is_active(input):
+        return functional.celu(input, alpha, inplace)
+    return _bent("celu", functional.celu, _of_celu, input, inplace, alpha)
 
 
 @right_in_torch
 def hardswish(input: torch.Tensor, inplace: bool = False) -> torch.Tensor:
     """`torch.nn.functional.hardswish`."""
-    return functional.hardswish(input, inplace)
+    if _is_right("hardswish") or not is_active(input):
+        return functional.hardswish(input, inplace)
+    return _bent("hardswish", functional.hardswish, aten.hardswish_backward, input, inplace)
 
 
 @public
 def softshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
     """`torch.nn.functional.softshrink`, whose gradient at 0 is 0 also with ``lambd=0``, where it is the identity."""
-    if lambd or not is_active(input):
+    if (_is_right("softshrink") and lambd) or not is_active(input):
         return functional.softshrink(input, lambd)
-    return _bent("softshrink", functional.softshrink, _of_identity, input, False, lambd)
+    return _bent("softshrink", functional.softshrink, aten.softshrink_backward, input, False, lambd)
 
 
 @public
 def hardshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
     """`torch.nn.functional.hardshrink`, whose gradient at 0 is 0 also with ``lambd=0``, where it is the identity."""
-    if lambd or not is_active(input):
+    if (_is_right("hardshrink") and lambd) or not is_active(input):
         return functional.hardshrink(input, lambd)
-    return _bent("hardshrink", functional.hardshrink, _of_identity, input, False, lambd)
+    return _bent("hardshrink", functional.hardshrink, aten.hardshrink_backward, input, False, lambd)
 
 
 @right_in_torch
 def threshold(input: torch.Tensor, threshold: float, value: float, inplace: bool = False) -> torch.Tensor:
     """`torch.nn.functional.threshold`."""
-    return functional.threshold(input, threshold, value, inplace)
+    if _is_right("threshold") or not is_active(input):
+        return functional.threshold(input, threshold, value, inplace)
+    return _bent("threshold", functional.threshold, _of_threshold, input, inplace, threshold, value)
+
+
+def _is_right(name: str) -> bool:
+    return "min_norm" in FOLLOWED[name]
 
 
 def _bent(
@@ -313,8 +334,16 @@ def _of_selu(vector: torch.Tensor, x: torch.Tensor) -> Any:
     return aten.elu_backward(vector, SELU_ALPHA, SELU_SCALE, 1.0, False, x)
 
 
-def _of_identity(vector: torch.Tensor, x: torch.Tensor, lambd: float) -> Any:
-    return vector
+def _of_abs(vector: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return vector * x.sgn()
+
+
+def _of_celu(vector: torch.Tensor, x: torch.Tensor, alpha: float) -> Any:
+    return aten.elu_backward(vector, alpha, 1.0, 1.0 / alpha, False, x)
+
+
+def _of_threshold(vector: torch.Tensor, x: torch.Tensor, threshold: float, value: float) -> Any:
+    return aten.threshold_backward(vector, x, threshold)
 
 
 # The forms that overwrite their first argument.
@@ -328,8 +357,11 @@ def clamp_(
     own: Callable[..., torch.Tensor] = torch.clamp_
     if not is_active(input, min, max):
         return own(input, min, max)
-    if ties == "min_norm" and _is_exact(min, input) and _is_exact(max, input) and min <= max:
-        return functional.hardtanh_(input, min, max)
+    if _is_exact(min, input) and _is_exact(max, input):
+        if ties in FOLLOWED["clamp"]:
+            return own(input, min, max)
+        if ties in FOLLOWED["hardtanh"] and min <= max:
+            return functional.hardtanh_(input, min, max)
     return overwrite("clamp_", functools.partial(clamp, ties=ties), input, min, max)
 
 
@@ -366,7 +398,9 @@ def hardtanh_(
 @right_in_torch
 def abs_(input: torch.Tensor) -> torch.Tensor:
     """`torch.abs_`."""
-    return torch.abs_(input)
+    if _is_right("abs") or not is_active(input):
+        return torch.abs_(input)
+    return overwrite("abs_", abs, input)
 
 
 @public
@@ -396,4 +430,6 @@ def celu_(input: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
 @right_in_torch
 def threshold_(input: torch.Tensor, threshold: float, value: float) -> torch.Tensor:
     """`torch.threshold_`."""
-    return torch.threshold_(input, threshold, value)
+    if _is_right("threshold") or not is_active(input):
+        return torch.threshold_(input, threshold, value)
+    return _bent("threshold", functional.threshold, _of_threshold, input, True, threshold, value)

@@ -99,13 +99,11 @@ def bend(
 def _spelled_out(
     own: Callable[..., torch.Tensor], kinks: Sequence[Kink], x: torch.Tensor, *parameters: float
 ) -> torch.Tensor:
-    """The same without a Function, whose ``jvp`` torch does not differentiate: in forward mode over forward mode.
-
-    What is bent here has its kinks at 0, where it is 0.
-    """
+    """The same without a Function, whose ``jvp`` torch does not differentiate: in forward mode over forward mode."""
     value: torch.Tensor = own(x, *parameters)
     for place, slope in kinks:
-        value = torch.where(x == place, slope * x, value)
+        there = own(torch.full_like(x, place), *parameters)
+        value = torch.where(x == place, there + slope * (x - place), value)
     return value
 
 

@@ -11,6 +11,7 @@ from torch.overrides import handle_torch_function
 
 from interop._forms import NUMPY_NAMES
 from interop._private_torch import is_overridden
+from interop.native.asked import FOLLOWED
 from jaxclamp import CONVENTIONS
 from jaxclamp._rules.conventions import refuse_convention
 from jaxclamp._versions import Version
@@ -56,7 +57,8 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def right_in_torch(function: Callable[P, R]) -> Callable[P, R]:
-    """`public`, for what needs no detour under min_norm."""
+    """`public`, for what needs no detour under min_norm in a torch that answers by it."""
     published = public(function)
-    RIGHT_IN_TORCH.add(published)
+    if "min_norm" in FOLLOWED[function.__name__.rstrip("_")]:
+        RIGHT_IN_TORCH.add(published)
     return published

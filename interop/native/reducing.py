@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from interop._forms import overloaded
 from interop._recorded import is_active
+from interop.native.asked import FOLLOWED
 from interop.native.elementwise import maximum, minimum
 from interop.native.public import public, right_in_torch
 from interop.native.reductions import Reduction, reduce
@@ -60,7 +61,7 @@ def _extremum(
     ties: Convention,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    if ties in ("min_norm", "balanced") or out is not None or not is_active(input) or input.dim() == 0:
+    if ties in FOLLOWED[own.__name__] or out is not None or not is_active(input) or input.dim() == 0:
         return own(input, dim, keepdim, out=out)
     given = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
     axes = tuple(axis % input.dim() for axis in given)
@@ -105,16 +106,12 @@ def min(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _max_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.max(input, out=out) if _shares_evenly(ties, out) else amax(input, ties=ties)
+    # amax is not for inputs without elements.
+    return torch.max(input, out=out) if ties in FOLLOWED["max"] or out is not None else amax(input, ties=ties)
 
 
 def _min_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.min(input, out=out) if _shares_evenly(ties, out) else amin(input, ties=ties)
-
-
-def _shares_evenly(ties: Convention, out: torch.Tensor | None) -> bool:
-    """Whether torch's own extremum of all elements will do; amax and amin are not for inputs without elements."""
-    return ties in ("min_norm", "balanced") or out is not None
+    return torch.min(input, out=out) if ties in FOLLOWED["min"] or out is not None else amin(input, ties=ties)
 
 
 @public

@@ -1,0 +1,71 @@
+"""Function modes that hold for what a checkpoint within them computes again, which torch does outside of all modes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+
+from interop._private_torch import checkpoint_that_switches, function_modes, top_hooks
+
+
+class Block(TorchFunctionMode):
+    """A function mode that is entered again where a checkpoint within it computes again.
+
+    With ``use_reentrant=False``, a checkpoint puts hooks on the tape, of which the one that unpacks computes again. The
+    first call within the checkpoint replaces it by one that enters the block. Tensors that were saved before that call
+    do not depend on the block. A reentrant checkpoint turns the tape off, and the block is asked about that call too.
+    """
+
+    def __enter__(self) -> Self:
+        if not torch.compiler.is_compiling():
+            _hold_hooks()  # what a checkpoint around the block computes again enters the block by itself
+        super().__enter__()
+        return self
+
+    def again(self) -> contextlib.AbstractContextManager[Any]:
+        """What is entered where a checkpoint computes again."""
+        return self
+
+    def hold(self, func: Callable[..., Any]) -> None:
+        """Hold for the checkpoints within the block that are around the call of ``func``."""
+        _hold_hooks(self)
+        checkpoint = checkpoint_that_switches(func)
+        if checkpoint is not None and not isinstance(checkpoint.run_function, _Again):
+            checkpoint.run_function = _Again(checkpoint.run_function, self)
+
+
+class _Again:
+    """What computes again, within the blocks that are around the current call.
+
+    Args:
+      function: what torch would call.
+      asked: the block that has been asked about the current call, if one has. It is the innermost then, and torch does
+        not count it as entered in the meantime.
+    """
+
+    def __init__(self, function: Callable[..., Any], *asked: Block) -> None:
+        self.function = function
+        self.blocks = [*(mode for mode in function_modes() if isinstance(mode, Block)), *asked]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with contextlib.ExitStack() as entered:
+            for block in self.blocks:
+                entered.enter_context(block.again())
+            return self.function(*args, **kwargs)
+
+
+def _hold_hooks(*asked: Block) -> None:
+    """Let the hooks on the tape that were put there since the last block was entered or asked unpack within blocks."""
+    hooks = top_hooks()
+    if hooks is None or isinstance(hooks[1], _Again):
+        return
+    pack, unpack = hooks
+    replacing = saved_tensors_hooks(pack, _Again(unpack, *asked))
+    replacing.__exit__()  # it takes away the hooks on top, whichever they are
+    _hold_hooks(*asked)
+    replacing.__enter__()
