@@ -33,15 +33,34 @@ format: $(INSTALLED)
 	.venv/bin/ruff check --fix
 	.venv/bin/ruff format
 
-tables: $(INSTALLED)  ## the generated table of the documentation, and the stubs of interop
+tables: $(INSTALLED)  ## the generated tables of the documentation, and the stubs of interop
 	.venv/bin/python docs/generate.py
 	.venv/bin/python -m interop._stubs
 
-pictures: $(INSTALLED)  ## the two pictures of README, in docs/_static
+pictures: $(INSTALLED)  ## the pictures of README and of docs/frameworks.md, in docs/_static
 	.venv/bin/python docs/pictures.py
 
-answers: $(INSTALLED)  ## the record, in tests/native_answers, of what the installed versions of frameworks answer
-	.venv/bin/python tests/record_native.py
+# answers: without arguments, those of the frameworks that are installed here. FRAMEWORK=torch VERSION=2.14.0 asks that version
+# in an environment of its own, which is removed afterwards; for keras, KERAS_BACKEND is jax, torch or tensorflow.
+KERAS_BACKEND ?= jax
+ASKED_jax = jax==$(VERSION) jaxlib==$(VERSION)
+ASKED_keras = keras==$(VERSION) $(filter tensorflow,$(KERAS_BACKEND))
+ASKED_mlx = mlx[cpu]==$(VERSION)
+ASKED_paddle = paddlepaddle==$(VERSION)
+ASKED = $(or $(ASKED_$(FRAMEWORK)),$(FRAMEWORK)==$(VERSION))
+
+answers: $(if $(FRAMEWORK),,$(INSTALLED))  ## records, in interop/answers, what frameworks answer at ties
+ifdef FRAMEWORK
+	trap 'rm -rf .venv-answers' EXIT; set -e; \
+	$(PYTHON) -m venv --clear .venv-answers; \
+	grep -vE '^$(FRAMEWORK)(lib)?==' constraints.txt > .venv-answers/constraints.txt; \
+	.venv-answers/bin/python -m pip install --disable-pip-version-check --no-cache-dir --no-compile $(ASKED); \
+	.venv-answers/bin/python -m pip install --disable-pip-version-check --no-cache-dir --no-compile \
+		--constraint .venv-answers/constraints.txt --editable '.[cli]'; \
+	KERAS_BACKEND=$(KERAS_BACKEND) .venv-answers/bin/python -m interop.parity.asking $(FRAMEWORK)
+else
+	.venv/bin/python -m interop.parity.asking
+endif
 
 docs: $(INSTALLED) docs/_gallery/drawn  ## the documentation, as HTML in docs/_build/html; a warning is an error
 	.venv/bin/python -m sphinx --fail-on-warning --nitpicky --keep-going --quiet docs docs/_build/html
@@ -79,7 +98,7 @@ bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a pl
 	$(BENCH) benchmarks/programs.py
 
 clean:
-	rm -rf .venv .venv-lowest dist docs/_build docs/_gallery
+	rm -rf .venv .venv-answers .venv-lowest dist docs/_build docs/_gallery
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -1,18 +1,63 @@
-"""Write the generated parts of the documentation: the table of all ops, in docs/ops.md."""
+"""Write the generated tables of the documentation: that of all ops, and those of recorded versions."""
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from interop.parity.overview import overview
+from interop.parity.answers import Record, recorded
+from interop.parity.overview import of_versions, overview
+from jaxclamp._tables import markdown_table
 
-ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"(<!-- ops: .*? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+FOLDER = Path(__file__).parent
+BLOCK = re.compile(r"(<!-- (\w+): .*? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def pages() -> dict[Path, str]:
     """What each page with a generated part has to say."""
-    table, file = overview(), ROOT / "docs" / "ops.md"
-    return {file: BLOCK.sub(lambda match: match[1] + table + match[3], file.read_text("utf-8"))}
+    tables = {
+        "ops": overview(),
+        "torch": of_versions(by_answers("torch")),
+        "jax": of_versions(by_answers("jax")),
+        "paddle": of_versions(by_answers("paddle")),
+        "keras": of_versions(by_answers("keras")),
+        "others": of_versions(newest(["autograd", "mlx", "tensorflow", "tinygrad"])),
+        "records": origins(),
+    }
+    files = [FOLDER / "ops.md", FOLDER / "frameworks.md"]
+    return {
+        file: BLOCK.sub(lambda match: match[1] + tables[match[2]] + match[4], file.read_text("utf-8")) for file in files
+    }
+
+
+def by_answers(framework: str) -> Mapping[str, Record]:
+    """The records of a framework, one of those versions in a row that answer alike."""
+    alike: list[list[Record]] = []
+    for record in recorded()[framework]:
+        if alike and alike[-1][-1].answers == record.answers:
+            alike[-1].append(record)
+        else:
+            alike.append([record])
+    return {", ".join(record.version for record in records): records[-1] for records in alike}
+
+
+def newest(frameworks: list[str]) -> Mapping[str, Record]:
+    """The newest record of each framework; their spellings of an op count as one."""
+    records = [recorded()[framework][-1] for framework in frameworks]
+    return {
+        r.name: replace(r, answers={cell._replace(spelling=""): modes for cell, modes in r.answers.items()})
+        for r in records
+    }
+
+
+def origins() -> str:
+    """A line for each record: where and when it was asked."""
+    lines = [
+        [r.framework, r.version, r.platform, r.date, "yes" if any("forward" in m for m in r.answers.values()) else "no"]
+        for records in recorded().values()
+        for r in records
+    ]
+    return markdown_table(["framework", "version", "platform", "date", "forward mode"], lines) + "\n"
 
 
 if __name__ == "__main__":

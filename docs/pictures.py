@@ -1,4 +1,4 @@
-"""Draw the two pictures of README into docs/_static: one clamp in five spellings, and trainings that drift apart."""
+"""Draw into docs/_static one clamp in five spellings, trainings that drift apart, and the ops of torch by versions."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from matplotlib.ticker import NullLocator
 import interop
 import jaxclamp
 from interop._commands.digits import STYLES, VARIANTS, Step, log_with_zero, train
-from interop.parity.plot import BLUE, GRID_ALPHA, VERMILLION
+from interop.parity.palette import BLUE, GRID_ALPHA, VERMILLION
 
 FOLDER = Path(__file__).parent / "_static"
 TIES = (0.0, 6.0)
@@ -101,3 +101,4 @@ def write(figure: Figure, name: str) -> None:
 if __name__ == "__main__":
     write(spellings(), "spellings")
     write(drift(list(train(200, seed=0))), "drift")
+    write(interop.changes("torch", "2.11", "2.15").figure(), "changes")

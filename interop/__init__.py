@@ -21,6 +21,7 @@ _WHEN_USED = {
     **dict.fromkeys(["along", "directional_derivative", "grad", "subdifferential"], "_programs.along"),
     "gradcheck": "_programs.gradcheck",
     **dict.fromkeys(["Audit", "ChangedLine", "audit"], "parity.audit"),
+    **dict.fromkeys(["Changes", "changes"], "parity.changes"),
     **dict.fromkeys(["Comparison", "compare"], "parity.compare"),
     **dict.fromkeys(["Recording", "record"], "parity.recording"),
 }

@@ -22,6 +22,8 @@ from interop._programs.gradcheck import gradcheck as gradcheck
 from interop.parity.audit import Audit as Audit
 from interop.parity.audit import ChangedLine as ChangedLine
 from interop.parity.audit import audit as audit
+from interop.parity.changes import Changes as Changes
+from interop.parity.changes import changes as changes
 from interop.parity.compare import Comparison as Comparison
 from interop.parity.compare import compare as compare
 from interop.parity.recording import Recording as Recording
@@ -32,6 +34,7 @@ __version__: str
 __all__ = [
     "Audit",
     "ChangedLine",
+    "Changes",
     "Comparison",
     "IN_PLACE_OPS",
     "Recording",
@@ -47,6 +50,7 @@ __all__ = [
     "audit",
     "celu",
     "celu_",
+    "changes",
     "clamp",
     "clamp_",
     "clamp_max",

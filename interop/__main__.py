@@ -84,10 +84,12 @@ def _in_a_folder(context: click.Context, parameter: click.Parameter, file: Path 
 
 
 def _a_picture(context: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
+    if file is None:
+        return None
     from matplotlib.backend_bases import FigureCanvasBase
 
     formats = FigureCanvasBase.get_supported_filetypes()
-    if file is not None and file.suffix[1:] not in formats:
+    if file.suffix[1:] not in formats:
         raise click.BadParameter(
             f"{file.suffix!r} is not a kind of picture; choose one of {', '.join(sorted(formats))}."
         )
@@ -144,7 +146,8 @@ def _chosen(dtypes: Sequence[str], default: Sequence[str]) -> Sequence[str]:
 
 
 def _first(row: Row) -> str:
-    from interop.parity.render import AGREES, DISAGREES, at, rounded
+    from interop.parity.render import AGREES, DISAGREES, at
+    from interop.parity.versions import rounded
 
     answers = {answer.framework: AGREES if answer.agrees else DISAGREES for answer in row.answers}
     return f"the first: {row.op}({at(row)}), by definition {rounded(row.definition)}, " + ", ".join(
@@ -360,6 +363,36 @@ def compare(
     else:
         _console().print(comparison)
     context.exit(0 if comparison.agree else 1)
+
+
+@main.command()
+@click.argument("framework")
+@click.argument("before")
+@click.argument("after")
+@click.option("--format", "form", type=click.Choice(("table", "markdown", "json")), default="table", show_default=True)
+@click.option("--output", "file", type=OUTPUT, callback=_a_picture, help="Draw every op in every version between them.")
+def changes(framework: str, before: str, after: str, form: str, file: Path | None) -> None:
+    """Say which gradients at ties changed from one version of a framework to another, by the records of this package.
+
+    As in: changes torch 2.13 2.15. Neither version need be installed.
+
+    Exit status 0, whether something changed or not, 2 on bad usage.
+    """
+    from interop.parity.changes import Changes, changes
+
+    try:
+        found = changes(framework, before, after)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    forms: Mapping[str, Callable[[Changes], str]] = {
+        "table": str,
+        "markdown": Changes.to_markdown,
+        "json": Changes.to_json,
+    }
+    click.echo(forms[form](found).rstrip("\n"))
+    if file is not None:
+        found.figure().savefig(file, dpi=150)
+        click.echo(f"picture written to {file}", err=True)
 
 
 @main.command()

@@ -21,6 +21,7 @@ def check_contents(sdist: Path) -> None:
     assert folders - metadata == {"jaxclamp", "interop"}, folders
     assert {"jaxclamp/py.typed", "interop/py.typed", "jaxclamp/__init__.py"} <= files
     assert {f"{min(metadata)}/licenses/LICENSE"} <= files
+    assert {"interop/answers/torch-2.13.0.json", "interop/answers/choices.json"} <= files
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "LICENSE", "README.md", "Makefile", "constraints.txt", "tests/installed.py"} <= names

@@ -28,13 +28,21 @@ def adapter(request: pytest.FixtureRequest) -> Framework:
     return parity.theirs(request.param)
 
 
+@pytest.fixture(params=parity.THEIRS)
+def framework(request: pytest.FixtureRequest) -> Framework:
+    for reason in parity.absent([request.param]).values():
+        pytest.skip(reason)
+    return parity.theirs(request.param)
+
+
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_counterparts_are_of_known_ops_and_of_the_framework(name: str) -> None:
-    for op, text in ADAPTERS[name].counterparts.items():
-        counterpart = Counterpart(text)
-        assert counterpart.framework == name
-        assert "x" in counterpart.names
-        assert counterpart.names <= inspect.signature(OPS[op].function).parameters.keys()
+    assert ADAPTERS[name].counterparts.keys() <= OPS.keys()
+    for op in ADAPTERS[name].counterparts:
+        for counterpart in ADAPTERS[name].counterparts_of(op):
+            assert counterpart.framework == name
+            assert "x" in counterpart.names
+            assert counterpart.names <= inspect.signature(OPS[op].function).parameters.keys()
 
 
 def test_importing_interop_imports_none_of_them() -> None:
@@ -44,7 +52,7 @@ def test_importing_interop_imports_none_of_them() -> None:
 
 
 def test_version_is_the_name_and_the_number(adapter: Framework) -> None:
-    name, number = adapter.version.split(" ")
+    name, number, *_ = adapter.version.split(" ")
     assert name == adapter.name
     assert number[0].isdigit()
 
@@ -74,6 +82,25 @@ def test_gradients_keep_to_their_arguments(adapter: Framework, active: tuple[str
     assert tuple(gradient) == active
 
 
+@pytest.mark.parametrize("active", [("x",), ("y",), ("x", "y"), ("y", "x")])
+def test_forward_mode_is_asked_for_each_element(framework: Framework, active: tuple[str, ...]) -> None:
+    """Of x y z: the product of the others, element by element; or it is not there."""
+    arguments = {"x": np.asarray([2, 5], np.float32), "y": np.asarray([3, 4], np.float32), "z": 3.0}
+
+    def product(given: Mapping[str, Any]) -> Any:
+        return given["x"] * given["y"] * given["z"]
+
+    if framework.name in ("tinygrad", "paddle"):
+        with pytest.raises(NotImplementedError, match=f"{framework.name} has no forward mode"):
+            framework.forward_gradient(product, arguments, active)
+    else:
+        gradient = framework.forward_gradient(product, arguments, active)
+        assert {name: g.tolist() for name, g in gradient.items()} == {
+            n: {"x": [9, 12], "y": [6, 15]}[n] for n in active
+        }
+        assert {g.dtype for g in gradient.values()} == {np.dtype(np.float32)}
+
+
 def away_from_ties(op: str, dtype: str) -> Iterator[dict[str, Any]]:
     """For each tie of ``op`` its arguments, with distinct values of x that are none of the numbers among the others."""
     for tie in OPS[op].tie_points:
@@ -85,9 +112,10 @@ def away_from_ties(op: str, dtype: str) -> Iterator[dict[str, Any]]:
 
 
 COUNTERPARTS = [
-    pytest.param(op, Counterpart(text), id=f"{op}-{name}")
-    for name, adapter in ADAPTERS.items()
-    for op, text in adapter.counterparts.items()
+    pytest.param(op, counterpart, id=f"{op}-{counterpart.name}")
+    for adapter in ADAPTERS.values()
+    for op in adapter.counterparts
+    for counterpart in adapter.counterparts_of(op)
 ]
 
 

@@ -1,9 +1,7 @@
 """`jaxclamp.as_of`: JAX functions with the gradients of recorded versions of torch and of JAX."""
 
 import functools
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,6 +10,8 @@ import numpy as np
 import pytest
 from jax import lax
 
+from interop.parity import answers
+from interop.parity.answers import record_of
 from interop.parity.render import as_in_a_call
 from interop.parity.rows import cases, is_differentiable
 from jaxclamp import OPS, as_of, min_norm
@@ -73,13 +73,10 @@ def gradient(
 
 @functools.cache
 def recorded(text: str) -> Cells:
-    file = Path(__file__).parent / "native_answers" / f"{text.replace(' ', '-')}.json"
-    if not file.is_file():
-        pytest.skip(f"no record of {text}")
     cells: Cells = {}
-    for cell, answer in json.loads(file.read_text("utf-8")).items():
-        question, _, spelling = cell.rpartition(": ")
-        cells.setdefault(question, {})[spelling] = answer
+    for cell, modes in record_of(*text.split(" ")).answers.items():
+        question, _, spelling = str(cell).rpartition(": ")
+        cells.setdefault(question, {})[spelling] = list(modes["reverse"])
     return cells
 
 
@@ -173,7 +170,5 @@ def test_refused(name: str) -> None:
 
 
 def test_versions_are_those_recorded() -> None:
-    files = {file.stem.replace("-", " ") for file in (Path(__file__).parent / "native_answers").glob("*-*.json")}
-    assert {text for text in files if text.startswith(("torch", "jax"))} <= {
-        str(version) for versions in VERSIONS.values() for version in versions.values()
-    }
+    for framework, versions in VERSIONS.items():
+        assert {str(version) for version in versions.values()} == {r.name for r in answers.recorded()[framework]}

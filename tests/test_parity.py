@@ -2,8 +2,7 @@
 
 import functools
 import itertools
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +12,18 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from record_native import answers, changes, record_of
 
 import interop
 import jaxclamp
 from interop._commands import digits
 from interop._commands.cases import Gradients, compare_cases
+from interop.parity import asking
 from interop.parity import rows as parity
+from interop.parity.answers import Record, choices, recorded
+from interop.parity.changes import Changes
 from interop.parity.frameworks import Question
+from interop.parity.oracle import least_norm
+from interop.parity.render import at
 from interop.parity.rows import OURS, THEIRS, Row, matrix
 from jaxclamp import OPS
 from jaxclamp._counterparts import Counterpart
@@ -158,27 +161,58 @@ def test_definition(op: str, point: tuple[float, ...], active: str, inactive: st
     np.testing.assert_allclose(row.definition, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("framework", THEIRS)
-def test_native_answers_are_those_recorded(framework: str) -> None:
+def the_record(framework: str) -> Record:
+    """That of the installed version."""
     if framework in parity.absent():
         pytest.skip(parity.absent()[framework])
-    version = parity.theirs(framework).version
-    if not record_of(version).is_file():
-        pytest.skip(f"no record of {version}; `python tests/record_native.py` writes one")
-    recorded = json.loads(record_of(version).read_text("utf-8"))
-    found = answers(row for op in OPS for row in rows(op))[version]
-    assert not changes(recorded, found), "\n".join(changes(recorded, found))
+    version = parity.theirs(framework).version.partition(" ")[2]
+    found = [record for record in recorded().get(framework, []) if record.version == version]
+    if not found:
+        pytest.skip(f"no record of {framework} {version}; `make answers` writes one")
+    return found[0]
 
 
-def test_a_changed_native_answer_is_named() -> None:
-    recorded = {"abs(x=0)": [0.0], "relu(x=0)": [0.0], "selu(x=0)": [1.0507]}
-    found = {"abs(x=0)": [1.0], "selu(x=0)": [1.0507001], "celu(x=0)": [1.0]}
-    assert changes(recorded, recorded) == []
-    assert changes(recorded, found) == [
-        "abs(x=0): recorded [0.0], now [1.0]",
-        "relu(x=0): recorded [0.0], now None",
-        "celu(x=0): recorded None, now [1.0]",
-    ]
+def its_rows(framework: str) -> Iterator[Row]:
+    """The rows with the answers of one framework alone."""
+    for row in itertools.chain.from_iterable(map(rows, OPS)):
+        yield replace(row, answers=tuple(answer for answer in row.answers if answer.framework == framework))
+
+
+@pytest.mark.parametrize("framework", THEIRS)
+def test_native_answers_are_those_recorded(framework: str) -> None:
+    before = the_record(framework)
+    found = asking.records(its_rows(framework), modes=["reverse"])[framework]
+    assert before.answers.keys() == found.answers.keys()
+    modes = {cell: {"reverse": modes["reverse"]} for cell, modes in before.answers.items()}
+    changed = Changes(replace(before, answers=modes), found)
+    assert not changed.lines, str(changed)
+
+
+@pytest.mark.parametrize(
+    "framework", [pytest.param(name, marks=[pytest.mark.thorough] * (name == "jax")) for name in THEIRS]
+)
+def test_native_answers_in_forward_mode_are_those_recorded(framework: str) -> None:
+    before = the_record(framework)
+    changed = Changes(before, asking.records(its_rows(framework))[framework])
+    assert not changed.lines, str(changed)
+
+
+def test_the_recorded_choices_have_the_definition(op: str) -> None:
+    for row in rows(op):
+        known = choices()[f"{op}({at(row)}), {' '.join(row.active)}"]
+        np.testing.assert_allclose(known.conventions["min_norm"], row.definition, rtol=1e-4, atol=1e-3)
+        nearest = least_norm(np.array(known.corners))
+        np.testing.assert_allclose(nearest, row.definition, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.thorough
+def test_the_recorded_choices_are_fresh(op: str) -> None:
+    found = asking.choices(OPS[op])
+    recorded_choices = {case: known for case, known in choices().items() if case.startswith(f"{op}(")}
+    assert found.keys() == recorded_choices.keys()
+    for case, known in recorded_choices.items():
+        assert found[case].conventions == known.conventions, case
+        np.testing.assert_allclose(found[case].corners, known.corners, atol=1e-3)
 
 
 def test_another_function_is_not_asked() -> None:

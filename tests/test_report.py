@@ -23,9 +23,10 @@ from interop.__main__ import main
 from interop.parity import rows as parity
 from interop.parity.adapters import ADAPTERS
 from interop.parity.plot import COLOURS, MARKERS, figure
-from interop.parity.render import cells_of, rounded, tallies
+from interop.parity.render import cells_of, tallies
 from interop.parity.report import page, picture
 from interop.parity.rows import Answer, Row
+from interop.parity.versions import rounded
 from jaxclamp import OPS, Op
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)

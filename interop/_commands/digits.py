@@ -26,7 +26,7 @@ from torch.nn import functional
 
 import interop
 import jaxclamp
-from interop.parity.plot import BLUE, GREEN, GRID_ALPHA, VERMILLION
+from interop.parity.palette import BLUE, GREEN, GRID_ALPHA, VERMILLION
 
 Parameters = Mapping[str, NDArray[np.float64]]
 Activations = tuple[Callable[[Any], Any], Callable[[Any], Any]]

@@ -47,8 +47,10 @@ FRAMEWORKS = (
     "jax",
     "torch",
     "autograd",
-    "mlx",
     "tensorflow",
+    "keras",
+    "mlx",
+    "paddle",
     "tinygrad",
 )
 

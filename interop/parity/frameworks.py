@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 import jaxclamp
 from interop._bridge.arrays import X64, lend, tensor_over
@@ -22,6 +23,7 @@ from interop._convention.min_norm import min_norm
 from interop._convention.ties import influence as influence_of
 from interop._convention.ties import ties
 from jaxclamp import TieReport
+from jaxclamp._counterparts import Counterpart
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Function: TypeAlias = Callable[[Mapping[str, Any]], Any]
@@ -109,6 +111,29 @@ class Framework(ABC):
                 found.append(refusal)
         return found
 
+    def forward_gradient(
+        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
+    ) -> dict[str, Array]:
+        """The gradient that `answer` gives, by forward mode: a directional derivative for each element.
+
+        NotImplementedError where the framework has no forward mode, or the function has none there.
+        """
+        found: dict[str, Array] = {}
+        for name in active:
+            elements = []
+            for i in range(arguments[name].size):
+                tangents = {other: np.zeros_like(arguments[other]) for other in active}
+                tangents[name].flat[i] = 1
+                elements.append(self.directional_derivative(function, arguments, tangents))
+            found[name] = np.reshape(np.array(elements, arguments[name].dtype), arguments[name].shape)
+        return found
+
+    def directional_derivative(
+        self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
+    ) -> float:
+        """That of the sum of the floats of ``function(arguments)``, by forward mode, along the ``tangents``."""
+        raise NotImplementedError(f"{self.name} has no forward mode.")
+
     def values_and_gradients(
         self, questions: Sequence[Question], dtype: str
     ) -> list[tuple[float, dict[str, Array]] | TypeError]:
@@ -173,8 +198,14 @@ class Adapter(Framework):
 
     requirement: ClassVar[str]
     """What pip installs."""
-    counterparts: ClassVar[Mapping[str, str]]
-    """By the name of an op, its spelling there, written as in the record of the op."""
+    counterparts: ClassVar[Mapping[str, str | tuple[str, ...]]]
+    """By the name of an op, its spelling there, or several, written as in the record of the op."""
+
+    @classmethod
+    def counterparts_of(cls, op: str) -> tuple[Counterpart, ...]:
+        """The spellings of the op of that name."""
+        written = cls.counterparts.get(op, ())
+        return tuple(map(Counterpart, (written,) if isinstance(written, str) else written))
 
 
 class Jax(Convertible):
@@ -228,6 +259,15 @@ class Jax(Convertible):
             for place, i in enumerate(batch):
                 found[i] = refusals[k] if k in refusals else jax.tree.map(operator.itemgetter(place), answers[k])
         return [found[i] for i in range(len(questions))]
+
+    def directional_derivative(
+        self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
+    ) -> float:
+        given = {name: jnp.array(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+        chosen = {name: given[name] for name in tangents}
+        moved = {name: jnp.array(tangent) for name, tangent in tangents.items()}
+        _, derivative = jax.jvp(lambda active: total(function({**given, **active})), (chosen,), (moved,))
+        return float(derivative)
 
     def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
         with jax.enable_x64(_needs_64_bits(arguments.values())):
@@ -294,8 +334,7 @@ class Torch(Convertible):
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             # Clones, since torch refuses to overwrite a leaf that requires grad.
             result = function({**arguments, **{name: tensor.clone() for name, tensor in tensors.items()}})
-            result = jax.tree.map(lambda leaf: tuple(leaf) if isinstance(leaf, tuple) else leaf, result)
-            result = jax.tree.map(_to_tensor, result)
+            result = jax.tree.map(_to_tensor, _with_plain_tuples(result))
             differentiable = _differentiable(summed(result))
         chosen = [tensors[name] for name in active]
         gradients = (
@@ -304,6 +343,16 @@ class Torch(Convertible):
         gradient = dict(zip(active, gradients, strict=True))
         answer: tuple[Any, dict[str, Array]] = jax.tree.map(lambda tensor: np.array(lend(tensor)), (result, gradient))
         return answer
+
+    def directional_derivative(
+        self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
+    ) -> float:
+        given = {name: tensor_over(v.copy()) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+        with forward_ad.dual_level():
+            duals = {n: forward_ad.make_dual(given[n], tensor_over(tangent)) for n, tangent in tangents.items()}
+            result = _with_plain_tuples(function({**given, **duals}))
+            derivative = forward_ad.unpack_dual(total(result)).tangent
+            return 0.0 if derivative is None else float(derivative)
 
     def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
         self.answer(function, arguments, ())
@@ -349,6 +398,11 @@ def frameworks_of(name: str, function: Function, arguments: Mapping[str, Array])
             f"{name} takes neither JAX arrays ({reasons[0]}) nor torch tensors ({reasons[1]}); pass {cure}."
         ) from refusals[1]
     return found
+
+
+def _with_plain_tuples(result: Any) -> Any:
+    """A result of torch with tuples in the place of its named ones, which are leaves for JAX."""
+    return jax.tree.map(lambda leaf: tuple(leaf) if isinstance(leaf, tuple) else leaf, result)
 
 
 def _to_tensor(leaf: Any) -> torch.Tensor:

@@ -54,7 +54,14 @@ def points_near(point: Array) -> Array:
 
 def min_norm_of_values(point: Array, values: Array) -> Array:
     """What `min_norm_gradient` returns, from the values of the function at `points_near`."""
-    return _least_norm(_nearby_gradients(point, np.asarray(values, np.float64)))
+    return least_norm(corners_of_values(point, values))
+
+
+def corners_of_values(point: Array, values: Array) -> Array:
+    """The gradients near ``point``, of shape (m, n), each once; their convex hull is the Clarke subdifferential."""
+    gradients = _nearby_gradients(point, np.asarray(values, np.float64))
+    corners: Array = gradients[np.unique(np.round(gradients, 4), axis=0, return_index=True)[1]]
+    return corners
 
 
 def _scale(point: Array) -> float:
@@ -76,13 +83,12 @@ def _nearby_gradients(point: Array, values: Array) -> Array:
     return gradients
 
 
-def _least_norm(gradients: Array) -> Array:
+def least_norm(corners: Array) -> Array:
     """The point p of least norm in the convex hull.
 
     Non-negative weights w that minimise |G w|^2 + (1 w - 1)^2 are, for a given direction in the hull, s p with
     s = 1 / (1 + |p|^2), where the sum is |p|^2 / (1 + |p|^2): smallest for the p that is wanted.
     """
-    corners = gradients[np.unique(np.round(gradients, 4), axis=0, return_index=True)[1]]
     rows = np.vstack([corners.T, np.ones(len(corners))])
     weights = nnls(rows, np.append(np.zeros(corners.shape[1]), 1.0))[0]
     least: Array = np.round(corners.T @ weights / weights.sum(), 12) + 0.0  # no trace of rounding, no negative zero

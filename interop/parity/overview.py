@@ -1,13 +1,17 @@
-"""The table of all ops for readers: formula, ties, the gradient there, and what the counterparts answer."""
+"""Tables of the documentation: all ops with their gradients at ties, and what recorded versions answer there."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
-from interop.parity.render import NO_ANSWER, at, rounded
+from interop.parity.answers import Cell, Gradient, Record
+from interop.parity.followed import explanations
+from interop.parity.render import NO_ANSWER, at
 from interop.parity.rows import Answer, Row, matrix
+from interop.parity.versions import rounded, side_by_side
 from jaxclamp import OPS, Op
 from jaxclamp._tables import markdown_table
 
@@ -43,6 +47,36 @@ def overview() -> str:
         ]
         lines.append(cells)
     return markdown_table(headings, lines) + "\n"
+
+
+def of_versions(columns: Mapping[str, Record]) -> str:
+    """Markdown, from records alone: what each of them answers at every tie, under the headings given.
+
+    Ties of a function at which all of them answer alike share a line, and so do functions that are alike there. Bold is
+    what is not the subgradient of minimum norm; behind what is no subgradient at all there is a dagger.
+    """
+    lines = side_by_side(list(columns.values()))
+    modes = Counter(line.cell for line in lines)
+    ties: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for line in lines:
+        asked = line.asked + (f", {line.mode}" if modes[line.cell] > 1 else "")
+        spelled = f"`{line.cell.spelling or line.cell.op}`"
+        answers = tuple(_judged(line.cell, answer) for answer in line.answers)
+        ties.setdefault((spelled, asked, answers), []).append(line.cell.at)
+    functions: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for (spelled, asked, answers), found in ties.items():
+        functions.setdefault(("<br>".join(found), asked, answers), []).append(spelled)
+    headings = ["function", "at", "differentiated", *columns]
+    told = ([", ".join(names), ties_at, asked, *answers] for (ties_at, asked, answers), names in functions.items())
+    return markdown_table(headings, told) + "\n"
+
+
+def _judged(cell: Cell, answer: Gradient | None) -> str:
+    if answer is None:
+        return NO_ANSWER
+    found = explanations(cell, answer)
+    shown = rounded(answer) if "min_norm" in found else f"**{rounded(answer)}**"
+    return shown + " †" * ("no subgradient" in found)
 
 
 def _is_negative_zero(row: Row) -> bool:

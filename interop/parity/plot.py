@@ -16,16 +16,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
-from interop.parity.render import AGREES, DISAGREES, as_in_a_call, rounded
+from interop.parity.palette import BLUE, GREEN, GRID_ALPHA, PURPLE, SKY, VERMILLION
+from interop.parity.render import AGREES, DISAGREES, as_in_a_call
 from interop.parity.rows import Row
+from interop.parity.versions import rounded
 from jaxclamp import Op
 
-# The palette of Okabe and Ito, which is told apart by colour-blind readers too.
-BLUE, GREEN, SKY, PURPLE, VERMILLION = "#0072B2", "#009E73", "#56B4E9", "#CC79A7", "#D55E00"
 COLOURS = {"jaxclamp": BLUE, "interop": GREEN, "native": SKY, "jax": PURPLE, "torch": VERMILLION}
 MARKERS = {"jaxclamp": ("o",), "interop": ("s",), "native": ("p",), "jax": ("D", "P", "v"), "torch": ("^", "X", "<")}
 """For the first, second, ... spelling that a framework has for an op; those behind the first are hollow."""
-GRID_ALPHA = 0.3
 
 _BAND: dict[str, Any] = {"color": "black", "alpha": 0.15, "linewidth": 0}
 _LEGEND_COLUMNS = 4

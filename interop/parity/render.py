@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from interop.parity.rows import FRAMEWORKS, Answer, Row
+from interop.parity.versions import rounded
 from jaxclamp import _tables
 from jaxclamp._tables import markdown_table
 
@@ -176,10 +177,6 @@ def as_in_a_call(arguments: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in arguments.items()
     )
-
-
-def rounded(values: Iterable[float]) -> str:
-    return " ".join(f"{round(value, 2) + 0.0:g}" for value in values)
 
 
 def _numbers(values: Iterable[float]) -> str:

@@ -80,8 +80,7 @@ def absent(frameworks: Iterable[str] = FRAMEWORKS) -> dict[str, str]:
 
 def counterparts(op: Op) -> list[Counterpart]:
     """The spellings of ``op`` in the other frameworks, installed or not."""
-    adapted = (adapter.counterparts[op.name] for adapter in ADAPTERS.values() if op.name in adapter.counterparts)
-    return [*op.counterparts, *map(Counterpart, adapted)]
+    return [*op.counterparts, *itertools.chain.from_iterable(a.counterparts_of(op.name) for a in ADAPTERS.values())]
 
 
 def matrix(
@@ -128,6 +127,14 @@ def round_to(dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def in_form(arguments: Mapping[str, Any], active: Collection[str], inactive: str) -> dict[str, Any]:
+    """``arguments`` with numbers in place of arrays that are not ``active``, where these are given as "numbers"."""
+    return {
+        name: value.item() if inactive == "numbers" and name not in active and isinstance(value, np.ndarray) else value
+        for name, value in arguments.items()
+    }
+
+
 @dataclass(frozen=True)
 class _Case:
     """A row before it is answered."""
@@ -140,12 +147,7 @@ class _Case:
     @property
     def given(self) -> dict[str, Any]:
         """The arguments in the form in which they are asked."""
-        return {
-            name: v.item()
-            if self.inactive == "numbers" and name not in self.active and isinstance(v, np.ndarray)
-            else v
-            for name, v in self.rounded.items()
-        }
+        return in_form(self.rounded, self.active, self.inactive)
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,15 @@ def definition(op: Op, arguments: Mapping[str, Any], active: tuple[str, ...]) ->
 
 
 def definitions(op: Op, asked: Sequence[tuple[Mapping[str, Any], tuple[str, ...]]]) -> list[tuple[float, Array]]:
-    """For each pair of arguments and active ones, the sum of the outputs and its `definition`; in one program."""
+    """For each pair of arguments and active ones, the sum of the outputs and its `definition`."""
+    return [(float(values[0]), min_norm_of_values(point, values)) for point, values in values_near(op, asked)]
+
+
+def values_near(op: Op, asked: Sequence[tuple[Mapping[str, Any], tuple[str, ...]]]) -> list[tuple[Array, Array]]:
+    """For each pair of arguments and active ones, these as a point, and the values that the oracle asks for there.
+
+    They are the sums of the outputs, and come from one program.
+    """
     points = [np.concatenate([arguments[name].ravel() for name in active]) for arguments, active in asked]
     near = [points_near(point) for point in points]
     batches: dict[str, list[int]] = {}  # of what differs in numbers alone
@@ -299,11 +309,11 @@ def definitions(op: Op, asked: Sequence[tuple[Mapping[str, Any], tuple[str, ...]
 
     with jax.enable_x64(True):
         values = jax.tree.map(np.asarray, jax.jit(program)(columns))
-    found: dict[int, tuple[float, Array]] = {}
+    found: dict[int, tuple[Array, Array]] = {}
     for batch, of_batch in zip(batches.values(), values, strict=True):
         ends = np.cumsum([len(near[i]) for i in batch])[:-1]
         for i, of_point in zip(batch, np.split(of_batch, ends), strict=True):
-            found[i] = float(of_point[0]), min_norm_of_values(points[i], of_point)
+            found[i] = points[i], of_point
     return [found[i] for i in range(len(asked))]
 
 

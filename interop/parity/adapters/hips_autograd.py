@@ -13,11 +13,11 @@ from interop.parity.frameworks import Adapter, Array, Function
 
 
 class HipsAutograd(Adapter):
-    """HIPS autograd, reverse mode."""
+    """HIPS autograd."""
 
     name = "autograd"
     requirement = "autograd"
-    counterparts: ClassVar[Mapping[str, str]] = {
+    counterparts: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
         "abs": "autograd.numpy:abs(x)",
         "amax": "autograd.numpy:max(x, axis=axis, keepdims=keepdims)",
         "amin": "autograd.numpy:min(x, axis=axis, keepdims=keepdims)",
@@ -48,3 +48,12 @@ class HipsAutograd(Adapter):
         except (NotImplementedError, KeyError) as error:  # for an operand alone, and among others
             raise TypeError("autograd has no derivative for one of the operands.") from error
         return np.asarray(function(arguments)), {name: np.asarray(gradient[name]) for name in active}
+
+    def directional_derivative(
+        self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
+    ) -> float:
+        def total(*chosen: Any) -> Any:
+            return self._numpy.sum(function({**arguments, **dict(zip(tangents, chosen, strict=True))}))
+
+        along = self._autograd.make_jvp(total, argnum=tuple(range(len(tangents))))
+        return float(along(*(arguments[name] for name in tangents))(tuple(tangents.values()))[1])

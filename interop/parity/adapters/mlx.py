@@ -13,11 +13,11 @@ from interop.parity.frameworks import Adapter, Array, Function
 
 
 class Mlx(Adapter):
-    """MLX, reverse mode."""
+    """MLX."""
 
     name = "mlx"
     requirement = "'mlx[cpu]'"
-    counterparts: ClassVar[Mapping[str, str]] = {
+    counterparts: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
         "abs": "mlx.core:abs(x)",
         "leaky_relu": "mlx.nn:leaky_relu(x)",  # max(slope x, x), which is another function for slopes above 1
         "prelu": "mlx.nn:prelu(x, weight)",
@@ -46,11 +46,7 @@ class Mlx(Adapter):
     ) -> tuple[Any, dict[str, Array]]:
         mx = self._mx
         with mx.stream(mx.cpu):  # a GPU has no float64
-            given = {
-                # Without a dtype, float64 becomes float32.
-                name: mx.array(value, getattr(mx, value.dtype.name)) if isinstance(value, np.ndarray) else value
-                for name, value in arguments.items()
-            }
+            given = {name: self._from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
 
             def with_result(chosen: Mapping[str, Any]) -> tuple[Any, Any]:
                 result = function({**given, **chosen})
@@ -58,6 +54,23 @@ class Mlx(Adapter):
 
             (_, result), gradient = mx.value_and_grad(with_result)({name: given[name] for name in active})
             return self._to_numpy(result), {name: self._to_numpy(gradient[name]) for name in active}
+
+    def directional_derivative(
+        self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
+    ) -> float:
+        with self._mx.stream(self._mx.cpu):
+            given = {name: self._from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+
+            def with_sum(*chosen: Any) -> Any:
+                return function({**given, **dict(zip(tangents, chosen, strict=True))}).sum()
+
+            moved = [self._from_numpy(tangent) for tangent in tangents.values()]
+            _, (derivative,) = self._mx.jvp(with_sum, [given[name] for name in tangents], moved)
+            return float(derivative.item())
+
+    def _from_numpy(self, array: Array) -> Any:
+        # Without a dtype, float64 becomes float32.
+        return self._mx.array(array, getattr(self._mx, array.dtype.name))
 
     def _to_numpy(self, array: Any) -> Array:
         # NumPy cannot read MLX's bfloat16; float32 holds it exactly.

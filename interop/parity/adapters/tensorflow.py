@@ -12,11 +12,11 @@ from interop.parity.frameworks import Adapter, Array, Function
 
 
 class TensorFlow(Adapter):
-    """TensorFlow, reverse mode."""
+    """TensorFlow."""
 
     name = "tensorflow"
     requirement = "tensorflow"
-    counterparts: ClassVar[Mapping[str, str]] = {
+    counterparts: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
         "abs": "tensorflow:abs(x)",
         "leaky_relu": "tensorflow:nn.leaky_relu(x, negative_slope)",
         "elu": "tensorflow:nn.elu(x)",
@@ -37,10 +37,7 @@ class TensorFlow(Adapter):
     def answer(
         self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
     ) -> tuple[Any, dict[str, Array]]:
-        given = {
-            name: self._tf.constant(value) if isinstance(value, np.ndarray) else value
-            for name, value in arguments.items()
-        }
+        given = self._constants(arguments)
         chosen = {name: given[name] for name in active}
         with self._tf.GradientTape() as tape:
             tape.watch(chosen)
@@ -50,3 +47,15 @@ class TensorFlow(Adapter):
                 raise TypeError(str(error)) from error
         gradient = tape.gradient(result, chosen, unconnected_gradients=self._tf.UnconnectedGradients.ZERO)
         return result.numpy(), {name: gradient[name].numpy() for name in active}
+
+    def directional_derivative(
+        self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
+    ) -> float:
+        given = self._constants(arguments)
+        moved = [self._tf.constant(tangent) for tangent in tangents.values()]
+        with self._tf.autodiff.ForwardAccumulator([given[name] for name in tangents], moved) as accumulator:
+            result = self._tf.reduce_sum(function(given))
+        return float(accumulator.jvp(result, unconnected_gradients=self._tf.UnconnectedGradients.ZERO))
+
+    def _constants(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._tf.constant(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}

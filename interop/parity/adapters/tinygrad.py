@@ -17,7 +17,7 @@ class Tinygrad(Adapter):
 
     name = "tinygrad"
     requirement = "tinygrad"
-    counterparts: ClassVar[Mapping[str, str]] = {
+    counterparts: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
         "abs": "tinygrad:Tensor.abs(x)",
         "leaky_relu": "tinygrad:Tensor.leaky_relu(x, negative_slope)",
         "elu": "tinygrad:Tensor.elu(x, alpha)",

@@ -1,0 +1,59 @@
+"""Keras 3, on the backend that it runs on in this process."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
+
+from interop.parity.adapters.tensorflow import TensorFlow
+from interop.parity.frameworks import Adapter, Array, Framework, Function, Jax, Torch
+
+
+class Keras(Adapter):
+    """Keras, differentiated by its backend, which the environment variable KERAS_BACKEND chooses."""
+
+    name = "keras"
+    requirement = "keras"
+    counterparts: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
+        "abs": "keras.ops:abs(x)",
+        "leaky_relu": "keras.ops:leaky_relu(x, negative_slope)",
+        "elu": "keras.ops:elu(x, alpha)",
+        "selu": "keras.ops:selu(x)",
+        "celu": "keras.ops:celu(x, alpha)",
+        "hardsigmoid": "keras.ops:hard_sigmoid(x)",
+        "hardswish": "keras.ops:hard_swish(x)",
+        "softshrink": "keras.ops:soft_shrink(x, lambd)",
+        "hardshrink": "keras.ops:hard_shrink(x, lambd)",
+        "threshold": "keras.ops:threshold(x, threshold, value)",
+        "amax": "keras.ops:max(x, axis=axis, keepdims=keepdims)",
+        "amin": "keras.ops:min(x, axis=axis, keepdims=keepdims)",
+        "maximum": "keras.ops:maximum(x, y)",
+        "minimum": "keras.ops:minimum(x, y)",
+        "clamp": "keras.ops:clip(x, min, max)",
+        "relu": "keras.ops:relu(x)",
+        "relu6": "keras.ops:relu6(x)",
+        "hardtanh": "keras.ops:hard_tanh(x)",
+    }
+
+    def __init__(self) -> None:
+        keras = importlib.import_module("keras")
+        backends: Mapping[str, type[Framework]] = {"jax": Jax, "torch": Torch, "tensorflow": TensorFlow}
+        name = keras.backend.backend()
+        if name not in backends:
+            raise ImportError(f"keras runs on {name}, which is not asked; set KERAS_BACKEND to one of {[*backends]}")
+        self._backend = backends[name]()
+        self.version = f"keras {keras.__version__} on {self._backend.version}"
+
+    def answer(
+        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
+    ) -> tuple[Any, dict[str, Array]]:
+        try:
+            return self._backend.answer(function, arguments, active)
+        except ValueError as error:  # for what cannot become a tensor, such as None
+            raise TypeError(str(error)) from error
+
+    def directional_derivative(
+        self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
+    ) -> float:
+        return self._backend.directional_derivative(function, arguments, tangents)

@@ -1,0 +1,215 @@
+"""The records: what each version of each framework answers at every tie, as files in `interop/answers`."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+FOLDER = Path(__file__).parent.parent / "answers"
+_SOURCES, _CHOICES = FOLDER / "sources.json", FOLDER / "choices.json"
+Mode: TypeAlias = Literal["reverse", "forward"]
+Gradient: TypeAlias = tuple[float, ...]
+MODES: tuple[Mode, ...] = ("reverse", "forward")
+
+
+class Cell(NamedTuple):
+    """One question: a spelling of an op at a tie, with some of its arguments differentiated.
+
+    >>> cell = Cell.of("clamp(x=0, min=0, max=6), x min, arrays: torch.clamp")
+    >>> cell.at, cell.active
+    ('x=0, min=0, max=6', ('x', 'min'))
+    """
+
+    op: str
+    at: str
+    """The arguments, as in a call."""
+    active: tuple[str, ...]
+    inactive: str
+    """How the other arguments are given: as "numbers", as "arrays", or "none" if all are differentiated."""
+    spelling: str
+
+    @classmethod
+    def of(cls, text: str) -> Cell:
+        """Read what `str` writes."""
+        found = re.fullmatch(r"(\w+)\((.*)\), ([\w ]+), (numbers|arrays|none): ([\w.]+)", text)
+        if found is None:
+            raise ValueError(f"{text!r} is not a cell of a record.")
+        op, at, active, inactive, spelling = found.groups()
+        return cls(op, at, tuple(active.split()), inactive, spelling)
+
+    @property
+    def case(self) -> str:
+        """What the op's gradient depends on by its definition."""
+        return f"{self.op}({self.at}), {' '.join(self.active)}"
+
+    def __str__(self) -> str:
+        return f"{self.case}, {self.inactive}: {self.spelling}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one version of a framework answers."""
+
+    framework: str
+    version: str
+    platform: str
+    date: str
+    """Of the day when it was asked, as 2026-11-23."""
+    asked: str
+    """How: the dtype and the device."""
+    answers: Mapping[Cell, Mapping[Mode, Gradient]]
+    """By the cell, the gradient over the active arguments in each of the modes in which the framework has one."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.framework} {self.version}"
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """All but the answers."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "answers"}
+
+
+class Choices(NamedTuple):
+    """The gradients that an op may have at a tie, over the arguments that are differentiated."""
+
+    conventions: Mapping[str, Gradient]
+    """By the value of ``ties=``: the one of minimum norm, and the others that the op has."""
+    corners: tuple[Gradient, ...]
+    """The gradients nearby, whose convex hull is the Clarke subdifferential."""
+
+
+class Source(NamedTuple):
+    """Where a change was decided."""
+
+    framework: str
+    version: str
+    """The first that has it."""
+    ops: tuple[str, ...]
+    thread: str
+    """As owner/repository#number."""
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.thread}, since {self.version}: {self.what} ({', '.join(self.ops)})"
+
+
+def write(record: Record) -> Path:
+    """Write the file of a record, with a line for each cell."""
+    lines = [
+        *(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in record.origin.items()),
+        '"answers": {\n' + ",\n".join(_line(cell, modes) for cell, modes in record.answers.items()) + "\n}",
+    ]
+    file = FOLDER / f"{record.name.replace(' ', '-')}.json"
+    file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    return file
+
+
+def _line(cell: Cell, modes: Mapping[Mode, Gradient]) -> str:
+    """The line of a cell; what both modes answer is written once."""
+    written = {mode: writable(gradient) for mode, gradient in modes.items()}
+    if len(written) == 2 and written["reverse"] == written["forward"]:
+        return f"{json.dumps(str(cell))}: {json.dumps({'both': written['reverse']})}"
+    return f"{json.dumps(str(cell))}: {json.dumps(written)}"
+
+
+def writable(gradient: Gradient) -> list[float | str]:
+    """A gradient for a JSON file, which has no numbers for infinities and NaN: these are strings."""
+    return [element if math.isfinite(element) else str(element) for element in gradient]
+
+
+def read(file: Path) -> Record:
+    """Read what `write` wrote."""
+    content = json.loads(file.read_text("utf-8"))
+    content["answers"] = {Cell.of(text): _modes(modes) for text, modes in content["answers"].items()}
+    return Record(**content)
+
+
+def _modes(written: Mapping[str, Sequence[float | str]]) -> Mapping[Mode, Gradient]:
+    gradients = {name: tuple(map(float, gradient)) for name, gradient in written.items()}
+    if "both" in gradients:
+        return dict.fromkeys(MODES, gradients["both"])
+    return {mode: gradients[mode] for mode in MODES if mode in gradients}
+
+
+def write_choices(choices: Mapping[str, Choices]) -> Path:
+    """Write the choices that there are at every tie, by ``op(at), active``, a line for each."""
+    lines = (
+        json.dumps(name)
+        + ": "
+        + json.dumps(
+            {**{c: writable(g) for c, g in found.conventions.items()}, "corners": [*map(writable, found.corners)]}
+        )
+        for name, found in choices.items()
+    )
+    _CHOICES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    return _CHOICES
+
+
+@functools.cache
+def choices() -> Mapping[str, Choices]:
+    """What `write_choices` wrote."""
+    written = json.loads(_CHOICES.read_text("utf-8"))
+    return {
+        name: Choices(
+            {convention: tuple(map(float, g)) for convention, g in found.items() if convention != "corners"},
+            tuple(tuple(map(float, corner)) for corner in found["corners"]),
+        )
+        for name, found in written.items()
+    }
+
+
+@functools.cache
+def recorded() -> Mapping[str, Sequence[Record]]:
+    """All records by framework, the oldest version first."""
+    found: dict[str, list[Record]] = {}
+    for file in sorted(FOLDER.glob("*-*.json")):
+        record = read(file)
+        found.setdefault(record.framework, []).append(record)
+    return {framework: sorted(records, key=lambda r: _order(r.version)) for framework, records in found.items()}
+
+
+def _order(version: str) -> list[Any]:
+    """Numbers in a version are ordered as numbers, words in it as words."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"[. ]", version)]
+
+
+def record_of(framework: str, version: str) -> Record:
+    """The record of a version, or of the newest recorded one that begins with it.
+
+    Raises:
+      ValueError: there is none; the message lists those that there are.
+
+    >>> record_of("torch", "2.13").version
+    '2.13.0'
+    """
+    if framework not in recorded():
+        near = difflib.get_close_matches(framework, recorded())
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"no record of {framework!r}; recorded are {', '.join(recorded())}.{hint}")
+    versions = recorded()[framework]
+    found = [r for r in versions if re.match(rf"{re.escape(version)}(?!\w)", r.version)]
+    if not found:
+        known = ", ".join(record.version for record in versions)
+        raise ValueError(f"no record of {framework} {version!r}; recorded are {known}.")
+    return found[-1]
+
+
+def between(first: Record, last: Record) -> list[Record]:
+    """The recorded versions of a framework from one to another, whichever is older, both included."""
+    low, high = sorted((_order(first.version), _order(last.version)))
+    return [record for record in recorded()[first.framework] if low <= _order(record.version) <= high]
+
+
+def sources(first: Record, last: Record) -> list[Source]:
+    """The threads in which changes from one version of a framework to another were decided, whichever is older."""
+    low, high = sorted((_order(first.version), _order(last.version)))
+    found = [Source(**{**source, "ops": tuple(source["ops"])}) for source in json.loads(_SOURCES.read_text("utf-8"))]
+    return [s for s in found if s.framework == first.framework and low < _order(s.version) <= high]

@@ -1,0 +1,152 @@
+"""What changed at ties from one recorded version of a framework to another."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from interop.parity.answers import Record, Source, between, record_of, sources, writable
+from interop.parity.versions import Line, labels, same, side_by_side, told
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.box import Box
+    from rich.console import RenderableType
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What `changes` found: two records, and the lines in which they differ."""
+
+    before: Record
+    after: Record
+
+    @cached_property
+    def lines(self) -> tuple[Line, ...]:
+        """The questions that are answered differently; without those that follow from another of them."""
+        return tuple(line for line in side_by_side([self.before, self.after]) if not same(*line.answers))
+
+    @cached_property
+    def ops(self) -> tuple[str, ...]:
+        """The ops in these lines."""
+        return tuple(dict.fromkeys(line.cell.op for line in self.lines))
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The threads in which changes of these ops were decided, where they are known."""
+        found = sources(self.before, self.after)
+        return tuple(source for source in found if not {*source.ops}.isdisjoint(self.ops))
+
+    @property
+    def summary(self) -> str:
+        """What holds, in a sentence."""
+        asked = {cell.op for record in (self.before, self.after) for cell in record.answers}
+        versions = f"from {self.before.name} to {self.after.version}"
+        if not self.ops:
+            return f"No gradient at a tie changed {versions}; {len(asked)} ops were asked."
+        return f"{len(self.ops)} of {len(asked)} ops have other gradients at ties, {versions}: {', '.join(self.ops)}."
+
+    def __str__(self) -> str:
+        return printed(self, 100)
+
+    def __rich__(self) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        return Group(Text(self.summary), *([self._table()] if self.lines else []), *map(str, self.sources))
+
+    def to_markdown(self) -> str:
+        """The summary, a table and the sources."""
+        from rich import box
+
+        table = printed(self._table(box.MARKDOWN), 10_000) if self.lines else ""
+        parts = [self.summary, table, "\n".join(f"- {source}" for source in self.sources)]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _table(self, box: Box | None = None) -> Table:
+        """A line for an op at a tie, or two where the modes differ; a column for each way to ask."""
+        from rich.table import Table
+
+        named = list(zip(labels(self.lines, (self.before, self.after)), self.lines, strict=True))
+        split = {label for label, line in named if line.mode != "both"}
+        rows: dict[tuple[str, str], dict[str, list[str]]] = {}
+        for label, line in named:
+            asked = {"numbers": "x beside numbers", "none": "all differentiated"}.get(line.cell.inactive, "some")
+            change = " → ".join(map(told, line.answers))
+            cell = change if asked != "some" else f"{line.asked}: {change}"
+            for mode in line.modes if label in split else ["both"]:
+                rows.setdefault((label, mode), {}).setdefault(asked, []).append(cell)
+        table = Table(box=box, pad_edge=box is not None)
+        columns = [
+            name for name in ("x beside numbers", "all differentiated", "some") if any(name in r for r in rows.values())
+        ]
+        for heading in ("at a tie", "mode", *columns):
+            table.add_column(heading, overflow="fold")
+        for (label, mode), cells in rows.items():
+            table.add_row(label, mode, *("; ".join(cells.get(name, [])) for name in columns))
+        return table
+
+    def to_json(self) -> str:
+        """The records without their answers, and all lines; infinities, for which JSON has no number, are strings."""
+        content = {
+            "framework": self.before.framework,
+            "before": self.before.origin,
+            "after": self.after.origin,
+            "lines": [
+                {
+                    **line.cell._asdict(),
+                    "modes": line.modes,
+                    "before": line.answers[0] and writable(line.answers[0]),
+                    "after": line.answers[1] and writable(line.answers[1]),
+                }
+                for line in self.lines
+            ],
+            "sources": [source._asdict() for source in self.sources],
+        }
+        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+    def figure(self) -> Figure:
+        """A picture: every op in every recorded version between the two, in the colours of what its answers follow."""
+        from interop.parity.history import figure
+
+        return figure(between(self.before, self.after))
+
+
+def printed(content: RenderableType, width: int) -> str:
+    """Without colours, and without spaces at the ends of lines."""
+    from rich.console import Console
+
+    console = Console(width=width, color_system=None, highlight=False)
+    with console.capture() as captured:
+        console.print(content)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
+
+
+def changes(framework: str, before: str, after: str) -> Changes:
+    r"""Which gradients at ties changed from one version of a framework to another, by the records of this package.
+
+    A record has the gradient :math:`\partial \sum_i f_i / \partial x` of every op at every tie, in float32, for every
+    set of differentiated arguments, beside numbers and beside arrays, in reverse mode and, if the framework has one, in
+    forward mode. Nothing is asked now, and the framework need not be installed.
+
+    Args:
+      framework: its name, such as "torch", "jax" or "paddle".
+      before, after: versions. "2.13" is the newest recorded one of 2.13; "3.15.1 on jax" tells the backend of Keras.
+
+    Returns:
+      `Changes`, which prints as a table, and has the lines as data, as Markdown, as JSON and as a picture.
+
+    Raises:
+      ValueError: there is no such record; the message lists those that there are.
+
+    >>> found = changes("torch", "2.13", "2.15")
+    >>> found.ops
+    ('clamp', 'clamp_min', 'clamp_max', 'fmax', 'fmin')
+    >>> line = found.lines[0]
+    >>> line.cell.at, line.asked, line.mode, line.answers
+    ('x=0, min=0, max=6', 'x, numbers', 'both', ((1.0,), (0.0,)))
+    """
+    return Changes(record_of(framework, before), record_of(framework, after))

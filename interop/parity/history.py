@@ -1,0 +1,48 @@
+"""A picture of recorded versions: the ops by versions, in the colours of the conventions that their answers follow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from interop.parity.answers import MODES, Record
+from interop.parity.followed import FOLLOWED, followed
+from interop.parity.palette import BLUE, GREEN, PURPLE, VERMILLION
+
+COLOURS = dict(zip(FOLLOWED, (GREEN, VERMILLION, BLUE, PURPLE, "0.75", "black"), strict=True))
+
+
+def figure(records: Sequence[Record]) -> Figure:
+    """The picture of ``records``, versions of one framework; forward mode where it is unlike reverse mode."""
+    ops = list(dict.fromkeys(cell.op for record in records for cell in record.answers))
+    lines: dict[str, list[Counter[str]]] = {}
+    for op in ops:
+        reverse, forward = ([followed(record, op, mode) for record in records] for mode in MODES)
+        lines[op] = reverse
+        if any(other and other != counts for counts, other in zip(reverse, forward, strict=True)):
+            lines[f"{op}, forward mode"] = forward
+    drawn = Figure(figsize=(2.5 + 1.3 * len(records), 1.4 + 0.24 * len(lines)), layout="constrained")
+    axes = drawn.subplots()
+    for row, counts in enumerate(lines.values()):
+        for column, of_version in enumerate(counts):
+            left = column - 0.46
+            for name in filter(of_version.get, COLOURS):
+                width = 0.92 * of_version[name] / of_version.total()
+                axes.barh(row, width, 0.8, left, color=COLOURS[name], edgecolor="white", linewidth=0.4)
+                left += width
+    axes.set_xticks(range(len(records)), [record.version.replace(" on ", "\non ") for record in records])
+    axes.xaxis.tick_top()
+    axes.set_yticks(range(len(lines)), list(lines))
+    for label, counts in zip(axes.get_yticklabels(), lines.values(), strict=True):
+        label.set_fontweight("bold" if any(other != counts[0] for other in counts) else "normal")
+    axes.set(xlim=(-0.55, len(records) - 0.45), ylim=(len(lines) - 0.4, -0.6))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    shown = [name for name in COLOURS if any(of_version[name] for counts in lines.values() for of_version in counts)]
+    handles = [Patch(color=COLOURS[name], label=name) for name in shown]
+    drawn.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+    drawn.suptitle(f"What {records[0].framework} answers at ties; bold: it changed", x=0.01, ha="left")
+    return drawn

@@ -1,0 +1,4 @@
+"""What all pictures share: the palette of Okabe and Ito, which is told apart by colour-blind readers too."""
+
+BLUE, GREEN, SKY, PURPLE, VERMILLION = "#0072B2", "#009E73", "#56B4E9", "#CC79A7", "#D55E00"
+GRID_ALPHA = 0.3
