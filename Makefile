@@ -40,8 +40,8 @@ tables: $(INSTALLED)  ## the generated tables of the documentation, and the stub
 pictures: $(INSTALLED)  ## the pictures of README and of docs/frameworks.md, in docs/_static
 	.venv/bin/python docs/pictures.py
 
-# answers: without arguments, those of the frameworks that are installed here. FRAMEWORK=torch VERSION=2.14.0 asks that version
-# in an environment of its own, which is removed afterwards; for keras, KERAS_BACKEND is jax, torch or tensorflow.
+# answers: without arguments, those of the frameworks that are installed here. FRAMEWORK=torch VERSION=2.14.0 asks that
+# version in an environment of its own, which is removed afterwards. For keras, KERAS_BACKEND is jax, torch or tensorflow.
 KERAS_BACKEND ?= jax
 ASKED_jax = jax==$(VERSION) jaxlib==$(VERSION)
 ASKED_keras = keras==$(VERSION) $(filter tensorflow,$(KERAS_BACKEND))
@@ -51,6 +51,7 @@ ASKED = $(or $(ASKED_$(FRAMEWORK)),$(FRAMEWORK)==$(VERSION))
 
 answers: $(if $(FRAMEWORK),,$(INSTALLED))  ## records, in interop/answers, what frameworks answer at ties
 ifdef FRAMEWORK
+	$(if $(VERSION),,$(error which version of $(FRAMEWORK)? For example VERSION=2.14.0))
 	trap 'rm -rf .venv-answers' EXIT; set -e; \
 	$(PYTHON) -m venv --clear .venv-answers; \
 	grep -vE '^$(FRAMEWORK)(lib)?==' constraints.txt > .venv-answers/constraints.txt; \

@@ -53,12 +53,13 @@ autodoc_type_aliases = {
 }
 default_role = "py:obj"
 # Names of other libraries, and of types that have no page: they stay unlinked. Our own have to lead somewhere.
-_FOREIGN = r"(jax|jnp|numpy|np|torch|collections|contextlib|functools|dataclasses|inspect|typing|rich|os|Path)(\..*)?"
+_FOREIGN = r"(jax|jnp|numpy|np|torch|collections|contextlib|functools|dataclasses|inspect|typing|rich|os|Path|Figure)(\..*)?"
 nitpick_ignore_regex = [
     ("py:.*", _FOREIGN),
     (
         "py:(class|obj)",
-        rf"({'|'.join(autodoc_type_aliases)}|TypeAliasForwardRef|interop\.parity\.compare\.Leaf|(.*\.)?(Applied|Counterpart))",
+        rf"({'|'.join(autodoc_type_aliases)}|TypeAliasForwardRef|(.*\.)?(Applied|Counterpart)|"
+        r"interop\.parity\.(compare\.Leaf|versions\.Line|answers\.(Record|Source)))",
     ),
     ("py:exc", "GradcheckError"),  # of torch
     ("py:(class|obj)", r"(interop\._convention\.min_norm\.)?[A-Z]"),  # type variables

@@ -1,4 +1,4 @@
-"""The two pictures of README: each shows what the frameworks answer, is drawn alike each time, and README has it."""
+"""The pictures in docs: each shows what the frameworks answer, is drawn alike each time, and a page has it."""
 
 import importlib.util
 import re
@@ -8,6 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+import interop
 from interop._commands import digits
 
 ROOT = Path(__file__).parent.parent
@@ -97,3 +98,11 @@ def test_digits_draws_exact_zero_as_zero_and_each_spelling_in_one_colour(
     assert len(set(colours.values())) == len(digits.VARIANTS)
     for label, line in drawn.items():
         assert line.get_color() == colours[label.removesuffix(" (exactly 0)")]
+
+
+def test_the_picture_of_versions_is_fresh() -> None:
+    """The records that it shows, and the ops of which the gradients changed, in bold."""
+    shown = texts((ROOT / "docs" / "_static" / "changes.svg").read_text("utf-8"))
+    (axes,) = interop.changes("torch", "2.11", "2.15").figure().axes
+    labels = [label.get_text() for label in (*axes.get_xticklabels(), *axes.get_yticklabels())]
+    assert [text for text in shown if text in labels] == labels

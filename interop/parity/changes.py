@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Changes:
-    """What `changes` found: two records, and the lines in which they differ."""
+    """What `changes` found: two records, and the lines in which they differ.
+
+    A line has a ``cell`` (the ``op``, the tie ``at`` which it is asked, the ``active`` arguments, how the ``inactive``
+    ones are given, and the ``spelling``), the ``modes`` in which it holds, and the ``answers`` before and after.
+    """
 
     before: Record
     after: Record
 
     @cached_property
     def lines(self) -> tuple[Line, ...]:
-        """The questions that are answered differently; without those that follow from another of them."""
+        """What is answered differently; without what follows from another line."""
         return tuple(line for line in side_by_side([self.before, self.after]) if not same(*line.answers))
 
     @cached_property
