@@ -1,7 +1,9 @@
 """`interop.as_of`: the gradients of each recorded version of torch, on the installed one, by the records."""
 
+import copy
 import math
-from collections.abc import Callable, Sequence
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -69,8 +71,10 @@ def answers(text: str) -> dict[str, list[float]]:
     return found
 
 
-def recorded(text: str) -> dict[str, Sequence[float]]:
-    return {str(cell): modes["reverse"] for cell, modes in record_of(*text.split()).answers.items()}
+def recorded(text: str) -> dict[str, list[float]]:
+    """The answers in reverse mode, by the cell."""
+    cells = record_of(*text.split(" ")).answers
+    return {str(cell): list(modes["reverse"]) for cell, modes in cells.items()}
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -252,6 +256,9 @@ def test_compiled() -> None:
             return y + 10 * x.clamp(torch.zeros(5), torch.full((5,), 6.0)) + 100 * torch.fmax(x, torch.zeros(5))
 
     assert gradient(inside) == [0, 1 + 5 + 50, 111, 1 + 5 + 100, 100]
+    modules = torch.nn.Sequential(torch.nn.ReLU6(), torch.nn.LeakyReLU(2.0))
+    interop.nn.convert(modules, ties=OTHER)
+    assert gradient(torch.compile(modules, backend="aot_eager", fullgraph=True)) == gradient(modules) == [0, 0, 1, 0, 0]
     around = torch.compile(lambda x: clamped(x), backend="aot_eager", fullgraph=True)
     for text, expected in OF.items():
         with as_of(text):
@@ -325,6 +332,9 @@ def test_converted() -> None:
         assert conversion.left == expected
         conversion.undo()
     assert found == {"torch 2.13": [0, 0, -1, 0, 0], "torch 2.15": [0, 0, 0, 0, 0]}
+    interop.nn.convert(model, ties=OTHER)
+    for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert gradient(lambda x, copied=copied: 5 * copied(x)) == found[OTHER]
     with pytest.raises(
         ValueError, match=r"ties='torch 2\.1' is not a convention, nor a version of torch; choose one of 'min"
     ):

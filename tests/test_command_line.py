@@ -328,7 +328,7 @@ def test_status_2_names_the_valid_choices(option: str, choices: Sequence[str]) -
     ("arguments", "message"),
     [
         ("nonsense", "No such command 'nonsense', and no such op.\n"),
-        ("digts", "Did you mean 'digits'?"),
+        ("digts", "Did you mean 'digits' or "),
         ("clmp", "Did you mean 'clamp' or "),
         ("plot clmp", "Did you mean 'clamp' or "),
         ("--all clamp", "'clamp' is an op: name it before the options"),

@@ -219,8 +219,26 @@ def torch_clip_with_a_wrong_gradient(x: torch.Tensor) -> torch.Tensor:
     return torch.clamp(x.detach(), 0.0, 6.0) + 0.0 * x
 
 
+def torch_clip(x: torch.Tensor) -> torch.Tensor:
+    """With half of the gradient at the bounds in every version of torch."""
+    return torch.minimum(torch.maximum(x, torch.zeros_like(x)), torch.full_like(x, 6.0))
+
+
+def jax_hard(x: jax.Array) -> jax.Array:
+    """The same, with all of the gradient at the bounds."""
+    return 3.0 + 3.0 * jax.nn.hard_tanh((x - 3.0) / 3.0)
+
+
 def jax_where(x: jax.Array) -> jax.Array:
     return jnp.where(x >= 0.0, jnp.where(x <= 6.0, x, 6.0), 0.0)
+
+
+def jax_steep(x: jax.Array) -> jax.Array:
+    return jnp.where(x > 0.0, x, 2.0 * x)
+
+
+def torch_steep(x: torch.Tensor) -> torch.Tensor:
+    return functional.leaky_relu(x, 2.0)
 
 
 AT = F32([-1.0, 0.0, 3.0, 6.0, 7.0])
@@ -233,10 +251,10 @@ AT = F32([-1.0, 0.0, 3.0, 6.0, 7.0])
         (jax.jit(jax_clip), torch_clamp, "agrees", "ties", 0.5, (3,)),
         (jax_clip, torch_clip_with_a_wrong_bound, "port", "ties", 0.5, (3,)),
         (jax_clip, torch_clip_with_a_wrong_gradient, "agrees", "port", WEIGHTS[0][2], (2,)),
-        (jax_where, torch_clamp, "agrees", "hidden tie", 0.0, (0,)),
+        (jax_steep, torch_steep, "agrees", "hidden tie", 0.0, (0,)),
         (jax_clip, jax_where, "agrees", "port", 0.5, (3,)),
         (jax.nn.relu6, functional.relu6, "agrees", "agrees", 0.0, (0,)),
-        (functional.relu6, torch_clamp, "agrees", "ties", 1.0, (3,)),
+        (functional.relu6, jax_hard, "agrees", "ties", 1.0, (3,)),
         (jax.nn.relu6, jax_clip, "agrees", "ties", 0.5, (3,)),
         (interop.relu6, functional.relu6, "agrees", "agrees", 0.0, (0,)),
     ],
@@ -273,8 +291,8 @@ def test_ties_are_told_from_bugs(
             "of the port, or a tie that min_norm cannot see (as in a hand-written where).",
         ),
         (
-            jax_where,
-            torch_clamp,
+            jax_steep,
+            torch_steep,
             "they agree. Only under min_norm they differ in gradient[0]. That is a tie that min_norm cannot see (as in "
             "a hand-written where).",
         ),
@@ -840,7 +858,7 @@ def test_nan_is_not_called_a_tie(f: Callable[..., Any], g: Callable[..., Any]) -
 
 def test_assert_agree() -> None:
     compare(jax.nn.relu6, functional.relu6, AT).assert_agree()
-    comparison = compare(jax_clip, torch_clamp, AT)
+    comparison = compare(jax_hard, torch_clip, AT)
     with pytest.raises(AssertionError) as raised:
         comparison.assert_agree()
     message = str(raised.value)
@@ -870,13 +888,13 @@ def printed(comparison: Comparison, width: int = 140) -> str:
 
 
 def test_table_and_markdown() -> None:
-    comparison = compare(jax_clip, torch_clamp, AT)
+    comparison = compare(jax_hard, torch_clip, AT)
     table = printed(comparison)
     assert comparison.verdict in table
     assert "gradient[0] │ 0.5 at [3] │ 0.5 at [1] │ 8.39e+06 at [1] │ 2 of 5 │ 0              │ ties" in table
     title, _, verdict, _, headings, rule, value, gradient = comparison.to_markdown().splitlines()
     assert (
-        title == f"**jax_clip (jax {jax.__version__}) against torch_clamp ({interop.parity.frameworks.Torch.version})**"
+        title == f"**jax_hard (jax {jax.__version__}) against torch_clip ({interop.parity.frameworks.Torch.version})**"
     )
     assert verdict == comparison.verdict
     assert headings.count("|") == rule.count("|") == value.count("|") == gradient.count("|") == 8

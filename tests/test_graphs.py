@@ -45,9 +45,10 @@ def value_and_gradient(function: Callable[[Tensor], Any], x: Tensor) -> tuple[An
 @every_op
 def test_ops_compiled(op: Op) -> None:
     x, *rest = arguments(op)
+    ours = TORCH_OPS[op.name]
 
     def function(x: Tensor) -> Any:
-        return TORCH_OPS[op.name](x, *rest)
+        return ours(x, *rest)
 
     (eager, expected), (value, gradient) = (value_and_gradient(f, x) for f in (function, compiled(function)))
     assert type(value) is type(eager)
@@ -58,7 +59,7 @@ def test_ops_compiled(op: Op) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="inductor needs a C++ compiler")
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch 2.13 itself
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch itself
 def test_inductor() -> None:
     for got, want in zip(
         value_and_gradient(compiled(clamped, "inductor"), TIED), value_and_gradient(clamped, TIED), strict=True
@@ -169,15 +170,16 @@ def test_in_place_inside() -> None:
         assert torch.equal(got, want)
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch itself, as it traces one
 def test_under_min_norm() -> None:
-    native = compiled(lambda x: x.clamp(0.0, 6.0))
+    native = compiled(lambda x: x.maximum(torch.zeros(())).minimum(torch.tensor(6.0)))
 
     def inside(x: Tensor) -> Tensor:
         with min_norm():
             return x.clamp(0.0, 6.0)
 
     for _ in range(2):
-        assert value_and_gradient(native, TIED)[1].tolist() == [0, 1, 1, 1, 0]
+        assert value_and_gradient(native, TIED)[1].tolist() == [0, 0.5, 1, 0.5, 0]
         with min_norm():
             assert value_and_gradient(native, TIED)[1].tolist() == [0, 0, 1, 0, 0]
         assert value_and_gradient(compiled(inside), TIED)[1].tolist() == [0, 0, 1, 0, 0]
@@ -217,7 +219,7 @@ def test_export_with_a_dynamic_size() -> None:
 def test_traces_of_torchscript_are_refused() -> None:
     with (
         pytest.raises(RuntimeError, match=r"relu: torch\.jit\.trace would record its result as a constant"),
-        pytest.warns(DeprecationWarning, match="torch.jit.trace"),
+        pytest.warns((DeprecationWarning, FutureWarning), match="torch.jit.trace"),
     ):
         torch.jit.trace(interop.relu, TIED)
 
@@ -243,6 +245,7 @@ def test_graph_of_another_process_is_refused() -> None:
         torch.ops.jaxclamp.call("clamp 0a1b", [TIED], [])
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch 2.15, of any op
 def test_opcheck() -> None:
     program = torch.export.export(Module(), (TIED,))
     key = next(node.args[0] for node in program.graph.nodes if "jaxclamp.call" in str(node.target))

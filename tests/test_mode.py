@@ -119,7 +119,8 @@ def test_code(name: str, backend: Backend) -> None:
 
 
 def clamped(x: Tensor) -> Tensor:
-    return x.clamp(0.0, 6.0)
+    """By functions whose own gradient at a tie is 1/2 in every version of torch; that of clamp has changed."""
+    return x.maximum(torch.zeros_like(x)).minimum(torch.full_like(x, 6.0))
 
 
 NATIVE = gradient(clamped, TIED).tolist()
