@@ -53,7 +53,9 @@ autodoc_type_aliases = {
 }
 default_role = "py:obj"
 # Names of other libraries, and of types that have no page: they stay unlinked. Our own have to lead somewhere.
-_FOREIGN = r"(jax|jnp|numpy|np|torch|collections|contextlib|functools|dataclasses|inspect|typing|rich|os|Path|Figure)(\..*)?"
+_FOREIGN = (
+    r"(jax|jnp|numpy|np|torch|collections|contextlib|functools|dataclasses|inspect|typing|rich|os|Path|Figure)(\..*)?"
+)
 nitpick_ignore_regex = [
     ("py:.*", _FOREIGN),
     (
