@@ -1,10 +1,11 @@
 """The frameworks beside JAX and torch: what holds for each of them, where it is installed, and what where it is not."""
 
+import importlib
 import inspect
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import jax.numpy as jnp
 import numpy as np
@@ -212,6 +213,15 @@ def test_an_absent_framework_is_skipped_with_a_reason(absent: str) -> None:
     assert f"{absent}." not in result.stdout
     (line,) = (line for line in result.stderr.splitlines() if line.startswith(f"not asked: {absent} ("))
     assert line.endswith(f"; pip install {ADAPTERS[absent].requirement})")
+
+
+def test_keras_without_its_backend_says_how_to_choose_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(name: str) -> NoReturn:
+        raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
+
+    monkeypatch.setattr(importlib, "import_module", find)
+    with pytest.raises(ImportError, match=r"run on tensorflow, .*; set KERAS_BACKEND to one of jax, torch, tensorflow"):
+        ADAPTERS["keras"]()
 
 
 def test_to_ask_only_an_absent_framework_is_bad_usage(absent: str) -> None:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+_COLUMNS = {"numbers": "x beside numbers", "none": "all differentiated", "arrays": "some differentiated"}
+"""By how the arguments are given that are not differentiated."""
+
 
 @dataclass(frozen=True)
 class Changes:
@@ -78,15 +81,13 @@ class Changes:
         split = {label for label, line in named if line.mode != "both"}
         rows: dict[tuple[str, str], dict[str, list[str]]] = {}
         for label, line in named:
-            asked = {"numbers": "x beside numbers", "none": "all differentiated"}.get(line.cell.inactive, "some")
+            asked = _COLUMNS[line.cell.inactive]
             change = " → ".join(map(told, line.answers))
-            cell = change if asked != "some" else f"{line.asked}: {change}"
+            cell = f"{line.asked}: {change}" if line.cell.inactive == "arrays" else change
             for mode in line.modes if label in split else ["both"]:
                 rows.setdefault((label, mode), {}).setdefault(asked, []).append(cell)
         table = Table(box=box, pad_edge=box is not None)
-        columns = [
-            name for name in ("x beside numbers", "all differentiated", "some") if any(name in r for r in rows.values())
-        ]
+        columns = [name for name in _COLUMNS.values() if any(name in cells for cells in rows.values())]
         for heading in ("at a tie", "mode", *columns):
             table.add_column(heading, overflow="fold")
         for (label, mode), cells in rows.items():

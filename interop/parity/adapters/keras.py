@@ -37,11 +37,17 @@ class Keras(Adapter):
     }
 
     def __init__(self) -> None:
-        keras = importlib.import_module("keras")
         backends: Mapping[str, type[Framework]] = {"jax": Jax, "torch": Torch, "tensorflow": TensorFlow}
+        cure = f"set KERAS_BACKEND to one of {', '.join(backends)}"
+        try:
+            keras = importlib.import_module("keras")
+        except ModuleNotFoundError as missing:
+            if missing.name == "keras":
+                raise
+            raise ImportError(f"keras is to run on {missing.name}, which is not installed; {cure}") from missing
         name = keras.backend.backend()
         if name not in backends:
-            raise ImportError(f"keras runs on {name}, which is not asked; set KERAS_BACKEND to one of {[*backends]}")
+            raise ImportError(f"keras runs on {name}, which is not asked; {cure}")
         self._backend = backends[name]()
         self.version = f"keras {keras.__version__} on {self._backend.version}"
 
