@@ -21,6 +21,8 @@ _WHEN_USED = {
     "gradcheck": "_programs.gradcheck",
     **dict.fromkeys(["Comparison", "compare"], "parity.compare"),
     **dict.fromkeys(["Recording", "record"], "parity.recording"),
+    "compare_models": "porting.compare_models",
+    "ModelComparison": "porting.report",
 }
 _MODULES = ("native", "nn")
 

@@ -1,1 +1,1 @@
-"""Whole models beside their ports: parameters mapped, values and gradients at every module boundary, the first cause."""
+"""Whole models beside their ports: parameters mapped, values and gradients compared at every module boundary."""

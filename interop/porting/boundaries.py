@@ -39,63 +39,77 @@ def new_tape() -> Tape:
     """A tape for a model of JAX that is being traced."""
 
     def mark(key: Key, leaf: Any) -> Any:
-        is_float = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)
-        return boundary_p.bind(leaf, key=key) if is_float else None
+        is_marked = isinstance(leaf, jax.Array) and _is_number(leaf.dtype)
+        return boundary_p.bind(leaf, key=key) if is_marked else None
 
     # Modules among the arguments stay the objects that they are.
     return Tape(mark, functools.partial(jax.tree.flatten, is_leaf=callable), jax.tree.unflatten)
 
 
+def _is_number(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer))
+
+
 @dataclass(frozen=True)
 class Opened:
-    """A program whose first arguments are added at boundaries, and whose last results crossed there."""
+    """A program with zeros to be added at boundaries as its first arguments, and what crosses there as last results."""
 
     program: ClosedJaxpr
     keys: Mapping[Key, int]
-    """By crossing, the number among the first arguments and the last results; crossings of one array share it."""
+    """By crossing, the number among the last results; crossings of one array share it."""
     forms: tuple[Any, ...]
-    """Of these arrays."""
+    """Of what crosses."""
+    added: tuple[int, ...]
+    """The numbers of those to which something is added: the floats."""
+
+    @property
+    def zeros(self) -> list[jax.Array]:
+        return [jnp.zeros(self.forms[i].shape, self.forms[i].dtype) for i in self.added]
 
 
 def opened(traced: ClosedJaxpr) -> Opened:
     """The boundaries of a program, opened.
 
-    What crosses one is a result, and as zeros are added to it, the gradient with respect to these is its own.
+    What crosses one is a result, and the gradient with respect to what is added to it is its own.
     """
     eqns = list(_with_boundaries_on_top(traced.jaxpr.eqns))
     uses = Counter(var for eqn in eqns for var in eqn.invars if isinstance(var, Var))
     uses.update(var for var in traced.jaxpr.outvars if isinstance(var, Var))
     keys: dict[Key, int] = {}
     homes: dict[Any, int] = {}
-    added: list[Any] = []
+    zeros: dict[int, Var] = {}
     crossed: list[Any] = []
     renamed: dict[Any, Any] = {}
     kept: list[JaxprEqn] = []
     for eqn in eqns:
-        invars = [renamed.get(a, a) if isinstance(a, Var) else a for a in eqn.invars]
-        eqn = eqn.replace(invars=invars)
+        eqn = eqn.replace(invars=[renamed.get(a, a) if isinstance(a, Var) else a for a in eqn.invars])
         if eqn.primitive is not boundary_p:
             kept.append(eqn)
             continue
-        (x,), (y,), key = invars, eqn.outvars, eqn.params["key"]
-        if key in keys or (isinstance(x, Var) and x in homes and uses[x] == 1):
-            keys.setdefault(key, homes.get(x, -1) if isinstance(x, Var) else -1)
+        (x,), (y,), key = eqn.invars, eqn.outvars, eqn.params["key"]
+        is_known = isinstance(x, Var) and x in homes and uses[x] == 1
+        if key in keys or is_known:
+            if is_known:
+                keys.setdefault(key, homes[x])
             renamed[y] = x
             uses[x] += uses[y] - 1
             continue
-        keys[key] = homes[y] = len(added)
-        added.append(Var(x.aval))
+        keys[key] = homes[y] = len(crossed)
+        if jnp.issubdtype(x.aval.dtype, jnp.floating):
+            zeros[len(crossed)] = Var(x.aval)
+            kept += inlined(jnp.add, eqn.replace(invars=[x, zeros[len(crossed)]]))
+        else:
+            kept.append(eqn)
         crossed.append(y)
-        kept += inlined(jnp.add, eqn.replace(invars=[x, added[-1]]))
     results = [renamed.get(a, a) if isinstance(a, Var) else a for a in traced.jaxpr.outvars]
     jaxpr = traced.jaxpr.replace(
-        invars=[*added, *traced.jaxpr.invars],
+        invars=[*zeros.values(), *traced.jaxpr.invars],
         outvars=[*results, *crossed],
         eqns=kept,
         debug_info=traced.jaxpr.debug_info._replace(arg_names=None, result_paths=None),
     )
-    forms = tuple(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in added)
-    return Opened(traced.replace(jaxpr=jaxpr), keys, forms)
+    forms = tuple(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in crossed)
+    return Opened(traced.replace(jaxpr=jaxpr), keys, forms, tuple(zeros))
 
 
 def _with_boundaries_on_top(eqns: Iterable[JaxprEqn]) -> Iterable[JaxprEqn]:
@@ -115,5 +129,3 @@ def _has_boundaries(eqn: JaxprEqn) -> bool:
         for jaxpr in jaxprs_in_params(eqn.params)
         for inner in jaxpr.eqns
     )
-
-

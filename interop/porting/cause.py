@@ -46,7 +46,7 @@ class LayerPair:
 
 def gravest(judged: Sequence[Judged]) -> Judgement:
     found = {j.finding for j in judged}
-    order: tuple[Judgement, ...] = ("port", "ties", "rounding")
+    order: tuple[Judgement, ...] = ("port", "ties", "library", "rounding")
     return next((finding for finding in order if finding in found), "agrees")
 
 

@@ -83,7 +83,7 @@ def compare_models(
         raise TypeError(f"compare_models: calls is {calls!r}; pass two functions, None for one that is not needed.")
     given = [_to_host(i, leaf) for i, leaf in enumerate(inputs)]
     kinds = adapter_of(first, "first"), adapter_of(second, "second")
-    theirs, notes = _for_second(given, *(kind.channels_last for kind in kinds), layouts)
+    theirs, notes = _for_second(given, kinds[0].channels_last, kinds[1].channels_last, layouts)
     a, b = kinds[0](first, calls[0], given), kinds[1](second, calls[1], theirs)
     found = inferred(a, b, mapping or {})
     values = _values(a, b, parameters, found, notes)
@@ -97,7 +97,7 @@ def compare_models(
     indices = matched_layers(*layers, [(pair.first.owner, pair.second.owner) for pair in found.pairs])
     aligns = _aligns(indices, layers, a.channels_last != b.channels_last, found.images)
     owners = {pair.first.name: _owner(pair.first.owner, layers[0], dict(indices)) for pair in found.pairs}
-    compared = list(places(indices, aligns, found, owners))
+    compared = list(places(indices, aligns, found, owners, values[0], layers[0]))
     floats = [leaf.dtype for leaf in (*given, *values[0].values()) if _is_float(leaf)]
     coarsest = max(floats, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.dtype(np.float32))
     judged = judge(
@@ -125,8 +125,8 @@ def _to_host(i: int, leaf: Any) -> Any:
         return np.asarray(leaf)
     if any(isinstance(inner, jax.Array | np.ndarray | torch.Tensor) for inner in jax.tree.leaves(leaf)):
         raise TypeError(
-            f"compare_models: input {i} is a {type(leaf).__name__} of arrays; pass the arrays one by one, and functions "
-            "as calls that put them together."
+            f"compare_models: input {i} is a {type(leaf).__name__} of arrays; pass the arrays one by "
+            "one, and functions as calls that put them together."
         )
     return leaf
 
@@ -183,7 +183,9 @@ def _values(
         target, ours = own[0], (other, values)
     for model, have in zip((a, b), ours, strict=True):
         if missing := [p.name for p in model.parameters if p.name not in have]:
-            raise ValueError(f"compare_models: {model} has no values for {', '.join(missing)}; bind it to its variables.")
+            raise ValueError(
+                f"compare_models: {model} has no values for {', '.join(missing)}; bind it to its variables."
+            )
     replaced = [name for name, value in target.items() if not np.array_equal(value, other[name])]
     if replaced:
         notes.append(
@@ -195,7 +197,7 @@ def _values(
 
 def _orders(a: Model, b: Model) -> Orders:
     """For each result of the second model, the order of axes that makes it the first's."""
-    forms = [[tuple(point.value.shape) for point in model.layers[0].outputs] for model in (a, b)]
+    forms = [[tuple(p.value.shape) for p in m.layers[0].outputs if p.gradient is not None] for m in (a, b)]
     orders: list[tuple[int, ...] | None] = []
     for i, (ours, theirs) in enumerate(zip(*forms, strict=False)):
         n = len(ours)
@@ -223,11 +225,23 @@ def _aligns(
     sides: tuple[What, ...] = ("inputs", "outputs")
     for n, (i, j) in enumerate(indices):
         for side in sides:
-            for k, (ours, theirs) in enumerate(zip(getattr(layers[0][i], side), getattr(layers[1][j], side), strict=False)):
+            for k, (ours, theirs) in enumerate(
+                zip(getattr(layers[0][i], side), getattr(layers[1][j], side), strict=False)
+            ):
                 align = alignment(ours.value, theirs.value, channels_differ, images)
                 if align is not None:
                     found[n, side, k] = align
+                elif side == "outputs" and _are_leaves(layers[0][i], layers[1][j]):
+                    found[n, side, k] = lambda array: array  # of another size, which is a difference
     return found
+
+
+def _are_leaves(first: Layer, second: Layer) -> bool:
+    """Whether both are called with one array, return one, and no module runs in them."""
+    return all(
+        layer.end == second_of_own and len(layer.inputs) == len(layer.outputs) == 1
+        for layer, second_of_own in ((first, first.begin + 1), (second, second.begin + 1))
+    )
 
 
 def _owner(path: str, layers: Sequence[Layer], indices: Mapping[int, int]) -> int:

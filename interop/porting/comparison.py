@@ -13,11 +13,12 @@ import numpy as np
 from interop.parity.compare import Comparison
 from interop.parity.frameworks import Array
 from interop.parity.recording import Recording
-from interop.porting.layers import Answer
+from interop.porting.layers import Answer, Layer
 from interop.porting.mapping import ParameterMapping
 from interop.porting.matching import Align
 
-Judgement: TypeAlias = Literal["agrees", "rounding", "ties", "port"]
+Judgement: TypeAlias = Literal["agrees", "rounding", "library", "ties", "port"]
+"""``library``: a variance that one library keeps with a factor n / (n - 1), the unbiased one, and the other without."""
 What: TypeAlias = Literal["inputs", "outputs", "parameters", "state"]
 
 
@@ -37,7 +38,7 @@ class Judged:
 
     @property
     def agrees(self) -> bool:
-        return self.finding in ("agrees", "rounding")
+        return self.finding in ("agrees", "rounding", "library")
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,10 @@ class Place:
     is_gradient: bool
     first: Callable[[Answer], Array]
     second: Callable[[Answer], Array]
+    before: Array | None = None
+    """Of a variance that the call changes, what it was."""
+    count: int = 0
+    """Over how many numbers the call takes it."""
 
     @property
     def label(self) -> str:
@@ -61,16 +66,30 @@ def places(
     aligns: Mapping[tuple[int, What, int], Align],
     mapping: ParameterMapping,
     owners: Mapping[str, int],
+    before: Mapping[str, Array],
+    layers: Sequence[Layer],
 ) -> Iterator[Place]:
-    """All arrays to compare; ``owners`` has, by the name of a parameter of the first model, the pair of its layer."""
+    """All arrays to compare.
+
+    By the name of a parameter of the first model, whose ``layers`` these are, ``owners`` has the pair of its layer, and
+    ``before`` its value.
+    """
     for (n, what, k), align in aligns.items():
-        for is_gradient in (False, True):
-            i, j = pairs[n]
+        i, j = pairs[n]
+        is_float = getattr(layers[i], what)[k].gradient is not None
+        for is_gradient in (False, True) if is_float else (False,):
             yield Place(
-                n, what, str(k), is_gradient, _crossed(i, what, k, is_gradient, None), _crossed(j, what, k, is_gradient, align)
+                n,
+                what,
+                str(k),
+                is_gradient,
+                _crossed(i, what, k, is_gradient, None),
+                _crossed(j, what, k, is_gradient, align),
             )
     for pair in mapping.pairs:
         n = owners[pair.first.name]
+        inputs = layers[pairs[n][0]].inputs
+        is_variance = pair.first.role == "var" and bool(inputs)
         trained = pair.first.trained and pair.second.trained
         table = "gradients" if trained else "state"
         yield Place(
@@ -80,6 +99,8 @@ def places(
             trained,
             functools.partial(_named, table, pair.first.name, None),
             functools.partial(_named, table, pair.second.name, pair.to_first),
+            before[pair.first.name] if is_variance else None,
+            inputs[0].value.size // before[pair.first.name].size if is_variance else 0,
         )
 
 
@@ -110,14 +131,23 @@ def judge(found: Sequence[Place], given: Ask, in_float64: Ask | None) -> list[Ju
     precise = as_given if in_float64 is None else _Judge(found, in_float64)
     judged = []
     for place in found:
-        if precise is as_given or not precise.is_float64[place.label]:
+        if precise is as_given or not precise.is_float64:  # some libraries compute in a dtype of their own
             finding = as_given.finding(place)
         else:
             finding = precise.finding(place)
             if finding in ("agrees", "rounding") and as_given.finding(place) != "agrees":
                 finding = "ties" if as_given.finding(place) == "ties" else "rounding"
+        if finding == "port" and place.before is not None and precise.is_unbiased(place):
+            finding = "library"
         judged.append(
-            Judged(place.what, place.name, place.is_gradient, as_given.apart[place.label], precise.apart[place.label], finding)
+            Judged(
+                place.what,
+                place.name,
+                place.is_gradient,
+                as_given.apart[place.label],
+                precise.apart[place.label],
+                finding,
+            )
         )
     return judged
 
@@ -127,8 +157,8 @@ class _Judge:
 
     def __init__(self, found: Sequence[Place], ask: Ask) -> None:
         first, second = ask(False)
-        native = _arrays(found, first, second)
-        self.is_float64 = {p.label: native[0][p.label].dtype == np.float64 for p in found}
+        self._native = native = _arrays(found, first, second)
+        self.is_float64 = all(array.dtype == np.float64 or array.dtype.kind in "iu" for array in native[0].values())
         self.apart = {p.label: apart_of(native[0][p.label], native[1][p.label]) for p in found}
         leaves = _leaves(native, native)
         values_agree = all(f in ("agrees", "rounding") for n, f in leaves.items() if n.startswith("value"))
@@ -137,30 +167,45 @@ class _Judge:
             leaves = _leaves(native, _arrays(found, first, second))
         self._leaves = leaves
 
+    def is_unbiased(self, place: Place) -> bool:
+        """Whether two averages of variances differ by a factor n / (n - 1) of what the call adds, and by no more.
+
+        With ``old + m * (batch - old)`` on one side, and ``old + m * (batch * n / (n - 1) - old)`` on the other, m is
+        the same for all of them.
+        """
+        assert place.before is not None
+        old = place.before.astype(np.float64).ravel()
+        moved = [side[place.label].astype(np.float64).ravel() - old for side in self._native]
+        for biased, unbiased in (moved, moved[::-1]):
+            with np.errstate(all="ignore"):
+                momentum = ((unbiased - biased) * (place.count - 1) - biased) / old
+            if np.isfinite(momentum).all() and 0 < momentum.mean() <= 1 and np.ptp(momentum) <= 0.01 * momentum.mean():
+                return True
+        return False
+
     def finding(self, place: Place) -> Judgement:
         return self._leaves[place.label]
 
 
 Arrays: TypeAlias = tuple[dict[str, Array], dict[str, Array]]
-"""By label, those of both models, in the coarser of their dtypes: some libraries compute in one of their own."""
+"""By label, those of both models, in the coarser of their dtypes."""
 
 
 def _arrays(found: Sequence[Place], first: Answer, second: Answer) -> Arrays:
     ours, theirs = {}, {}
     for place in found:
         a, b = place.first(first), place.second(second)
-        dtype = max((a.dtype, b.dtype), key=lambda dtype: float(jnp.finfo(dtype).eps))
-        ours[place.label], theirs[place.label] = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
+        if jnp.issubdtype(a.dtype, jnp.floating):
+            dtype = max((a.dtype, b.dtype), key=lambda dtype: float(jnp.finfo(dtype).eps))
+            a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
+        ours[place.label], theirs[place.label] = a, b
     return ours, theirs
 
 
 def _leaves(native: Arrays, minimal: Arrays) -> dict[str, Judgement]:
-    sides = [
-        Recording(name, "", {}, own, conventional)
-        for name, own, conventional in zip(("first", "second"), native, minimal, strict=True)
-    ]
+    first, second = (Recording("", "", {}, native[i], minimal[i]) for i in (0, 1))
     found: dict[str, Judgement] = {}
-    for leaf in Comparison(*sides).leaves:
+    for leaf in Comparison(first, second).leaves:
         # A gradient that agrees natively agrees here: what min_norm does to one side alone is another question.
         found[leaf.label] = "agrees" if leaf.finding == "hidden tie" else leaf.finding
     return found

@@ -21,10 +21,10 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Point:
-    """An array of floats that crossed a boundary, and the gradient with respect to it, of what crossed here alone."""
+    """An array that crossed a boundary; if it is of floats, the gradient with respect to what crossed here alone."""
 
     value: Array
-    gradient: Array
+    gradient: Array | None
 
 
 @dataclass
@@ -33,6 +33,8 @@ class Layer:
 
     path: str
     """Of the module in the model; empty for the model itself."""
+    begin: int
+    """The index of the layer itself."""
     kind: str
     """The class."""
     settings: str
@@ -67,10 +69,12 @@ class Answer:
 class Tape:
     """Notes the calls of modules, and marks the arrays that cross their boundaries.
 
-    ``mark(key, leaf)`` returns what passes on in the place of a leaf, or None for one that is no array of floats.
+    ``mark(key, leaf)`` returns what passes on in the place of a leaf, or None for one that is no array of numbers.
     """
 
-    def __init__(self, mark: Callable[[Key, Any], Any], flatten: Callable[[Any], tuple[list[Any], Any]], unflatten: Any):
+    def __init__(
+        self, mark: Callable[[Key, Any], Any], flatten: Callable[[Any], tuple[list[Any], Any]], unflatten: Any
+    ):
         self.layers: list[Layer] = []
         self._running: list[int] = []
         self._mark = mark
@@ -78,7 +82,7 @@ class Tape:
 
     def enter(self, path: str, kind: str, settings: str, arguments: Any) -> Any:
         """A module is called: note it, and mark its arguments."""
-        self.layers.append(Layer(path, kind, settings, self._running[-1] if self._running else None))
+        self.layers.append(Layer(path, len(self.layers), kind, settings, self._running[-1] if self._running else None))
         self._running.append(len(self.layers) - 1)
         return self._marked("inputs", arguments)
 

@@ -20,7 +20,15 @@ Override: TypeAlias = Mapping[str, str | tuple[str, Sequence[int]] | None]
 """For the name of a parameter of the first model, or of a module of it, its name in the second; a parameter may be
 given with the order of axes that makes of its array the other; None if it has no counterpart."""
 
-_WORDS = {"query": "q", "key": "k", "value": "v", "ln": "layernorm", "bn": "batchnorm", "fc": "dense", "linear": "dense"}
+_WORDS = {
+    "query": "q",
+    "key": "k",
+    "value": "v",
+    "ln": "layernorm",
+    "bn": "batchnorm",
+    "fc": "dense",
+    "linear": "dense",
+}
 
 
 @dataclass(frozen=True)
@@ -156,7 +164,9 @@ def _fitted(first: Parameter, second: Parameter, reason: str, order: Sequence[in
         layout = Layout(first.layout.own, first.layout.own, tuple(order), second.layout.own)
         moved = tuple(first.layout.own[axis] for axis in order)
         kept = Layout.same(second.layout.own)
-        return Pair(replace(first, layout=layout), replace(second, layout=kept), reason) if moved == kept.shape else None
+        return (
+            Pair(replace(first, layout=layout), replace(second, layout=kept), reason) if moved == kept.shape else None
+        )
     a, b = first.layout, second.layout
     if a.shape == b.shape:
         return Pair(first, second, reason)
@@ -242,16 +252,16 @@ def _by_order(ours: Sequence[_Owner], theirs: Sequence[_Owner]) -> list[tuple[_O
     """The pairs among modules with parameters of the same shapes."""
     in_step = [o.signature for o in ours] == [o.signature for o in theirs]
     before = {id(b): a.signature for side in (ours, theirs) for a, b in itertools.pairwise(side)}
-    pairs = []
+    pairs: list[tuple[_Owner, _Owner]] = []
     for signature in dict.fromkeys(owner.signature for owner in ours):
-        groups = tuple([o for o in side if o.signature == signature] for side in (ours, theirs))
-        if len(groups[0]) != len(groups[1]):
+        group, beside = ([o for o in side if o.signature == signature] for side in (ours, theirs))
+        if len(group) != len(beside):
             continue  # the parameters are named when all is done
-        shared = frozenset.intersection(*(frozenset().union(*map(_words, group)) for group in groups))
-        keys = [lambda owner: _words(owner) & shared]  # noqa: B023  # called in this turn of the loop
+        shared = _words_of(group) & _words_of(beside)
+        keys: list[Callable[[_Owner], Hashable]] = [lambda owner, shared=shared: _words(owner) & shared]  # type: ignore[misc]
         if not in_step:
-            keys.append(lambda owner: (_words(owner) & shared, before.get(id(owner))))  # noqa: B023
-        pairs += _zipped(*groups, keys, in_step)
+            keys.append(lambda owner, shared=shared: (_words(owner) & shared, before.get(id(owner))))  # type: ignore[misc]
+        pairs += _zipped(group, beside, keys, in_step)
     return pairs
 
 
@@ -259,11 +269,9 @@ def _zipped(
     ours: Sequence[_Owner], theirs: Sequence[_Owner], keys: Sequence[Callable[[_Owner], Hashable]], in_step: bool
 ) -> Iterable[tuple[_Owner, _Owner]]:
     """The pairs by the last of the keys that both sides have alike; those of the same key in their order."""
-    if len(ours) == 1:
-        return zip(ours, theirs, strict=True)
     alike = [key for key in keys if Counter(map(key, ours)) == Counter(map(key, theirs))]
     settled = alike[-1] if alike else None
-    if not in_step and (settled is None or len(Counter(map(settled, ours))) == 1):
+    if len(ours) > 1 and not in_step and (settled is None or len(set(map(settled, ours))) == 1):
         candidates = "\n".join(f"  {a.path}: {', '.join(b.path for b in theirs)}" for a in ours)
         raise ValueError(
             "compare_models: these modules have parameters of the same shapes, and neither their names nor the order "
@@ -272,10 +280,10 @@ def _zipped(
         )
     if settled is None:
         return zip(ours, theirs, strict=True)
-    # Sorting keeps the order among equal keys.
     numbers = {key: i for i, key in enumerate(dict.fromkeys(map(settled, ours)))}
-    sorted_ = [sorted(side, key=lambda owner: numbers[settled(owner)]) for side in (ours, theirs)]
-    return zip(*sorted_, strict=True)  # type: ignore[return-value]
+    # Sorting keeps the order among equal keys.
+    ours, theirs = (sorted(side, key=lambda owner: numbers[settled(owner)]) for side in (ours, theirs))
+    return zip(ours, theirs, strict=True)
 
 
 def _tokens(owner: _Owner) -> tuple[str, ...]:
@@ -285,6 +293,10 @@ def _tokens(owner: _Owner) -> tuple[str, ...]:
 
 def _words(owner: _Owner) -> frozenset[str]:
     return frozenset(token for token in _tokens(owner) if not token.isdigit())
+
+
+def _words_of(owners: Iterable[_Owner]) -> frozenset[str]:
+    return frozenset().union(*map(_words, owners))
 
 
 def _refuse_unpaired(first: Model, second: Model, pairs: Iterable[Pair], alone: Collection[str]) -> None:

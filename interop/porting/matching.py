@@ -8,12 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+import jax.numpy as jnp
 import numpy as np
 
 from interop.parity.frameworks import Array
 from interop.porting.layers import Layer
 
 Align: TypeAlias = Callable[[Array], Array]
+
 
 class Image(NamedTuple):
     """The shape that an image had in the second model before it was flattened, and what makes it the first's."""
@@ -22,8 +24,10 @@ class Image(NamedTuple):
     order: tuple[int, ...]
 
 
-_FAMILIES = ("dropout", "max_?pool", "a(vg|verage)_?pool", "log_?softmax", "softmax", "leaky_?relu", "relu6", "relu", "gelu")
-_FAMILIES += ("sigmoid", "tanh", "flatten", "identity")
+_FAMILIES = (
+    *("dropout", "max_?pool", "a(vg|verage)_?pool", "log_?softmax", "softmax", "leaky_?relu", "relu6", "relu", "gelu"),
+    *("sigmoid", "tanh", "flatten", "identity"),
+)
 
 
 def matched_layers(
@@ -46,15 +50,15 @@ def matched_layers(
     for parameters in chains[0].keys() & chains[1].keys():
         ours, theirs = (side[parameters] for side in chains)
         if len(ours) == len(theirs):
-            for a, b in zip(ours, theirs, strict=True):
-                inside = zip(reversed(a), reversed(b), strict=False)
+            for chain, other in zip(ours, theirs, strict=True):
+                inside = zip(reversed(chain), reversed(other), strict=False)
                 pairs |= {i: j for i, j in inside if i and j}
     known = dict(pairs)
     places = _places(first, known), _places(second, {j: j for j in known.values()})
-    for (parent, gap, family), ours in places[0].items():
-        theirs = places[1].get((known[parent], gap, family), [])
-        if len(ours) == len(theirs):
-            pairs |= dict(zip(ours, theirs, strict=True))
+    for (parent, gap, family), alike in places[0].items():
+        others = places[1].get((known[parent], gap, family), [])
+        if len(alike) == len(others):
+            pairs |= dict(zip(alike, others, strict=True))
     return sorted(pairs.items())
 
 
@@ -117,6 +121,8 @@ def alignment(a: Array, b: Array, channels_differ: bool, images: Iterable[Image]
     ``images`` are those that are flattened somewhere, with their axes in the order of the second model.
     """
     ways: list[Align] = []
+    if jnp.issubdtype(a.dtype, jnp.floating) != jnp.issubdtype(b.dtype, jnp.floating):
+        return None
     if channels_differ and a.ndim == b.ndim >= 3:
         last, before_last = a.ndim - 1, tuple(range(1, a.ndim - 1))
         orders = (0, *range(2, a.ndim), 1), (0, last, *before_last)

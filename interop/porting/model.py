@@ -10,11 +10,12 @@ from typing import Any, ClassVar, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
 import jaxclamp
 from interop.parity.frameworks import Array, weighted_total
 from interop.porting.boundaries import Opened, new_tape, opened
-from interop.porting.layers import Answer, Layer, Point, Side, Tape
+from interop.porting.layers import Answer, Layer, Point, Tape
 from interop.porting.parameters import Parameter
 
 Call: TypeAlias = Callable[..., Any]
@@ -102,7 +103,7 @@ class JaxModel(Model):
     def layers(self) -> Sequence[Layer]:
         forms = {p.name: jax.ShapeDtypeStruct(p.layout.own, p.dtype) for p in self.parameters}
         layers, program, _ = self._traced(forms, self.inputs)
-        return _filled(layers, program, program.forms, program.forms)
+        return _filled(layers, program, program.forms, [program.forms[i] for i in program.added])
 
     def _traced(self, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[list[Layer], Opened, Any]:
         """The calls, the program of the arrays among the values and the inputs, and the structure of its results."""
@@ -114,7 +115,8 @@ class JaxModel(Model):
             passed = [next(remaining) if isinstance(given, np.ndarray) else given for given in inputs]
             result, state = self.run(tape, values, tape.enter("", self.name, self.name, passed))
             result = tape.leave(result)
-            return jax.tree.leaves(result), dict(state)
+            floats = [leaf for leaf in jax.tree.leaves(result) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating)]
+            return floats, dict(state)
 
         with jax.disable_jit(False):
             traced, structure = jax.make_jaxpr(of_arrays, return_shape=True)(values, arrays)
@@ -130,46 +132,43 @@ class JaxModel(Model):
         wide = any(array.dtype == np.float64 for array in (*values.values(), *arrays))
         with jax.enable_x64(wide or jax.config.jax_enable_x64):  # type: ignore[attr-defined]
             layers, opening, structure = self._traced(values, inputs)
-            run: Any = jax.extend.core.jaxpr_as_fun(opening.program)
+            run: Any = jaxpr_as_fun(opening.program)
             run = jaxclamp.min_norm(run) if min_norm else run
 
             def total(chosen: Any, rest: Any) -> Any:
                 added, floats, weights = chosen
-                leaves = jax.tree.leaves((
-                    {name: weights.get(name, rest[0].get(name)) for name in values},
-                    [floats.get(i, array) for i, array in enumerate(rest[1])],
-                ))
+                leaves = jax.tree.leaves(
+                    (
+                        {name: weights.get(name, rest[0].get(name)) for name in values},
+                        [floats.get(i, array) for i, array in enumerate(rest[1])],
+                    )
+                )
                 found = run(*added, *leaves)
-                count = len(found) - len(added)
+                count = len(found) - len(opening.forms)
                 results, state = jax.tree.unflatten(jax.tree.structure(structure), found[:count])
                 return ordered_total(results, orders), (results, state, found[count:])
 
             weights = {name: value for name, value in values.items() if name in trained}
             floats = {i: array for i, array in enumerate(arrays) if jnp.issubdtype(array.dtype, jnp.floating)}
-            added = [jnp.zeros(form.shape, form.dtype) for form in opening.forms]
             others = {name: value for name, value in values.items() if name not in trained}
             differentiated = jax.jit(jax.grad(total, has_aux=True))
             gradients, (results, state, crossed) = jax.tree.map(
-                np.asarray, differentiated((added, floats, weights), (others, arrays))
+                np.asarray, differentiated((opening.zeros, floats, weights), (others, arrays))
             )
-        return Answer(
-            _filled(layers, opening, crossed, gradients[0]), results, gradients[1], gradients[2], dict(state)
-        )
+        return Answer(_filled(layers, opening, crossed, gradients[0]), results, gradients[1], gradients[2], dict(state))
 
     def ties(self, values: Mapping[str, Array]) -> jaxclamp.TieReport:
         arrays = [given for given in self.inputs if isinstance(given, np.ndarray)]
         _, opening, _ = self._traced(values, self.inputs)
-        run: Any = jax.extend.core.jaxpr_as_fun(opening.program)
-        added = [jnp.zeros(form.shape, form.dtype) for form in opening.forms]
+        run: Any = jaxpr_as_fun(opening.program)
         given = jax.tree.map(jnp.asarray, jax.tree.leaves((dict(values), arrays)))
-        _, report = jaxclamp.ties(run)(*added, *given)
+        _, report = jaxclamp.ties(run)(*opening.zeros, *given)
         return report
 
 
 def _filled(layers: Sequence[Layer], opening: Opened, values: Sequence[Any], gradients: Sequence[Any]) -> list[Layer]:
-    sides: dict[Side, None] = {"inputs": None, "outputs": None}
-    for key in sorted(opening.keys):
-        assert key.side in sides
-        home = opening.keys[key]
-        getattr(layers[key.layer], key.side).append(Point(values[home], gradients[home]))
+    """The layers, with what crossed their boundaries, and the gradients of the floats among that."""
+    of_floats = dict(zip(opening.added, gradients, strict=True))
+    for key, home in sorted(opening.keys.items()):
+        getattr(layers[key.layer], key.side).append(Point(values[home], of_floats.get(home)))
     return list(layers)

@@ -1,4 +1,4 @@
-"""A parameter of a model: its name, the module that owns it, what it is there, and how its array lies beside torch's."""
+"""A parameter of a model: its name, the module that owns it, and how its array lies beside torch's."""
 
 from __future__ import annotations
 

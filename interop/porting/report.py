@@ -54,8 +54,13 @@ class ModelComparison:
         cause = self.cause
         if cause is None:
             told = f"They agree, in values and gradients, at the boundaries of {len(self.layers)} layers."
-            rounded = any(j.finding == "rounding" for pair in self.layers for j in pair.judged)
-            return told + (" Some differ by rounding alone: not in float64." if rounded else "")
+            findings = {j.finding for pair in self.layers for j in pair.judged}
+            told += " Some differ by rounding alone: not in float64." if "rounding" in findings else ""
+            return told + (
+                " One library keeps the unbiased variance, with n / (n - 1), the other the plain one."
+                if "library" in findings
+                else ""
+            )
         if cause.finding == "ties":
             reason = "The reason is ties: under min_norm they agree."
         elif cause.is_gradient:
@@ -133,7 +138,9 @@ def _details(cause: Cause) -> list[str]:
             if layers:
                 told.append(f"Only the {side} model calls there: {', '.join(_named(layer) for layer in layers)}.")
     else:
-        told += [f"{side}: {_named(layer)}" for side, layer in (("first", cause.layer.first), ("second", cause.layer.second))]
+        told += [
+            f"{side}: {_named(layer)}" for side, layer in (("first", cause.layer.first), ("second", cause.layer.second))
+        ]
     return told
 
 
@@ -150,7 +157,11 @@ def _of_ties(report: TieReport, model: str) -> list[str]:
 
 
 def _row(pair: LayerPair, cause: Cause | None) -> Sequence[str]:
-    mark = ">" if cause and pair is (cause.before or cause.after or cause.layer if cause.is_own_code else cause.layer) else ""
+    mark = (
+        ">"
+        if cause and pair is (cause.before or cause.after or cause.layer if cause.is_own_code else cause.layer)
+        else ""
+    )
     values, gradients = (f"{pair.apart(gradients=of):.1e}" for of in (False, True))
     found = [pair.finding(gradients=of) for of in (False, True)]
     finding = found[0] if found[0] == found[1] else f"{found[0]}, {found[1]}"

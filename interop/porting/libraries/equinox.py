@@ -9,7 +9,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from interop.porting.layers import Tape
@@ -26,7 +25,7 @@ class Equinox(JaxModel):
     channels_last = False
 
     def __init__(self, model: Any, call: Call | None, inputs: Sequence[Any]) -> None:
-        self._state = model[1] if isinstance(model, tuple) else None
+        self._state: Any = model[1] if isinstance(model, tuple) else None
         super().__init__(model[0] if isinstance(model, tuple) else model, call or _mapped, inputs)
 
     @functools.cached_property

@@ -24,8 +24,8 @@ class Keras(JaxModel):
         super().__init__(model, call, inputs)
         if keras.backend.backend() != "jax":
             raise ValueError(
-                f"compare_models: Keras runs on {keras.backend.backend()}; set the environment variable KERAS_BACKEND=jax "
-                "before it is imported."
+                f"compare_models: Keras runs on {keras.backend.backend()}; set the environment variable "
+                "KERAS_BACKEND=jax before it is imported."
             )
         if not model.built:
             self.call(model, *inputs)

@@ -53,7 +53,7 @@ class Linen(JaxModel):
             found.setdefault(context.module.path, context.module)
             return next_function(*args, **kwargs)
 
-        forms = {name: leaf for name, leaf in self._by_name.items()}
+        forms = self._by_name
         with nn.intercept_methods(note):
             jax.eval_shape(lambda forms: self._apply(forms, self.inputs)[0], forms)
         return found
@@ -94,7 +94,10 @@ class Linen(JaxModel):
                 tree = tree.setdefault(key, {})
             tree[path[-1]] = values[name]
         mutable = [collection for collection in variables if collection != "params"]
-        applied: Any = nn.apply(self.call, self._unbound, mutable=mutable)
+        module: Any = self._unbound
+        if jax.dtypes.canonicalize_dtype(np.float64) == np.float64 and getattr(module, "dtype", None) == np.float32:
+            module = module.clone(dtype=np.float64)  # else it would compute in float32 all the same
+        applied: Any = nn.apply(self.call, module, mutable=mutable)
         result, changed = applied(variables, *inputs, rngs={"dropout": jax.random.key(0)})
         return result, changed
 

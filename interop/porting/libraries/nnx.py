@@ -69,7 +69,11 @@ class Nnx(JaxModel):
 
         with seen_by(tape, {type(module) for _, module in modules.values()}, describe):
             result = self.call(model, *inputs)
-        after = {_name(path): variable[...] for path, variable in nnx.to_flat_state(nnx.state(model)) if _name(path) in values}
+        after = {
+            _name(path): variable[...]
+            for path, variable in nnx.to_flat_state(nnx.state(model))
+            if _name(path) in values
+        }
         return result, {p.name: after[p.name] for p in self.parameters if not p.trained}
 
 

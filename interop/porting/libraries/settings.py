@@ -11,7 +11,9 @@ _HIDDEN = {"name", "parent", "dtype", "param_dtype", "training"}
 def settings_of(kind: str, fields: Mapping[str, Any]) -> str:
     """The class and those of its fields that are numbers or words, or tuples of them, as in a call."""
     shown = [
-        f"{name}={value!r}" for name, value in fields.items() if not name.startswith("_") and name not in _HIDDEN
+        f"{name}={value!r}"
+        for name, value in fields.items()
+        if not name.startswith("_") and name not in _HIDDEN
         if _is_plain(value)
     ]
     return f"{kind}({', '.join(shown)})"

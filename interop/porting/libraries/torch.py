@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from interop._bridge.arrays import lend, tensor_over
 from interop._convention.min_norm import min_norm as under_min_norm
@@ -34,7 +35,7 @@ class Torch(Model):
     @functools.cached_property
     def parameters(self) -> Sequence[Parameter]:
         trained = {name for name, _ in self.model.named_parameters()}
-        arrays = {name: lend(tensor) for name, tensor in self._tensors().items()}
+        arrays = {name: _to_host(tensor) for name, tensor in self._tensors().items()}
         return [
             Parameter(name, Layout.same(array.shape), array.dtype, whole in trained, np.array(array))
             for whole, array in arrays.items()
@@ -42,13 +43,15 @@ class Torch(Model):
         ]
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers, but for counts."""
-        found = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        """Parameters, and the buffers that a state_dict has, but for counts."""
+        saved = self.model.state_dict().keys()
+        buffers = {name: buffer for name, buffer in self.model.named_buffers() if name in saved}
+        found = {**dict(self.model.named_parameters()), **buffers}
         return {name: tensor.detach() for name, tensor in found.items() if tensor.is_floating_point()}
 
     @functools.cached_property
     def layers(self) -> Sequence[Layer]:
-        crossings = _Crossings(False)
+        crossings = _Crossings()
         with torch.no_grad():
             self._run(crossings.tape, {p.name: tensor_over(np.array(p.value)) for p in self.parameters}, self.inputs)
         return crossings.filled()
@@ -60,13 +63,11 @@ class Torch(Model):
         called = _Called(self.model, self.call)
         handles = [module.register_forward_pre_hook(self._enter(tape), with_kwargs=True) for module in self._names]
         handles += [module.register_forward_hook(self._leave(tape)) for module in self._names]
-        counts = {
-            name: buffer.clone() for name, buffer in self.model.named_buffers() if not buffer.is_floating_point()
-        }
+        others = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name not in whole}
         given = tape.enter("", self.name, self.name, given)
         try:
             with torch.random.fork_rng(devices=[]):
-                changed = {f"model.{name}": tensor for name, tensor in (whole | counts).items()}
+                changed = {f"model.{name}": tensor for name, tensor in (whole | others).items()}
                 result = torch.func.functional_call(called, changed, tuple(given))
         finally:
             for handle in handles:
@@ -92,7 +93,7 @@ class Torch(Model):
     def answer(
         self, values: Mapping[str, Array], dtype: type[np.floating[Any]] | None, min_norm: bool, orders: Orders
     ) -> Answer:
-        crossings = _Crossings(True)
+        crossings = _Crossings()
         trained = [p.name for p in self.parameters if p.trained]
         tensors = {name: tensor_over(np.array(cast(value, dtype))) for name, value in values.items()}
         for name in trained:
@@ -103,20 +104,24 @@ class Torch(Model):
             tensor.requires_grad_()
         run = under_min_norm()(self._run) if min_norm else self._run
         with torch.enable_grad():
-            result, state = run(crossings.tape, tensors, [g.clone() if isinstance(g, torch.Tensor) else g for g in inputs])
+            result, state = run(
+                crossings.tape, tensors, [g.clone() if isinstance(g, torch.Tensor) else g for g in inputs]
+            )
             result = dict(sorted(result.items())) if type(result) is dict else result  # as JAX has it
-            results = [leaf for leaf in flattened(result)[0] if isinstance(leaf, torch.Tensor)]
+            results = [
+                leaf for leaf in flattened(result)[0] if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+            ]
             total = torch.zeros((), requires_grad=True) + ordered_total(results, orders)
         chosen = [*floats.values(), *(tensors[name] for name in trained)]
         found = torch.autograd.grad(total, chosen, allow_unused=True, materialize_grads=True)
-        gradients = [np.array(lend(g)) for g in found]
+        gradients = [_to_host(g).copy() for g in found]
         untrained = [p.name for p in self.parameters if not p.trained]
         return Answer(
             crossings.filled(),
-            [lend(leaf.detach()) for leaf in results],
+            [_to_host(leaf) for leaf in results],
             dict(zip(floats, gradients, strict=False)),
             dict(zip(trained, gradients[len(floats) :], strict=True)),
-            {name: np.array(lend(state[name].detach())) for name in untrained},
+            {name: _to_host(state[name]) for name in untrained},
         )
 
     def ties(self, values: Mapping[str, Array]) -> TieReport:
@@ -144,35 +149,43 @@ class _Called(torch.nn.Module):
 class _Crossings:
     """The arrays that cross the boundaries of one run, and their gradients as they come back."""
 
-    def __init__(self, differentiated: bool) -> None:
+    def __init__(self) -> None:
         self.tape = Tape(self._mark, flattened, lambda structure, leaves: unflattened(structure, leaves))
-        self._differentiated = differentiated
         self._values: dict[Key, Any] = {}
         self._gradients: dict[Key, torch.Tensor] = {}
-        self._seen: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        """By its id, a tensor that crossed a boundary, and its value then: what follows may overwrite it."""
+        self._seen = WeakIdKeyDictionary()
+        """By tensor that crossed a boundary, its value then: the model may overwrite it."""
 
     def _mark(self, key: Key, leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+        if not isinstance(leaf, torch.Tensor) or leaf.is_complex() or leaf.dtype == torch.bool:
             return None
-        seen, value = self._seen.get(id(leaf), (None, None))
-        if seen is None or value is None or not torch.equal(seen, value):
-            value = leaf.detach().clone() if self._differentiated else leaf.detach()
+        value = self._seen.get(leaf)
+        if value is None or not torch.equal(value, leaf):
+            # What a module returns, nobody else holds; what it takes, others may overwrite.
+            value = leaf.detach() if key.side == "outputs" else leaf.detach().clone()
         self._values[key] = value
-        passed = leaf.view_as(leaf)  # of its own, so that the gradient is that of what crosses here
+        passed = leaf.clone()  # of its own, so that the gradient is that of what crosses here
         if passed.requires_grad:
             passed.register_hook(lambda gradient: self._gradients.__setitem__(key, gradient))
-        self._seen[id(passed)] = passed, value
+        self._seen[passed] = value
         return passed
 
     def filled(self) -> list[Layer]:
         for key in sorted(self._values):
             value = self._values[key]
             gradient = self._gradients.get(key)
-            array = lend(value)
-            point = Point(array, np.zeros_like(array) if gradient is None else lend(gradient.detach()))
+            array = _to_host(value)
+            if gradient is not None:
+                point = Point(array, _to_host(gradient))
+            else:
+                point = Point(array, np.zeros_like(array) if value.is_floating_point() else None)
             getattr(self.tape.layers[key.layer], key.side).append(point)
         return self.tape.layers
+
+
+def _to_host(tensor: torch.Tensor) -> Array:
+    array: Array = np.asarray(lend(tensor.detach()))
+    return array
 
 
 def _parts(name: str, array: Array) -> list[tuple[str, Array]]:
@@ -181,7 +194,9 @@ def _parts(name: str, array: Array) -> list[tuple[str, Array]]:
     if last not in _FUSED:
         return [(name, array)]
     role = last.removeprefix("in_proj_")
-    return [(f"{owner}.{part}.{role}".lstrip("."), third) for part, third in zip(_PARTS, np.split(array, 3), strict=True)]
+    return [
+        (f"{owner}.{part}.{role}".lstrip("."), third) for part, third in zip(_PARTS, np.split(array, 3), strict=True)
+    ]
 
 
 def _joined(name: str, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
