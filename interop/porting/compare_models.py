@@ -71,7 +71,8 @@ def compare_models(
     >>> class Net(nn.Module):
     ...     @nn.compact
     ...     def __call__(self, x):
-    ...         return nn.Dense(2)(nn.gelu(nn.Dense(3)(x)))
+    ...         x = nn.gelu(nn.Dense(3)(x))
+    ...         return nn.Dense(2)(x)
     >>> port = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.GELU(), torch.nn.Linear(3, 2))
     >>> comparison = compare_models(Net(), port, np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4))
     >>> print(comparison.verdict)

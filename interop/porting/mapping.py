@@ -203,7 +203,7 @@ def _flattened_image(model: Model, kernel: Parameter) -> tuple[int, ...] | None:
     if not shapes or len(model.layers[index].inputs[0].value.shape) != 2:
         return None
     images = [shape for shape in shapes if len(shape) == 4]
-    flat = [shape for shape in shapes if len(shape) == 2]
+    flat = [shape for shape in shapes if len(shape) == 2 and shape[1] != kernel.layout.split[0]]
     if not images or (flat and shapes.index(images[-1]) < len(shapes) - 1 - shapes[::-1].index(flat[-1])):
         return None
     _, height, width, channels = images[-1]

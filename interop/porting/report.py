@@ -21,7 +21,7 @@ _TIED_LINES = 3
 _HEADINGS = ("", "first", "second", "values", "gradients", "rounding", "finding")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelComparison:
     """What `compare_models` found; ``print`` shows it within 100 columns."""
 
@@ -80,6 +80,9 @@ class ModelComparison:
         """
         if self.cause is not None and self.cause.finding not in allow:
             raise AssertionError(str(self))
+
+    def __repr__(self) -> str:
+        return f"<{self.first} against {self.second}: {self.verdict}>"
 
     def __str__(self) -> str:
         parts = [f"{self.first} against {self.second}", self.verdict]

@@ -9,6 +9,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from interop.porting.layers import Tape
@@ -59,7 +60,7 @@ class Equinox(JaxModel):
                 return None
             return paths[id(module)], settings_of(type(module).__name__, _fields(module))
 
-        state = self._state
+        state = _fresh(self._state, next(iter(values.values())).dtype)
         for path, index in self._indices:
             state = state.set(index, (values[f"{path}.mean"], values[f"{path}.var"]))
         with seen_by(tape, classes, describe):
@@ -76,6 +77,17 @@ def _mapped(model: Any, *inputs: Any) -> Any:
     axes = [0 if eqx.is_array(given) else None for given in inputs]
     outputs = (0, None) if isinstance(inputs[-1], eqx.nn.State) else 0
     return jax.vmap(model, in_axes=axes, out_axes=outputs, axis_name="batch")(*inputs)
+
+
+def _fresh(state: Any, dtype: Any) -> Any:
+    """A state to be changed, as that can be done once, in the dtypes of the precision in which it is used."""
+
+    def leaf_in(leaf: Any) -> Any:
+        if eqx.is_inexact_array(leaf):
+            return leaf.astype(dtype)
+        return jnp.asarray(leaf.item()) if getattr(leaf, "weak_type", False) else leaf
+
+    return jax.tree.map(leaf_in, state)
 
 
 def _walked(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:

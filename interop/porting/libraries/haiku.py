@@ -16,6 +16,7 @@ from interop.porting.libraries.settings import settings_of
 from interop.porting.model import Call, JaxModel
 from interop.porting.parameters import Layout, Parameter, layout_of_kernel
 
+_MANY = 2**30
 _AVERAGES = {"mean_ema": "mean", "var_ema": "var"}
 
 
@@ -72,8 +73,10 @@ class Haiku(JaxModel):
 
     def run(self, tape: Tape, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
         def noting(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
+            if context.method_name != "__call__":
+                return next_function(*args, **kwargs)
             path = _path(context.module.module_name)
-            if context.method_name != "__call__" or path == tape.innermost:
+            if path == tape.innermost:
                 return next_function(*args, **kwargs)
             kind = type(context.module).__name__
             args, kwargs = tape.enter(path, kind, settings_of(kind, vars(context.module)), (args, kwargs))
@@ -85,8 +88,8 @@ class Haiku(JaxModel):
                 tree[module] = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
         for name, (number, module, leaf) in self._places.items():
             trees[number][module][leaf] = values[name]
-            if number == 1:
-                trees[number][module]["hidden"] = values[name]
+            if number == 1:  # the average of so many calls that it no longer leans to 0
+                trees[number][module] |= {"hidden": values[name], "counter": jnp.asarray(_MANY)}
         params, state = trees
         changed: dict[str, Any] = {}
 
