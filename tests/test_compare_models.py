@@ -409,13 +409,54 @@ X = np.random.default_rng(0).normal(size=(3, 4)).astype(F32)
 
 
 def test_what_nothing_tells_apart_is_refused_and_can_be_given() -> None:
-    first = port_of(a=linear(), n=torch.nn.LayerNorm(4, eps=1e-6), b=linear())
-    second = dense("one", "two", "norm")
-    with pytest.raises(ValueError, match=r"neither their names nor the order(.|\n)*  a: one, two(.|\n)*mapping=\{"):
+    """Two layers run first in one model and last in the other, the three that differ in shape the other way."""
+    narrow = [torch.nn.Linear(4, n, bias=False) for n in (3, 2)], [torch.nn.Linear(n, 4) for n in (3, 2)]
+
+    def middle(names: str) -> dict[str, torch.nn.Module]:
+        layers = copy.deepcopy([narrow[0][0], narrow[1][0], narrow[0][1], narrow[1][1]])
+        return dict(zip(names, layers, strict=True))
+
+    first = port_of(a=linear(), b=linear(), **middle("cdef"))
+    second = port_of(**middle("tuvw"), x=linear(), y=linear())
+    with pytest.raises(ValueError, match=r"neither their names nor the order(.|\n)*  a: x, y(.|\n)*mapping=\{"):
         compare_models(first, second, X)
-    comparison = compare_models(first, second, X, mapping={"a": "one", "b": "two"})
+    comparison = compare_models(first, second, X, mapping={"a": "y", "b": "x"})
     assert not comparison.agree
+    assert comparison.mapping.as_override()["a.weight"] == "y.weight"
     assert {pair.reason for pair in comparison.mapping.pairs} == {"given", "order"}
+
+
+class Shortcut(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for width in (4, 6, 6):
+            h = nn.LayerNorm(epsilon=1e-5)(nn.Dense(width)(jnp.tanh(nn.LayerNorm(epsilon=1e-5)(nn.Dense(width)(x)))))
+            x = nn.LayerNorm(epsilon=1e-5)(nn.Dense(width, use_bias=False)(x)) + h
+        return x
+
+
+class PortedShortcut(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = []
+        for inputs, width in ((4, 4), (4, 6), (6, 6)):
+            layers = torch.nn.Linear(inputs, width), torch.nn.LayerNorm(width), torch.nn.Tanh()
+            main = torch.nn.Sequential(*layers, torch.nn.Linear(width, width), torch.nn.LayerNorm(width))
+            down = torch.nn.Sequential(torch.nn.Linear(inputs, width, bias=False), torch.nn.LayerNorm(width))
+            blocks.append(torch.nn.ModuleDict({"main": main, "down": down}))
+        self.blocks = torch.nn.ModuleList(blocks)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block["down"](x) + block["main"](x)
+        return x
+
+
+def test_shortcuts_may_run_before_and_behind_their_blocks() -> None:
+    comparison = compare_models(PortedShortcut(), Shortcut(), X)
+    assert comparison.agree, comparison
+    mapping = comparison.mapping.as_override()
+    assert mapping["blocks.1.down.1.weight"] == "LayerNorm_5.scale"
 
 
 def test_names_before_order() -> None:

@@ -232,7 +232,7 @@ def _aligns(
                 align = alignment(ours.value, theirs.value, channels_differ, images)
                 if align is not None:
                     found[n, side, k] = align
-                elif side == "outputs" and _are_leaves(layers[0][i], layers[1][j]):
+                elif (n, "inputs", 0) in found and side == "outputs" and _are_leaves(layers[0][i], layers[1][j]):
                     found[n, side, k] = lambda array: array  # of another size, which is a difference
     return found
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from typing import TypeAlias
 
 from interop.parity.frameworks import Array
@@ -99,8 +99,8 @@ def inferred(first: Model, second: Model, override: Override) -> ParameterMappin
     """The mapping.
 
     Modules whose names differ at most in how they are written are pairs. The others are, if they have parameters of the
-    same shapes in torch's layout. Where several have, their names, the order in which all of them run, or the module
-    that ran before has to tell them apart.
+    same shapes in torch's layout. Where several have, their names, or the order in which they run beside all others has
+    to tell them apart.
 
     Raises:
       ValueError: a parameter has no counterpart, or several that nothing tells apart.
@@ -249,41 +249,50 @@ def _by_name(ours: Sequence[_Owner], theirs: Sequence[_Owner]) -> list[tuple[_Ow
 
 
 def _by_order(ours: Sequence[_Owner], theirs: Sequence[_Owner]) -> list[tuple[_Owner, _Owner]]:
-    """The pairs among modules with parameters of the same shapes."""
-    in_step = [o.signature for o in ours] == [o.signature for o in theirs]
-    before = {id(b): a.signature for side in (ours, theirs) for a, b in itertools.pairwise(side)}
-    pairs: list[tuple[_Owner, _Owner]] = []
-    for signature in dict.fromkeys(owner.signature for owner in ours):
-        group, beside = ([o for o in side if o.signature == signature] for side in (ours, theirs))
-        if len(group) != len(beside):
-            continue  # the parameters are named when all is done
-        shared = _words_of(group) & _words_of(beside)
-        keys: list[Callable[[_Owner], Hashable]] = [lambda owner, shared=shared: _words(owner) & shared]  # type: ignore[misc]
-        if not in_step:
-            keys.append(lambda owner, shared=shared: (_words(owner) & shared, before.get(id(owner))))  # type: ignore[misc]
-        pairs += _zipped(group, beside, keys, in_step)
+    """The pairs among modules with parameters of the same shapes: stretches in which these run in the same order, then
+    what is left, such as a shortcut that one model computes before its block and the other behind it."""
+    marks = _marks(ours, theirs), _marks(theirs, ours)
+    blocks = SequenceMatcher(None, *marks, autojunk=False).get_matching_blocks()
+    pairs = [(ours[block.a + k], theirs[block.b + k]) for block in blocks for k in range(block.size)]
+    paired = {id(owner) for pair in pairs for owner in pair}
+    rest = [
+        [(owner, mark) for owner, mark in zip(side, its, strict=True) if id(owner) not in paired]
+        for side, its in zip((ours, theirs), marks, strict=True)
+    ]
+    for mark in dict.fromkeys(mark for _, mark in rest[0]):
+        group, beside = ([owner for owner, its in side if its == mark] for side in rest)
+        if len(group) == len(beside) > 1:
+            candidates = "\n".join(f"  {a.path}: {', '.join(b.path for b in beside)}" for a in group)
+            raise ValueError(
+                "compare_models: these modules have parameters of the same shapes, and neither their names nor the "
+                f"order in which they run tell which is which:\n{candidates}\nPass "
+                f'mapping={{"{group[0].path}": "{beside[0].path}", ...}}, with the names of modules or of parameters.'
+            )
+        if len(group) == len(beside):
+            pairs += zip(group, beside, strict=True)
     return pairs
 
 
-def _zipped(
-    ours: Sequence[_Owner], theirs: Sequence[_Owner], keys: Sequence[Callable[[_Owner], Hashable]], in_step: bool
-) -> Iterable[tuple[_Owner, _Owner]]:
-    """The pairs by the last of the keys that both sides have alike; those of the same key in their order."""
-    alike = [key for key in keys if Counter(map(key, ours)) == Counter(map(key, theirs))]
-    settled = alike[-1] if alike else None
-    if len(ours) > 1 and not in_step and (settled is None or len(set(map(settled, ours))) == 1):
-        candidates = "\n".join(f"  {a.path}: {', '.join(b.path for b in theirs)}" for a in ours)
-        raise ValueError(
-            "compare_models: these modules have parameters of the same shapes, and neither their names nor the order "
-            f"in which they run tell which is which:\n{candidates}\nPass "
-            f'mapping={{"{ours[0].path}": "{theirs[0].path}", ...}}, with the names of modules or of parameters.'
+def _marks(owners: Sequence[_Owner], others: Sequence[_Owner]) -> list[Hashable]:
+    """For each module, what its counterpart has to have too.
+
+    That is the shapes of its parameters, the words in its name as far as both models use them alike, and for a
+    normalization the shapes of the module before.
+    """
+    marks: list[Hashable] = []
+    for i, owner in enumerate(owners):
+        group, beside = ([o for o in side if o.signature == owner.signature] for side in (owners, others))
+        shared = _words_of(group) & _words_of(beside)
+        words = Counter(_words(o) & shared for o in group), Counter(_words(o) & shared for o in beside)
+        is_norm = all(len(p.layout.shape) == 1 for p in owner.parameters.values())
+        marks.append(
+            (
+                owner.signature,
+                _words(owner) & shared if words[0] == words[1] else None,
+                owners[i - 1].signature if i and is_norm else None,
+            )
         )
-    if settled is None:
-        return zip(ours, theirs, strict=True)
-    numbers = {key: i for i, key in enumerate(dict.fromkeys(map(settled, ours)))}
-    # Sorting keeps the order among equal keys.
-    ours, theirs = (sorted(side, key=lambda owner: numbers[settled(owner)]) for side in (ours, theirs))
-    return zip(ours, theirs, strict=True)
+    return marks
 
 
 def _tokens(owner: _Owner) -> tuple[str, ...]:
