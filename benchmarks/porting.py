@@ -124,7 +124,9 @@ def main() -> None:
     print(f"ResNet-18, {BATCH} images of {SIZE}x{SIZE}; seconds of CPU time, and the peak of memory in MiB")
     for name, (seconds, peak) in found.items():
         print(f"{name:12}{seconds:8.1f}{peak:8.0f}")
-    print(f"{'ratio':12}{found['comparison'][0] / found['runs'][0]:8.2f}{found['comparison'][1] / found['runs'][1]:8.2f}")
+    print(
+        f"{'ratio':12}{found['comparison'][0] / found['runs'][0]:8.2f}{found['comparison'][1] / found['runs'][1]:8.2f}"
+    )
 
 
 if __name__ == "__main__":

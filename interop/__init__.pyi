@@ -22,12 +22,15 @@ from interop.parity.compare import Comparison as Comparison
 from interop.parity.compare import compare as compare
 from interop.parity.recording import Recording as Recording
 from interop.parity.recording import record as record
+from interop.porting.compare_models import compare_models as compare_models
+from interop.porting.report import ModelComparison as ModelComparison
 from jaxclamp import Convention
 
 __version__: str
 __all__ = [
     "Comparison",
     "IN_PLACE_OPS",
+    "ModelComparison",
     "Recording",
     "TORCH_OPS",
     "abs",
@@ -48,6 +51,7 @@ __all__ = [
     "clip",
     "clip_",
     "compare",
+    "compare_models",
     "directional_derivative",
     "elu",
     "elu_",

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import functools
-import importlib.util
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -483,7 +483,7 @@ def test_parameters_without_counterpart() -> None:
     first = port_of(a=torch.nn.Linear(4, 4, bias=False))
     with pytest.raises(ValueError, match=r"no counterpart:\n  Model a.bias \[4\]: no candidate of its shape"):
         compare_models(first, dense("a"), X)
-    with pytest.raises(ValueError, match="has no values for a.bias; bind it"):
+    with pytest.raises(ValueError, match=r"has no values for a\.bias; bind it"):
         compare_models(first, dense("a"), X, mapping={"a.bias": None})
     model = dense("a")
     with_bias = model.bind(model.init(jax.random.key(0), X))
@@ -494,7 +494,7 @@ def test_parameters_without_counterpart() -> None:
 
 def test_bad_arguments() -> None:
     model = port_of(a=linear())
-    with pytest.raises(TypeError, match="second is a function; pass a module of torch.nn"):
+    with pytest.raises(TypeError, match=r"second is a function; pass a module of torch\.nn"):
         compare_models(model, lambda x: x, X)
     with pytest.raises(TypeError, match="input 0 is a dict of arrays"):
         compare_models(model, model, {"x": X})
@@ -510,14 +510,14 @@ def test_bad_arguments() -> None:
         compare_models(model, model, X, calls=(lambda model, x: (model(x), model(x)), None))
     with pytest.raises(TypeError, match="parameters is a int; pass a tree"):
         compare_models(model, model, X, parameters=3)
-    with pytest.raises(ValueError, match="names of neither model: of Model are missing a.weight, a.bias"):
+    with pytest.raises(ValueError, match=r"names of neither model: of Model are missing a\.weight, a\.bias"):
         compare_models(model, dense("a"), X, parameters={"b": X})
-    with pytest.raises(ValueError, match="'none.npz'|none.bin"):
+    with pytest.raises(ValueError, match=r"parameters is 'none\.bin'; pass the path"):
         compare_models(model, model, X, parameters="none.bin")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("safetensors") is not None, reason="safetensors is installed")
-def test_a_missing_package_is_named(tmp_path: Path) -> None:
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     file = tmp_path / "parameters.safetensors"
     file.write_bytes(b"")
     with pytest.raises(ModuleNotFoundError, match="pip install safetensors"):

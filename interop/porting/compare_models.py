@@ -232,17 +232,17 @@ def _aligns(
                 align = alignment(ours.value, theirs.value, channels_differ, images)
                 if align is not None:
                     found[n, side, k] = align
-                elif (n, "inputs", 0) in found and side == "outputs" and _are_leaves(layers[0][i], layers[1][j]):
+                elif side == "outputs" and _differ_in_size(layers[0][i], layers[1][j]):
                     found[n, side, k] = lambda array: array  # of another size, which is a difference
     return found
 
 
-def _are_leaves(first: Layer, second: Layer) -> bool:
-    """Whether both are called with one array, return one, and no module runs in them."""
-    return all(
-        layer.end == second_of_own and len(layer.inputs) == len(layer.outputs) == 1
-        for layer, second_of_own in ((first, first.begin + 1), (second, second.begin + 1))
-    )
+def _differ_in_size(first: Layer, second: Layer) -> bool:
+    """Whether two layers, without others in them, return one array each, of sizes that are no matter of broadcasting."""
+    if any(layer.end > layer.begin + 1 or len(layer.outputs) != 1 for layer in (first, second)):
+        return False
+    shapes = [layer.outputs[0].value.shape for layer in (first, second)]
+    return len(shapes[0]) != len(shapes[1]) or any(x != y and 1 not in (x, y) for x, y in zip(*shapes, strict=True))
 
 
 def _owner(path: str, layers: Sequence[Layer], indices: Mapping[int, int]) -> int:
