@@ -238,7 +238,7 @@ def _aligns(
 
 
 def _differ_in_size(first: Layer, second: Layer) -> bool:
-    """Whether two layers, without others in them, return one array each, of sizes that are no matter of broadcasting."""
+    """Whether two layers, without others in them, return one array each, in sizes that do not broadcast."""
     if any(layer.end > layer.begin + 1 or len(layer.outputs) != 1 for layer in (first, second)):
         return False
     shapes = [layer.outputs[0].value.shape for layer in (first, second)]

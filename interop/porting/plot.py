@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from matplotlib.figure import Figure
 
 from interop.parity.plot import BLUE, GRID_ALPHA, VERMILLION
-from interop.porting.report import ModelComparison
 from interop.porting.tables import shortened
+
+if TYPE_CHECKING:
+    from interop.porting.report import ModelComparison
 
 _LEAST = 1e-18
 """What stands for no difference at all, on the logarithmic scale."""

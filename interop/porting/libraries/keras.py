@@ -6,7 +6,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from interop.porting.layers import Tape
@@ -21,7 +20,10 @@ class Keras(JaxModel):
     channels_last = True
 
     def __init__(self, model: Any, call: Call | None, inputs: Sequence[Any]) -> None:
+        import keras  # a test of this file's examples does without
+
         super().__init__(model, call, inputs)
+        self._scope, self._layer = keras.StatelessScope, keras.Layer
         if keras.backend.backend() != "jax":
             raise ValueError(
                 f"compare_models: Keras runs on {keras.backend.backend()}; set the environment variable "
@@ -68,7 +70,7 @@ class Keras(JaxModel):
             return (layer.path or layer.name).replace("/", "."), settings_of(type(layer).__name__, layer.get_config())
 
         pairs = [(variable, values[name]) for name, variable in self._variables.items()]
-        with keras.StatelessScope(state_mapping=pairs) as scope, seen_by(tape, [keras.Layer], describe):
+        with self._scope(state_mapping=pairs) as scope, seen_by(tape, [self._layer], describe):
             result = self.call(self.model, *inputs)
         changed = {name: scope.get_current_value(variable) for name, variable in self._variables.items()}
         return result, {p.name: changed[p.name] for p in self.parameters if not p.trained}
