@@ -187,6 +187,13 @@ class _Judge:
         return self._leaves[place.label]
 
 
+_JUDGEMENTS: Mapping[str, Judgement] = {
+    "agrees": "agrees",
+    "rounding": "rounding",
+    "ties": "ties",
+    "hidden tie": "agrees",  # a gradient that agrees natively agrees: what min_norm does to one side is no bug
+}
+
 Arrays: TypeAlias = tuple[dict[str, Array], dict[str, Array]]
 """By label, those of both models, in the coarser of their dtypes."""
 
@@ -206,8 +213,7 @@ def _leaves(native: Arrays, minimal: Arrays) -> dict[str, Judgement]:
     first, second = (Recording("", "", {}, native[i], minimal[i]) for i in (0, 1))
     found: dict[str, Judgement] = {}
     for leaf in Comparison(first, second).leaves:
-        # A gradient that agrees natively agrees here: what min_norm does to one side alone is another question.
-        found[leaf.label] = "agrees" if leaf.finding == "hidden tie" else leaf.finding
+        found[leaf.label] = _JUDGEMENTS.get(leaf.finding, "port")
     return found
 
 

@@ -284,7 +284,7 @@ def _marks(owners: Sequence[_Owner], others: Sequence[_Owner]) -> list[Hashable]
         group, beside = ([o for o in side if o.signature == owner.signature] for side in (owners, others))
         shared = _words_of(group) & _words_of(beside)
         words = Counter(_words(o) & shared for o in group), Counter(_words(o) & shared for o in beside)
-        is_norm = all(len(p.layout.shape) == 1 for p in owner.parameters.values())
+        is_norm = all(len(_squeezed(p.layout.shape)) < 2 for p in owner.parameters.values())
         marks.append(
             (
                 owner.signature,

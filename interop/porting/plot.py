@@ -42,6 +42,6 @@ def figure(comparison: ModelComparison) -> Figure:
     axes.set_yscale("log")
     axes.set_ylabel("largest difference / largest number")
     axes.grid(alpha=GRID_ALPHA)
-    axes.legend(fontsize=8)
+    drawn.legend(fontsize=8, loc="outside right upper")
     axes.set_title(f"{comparison.first} against {comparison.second}", fontsize=9)
     return drawn
