@@ -25,6 +25,8 @@ _WHEN_USED = {
     **dict.fromkeys(["Comparison", "compare"], "parity.compare"),
     "Probe": "parity.probe",
     **dict.fromkeys(["Recording", "record"], "parity.recording"),
+    "compare_models": "porting.compare_models",
+    "ModelComparison": "porting.report",
 }
 _MODULES = ("native", "nn")
 

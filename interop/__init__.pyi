@@ -29,6 +29,8 @@ from interop.parity.compare import compare as compare
 from interop.parity.probe import Probe as Probe
 from interop.parity.recording import Recording as Recording
 from interop.parity.recording import record as record
+from interop.porting.compare_models import compare_models as compare_models
+from interop.porting.report import ModelComparison as ModelComparison
 from jaxclamp import Convention
 
 __version__: str
@@ -38,6 +40,7 @@ __all__ = [
     "Changes",
     "Comparison",
     "IN_PLACE_OPS",
+    "ModelComparison",
     "Probe",
     "Recording",
     "TORCH_OPS",
@@ -62,6 +65,7 @@ __all__ = [
     "clip",
     "clip_",
     "compare",
+    "compare_models",
     "directional_derivative",
     "elu",
     "elu_",

@@ -140,7 +140,10 @@ _SIDES: Mapping[str, Mapping[str, Side]] = {
     "jax": {"abs": "right"},  # abs_p in the same file
 }
 """Ops that answer alike in all versions, with the slope to one side of a kink, be it nearer to 0 or not."""
-_RECORDED = {"torch": ("2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.14.1", "2.15.0"), "jax": ("0.10.0", "0.10.2")}
+_RECORDED = {
+    "torch": ("2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0"),
+    "jax": ("0.10.0", "0.10.1", "0.10.2"),
+}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,161 @@
+"""Where two models part first: the layer to blame, or the code between layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from interop.porting.comparison import Judged, Judgement, What
+from interop.porting.layers import Layer
+
+
+@dataclass(frozen=True)
+class LayerPair:
+    """A layer of both models, and what crosses its boundary, is learned in it, or kept in it."""
+
+    first: Layer
+    second: Layer
+    indices: tuple[int, int]
+    """Among the layers of the models."""
+    parent: int | None
+    """The index of the pair around this."""
+    judged: tuple[Judged, ...]
+    rounding: float
+    """What rounding may leave of the largest number here, after all sums up to here, in the dtype of the inputs."""
+
+    def agrees(self, *what: What, gradients: bool) -> bool:
+        return all(j.agrees for j in self.those(*what, gradients=gradients))
+
+    def those(self, *what: What, gradients: bool) -> list[Judged]:
+        return [j for j in self.judged if j.is_gradient == gradients and (j.what in what or not what)]
+
+    def apart(self, *, gradients: bool, in_float64: bool = False) -> float:
+        """The largest difference of what it returns and keeps, or of the gradients in it, beside the largest number."""
+        chosen = self.those(*(("inputs", "parameters") if gradients else ("outputs", "state")), gradients=gradients)
+        return max((j.apart_in_float64 if in_float64 else j.apart for j in chosen), default=0.0)
+
+    def finding(self, *, gradients: bool) -> Judgement:
+        """The gravest of its findings."""
+        return gravest(self.those(gradients=gradients))
+
+    @property
+    def name(self) -> str:
+        a, b = self.first.name, self.second.name
+        return a if a == b else f"{a} | {b}"
+
+
+def gravest(judged: Sequence[Judged]) -> Judgement:
+    found = {j.finding for j in judged}
+    order: tuple[Judgement, ...] = ("port", "ties", "library", "rounding")
+    return next((finding for finding in order if finding in found), "agrees")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Where the models part first."""
+
+    layer: LayerPair
+    parts: tuple[Judged, ...]
+    """What differs there."""
+    after: LayerPair | None = None
+    before: LayerPair | None = None
+    """If no layer in it is to blame but its own code, between which of these that is, as far as is known."""
+    is_own_code: bool = False
+    between: tuple[tuple[Layer, ...], tuple[Layer, ...]] = ((), ())
+    """The layers of both models without counterpart that run in there."""
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether values agree, and gradients part."""
+        return self.parts[0].is_gradient
+
+    @property
+    def finding(self) -> Judgement:
+        return gravest(self.parts) if self.is_gradient else "port"
+
+
+def cause_of(pairs: Sequence[LayerPair], all_layers: tuple[Sequence[Layer], Sequence[Layer]]) -> Cause | None:
+    """The cause; None if they agree."""
+    found = _in_values(pairs) or _in_gradients(pairs) or _in_state(pairs)
+    if found is None or not found.is_own_code:
+        return found
+    between = tuple(_between(found, layers, side, pairs) for side, layers in enumerate(all_layers))
+    return Cause(found.layer, found.parts, found.after, found.before, True, (between[0], between[1]))
+
+
+def _in_values(pairs: Sequence[LayerPair]) -> Cause | None:
+    """The first layer, in the order in which they end, that takes what is alike and returns what is not."""
+    for pair in pairs:
+        differing = [j for j in pair.judged if j.what == "parameters" and not j.is_gradient and not j.agrees]
+        if differing:
+            return Cause(pair, tuple(differing))
+    by_end = sorted(range(len(pairs)), key=lambda n: (pairs[n].first.end, -n))
+    for n in by_end:
+        pair = pairs[n]
+        differing = [j for j in pair.those("outputs", gradients=False) if not j.agrees]
+        if not differing or not pair.agrees("inputs", gradients=False):
+            continue
+        inside = [m for m, other in enumerate(pairs) if other.parent == n]
+        spoilt = [m for m in inside if not pairs[m].agrees("inputs", gradients=False)]
+        if inside and not spoilt and n and _is_mended_later(pairs, n):
+            continue  # the boundary lies elsewhere, as before and behind an activation
+        if not inside:
+            return Cause(pair, tuple(differing))
+        before = spoilt[0] if spoilt else None
+        earlier = [m for m in inside if (before is None or m < before) and pairs[m].agrees("outputs", gradients=False)]
+        return Cause(
+            pair,
+            tuple(differing),
+            pairs[earlier[-1]] if earlier else None,
+            pairs[before] if before is not None else None,
+            is_own_code=True,
+        )
+    differing_pairs = [(n, [j for j in pairs[n].those("outputs", gradients=False) if not j.agrees]) for n in by_end]
+    return next((Cause(pairs[n], tuple(parts)) for n, parts in differing_pairs if parts), None)
+
+
+def _is_mended_later(pairs: Sequence[LayerPair], n: int) -> bool:
+    later = [pair for pair in pairs if pair.first.end > pairs[n].first.end and pair.indices[0] >= pairs[n].first.end]
+    return any(pair.those("inputs", gradients=False) and pair.agrees("inputs", gradients=False) for pair in later)
+
+
+def _in_gradients(pairs: Sequence[LayerPair]) -> Cause | None:
+    """The last layer with like gradients of what it returns, and other ones of what it takes, or of its parameters."""
+    for n in reversed(range(len(pairs))):
+        pair = pairs[n]
+        differing = [j for j in pair.those("inputs", "parameters", gradients=True) if not j.agrees]
+        if not differing or not pair.agrees("outputs", gradients=True):
+            continue
+        inside = [m for m, other in enumerate(pairs) if other.parent == n]
+        if not inside:
+            return Cause(pair, tuple(differing))
+        spoilt = [m for m in inside if not pairs[m].agrees("outputs", gradients=True)]
+        after = spoilt[-1] if spoilt else None
+        later = [m for m in inside if (after is None or m > after) and pairs[m].agrees("inputs", gradients=True)]
+        return Cause(
+            pair,
+            tuple(differing),
+            pairs[after] if after is not None else None,
+            pairs[later[0]] if later else None,
+            is_own_code=True,
+        )
+    differing_pairs = [(pair, [j for j in pair.those(gradients=True) if not j.agrees]) for pair in reversed(pairs)]
+    return next((Cause(pair, tuple(parts)) for pair, parts in differing_pairs if parts), None)
+
+
+def _in_state(pairs: Sequence[LayerPair]) -> Cause | None:
+    """The first layer whose statistics differ after the call."""
+    differing = [(pair, [j for j in pair.those("state", gradients=False) if not j.agrees]) for pair in pairs]
+    return next((Cause(pair, tuple(parts)) for pair, parts in differing if parts), None)
+
+
+def _between(cause: Cause, layers: Sequence[Layer], side: int, pairs: Sequence[LayerPair]) -> tuple[Layer, ...]:
+    """The layers of a model that run where the cause is, and have no counterpart."""
+    begin = cause.layer.indices[side] + 1
+    end = layers[cause.layer.indices[side]].end
+    if cause.after is not None:
+        begin = layers[cause.after.indices[side]].end
+    if cause.before is not None:
+        end = cause.before.indices[side]
+    matched = {pair.indices[side] for pair in pairs}
+    return tuple(layers[i] for i in range(begin, end) if i not in matched)

@@ -1,0 +1,291 @@
+"""A model beside its port: both asked on the same inputs with the same parameters, and what they answer compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from interop._bridge.arrays import lend
+from interop.parity.frameworks import Array
+from interop.porting.cause import LayerPair
+from interop.porting.checkpoints import values_from
+from interop.porting.comparison import Judged, What, apart_of, judge, places
+from interop.porting.layers import Answer, Layer
+from interop.porting.libraries import adapter_of
+from interop.porting.mapping import Override, ParameterMapping, inferred
+from interop.porting.matching import Align, Image, alignment, known_parent, matched_layers
+from interop.porting.model import Call, Model, Orders
+from interop.porting.report import ModelComparison
+
+
+def compare_models(
+    first: Any,
+    second: Any,
+    /,
+    *inputs: Any,
+    parameters: Any = None,
+    mapping: Override | None = None,
+    calls: tuple[Call | None, Call | None] = (None, None),
+    layouts: tuple[str, str] | None = None,
+) -> ModelComparison:
+    r"""A model beside its port: the first layer at which their values part, or their gradients, and why.
+
+    Both run on the same inputs with the same parameters. What crosses the boundary of each module is compared, and the
+    gradient there, of :math:`\sum_i w_i \, value_i` over the floats in the result, with weights as in `compare`. The
+    layer to blame is the first whose inputs agree and whose outputs do not; if there is none, the last in whose output
+    gradients agree, and not in its input. They run in the precision that was given, and in float64, where what is
+    rounding goes away. If only gradients differ, they run under min_norm, where what is due to ties goes away.
+
+    Args:
+      first, second: models of torch.nn, Flax (linen and nnx), Equinox, Keras 3 on JAX, or what ``haiku.transform`` and
+        ``haiku.transform_with_state`` return. A linen module is bound to its variables, ``module.bind(variables)``, or
+        gets all from the other model. One of Equinox with state is the pair ``(model, state)``. Each is taken as it is:
+        in training, or in evaluation.
+      inputs: what both are called with. Arrays of NumPy, JAX or torch, in the layout that ``first`` takes; all else is
+        passed as it is. Images (floats of four or five axes) are transposed for ``second`` if its library has channels
+        elsewhere.
+      parameters: where their values come from. By default they are those of ``first``, or of ``second`` if ``first``
+        has none. ``"own"`` leaves each its own, and compares them. Else a tree of arrays, a state_dict, or the path of
+        an npz or safetensors file, or of a checkpoint of orbax, under the names of either model.
+      mapping: for names of parameters or modules of ``first`` that are not found, or not rightly, those of ``second``:
+        ``{"Dense_0": "fc1"}``. A parameter may have an order of axes, ``{"w": ("fc.weight", (1, 0))}``; None says that
+        there is no counterpart.
+      calls: how to call each, if not with the inputs alone: ``lambda model, x: model(x, train=False)``.
+      layouts: of the inputs of both, if not what is usual in the library: ``("NHWC", "NHWC")``.
+
+    Returns:
+      A `ModelComparison`: ``verdict``, ``cause``, ``layers``, ``mapping``, and ``plot(path)``; ``print`` it.
+
+    Raises:
+      TypeError: a model is of none of these libraries, or ``calls``, ``mapping`` or ``parameters`` of another type.
+      ValueError: parameters have no counterpart, or several; the results differ in number or shape; a name is unknown.
+
+    >>> import flax.linen as nn
+    >>> class Net(nn.Module):
+    ...     @nn.compact
+    ...     def __call__(self, x):
+    ...         x = nn.gelu(nn.Dense(3)(x))
+    ...         return nn.Dense(2)(x)
+    >>> port = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.GELU(), torch.nn.Linear(3, 2))
+    >>> comparison = compare_models(Net(), port, np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4))
+    >>> print(comparison.verdict)
+    Values part in the models' own code, after Dense_0 | 0 and before Dense_1 | 2. That is a bug of the port.
+    >>> [layer.settings for layer in comparison.cause.between[1]]
+    ["GELU(approximate='none')"]
+    """
+    if not (isinstance(calls, Sequence) and len(calls) == 2):
+        raise TypeError(f"compare_models: calls is {calls!r}; pass two functions, None for one that is not needed.")
+    given = [_to_host(i, leaf) for i, leaf in enumerate(inputs)]
+    kinds = adapter_of(first, "first"), adapter_of(second, "second")
+    theirs, notes = _for_second(given, kinds[0].channels_last, kinds[1].channels_last, layouts)
+    a, b = kinds[0](first, calls[0], given), kinds[1](second, calls[1], theirs)
+    found = inferred(a, b, mapping or {})
+    values = _values(a, b, parameters, found, notes)
+    orders = _orders(a, b)
+
+    def answers(dtype: type[np.floating[Any]] | None, min_norm: bool) -> tuple[Answer, Answer]:
+        return a.answer(values[0], dtype, min_norm, []), b.answer(values[1], dtype, min_norm, orders)
+
+    as_given = answers(None, False)
+    layers = tuple(as_given[0].layers), tuple(as_given[1].layers)
+    indices = matched_layers(*layers, [(pair.first.owner, pair.second.owner) for pair in found.pairs])
+    aligns = _aligns(indices, layers, a.channels_last != b.channels_last, found.images)
+    owners = {pair.first.name: _owner(pair.first.owner, layers[0], dict(indices)) for pair in found.pairs}
+    compared = list(places(indices, aligns, found, owners, values[0], layers[0]))
+    floats = [leaf.dtype for leaf in (*given, *values[0].values()) if _is_float(leaf)]
+    coarsest = max(floats, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.dtype(np.float32))
+    judged = judge(
+        compared,
+        lambda min_norm: answers(None, True) if min_norm else as_given,
+        None if coarsest == np.float64 else lambda min_norm: answers(np.float64, min_norm),
+    )
+    of_layer: list[list[Judged]] = [[] for _ in indices]
+    for place, one in zip(compared, judged, strict=True):
+        of_layer[place.pair].append(one)
+    if isinstance(parameters, str) and parameters == "own":
+        for name, one in _own_parameters(found, *values):
+            of_layer[owners[name]].append(one)
+    pairs = _pairs(indices, layers, of_layer, _roundings(found, owners, float(jnp.finfo(coarsest).eps)))
+    comparison = ModelComparison(str(a), str(b), found, pairs, layers, tuple(notes))
+    if comparison.cause is None or comparison.cause.finding != "ties":
+        return comparison
+    return replace(comparison, ties=(a.ties(values[0]), b.ties(values[1])))
+
+
+def _to_host(i: int, leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return np.array(lend(leaf.detach().cpu()))
+    if isinstance(leaf, jax.Array | np.generic | np.ndarray):
+        return np.asarray(leaf)
+    if any(isinstance(inner, jax.Array | np.ndarray | torch.Tensor) for inner in jax.tree.leaves(leaf)):
+        raise TypeError(
+            f"compare_models: input {i} is a {type(leaf).__name__} of arrays; pass the arrays one by "
+            "one, and functions as calls that put them together."
+        )
+    return leaf
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def _for_second(
+    given: Sequence[Any], first_last: bool, second_last: bool, layouts: tuple[str, str] | None
+) -> tuple[list[Any], list[str]]:
+    """The inputs of the second model, and what is to be said of them."""
+    if layouts is not None:
+        if len(layouts) != 2 or sorted(layouts[0]) != sorted(layouts[1]) or len(set(layouts[0])) != len(layouts[0]):
+            raise ValueError(f'compare_models: layouts is {layouts!r}; pass the axes of both, as in ("NHWC", "NCHW").')
+        orders = {len(layouts[0]): tuple(layouts[0].index(axis) for axis in layouts[1])}
+    elif first_last == second_last:
+        orders = {}
+    else:
+        orders = {n: (0, n - 1, *range(1, n - 1)) if first_last else (0, *range(2, n), 1) for n in (4, 5)}
+    theirs, notes = [], []
+    for i, leaf in enumerate(given):
+        order = orders.get(np.ndim(leaf)) if _is_float(leaf) else None
+        if order is None or list(order) == sorted(order):
+            theirs.append(leaf)
+            continue
+        theirs.append(leaf.transpose(order))
+        notes.append(f"Input {i} of shape {leaf.shape} was given to the second model as {theirs[-1].shape}.")
+    return theirs, notes
+
+
+def _values(
+    a: Model, b: Model, parameters: Any, found: ParameterMapping, notes: list[str]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The values of the parameters of both models."""
+    own = [{p.name: p.value for p in model.parameters if p.value is not None} for model in (a, b)]
+    complete = [len(values) == len(model.parameters) for values, model in zip(own, (a, b), strict=True)]
+    if isinstance(parameters, str) and parameters == "own":
+        if not all(complete):
+            raise ValueError(f"compare_models: parameters is 'own', and {(a, b)[complete.index(False)]} has none.")
+        return own[0], own[1]
+    if parameters is not None:
+        source, values = values_from(parameters, (a, b))
+    elif any(complete):
+        source = a if complete[0] else b
+        values = own[0] if complete[0] else own[1]
+    else:
+        raise ValueError("compare_models: neither model has parameters; bind one to its variables, or pass parameters.")
+    if source is a:
+        other = {**own[1], **{pair.second.name: pair.to_second(values[pair.first.name]) for pair in found.pairs}}
+        target, ours = own[1], (values, other)
+    else:
+        other = {**own[0], **{pair.first.name: pair.to_first(values[pair.second.name]) for pair in found.pairs}}
+        target, ours = own[0], (other, values)
+    for model, have in zip((a, b), ours, strict=True):
+        if missing := [p.name for p in model.parameters if p.name not in have]:
+            raise ValueError(
+                f"compare_models: {model} has no values for {', '.join(missing)}; bind it to its variables."
+            )
+    replaced = [name for name, value in target.items() if not np.array_equal(value, other[name])]
+    if replaced:
+        notes.append(
+            f"{len(replaced)} parameters of {b if source is a else a} had other values, and were given those of "
+            f"{source}; parameters='own' keeps them."
+        )
+    return ours
+
+
+def _orders(a: Model, b: Model) -> Orders:
+    """For each result of the second model, the order of axes that makes it the first's."""
+    forms = [[tuple(p.value.shape) for p in m.layers[0].outputs if p.gradient is not None] for m in (a, b)]
+    orders: list[tuple[int, ...] | None] = []
+    for i, (ours, theirs) in enumerate(zip(*forms, strict=False)):
+        n = len(ours)
+        ways = [(0, n - 1, *range(1, n - 1)), (0, *range(2, n), 1)] if a.channels_last != b.channels_last else []
+        found = [way for way in ways if len(theirs) == n >= 3 and tuple(theirs[axis] for axis in way) == ours]
+        if not found and ours != theirs:
+            raise ValueError(f"compare_models: result {i} has shape {ours} in {a}, and {theirs} in {b}.")
+        orders.append(found[0] if found and n >= 4 else None if ours == theirs else found[0])
+    if len(forms[0]) != len(forms[1]) or not orders:
+        raise ValueError(
+            f"compare_models: {a} returns arrays of floats of the shapes {forms[0]}, {b} {forms[1]}; choose those to "
+            "compare: calls=(lambda model, x: model(x)[0], None)."
+        )
+    return orders
+
+
+def _aligns(
+    indices: Sequence[tuple[int, int]],
+    layers: tuple[Sequence[Layer], Sequence[Layer]],
+    channels_differ: bool,
+    images: Sequence[Image],
+) -> dict[tuple[int, What, int], Align]:
+    """How to lay the arrays of the second model beside those of the first, for all that can be."""
+    found: dict[tuple[int, What, int], Align] = {}
+    sides: tuple[What, ...] = ("inputs", "outputs")
+    for n, (i, j) in enumerate(indices):
+        for side in sides:
+            for k, (ours, theirs) in enumerate(
+                zip(getattr(layers[0][i], side), getattr(layers[1][j], side), strict=False)
+            ):
+                align = alignment(ours.value, theirs.value, channels_differ, images)
+                if align is not None:
+                    found[n, side, k] = align
+                elif side == "outputs" and _differ_in_size(layers[0][i], layers[1][j]):
+                    found[n, side, k] = lambda array: array  # of another size, which is a difference
+    return found
+
+
+def _differ_in_size(first: Layer, second: Layer) -> bool:
+    """Whether two layers, without others in them, return one array each, in sizes that do not broadcast."""
+    if any(layer.end > layer.begin + 1 or len(layer.outputs) != 1 for layer in (first, second)):
+        return False
+    shapes = [layer.outputs[0].value.shape for layer in (first, second)]
+    return len(shapes[0]) != len(shapes[1]) or any(x != y and 1 not in (x, y) for x, y in zip(*shapes, strict=True))
+
+
+def _owner(path: str, layers: Sequence[Layer], indices: Mapping[int, int]) -> int:
+    """The number of the pair of layers that owns a parameter, or is around its owner."""
+    began = {layer.path: i for i, layer in reversed(list(enumerate(layers)))}
+    while path not in began:
+        path = path.rpartition(".")[0]
+    i = began[path]
+    return sorted(indices).index(i if i in indices else known_parent(layers, i, indices))
+
+
+def _own_parameters(
+    found: ParameterMapping, first: Mapping[str, Array], second: Mapping[str, Array]
+) -> Iterator[tuple[str, Judged]]:
+    for pair in found.pairs:
+        ours, theirs = first[pair.first.name], pair.to_first(second[pair.second.name])
+        apart = apart_of(ours, theirs)
+        equal = apart <= float(jnp.finfo(ours.dtype).eps)
+        yield pair.first.name, Judged("parameters", pair.first.name, False, apart, apart, "agrees" if equal else "port")
+
+
+def _roundings(found: ParameterMapping, owners: Mapping[str, int], eps: float) -> dict[int, float]:
+    """By the number of a pair of layers, the sum of the lengths of its sums, as a part of the square of what rounding
+    may leave."""
+    lengths: dict[int, float] = {}
+    for pair in found.pairs:
+        shape = pair.first.layout.shape
+        lengths[owners[pair.first.name]] = max(lengths.get(owners[pair.first.name], 0.0), math.prod(shape[1:]) * eps**2)
+    return lengths
+
+
+def _pairs(
+    indices: Sequence[tuple[int, int]],
+    layers: tuple[Sequence[Layer], Sequence[Layer]],
+    judged: Sequence[Sequence[Judged]],
+    roundings: Mapping[int, float],
+) -> tuple[LayerPair, ...]:
+    numbers = {i: n for n, (i, _) in enumerate(indices)}
+    squares = np.cumsum([roundings.get(n, 0.0) for n in range(len(indices))])
+    pairs = []
+    for n, (i, j) in enumerate(indices):
+        last = sum(1 for k, _ in indices if k < max(layers[0][i].end, i + 1)) - 1
+        parent = None if n == 0 else numbers[known_parent(layers[0], i, numbers)]
+        rounding = math.sqrt(float(squares[last])) if squares[last] else 0.0
+        pairs.append(LayerPair(layers[0][i], layers[1][j], (i, j), parent, tuple(judged[n]), rounding))
+    return tuple(pairs)

@@ -1,0 +1,230 @@
+"""What two models answer, put side by side, and judged: agreement, ties, rounding, or a bug."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import jax.numpy as jnp
+import numpy as np
+
+from interop.parity.compare import Comparison
+from interop.parity.frameworks import Array
+from interop.parity.recording import Recording
+from interop.porting.layers import Answer, Layer
+from interop.porting.mapping import ParameterMapping
+from interop.porting.matching import Align
+
+Judgement: TypeAlias = Literal["agrees", "rounding", "library", "ties", "port"]
+"""``library``: a variance that one library keeps with a factor n / (n - 1), the unbiased one, and the other without."""
+What: TypeAlias = Literal["inputs", "outputs", "parameters", "state"]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An array of both models, or a gradient."""
+
+    what: What
+    name: str
+    """Of the parameter; or the number of the input or the output."""
+    is_gradient: bool
+    apart: float
+    """The largest difference, beside the largest number, as the models were given."""
+    apart_in_float64: float
+    """The same in float64, or as given where that was not to be had."""
+    finding: Judgement
+
+    @property
+    def agrees(self) -> bool:
+        return self.finding in ("agrees", "rounding", "library")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an array comes from on both sides."""
+
+    pair: int
+    what: What
+    name: str
+    is_gradient: bool
+    first: Callable[[Answer], Array]
+    second: Callable[[Answer], Array]
+    before: Array | None = None
+    """Of a variance that the call changes, what it was."""
+    count: int = 0
+    """Over how many numbers the call takes it."""
+
+    @property
+    def label(self) -> str:
+        return f"{'gradient' if self.is_gradient else 'value'} {self.pair} {self.what} {self.name}"
+
+
+def places(
+    pairs: Sequence[tuple[int, int]],
+    aligns: Mapping[tuple[int, What, int], Align],
+    mapping: ParameterMapping,
+    owners: Mapping[str, int],
+    before: Mapping[str, Array],
+    layers: Sequence[Layer],
+) -> Iterator[Place]:
+    """All arrays to compare.
+
+    By the name of a parameter of the first model, whose ``layers`` these are, ``owners`` has the pair of its layer, and
+    ``before`` its value.
+    """
+    for (n, what, k), align in aligns.items():
+        i, j = pairs[n]
+        is_float = getattr(layers[i], what)[k].gradient is not None
+        for is_gradient in (False, True) if is_float else (False,):
+            yield Place(
+                n,
+                what,
+                str(k),
+                is_gradient,
+                _crossed(i, what, k, is_gradient, None),
+                _crossed(j, what, k, is_gradient, align),
+            )
+    for pair in mapping.pairs:
+        n = owners[pair.first.name]
+        inputs = layers[pairs[n][0]].inputs
+        is_variance = pair.first.role == "var" and bool(inputs)
+        trained = pair.first.trained and pair.second.trained
+        table = "gradients" if trained else "state"
+        yield Place(
+            n,
+            "parameters" if trained else "state",
+            pair.first.name,
+            trained,
+            functools.partial(_named, table, pair.first.name, None),
+            functools.partial(_named, table, pair.second.name, pair.to_first),
+            before[pair.first.name] if is_variance else None,
+            inputs[0].value.size // before[pair.first.name].size if is_variance else 0,
+        )
+
+
+def _crossed(layer: int, what: What, k: int, is_gradient: bool, align: Align | None) -> Callable[[Answer], Array]:
+    def array(answer: Answer) -> Array:
+        point = getattr(answer.layers[layer], what)[k]
+        found: Array = point.gradient if is_gradient else point.value
+        return found if align is None else align(found)
+
+    return array
+
+
+def _named(table: str, name: str, align: Align | None, answer: Answer) -> Array:
+    found: Array = getattr(answer, table)[name]
+    return found if align is None else align(found)
+
+
+Ask: TypeAlias = Callable[[bool], tuple[Answer, Answer]]
+"""Both answers, natively or under min_norm."""
+
+
+def judge(found: Sequence[Place], given: Ask, in_float64: Ask | None) -> list[Judged]:
+    """Each place, judged in the precision that was given and in float64.
+
+    What differs as given, and neither in float64 nor under min_norm, is rounding.
+    """
+    as_given = _Judge(found, given)
+    precise = as_given if in_float64 is None else _Judge(found, in_float64)
+    judged = []
+    for place in found:
+        if precise is as_given or not precise.is_float64:  # some libraries compute in a dtype of their own
+            finding = as_given.finding(place)
+        else:
+            finding = precise.finding(place)
+            if finding in ("agrees", "rounding") and as_given.finding(place) != "agrees":
+                finding = "ties" if as_given.finding(place) == "ties" else "rounding"
+        if finding == "port" and place.before is not None and precise.is_unbiased(place):
+            finding = "library"
+        judged.append(
+            Judged(
+                place.what,
+                place.name,
+                place.is_gradient,
+                as_given.apart[place.label],
+                precise.apart[place.label],
+                finding,
+            )
+        )
+    return judged
+
+
+class _Judge:
+    """The findings in one precision; min_norm is asked only if gradients differ where values agree."""
+
+    def __init__(self, found: Sequence[Place], ask: Ask) -> None:
+        first, second = ask(False)
+        self._native = native = _arrays(found, first, second)
+        self.is_float64 = all(array.dtype == np.float64 or array.dtype.kind in "iu" for array in native[0].values())
+        self.apart = {p.label: apart_of(native[0][p.label], native[1][p.label]) for p in found}
+        leaves = _leaves(native, native)
+        values_agree = all(f in ("agrees", "rounding") for n, f in leaves.items() if n.startswith("value"))
+        if values_agree and "port" in leaves.values():
+            first, second = ask(True)
+            leaves = _leaves(native, _arrays(found, first, second))
+        self._leaves = leaves
+
+    def is_unbiased(self, place: Place) -> bool:
+        """Whether two averages of variances differ by a factor n / (n - 1) of what the call adds, and by no more.
+
+        With ``old + m * (batch - old)`` on one side, and ``old + m * (batch * n / (n - 1) - old)`` on the other, m is
+        the same for all of them.
+        """
+        assert place.before is not None
+        old = place.before.astype(np.float64).ravel()
+        moved = [side[place.label].astype(np.float64).ravel() - old for side in self._native]
+        for biased, unbiased in (moved, moved[::-1]):
+            with np.errstate(all="ignore"):
+                momentum = ((unbiased - biased) * (place.count - 1) - biased) / old
+            if np.isfinite(momentum).all() and 0 < momentum.mean() <= 1 and np.ptp(momentum) <= 0.01 * momentum.mean():
+                return True
+        return False
+
+    def finding(self, place: Place) -> Judgement:
+        return self._leaves[place.label]
+
+
+_JUDGEMENTS: Mapping[str, Judgement] = {
+    "agrees": "agrees",
+    "rounding": "rounding",
+    "ties": "ties",
+    "hidden tie": "agrees",  # a gradient that agrees natively agrees: what min_norm does to one side is no bug
+}
+
+Arrays: TypeAlias = tuple[dict[str, Array], dict[str, Array]]
+"""By label, those of both models, in the coarser of their dtypes."""
+
+
+def _arrays(found: Sequence[Place], first: Answer, second: Answer) -> Arrays:
+    ours, theirs = {}, {}
+    for place in found:
+        a, b = place.first(first), place.second(second)
+        if jnp.issubdtype(a.dtype, jnp.floating):
+            dtype = max((a.dtype, b.dtype), key=lambda dtype: float(jnp.finfo(dtype).eps))
+            a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
+        ours[place.label], theirs[place.label] = a, b
+    return ours, theirs
+
+
+def _leaves(native: Arrays, minimal: Arrays) -> dict[str, Judgement]:
+    first, second = (Recording("", "", {}, native[i], minimal[i]) for i in (0, 1))
+    found: dict[str, Judgement] = {}
+    for leaf in Comparison(first, second).leaves:
+        found[leaf.label] = _JUDGEMENTS.get(leaf.finding, "port")
+    return found
+
+
+def apart_of(a: Array, b: Array) -> float:
+    """The largest difference, beside the largest number."""
+    x, y = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
+    if x.shape != y.shape:
+        return float("inf")
+    with np.errstate(all="ignore"):
+        differences = np.abs(x - y)
+        largest = max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0))
+    if np.isnan(differences).any() or np.isinf(largest):
+        return 0.0 if np.array_equal(x, y, equal_nan=True) else float("inf")
+    return float(differences.max(initial=0.0) / largest) if largest else 0.0

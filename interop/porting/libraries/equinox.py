@@ -1,0 +1,119 @@
+"""Modules of Equinox, and pairs of one and its state."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from interop.porting.layers import Tape
+from interop.porting.libraries.patching import seen_by
+from interop.porting.libraries.settings import settings_of
+from interop.porting.model import Call, JaxModel
+from interop.porting.parameters import Layout, Parameter
+
+
+class Equinox(JaxModel):
+    """Called on single samples, mapped over the first axis of all arrays, unless the caller says how to call it."""
+
+    distribution = "equinox"
+    channels_last = False
+
+    def __init__(self, model: Any, call: Call | None, inputs: Sequence[Any]) -> None:
+        self._state: Any = model[1] if isinstance(model, tuple) else None
+        super().__init__(model[0] if isinstance(model, tuple) else model, call or _mapped, inputs)
+
+    @functools.cached_property
+    def parameters(self) -> Sequence[Parameter]:
+        trained = [
+            Parameter(name, _layout(name, leaf), np.dtype(leaf.dtype), True, np.asarray(leaf))
+            for name, leaf in _walked(self.model)
+            if eqx.is_inexact_array(leaf)
+        ]
+        kept = [
+            Parameter(name, Layout.same(leaf.shape), np.dtype(leaf.dtype), False, np.asarray(leaf))
+            for path, index in self._indices
+            for name, leaf in zip((f"{path}.mean", f"{path}.var"), self._state.get(index), strict=True)
+        ]
+        return [*trained, *kept]
+
+    @property
+    def _indices(self) -> list[tuple[str, Any]]:
+        """The paths of the batch norms, and where their statistics are in the state."""
+        norms = [(path, leaf) for path, leaf in _walked(self.model) if isinstance(leaf, eqx.nn.BatchNorm)]
+        return [(path, norm.batch_state_index or norm.ema_state_index) for path, norm in norms] if self._state else []
+
+    def run(self, tape: Tape, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
+        names = {id(leaf): name for name, leaf in _walked(self.model) if name in values}
+        model = jax.tree.map(lambda leaf: values[names[id(leaf)]] if id(leaf) in names else leaf, self.model)
+        paths = {id(module): path for path, module in _walked(model) if isinstance(module, eqx.Module)}
+        classes = {type(module) for _, module in _walked(model) if isinstance(module, eqx.Module)}
+
+        def describe(module: Any) -> tuple[str, str] | None:
+            if id(module) not in paths:
+                return None
+            return paths[id(module)], settings_of(type(module).__name__, _fields(module))
+
+        state = _fresh(self._state, next(iter(values.values())).dtype)
+        for path, index in self._indices:
+            state = state.set(index, (values[f"{path}.mean"], values[f"{path}.var"]))
+        with seen_by(tape, classes, describe):
+            result = self.call(model, *inputs) if state is None else self.call(model, *inputs, state)
+        if state is None:
+            return result, {}
+        result, state = result
+        kept = {path: state.get(index) for path, index in self._indices}
+        return result, {f"{path}.{name}": kept[path][i] for path in kept for i, name in enumerate(("mean", "var"))}
+
+
+def _mapped(model: Any, *inputs: Any) -> Any:
+    """The call for each sample; a state passes through all of them."""
+    axes = [0 if eqx.is_array(given) else None for given in inputs]
+    outputs = (0, None) if isinstance(inputs[-1], eqx.nn.State) else 0
+    return jax.vmap(model, in_axes=axes, out_axes=outputs, axis_name="batch")(*inputs)
+
+
+def _fresh(state: Any, dtype: Any) -> Any:
+    """A state to be changed, as that can be done once, in the dtypes of the precision in which it is used."""
+
+    def leaf_in(leaf: Any) -> Any:
+        if eqx.is_inexact_array(leaf):
+            return leaf.astype(dtype)
+        return jnp.asarray(leaf.item()) if getattr(leaf, "weak_type", False) else leaf
+
+    return jax.tree.map(leaf_in, state)
+
+
+def _walked(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The modules in a module, itself included, and the arrays in them, by path."""
+    if isinstance(tree, eqx.Module):
+        yield path, tree
+        inside: Any = _fields(tree).items()
+    elif isinstance(tree, list | tuple):
+        inside = enumerate(tree)
+    elif isinstance(tree, dict):
+        inside = tree.items()
+    else:
+        if eqx.is_array(tree):
+            yield path, tree
+        return
+    for name, value in inside:
+        yield from _walked(value, f"{path}.{name}".lstrip("."))
+
+
+def _fields(module: eqx.Module) -> dict[str, Any]:
+    return {field.name: getattr(module, field.name, None) for field in dataclasses.fields(module)}
+
+
+def _layout(name: str, leaf: Any) -> Layout:
+    """Biases of convolutions have axes of length 1 for the window."""
+    return Layout(leaf.shape, (leaf.size,), (0,), (leaf.size,)) if name.endswith(".bias") else Layout.same(leaf.shape)
+
+
+MODEL = Equinox

@@ -1,0 +1,79 @@
+"""Models of Keras 3 on its backend JAX."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from interop.porting.layers import Tape
+from interop.porting.libraries.patching import seen_by
+from interop.porting.libraries.settings import settings_of
+from interop.porting.model import Call, JaxModel
+from interop.porting.parameters import Layout, Parameter, layout_of_kernel
+
+
+class Keras(JaxModel):
+    distribution = "keras"
+    channels_last = True
+
+    def __init__(self, model: Any, call: Call | None, inputs: Sequence[Any]) -> None:
+        import keras  # a test of this file's examples does without
+
+        super().__init__(model, call, inputs)
+        self._scope, self._layer = keras.StatelessScope, keras.Layer
+        if keras.backend.backend() != "jax":
+            raise ValueError(
+                f"compare_models: Keras runs on {keras.backend.backend()}; set the environment variable "
+                "KERAS_BACKEND=jax before it is imported."
+            )
+        if not model.built:
+            self.call(model, *inputs)
+
+    @functools.cached_property
+    def _variables(self) -> dict[str, Any]:
+        found = {variable.path.replace("/", "."): variable for variable in self.model.variables}
+        return {name: variable for name, variable in found.items() if "float" in variable.dtype}
+
+    @functools.cached_property
+    def _kinds(self) -> dict[str, str]:
+        """The classes of the layers, by path."""
+        layers: list[Any] = [self.model]
+        kinds: dict[str, str] = {}
+        while layers:
+            layer = layers.pop()
+            kinds[(layer.path or layer.name).replace("/", ".")] = type(layer).__name__
+            layers += getattr(layer, "layers", [])
+        return kinds
+
+    @functools.cached_property
+    def parameters(self) -> Sequence[Parameter]:
+        return [self._parameter(name, variable) for name, variable in self._variables.items()]
+
+    def _parameter(self, name: str, variable: Any) -> Parameter:
+        shape = tuple(variable.shape)
+        owner, _, last = name.rpartition(".")
+        layout = Layout.same(shape)
+        if "kernel" in last:
+            bias = self._variables.get(f"{owner}.bias")
+            layout = layout_of_kernel(shape, self._kinds.get(owner, ""), None if bias is None else tuple(bias.shape))
+        elif last == "bias":
+            layout = Layout(shape, (int(np.prod(shape)),), (0,), (int(np.prod(shape)),))
+        return Parameter(name, layout, np.dtype(variable.dtype), variable.trainable, np.asarray(variable.value))
+
+    def run(self, tape: Tape, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
+        def describe(layer: Any) -> tuple[str, str] | None:
+            if layer is self.model:
+                return "", ""
+            return (layer.path or layer.name).replace("/", "."), settings_of(type(layer).__name__, layer.get_config())
+
+        pairs = [(variable, values[name]) for name, variable in self._variables.items()]
+        with self._scope(state_mapping=pairs) as scope, seen_by(tape, [self._layer], describe):
+            result = self.call(self.model, *inputs)
+        changed = {name: scope.get_current_value(variable) for name, variable in self._variables.items()}
+        return result, {p.name: changed[p.name] for p in self.parameters if not p.trained}
+
+
+MODEL = Keras

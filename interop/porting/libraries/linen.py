@@ -1,0 +1,124 @@
+"""Modules of Flax linen: bound to their variables, or with those that they would be initialized to."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from interop.porting.layers import Tape
+from interop.porting.libraries.settings import settings_of
+from interop.porting.model import Call, JaxModel
+from interop.porting.parameters import Layout, Parameter, layout_of_kernel
+
+
+class Linen(JaxModel):
+    distribution = "flax"
+    channels_last = True
+
+    def __init__(self, model: nn.Module, call: Call | None, inputs: Sequence[Any]) -> None:
+        super().__init__(model, call, inputs)
+        self._unbound, bound = model.unbind() if model.scope is not None else (model, None)
+        self._variables: Any = bound
+
+    @functools.cached_property
+    def _tree(self) -> dict[str, dict[tuple[str, ...], Any]]:
+        """By collection, the variables by path, or their forms."""
+        variables = self._variables
+        if variables is None:
+            arrays = {i: given for i, given in enumerate(self.inputs) if isinstance(given, np.ndarray)}
+
+            def init(arrays: Mapping[int, Any]) -> Any:
+                given = [arrays.get(i, given) for i, given in enumerate(self.inputs)]
+                keys = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
+                return nn.init(self.call, self._unbound)(keys, *given)
+
+            variables = jax.eval_shape(init, arrays)
+        return {
+            collection: {tuple(key.key for key in path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+            for collection, tree in variables.items()
+            if collection != "intermediates"
+        }
+
+    @functools.cached_property
+    def _kinds(self) -> dict[tuple[str, ...], nn.Module]:
+        """The modules by path, found by running."""
+        found: dict[tuple[str, ...], nn.Module] = {}
+
+        def note(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
+            found.setdefault(context.module.path, context.module)
+            return next_function(*args, **kwargs)
+
+        forms = self._by_name
+        with nn.intercept_methods(note):
+            jax.eval_shape(lambda forms: self._apply(forms, self.inputs)[0], forms)
+        return found
+
+    @functools.cached_property
+    def _paths(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """By name, the collection and the path."""
+        return {".".join(path): (collection, path) for collection, tree in self._tree.items() for path in tree}
+
+    @property
+    def _by_name(self) -> dict[str, Any]:
+        return {name: self._tree[collection][path] for name, (collection, path) in self._paths.items()}
+
+    @functools.cached_property
+    def parameters(self) -> Sequence[Parameter]:
+        return [self._parameter(name, *place) for name, place in self._paths.items()]
+
+    def _parameter(self, name: str, collection: str, path: tuple[str, ...]) -> Parameter:
+        leaf = self._tree[collection][path]
+        shape = tuple(leaf.shape)
+        module = self._kinds.get(path[:-1])
+        layout = Layout.same(shape)
+        if path[-1] == "kernel":
+            bias = self._tree[collection].get((*path[:-1], "bias"))
+            features = getattr(module, "features", 1)
+            outputs = len(features) if isinstance(features, tuple) else 1
+            layout = layout_of_kernel(shape, type(module).__name__, None if bias is None else bias.shape, outputs)
+        elif path[-1] == "bias":
+            layout = Layout(shape, (int(np.prod(shape)),), (0,), (int(np.prod(shape)),))
+        value = None if self._variables is None else np.asarray(leaf)
+        return Parameter(name, layout, np.dtype(leaf.dtype), collection == "params", value)
+
+    def _apply(self, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
+        variables: dict[str, Any] = {}
+        for name, (collection, path) in self._paths.items():
+            tree = variables.setdefault(collection, {})
+            for key in path[:-1]:
+                tree = tree.setdefault(key, {})
+            tree[path[-1]] = values[name]
+        mutable = [collection for collection in variables if collection != "params"]
+        module: Any = self._unbound
+        if jax.dtypes.canonicalize_dtype(np.float64) == np.float64 and getattr(module, "dtype", None) == np.float32:
+            module = module.clone(dtype=np.float64)  # else it would compute in float32 all the same
+        applied: Any = nn.apply(self.call, module, mutable=mutable)
+        result, changed = applied(variables, *inputs, rngs={"dropout": jax.random.key(0)})
+        return result, changed
+
+    def run(self, tape: Tape, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
+        def noting(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
+            path = ".".join(context.module.path)
+            if context.method_name != "__call__" or path == tape.innermost:
+                return next_function(*args, **kwargs)
+            fields = {name: getattr(context.module, name, None) for name in context.module.__dataclass_fields__}
+            kind = type(context.module).__name__
+            args, kwargs = tape.enter(path, kind, settings_of(kind, fields), (args, kwargs))
+            return tape.leave(next_function(*args, **kwargs))
+
+        with nn.intercept_methods(noting):
+            result, changed = self._apply(values, inputs)
+        state = {
+            ".".join(key.key for key in path): leaf
+            for tree in changed.values()
+            for path, leaf in jax.tree.leaves_with_path(tree)
+        }
+        return result, state
+
+
+MODEL = Linen

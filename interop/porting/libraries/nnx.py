@@ -1,0 +1,84 @@
+"""Modules of Flax nnx."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from interop.porting.layers import Tape
+from interop.porting.libraries.patching import seen_by
+from interop.porting.libraries.settings import settings_of
+from interop.porting.model import JaxModel
+from interop.porting.parameters import Layout, Parameter, layout_of_kernel
+
+
+class Nnx(JaxModel):
+    distribution = "flax"
+    channels_last = True
+
+    @functools.cached_property
+    def _variables(self) -> dict[str, Any]:
+        """By name, those of floats."""
+        found = {_name(path): variable for path, variable in nnx.to_flat_state(nnx.state(self.model))}
+        return {
+            name: variable
+            for name, variable in found.items()
+            if not isinstance(variable, nnx.RngState) and jnp.issubdtype(variable[...].dtype, jnp.floating)
+        }
+
+    @functools.cached_property
+    def parameters(self) -> Sequence[Parameter]:
+        modules = {_name(path): module for path, module in nnx.iter_modules(self.model)}
+        return [
+            self._parameter(name, modules.get(name.rpartition(".")[0]), np.asarray(variable[...]))
+            for name, variable in self._variables.items()
+        ]
+
+    def _parameter(self, name: str, owner: Any, value: np.ndarray[Any, Any]) -> Parameter:
+        shape = value.shape
+        last = name.rpartition(".")[2]
+        layout = Layout.same(shape)
+        if last == "kernel":
+            bias = getattr(owner, "bias", None)
+            features = getattr(owner, "out_features", 1)
+            outputs = len(features) if isinstance(features, tuple) else 1
+            layout = layout_of_kernel(shape, type(owner).__name__, None if bias is None else bias.shape, outputs)
+        elif last == "bias":
+            layout = Layout(shape, (math.prod(shape),), (0,), (math.prod(shape),))
+        return Parameter(name, layout, value.dtype, isinstance(self._variables[name], nnx.Param), value)
+
+    def run(self, tape: Tape, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
+        structure, state = nnx.split(self.model)
+        flat = [
+            (path, variable.replace(values[_name(path)]) if _name(path) in values else variable)
+            for path, variable in nnx.to_flat_state(state)
+        ]
+        model = nnx.merge(structure, nnx.from_flat_state(flat), copy=True)
+        modules = {id(module): (_name(path), module) for path, module in nnx.iter_modules(model)}
+
+        def describe(module: Any) -> tuple[str, str] | None:
+            if id(module) not in modules:
+                return None
+            return modules[id(module)][0], settings_of(type(module).__name__, vars(module))
+
+        with seen_by(tape, {type(module) for _, module in modules.values()}, describe):
+            result = self.call(model, *inputs)
+        after = {
+            _name(path): variable[...]
+            for path, variable in nnx.to_flat_state(nnx.state(model))
+            if _name(path) in values
+        }
+        return result, {p.name: after[p.name] for p in self.parameters if not p.trained}
+
+
+def _name(path: Sequence[Any]) -> str:
+    return ".".join(map(str, path))
+
+
+MODEL = Nnx

@@ -1,0 +1,174 @@
+"""What every model can be asked, whichever library it is of."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import jaxpr_as_fun
+
+import jaxclamp
+from interop.parity.frameworks import Array, weighted_total
+from interop.porting.boundaries import Opened, new_tape, opened
+from interop.porting.layers import Answer, Layer, Point, Tape
+from interop.porting.parameters import Parameter
+
+Call: TypeAlias = Callable[..., Any]
+"""How a model is called: ``call(model, *inputs)``."""
+Orders: TypeAlias = Sequence[tuple[int, ...] | None]
+"""For each result, the order of axes in which its floats are weighted and summed."""
+
+
+class Model(ABC):
+    """A model with its inputs."""
+
+    channels_last: ClassVar[bool]
+    """Where convolutions of the library expect the channels of an image."""
+    version: str
+
+    def __init__(self, model: Any, call: Call | None, inputs: Sequence[Any]) -> None:
+        self.model = model
+        self.call: Call = call or (lambda model, *inputs: model(*inputs))
+        self.inputs = inputs
+
+    @property
+    def name(self) -> str:
+        return type(self.model).__name__
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.version})"
+
+    @property
+    @abstractmethod
+    def parameters(self) -> Sequence[Parameter]:
+        """In the order in which the library lists them."""
+
+    @property
+    @abstractmethod
+    def layers(self) -> Sequence[Layer]:
+        """The calls of its modules; values may be forms without numbers, and gradients are missing."""
+
+    @abstractmethod
+    def answer(
+        self, values: Mapping[str, Array], dtype: type[np.floating[Any]] | None, min_norm: bool, orders: Orders
+    ) -> Answer:
+        """What it answers with these parameters, computed in ``dtype`` if there is one, else in that of the arrays."""
+
+    @abstractmethod
+    def ties(self, values: Mapping[str, Array]) -> jaxclamp.TieReport:
+        """Where it is on ties."""
+
+    def _inputs_in(self, dtype: type[np.floating[Any]] | None) -> list[Any]:
+        return [cast(given, dtype) for given in self.inputs]
+
+
+def cast(leaf: Any, dtype: type[np.floating[Any]] | None) -> Any:
+    """An array of floats in ``dtype``, and all else as it is."""
+    is_float = isinstance(leaf, np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating)
+    return leaf.astype(dtype) if is_float and dtype is not None else leaf
+
+
+def ordered_total(results: Iterable[Any], orders: Orders) -> Any:
+    """The weighted sum of the floats in the results, each with its axes in the order given for it."""
+    pairs = zip(results, [*orders, *[None] * 1000], strict=False)
+    return weighted_total([result if order is None else _in_order(result, order) for result, order in pairs])
+
+
+def _in_order(result: Any, order: tuple[int, ...]) -> Any:
+    return result.transpose(order) if isinstance(result, jax.Array) else result.permute(order)
+
+
+class JaxModel(Model):
+    """A model of a library of JAX."""
+
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        import importlib.metadata
+
+        return f"{self.distribution} {importlib.metadata.version(self.distribution)}"
+
+    distribution: ClassVar[str]
+    """What pip calls the package."""
+
+    @abstractmethod
+    def run(self, tape: Tape, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
+        """The result, and what the call makes of the parameters that are not trained; the tape sees the modules."""
+
+    @functools.cached_property
+    def layers(self) -> Sequence[Layer]:
+        forms = {p.name: jax.ShapeDtypeStruct(p.layout.own, p.dtype) for p in self.parameters}
+        layers, program, _ = self._traced(forms, self.inputs)
+        return _filled(layers, program, program.forms, [program.forms[i] for i in program.added])
+
+    def _traced(self, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[list[Layer], Opened, Any]:
+        """The calls, the program of the arrays among the values and the inputs, and the structure of its results."""
+        tape = new_tape()
+        arrays = [given for given in inputs if isinstance(given, np.ndarray)]
+
+        def of_arrays(values: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
+            remaining = iter(arrays)
+            passed = [next(remaining) if isinstance(given, np.ndarray) else given for given in inputs]
+            result, state = self.run(tape, values, tape.enter("", self.name, self.name, passed))
+            result = tape.leave(result)
+            floats = [leaf for leaf in jax.tree.leaves(result) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating)]
+            return floats, dict(state)
+
+        with jax.disable_jit(False):
+            traced, structure = jax.make_jaxpr(of_arrays, return_shape=True)(values, arrays)
+        return tape.layers, opened(traced), structure
+
+    def answer(
+        self, values: Mapping[str, Array], dtype: type[np.floating[Any]] | None, min_norm: bool, orders: Orders
+    ) -> Answer:
+        values = {name: cast(value, dtype) for name, value in values.items()}
+        inputs = self._inputs_in(dtype)
+        arrays = [given for given in inputs if isinstance(given, np.ndarray)]
+        trained = {p.name for p in self.parameters if p.trained}
+        wide = any(array.dtype == np.float64 for array in (*values.values(), *arrays))
+        with jax.enable_x64(wide or jax.config.jax_enable_x64):  # type: ignore[attr-defined]
+            layers, opening, structure = self._traced(values, inputs)
+            run: Any = jaxpr_as_fun(opening.program)
+            run = jaxclamp.min_norm(run) if min_norm else run
+
+            def total(chosen: Any, rest: Any) -> Any:
+                added, floats, weights = chosen
+                leaves = jax.tree.leaves(
+                    (
+                        {name: weights.get(name, rest[0].get(name)) for name in values},
+                        [floats.get(i, array) for i, array in enumerate(rest[1])],
+                    )
+                )
+                found = run(*added, *leaves)
+                count = len(found) - len(opening.forms)
+                results, state = jax.tree.unflatten(jax.tree.structure(structure), found[:count])
+                return ordered_total(results, orders), (results, state, found[count:])
+
+            weights = {name: value for name, value in values.items() if name in trained}
+            floats = {i: array for i, array in enumerate(arrays) if jnp.issubdtype(array.dtype, jnp.floating)}
+            others = {name: value for name, value in values.items() if name not in trained}
+            differentiated = jax.jit(jax.grad(total, has_aux=True))
+            gradients, (results, state, crossed) = jax.tree.map(
+                np.asarray, differentiated((opening.zeros, floats, weights), (others, arrays))
+            )
+        return Answer(_filled(layers, opening, crossed, gradients[0]), results, gradients[1], gradients[2], dict(state))
+
+    def ties(self, values: Mapping[str, Array]) -> jaxclamp.TieReport:
+        arrays = [given for given in self.inputs if isinstance(given, np.ndarray)]
+        _, opening, _ = self._traced(values, self.inputs)
+        run: Any = jaxpr_as_fun(opening.program)
+        given = jax.tree.map(jnp.asarray, jax.tree.leaves((dict(values), arrays)))
+        _, report = jaxclamp.ties(run)(*opening.zeros, *given)
+        return report
+
+
+def _filled(layers: Sequence[Layer], opening: Opened, values: Sequence[Any], gradients: Sequence[Any]) -> list[Layer]:
+    """The layers, with what crossed their boundaries, and the gradients of the floats among that."""
+    of_floats = dict(zip(opening.added, gradients, strict=True))
+    for key, home in sorted(opening.keys.items()):
+        getattr(layers[key.layer], key.side).append(Point(values[home], of_floats.get(home)))
+    return list(layers)

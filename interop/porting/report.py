@@ -1,0 +1,171 @@
+"""What the comparison of two models says: a verdict, a table of layers, a picture."""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from interop.parity.recording import FilePath
+from interop.porting.cause import Cause, LayerPair, cause_of
+from interop.porting.layers import Layer
+from interop.porting.mapping import ParameterMapping
+from interop.porting.tables import WIDTH, aligned
+from jaxclamp import TieReport
+
+_SHOWN = 8
+"""How many layers on either side of the cause the table has."""
+_TIED_LINES = 3
+"""How many lines of the source with ties are named, for each model."""
+_HEADINGS = ("", "first", "second", "values", "gradients", "rounding", "finding")
+
+
+@dataclass(frozen=True, repr=False)
+class ModelComparison:
+    """What `compare_models` found; ``print`` shows it within 100 columns."""
+
+    first: str
+    second: str
+    mapping: ParameterMapping
+    """Which parameter is which; ``print`` shows a table."""
+    layers: tuple[LayerPair, ...]
+    """Those that both models have, in the order in which they begin in the first."""
+    all_layers: tuple[tuple[Layer, ...], tuple[Layer, ...]]
+    """All of the first model, and all of the second."""
+    notes: tuple[str, ...]
+    """What was done that the caller did not ask for: inputs transposed, parameters replaced."""
+    ties: tuple[TieReport, TieReport] | None = None
+    """Where each model is on ties, if ties make gradients differ."""
+
+    @functools.cached_property
+    def cause(self) -> Cause | None:
+        """Where the models part first, in the forward pass or else in the backward pass; None where they agree."""
+        return cause_of(self.layers, self.all_layers)
+
+    @property
+    def agree(self) -> bool:
+        """Whether the models agree as they are, in values, gradients and statistics, but for rounding."""
+        return self.cause is None
+
+    @property
+    def verdict(self) -> str:
+        """What holds, in words."""
+        cause = self.cause
+        if cause is None:
+            told = f"They agree, in values and gradients, at the boundaries of {len(self.layers)} layers."
+            findings = {j.finding for pair in self.layers for j in pair.judged}
+            told += " Some differ by rounding alone: not in float64." if "rounding" in findings else ""
+            return told + (
+                " One library keeps the unbiased variance, with n / (n - 1), the other the plain one."
+                if "library" in findings
+                else ""
+            )
+        if cause.finding == "ties":
+            reason = "The reason is ties: under min_norm they agree."
+        elif cause.is_gradient:
+            reason = "That is a bug of the port, or a tie that min_norm cannot see (as in a hand-written where)."
+        else:
+            reason = "That is a bug of the port."
+        return f"{_subject(cause)} part {_place(cause)}. {reason}"
+
+    def assert_agree(self, *, allow: Collection[str] = ()) -> None:
+        """Check that the models agree, but for rounding.
+
+        Args:
+          allow: ``["ties"]`` if gradients may differ because of ties.
+
+        Raises:
+          AssertionError: they do not; the message is the report.
+        """
+        if self.cause is not None and self.cause.finding not in allow:
+            raise AssertionError(str(self))
+
+    def __repr__(self) -> str:
+        return f"<{self.first} against {self.second}: {self.verdict}>"
+
+    def __str__(self) -> str:
+        parts = [f"{self.first} against {self.second}", self.verdict]
+        if self.cause is not None:
+            parts += _details(self.cause)
+        for report, model in zip(self.ties or (), (self.first, self.second), strict=False):
+            parts += _of_ties(report, model)
+        lines = [line for part in (*parts, *self.notes) for line in textwrap.wrap(part, WIDTH, subsequent_indent="  ")]
+        return "\n".join([*lines, "", self._table()])
+
+    def _table(self) -> str:
+        """The layers around the cause, or the last ones."""
+        centre = self.layers.index(self.cause.layer) if self.cause else len(self.layers)
+        if self.cause and self.cause.before is not None:
+            centre = self.layers.index(self.cause.before)
+        shown = self.layers[max(centre - _SHOWN, 0) : centre + _SHOWN]
+        rows = [_row(pair, self.cause) for pair in shown]
+        hidden = len(self.layers) - len(rows)
+        return aligned(_HEADINGS, rows, folded=(1, 2)) + (f"\n… and {hidden} layers more" if hidden else "")
+
+    def plot(self, path: FilePath) -> None:
+        """Draw how far each layer is apart, and write the picture to a file whose ending says the format.
+
+        Raises:
+          ModuleNotFoundError: matplotlib is not installed.
+        """
+        from interop.porting.plot import figure  # only who draws needs matplotlib
+
+        figure(self).savefig(path)
+
+
+def _subject(cause: Cause) -> str:
+    if cause.is_gradient:
+        return "Values agree; gradients"
+    return {"parameters": "The parameters", "state": "The statistics"}.get(cause.parts[0].what, "Values")
+
+
+def _place(cause: Cause) -> str:
+    if not cause.is_own_code:
+        named = [j.name for j in cause.parts if j.what in ("parameters", "state")]
+        return f"at {cause.layer.name}" + (f": {', '.join(named)}" if named else "")
+    own = "the models' own code" if not cause.layer.first.path else f"the own code of {cause.layer.name}"
+    ends = [f"{word} {end.name}" for word, end in (("after", cause.after), ("before", cause.before)) if end]
+    return f"in {own}" + (f", {' and '.join(ends)}" if ends else "")
+
+
+def _details(cause: Cause) -> list[str]:
+    """How far they are apart, and what the settings are."""
+    worst = max(cause.parts, key=lambda j: j.apart_in_float64)
+    told = [
+        f"They are apart by {worst.apart:.2g} of the largest number there, in float64 by {worst.apart_in_float64:.2g}; "
+        f"rounding may leave {cause.layer.rounding:.1g}."
+    ]
+    if cause.is_own_code:
+        for side, layers in zip(("first", "second"), cause.between, strict=True):
+            if layers:
+                told.append(f"Only the {side} model calls there: {', '.join(_named(layer) for layer in layers)}.")
+    else:
+        told += [
+            f"{side}: {_named(layer)}" for side, layer in (("first", cause.layer.first), ("second", cause.layer.second))
+        ]
+    return told
+
+
+def _named(layer: Layer) -> str:
+    return f"{layer.path} = {layer.settings}" if layer.path else layer.settings
+
+
+def _of_ties(report: TieReport, model: str) -> list[str]:
+    tied = sorted((line for line in report.lines if line.tied), key=lambda line: -line.tied)
+    return [
+        f"On ties in {model}: {line.op} at {line.label}, {line.tied} of {line.elements} elements"
+        for line in tied[:_TIED_LINES]
+    ]
+
+
+def _row(pair: LayerPair, cause: Cause | None) -> Sequence[str]:
+    mark = (
+        ">"
+        if cause and pair is (cause.before or cause.after or cause.layer if cause.is_own_code else cause.layer)
+        else ""
+    )
+    values, gradients = (f"{pair.apart(gradients=of):.1e}" for of in (False, True))
+    found = [pair.finding(gradients=of) for of in (False, True)]
+    finding = found[0] if found[0] == found[1] else f"{found[0]}, {found[1]}"
+    return mark, pair.first.name, pair.second.name, values, gradients, f"{pair.rounding:.0e}", finding

@@ -1,0 +1,549 @@
+"""`interop.compare_models`: fifteen bugs named at the right layer, ties told from bugs, mappings, files, libraries."""
+
+import copy
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from ported import BUGS, Network, Port, bound, images
+
+from interop import ModelComparison, compare_models
+from interop.porting.model import JaxModel
+
+F32 = np.float32
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def answered_once() -> Iterator[None]:
+    """The network of Flax is the same in many comparisons: what it answers is computed once."""
+    answers: dict[Any, Any] = {}
+    answer = JaxModel.answer
+
+    def remembered(self: JaxModel, values: Any, dtype: Any, min_norm: bool, orders: Any) -> Any:
+        key = self.call.__name__, dtype, min_norm, b"".join(np.asarray(value).tobytes() for value in values.values())
+        if key not in answers:
+            answers[key] = answer(self, values, dtype, min_norm, orders)
+        return copy.deepcopy(answers[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JaxModel, "answer", remembered)
+        yield
+
+
+def in_training(model: Any, x: Any) -> Any:
+    return model(x, train=True)
+
+
+def with_values_of_network(port: Port) -> Port:
+    """The port, with the parameters of the network, as a conversion writes them."""
+    arrays = {p.second.name: p.to_second(p.first.value) for p in mapping_of_port().pairs if p.first.value is not None}
+    port.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()}, strict=False)
+    return port
+
+
+@functools.cache
+def mapping_of_port() -> Any:
+    return compare_models(bound(), Port().eval(), images()).mapping
+
+
+def blamed(comparison: ModelComparison) -> tuple[Any, ...]:
+    """As in `BUGS`."""
+    cause = comparison.cause
+    if cause is None:
+        return ()
+    layer = cause.layer.name if cause.layer.first.path else ""
+    ends = [end and end.name for end in (cause.after, cause.before)]
+    return (layer, *ends) if cause.is_own_code else (layer,)
+
+
+@pytest.mark.usefixtures("answered_once")
+class TestOfNetworkAndPort:
+    def test_they_agree(self) -> None:
+        comparison = compare_models(bound(), Port().eval(), images())
+        assert comparison.agree, comparison
+        comparison.assert_agree()
+        assert len(comparison.layers) == 15
+        assert {p.second.name: p.first.name for p in comparison.mapping.pairs if "attn" in p.second.name} == {
+            f"attn.{theirs}.{leaf}": f"Attention_0.{ours}.{kernel}"
+            for theirs, ours in {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"}.items()
+            for leaf, kernel in {"weight": "kernel", "bias": "bias"}.items()
+        }
+        # The gradient of a bias before a softmax is 0 to within rounding, and that is no bug.
+        (key,) = [pair for pair in comparison.layers if pair.first.path == "Attention_0.key"]
+        assert key.finding(gradients=True) == "rounding"
+
+    @pytest.mark.parametrize("bug", BUGS)
+    def test_a_bug_is_named_at_its_layer(self, bug: str) -> None:
+        port, given = Port(bug).eval(), {}
+        if bug == "momentum":
+            port.train().drop.eval()
+            given = {"calls": (in_training, None)}
+        if bug == "initial statistics":
+            with_values_of_network(port).bn.running_var.zero_()
+            given = {"parameters": "own"}
+        comparison = compare_models(bound(), port, images(), **given)  # type: ignore[arg-type]
+        assert blamed(comparison) == BUGS[bug], comparison
+        assert comparison.cause is not None
+        assert comparison.cause.finding == "port"
+        assert all(len(line) <= 100 for line in str(comparison).splitlines())
+        with pytest.raises(AssertionError, match=r"a\s+bug\s+of\s+the\s+port"):
+            comparison.assert_agree(allow=["ties"])
+
+    def test_both_directions_and_own_parameters(self) -> None:
+        port = with_values_of_network(Port("eps").eval())
+        comparison = compare_models(port, Network(), images().transpose(0, 3, 1, 2))
+        assert blamed(comparison) == ("norm | LayerNorm_0",)
+        assert compare_models(bound(), with_values_of_network(Port().eval()), images(), parameters="own").agree
+
+    def test_unbiased_variance_is_a_matter_of_libraries(self) -> None:
+        port = Port().train()
+        port.drop.eval()
+        comparison = compare_models(bound(), port, images(), calls=(in_training, None))
+        assert comparison.agree, comparison
+        assert "unbiased variance" in comparison.verdict
+
+    def test_what_the_report_says(self, tmp_path: Path) -> None:
+        comparison = compare_models(bound(), Port("pooling kind").eval(), images())
+        assert [layer.settings for layer in comparison.cause.between[1]] == [  # type: ignore[union-attr]
+            "AvgPool2d(kernel_size=2, stride=2, padding=0)"
+        ]
+        assert "Only the second model calls there: pool = AvgPool2d" in str(comparison)
+        assert "Input 0 of shape (2, 8, 8, 3) was given to the second model as (2, 3, 8, 8)." in str(comparison)
+        comparison.plot(tmp_path / "layers.png")
+        assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
+        eps = compare_models(bound(), Port("eps").eval(), images())
+        assert "epsilon=1e-05" in str(eps)
+        assert "eps=0.001" in str(eps)
+
+    @pytest.mark.parametrize("kind", ["npz", "safetensors", "orbax", "state_dict"])
+    def test_parameters_from_files(self, kind: str, tmp_path: Path) -> None:
+        variables = jax.tree.map(np.asarray, dict(bound().variables))
+        parameters: Any
+        if kind == "npz":
+            parameters = tmp_path / "parameters.npz"
+            leaves = jax.tree.leaves_with_path(variables)
+            np.savez(parameters, **{"/".join(key.key for key in path): leaf for path, leaf in leaves})
+        elif kind == "safetensors":
+            numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+            parameters = tmp_path / "parameters.safetensors"
+            state = with_values_of_network(Port()).state_dict()
+            numpy.save_file({name: tensor.numpy() for name, tensor in state.items()}, parameters)
+        elif kind == "orbax":
+            import orbax.checkpoint
+
+            parameters = tmp_path / "checkpoint"
+            with orbax.checkpoint.StandardCheckpointer() as checkpointer:
+                checkpointer.save(parameters, variables)
+        else:
+            parameters = with_values_of_network(Port()).state_dict()
+        comparison = compare_models(Network(), Port().eval(), images(), parameters=parameters)
+        assert comparison.agree, comparison
+        # The values are those of the file: with other ones, other values would cross the boundaries.
+        expected = compare_models(bound(), Port().eval(), images()).layers[-1].first.outputs[0].value
+        np.testing.assert_allclose(comparison.layers[-1].first.outputs[0].value, expected, rtol=1e-6)
+
+
+class HardTanh(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = jax.nn.hard_tanh(nn.Dense(3)(x))
+        return nn.Dense(2)(x)
+
+
+def test_ties_are_told_from_bugs() -> None:
+    """Weights and inputs are small integers, so that many values are exactly on a bound."""
+    port = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Hardtanh(), torch.nn.Linear(3, 2))
+    rng = np.random.default_rng(0)
+    with torch.no_grad():
+        for parameter in port.parameters():
+            parameter.copy_(torch.from_numpy(rng.integers(-1, 2, parameter.shape).astype(F32)))
+    x = rng.integers(-1, 2, (8, 4)).astype(F32)
+    comparison = compare_models(port, HardTanh(), x)
+    assert comparison.cause is not None
+    assert blamed(comparison) == ("", "0 | Dense_0", "2 | Dense_1")
+    assert (comparison.cause.is_gradient, comparison.cause.finding) == (True, "ties")
+    assert "under min_norm they agree" in comparison.verdict
+    on_ties = (np.abs(comparison.layers[1].first.outputs[0].value) == 1).sum()
+    assert on_ties > 4
+    assert comparison.ties is not None
+    assert [report.tied for report in comparison.ties] == [on_ties, on_ties]
+    comparison.assert_agree(allow=["ties"])
+    with pytest.raises(AssertionError):
+        comparison.assert_agree()
+
+    port[1].max_val = 1.5
+    assert compare_models(port, HardTanh(), x).cause.finding == "port"  # type: ignore[union-attr]
+
+
+class Detached(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.detach())
+
+
+def test_a_bug_of_the_backward_pass_is_named() -> None:
+    port = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), Detached(3, 2))
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array) -> jax.Array:
+            x = jnp.tanh(nn.Dense(3)(x))
+            return nn.Dense(2)(x)
+
+    comparison = compare_models(port, Model(), np.eye(4, dtype=F32))
+    assert blamed(comparison) == ("2 | Dense_1",)
+    assert "Values agree; gradients part" in comparison.verdict
+    assert "a bug of the port, or a tie" in comparison.verdict
+
+
+# Libraries.
+
+
+def port_of_image_model() -> torch.nn.Sequential:
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, padding=1),
+        torch.nn.BatchNorm2d(4),
+        torch.nn.ReLU(inplace=True),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(32, 8),
+        torch.nn.LayerNorm(8),
+        torch.nn.ReLU(inplace=True),
+        torch.nn.Linear(8, 2),
+    )
+
+
+def small_images() -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).normal(size=(3, 8, 4, 3)).astype(F32)
+
+
+class OfNnx(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.conv = nnx.Conv(3, 4, (3, 3), padding=1, rngs=rngs)
+        self.norm = nnx.BatchNorm(4, momentum=0.9, rngs=rngs)
+        self.layers = nnx.List([nnx.Linear(32, 8, rngs=rngs), nnx.LayerNorm(8, epsilon=1e-5, rngs=rngs)])
+        self.head = nnx.Linear(8, 2, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = nnx.max_pool(nnx.relu(self.norm(self.conv(x))), (2, 2), (2, 2))
+        x = x.reshape(x.shape[0], -1)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(nnx.relu(x))
+
+
+class OfEquinox(eqx.Module):
+    conv: eqx.nn.Conv2d
+    norm: eqx.nn.BatchNorm
+    pool: eqx.nn.MaxPool2d
+    rest: eqx.nn.Sequential
+
+    def __init__(self, key: jax.Array) -> None:
+        keys = jax.random.split(key, 3)
+        self.conv = eqx.nn.Conv2d(3, 4, 3, padding=1, key=keys[0])
+        self.norm = eqx.nn.BatchNorm(4, "batch", momentum=0.9, mode="batch")
+        self.pool = eqx.nn.MaxPool2d(2, 2)
+        dense = eqx.nn.Linear(32, 8, key=keys[1]), eqx.nn.Linear(8, 2, key=keys[2])
+        self.rest = eqx.nn.Sequential([dense[0], eqx.nn.LayerNorm(8), eqx.nn.Lambda(jax.nn.relu), dense[1]])
+
+    def __call__(self, x: jax.Array, state: eqx.nn.State) -> tuple[jax.Array, eqx.nn.State]:
+        x, state = self.norm(self.conv(x), state)
+        return self.rest(self.pool(jax.nn.relu(x)).ravel()), state
+
+
+def of_haiku() -> Any:
+    hk = pytest.importorskip("haiku", reason="Haiku is not installed")
+
+    def function(x: jax.Array) -> Any:
+        x = jax.nn.relu(hk.BatchNorm(True, True, 0.9)(hk.Conv2D(4, 3)(x), is_training=True))
+        x = hk.Linear(8)(hk.Flatten()(hk.MaxPool((2, 2, 1), (2, 2, 1), "VALID")(x)))
+        return hk.Linear(2)(jax.nn.relu(hk.LayerNorm(-1, True, True)(x)))
+
+    return hk.transform_with_state(function)
+
+
+def of_keras() -> Any:
+    keras = pytest.importorskip("keras", reason="Keras is not installed")
+    if keras.backend.backend() != "jax":
+        pytest.skip("Keras runs on another backend; set KERAS_BACKEND=jax")
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((8, 4, 3)),
+            layers.Conv2D(4, 3, padding="same"),
+            layers.BatchNormalization(epsilon=1e-5, momentum=0.9),
+            layers.ReLU(),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(8),
+            layers.LayerNormalization(epsilon=1e-5),
+            layers.ReLU(),
+            layers.Dense(2),
+        ]
+    )
+
+
+LIBRARIES: dict[str, Callable[[], Any]] = {
+    "nnx": lambda: OfNnx(nnx.Rngs(0)),
+    "equinox": lambda: eqx.nn.make_with_state(OfEquinox)(jax.random.key(0)),
+    "haiku": of_haiku,
+    "keras": of_keras,
+}
+CALLS = {"keras": lambda model, x: model(x, training=True)}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_models_of_all_libraries(library: str) -> None:
+    """In training; the dense layer takes the image flattened, in another order."""
+    model = LIBRARIES[library]()
+    x = small_images() if library != "equinox" else small_images().transpose(0, 3, 1, 2)
+    comparison = compare_models(model, port_of_image_model(), x, calls=(CALLS.get(library), None))
+    assert comparison.agree, comparison
+    assert len(comparison.layers) >= 6
+    assert len(comparison.mapping.pairs) == 12
+
+
+def test_two_models_of_one_library() -> None:
+    first, second = port_of_image_model(), port_of_image_model()
+    x = small_images().transpose(0, 3, 1, 2)
+    assert compare_models(first, second, x).agree
+    second[3] = torch.nn.AvgPool2d(2)
+    assert "AvgPool2d" in str(compare_models(first, second, x))
+
+
+class OfLayers(eqx.Module):
+    """A layer in a vmap of its own, and one in a jit."""
+
+    inner: eqx.nn.Linear
+    outer: eqx.nn.Linear
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return eqx.filter_jit(self.outer)(jnp.tanh(jax.vmap(self.inner)(x)).sum(axis=0))
+
+
+def test_boundaries_within_vmap() -> None:
+    keys = jax.random.split(jax.random.key(0))
+    model = OfLayers(eqx.nn.Linear(3, 4, key=keys[0]), eqx.nn.Linear(4, 2, key=keys[1]))
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.outer(torch.tanh(self.inner(x)).sum(dim=1))
+
+    comparison = compare_models(model, Model(), np.random.default_rng(0).normal(size=(2, 5, 3)).astype(F32))
+    assert comparison.agree, comparison
+    inner = next(pair for pair in comparison.layers if pair.first.path == "inner")
+    assert inner.first.outputs[0].value.shape == inner.second.outputs[0].value.shape == (2, 5, 4)
+
+
+# The mapping.
+
+
+class Heads(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.MultiHeadDotProductAttention(num_heads=2)(x)
+
+
+def test_fused_and_split_projections() -> None:
+    port = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    with torch.no_grad():
+        port.in_proj_bias.uniform_()
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype(F32)
+    comparison = compare_models(port, Heads(), x, calls=(lambda model, x: model(x, x, x, need_weights=False)[0], None))
+    assert comparison.agree, comparison
+    assert comparison.mapping.as_override()["query.weight"] == "MultiHeadDotProductAttention_0.query.kernel"
+
+
+def dense(*names: str) -> nn.Module:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array) -> jax.Array:
+            for name in names:
+                x = nn.LayerNorm(name=name)(x) if name.startswith("norm") else jnp.tanh(nn.Dense(4, name=name)(x))
+            return x
+
+    return Model()
+
+
+def port_of(**layers: torch.nn.Module) -> torch.nn.Module:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, layer in layers.items():
+                self.add_module(name, layer)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.children():
+                x = layer(x) if isinstance(layer, torch.nn.LayerNorm) else torch.tanh(layer(x))
+            return x
+
+    return Model()
+
+
+def linear() -> torch.nn.Linear:
+    return torch.nn.Linear(4, 4)
+
+
+X = np.random.default_rng(0).normal(size=(3, 4)).astype(F32)
+
+
+def test_what_nothing_tells_apart_is_refused_and_can_be_given() -> None:
+    """Two layers run first in one model and last in the other, the three that differ in shape the other way."""
+    narrow = [torch.nn.Linear(4, n, bias=False) for n in (3, 2)], [torch.nn.Linear(n, 4) for n in (3, 2)]
+
+    def middle(names: str) -> dict[str, torch.nn.Module]:
+        layers = copy.deepcopy([narrow[0][0], narrow[1][0], narrow[0][1], narrow[1][1]])
+        return dict(zip(names, layers, strict=True))
+
+    first = port_of(a=linear(), b=linear(), **middle("cdef"))
+    second = port_of(**middle("tuvw"), x=linear(), y=linear())
+    with pytest.raises(ValueError, match=r"neither their names nor the order(.|\n)*  a: x, y(.|\n)*mapping=\{"):
+        compare_models(first, second, X)
+    comparison = compare_models(first, second, X, mapping={"a": "y", "b": "x"})
+    assert not comparison.agree
+    assert comparison.mapping.as_override()["a.weight"] == "y.weight"
+    assert {pair.reason for pair in comparison.mapping.pairs} == {"given", "order"}
+
+
+class Shortcut(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for width in (4, 6, 6):
+            h = nn.LayerNorm(epsilon=1e-5)(nn.Dense(width)(jnp.tanh(nn.LayerNorm(epsilon=1e-5)(nn.Dense(width)(x)))))
+            x = nn.LayerNorm(epsilon=1e-5)(nn.Dense(width, use_bias=False)(x)) + h
+        return x
+
+
+class PortedShortcut(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = []
+        for inputs, width in ((4, 4), (4, 6), (6, 6)):
+            layers = torch.nn.Linear(inputs, width), torch.nn.LayerNorm(width), torch.nn.Tanh()
+            main = torch.nn.Sequential(*layers, torch.nn.Linear(width, width), torch.nn.LayerNorm(width))
+            down = torch.nn.Sequential(torch.nn.Linear(inputs, width, bias=False), torch.nn.LayerNorm(width))
+            blocks.append(torch.nn.ModuleDict({"main": main, "down": down}))
+        self.blocks = torch.nn.ModuleList(blocks)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block["down"](x) + block["main"](x)
+        return x
+
+
+def test_shortcuts_may_run_before_and_behind_their_blocks() -> None:
+    comparison = compare_models(PortedShortcut(), Shortcut(), X)
+    assert comparison.agree, comparison
+    mapping = comparison.mapping.as_override()
+    assert mapping["blocks.1.down.1.weight"] == "LayerNorm_5.scale"
+
+
+def test_names_before_order() -> None:
+    swapped = port_of(b=linear(), a=linear())
+    mapping = compare_models(swapped, dense("a", "b"), X).mapping
+    assert mapping.as_override()["a.weight"] == "a.kernel"
+    assert str(mapping).splitlines()[1].split() == ["b.weight", "4×4", "b.kernel", "4×4", "name"]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"c": "a"}, "mapping names 'c', which is no parameter or module of Model"),
+        ({"a": "c"}, "mapping names 'c', which is no parameter or module of Model"),
+        ({"a.weight": "a.bias"}, r"mapping makes a.weight of shape \(4, 4\) a.bias of shape \(4,\)"),
+    ],
+)
+def test_bad_mappings(mapping: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        compare_models(port_of(a=linear()), dense("a"), X, mapping=mapping)
+
+
+def test_parameters_without_counterpart() -> None:
+    first = port_of(a=torch.nn.Linear(4, 4, bias=False))
+    with pytest.raises(ValueError, match=r"no counterpart:\n  Model a.bias \[4\]: no candidate of its shape"):
+        compare_models(first, dense("a"), X)
+    with pytest.raises(ValueError, match=r"has no values for a\.bias; bind it"):
+        compare_models(first, dense("a"), X, mapping={"a.bias": None})
+    model = dense("a")
+    with_bias = model.bind(model.init(jax.random.key(0), X))
+    assert compare_models(with_bias, first, X, mapping={"a.bias": None}).agree
+    order = compare_models(with_bias, first, X, mapping={"a.bias": None, "a.kernel": ("a.weight", (0, 1))})
+    assert blamed(order) == ("a",)
+
+
+def test_bad_arguments() -> None:
+    model = port_of(a=linear())
+    with pytest.raises(TypeError, match=r"second is a function; pass a module of torch\.nn"):
+        compare_models(model, lambda x: x, X)
+    with pytest.raises(TypeError, match="input 0 is a dict of arrays"):
+        compare_models(model, model, {"x": X})
+    with pytest.raises(TypeError, match="calls is None; pass two functions"):
+        compare_models(model, model, X, calls=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="layouts is"):
+        compare_models(model, model, X, layouts=("NHWC", "NCH"))
+    with pytest.raises(ValueError, match="neither model has parameters"):
+        compare_models(dense("a"), dense("a"), X)
+    with pytest.raises(ValueError, match="result 0 has shape"):
+        compare_models(model, model, X, calls=(lambda model, x: model(x).sum(), None))
+    with pytest.raises(ValueError, match="returns arrays of floats of the shapes"):
+        compare_models(model, model, X, calls=(lambda model, x: (model(x), model(x)), None))
+    with pytest.raises(TypeError, match="parameters is a int; pass a tree"):
+        compare_models(model, model, X, parameters=3)
+    with pytest.raises(ValueError, match=r"names of neither model: of Model are missing a\.weight, a\.bias"):
+        compare_models(model, dense("a"), X, parameters={"b": X})
+    with pytest.raises(ValueError, match=r"parameters is 'none\.bin'; pass the path"):
+        compare_models(model, model, X, parameters="none.bin")
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    file = tmp_path / "parameters.safetensors"
+    file.write_bytes(b"")
+    with pytest.raises(ModuleNotFoundError, match="pip install safetensors"):
+        compare_models(port_of(a=linear()), dense("a"), X, parameters=file)
+
+
+def test_layouts_of_inputs() -> None:
+    """A torch model that takes images as Flax does."""
+    model = port_of_image_model()
+    x = small_images()
+    first = OfNnx(nnx.Rngs(0))
+    as_in_flax = (None, lambda model, x: model(x.permute(0, 3, 1, 2)))
+    comparison = compare_models(first, model, x, calls=as_in_flax, layouts=("NHWC", "NHWC"))
+    assert comparison.agree, comparison
+    assert not any("was given to the second model as" in note for note in comparison.notes)
+
+
+def test_results_are_data() -> None:
+    comparison = compare_models(port_of(a=linear()), port_of(a=linear()), X)
+    assert dataclasses.is_dataclass(comparison)
+    (model, layer) = comparison.layers
+    assert (model.parent, layer.parent) == (None, 0)
+    assert {(j.what, j.is_gradient) for j in layer.judged} == {
+        ("inputs", False),
+        ("inputs", True),
+        ("outputs", False),
+        ("outputs", True),
+        ("parameters", True),
+    }
