@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
-from random_steps import KINDS, SHAPE, Array, Kind, by_argsort, written
+from random_steps import KINDS, SHAPE, Array, Kind, by_argsort, by_clamp, written
 
 import interop
 import jaxclamp
@@ -294,11 +294,18 @@ def drawn_in_jax(program: Program) -> JaxForm:
     # In shard_map, JAX 0.10 takes the indices of argsort for the same on all devices, but not of one in vmap, and so in
     # the derivative of a sort, which the rule of a custom_jvp has. There it cannot differentiate x * constant in a cond
     # either: pvary, it says.
-    if batch == "shard_map" and by_argsort in [step.in_jax(KINDS[step.kind]) for step in program.steps]:
+    spellings = [step.in_jax(KINDS[step.kind]) for step in program.steps]
+    if batch == "shard_map" and by_argsort in spellings:
         batch = "sharded"
     wrappers = [name for name in WRAPPERS if batch != "shard_map" or name not in ("cond", "switch", "custom_jvp")]
     around = tuple(choices.choices(wrappers, k=choices.choice((0, 1, 1, 2))))
     steps = {n: choices.choice(wrappers) for n in range(len(program.steps)) if choices.random() < 0.2}
+    # With a rule of its own, lax.clamp(x, x, y) has derivative 0 in JAX, and a cond in a vmap none in reverse mode.
+    if by_clamp in spellings:
+        around = tuple("jit" if name == "custom_jvp" else name for name in around)
+        steps = {n: "jit" if name == "custom_jvp" else name for n, name in steps.items()}
+    if around == ("custom_jvp", "vmap"):
+        steps = {n: "jit" if name in ("cond", "switch") else name for n, name in steps.items()}
     has_aux = mode != "directional_derivative" and choices.random() < 0.3
     return JaxForm(mode, has_aux, choices.choice(loops), steps, around, batch)
 

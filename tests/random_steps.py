@@ -154,6 +154,10 @@ def _sorted_pair(x: jax.Array, axis: int) -> jax.Array:
     return carried - keys
 
 
+def by_clamp(x: jax.Array, y: jax.Array, z: jax.Array) -> jax.Array:
+    return lax.clamp(jnp.minimum(x, y), z, jnp.maximum(x, y))
+
+
 def _median(x: Any, y: Any, z: Any, xp: Any) -> Any:
     return xp.maximum(xp.minimum(x, y), xp.minimum(xp.maximum(x, y), z))
 
@@ -334,7 +338,7 @@ KINDS: Mapping[str, Kind] = {
         lambda x, y, z: np.median([x, y, z], 0),
         [
             lambda x, y, z: _median(x, y, z, jnp),
-            lambda x, y, z: lax.clamp(jnp.minimum(x, y), z, jnp.maximum(x, y)),
+            by_clamp,
             lambda x, y, z: jnp.sort(jnp.stack([x, y, z]), 0)[1],
             lambda x, y, z: jnp.median(jnp.stack([x, y, z]), 0),
         ],

@@ -424,6 +424,18 @@ def test_infinities_do_not_move() -> None:
             np.testing.assert_array_equal(gradient, [0.0, 0.0, 1.0])
 
 
+def test_rules_within_rules() -> None:
+    """The rule of ``twice`` has that of `jax.nn.relu` in it; that of ``power`` calls the function itself."""
+    identity = lambda x: jax.nn.relu(x) - jax.nn.relu(-x)  # noqa: E731
+    twice = jax.custom_jvp(lambda x: identity(identity(x)))
+    twice.defjvp(lambda primals, tangents: jax.jvp(lambda x: identity(identity(x)), primals, tangents))
+    power = jax.custom_jvp(jnp.exp)
+    power.defjvp(lambda primals, tangents: (power(*primals), power(*primals) * tangents[0]))
+    for v in (1.0, -1.0):
+        assert jaxclamp.grad(lambda x: power(twice(x)), direction=v)(0.0) == 1.0
+        assert jaxclamp.directional_derivative(lambda x: power(twice(x)), (0.0,), (v,)) == (1.0, v)
+
+
 def test_pullbacks_of_their_own() -> None:
     """A custom_vjp is its author's word, and forward mode opens it."""
 

@@ -232,10 +232,10 @@ def subdifferential(
 class _Program(Generic[P, R]):
     """A function whose choices are decided by the tangents in forward mode."""
 
-    def __init__(self, fun: Callable[P, R], in_rules: bool = True) -> None:
+    def __init__(self, fun: Callable[P, R], within: frozenset[str] = frozenset()) -> None:
         self._fun = fun
-        self._in_rules = in_rules
-        """Whether the choices in the rule of a ``custom_jvp`` are decided, too."""
+        self._within = within
+        """The functions with a ``custom_jvp`` in whose rules it is."""
         self._is_discrete = False
         self.run: Callable[P, R] = transformed(fun, self._replace)
 
@@ -250,7 +250,9 @@ class _Program(Generic[P, R]):
         if is_with_value(eqn):
             return [eqn]
         if eqn.primitive is p.custom_jvp_call_p:
-            return inlined(_with_own_rule(eqn), eqn) if self._in_rules else [eqn]
+            own = str(eqn.params["call_jaxpr"])
+            # A rule often calls the function itself: rules would be decided by rules, endlessly.
+            return [eqn] if own in self._within else inlined(_with_own_rule(eqn, self._within | {own}), eqn)
         if eqn.primitive is p.custom_vjp_call_p:
             return inlined(self._with_own_pullback(eqn), eqn)
         if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].jaxpr.eqns:
@@ -281,7 +283,7 @@ class _Program(Generic[P, R]):
         return entering
 
 
-def _with_own_rule(eqn: JaxprEqn) -> Callable[..., Any]:
+def _with_own_rule(eqn: JaxprEqn, within: frozenset[str]) -> Callable[..., Any]:
     """A call of a ``custom_jvp``: its rule is a program as well, the choices of which are decided along the direction.
 
     That of `jax.nn.relu` selects by ``x > 0``, and so gives the slope a small step away.
@@ -302,8 +304,7 @@ def _with_own_rule(eqn: JaxprEqn) -> Callable[..., Any]:
     def _(operands: Any, tangents: Any) -> Any:
         primals, moving = operands[0], iter(operands[1])
         along = tuple(v if v.dtype == jax.dtypes.float0 else next(moving) for v in tangents[0])
-        # Not in what the rule calls, often the same function: rules would be decided by rules, endlessly.
-        rule = _Program(lambda *primals: jax.jvp(own, primals, tangents[0])[1], in_rules=False)
+        rule = _Program(lambda *primals: jax.jvp(own, primals, tangents[0])[1], within)
         return piece(*operands), jax.jvp(rule.run, primals, along)[0]
 
     return entering
