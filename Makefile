@@ -97,6 +97,7 @@ bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a pl
 	$(BENCH) benchmarks/native.py
 	$(BENCH) benchmarks/training.py
 	$(BENCH) benchmarks/programs.py
+	$(BENCH) benchmarks/porting.py
 
 clean:
 	rm -rf .venv .venv-answers .venv-lowest dist docs/_build docs/_gallery

@@ -386,9 +386,9 @@ def compare(
     Args:
       f, g: functions of JAX or of torch, or what `interop.record` made of one. A `torch.nn.Module` is the function of
         its parameters, by name, and of its inputs: ``functional_call(module, args[0], args[1:])``; one without
-        parameters is the function of its inputs. To compare a model with its port under the names and layouts of one of
-        them, write the conversion of the parameters into the function of the other. Both are called several times, and
-        have to answer the same each time; torch's random numbers on CPU are the same in each call.
+        parameters is the function of its inputs. Whole models, whose parameters have other names and layouts, are for
+        `interop.compare_models`. Both are called several times, and have to answer the same each time; torch's random
+        numbers on CPU are the same in each call.
       args, kwargs: pytrees. The arrays in them (of NumPy, JAX or torch) become arrays of the framework, of the same
         dtype; all else is passed as it is.
       frameworks: that of ``f`` and that of ``g``, such as ``("jax", "torch")``.
