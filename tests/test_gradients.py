@@ -47,9 +47,6 @@ def linearized(function: Callable[[Arrays], jax.Array], at: Arrays) -> Arrays:
     return gradient
 
 
-TRANSFORMATIONS = (eager, reverse, forward, batched, through_batch, linearized)
-
-
 @functools.cache
 def expectations(op: Op, dtype: str) -> list[tuple[dict[str, Any], tuple[str, ...], np.ndarray]]:
     """(arguments, active ones, the gradient by definition) for every tie. Elementwise ties go in one array each."""
@@ -77,7 +74,9 @@ def expectations(op: Op, dtype: str) -> list[tuple[dict[str, Any], tuple[str, ..
 
 
 FORMS = [
-    *((t, "float32") for t in TRANSFORMATIONS),
+    *((t, "float32") for t in (eager, reverse, forward, batched)),
+    # tests/test_transformations.py has the others too, of one call of each op
+    *(pytest.param(t, "float32", marks=pytest.mark.thorough) for t in (through_batch, linearized)),
     # tests/test_parity.py asks for all dtypes too, in reverse mode
     *(pytest.param(t, d, marks=pytest.mark.thorough) for t in (reverse, forward) for d in DTYPES if d != "float32"),
 ]

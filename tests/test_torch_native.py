@@ -6,6 +6,7 @@ and in windows, beside a count of their tied elements.
 
 import functools
 import inspect
+import itertools
 import math
 import runpy
 from collections.abc import Callable, Iterable, Iterator
@@ -273,17 +274,14 @@ def further_arguments(name: str, x: Tensor) -> Iterator[list[Any]]:
         yield from ([like_x(math.nan, active)] for active in (False, True))
 
 
-def at_special_values(name: str) -> Iterator[tuple[Tensor, list[Any]]]:
+def at_special_values(name: str, dtype: torch.dtype) -> Iterator[tuple[Tensor, list[Any]]]:
+    x = special(dtype)
     if OPS[name].family == "reduction":
-        for dtype in DTYPES.values():
-            line = special(dtype)
-            rolled = torch.stack([line.roll(shift) for shift in range(12)])
-            axes: list[Any] = [2 if "3d" in name else 4] if "pool" in name else [1]
-            yield torch.stack([rolled] * 2)[None] if "3d" in name else rolled[None], axes
+        rolled = torch.stack([x.roll(shift) for shift in range(12)])
+        axes: list[Any] = [2 if "3d" in name else 4] if "pool" in name else [1]
+        yield torch.stack([rolled] * 2)[None] if "3d" in name else rolled[None], axes
     else:
-        for dtype in DTYPES.values():
-            x = special(dtype)
-            yield from ((x, given) for given in further_arguments(name, x))
+        yield from ((x, given) for given in further_arguments(name, x))
 
 
 def bits(x: Tensor) -> Tensor:
@@ -294,7 +292,7 @@ def bits(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", OF_OPS)
 def test_values_are_those_of_torch_to_the_bit(name: str) -> None:
-    for x, given in at_special_values(name):
+    for x, given in itertools.chain(*(at_special_values(name, dtype) for dtype in DTYPES.values())):
         for ties in CONVENTIONS if OPS[name].has_conventions else (None,):
             active = x.clone().requires_grad_()
             found = NATIVE[name](active, *given, **({"ties": ties} if ties else {}))
@@ -313,12 +311,15 @@ TORCH_S_AT_NAN = {
 """Those that are torch's own functions, whose derivatives at NaN differ even between the parts of one tensor."""
 
 
+@pytest.mark.parametrize(
+    "dtype", ["float32", *(pytest.param(dtype, marks=pytest.mark.thorough) for dtype in DTYPES if dtype != "float32")]
+)
 @pytest.mark.parametrize("name", OF_OPS)
-def test_gradients_are_those_of_jax(name: str) -> None:
+def test_gradients_are_those_of_jax(name: str, dtype: str) -> None:
     """Under every convention, for the cotangent 0 too; each further dtype under min_norm alone."""
     wrong = []
-    for x, given in at_special_values(name):
-        for ties in CONVENTIONS if OPS[name].has_conventions and x.dtype == torch.float32 else (None,):
+    for x, given in at_special_values(name, DTYPES[dtype]):
+        for ties in CONVENTIONS if OPS[name].has_conventions and dtype == "float32" else (None,):
             for cotangent in (1.0, -2.0, 0.0):
                 found, expected = (
                     gradients_of(functions[name], x, given, cotangent, ties) for functions in (NATIVE, TORCH_OPS)
