@@ -15,6 +15,7 @@ import os
 import pkgutil
 import re
 import sys
+import traceback
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -550,7 +551,8 @@ def audit(
 ) -> None:
     """Name the lines of torch code whose gradient changes from one version of torch to another, and what keeps it.
 
-    Exit status 1 when the gradient changes at some line, 2 on bad usage. What --probe finds does not count.
+    Exit status 1 when the gradient changes at some line, 2 on bad usage and when the function raises. What --probe
+    finds does not count.
     """
     import interop
 
@@ -558,6 +560,9 @@ def audit(
         found = interop.audit(function, *inputs, before=before, after=after, probe=probe)
     except (TypeError, ValueError, NotImplementedError) as error:
         raise click.UsageError(str(error)) from error
+    except Exception:  # of the function itself: status 1 says that a gradient changes
+        traceback.print_exc()
+        context.exit(2)
     click.echo(found.to_json() if as_json else str(found))
     context.exit(1 if found.changes else 0)
 

@@ -197,9 +197,10 @@ def version_of(caller: str, version: str, *frameworks: str) -> Version:
     'torch 2.13.0'
     """
     known = {text: found for framework in frameworks for text, found in VERSIONS[framework].items()}
-    if version in known:
-        return known[version]
-    recorded = ", ".join(map(repr, dict.fromkeys(map(str, known.values()))))
+    choices = ", ".join(map(repr, known))
     if not isinstance(version, str):
-        raise TypeError(f"{caller}: version is {version!r}; name a framework and its version, one of {recorded}.")
-    raise ValueError(f"{caller}: there is no record of {version!r}; choose one of {recorded}.")
+        raise TypeError(f"{caller}: version is {version!r}; name a framework and its version, one of {choices}.")
+    release, _, _ = version.partition("+")  # torch.__version__ may be 2.13.0+cpu
+    if release not in known:
+        raise ValueError(f"{caller}: there is no record of {version!r}; choose one of {choices}.")
+    return known[release]

@@ -244,6 +244,20 @@ def test_derivatives_of_other_kinds() -> None:
             assert torch.autograd.grad(first.sum(), x)[0].tolist() == [2.0 * weight for weight in expected]
 
 
+def test_what_is_not_reproduced_raises_in_a_compiled_function() -> None:
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def loss(x: Tensor) -> Tensor:
+        with as_of(OTHER):
+            return torch.nn.functional.cosine_embedding_loss(x, torch.tensor([[0.0, 1.0]]), -torch.ones(1))
+
+    with pytest.raises(Exception, match="cosine_embedding_loss another gradient"):  # of torch, or ours within it
+        loss(torch.tensor([[1.0, 0.0]], requires_grad=True))
+
+
+def test_an_installed_version_may_be_a_build() -> None:
+    assert as_of("torch 2.13.0+cpu").version == as_of("torch 2.13").version
+
+
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_compiled() -> None:
     """Around the compiled function, and in it."""

@@ -145,6 +145,14 @@ def test_probe() -> None:
     assert audit(Network(), X, **FORWARD, probe=True).probed == ()  # it has ties of its own
 
 
+def test_a_probe_of_bounds_that_broadcast() -> None:
+    found = audit(
+        lambda x: torch.clamp(x[:, None], torch.zeros(2), torch.full((2,), 9.0)), X[2:4], **FORWARD, probe=True
+    )
+    assert found.changes == ()
+    assert found.probed[0].line.tied == 4
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no function": (lambda: audit(3.0, **FORWARD), TypeError, r"audit: fun is 3\.0; pass a function of torch"),
     "no record": (lambda: audit(abs, X, before="torch 1", after="torch 2.15"), ValueError, "no record of 'torch 1'"),
@@ -152,6 +160,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: audit(torch.abs, torch.ones(2), **FORWARD),
         ValueError,
         "nothing that was returned depends",
+    ),
+    "a loss in parts": (
+        lambda: audit(functional.cosine_embedding_loss, *np.float32([[[1, 0]], [[0, 1]]]), -torch.ones(1), **FORWARD),
+        NotImplementedError,
+        "the versions differentiate torch.nn.functional.cosine_embedding_loss otherwise",
+    ),
+    "within torch.func": (
+        lambda: audit(torch.func.vmap(lambda x: x.clamp(0, 6)), X, **FORWARD),
+        NotImplementedError,
+        "clamp is called within torch.func",
     ),
 }
 
@@ -166,7 +184,9 @@ def test_refused(name: str) -> None:
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It fails where something changes, so that CI can hold it."""
     (tmp_path / "trained.py").write_text(
-        "def clamped(x):\n    return x.clamp(0.0, 6.0).sum()\n\n\ndef away(x):\n    return x.clamp(0.5, 6.5).sum()\n"
+        "def clamped(x):\n    return x.clamp(0.0, 6.0).sum()\n\n\n"
+        "def away(x):\n    return x.clamp(0.5, 6.5).sum()\n\n\n"
+        "def wrong(x):\n    raise RuntimeError('of the function')\n"
     )
     np.savez(tmp_path / "x.npz", x=X)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -186,6 +206,9 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     probed = run("trained:away", "--probe")
     assert probed.exit_code == 0
     assert "5 of 5 elements on a tie" in probed.stdout
+    wrong = run("trained:wrong")  # which tells nothing of gradients
+    assert wrong.exit_code == 2
+    assert "of the function" in wrong.stderr
     options[-1] = "torch 2.99"
     refused = run("trained:away")
     assert refused.exit_code == 2

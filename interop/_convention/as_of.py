@@ -6,7 +6,7 @@ import functools
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, final
 
@@ -63,18 +63,10 @@ class as_of(Intercepting):  # noqa: N801  # it is used as a function
     def __init__(self, version: str) -> None:
         super().__init__()
         self.version = version_of("as_of", version, "torch")
-        table = AS_OF[version]
+        table = AS_OF[str(self.version)]
         self._replacements = table.replacements
         self._right_in_torch = table.right_in_torch
-        self._uncovered = table.uncovered
         self.not_reproduced = tuple(sorted(table.uncovered.values()))
-
-    def _pass(self, name: str, arguments: Sequence[Any]) -> None:
-        if is_recorded([argument for argument in arguments if isinstance(argument, torch.Tensor)]):
-            raise NotImplementedError(
-                f"as_of: torch {torch.__version__} gives {name} another gradient than {self.version}, which cannot be "
-                "changed from outside; write its formula with torch.clamp_min, or call it outside of the block."
-            )
 
 
 class Table(NamedTuple):
@@ -98,14 +90,15 @@ def _table(version: Version) -> Table:
     for _, own, op in namesakes(NATIVE):  # those of torch.nn.functional last
         own_of[op] = own
         functions[own] = functools.partial(op, ties=version) if own in covered else _unknown_to_blocks(own)
-    in_parts = {own: name for own, name in UNCOVERED.items() if name in OF_OTHER_ARGUMENTS or "cosine_emb" in name}
+    uncovered = uncovered_losses(changed)
+    functions |= {own: _refusing(own, name, version) for own, name in uncovered.items()}
     return Table(
         version,
         {in_block: lambda: True, **functions},
-        frozenset(functions[own] for own in functions if own not in covered),
+        frozenset(functions[own] for own in functions if own not in covered and own not in uncovered),
         {op: functions[own] for op, own in own_of.items()},
         covered,
-        {} if changed.isdisjoint(_LOSSES) else in_parts,
+        uncovered,
     )
 
 
@@ -114,13 +107,35 @@ def differentiated_by(ops: Collection[str]) -> dict[Callable[..., Any], str]:
     return {own: dotted for dotted, own, op in namesakes(NATIVE) if not set(ops).isdisjoint(_ops_of(op))}
 
 
-_LOSSES = ("clamp_min", "minimum")
+def uncovered_losses(ops: Collection[str]) -> dict[Callable[..., Any], str]:
+    """The losses whose derivatives come from those ops, but that are not replaced, and their dotted names."""
+    if _LOSSES.isdisjoint(ops):
+        return {}
+    return {own: name for own, name in UNCOVERED.items() if name in OF_OTHER_ARGUMENTS or "cosine_emb" in name}
 
 
-def _ops_of(function: Callable[..., Any]) -> tuple[str, ...]:
+_LOSSES = frozenset(("clamp_min", "minimum"))
+
+
+def _ops_of(function: Callable[..., Any]) -> Collection[str]:
     """The names of the ops whose derivatives a function of `interop.native` has."""
     name = getattr(function, "__name__", "")
     return _LOSSES if inspect.unwrap(function).__module__ == losses.__name__ else (name.rstrip("_"),)
+
+
+def _refusing(own: Callable[..., Any], name: str, version: Version) -> Callable[..., Any]:
+    """Torch's own function, which raises where it is recorded for a gradient that it does not have in the version."""
+
+    @functools.wraps(own)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if is_recorded([value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]):
+            raise NotImplementedError(
+                f"as_of: torch {torch.__version__} gives {name} another gradient than {version}, which cannot be "
+                "changed from outside; write its formula with torch.clamp_min, or call it outside of the block."
+            )
+        return own(*args, **kwargs)
+
+    return function
 
 
 def _unknown_to_blocks(own: Callable[..., Any]) -> Callable[..., Any]:

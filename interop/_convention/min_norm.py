@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, Self, TypeAlias, TypeVar, final, get_args, overload
 
 import torch
@@ -33,19 +33,18 @@ Replacements: TypeAlias = Mapping[Callable[..., Any], Callable[..., Any]]
 _SUSPENDED = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
-class Intercepting(Block, contextlib.ContextDecorator, ABC):
+class Intercepting(Block, contextlib.ContextDecorator):
     """A context manager and decorator in which calls of torch's functions go to others, by a table."""
 
     _replacements: Replacements
     """By the function of torch, what is called in its place."""
     _right_in_torch: Collection[Callable[..., Any]]
     """Those of the others that are torch's own, but that blocks around do not replace."""
-    _uncovered: Mapping[Callable[..., Any], str]
-    """Functions of torch without a replacement that should have one, and their dotted names."""
+    _uncovered: Mapping[Callable[..., Any], str] = MappingProxyType({})
+    """Functions of torch without a replacement of which calls are noticed, and their dotted names."""
 
-    @abstractmethod
     def _pass(self, name: str, arguments: Sequence[Any]) -> None:
-        """Notice a call of the uncovered function of that name."""
+        """Notice a call of the uncovered function of that name; a block that has some overrides this."""
 
     def __call__(self, function: F) -> F:
         if isinstance(function, type):

@@ -13,9 +13,11 @@ import jax
 import numpy as np
 import torch
 
-from interop._convention.as_of import as_of, differentiated_by
+from interop._convention.as_of import as_of, differentiated_by, uncovered_losses
 from interop._convention.min_norm import has_real_float_tensor, namesakes
 from interop._convention.ties import can_tie, tied_elements, ties
+from interop._private_torch import is_transformed
+from interop._recorded import is_recorded
 from interop.native import NATIVE
 from interop.parity.frameworks import weighted_total
 from jaxclamp import CONVENTIONS, Convention
@@ -117,7 +119,8 @@ def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, pro
     Raises:
       TypeError: ``fun`` is not callable, or a version is no text.
       ValueError: there is no record of a version; or nothing that ``fun`` returned, or did, has a gradient.
-      NotImplementedError: ``fun`` calls a function of which a version that is not installed is not known.
+      NotImplementedError: ``fun`` calls a loss that clamps inside, and cannot be called in parts; or the audit is in a
+        transformation of `torch.func`.
 
     >>> found = audit(lambda x: x.clamp(0, 6).sum(), np.float32([0, 3, 6]), before="torch 2.13", after="torch 2.15")
     >>> [(change.line.tied, change.line.elements, round(change.difference, 3)) for change in found.changes]
@@ -128,7 +131,8 @@ def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, pro
     if not callable(fun):
         raise TypeError(f"audit: fun is {fun!r}; pass a function of torch, or a module.")
     old, new = (version_of("audit", version, "torch") for version in (before, after))
-    watching = _Watching(differentiated_by([op for op in old.ops if old.differs(op, new)]))
+    changed = [op for op in old.ops if old.differs(op, new)]
+    watching = _Watching(differentiated_by(changed), uncovered_losses(changed))
     with torch.enable_grad(), as_of(before), watching:
         result = fun(*map(_to_tensor, inputs))
     differentiable = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
@@ -219,10 +223,12 @@ class _Call:
         """The same call with each element of the first operand on the nearest of the others, which are its bounds."""
         args, kwargs = self.arguments
         x, *others = *args, *kwargs.values()
-        bounds = [torch.as_tensor(v, dtype=x.dtype).expand_as(x) for v in others if isinstance(v, _BOUNDS)]
-        if self.tied is None or not args or not bounds:
+        if self.tied is None or not args or not isinstance(x, torch.Tensor):
             return self
-        nearest, *further = bounds
+        given = [torch.as_tensor(v, dtype=x.dtype, device=x.device) for v in others if isinstance(v, _BOUNDS)]
+        if not given:
+            return self
+        x, nearest, *further = torch.broadcast_tensors(x, *given)
         for bound in further:
             nearest = torch.where(abs(x - bound) < abs(x - nearest), bound, nearest)
         moved = nearest.detach().clone().requires_grad_(x.requires_grad)
@@ -237,10 +243,11 @@ _NATIVE = {own: op for _, own, op in namesakes(NATIVE)}
 class _Watching(ties):
     """Keeps the calls of the watched functions whose results require grad."""
 
-    def __init__(self, watched: Collection[Callable[..., Any]]) -> None:
+    def __init__(self, watched: Collection[Callable[..., Any]], uncovered: Mapping[Callable[..., Any], str]) -> None:
         super().__init__()
         self.calls: list[_Call] = []
         self._watched = watched
+        self._uncovered = uncovered
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -248,8 +255,20 @@ class _Watching(ties):
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():
             raise RuntimeError("audit() cannot see into a compiled function; pass the function as it is.")
+        if func in self._uncovered and is_recorded(
+            [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+        ):
+            raise NotImplementedError(
+                f"audit: the versions differentiate {self._uncovered[func]} otherwise, which cannot be asked of both; "
+                "write its formula with torch.clamp_min."
+            )
         if func not in self._watched or not has_real_float_tensor((*args, *kwargs.values())):
             return func(*args, **kwargs)
+        if is_transformed():
+            raise NotImplementedError(
+                f"audit: {func.__name__} is called within torch.func, whose gradients are not seen; pass a function "
+                "that the tape of torch differentiates."
+            )
         with torch.no_grad():
             copies = jax.tree.map(_copied, (args, dict(kwargs)))
             tied = tied_elements(func, args, kwargs) if can_tie(func) else None

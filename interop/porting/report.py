@@ -34,7 +34,7 @@ class ModelComparison:
     all_layers: tuple[tuple[Layer, ...], tuple[Layer, ...]]
     """All of the first model, and all of the second."""
     notes: tuple[str, ...]
-    """What was done that the caller did not ask for: inputs transposed, parameters replaced."""
+    """What was done without being asked for, such as inputs transposed and parameters replaced."""
     ties: tuple[TieReport, TieReport] | None = None
     """Where each model is on ties, if ties make gradients differ."""
 
