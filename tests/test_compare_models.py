@@ -547,3 +547,21 @@ def test_results_are_data() -> None:
         ("outputs", True),
         ("parameters", True),
     }
+
+
+class NaiveSoftmax(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        e = x.exp()
+        return e / e.sum(-1, keepdim=True)
+
+
+def test_nan_is_no_rounding() -> None:
+    """The exponential overflows in float32, and not in float64."""
+    layer = linear()
+    first = torch.nn.Sequential(layer, torch.nn.Softmax(dim=-1))
+    second = torch.nn.Sequential(copy.deepcopy(layer), NaiveSoftmax())
+    assert compare_models(first, second, X).agree
+    comparison = compare_models(first, second, 300 * X)
+    assert np.isnan(second(torch.from_numpy(300 * X)).detach().numpy()).any()
+    assert comparison.cause is not None
+    assert (comparison.cause.is_gradient, comparison.cause.finding) == (False, "port")
