@@ -565,3 +565,32 @@ def test_nan_is_no_rounding() -> None:
     assert np.isnan(second(torch.from_numpy(300 * X)).detach().numpy()).any()
     assert comparison.cause is not None
     assert (comparison.cause.is_gradient, comparison.cause.finding) == (False, "port")
+
+
+class Clamped(torch.nn.Module):
+    """A batch norm whose result is 0, and so on a bound."""
+
+    def __init__(self, clamp: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4)
+        torch.nn.init.zeros_(self.norm.weight)
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+        self.clamp = clamp
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.clamp(self.norm(x))
+
+
+def clamp_to_6(x: torch.Tensor) -> torch.Tensor:
+    return x.clamp(0, 6)
+
+
+def test_buffers_stay_as_they_are() -> None:
+    models = Clamped(clamp_to_6), Clamped(torch.nn.functional.relu6)
+    before = [copy.deepcopy(dict(model.named_buffers())) for model in models]
+    comparison = compare_models(*models, X)
+    assert comparison.ties is not None
+    for model, buffers in zip(models, before, strict=True):
+        for name, buffer in model.named_buffers():
+            assert torch.equal(buffer, buffers[name]), name

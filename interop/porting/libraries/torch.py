@@ -58,21 +58,25 @@ class Torch(Model):
 
     def _run(self, tape: Tape, values: Mapping[str, torch.Tensor], inputs: Sequence[Any]) -> tuple[Any, Any]:
         """The result, and the parameters and buffers after it."""
-        whole = {name: _joined(name, values) for name in self._tensors()}
+        changed = self._changed(values)
         given = [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
         called = _Called(self.model, self.call)
         handles = [module.register_forward_pre_hook(self._enter(tape), with_kwargs=True) for module in self._names]
         handles += [module.register_forward_hook(self._leave(tape)) for module in self._names]
-        others = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name not in whole}
         given = tape.enter("", self.name, self.name, given)
         try:
             with torch.random.fork_rng(devices=[]):
-                changed = {f"model.{name}": tensor for name, tensor in (whole | others).items()}
                 result = torch.func.functional_call(called, changed, tuple(given))
         finally:
             for handle in handles:
                 handle.remove()
         return tape.leave(result), {name.removeprefix("model."): tensor for name, tensor in changed.items()}
+
+    def _changed(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What the call has in the place of the parameters and buffers of the model, which stay as they are."""
+        whole = {name: _joined(name, values) for name in self._tensors()}
+        others = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name not in whole}
+        return {f"model.{name}": tensor for name, tensor in (whole | others).items()}
 
     def _enter(self, tape: Tape) -> Any:
         def enter(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
@@ -126,10 +130,9 @@ class Torch(Model):
 
     def ties(self, values: Mapping[str, Array]) -> TieReport:
         tensors = {name: tensor_over(np.array(value)) for name, value in values.items()}
-        whole = {f"model.{name}": _joined(name, tensors) for name in self._tensors()}
         given = [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in self.inputs]
         with torch.no_grad(), torch.random.fork_rng(devices=[]), ties() as counted:
-            torch.func.functional_call(_Called(self.model, self.call), whole, tuple(given))
+            torch.func.functional_call(_Called(self.model, self.call), self._changed(tensors), tuple(given))
         return counted.report
 
 
