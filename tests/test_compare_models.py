@@ -506,8 +506,10 @@ def test_bad_arguments() -> None:
         compare_models(dense("a"), dense("a"), X)
     with pytest.raises(ValueError, match="result 0 has shape"):
         compare_models(model, model, X, calls=(lambda model, x: model(x).sum(), None))
-    with pytest.raises(ValueError, match="returns arrays of floats of the shapes"):
-        compare_models(model, model, X, calls=(lambda model, x: (model(x), model(x)), None))
+    with pytest.raises(
+        ValueError, match=r"returns floats \(3, 4\); Model .* floats \(3, 4\), floats \(3, 4\)\. Choose"
+    ):
+        compare_models(model, model, X, calls=(None, lambda model, x: (model(x), model(x))))
     with pytest.raises(TypeError, match="parameters is a int; pass a tree"):
         compare_models(model, model, X, parameters=3)
     with pytest.raises(ValueError, match=r"names of neither model: of Model are missing a\.weight, a\.bias"):
@@ -594,3 +596,35 @@ def test_buffers_stay_as_they_are() -> None:
     for model, buffers in zip(models, before, strict=True):
         for name, buffer in model.named_buffers():
             assert torch.equal(buffer, buffers[name]), name
+
+
+class Spectrum(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> Any:
+        h = nn.Dense(4)(x)
+        return h, jnp.fft.fft(h), h > 0, h.argmax(-1)
+
+
+RESULTS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "alike": lambda h: (h, torch.fft.fft(h), h > 0, h.argmax(-1)),
+    "complex": lambda h: (h, torch.fft.ifft(h), h > 0, h.argmax(-1)),
+    "truth values": lambda h: (h, torch.fft.fft(h), h < 0, h.argmax(-1)),
+    "integers": lambda h: (h, torch.fft.fft(h), h > 0, h.argmin(-1)),
+}
+
+
+def test_all_results_are_compared() -> None:
+    """Complex numbers, truth values and integers, too."""
+    port = torch.nn.Sequential(linear())
+    found = {
+        kind: compare_models(port, Spectrum(), X, calls=(lambda model, x, f=f: f(model(x)), None))
+        for kind, f in RESULTS.items()
+    }
+    assert {kind: comparison.agree for kind, comparison in found.items()} == {kind: kind == "alike" for kind in RESULTS}
+    results = [[j for j in c.layers[0].judged if j.what == "outputs" and not j.agrees] for c in found.values()]
+    assert [[j.name for j in judged] for judged in results] == [[], ["1"], ["2"], ["3"]]
+
+    with pytest.raises(ValueError, match=r"returns floats \(3, 4\), integers \(3,\); Sequential .* floats \(3, 4\)\."):
+        compare_models(port, port, X, calls=(lambda model, x: (model(x), model(x).argmax(-1)), None))
+    with pytest.raises(ValueError, match=r"result 1 is of floats in .* and of truth values in"):
+        compare_models(port, port, X, calls=(lambda m, x: (m(x), m(x)), lambda m, x: (m(x), m(x) > 0)))

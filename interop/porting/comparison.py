@@ -203,12 +203,19 @@ Arrays: TypeAlias = tuple[dict[str, Array], dict[str, Array]]
 def _arrays(found: Sequence[Place], first: Answer, second: Answer) -> Arrays:
     ours, theirs = {}, {}
     for place in found:
-        a, b = place.first(first), place.second(second)
+        a, b = _as_numbers(place.first(first)), _as_numbers(place.second(second))
         if jnp.issubdtype(a.dtype, jnp.floating):
             dtype = max((a.dtype, b.dtype), key=lambda dtype: float(jnp.finfo(dtype).eps))
             a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
         ours[place.label], theirs[place.label] = a, b
     return ours, theirs
+
+
+def _as_numbers(array: Array) -> Array:
+    """Complex numbers as pairs, an axis more; truth values as 0 and 1."""
+    if np.iscomplexobj(array):
+        return np.stack([array.real, array.imag], axis=-1)
+    return array.astype(np.uint8) if array.dtype == np.bool_ else array
 
 
 def _leaves(native: Arrays, minimal: Arrays) -> dict[str, Judgement]:

@@ -113,7 +113,9 @@ class Torch(Model):
             )
             result = dict(sorted(result.items())) if type(result) is dict else result  # as JAX has it
             results = [
-                leaf for leaf in flattened(result)[0] if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+                leaf
+                for leaf in flattened(result)[0]
+                if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
             ]
             total = torch.zeros((), requires_grad=True) + ordered_total(results, orders)
         chosen = [*floats.values(), *(tensors[name] for name in trained)]
@@ -160,7 +162,7 @@ class _Crossings:
         """By tensor that crossed a boundary, its value then: the model may overwrite it."""
 
     def _mark(self, key: Key, leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or leaf.is_complex() or leaf.dtype == torch.bool:
+        if not isinstance(leaf, torch.Tensor) or (leaf.dtype == torch.bool and key.side == "inputs"):
             return None
         value = self._seen.get(leaf)
         if value is None or not torch.equal(value, leaf):
@@ -168,7 +170,7 @@ class _Crossings:
             value = leaf.detach() if key.side == "outputs" else leaf.detach().clone()
         self._values[key] = value
         passed = leaf.clone()  # of its own, so that the gradient is that of what crosses here
-        if passed.requires_grad:
+        if passed.requires_grad and passed.is_floating_point():
             passed.register_hook(lambda gradient: self._gradients.__setitem__(key, gradient))
         self._seen[passed] = value
         return passed
@@ -187,7 +189,7 @@ class _Crossings:
 
 
 def _to_host(tensor: torch.Tensor) -> Array:
-    array: Array = np.asarray(lend(tensor.detach()))
+    array: Array = np.asarray(lend(tensor.detach().resolve_conj().resolve_neg()))
     return array
 
 
