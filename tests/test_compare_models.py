@@ -628,3 +628,36 @@ def test_all_results_are_compared() -> None:
         compare_models(port, port, X, calls=(lambda model, x: (model(x), model(x).argmax(-1)), None))
     with pytest.raises(ValueError, match=r"result 1 is of floats in .* and of truth values in"):
         compare_models(port, port, X, calls=(lambda m, x: (m(x), m(x)), lambda m, x: (m(x), m(x) > 0)))
+
+
+class Named(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> Any:
+        a = nn.Dense(4)(x)
+        return ({"logits": nn.Dense(4)(a), "aux": {"z": 2 * a, "a": a}},)
+
+
+class PortOfNamed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = linear(), linear()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        a = self.first(x)
+        return ({"logits": self.second(a), "aux": {"z": 2 * a, "a": a}},)
+
+
+def test_results_in_dicts_are_paired_by_key() -> None:
+    """JAX sorts the keys, torch does not; the model gets its dicts back in its own order."""
+    port = torch.nn.ModuleDict({"inner": PortOfNamed()})
+    orders = []
+
+    def called(model: Any, x: torch.Tensor) -> Any:
+        (result,) = model["inner"](x)
+        orders.append([*result, *result["aux"]])
+        return (result,)
+
+    comparison = compare_models(port, Named(), X, calls=(called, None))
+    assert comparison.agree, comparison
+    assert orders
+    assert all(order == ["logits", "aux", "z", "a"] for order in orders)

@@ -111,10 +111,9 @@ class Torch(Model):
             result, state = run(
                 crossings.tape, tensors, [g.clone() if isinstance(g, torch.Tensor) else g for g in inputs]
             )
-            result = dict(sorted(result.items())) if type(result) is dict else result  # as JAX has it
             results = [
                 leaf
-                for leaf in flattened(result)[0]
+                for leaf in _flattened(result)[0]
                 if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
             ]
             total = torch.zeros((), requires_grad=True) + ordered_total(results, orders)
@@ -155,7 +154,7 @@ class _Crossings:
     """The arrays that cross the boundaries of one run, and their gradients as they come back."""
 
     def __init__(self) -> None:
-        self.tape = Tape(self._mark, flattened, lambda structure, leaves: unflattened(structure, leaves))
+        self.tape = Tape(self._mark, _flattened, _unflattened)
         self._values: dict[Key, Any] = {}
         self._gradients: dict[Key, torch.Tensor] = {}
         self._seen = WeakIdKeyDictionary()
@@ -186,6 +185,30 @@ class _Crossings:
                 point = Point(array, np.zeros_like(array) if value.is_floating_point() else None)
             getattr(self.tape.layers[key.layer], key.side).append(point)
         return self.tape.layers
+
+
+def _flattened(tree: Any) -> tuple[list[Any], tuple[Any, list[int]]]:
+    """The leaves in the order in which JAX has them, and what puts them back."""
+    leaves, structure = flattened(tree)
+    order, _ = flattened(_sorted(unflattened(structure, range(len(leaves)))))
+    return [leaves[i] for i in order], (structure, order)
+
+
+def _unflattened(structure: tuple[Any, list[int]], leaves: Sequence[Any]) -> Any:
+    return unflattened(structure[0], [leaves[i] for i in np.argsort(structure[1])])
+
+
+def _sorted(tree: Any) -> Any:
+    """The tree with its dicts in the order of their keys."""
+    if type(tree) is dict:
+        try:
+            keys = sorted(tree)
+        except TypeError:  # JAX has no such trees
+            keys = list(tree)
+        return {key: _sorted(tree[key]) for key in keys}
+    if type(tree) in (list, tuple):
+        return type(tree)(map(_sorted, tree))
+    return type(tree)(*map(_sorted, tree)) if hasattr(tree, "_fields") else tree
 
 
 def _to_host(tensor: torch.Tensor) -> Array:
