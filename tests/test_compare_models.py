@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import flax.linen as nn
@@ -661,3 +661,25 @@ def test_results_in_dicts_are_paired_by_key() -> None:
     assert comparison.agree, comparison
     assert orders
     assert all(order == ["logits", "aux", "z", "a"] for order in orders)
+
+
+class Pair(NamedTuple):
+    a: eqx.nn.Linear
+    b: eqx.nn.Linear
+
+
+class InPair(eqx.Module):
+    pair: Pair
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.pair.b(jnp.tanh(self.pair.a(x)))
+
+
+def test_one_array_in_two_places_of_equinox() -> None:
+    keys = jax.random.split(jax.random.key(0))
+    model = InPair(Pair(eqx.nn.Linear(4, 4, key=keys[0]), eqx.nn.Linear(4, 4, key=keys[1])))
+    zeros = jnp.zeros(4)
+    model = eqx.tree_at(lambda m: (m.pair.a.bias, m.pair.b.bias), model, (zeros, zeros))
+    comparison = compare_models(torch.nn.Sequential(linear(), torch.nn.Tanh(), linear()), model, X)
+    assert comparison.agree, comparison
+    assert comparison.mapping.as_override()["0.bias"] == "pair.a.bias"
