@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import flax.linen as nn
@@ -506,8 +506,10 @@ def test_bad_arguments() -> None:
         compare_models(dense("a"), dense("a"), X)
     with pytest.raises(ValueError, match="result 0 has shape"):
         compare_models(model, model, X, calls=(lambda model, x: model(x).sum(), None))
-    with pytest.raises(ValueError, match="returns arrays of floats of the shapes"):
-        compare_models(model, model, X, calls=(lambda model, x: (model(x), model(x)), None))
+    with pytest.raises(
+        ValueError, match=r"returns floats \(3, 4\); Model .* floats \(3, 4\), floats \(3, 4\)\. Choose"
+    ):
+        compare_models(model, model, X, calls=(None, lambda model, x: (model(x), model(x))))
     with pytest.raises(TypeError, match="parameters is a int; pass a tree"):
         compare_models(model, model, X, parameters=3)
     with pytest.raises(ValueError, match=r"names of neither model: of Model are missing a\.weight, a\.bias"):
@@ -547,3 +549,137 @@ def test_results_are_data() -> None:
         ("outputs", True),
         ("parameters", True),
     }
+
+
+class NaiveSoftmax(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        e = x.exp()
+        return e / e.sum(-1, keepdim=True)
+
+
+def test_nan_is_no_rounding() -> None:
+    """The exponential overflows in float32, and not in float64."""
+    layer = linear()
+    first = torch.nn.Sequential(layer, torch.nn.Softmax(dim=-1))
+    second = torch.nn.Sequential(copy.deepcopy(layer), NaiveSoftmax())
+    assert compare_models(first, second, X).agree
+    comparison = compare_models(first, second, 300 * X)
+    assert np.isnan(second(torch.from_numpy(300 * X)).detach().numpy()).any()
+    assert comparison.cause is not None
+    assert (comparison.cause.is_gradient, comparison.cause.finding) == (False, "port")
+
+
+class Clamped(torch.nn.Module):
+    """A batch norm whose result is 0, and so on a bound."""
+
+    def __init__(self, clamp: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4)
+        torch.nn.init.zeros_(self.norm.weight)
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+        self.clamp = clamp
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.clamp(self.norm(x))
+
+
+def clamp_to_6(x: torch.Tensor) -> torch.Tensor:
+    return x.clamp(0, 6)
+
+
+def test_buffers_stay_as_they_are() -> None:
+    models = Clamped(clamp_to_6), Clamped(torch.nn.functional.relu6)
+    before = [copy.deepcopy(dict(model.named_buffers())) for model in models]
+    comparison = compare_models(*models, X)
+    assert comparison.ties is not None
+    for model, buffers in zip(models, before, strict=True):
+        for name, buffer in model.named_buffers():
+            assert torch.equal(buffer, buffers[name]), name
+
+
+class Spectrum(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> Any:
+        h = nn.Dense(4)(x)
+        return h, jnp.fft.fft(h), h > 0, h.argmax(-1)
+
+
+RESULTS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "alike": lambda h: (h, torch.fft.fft(h), h > 0, h.argmax(-1)),
+    "complex": lambda h: (h, torch.fft.ifft(h), h > 0, h.argmax(-1)),
+    "truth values": lambda h: (h, torch.fft.fft(h), h < 0, h.argmax(-1)),
+    "integers": lambda h: (h, torch.fft.fft(h), h > 0, h.argmin(-1)),
+}
+
+
+def test_all_results_are_compared() -> None:
+    """Complex numbers, truth values and integers, too."""
+    port = torch.nn.Sequential(linear())
+    found = {
+        kind: compare_models(port, Spectrum(), X, calls=(lambda model, x, f=f: f(model(x)), None))
+        for kind, f in RESULTS.items()
+    }
+    assert {kind: comparison.agree for kind, comparison in found.items()} == {kind: kind == "alike" for kind in RESULTS}
+    results = [[j for j in c.layers[0].judged if j.what == "outputs" and not j.agrees] for c in found.values()]
+    assert [[j.name for j in judged] for judged in results] == [[], ["1"], ["2"], ["3"]]
+
+    with pytest.raises(ValueError, match=r"returns floats \(3, 4\), integers \(3,\); Sequential .* floats \(3, 4\)\."):
+        compare_models(port, port, X, calls=(lambda model, x: (model(x), model(x).argmax(-1)), None))
+    with pytest.raises(ValueError, match=r"result 1 is of floats in .* and of truth values in"):
+        compare_models(port, port, X, calls=(lambda m, x: (m(x), m(x)), lambda m, x: (m(x), m(x) > 0)))
+
+
+class Named(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> Any:
+        a = nn.Dense(4)(x)
+        return ({"logits": nn.Dense(4)(a), "aux": {"z": 2 * a, "a": a}},)
+
+
+class PortOfNamed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = linear(), linear()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        a = self.first(x)
+        return ({"logits": self.second(a), "aux": {"z": 2 * a, "a": a}},)
+
+
+def test_results_in_dicts_are_paired_by_key() -> None:
+    """JAX sorts the keys, torch does not; the model gets its dicts back in its own order."""
+    port = torch.nn.ModuleDict({"inner": PortOfNamed()})
+    orders = []
+
+    def called(model: Any, x: torch.Tensor) -> Any:
+        (result,) = model["inner"](x)
+        orders.append([*result, *result["aux"]])
+        return (result,)
+
+    comparison = compare_models(port, Named(), X, calls=(called, None))
+    assert comparison.agree, comparison
+    assert orders
+    assert all(order == ["logits", "aux", "z", "a"] for order in orders)
+
+
+class Pair(NamedTuple):
+    a: eqx.nn.Linear
+    b: eqx.nn.Linear
+
+
+class InPair(eqx.Module):
+    pair: Pair
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.pair.b(jnp.tanh(self.pair.a(x)))
+
+
+def test_one_array_in_two_places_of_equinox() -> None:
+    keys = jax.random.split(jax.random.key(0))
+    model = InPair(Pair(eqx.nn.Linear(4, 4, key=keys[0]), eqx.nn.Linear(4, 4, key=keys[1])))
+    zeros = jnp.zeros(4)
+    model = eqx.tree_at(lambda m: (m.pair.a.bias, m.pair.b.bias), model, (zeros, zeros))
+    comparison = compare_models(torch.nn.Sequential(linear(), torch.nn.Tanh(), linear()), model, X)
+    assert comparison.agree, comparison
+    assert comparison.mapping.as_override()["0.bias"] == "pair.a.bias"

@@ -39,15 +39,16 @@ def new_tape() -> Tape:
     """A tape for a model of JAX that is being traced."""
 
     def mark(key: Key, leaf: Any) -> Any:
-        is_marked = isinstance(leaf, jax.Array) and _is_number(leaf.dtype)
+        is_marked = isinstance(leaf, jax.Array) and _is_marked(leaf.dtype, key)
         return boundary_p.bind(leaf, key=key) if is_marked else None
 
     # Modules among the arguments stay the objects that they are.
     return Tape(mark, functools.partial(jax.tree.flatten, is_leaf=callable), jax.tree.unflatten)
 
 
-def _is_number(dtype: Any) -> bool:
-    return bool(jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer))
+def _is_marked(dtype: Any, key: Key) -> bool:
+    """Numbers are, and truth values that are returned: those that are taken are masks, which other libraries lack."""
+    return jnp.issubdtype(dtype, jnp.number) or (dtype == jnp.bool_ and key.side == "outputs")
 
 
 @dataclass(frozen=True)

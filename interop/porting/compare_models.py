@@ -20,7 +20,7 @@ from interop.porting.comparison import Judged, What, apart_of, judge, places
 from interop.porting.layers import Answer, Layer
 from interop.porting.libraries import adapter_of
 from interop.porting.mapping import Override, ParameterMapping, inferred
-from interop.porting.matching import Align, Image, alignment, known_parent, matched_layers
+from interop.porting.matching import Align, Image, alignment, kind_of, known_parent, matched_layers
 from interop.porting.model import Call, Model, Orders
 from interop.porting.report import ModelComparison
 
@@ -38,10 +38,11 @@ def compare_models(
     r"""A model beside its port: the first layer at which their values part, or their gradients, and why.
 
     Both run on the same inputs with the same parameters. What crosses the boundary of each module is compared, and the
-    gradient there, of :math:`\sum_i w_i \, value_i` over the floats in the result, with weights as in `compare`. The
-    layer to blame is the first whose inputs agree and whose outputs do not; if there is none, the last in whose output
-    gradients agree, and not in its input. They run in the precision that was given, and in float64, where what is
-    rounding goes away. If only gradients differ, they run under min_norm, where what is due to ties goes away.
+    gradient there, of :math:`\sum_i w_i \, value_i` over the floats in the result, with weights as in `compare`; a
+    complex number counts as two. The layer to blame is the first whose inputs agree and whose outputs do not; if there
+    is none, the last in whose output gradients agree, and not in its input. They run in the precision that was given,
+    and in float64, where what is rounding goes away. If only gradients differ, they run under min_norm, where what is
+    due to ties goes away.
 
     Args:
       first, second: models of torch.nn, Flax (linen and nnx), Equinox, Keras 3 on JAX, or what ``haiku.transform`` and
@@ -65,7 +66,7 @@ def compare_models(
 
     Raises:
       TypeError: a model is of none of these libraries, or ``calls``, ``mapping`` or ``parameters`` of another type.
-      ValueError: parameters have no counterpart, or several; the results differ in number or shape; a name is unknown.
+      ValueError: parameters have no counterpart, or several; results differ in number, shape, kind; a name is unknown.
 
     >>> import flax.linen as nn
     >>> class Net(nn.Module):
@@ -197,21 +198,26 @@ def _values(
 
 
 def _orders(a: Model, b: Model) -> Orders:
-    """For each result of the second model, the order of axes that makes it the first's."""
-    forms = [[tuple(p.value.shape) for p in m.layers[0].outputs if p.gradient is not None] for m in (a, b)]
+    """For each result of the second model that is differentiated, the order of axes that makes it the first's."""
+    forms = [[(kind_of(p.value.dtype), tuple(p.value.shape)) for p in m.layers[0].outputs] for m in (a, b)]
+    differentiated = [kind for kind, _ in forms[0] if kind in ("floats", "complex numbers")]
+    if len(forms[0]) != len(forms[1]) or not differentiated:
+        lists = [", ".join(f"{kind} {shape}" for kind, shape in side) or "nothing" for side in forms]
+        raise ValueError(
+            f"compare_models: {a} returns {lists[0]}; {b} {lists[1]}. Choose arrays to compare, one of floats among "
+            "them: calls=(lambda model, x: model(x)[0], None)."
+        )
     orders: list[tuple[int, ...] | None] = []
-    for i, (ours, theirs) in enumerate(zip(*forms, strict=False)):
+    for i, ((kind, ours), (other, theirs)) in enumerate(zip(*forms, strict=True)):
+        if kind != other:
+            raise ValueError(f"compare_models: result {i} is of {kind} in {a}, and of {other} in {b}.")
         n = len(ours)
         ways = [(0, n - 1, *range(1, n - 1)), (0, *range(2, n), 1)] if a.channels_last != b.channels_last else []
         found = [way for way in ways if len(theirs) == n >= 3 and tuple(theirs[axis] for axis in way) == ours]
         if not found and ours != theirs:
             raise ValueError(f"compare_models: result {i} has shape {ours} in {a}, and {theirs} in {b}.")
-        orders.append(found[0] if found and n >= 4 else None if ours == theirs else found[0])
-    if len(forms[0]) != len(forms[1]) or not orders:
-        raise ValueError(
-            f"compare_models: {a} returns arrays of floats of the shapes {forms[0]}, {b} {forms[1]}; choose those to "
-            "compare: calls=(lambda model, x: model(x)[0], None)."
-        )
+        if kind in differentiated:
+            orders.append(found[0] if found and n >= 4 else None if ours == theirs else found[0])
     return orders
 
 

@@ -125,7 +125,8 @@ Ask: TypeAlias = Callable[[bool], tuple[Answer, Answer]]
 def judge(found: Sequence[Place], given: Ask, in_float64: Ask | None) -> list[Judged]:
     """Each place, judged in the precision that was given and in float64.
 
-    What differs as given, and neither in float64 nor under min_norm, is rounding.
+    What differs as given, and neither in float64 nor under min_norm, is rounding; not so NaN or an infinity beside
+    another number.
     """
     as_given = _Judge(found, given)
     precise = as_given if in_float64 is None else _Judge(found, in_float64)
@@ -136,7 +137,8 @@ def judge(found: Sequence[Place], given: Ask, in_float64: Ask | None) -> list[Ju
         else:
             finding = precise.finding(place)
             if finding in ("agrees", "rounding") and as_given.finding(place) != "agrees":
-                finding = "ties" if as_given.finding(place) == "ties" else "rounding"
+                is_graver = as_given.finding(place) == "ties" or np.isinf(as_given.apart[place.label])
+                finding = as_given.finding(place) if is_graver else "rounding"
         if finding == "port" and place.before is not None and precise.is_unbiased(place):
             finding = "library"
         judged.append(
@@ -201,12 +203,19 @@ Arrays: TypeAlias = tuple[dict[str, Array], dict[str, Array]]
 def _arrays(found: Sequence[Place], first: Answer, second: Answer) -> Arrays:
     ours, theirs = {}, {}
     for place in found:
-        a, b = place.first(first), place.second(second)
+        a, b = _as_numbers(place.first(first)), _as_numbers(place.second(second))
         if jnp.issubdtype(a.dtype, jnp.floating):
             dtype = max((a.dtype, b.dtype), key=lambda dtype: float(jnp.finfo(dtype).eps))
             a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
         ours[place.label], theirs[place.label] = a, b
     return ours, theirs
+
+
+def _as_numbers(array: Array) -> Array:
+    """Complex numbers as pairs, an axis more; truth values as 0 and 1."""
+    if np.iscomplexobj(array):
+        return np.stack([array.real, array.imag], axis=-1)
+    return array.astype(np.uint8) if array.dtype == np.bool_ else array
 
 
 def _leaves(native: Arrays, minimal: Arrays) -> dict[str, Judgement]:
@@ -218,13 +227,13 @@ def _leaves(native: Arrays, minimal: Arrays) -> dict[str, Judgement]:
 
 
 def apart_of(a: Array, b: Array) -> float:
-    """The largest difference, beside the largest number."""
+    """The largest difference, beside the largest finite number; NaN and NaN, and equal infinities, are not apart."""
     x, y = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
     if x.shape != y.shape:
         return float("inf")
     with np.errstate(all="ignore"):
-        differences = np.abs(x - y)
-        largest = max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0))
-    if np.isnan(differences).any() or np.isinf(largest):
-        return 0.0 if np.array_equal(x, y, equal_nan=True) else float("inf")
+        differences = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
+    if not np.isfinite(differences).all():
+        return float("inf")
+    largest = max(float(np.abs(side[np.isfinite(side)]).max(initial=0.0)) for side in (x, y))
     return float(differences.max(initial=0.0) / largest) if largest else 0.0

@@ -6,7 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -121,7 +121,7 @@ def alignment(a: Array, b: Array, channels_differ: bool, images: Iterable[Image]
     ``images`` are those that are flattened somewhere, with their axes in the order of the second model.
     """
     ways: list[Align] = []
-    if jnp.issubdtype(a.dtype, jnp.floating) != jnp.issubdtype(b.dtype, jnp.floating):
+    if kind_of(a.dtype) != kind_of(b.dtype):
         return None
     if channels_differ and a.ndim == b.ndim >= 3:
         last, before_last = a.ndim - 1, tuple(range(1, a.ndim - 1))
@@ -134,7 +134,14 @@ def alignment(a: Array, b: Array, channels_differ: bool, images: Iterable[Image]
         ways.append(lambda array: array.reshape(a.shape))
     if len(ways) < 2:
         return ways[0] if ways else None
-    return min(ways, key=lambda way: float(np.abs(a.astype(np.float64) - way(b).astype(np.float64)).sum()))
+    wide = np.result_type(a.dtype, np.float64)
+    return min(ways, key=lambda way: float(np.abs(a.astype(wide) - way(b).astype(wide)).sum()))
+
+
+def kind_of(dtype: Any) -> str:
+    """What numbers of a dtype are."""
+    kinds = {"floats": jnp.floating, "complex numbers": jnp.complexfloating, "integers": jnp.integer}
+    return next((kind for kind, scalar in kinds.items() if jnp.issubdtype(dtype, scalar)), "truth values")
 
 
 def _transposition(order: tuple[int, ...]) -> Align:

@@ -21,7 +21,7 @@ from interop.porting.parameters import Parameter
 Call: TypeAlias = Callable[..., Any]
 """How a model is called: ``call(model, *inputs)``."""
 Orders: TypeAlias = Sequence[tuple[int, ...] | None]
-"""For each result, the order of axes in which its floats are weighted and summed."""
+"""For each result of floats or complex numbers, the order of axes in which they are weighted and summed."""
 
 
 class Model(ABC):
@@ -68,9 +68,10 @@ class Model(ABC):
 
 
 def cast(leaf: Any, dtype: type[np.floating[Any]] | None) -> Any:
-    """An array of floats in ``dtype``, and all else as it is."""
-    is_float = isinstance(leaf, np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating)
-    return leaf.astype(dtype) if is_float and dtype is not None else leaf
+    """An array of floats in ``dtype``, one of complex numbers in pairs of these, and all else as it is."""
+    if dtype is None or not isinstance(leaf, np.ndarray) or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return leaf
+    return leaf.astype(np.result_type(dtype, np.complex64) if np.iscomplexobj(leaf) else dtype)
 
 
 def ordered_total(results: Iterable[Any], orders: Orders) -> Any:
@@ -115,7 +116,7 @@ class JaxModel(Model):
             passed = [next(remaining) if isinstance(given, np.ndarray) else given for given in inputs]
             result, state = self.run(tape, values, tape.enter("", self.name, self.name, passed))
             result = tape.leave(result)
-            floats = [leaf for leaf in jax.tree.leaves(result) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating)]
+            floats = [leaf for leaf in jax.tree.leaves(result) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.inexact)]
             return floats, dict(state)
 
         with jax.disable_jit(False):

@@ -50,8 +50,10 @@ class Equinox(JaxModel):
         return [(path, norm.batch_state_index or norm.ema_state_index) for path, norm in norms] if self._state else []
 
     def run(self, tape: Tape, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
-        names = {id(leaf): name for name, leaf in _walked(self.model) if name in values}
-        model = jax.tree.map(lambda leaf: values[names[id(leaf)]] if id(leaf) in names else leaf, self.model)
+        def value_at(path: Any, leaf: Any) -> Any:
+            return values.get(jax.tree_util.keystr(path, simple=True, separator="."), leaf)
+
+        model = jax.tree.map_with_path(value_at, self.model)
         paths = {id(module): path for path, module in _walked(model) if isinstance(module, eqx.Module)}
         classes = {type(module) for _, module in _walked(model) if isinstance(module, eqx.Module)}
 
@@ -95,6 +97,8 @@ def _walked(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(tree, eqx.Module):
         yield path, tree
         inside: Any = _fields(tree).items()
+    elif isinstance(tree, tuple) and hasattr(tree, "_asdict"):
+        inside = tree._asdict().items()
     elif isinstance(tree, list | tuple):
         inside = enumerate(tree)
     elif isinstance(tree, dict):

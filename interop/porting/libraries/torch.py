@@ -58,21 +58,25 @@ class Torch(Model):
 
     def _run(self, tape: Tape, values: Mapping[str, torch.Tensor], inputs: Sequence[Any]) -> tuple[Any, Any]:
         """The result, and the parameters and buffers after it."""
-        whole = {name: _joined(name, values) for name in self._tensors()}
+        changed = self._changed(values)
         given = [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
         called = _Called(self.model, self.call)
         handles = [module.register_forward_pre_hook(self._enter(tape), with_kwargs=True) for module in self._names]
         handles += [module.register_forward_hook(self._leave(tape)) for module in self._names]
-        others = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name not in whole}
         given = tape.enter("", self.name, self.name, given)
         try:
             with torch.random.fork_rng(devices=[]):
-                changed = {f"model.{name}": tensor for name, tensor in (whole | others).items()}
                 result = torch.func.functional_call(called, changed, tuple(given))
         finally:
             for handle in handles:
                 handle.remove()
         return tape.leave(result), {name.removeprefix("model."): tensor for name, tensor in changed.items()}
+
+    def _changed(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What the call has in the place of the parameters and buffers of the model, which stay as they are."""
+        whole = {name: _joined(name, values) for name in self._tensors()}
+        others = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name not in whole}
+        return {f"model.{name}": tensor for name, tensor in (whole | others).items()}
 
     def _enter(self, tape: Tape) -> Any:
         def enter(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
@@ -107,9 +111,10 @@ class Torch(Model):
             result, state = run(
                 crossings.tape, tensors, [g.clone() if isinstance(g, torch.Tensor) else g for g in inputs]
             )
-            result = dict(sorted(result.items())) if type(result) is dict else result  # as JAX has it
             results = [
-                leaf for leaf in flattened(result)[0] if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+                leaf
+                for leaf in _flattened(result)[0]
+                if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
             ]
             total = torch.zeros((), requires_grad=True) + ordered_total(results, orders)
         chosen = [*floats.values(), *(tensors[name] for name in trained)]
@@ -126,10 +131,9 @@ class Torch(Model):
 
     def ties(self, values: Mapping[str, Array]) -> TieReport:
         tensors = {name: tensor_over(np.array(value)) for name, value in values.items()}
-        whole = {f"model.{name}": _joined(name, tensors) for name in self._tensors()}
         given = [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in self.inputs]
         with torch.no_grad(), torch.random.fork_rng(devices=[]), ties() as counted:
-            torch.func.functional_call(_Called(self.model, self.call), whole, tuple(given))
+            torch.func.functional_call(_Called(self.model, self.call), self._changed(tensors), tuple(given))
         return counted.report
 
 
@@ -150,14 +154,14 @@ class _Crossings:
     """The arrays that cross the boundaries of one run, and their gradients as they come back."""
 
     def __init__(self) -> None:
-        self.tape = Tape(self._mark, flattened, lambda structure, leaves: unflattened(structure, leaves))
+        self.tape = Tape(self._mark, _flattened, _unflattened)
         self._values: dict[Key, Any] = {}
         self._gradients: dict[Key, torch.Tensor] = {}
         self._seen = WeakIdKeyDictionary()
         """By tensor that crossed a boundary, its value then: the model may overwrite it."""
 
     def _mark(self, key: Key, leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or leaf.is_complex() or leaf.dtype == torch.bool:
+        if not isinstance(leaf, torch.Tensor) or (leaf.dtype == torch.bool and key.side == "inputs"):
             return None
         value = self._seen.get(leaf)
         if value is None or not torch.equal(value, leaf):
@@ -165,7 +169,7 @@ class _Crossings:
             value = leaf.detach() if key.side == "outputs" else leaf.detach().clone()
         self._values[key] = value
         passed = leaf.clone()  # of its own, so that the gradient is that of what crosses here
-        if passed.requires_grad:
+        if passed.requires_grad and passed.is_floating_point():
             passed.register_hook(lambda gradient: self._gradients.__setitem__(key, gradient))
         self._seen[passed] = value
         return passed
@@ -183,8 +187,32 @@ class _Crossings:
         return self.tape.layers
 
 
+def _flattened(tree: Any) -> tuple[list[Any], tuple[Any, list[int]]]:
+    """The leaves in the order in which JAX has them, and what puts them back."""
+    leaves, structure = flattened(tree)
+    order, _ = flattened(_sorted(unflattened(structure, range(len(leaves)))))
+    return [leaves[i] for i in order], (structure, order)
+
+
+def _unflattened(structure: tuple[Any, list[int]], leaves: Sequence[Any]) -> Any:
+    return unflattened(structure[0], [leaves[i] for i in np.argsort(structure[1])])
+
+
+def _sorted(tree: Any) -> Any:
+    """The tree with its dicts in the order of their keys."""
+    if type(tree) is dict:
+        try:
+            keys = sorted(tree)
+        except TypeError:  # JAX has no such trees
+            keys = list(tree)
+        return {key: _sorted(tree[key]) for key in keys}
+    if type(tree) in (list, tuple):
+        return type(tree)(map(_sorted, tree))
+    return type(tree)(*map(_sorted, tree)) if hasattr(tree, "_fields") else tree
+
+
 def _to_host(tensor: torch.Tensor) -> Array:
-    array: Array = np.asarray(lend(tensor.detach()))
+    array: Array = np.asarray(lend(tensor.detach().resolve_conj().resolve_neg()))
     return array
 
 
