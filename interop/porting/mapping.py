@@ -38,7 +38,7 @@ class Pair:
     first: Parameter
     second: Parameter
     reason: str
-    """By what it was found: ``name``, ``order`` or ``given``."""
+    """How it was found, as ``name``, ``order`` or ``given``."""
 
     def to_second(self, array: Array) -> Array:
         return self.second.layout.from_torch(self.first.layout.to_torch(array))
