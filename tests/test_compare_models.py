@@ -683,3 +683,24 @@ def test_one_array_in_two_places_of_equinox() -> None:
     comparison = compare_models(torch.nn.Sequential(linear(), torch.nn.Tanh(), linear()), model, X)
     assert comparison.agree, comparison
     assert comparison.mapping.as_override()["0.bias"] == "pair.a.bias"
+
+
+class ClampedInJax(nn.Module):
+    """The one of torch with relu6, whose gradient on a bound is another than that of clamp."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.relu6(nn.BatchNorm(use_running_average=False, momentum=0.9, name="norm")(x))
+
+
+def test_ties_are_no_bug_where_a_batch_norm_trains() -> None:
+    """Its unbiased variance differs, too; a wrong momentum is graver than ties."""
+    port = Clamped(clamp_to_6)
+    comparison = compare_models(port, ClampedInJax(), X)
+    assert comparison.cause is not None
+    assert (comparison.cause.is_gradient, comparison.cause.finding) == (True, "ties")
+    assert {j.finding for pair in comparison.layers for j in pair.those("state", gradients=False)} >= {"library"}
+    port.norm.momentum = 0.5
+    wrong = compare_models(port, ClampedInJax(), X).cause
+    assert wrong is not None
+    assert (wrong.finding, wrong.layer.name, wrong.parts[0].what) == ("port", "norm", "state")
