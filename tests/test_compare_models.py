@@ -31,9 +31,9 @@ def seeded() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def answered_once() -> Iterator[None]:
-    """The network of Flax is the same in many comparisons: what it answers is computed once."""
+    """The network of Flax is the same in all comparisons of a class: what it answers is computed once."""
     answers: dict[Any, Any] = {}
     answer = JaxModel.answer
 
