@@ -31,9 +31,9 @@ def seeded() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def answered_once() -> Iterator[None]:
-    """The network of Flax is the same in many comparisons: what it answers is computed once."""
+    """The network of Flax is the same in all comparisons of a class: what it answers is computed once."""
     answers: dict[Any, Any] = {}
     answer = JaxModel.answer
 
@@ -683,3 +683,76 @@ def test_one_array_in_two_places_of_equinox() -> None:
     comparison = compare_models(torch.nn.Sequential(linear(), torch.nn.Tanh(), linear()), model, X)
     assert comparison.agree, comparison
     assert comparison.mapping.as_override()["0.bias"] == "pair.a.bias"
+
+
+class ClampedInJax(nn.Module):
+    """The one of torch with relu6, whose gradient on a bound is another than that of clamp."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.relu6(nn.BatchNorm(use_running_average=False, momentum=0.9, name="norm")(x))
+
+
+def test_ties_are_no_bug_where_a_batch_norm_trains() -> None:
+    """Its unbiased variance differs, too; a wrong momentum is graver than ties."""
+    port = Clamped(clamp_to_6)
+    comparison = compare_models(port, ClampedInJax(), X)
+    assert comparison.cause is not None
+    assert (comparison.cause.is_gradient, comparison.cause.finding) == (True, "ties")
+    assert {j.finding for pair in comparison.layers for j in pair.those("state", gradients=False)} >= {"library"}
+    port.norm.momentum = 0.5
+    wrong = compare_models(port, ClampedInJax(), X).cause
+    assert wrong is not None
+    assert (wrong.finding, wrong.layer.name, wrong.parts[0].what) == ("port", "norm", "state")
+
+
+class Scores(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        q, k = nn.Dense(4, name="q")(x), nn.Dense(4, name="k")(x)
+        return q @ k.swapaxes(1, 2)
+
+
+class PortedScores(torch.nn.Module):
+    def __init__(self, *, is_transposed: bool) -> None:
+        super().__init__()
+        self.q, self.k = linear(), linear()
+        self.is_transposed = is_transposed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.q(x) @ self.k(x).mT
+        return scores.mT if self.is_transposed else scores
+
+
+class InLayer(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.tanh(Scores(name="0")(x).sum(-1))
+
+
+class PortInLayer(torch.nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(super().forward(x).sum(-1))
+
+
+class Convolutions(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.Conv(4, (3,))(jnp.tanh(nn.Conv(4, (3,))(x)))
+
+
+def test_a_transposition_is_not_hidden() -> None:
+    """A square of scores has the same shape transposed; so have images as long as they have channels."""
+    x = np.random.default_rng(0).normal(size=(2, 5, 4)).astype(F32)
+    for is_transposed in (False, True):
+        ports = [PortedScores(is_transposed=is_transposed) for _ in range(2)]
+        whole, inner = compare_models(Scores(), ports[0], x), compare_models(InLayer(), PortInLayer(ports[1]), x)
+        assert whole.agree == inner.agree == (not is_transposed)
+        if is_transposed:
+            assert whole.cause is not None
+            assert not whole.cause.is_gradient
+            assert blamed(inner)[0] == "0"
+    convolutions = [torch.nn.Conv1d(4, 4, 3, padding=1) for _ in range(2)]
+    images = torch.nn.Sequential(convolutions[0], torch.nn.Tanh(), convolutions[1])
+    as_in_flax = (None, lambda model, x: model(x.mT).mT)
+    assert compare_models(Convolutions(), images, x[:, :4], calls=as_in_flax).agree

@@ -76,7 +76,9 @@ class Cause:
 
 def cause_of(pairs: Sequence[LayerPair], all_layers: tuple[Sequence[Layer], Sequence[Layer]]) -> Cause | None:
     """The cause; None if they agree."""
-    found = _in_values(pairs) or _in_gradients(pairs) or _in_state(pairs)
+    found = _in_values(pairs) or _in_gradients(pairs)
+    if found is None or found.finding == "ties":  # other statistics are graver than ties
+        found = _in_state(pairs) or found
     if found is None or not found.is_own_code:
         return found
     between = tuple(_between(found, layers, side, pairs) for side, layers in enumerate(all_layers))

@@ -20,7 +20,7 @@ from interop.porting.comparison import Judged, What, apart_of, judge, places
 from interop.porting.layers import Answer, Layer
 from interop.porting.libraries import adapter_of
 from interop.porting.mapping import Override, ParameterMapping, inferred
-from interop.porting.matching import Align, Image, alignment, kind_of, known_parent, matched_layers
+from interop.porting.matching import Align, Image, alignment, has_channels, kind_of, known_parent, matched_layers
 from interop.porting.model import Call, Model, Orders
 from interop.porting.report import ModelComparison
 
@@ -235,7 +235,12 @@ def _aligns(
             for k, (ours, theirs) in enumerate(
                 zip(getattr(layers[0][i], side), getattr(layers[1][j], side), strict=False)
             ):
-                align = alignment(ours.value, theirs.value, channels_differ, images)
+                is_settled = ours.value.shape == theirs.value.shape and ours.value.ndim == 3
+                if n == 0:  # the inputs may be transposed, by layouts; of results `_orders` decides
+                    is_settled &= side == "outputs"
+                else:
+                    is_settled &= not (has_channels(layers[0], i) or has_channels(layers[1], j))
+                align = alignment(ours.value, theirs.value, channels_differ and not is_settled, images)
                 if align is not None:
                     found[n, side, k] = align
                 elif side == "outputs" and _differ_in_size(layers[0][i], layers[1][j]):

@@ -163,8 +163,9 @@ class _Judge:
         self.is_float64 = all(array.dtype == np.float64 or array.dtype.kind in "iu" for array in native[0].values())
         self.apart = {p.label: apart_of(native[0][p.label], native[1][p.label]) for p in found}
         leaves = _leaves(native, native)
-        values_agree = all(f in ("agrees", "rounding") for n, f in leaves.items() if n.startswith("value"))
-        if values_agree and "port" in leaves.values():
+        crossing = [p for p in found if not p.is_gradient and p.what != "state"]  # gradients are not those of state
+        values_agree = all(leaves[p.label] in ("agrees", "rounding") for p in crossing)
+        if values_agree and any(leaves[p.label] == "port" for p in found if p.is_gradient):
             first, second = ask(True)
             leaves = _leaves(native, _arrays(found, first, second))
         self._leaves = leaves

@@ -115,6 +115,13 @@ def family_of(kind: str) -> str:
     return next((family for family in _FAMILIES if re.search(family, snake)), "")
 
 
+def has_channels(layers: Sequence[Layer], i: int) -> bool:
+    """Whether convolutions or pools run in a layer or beside it, so that its arrays of three axes may be images."""
+    parent = layers[i].parent
+    near = [*layers[i : layers[i].end], *(layer for layer in layers if layer.parent == parent)]
+    return any(re.search("conv|pool|batch_?norm", layer.kind.lower()) for layer in near)
+
+
 def alignment(a: Array, b: Array, channels_differ: bool, images: Iterable[Image]) -> Align | None:
     """What gives an array of the second model the form that it has in the first; None if nothing does.
 
