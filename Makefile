@@ -2,7 +2,7 @@
 PYTHON ?= python3
 INSTALLED := .venv/installed
 
-.PHONY: parity test test-thorough test-lowest lint format tables answers pictures docs dist bench clean
+.PHONY: parity test test-thorough test-lowest test-latest lint format tables answers pictures docs dist bench clean
 
 parity: $(INSTALLED)  ## the main job: the parity matrix, the worked cases, and a network trained in four spellings
 	.venv/bin/python -m interop
@@ -19,10 +19,12 @@ test: $(INSTALLED)  ## the tests but for those marked thorough, and which of the
 test-thorough: $(INSTALLED)  ## all tests, in programs as XLA compiles them for users; half an hour
 	.venv/bin/python -m pytest -n 2 --dist loadfile --durations=10
 
-# The lowest version of JAX that pyproject.toml allows, beside the pinned versions of all else.
-LOWEST := 0.10.0
-test-lowest: .venv-lowest/installed  ## the tests with that
-	$(QUICK) .venv-lowest/bin/python -m pytest -n 2 --dist loadfile
+# The lowest versions of torch and JAX that pyproject.toml declares, and the newest, beside the pinned ones of all else
+# but setuptools, which torch bounds.
+VERSIONS_lowest := torch==2.11.0 jax==0.10.0 jaxlib==0.10.0
+VERSIONS_latest := torch jax jaxlib
+test-lowest test-latest: test-%: .venv-%/installed  ## the tests with those; torch alone has several GB
+	$(QUICK) .venv-$*/bin/python -m pytest -n 2 --dist loadfile -m "not thorough"
 
 lint: $(INSTALLED)
 	.venv/bin/ruff format --check
@@ -100,16 +102,16 @@ bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a pl
 	$(BENCH) benchmarks/porting.py
 
 clean:
-	rm -rf .venv .venv-answers .venv-lowest dist docs/_build docs/_gallery
+	rm -rf .venv .venv-answers .venv-lowest .venv-latest dist docs/_build docs/_gallery
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,docs,release]'
 	touch $@
 
-.venv-lowest/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv-lowest
-	sed -E 's/^(jax|jaxlib)==.*/\1==$(LOWEST)/' constraints.txt > .venv-lowest/constraints.txt
-	.venv-lowest/bin/python -m pip install --disable-pip-version-check --constraint .venv-lowest/constraints.txt \
-		--editable '.[test]'
+.venv-%/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-$*
+	sed -E '/^(torch|jax|jaxlib|setuptools)==/d' constraints.txt > .venv-$*/constraints.txt
+	.venv-$*/bin/python -m pip install --disable-pip-version-check --constraint .venv-$*/constraints.txt --upgrade \
+		$(VERSIONS_$*) --editable '.[test]'
 	touch $@

@@ -1,5 +1,6 @@
 """How the tests call the ops of interop: with the arguments of a tie, as torch takes them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,3 +25,12 @@ def arguments(op: Op, dtype: torch.dtype = torch.float64, tie: tuple[Any, ...] |
 
 def parameters(op: Op) -> tuple[str, ...]:
     return tuple(op.signature.parameters)
+
+
+def refusal(call: Callable[[], object]) -> type[Exception]:
+    """The kind of exception that the torch that is installed raises, and so do we; ours where it raises none."""
+    try:
+        call()
+    except Exception as error:
+        return type(error)
+    return OverflowError

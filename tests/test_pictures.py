@@ -7,6 +7,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from pinned import of_pinned
 
 import interop
 from interop._commands import digits
@@ -40,6 +41,7 @@ def test_the_five_spellings_are_one_function(pictures: ModuleType) -> None:
         np.testing.assert_array_equal(np.asarray(function(given)), np.clip(x, 0, 6), err_msg=name)
 
 
+@of_pinned
 def test_the_picture_of_spellings_is_fresh(pictures: ModuleType) -> None:
     """Each spelling with its answers, as the installed versions give them now."""
     shown = texts((ROOT / "docs" / "_static" / "spellings.svg").read_text("utf-8"))
@@ -51,6 +53,7 @@ def test_the_picture_of_spellings_is_fresh(pictures: ModuleType) -> None:
     assert answers[len(pictures.NATIVE) :] == [[0, 0]] * len(pictures.OURS)
 
 
+@of_pinned
 def test_the_picture_of_trainings_is_of_this_code(pictures: ModuleType, steps: list[digits.Step]) -> None:
     left, right = pictures.drift(steps).axes
     assert {line.get_label() for line in left.lines} == set(digits.VARIANTS)

@@ -91,9 +91,9 @@ def record(f: Callable[..., Any], /, *args: Any, framework: FrameworkName | None
       ValueError: ``f`` is a `torch.nn.Module`, and the first argument does not name its parameters; or ``framework`` is
         unknown.
 
-    >>> recording = record(lambda x: torch.clamp(x, 0.0, 6.0), np.float32([0, 3, 6]))
+    >>> recording = record(lambda x: torch.nn.functional.leaky_relu(x, 2.0), np.float32([0, 3, 6]))
     >>> recording.native["gradient[0]"], recording.min_norm["gradient[0]"]
-    (array([0.84375  , 0.8671875, 1.4140625], dtype=float32), array([0.       , 0.8671875, 0.       ], dtype=float32))
+    (array([1.6875   , 0.8671875, 1.4140625], dtype=float32), array([0.84375  , 0.8671875, 1.4140625], dtype=float32))
     """
     if framework is not None and framework not in CONVERTIBLES:
         raise ValueError(f"record: framework={framework!r} is unknown; name one of {', '.join(CONVERTIBLES)}.")
