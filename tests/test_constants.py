@@ -194,7 +194,7 @@ SLOW = {"keywords", "rounded", "overwritten by", "masks"}
 """With calls that are left as they are."""
 
 
-@pytest.mark.parametrize("name", (ARITHMETIC | SEVERAL).keys() - SLOW)
+@pytest.mark.parametrize("name", sorted((ARITHMETIC | SEVERAL).keys() - SLOW))
 def test_torch_computes_in_its_kernels(name: str) -> None:
     assert not frames_of((ARITHMETIC | SEVERAL)[name], numbers(3, 3), Decided())
 
