@@ -1,7 +1,6 @@
 """The command line: every format, filter and exit status, and what the subcommands print."""
 
 import ast
-import contextlib
 import csv
 import io
 import json
