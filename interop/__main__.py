@@ -6,6 +6,7 @@ What a command needs is imported when it runs, so that help and bad usage take n
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import functools
 import importlib.metadata
@@ -34,6 +35,8 @@ except ModuleNotFoundError as missing:
     sys.exit(f"The command line needs {missing.name}: pip install 'jaxclamp[cli]', or in a checkout '.[cli]'")
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from rich.console import Console, RenderableType
 
     from interop.parity.frameworks import Array
@@ -198,9 +201,25 @@ def _ask(
 ) -> list[Row]:
     """The rows of the matrix; on a terminal with a progress bar, below it what is ``shown`` of the rows by then."""
     _compile_quickly()
+    from interop._commands import halves
+
+    # To start a process takes as long as several ops.
+    many = len(set(ops) or OPS) * len(dtypes) > 10 and (os.cpu_count() or 1) > 1
+    with halves.helper() if many else contextlib.nullcontext() as helper:
+        return _gathered(helper, ops, dtypes, frameworks, shown)
+
+
+def _gathered(
+    helper: Executor | None,
+    ops: Sequence[str],
+    dtypes: Sequence[str],
+    frameworks: Sequence[str],
+    shown: Callable[[Sequence[Row]], RenderableType] | None,
+) -> list[Row]:
     from rich.console import Console
     from rich.progress import Progress
 
+    from interop._commands import halves
     from interop.parity import rows as parity
     from jaxclamp import OPS as RECORDS
 
@@ -214,7 +233,11 @@ def _ask(
         click.echo(f"not asked: {name} ({reason})", err=True)
     order = list(dict.fromkeys(ops)) or list(RECORDS)
     total = {name: len(list(parity.cases(RECORDS[name]))) for name in order}
-    asked = parity.matrix([RECORDS[name] for name in sorted(order, key=total.__getitem__)], dtypes, frameworks)
+    smallest_first = sorted(order, key=total.__getitem__)
+    if helper:
+        asked = halves.matrix(helper, smallest_first, dtypes, frameworks)
+    else:
+        asked = parity.matrix([RECORDS[name] for name in smallest_first], dtypes, frameworks)
     rows: list[Row] = []
     console = Console(stderr=True)
     with Display(console=console, transient=True, refresh_per_second=2, disable=not console.is_terminal) as progress:
@@ -329,12 +352,14 @@ def cases() -> None:
 @click.option("--plot", "file", type=OUTPUT, callback=_a_picture, help="Draw the steps.")
 def digits(steps: int, seed: int, file: Path | None) -> None:
     """Train one network in four spellings on scikit-learn's digits and compare the gradients at every step."""
+    import torch
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
 
     from interop._commands.digits import PAIRS, VARIANTS, plot_steps, train
 
+    torch.set_num_threads(1)  # the tensors are too small to share
     with Progress(console=Console(stderr=True), transient=True) as progress:
         done = list(progress.track(train(steps, seed), total=steps, description="training"))
     console = _console()

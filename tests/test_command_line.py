@@ -9,7 +9,8 @@ import pkgutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,7 +23,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from interop.__main__ import main
-from interop._commands import digits
+from interop._commands import digits, halves
 from interop._commands.cases import compare_cases
 from interop.parity import render
 from interop.parity import rows as parity
@@ -201,6 +202,7 @@ def test_without_filters_all_is_asked_in_float32(monkeypatch: pytest.MonkeyPatch
         return rows
 
     monkeypatch.setattr(parity, "matrix", remember)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # no other process
     assert run().exit_code == 0
     ((ops, dtypes, frameworks),) = asked
     assert sorted(op.name for op in ops) == sorted(OPS)
@@ -225,6 +227,7 @@ def everybody(monkeypatch: pytest.MonkeyPatch) -> None:
                 yield Row(op.name, arguments, active, inactive, dtypes[0], (0.0,), tuple(answers))
 
     monkeypatch.setattr(parity, "matrix", asked)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # no other process
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
@@ -256,6 +259,52 @@ def test_one_screen_by_default(everybody: None) -> None:
     assert relu.split()[:3] == ["relu", "✓", "-1.25"]
     assert "┃" in run("--all").stdout
     assert "┃" in run("--only-disagreements").stdout
+
+
+class Busy(Executor):
+    """A helper that comes to nothing."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return Future()
+
+
+class Quick(Executor):
+    """One that is done at once."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+class Dying(Executor):
+    """One that dies after its first answer."""
+
+    def __init__(self) -> None:
+        self.first = True
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        if not self.first:
+            raise BrokenExecutor
+        self.first = False
+        future.set_exception(BrokenExecutor())
+        return future
+
+
+@pytest.mark.parametrize("helper", [Busy, Quick, Dying])
+def test_a_helper_changes_no_row(helper: type[Executor], everybody: None) -> None:
+    ops = ["abs", "maximum", "selu"]
+    found = list(halves.matrix(helper(), ops, ["float32"], ALWAYS))
+    assert as_json(found) == as_json(list(parity.matrix([OPS[op] for op in ops], ["float32"], ALWAYS)))
+
+
+@pytest.mark.thorough
+def test_two_processes_find_what_one_does(rows: list[Row]) -> None:
+    with halves.helper() as helper:
+        found = list(halves.matrix(helper, ["abs", "maximum", "selu"], ["float32"], ALWAYS))
+    assert as_json(found) == as_json(rows)
 
 
 @FORMS

@@ -252,7 +252,7 @@ class Jax(Convertible):
             for k, ((first, *_), stack) in enumerate(zip(batches.values(), stacks, strict=True)):
                 answer = functools.partial(_answer_one, questions[first])
                 try:
-                    answers.append(jax.vmap(answer)(stack))
+                    answers.append(_of_each(answer, stack))
                 except TypeError as refusal:
                     refusals[k] = refusal
                     answers.append(None)
@@ -328,6 +328,14 @@ def _differentiated(
 def _answer_one(question: Question, arrays: Mapping[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
     """The answer to ``question`` with these ``arrays`` in place of its own."""
     return _differentiated(question.function, {**question.arguments, **arrays}, question.active, total)
+
+
+def _of_each(answer: Callable[[Mapping[str, jax.Array]], Any], stack: Mapping[str, jax.Array]) -> Any:
+    """What ``answer`` returns for each place in the stack."""
+    if {len(arrays) for arrays in stack.values()} != {1}:
+        return jax.vmap(answer)(stack)
+    # For one alone vmap would take longer.
+    return jax.tree.map(lambda leaf: leaf[None], answer({name: arrays[0] for name, arrays in stack.items()}))
 
 
 def _stacked(arguments: Sequence[Mapping[str, Any]]) -> dict[str, Array]:

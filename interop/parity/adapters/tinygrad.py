@@ -51,9 +51,10 @@ class Tinygrad(Adapter):
         with self._tinygrad.Context(DEV="PYTHON"):  # the other devices for CPUs need Clang or LLVM
             given = {name: self._tensor(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
             result = function(given)
-            gradient = result.sum().gradient(*(given[name] for name in active))
             # Clones, since a gradient that is constant is on no device.
-            return result.numpy(), {name: g.clone().numpy() for name, g in zip(active, gradient, strict=True)}
+            gradient = [g.clone() for g in result.sum().gradient(*(given[name] for name in active))]
+            self._tinygrad.Tensor.realize(result, *gradient)  # together, in fewer kernels
+            return result.numpy(), {name: g.numpy() for name, g in zip(active, gradient, strict=True)}
 
     def _tensor(self, array: Array) -> Any:
         # Of a list, since arrays without axes become constants, which are one object where they are equal.
