@@ -231,15 +231,36 @@ def test_torch_is_asked_under_a_transformation() -> None:
     torch.func.vmap(function)(torch.ones(2))
 
 
+def with_another_gradient(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(own)
+    def function(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return own(x, *args, **kwargs) + (x - x.detach()).sum() / 4
+
+    return function
+
+
 @resizes
 @pytest.mark.parametrize("mode", [reverse, forward, forward_of_func], ids=lambda mode: mode.__name__)
 def test_definition_at_ties_where_torch_does_not_follow_it(mode: Gradient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each function has a way that does not rest on what torch answers."""
-    for name in asked.FOLLOWED:
+    """Each function has a way that does not rest on what torch answers at ties, in reverse mode on none of it."""
+    for name, function in asked._OWN.items():
         monkeypatch.setitem(asked.FOLLOWED, name, frozenset())
+        if mode is reverse:
+            home = torch if function is getattr(torch, name, None) else functional
+            monkeypatch.setattr(home, name, with_another_gradient(function))
     for name in asked.FOLLOWED.keys() & OPS.keys():
         wrong = wrong_at_ties(name, mode, ["float32"])
         assert not wrong, "\n".join([name, *wrong])
+
+
+def test_values_in_forward_mode_where_torch_does_not_follow_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, function in asked._OWN.items():
+        if name in OPS and OPS[name].family == "kinked":
+            monkeypatch.setitem(asked.FOLLOWED, name, frozenset())
+            for at, *parameters in OPS[name].tie_points:
+                x = torch.tensor(at)
+                value, _ = torch.func.jvp(lambda x: NATIVE[name](x, *parameters), (x,), (x,))  # noqa: B023  # called here
+                assert torch.equal(value, function(x, *parameters)), (name, at, parameters)
 
 
 # At special values: torch's own values, and the gradients of the programs of JAX.
