@@ -107,6 +107,7 @@ class TestOfNetworkAndPort:
         with pytest.raises(AssertionError, match=r"a\s+bug\s+of\s+the\s+port"):
             comparison.assert_agree(allow=["ties"])
 
+    @pytest.mark.thorough
     def test_both_directions_and_own_parameters(self) -> None:
         port = with_values_of_network(Port("eps").eval())
         comparison = compare_models(port, Network(), images().transpose(0, 3, 1, 2))
@@ -133,7 +134,10 @@ class TestOfNetworkAndPort:
         assert "epsilon=1e-05" in str(eps)
         assert "eps=0.001" in str(eps)
 
-    @pytest.mark.parametrize("kind", ["npz", "safetensors", "orbax", "state_dict"])
+    @pytest.mark.parametrize(
+        "kind",
+        ["npz", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("safetensors", "orbax", "state_dict"))],
+    )
     def test_parameters_from_files(self, kind: str, tmp_path: Path) -> None:
         variables = jax.tree.map(np.asarray, dict(bound().variables))
         parameters: Any
