@@ -865,7 +865,7 @@ def test_assert_agree() -> None:
     assert message.startswith(str(comparison))
     assert "because of ties alone" in message
     assert (
-        "  gradient[0]: ties: 2 of 5 apart, absolute 0.5 at [3] (0.5 against 1), relative 0.5 at [1], "
+        "  gradient[0]: ties: 2 of 5 apart, absolute 0.5 at [3] (1 against 0.5), relative 0.5 at [1], "
         "ulps 8.39e+06 at [1]; " in message
     )
     assert "\n  value" not in message  # it agrees

@@ -273,7 +273,7 @@ def softshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
     """`torch.nn.functional.softshrink`, whose gradient at 0 is 0 also with ``lambd=0``, where it is the identity."""
     if (_is_right("softshrink") and lambd) or not is_active(input):
         return functional.softshrink(input, lambd)
-    return _bent("softshrink", functional.softshrink, aten.softshrink_backward, input, False, lambd)
+    return _bent("softshrink", functional.softshrink, _of_shrink, input, False, lambd)
 
 
 @public
@@ -281,7 +281,7 @@ def hardshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
     """`torch.nn.functional.hardshrink`, whose gradient at 0 is 0 also with ``lambd=0``, where it is the identity."""
     if (_is_right("hardshrink") and lambd) or not is_active(input):
         return functional.hardshrink(input, lambd)
-    return _bent("hardshrink", functional.hardshrink, aten.hardshrink_backward, input, False, lambd)
+    return _bent("hardshrink", functional.hardshrink, _of_shrink, input, False, lambd)
 
 
 @right_in_torch
@@ -344,6 +344,11 @@ def _of_celu(vector: torch.Tensor, x: torch.Tensor, alpha: float) -> Any:
 
 def _of_threshold(vector: torch.Tensor, x: torch.Tensor, threshold: float, value: float) -> Any:
     return aten.threshold_backward(vector, x, threshold)
+
+
+def _of_shrink(vector: torch.Tensor, x: torch.Tensor, lambd: float) -> torch.Tensor:
+    """Of softshrink and hardshrink; torch's own of these two refuses symbolic shapes."""
+    return torch.where(x.abs() <= lambd, 0.0, vector)
 
 
 # The forms that overwrite their first argument.
