@@ -25,6 +25,7 @@ html_show_copyright = False
 html_copy_source = False
 html_css_files = ["jaxclamp.css"]
 html_static_path = ["_static"]
+html_extra_path = ["_gallery/report.html"]
 highlight_language = "text"
 exclude_patterns = ["_build"]
 
@@ -100,7 +101,6 @@ myst_substitutions = {
     "interop_modules": ", ".join(f"`{name}`" for name in _modules),
     "native_functions": ", ".join(f"`{name}`" for name in _native if not name.endswith("_")),
     "native_in_place": ", ".join(f"`{name}`" for name in _native if name.endswith("_")),
-    "gallery": "\n\n".join(f"## {name}\n\n![{name}](_gallery/{name}.svg)" for name in jaxclamp.OPS),
     "aliases": ", ".join(
         f"`{name}` for `{function.__name__}`"
         for name, function in vars(jaxclamp).items()

@@ -1,5 +1,6 @@
-"""Draw the figures of the pages into docs/_gallery: every op, and functions of two variables with their gradients."""
+"""Makes docs/_gallery, which the pages show: the report of all ops, and pictures of functions of two variables."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from scipy.spatial import ConvexHull
 
 import jaxclamp
 from interop.parity import matrix
-from interop.parity.plot import COLOURS, figure
+from interop.parity.plot import COLOURS
+from interop.parity.report import page, picture
 from jaxclamp import OPS
 
 FOLDER = Path(__file__).parent / "_gallery"
@@ -68,7 +70,9 @@ def pieces(function: Function, at: Sequence[float]) -> Figure:
     left, right = shown.subplots(1, 2)
     colours = PIECES[: len(gradients)]
     x, y = steps + at[0], steps + at[1]
-    left.pcolormesh(x, y, entered, cmap=ListedColormap(colours), vmin=-0.5, vmax=len(colours) - 0.5, alpha=0.5)
+    left.pcolormesh(
+        x, y, entered, cmap=ListedColormap(colours), vmin=-0.5, vmax=len(colours) - 0.5, alpha=0.5, rasterized=True
+    )
     left.clabel(left.contour(x, y, values, 12, colors="black", linewidths=0.6), fontsize=7)
     left.plot(*at, "ko")
     if least.any():
@@ -97,8 +101,10 @@ def pieces(function: Function, at: Sequence[float]) -> Figure:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    for name, op in OPS.items():
-        figure(op, matrix([op], ["float32"], list(COLOURS))).savefig(FOLDER / f"{name}.svg")
+    rows = {name: list(matrix([op], ["float32"], list(COLOURS))) for name, op in OPS.items()}
+    pictures = {name: picture(op, rows[name]) for name, op in OPS.items()}
+    report = page(list(itertools.chain(*rows.values())), pictures, "--dtype float32")
+    (FOLDER / "report.html").write_text(report, "utf-8")
     for name, (function, at) in FUNCTIONS.items():
         pieces(function, at).savefig(FOLDER / f"{name}.svg")
     (FOLDER / "drawn").touch()

@@ -6,7 +6,6 @@ What a command needs is imported when it runs, so that help and bad usage take n
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import functools
 import importlib.metadata

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from representatives import represented, thorough
 
 from interop.parity.frameworks import total
 from interop.parity.rows import DTYPES, cases, definition, is_differentiable, round_to
@@ -74,12 +75,16 @@ def expectations(op: Op, dtype: str) -> list[tuple[dict[str, Any], tuple[str, ..
 
 
 FORMS = [
-    *((t, "float32") for t in (eager, reverse, forward, batched)),
-    # tests/test_transformations.py has the others too, of one call of each op
-    *(pytest.param(t, "float32", marks=pytest.mark.thorough) for t in (through_batch, linearized)),
-    # tests/test_parity.py asks for all dtypes too, in reverse mode
-    *(pytest.param(t, d, marks=pytest.mark.thorough) for t in (reverse, forward) for d in DTYPES if d != "float32"),
+    *((t, "float32") for t in (eager, reverse, forward, batched, through_batch, linearized)),
+    *((t, dtype) for t in (reverse, forward) for dtype in DTYPES if dtype != "float32"),
 ]
+
+
+def marks(op: Op, transformation: Callable[..., Arrays], dtype: str) -> list[pytest.MarkDecorator]:
+    """What other files ask too is thorough: tests/test_parity.py all dtypes, tests/test_transformations.py the rest."""
+    if dtype != "float32" or transformation in (through_batch, linearized):
+        return [pytest.mark.thorough]
+    return thorough(op.name) if transformation in (eager, batched) else []
 
 
 def at_ties(op: Op, dtype: str, transformation: Callable[..., Arrays]) -> list[Arrays]:
@@ -103,8 +108,14 @@ def at_ties(op: Op, dtype: str, transformation: Callable[..., Arrays]) -> list[A
         return (all_at_once if transformation is eager else jax.jit(all_at_once))(arrays)
 
 
-@pytest.mark.parametrize(("transformation", "dtype"), FORMS, ids=lambda part: getattr(part, "__name__", part))
-@pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
+@pytest.mark.parametrize(
+    ("op", "transformation", "dtype"),
+    [
+        pytest.param(op, *form, id=f"{op.name}-{form[0].__name__}-{form[1]}", marks=marks(op, *form))
+        for op in OPS.values()
+        for form in FORMS
+    ],
+)
 def test_definition_at_ties(op: Op, transformation: Callable[..., Arrays], dtype: str) -> None:
     wrong = []
     gradients = at_ties(op, dtype, transformation)
@@ -115,7 +126,7 @@ def test_definition_at_ties(op: Op, transformation: Callable[..., Arrays], dtype
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
+@pytest.mark.parametrize("op", represented(OPS.values()))
 def test_second_derivative_at_ties_is_finite(op: Op) -> None:
     hessians = at_ties(op, "float32", lambda function, at: jax.hessian(function)(at))
     for (arguments, active, _), hessian in zip(expectations(op, "float32"), hessians, strict=True):

@@ -11,6 +11,7 @@ import torch
 import torch._dynamo
 import torch._dynamo.testing
 from calls import arguments
+from representatives import represented
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import interop
@@ -42,7 +43,7 @@ def value_and_gradient(function: Callable[[Tensor], Any], x: Tensor) -> tuple[An
     return value, torch.autograd.grad((value[0] if isinstance(value, tuple) else value).sum(), x)[0]
 
 
-@every_op
+@pytest.mark.parametrize("op", represented(OPS.values()))
 def test_ops_compiled(op: Op) -> None:
     x, *rest = arguments(op)
     ours = TORCH_OPS[op.name]

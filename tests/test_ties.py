@@ -18,6 +18,7 @@ from elementwise import ELEMENTWISE, valid_operands
 from flax import nnx
 from jax.extend.core import check_jaxpr
 from jax.sharding import PartitionSpec as P
+from representatives import represented
 from rich.console import Console
 
 import jaxclamp
@@ -79,7 +80,7 @@ def test_counts_of_each_op(name: str, function: Callable[[jax.Array], Any], elem
     assert (report.elements, report.tied) == (elements, tied)
 
 
-@pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
+@pytest.mark.parametrize("op", represented(OPS.values()))
 def test_own_ops_count_once_in_every_context(op: Op) -> None:
     """By themselves, compiled, batched, differentiated, and all of it."""
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from elementwise import ELEMENTWISE, is_curved, valid_operands
 from jax.sharding import PartitionSpec as P
+from representatives import represented
 
 import jaxclamp
 from jaxclamp import OPS, TIES, Op
@@ -76,7 +77,7 @@ WRAPPERS: dict[str, Callable[..., Callable[[jax.Array], jax.Array]]] = {
 }
 
 
-@every_op
+@pytest.mark.parametrize("op", represented(ELEMENTWISE))
 def test_gradient_is_the_same_through_every_wrapper(op: Op) -> None:
     f, x = of_x(op), ties_and_neighbours(op)
 

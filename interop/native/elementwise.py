@@ -59,14 +59,14 @@ def clamp(
 
 @public
 def clamp_min(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
-    """`torch.clamp_min`: of a number below torch 2.14 by `torch.nn.functional.threshold`, of gradient 0 there."""
+    """`torch.clamp_min`: of a number below torch 2.14 by `torch.threshold`, of gradient 0 there."""
     if out is not None or not is_active(input, min):
         return torch.clamp_min(input, min, out=out)
     if _is_exact(min, input):
         if ties in FOLLOWED["clamp_min"]:
             return torch.clamp_min(input, min)
         if min and ties in FOLLOWED["threshold"]:
-            return functional.threshold(input, min, min)
+            return torch.threshold(input, min, min)
         if not min and math.copysign(1.0, min) > 0 and ties in FOLLOWED["relu"]:  # a threshold loses the sign of -0.0
             return functional.relu(input)
     return select("clamp_min", torch.clamp_min, ties, input, min)
@@ -81,7 +81,7 @@ def clamp_max(input: torch.Tensor, max: Bound, *, ties: Convention = "min_norm",
         if ties in FOLLOWED["clamp_max"]:
             return torch.clamp_max(input, max)
         if max and ties in FOLLOWED["threshold"]:  # the sign of 0.0 might be lost
-            return -functional.threshold(-input, -max, -max)
+            return -torch.threshold(-input, -max, -max)
     return select("clamp_max", torch.clamp_max, ties, input, max)
 
 
