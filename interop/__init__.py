@@ -1,4 +1,4 @@
-"""jaxclamp's ops for PyTorch, any JAX function as a torch function, and the comparison of frameworks at ties."""
+"""jaxclamp's ops and gradients for PyTorch, any JAX function as a torch function, and the comparison of frameworks."""
 
 import importlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""Clamp-family ops for JAX whose gradient at every tie is the subgradient of minimum norm."""
+"""Clamp-family ops for JAX with the subgradient of minimum norm at every tie, and true gradients of whole programs."""
 
 import importlib
 from typing import TYPE_CHECKING

@@ -25,18 +25,18 @@ from jaxclamp._versions import VERSIONS, Version, Weights, version_of
 class as_of(Intercepting):  # noqa: N801  # it is used as a function
     r"""A context manager and decorator in which torch code has the gradients that a version of torch gives it.
 
-    For a training that a new version of torch would change: with torch 2.15 installed, ``as_of("torch 2.13")`` gives
-    :math:`\min(\max(x, 0), 6)` the slope 1 at 0 and at 6, as torch had it up to 2.13. Where the installed version
-    answers as the other does, torch's own function is called; else its own kernels, with the other weights in the
-    backward pass. Whether it does is asked of the installed version.
+    It keeps a training as it was, which a new version of torch would change. With torch 2.15 installed,
+    ``as_of("torch 2.13")`` gives :math:`\min(\max(x, 0), 6)` the slope 1 at 0 and at 6, as torch had it up to 2.13. If
+    the installed version has the gradients of ``version``, torch's own function is called. Else torch's own kernel
+    computes the value, and the backward pass has the weights of ``version``. Which of the two holds is found by calling
+    the installed version at ties.
 
-    It intercepts what `interop.min_norm` does, and is carried into checkpoints and nested as that. In a compiled
-    function it works as `interop.min_norm`. For modules, without a block, there is
-    ``interop.nn.convert(model, ties="torch 2.13")``.
+    It intercepts the calls that `interop.min_norm` intercepts, and works like it in checkpoints, in nested blocks and
+    in compiled functions. For modules, without a block, there is ``interop.nn.convert(model, ties="torch 2.13")``.
 
-    Ties: as in that version, also where that is no subgradient; NaN gets what it gets there. In
-    forward mode, too, the weights are those of its reverse mode. Its own forward mode has others at a tie of ``fmax``
-    and of ``clamp(x, min=tensor)``, and with ``x < min = max``, up to 2.13.
+    Ties: as in that version, also where that is no subgradient, and at NaN. Forward mode has the weights of that
+    version's reverse mode. Up to 2.13 its own forward mode has others at a tie of ``fmax`` and of
+    ``clamp(x, min=tensor)``, and with ``x < min = max``.
 
     Args:
       version: ``"torch 2.11"`` to ``"torch 2.15"``; ``"torch 2.13"`` is the newest 2.13 that is recorded.

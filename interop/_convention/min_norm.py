@@ -82,8 +82,8 @@ class min_norm(Intercepting):  # noqa: N801  # it is used as a function
     backward pass may follow later, and recomputes checkpoints under the convention.
 
     It does not see what other functions of torch call in turn, nor into TorchScript, exported programs, checkpoints
-    inside a compiled function, or the ``backward`` of a `torch.autograd.Function`. What it let pass although it has
-    ties, such as `torch.cummax`, is in ``passed``.
+    inside a compiled function, or the ``backward`` of a `torch.autograd.Function`. Functions that have ties and no
+    counterpart, such as `torch.cummax`, stay torch's own, and are counted in ``passed``.
 
     Args:
       function: what is decorated by ``@min_norm``, which is ``@min_norm()``.

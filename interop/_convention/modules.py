@@ -130,17 +130,17 @@ class Conversion:
 
 
 def convert(model: torch.nn.Module, *, ties: Convention | str | None = None) -> Conversion:
-    """Make the modules in ``model`` that have a counterpart here into that, in place.
+    """Change the class of each module in ``model`` that has a counterpart here to that counterpart, in place.
 
-    Parameters, buffers, hooks, training mode and shared modules stay what they are. What has ties or kinks and stays
-    is in the report: subclasses that are not torch's own, modules without a counterpart, and functions called in a
+    Parameters, buffers, hooks, training mode and shared modules stay as they are. The report names what has ties or
+    kinks and was left: subclasses that are not torch's own, modules without a counterpart, and functions called in a
     ``forward``, for which there is `interop.min_norm`.
 
     Args:
       model: any module; it is changed.
       ties: the convention of the modules that have one to choose, as for `jaxclamp.clamp`; or a version of torch, such
-        as ``"torch 2.13"``, whose gradients all of them have then, as under `interop.as_of`. None is what the block of
-        `interop.min_norm` or `interop.as_of` around a call says, min_norm where there is none.
+        as ``"torch 2.13"``, whose gradients all of them get, as under `interop.as_of`. With None, modules follow the
+        block of `interop.min_norm` or `interop.as_of` around a call, and are under min_norm outside of one.
 
     Returns:
       A report of what was replaced and what was left; its ``undo()`` takes it back.

@@ -1,8 +1,8 @@
 """Derivatives of whole torch programs: `directional_derivative`, `grad`, `along` and `subdifferential`.
 
 A function runs on dual tensors, in a block in which each choice is decided by their tangents. Forward mode then gives
-the one-sided derivative. Reverse mode gives the gradient of the piece that the function enters: of
-``relu(x) - relu(-x)`` at 0 along 1 that of ``x - 0``.
+the one-sided derivative. Reverse mode gives the gradient of the piece that the function enters: for
+``relu(x) - relu(-x)`` at 0 along the direction 1 the piece is ``x - 0``.
 """
 
 from __future__ import annotations

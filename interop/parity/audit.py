@@ -100,18 +100,19 @@ def _described(change: ChangedLine) -> str:
 def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, probe: bool = False) -> Audit:
     """Which lines of torch code get another gradient from one version of torch to another, on these inputs.
 
-    The code runs once, under `as_of` of the first version. Each call of a function that the two versions differentiate
-    otherwise is kept, and differentiated as either has it, with the gradient that comes into its result. A call that
-    says itself how to share, as ``interop.native.clamp(..., ties="inclusive")``, or is in a block of its own, depends
-    on no version.
+    The code runs once, under `as_of` of the version ``before``. Each call of a function with other derivatives in the
+    version ``after`` is kept. It is then differentiated as in either version, with the gradient with respect to its
+    result. A call that names a convention, as ``interop.native.clamp(..., ties="inclusive")``, or that is in a block
+    of its own, depends on no version.
 
     Args:
-      fun: a function of torch, or a module. Differentiated is what it returns, or what it differentiates itself, as a
-        step of training does. Of several numbers it is a weighted sum, as for `interop.compare`.
+      fun: a function of torch, or a module. Its result is differentiated; if it has several numbers, their weighted
+        sum, as for `interop.compare`. If ``fun`` differentiates by itself, as a step of training does, those gradients
+        are audited.
       inputs: its arguments. Tensors stay as they are: those that require grad are differentiated. Arrays of NumPy
         become tensors, and those of floats require grad.
       before, after: versions, as for `as_of`. Neither has to be installed.
-      probe: whether to ask too, of lines without a tie, what would change if all elements were on the nearest bound.
+      probe: whether to say, for lines without a tie, what would change if all elements were on the nearest bound.
 
     Returns:
       An `Audit`: per line of the source and module the elements on a tie, the gradient before and after, and a cure.

@@ -134,8 +134,8 @@ def changes(framework: str, before: str, after: str) -> Changes:
     r"""Which gradients at ties changed from one version of a framework to another, by the records of this package.
 
     A record has the gradient :math:`\partial \sum_i f_i / \partial x` of every op at every tie, in float32, for every
-    set of differentiated arguments, beside numbers and beside arrays, in reverse mode and, if the framework has one, in
-    forward mode. Nothing is asked now, and the framework need not be installed.
+    set of differentiated arguments. The other arguments are numbers, and arrays. There are gradients in reverse mode
+    and, if the framework has one, in forward mode. Nothing is computed now, and the framework need not be installed.
 
     Args:
       framework: its name, such as "torch", "jax" or "paddle".

@@ -378,8 +378,8 @@ def compare(
     position alone: the plain sum would be constant for a softmax or a normalization. Real and imaginary parts count as
     two floats.
 
-    Each side is called in one framework. It is the one that ``frameworks`` names. Else it is the one that the side runs
-    in: of most functions there is only one, as torch refuses JAX's arrays and JAX torch's. A side that runs in both, as
+    Each side is called in one framework: in the one that ``frameworks`` names, else in the one that the side runs in.
+    Most functions run in one only, as torch refuses JAX's arrays and JAX torch's. A side that runs in both, as
     operators and methods may, is called in the framework that the other side does not run in. If both sides run in
     both, ``frameworks`` has to name them. The verdict begins with the frameworks.
 
@@ -394,8 +394,8 @@ def compare(
       frameworks: that of ``f`` and that of ``g``, such as ``("jax", "torch")``.
       rtol, atol: the tolerance, by default what rounding explains: `interop.Comparison` has the formula.
       probe: how many inputs to draw beside the given ones, or an `interop.Probe`. The first at which the functions
-        differ most is shrunk, and compared. A difference between finite numbers that float64 removes is rounding, and
-        no find. Where the functions raise is passed over. It needs the package hypothesis.
+        differ most is simplified, and compared. A difference between finite numbers that float64 removes is rounding,
+        and does not count. Inputs at which a function raises are skipped. It needs the package hypothesis.
       case: a file that ``comparison.probed.case.save`` wrote, whose arrays take the place of those given.
 
     Raises:

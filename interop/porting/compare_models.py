@@ -35,14 +35,14 @@ def compare_models(
     calls: tuple[Call | None, Call | None] = (None, None),
     layouts: tuple[str, str] | None = None,
 ) -> ModelComparison:
-    r"""A model beside its port: the first layer at which their values part, or their gradients, and why.
+    r"""A model beside its port: the first layer at which their values differ, or their gradients, and why.
 
-    Both run on the same inputs with the same parameters. What crosses the boundary of each module is compared, and the
-    gradient there, of :math:`\sum_i w_i \, value_i` over the floats in the result, with weights as in `compare`; a
-    complex number counts as two. The layer to blame is the first whose inputs agree and whose outputs do not; if there
-    is none, the last in whose output gradients agree, and not in its input. They run in the precision that was given,
-    and in float64, where what is rounding goes away. If only gradients differ, they run under min_norm, where what is
-    due to ties goes away.
+    Both run on the same inputs with the same parameters. The values that enter and leave each module are compared, and
+    the gradients there, of :math:`\sum_i w_i \, value_i` over the floats in the result, with weights as in `compare`; a
+    complex number counts as two. The layer to blame is the first whose inputs agree and whose outputs do not. If there
+    is none, it is the last in whose output gradients agree, and not in its input. Both run in the precision that was
+    given, and in float64, where differences of rounding vanish. If only gradients differ, both run under `min_norm`,
+    where differences at ties vanish.
 
     Args:
       first, second: models of torch.nn, Flax (linen and nnx), Equinox, Keras 3 on JAX, or what ``haiku.transform`` and

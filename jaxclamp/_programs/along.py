@@ -2,7 +2,7 @@
 
 A function is traced, and each choice in it is replaced by one that is decided along a direction. Forward mode then
 gives the one-sided derivative. Reverse mode, of the primal result of that, gives the gradient of the piece that the
-function enters: of ``relu(x) - relu(-x)`` at 0 along 1 that of ``x - 0``.
+function enters: for ``relu(x) - relu(-x)`` at 0 along the direction 1 the piece is ``x - 0``.
 """
 
 from __future__ import annotations

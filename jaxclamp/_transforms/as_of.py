@@ -25,21 +25,21 @@ R = TypeVar("R")
 def as_of(version: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     r"""A transformation that gives a JAX function the gradients of a version of torch, or of JAX.
 
-    For a port that has to reproduce a training: under ``as_of("torch 2.13")``, :math:`\min(\max(x, 0), 6)` by
-    `jax.numpy.clip` has the gradient that `torch.clamp` has there, `jax.nn.leaky_relu` that of
-    `torch.nn.functional.leaky_relu`, and so on: each function that `min_norm` rewrites is taken for its counterpart,
-    which the record of the op names. Under ``as_of("jax 0.10.2")`` a later version of JAX has the gradients of that.
-    One whose answers are recorded as the same is left alone.
+    It is for a port that has to reproduce a training. Under ``as_of("torch 2.13")``, :math:`\min(\max(x, 0), 6)` by
+    `jax.numpy.clip` has the gradient that `torch.clamp` has in that version, `jax.nn.leaky_relu` that of
+    `torch.nn.functional.leaky_relu`, and so on: each function that `min_norm` rewrites gets the gradient of its
+    counterpart, which the record of the op names. Under ``as_of("jax 0.10.2")`` a later version of JAX has the
+    gradients of 0.10.2. If the installed JAX is recorded with the same gradients, the function stays as it is.
 
-    Ties: as in that version in reverse mode, also where that is no subgradient; forward mode has
-    the same weights. Bounds that are numbers in the traced function are numbers for torch, all others are tensors. A
-    NaN operand of a selection op gets what it gets there.
+    Ties: as in that version in reverse mode, also where that is no subgradient; forward mode has the same weights. A
+    bound that is a number in the traced function counts as a number in torch, any other bound as a tensor. At NaN a
+    selection op has the gradient of that version.
 
-    It reaches where `min_norm` does, and leaves what that leaves: ``sort``, ``cummax``, selects written by hand, and
-    the ops of jaxclamp, which have a convention of their own.
+    It reaches into what `min_norm` reaches into, and leaves what that leaves: ``sort``, ``cummax``, selects written by
+    hand, and the ops of jaxclamp, which have a convention of their own.
 
     Args:
-      version: ``"torch 2.11"`` to ``"torch 2.15"``, ``"jax 0.10.0"`` or ``"jax 0.10.2"``; ``"torch 2.13"`` is the
+      version: ``"torch 2.11"`` to ``"torch 2.15"``, or ``"jax 0.10.0"`` to ``"jax 0.10.2"``; ``"torch 2.13"`` is the
         newest 2.13 that is recorded.
 
     Returns:
