@@ -48,7 +48,8 @@ class Tinygrad(Adapter):
     def answer(
         self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
     ) -> tuple[Any, dict[str, Array]]:
-        with self._tinygrad.Context(DEV="PYTHON"):  # the other devices for CPUs need Clang or LLVM
+        # The other devices for CPUs need Clang or LLVM, and other processes longer to start than the kernels to write.
+        with self._tinygrad.Context(DEV="PYTHON", PARALLEL=0):
             given = {name: self._tensor(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
             result = function(given)
             # Clones, since a gradient that is constant is on no device.
