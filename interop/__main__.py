@@ -304,18 +304,20 @@ def main(
                 raise click.UsageError(f"{option.opts[0]} is for the matrix, not for {context.invoked_subcommand!r}.")
         return
     _compile_quickly()
-    from interop.parity import render, screen
+    from interop.parity import listing, render, screen
     from interop.parity.rows import OURS
 
     on_one_screen = form == "table" and not (ops or every_case or only_disagreements)
     overview = functools.partial(screen.screen, program=context.command_path) if on_one_screen else None
     rows = _ask(ops, _chosen(dtypes, default=DTYPES[:1]), frameworks or FRAMEWORKS, overview)
-    width = _console().width if output is None and sys.stdout.isatty() else None
+    width = _console().width if output is None and sys.stdout.isatty() else screen.WIDTH
+    shown = [row for row in rows if not (only_disagreements and row.agrees)]
     if overview:
-        text = render.drawn(overview(rows), min(width or screen.WIDTH, screen.WIDTH))
+        text = render.drawn(overview(rows), min(width, screen.WIDTH))
+    elif form == "table":
+        text = render.drawn(listing.listing(shown, render.tallies(rows), width), width)
     else:
-        shown = [row for row in rows if not (only_disagreements and row.agrees)]
-        text = render.FORMATS[form](shown, render.tallies(rows), width)
+        text = render.FORMATS[form](shown, render.tallies(rows))
     if output is None:
         click.echo(text, nl=False)
     else:

@@ -150,7 +150,7 @@ def _names() -> str:
         "OPS": OPS,
         "DTYPES": rows.DTYPES,
         "FRAMEWORKS": rows.FRAMEWORKS,
-        "FORMATS": render.FORMATS,
+        "FORMATS": ("table", *render.FORMATS),
         "CONVERTIBLES": CONVERTIBLES,
         "ALLOWED": get_args(Allowed),
     }

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from interop.__main__ import main
-from interop.parity import render
+from interop._commands.names import FORMATS
 from interop.parity import rows as parity
 from interop.parity.adapters import ADAPTERS
 from interop.parity.frameworks import Array, Framework, Function
@@ -148,7 +148,7 @@ def test_counterparts_are_the_same_function_away_from_ties(op: str, counterpart:
     assert compared
 
 
-@pytest.mark.parametrize("form", render.FORMATS)
+@pytest.mark.parametrize("form", FORMATS)
 def test_every_format_has_its_answers(adapter: Framework, form: str) -> None:
     options = ["--op", "maximum", "--dtype", "float32", "--framework", adapter.name, "--format", form]
     result = CliRunner().invoke(main, options)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -25,8 +26,10 @@ from click.testing import CliRunner, Result
 from interop.__main__ import main
 from interop._commands import digits, halves
 from interop._commands.cases import compare_cases
+from interop._commands.names import FORMATS
 from interop.parity import render
 from interop.parity import rows as parity
+from interop.parity.listing import listing
 from interop.parity.rows import Answer, Row
 from interop.parity.screen import screen
 from jaxclamp import OPS, Op
@@ -40,7 +43,7 @@ SMALL = (*ONLY_ALWAYS, "--op", "abs", "--op", "maximum", "--op", "selu", "--dtyp
 
 FORMS = pytest.mark.parametrize(
     "form",
-    [pytest.param(f, marks=[pytest.mark.thorough] * (f in ("csv", "markdown"))) for f in render.FORMATS],
+    [pytest.param(f, marks=[pytest.mark.thorough] * (f in ("csv", "markdown"))) for f in FORMATS],
 )
 
 
@@ -124,10 +127,24 @@ def test_table(rows: list[Row]) -> None:
     result = run(*SMALL)
     assert result.exit_code == 0
     assert result.stdout == run(*SMALL, "--format", "table").stdout
-    (headings,) = (line for line in result.stdout.splitlines() if line.startswith("┃"))
-    assert headings.replace("┃", " ").split() == ["op", "at", "active", "dtype", "definition", *ALWAYS]
-    cells = [line.split("│") for line in result.stdout.splitlines() if line.startswith("│")]
-    assert [line[1].strip() for line in cells] == [row.op for row in rows]
+    lines = result.stdout.splitlines()
+    assert [line for line in lines if line.endswith(", float32")] == [
+        "abs, float32",
+        "maximum, float32",
+        "selu, float32",
+    ]
+    assert {tuple(line.split()) for line in lines if line.split()[:1] == ["definition"]} == {
+        ("definition", "ours", "jax", "torch")
+    }
+    cases = [line for line in lines if line.startswith("  ") and "definition" not in line]
+    for line, row in zip(cases, rows, strict=True):
+        active, definition, ours, *theirs = re.split(r"  +", line.strip())
+        assert active.removesuffix(" (numbers)") == ", ".join(row.active)
+        assert numbers(definition) == pytest.approx(row.definition, abs=0.01)
+        assert ours == "✓"
+        for name, cell in zip(("jax", "torch"), theirs, strict=True):
+            (answer,) = (answer for answer in row.answers if answer.framework == name)
+            assert cell == "✓" if answer.agrees else numbers(cell) == pytest.approx(answer.gradient, abs=0.01)
     for framework in ALWAYS:
         answers = [answer for row in rows for answer in row.answers if answer.framework == framework]
         assert f"{sum(answer.agrees for answer in answers)} of {len(answers)} cases agree" in result.stdout
@@ -135,7 +152,7 @@ def test_table(rows: list[Row]) -> None:
 
 def test_answers_that_are_alike_in_all_dtypes_share_a_line() -> None:
     one, all_of_them = (run("--op", "abs", *ONLY_ALWAYS, "--dtype", dtype) for dtype in ("float32", "all"))
-    assert "│ all " in all_of_them.stdout
+    assert f"abs, {', '.join(parity.DTYPES)}\n" in all_of_them.stdout
     assert len(one.stdout.splitlines()) == len(all_of_them.stdout.splitlines())
 
 
@@ -152,13 +169,17 @@ def test_only_disagreements(form: str, rows: list[Row]) -> None:
         assert shown["summary"] == strictly(everything.stdout)["summary"]
     elif form == "csv":
         assert len(result.stdout.splitlines()) == 1 + sum(len(row.answers) for row in differing)
+    elif form == "table":
+        cases = [line for line in result.stdout.splitlines() if line.startswith("  ") and "definition" not in line]
+        assert len(cases) == len(differing)
+        assert result.stdout.splitlines()[-len(ALWAYS) :] == everything.stdout.splitlines()[-len(ALWAYS) :]
     else:
         lines, shown = everything.stdout.splitlines(), result.stdout.splitlines()
         assert len(lines) - len(shown) == len(rows) - len(differing)
         assert shown[-len(ALWAYS) :] == lines[-len(ALWAYS) :]
 
 
-@pytest.mark.parametrize("form", render.FORMATS)
+@pytest.mark.parametrize("form", FORMATS)
 def test_no_disagreements_at_all(form: str) -> None:
     result = run(
         "--op", "relu", "--dtype", "float32", "--framework", "interop", "--only-disagreements", "--format", form
@@ -246,6 +267,21 @@ def test_one_screen(width: int, everybody: None) -> None:
     assert "–" not in "".join(lines)
 
 
+@pytest.mark.parametrize("width", [80, 100])
+def test_cases_fit_and_no_word_is_broken(width: int, everybody: None) -> None:
+    """A column that has no room is in a further table."""
+    rows = list(parity.matrix([OPS[name] for name in ("clamp", "amax", "max_pool2d")], ["float32"], parity.FRAMEWORKS))
+    text = click.unstyle(render.drawn(listing(rows, render.tallies(rows), width), width))
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    headings = [line.split()[1:] for line in text.splitlines() if line.split()[:1] == ["definition"]]
+    assert len(headings) > 3
+    for name in (*parity.OURS, *parity.THEIRS):
+        assert sum(name in line for line in headings) == 3
+    ties = [line for line in text.splitlines() if "=" in line and not line.startswith(" ")]
+    assert any(line.startswith("x=0, min=0, max=6") for line in ties)
+
+
 def test_one_screen_by_default(everybody: None) -> None:
     result = run()
     lines = result.stdout.splitlines()
@@ -257,8 +293,8 @@ def test_one_screen_by_default(everybody: None) -> None:
     assert mine.split()[1:6] == ["10.10.10", "335", "of", "335", "agree"]
     (relu,) = (line for line in lines if line.startswith("relu "))
     assert relu.split()[:3] == ["relu", "✓", "-1.25"]
-    assert "┃" in run("--all").stdout
-    assert "┃" in run("--only-disagreements").stdout
+    for option in ("--all", "--only-disagreements"):
+        assert "max_pool3d, float32" in run(option).stdout
 
 
 class Busy(Executor):
@@ -363,7 +399,7 @@ def test_status_1_where_interop_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.mark.parametrize(
     ("option", "choices"),
-    [("--op", list(OPS)), ("--dtype", parity.DTYPES), ("--framework", parity.FRAMEWORKS), ("--format", render.FORMATS)],
+    [("--op", list(OPS)), ("--dtype", parity.DTYPES), ("--framework", parity.FRAMEWORKS), ("--format", FORMATS)],
 )
 def test_status_2_names_the_valid_choices(option: str, choices: Sequence[str]) -> None:
     result = run(option, "nonsense")

@@ -1,4 +1,4 @@
-"""Rows of the parity matrix as a terminal table, Markdown, JSON or CSV."""
+"""Rows of the parity matrix as Markdown, JSON or CSV, and what all its forms share."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console, RenderableType
 
 from interop.parity.rows import FRAMEWORKS, Answer, Row
 from interop.parity.versions import rounded
@@ -18,7 +16,6 @@ from jaxclamp import _tables
 from jaxclamp._tables import markdown_table
 
 AGREES, DISAGREES, NO_ANSWER = "✓", "✗", "–"
-_WIDEST = 10_000
 CAPTION = f"{AGREES} agrees with the definition, {DISAGREES} does not; behind =, the convention that gives it here"
 
 
@@ -54,43 +51,26 @@ def tallies(rows: Iterable[Row]) -> list[Tally]:
     return [Tally(f, v, tuple(names), agreeing, cases) for (f, v, agreeing, cases), names in dtypes.items()]
 
 
-def to_terminal(rows: Sequence[Row], summary: Sequence[Tally], width: int | None = None) -> str:
-    """A table with a line for each case, shortened where it is wider than ``width``."""
-    table = Table(title="Gradients at ties", caption=CAPTION)
-    headings, cases = cells_of(rows, summary)
-    for heading in headings:
-        table.add_column(heading, overflow="ellipsis")
-    previous = None
-    for cells, answers in cases:
-        texts = [Text(cell) for cell in cells]
-        if previous is not None and cells[0] != previous:
-            table.add_section()
-        previous = cells[0]
-        table.add_row(*texts, *(_colour(answer) for answer in answers.values()))
-    lines = [Text(str(tally), style="green" if tally.agreeing == tally.cases else "yellow") for tally in summary]
-    return drawn(Group(table, *lines), width)
-
-
-def drawn(content: RenderableType, width: int | None = None) -> str:
-    """``content`` as rich prints it on a terminal, of any width by default."""
+def drawn(content: RenderableType, width: int) -> str:
+    """``content`` as rich prints it on a terminal."""
     file = io.StringIO()
-    Console(file=file, force_terminal=True, width=width or _WIDEST, legacy_windows=False).print(content)
+    Console(file=file, force_terminal=True, width=width, legacy_windows=False).print(content)
     return file.getvalue()
 
 
-def to_markdown(rows: Sequence[Row], summary: Sequence[Tally], width: int | None = None) -> str:
+def to_markdown(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
     headings, lines = cells_of(rows, summary)
     table = markdown_table(headings, ([*cells, *answers.values()] for cells, answers in lines))
     return "\n".join([table, "", *(f"- {tally}" for tally in summary)]) + "\n"
 
 
-def to_json(rows: Sequence[Row], summary: Sequence[Tally], width: int | None = None) -> str:
+def to_json(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
     """The fields of the dataclasses."""
     content = {"summary": [asdict(tally) for tally in summary], "rows": [asdict(row) for row in rows]}
     return _tables.to_json(content, indent=1) + "\n"
 
 
-def to_csv(rows: Sequence[Row], summary: Sequence[Tally], width: int | None = None) -> str:
+def to_csv(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
     """One line per answer, with the numbers in full; the summary is left to whoever reads it."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -119,8 +99,7 @@ def to_csv(rows: Sequence[Row], summary: Sequence[Tally], width: int | None = No
     return file.getvalue()
 
 
-FORMATS: Mapping[str, Callable[[Sequence[Row], Sequence[Tally], int | None], str]] = {
-    "table": to_terminal,
+FORMATS: Mapping[str, Callable[[Sequence[Row], Sequence[Tally]], str]] = {
     "markdown": to_markdown,
     "json": to_json,
     "csv": to_csv,
@@ -163,10 +142,6 @@ def _answers(answers: Sequence[Answer]) -> str:
     if len(spellings) <= 1:
         return next(iter(spellings), NO_ANSWER)
     return ", ".join(f"{shown} {'/'.join(names)}" for shown, names in spellings.items())
-
-
-def _colour(answer: str) -> Text:
-    return Text(answer, style="red" if DISAGREES in answer else "green" if AGREES in answer else "dim")
 
 
 def at(row: Row) -> str:
