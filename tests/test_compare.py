@@ -664,9 +664,29 @@ def test_a_side_that_does_not_answer_the_same_twice() -> None:
     comparison = compare(jax.nn.relu, drifting, AT)
     assert not comparison.agree
     assert comparison.verdict.startswith(
-        "jax against torch: not comparable: under min_norm, at another call, other values came from "
-        f"{comparison.second}."
+        "jax against torch: not comparable: value is random: called again, with other random numbers, other values "
+        f"came from {comparison.second}. Turn off"
     )
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.0])
+def test_random_numbers_of_both_frameworks_are_told_from_bugs(rate: float) -> None:
+    """A draw that changes nothing makes nothing random."""
+
+    def in_torch(x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(x, rate)
+
+    def in_jax(x: jax.Array) -> jax.Array:
+        kept = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate))(jax.random.split(jax.random.key(0), x.size))
+        return jnp.where(kept, x / (1 - rate), 0.0)
+
+    for f, g in ((in_jax, torch.clone), (in_torch, jnp.copy), (in_jax, in_torch), (jnp.copy, in_jax)):
+        comparison = compare(f, g, AT)
+        assert findings(comparison)["value"] == ("unsteady" if rate else "agrees"), comparison
+        random = [side for side in (comparison.first, comparison.second) if "in_" in side.name]
+        assert f"came from {', '.join(map(str, random))}. Turn off" in comparison.verdict or not rate
+    wrong = compare(in_jax, torch.neg, AT)
+    assert findings(wrong)["value"] == ("unsteady" if rate else "port")
 
 
 def test_keys_of_random_numbers_are_passed_on() -> None:

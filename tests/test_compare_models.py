@@ -37,10 +37,11 @@ def answered_once() -> Iterator[None]:
     answers: dict[Any, Any] = {}
     answer = JaxModel.answer
 
-    def remembered(self: JaxModel, values: Any, dtype: Any, min_norm: bool, orders: Any) -> Any:
-        key = self.call.__name__, dtype, min_norm, b"".join(np.asarray(value).tobytes() for value in values.values())
+    def remembered(self: JaxModel, values: Any, dtype: Any, min_norm: bool, orders: Any, redrawn: bool = False) -> Any:
+        arrays = b"".join(np.asarray(value).tobytes() for value in values.values())
+        key = self.call.__name__, dtype, min_norm, redrawn, arrays
         if key not in answers:
-            answers[key] = answer(self, values, dtype, min_norm, orders)
+            answers[key] = answer(self, values, dtype, min_norm, orders, redrawn)
         return copy.deepcopy(answers[key])
 
     with pytest.MonkeyPatch.context() as patch:
@@ -195,6 +196,79 @@ def test_ties_are_told_from_bugs() -> None:
 
     port[1].max_val = 1.5
     assert compare_models(port, HardTanh(), x).cause.finding == "port"  # type: ignore[union-attr]
+
+
+class WithDropout(nn.Module):
+    rate: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = nn.Dropout(self.rate, deterministic=False)(jnp.tanh(nn.Dense(4)(x)))
+        return nn.Dense(2)(x)
+
+
+class NnxWithDropout(nnx.Module):
+    def __init__(self) -> None:
+        rngs = nnx.Rngs(0)
+        self.first, self.second = nnx.Linear(4, 4, rngs=rngs), nnx.Linear(4, 2, rngs=rngs)
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.second(self.drop(jnp.tanh(self.first(x))))
+
+
+class EquinoxWithDropout(eqx.Module):
+    first: eqx.nn.Linear
+    drop: eqx.nn.Dropout
+    second: eqx.nn.Linear
+
+    def __call__(self, x: jax.Array, key: jax.Array) -> jax.Array:
+        return self.second(self.drop(jnp.tanh(self.first(x)), key=key))
+
+
+def with_dropout(activation: torch.nn.Module, rate: float) -> torch.nn.Sequential:
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), activation, torch.nn.Dropout(rate), torch.nn.Linear(4, 2))
+
+
+def test_dropout_is_random_and_no_bug() -> None:
+    port = with_dropout(torch.nn.Tanh(), 0.5)
+    state = torch.get_rng_state()
+    evaluated = copy.deepcopy(port).eval()
+    keys = jax.random.split(jax.random.key(0), 5)
+    of_equinox = EquinoxWithDropout(
+        eqx.nn.Linear(4, 4, key=keys[0]), eqx.nn.Dropout(0.5), eqx.nn.Linear(4, 2, key=keys[1])
+    )
+
+    def with_keys(model: Any, x: jax.Array) -> jax.Array:
+        return jax.vmap(model)(x, keys[2:])
+
+    for first, second, call, sides in (
+        (port, WithDropout(0.5), None, (0, 1)),
+        (evaluated, WithDropout(0.5), None, (1,)),
+        (port, WithDropout(0.0), None, (0,)),
+        (evaluated, NnxWithDropout(), None, (1,)),
+        (evaluated, of_equinox, with_keys, (1,)),
+    ):
+        comparison = compare_models(first, second, X, calls=(None, call))
+        cause = comparison.cause
+        assert cause is not None
+        assert (cause.finding, cause.layer.first.path, cause.is_gradient) == ("random", "2", False)
+        assert {part.random_in for part in cause.parts} == {sides}
+        assert "That is random: with other random numbers," in comparison.verdict
+        assert "deterministic=True in linen" in comparison.verdict
+        with pytest.raises(AssertionError, match="random"):
+            comparison.assert_agree(allow=["ties"])
+    assert compare_models(evaluated, WithDropout(0.0), X).agree
+    assert compare_models(port, copy.deepcopy(port), X).agree  # both draw the same numbers
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.0])
+def test_a_bug_before_dropout_is_a_bug(rate: float) -> None:
+    comparison = compare_models(with_dropout(torch.nn.Sigmoid(), rate), WithDropout(rate), X)
+    assert comparison.cause is not None
+    assert comparison.cause.finding == "port"
+    assert blamed(comparison) == ("", "0 | Dense_0", "2 | Dropout_0")
 
 
 class Detached(torch.nn.Linear):

@@ -25,6 +25,7 @@ from interop.parity.recording import (
     read_inputs,
     write,
 )
+from interop.parity.redrawn import CURE
 from jaxclamp._tables import markdown_table, to_json
 
 if TYPE_CHECKING:
@@ -155,8 +156,8 @@ class Comparison:
             (True, False): "hidden tie",
         }
         finding = "port" if mismatch else findings[native.beyond == 0, min_norm.beyond == 0]
-        if not all(self._answers_twice(side, label) for side in pair):
-            finding = "unsteady"
+        if finding != "agrees" and not all(self._answers_twice(side, label) for side in pair):
+            finding = "unsteady"  # where both draw the same numbers, they agree
         if _is_gradient(label) and not mismatch and min_norm.beyond and self._is_rounding(a, b, *minimal):
             finding = "rounding"
         return Leaf(label, mismatch, native, min_norm, finding)
@@ -234,8 +235,8 @@ class Comparison:
             sides = (self.first, self.second)
             unsteady = [side for side in sides if not all(self._answers_twice(side, label) for label in labels)]
             return (
-                f"not comparable: under min_norm, at another call, other values came from {_listed(unsteady)}. "
-                "Make what is random there the same at each call."
+                f"not comparable: {_listed(labels)} is random: called again, with other random numbers, other values "
+                f"came from {_listed(unsteady)}. {CURE}"
             )
         if found["port"]:
             by_value = any(leaf.mismatch or not _is_gradient(leaf.label) for leaf in found["port"])
@@ -269,7 +270,7 @@ class Comparison:
         return self.first.given_nan or any(bool((array != array).any()) for array in answers)
 
     def _answers_twice(self, side: Recording, label: str) -> bool:
-        """Whether a value is the same under min_norm, which changes gradients alone."""
+        """Whether a value is the same under min_norm, with other random numbers: min_norm changes gradients alone."""
         return _is_gradient(label) or self._difference(side.native[label], side.min_norm[label]).beyond == 0
 
     def assert_agree(
@@ -387,8 +388,8 @@ def compare(
       f, g: functions of JAX or of torch, or what `interop.record` made of one. A `torch.nn.Module` is the function of
         its parameters, by name, and of its inputs: ``functional_call(module, args[0], args[1:])``; one without
         parameters is the function of its inputs. Whole models, whose parameters have other names and layouts, are for
-        `interop.compare_models`. Both are called several times, and have to answer the same each time; torch's random
-        numbers on CPU are the same in each call.
+        `interop.compare_models`. Both are called several times, and have to answer the same each time. Random numbers
+        are the same for both sides, if these draw them alike; where values are random and differ, the verdict says so.
       args, kwargs: pytrees. The arrays in them (of NumPy, JAX or torch) become arrays of the framework, of the same
         dtype; all else is passed as it is.
       frameworks: that of ``f`` and that of ``g``, such as ``("jax", "torch")``.

@@ -48,7 +48,7 @@ class Recording:
     native: Mapping[str, Array] = field(repr=False)
     """The leaves of the result, ``value...``, and of its gradient, ``gradient...``."""
     min_norm: Mapping[str, Array] = field(repr=False)
-    """The same under the convention."""
+    """The same under the convention, and with other random numbers."""
     given_nan: bool = False
     """Whether there is a NaN in what the function was given."""
 
@@ -127,8 +127,12 @@ class Computation:
         }
         given_nan = any(bool((array != array).any()) for array in self.arrays.values())
         native = self._answers(framework, self.function)
-        minimal = native if natively else self._answers(framework, framework.min_norm(self.function))
+        minimal = native if natively else self._answers(framework, self._under_min_norm(framework))
         return Recording(self.name, framework.version, inputs, native, minimal, given_nan)
+
+    def _under_min_norm(self, framework: Convertible) -> Function:
+        """With other random numbers: values that are not the same then are random."""
+        return framework.redrawn(framework.min_norm(self.function))
 
     def bounds(self) -> set[float]:
         """The numbers that the function was seen to compare with, in the only framework."""

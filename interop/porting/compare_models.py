@@ -16,7 +16,7 @@ from interop._bridge.arrays import lend
 from interop.parity.frameworks import Array
 from interop.porting.cause import LayerPair
 from interop.porting.checkpoints import values_from
-from interop.porting.comparison import Judged, What, apart_of, judge, places
+from interop.porting.comparison import Judged, What, apart_of, judge, places, with_random
 from interop.porting.layers import Answer, Layer
 from interop.porting.libraries import adapter_of
 from interop.porting.mapping import Override, ParameterMapping, inferred
@@ -42,7 +42,8 @@ def compare_models(
     complex number counts as two. The layer to blame is the first whose inputs agree and whose outputs do not; if there
     is none, the last in whose output gradients agree, and not in its input. They run in the precision that was given,
     and in float64, where what is rounding goes away. If only gradients differ, they run under min_norm, where what is
-    due to ties goes away.
+    due to ties goes away. Where they differ, each runs once more with other random numbers: what differs then from the
+    run before is random, and no bug.
 
     Args:
       first, second: models of torch.nn, Flax (linen and nnx), Equinox, Keras 3 on JAX, or what ``haiku.transform`` and
@@ -107,6 +108,12 @@ def compare_models(
         lambda min_norm: answers(None, True) if min_norm else as_given,
         None if coarsest == np.float64 else lambda min_norm: answers(np.float64, min_norm),
     )
+    if not all(one.agrees for one in judged):
+        again = (
+            a.answer(values[0], None, False, [], redrawn=True) if a.draws else None,
+            b.answer(values[1], None, False, orders, redrawn=True) if b.draws else None,
+        )
+        judged = with_random(compared, judged, as_given, again)
     of_layer: list[list[Judged]] = [[] for _ in indices]
     for place, one in zip(compared, judged, strict=True):
         of_layer[place.pair].append(one)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import jax.numpy as jnp
@@ -17,8 +17,10 @@ from interop.porting.layers import Answer, Layer
 from interop.porting.mapping import ParameterMapping
 from interop.porting.matching import Align
 
-Judgement: TypeAlias = Literal["agrees", "rounding", "library", "ties", "port"]
-"""``library``: a variance that one library keeps with a factor n / (n - 1), the unbiased one, and the other without."""
+Judgement: TypeAlias = Literal["agrees", "rounding", "library", "ties", "random", "port"]
+"""``random``: a side has another array there when it runs again, with other random numbers.
+
+``library``: a variance that one library keeps with a factor n / (n - 1), the unbiased one, and the other without."""
 What: TypeAlias = Literal["inputs", "outputs", "parameters", "state"]
 
 
@@ -35,6 +37,8 @@ class Judged:
     apart_in_float64: float
     """The same in float64, or as given where that was not to be had."""
     finding: Judgement
+    random_in: tuple[int, ...] = ()
+    """The sides, 0 and 1, on which the difference is random."""
 
     @property
     def agrees(self) -> bool:
@@ -152,6 +156,33 @@ def judge(found: Sequence[Place], given: Ask, in_float64: Ask | None) -> list[Ju
             )
         )
     return judged
+
+
+def with_random(
+    found: Sequence[Place],
+    judged: Sequence[Judged],
+    given: tuple[Answer, Answer],
+    again: tuple[Answer | None, Answer | None],
+) -> list[Judged]:
+    """The judgements, in which a difference is random where a side differs from itself.
+
+    ``again`` is what each side answers with other random numbers; None for one that draws none.
+    """
+    random_in: dict[str, tuple[int, ...]] = {place.label: () for place in found}
+    for side, (answer, other) in enumerate(zip(given, again, strict=True)):
+        if other is None:
+            continue
+        its = [(place.first, place.second)[side] for place in found]
+        own = _arrays([replace(p, first=f, second=f) for p, f in zip(found, its, strict=True)], answer, other)
+        for label, finding in _leaves(own, own).items():
+            if finding == "port":
+                random_in[label] += (side,)
+    return [
+        replace(one, finding="random", random_in=random_in[place.label])
+        if random_in[place.label] and not one.agrees
+        else one
+        for place, one in zip(found, judged, strict=True)
+    ]
 
 
 class _Judge:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from interop.parity.recording import FilePath
+from interop.parity.redrawn import CURE
 from interop.porting.cause import Cause, LayerPair, cause_of
 from interop.porting.layers import Layer
 from interop.porting.mapping import ParameterMapping
@@ -61,7 +62,13 @@ class ModelComparison:
                 if "library" in findings
                 else ""
             )
-        if cause.finding == "ties":
+        if cause.finding == "random":
+            sides = {side for part in cause.parts for side in part.random_in}
+            models = " and ".join((self.first, self.second)[side] for side in sorted(sides))
+            reason = (
+                f"That is random: with other random numbers, {models} answer{'s' * (len(sides) < 2)} otherwise. {CURE}"
+            )
+        elif cause.finding == "ties":
             reason = "The reason is ties: under min_norm they agree."
         elif cause.is_gradient:
             reason = "That is a bug of the port, or a tie that min_norm cannot see (as in a hand-written where)."

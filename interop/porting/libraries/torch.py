@@ -15,6 +15,7 @@ from interop._convention.min_norm import min_norm as under_min_norm
 from interop._convention.ties import ties
 from interop._private_torch import flattened, unflattened
 from interop.parity.frameworks import Array
+from interop.parity.redrawn import redrawn_in_torch
 from interop.porting.layers import Answer, Key, Layer, Point, Tape
 from interop.porting.model import Call, Model, Orders, cast, ordered_total
 from interop.porting.parameters import Layout, Parameter
@@ -56,7 +57,9 @@ class Torch(Model):
             self._run(crossings.tape, {p.name: tensor_over(np.array(p.value)) for p in self.parameters}, self.inputs)
         return crossings.filled()
 
-    def _run(self, tape: Tape, values: Mapping[str, torch.Tensor], inputs: Sequence[Any]) -> tuple[Any, Any]:
+    def _run(
+        self, tape: Tape, values: Mapping[str, torch.Tensor], inputs: Sequence[Any], redrawn: bool = False
+    ) -> tuple[Any, Any]:
         """The result, and the parameters and buffers after it."""
         changed = self._changed(values)
         given = [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
@@ -66,7 +69,8 @@ class Torch(Model):
         given = tape.enter("", self.name, self.name, given)
         try:
             with torch.random.fork_rng(devices=[]):
-                result = torch.func.functional_call(called, changed, tuple(given))
+                call = redrawn_in_torch(torch.func.functional_call) if redrawn else torch.func.functional_call
+                result = call(called, changed, tuple(given))
         finally:
             for handle in handles:
                 handle.remove()
@@ -94,8 +98,17 @@ class Torch(Model):
 
         return leave
 
+    @property
+    def draws(self) -> bool:
+        return True  # a module does not say what it draws
+
     def answer(
-        self, values: Mapping[str, Array], dtype: type[np.floating[Any]] | None, min_norm: bool, orders: Orders
+        self,
+        values: Mapping[str, Array],
+        dtype: type[np.floating[Any]] | None,
+        min_norm: bool,
+        orders: Orders,
+        redrawn: bool = False,
     ) -> Answer:
         crossings = _Crossings()
         trained = [p.name for p in self.parameters if p.trained]
@@ -108,9 +121,8 @@ class Torch(Model):
             tensor.requires_grad_()
         run = under_min_norm()(self._run) if min_norm else self._run
         with torch.enable_grad():
-            result, state = run(
-                crossings.tape, tensors, [g.clone() if isinstance(g, torch.Tensor) else g for g in inputs]
-            )
+            clones = [g.clone() if isinstance(g, torch.Tensor) else g for g in inputs]
+            result, state = run(crossings.tape, tensors, clones, redrawn)
             results = [
                 leaf
                 for leaf in _flattened(result)[0]
