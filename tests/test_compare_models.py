@@ -676,6 +676,89 @@ def test_buffers_stay_as_they_are() -> None:
             assert torch.equal(buffer, buffers[name]), name
 
 
+class InJax(nn.Module):
+    f: Callable[[jax.Array, jax.Array], jax.Array]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.Dense(4)(self.f(nn.Dense(4)(x), x))
+
+
+class InPlace(torch.nn.Module):
+    def __init__(self, f: Callable[[torch.nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.f = linear(), linear(), f
+        self.relu = torch.nn.Sequential(torch.nn.ReLU(inplace=True))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.f(self.relu, self.first(x), x))
+
+
+def dropped_result(relu: torch.nn.Module, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    relu(h)
+    return h
+
+
+def both_names(relu: torch.nn.Module, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    y = relu(h)
+    y += x
+    return h * y
+
+
+def overwritten_later(relu: torch.nn.Module, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    h += x
+    return relu(h)
+
+
+@pytest.mark.parametrize(
+    ("in_torch", "in_jax"),
+    [
+        (dropped_result, lambda h, x: jax.nn.relu(h)),
+        (both_names, lambda h, x: (jax.nn.relu(h) + x) ** 2),
+        (overwritten_later, lambda h, x: jax.nn.relu(h + x)),
+    ],
+)
+def test_what_is_overwritten(in_torch: Any, in_jax: Any) -> None:
+    """A module under hooks overwrites what it does without, and values at boundaries are those of that moment."""
+    port = InPlace(in_torch)
+    comparison = compare_models(port, InJax(in_jax), X)
+    assert comparison.agree, comparison
+    points = {layer.path: layer for layer in comparison.all_layers[0]}
+    with torch.no_grad():
+        h = port.first(torch.from_numpy(X.copy()))
+        np.testing.assert_array_equal(points["first"].outputs[0].value, h)
+        np.testing.assert_array_equal(points[""].outputs[0].value, port(torch.from_numpy(X.copy())))
+    before = h.numpy() + X if in_torch is overwritten_later else h.numpy()
+    np.testing.assert_array_equal(points["relu.0"].inputs[0].value, before)
+    np.testing.assert_array_equal(points["relu.0"].outputs[0].value, np.maximum(before, 0))
+
+
+class Cell(torch.nn.Module):
+    """Returns what it keeps, and overwrites it at the next call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kept.mul_(2)
+
+
+class Cells(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.cell = linear(), Cell()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + self.cell(x) * self.cell(x)
+
+
+def test_what_a_module_keeps_and_overwrites() -> None:
+    layers = compare_models(Cells(), Cells(), X).all_layers[0]
+    returned = [layer.outputs[0].value for layer in layers if layer.path == "cell"]
+    np.testing.assert_array_equal(returned, [[2.0] * 4, [4.0] * 4])
+
+
 class Spectrum(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> Any:
