@@ -759,6 +759,68 @@ def test_what_a_module_keeps_and_overwrites() -> None:
     np.testing.assert_array_equal(returned, [[2.0] * 4, [4.0] * 4])
 
 
+class WrittenOut(torch.nn.BatchNorm1d):
+    """A batch norm that rounds otherwise."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        variance = (x * x).mean(0) - x.mean(0) ** 2
+        scale = self.weight / (variance.clamp(min=0) + self.eps).sqrt()
+        return x * scale + (self.bias - x.mean(0) * scale)
+
+
+class ShiftedTanh(torch.nn.Tanh):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + 1e-6
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("length", [6, 7, 96])
+def test_values_that_are_rounding_alone(dtype: Any, length: int) -> None:
+    """Behind a batch norm, a constant is 0, and so is the gradient before it; a bug beside that is found."""
+    x = np.full((length, 4), 0.1, dtype)
+    layers = torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Tanh(), torch.nn.Linear(4, 2)
+    model = torch.nn.Sequential(*layers)
+
+    def port_with(i: int, layer: torch.nn.Module) -> torch.nn.Sequential:
+        port = copy.deepcopy(model)
+        port[i] = layer
+        return port.to(torch.from_numpy(x).dtype)
+
+    model.to(torch.from_numpy(x).dtype)
+    statistics = {"1.running_mean": None, "1.running_var": None}
+    comparison = compare_models(model, port_with(1, WrittenOut(4)), x, mapping=statistics)
+    assert comparison.agree, comparison
+    (norm,) = [pair for pair in comparison.layers if pair.first.path == "1"]
+    assert norm.apart(gradients=False) > 0.1
+    assert (norm.finding(gradients=False), norm.finding(gradients=True)) == ("rounding", "rounding")
+    for layer, path, is_gradient in (
+        (torch.nn.BatchNorm1d(4, eps=1e-3), "1", True),
+        (ShiftedTanh(), "2", False),
+    ):
+        wrong = compare_models(model, port_with(int(path), layer), x)
+        assert wrong.cause is not None
+        assert (wrong.cause.finding, wrong.cause.layer.first.path) == ("port", path)
+        assert wrong.cause.is_gradient == is_gradient
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.dense, self.factor = linear(), factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dense(x) * self.factor
+
+
+def test_small_numbers_are_no_rounding() -> None:
+    for factor in (1e-12, 1e-20):
+        assert compare_models(Scaled(factor), Scaled(factor), X).agree
+        wrong = compare_models(Scaled(factor), Scaled(1.01 * factor), X)
+        assert wrong.cause is not None
+        assert wrong.cause.finding == "port"
+        assert not wrong.cause.is_gradient
+
+
 class Spectrum(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> Any:

@@ -40,10 +40,11 @@ def compare_models(
     Both run on the same inputs with the same parameters. What crosses the boundary of each module is compared, and the
     gradient there, of :math:`\sum_i w_i \, value_i` over the floats in the result, with weights as in `compare`; a
     complex number counts as two. The layer to blame is the first whose inputs agree and whose outputs do not; if there
-    is none, the last in whose output gradients agree, and not in its input. They run in the precision that was given,
-    and in float64, where what is rounding goes away. If only gradients differ, they run under min_norm, where what is
-    due to ties goes away. Where they differ, each runs once more with other random numbers: what differs then from the
-    run before is random, and no bug.
+    is none, the last in whose output gradients agree, and not in its input.
+
+    They run in the precision that was given, and in float64, where what is rounding goes away, or shrinks as
+    :math:`\epsilon` does. If only gradients differ, they run under min_norm, where what is due to ties goes away. Where
+    they differ, each runs once more with other random numbers: what is another then is random, and no bug.
 
     Args:
       first, second: models of torch.nn, Flax (linen and nnx), Equinox, Keras 3 on JAX, or what ``haiku.transform`` and
@@ -106,7 +107,8 @@ def compare_models(
     judged = judge(
         compared,
         lambda min_norm: answers(None, True) if min_norm else as_given,
-        None if coarsest == np.float64 else lambda min_norm: answers(np.float64, min_norm),
+        lambda min_norm: answers(np.float32 if coarsest == np.float64 else np.float64, min_norm),
+        coarsest == np.float64,
     )
     if not all(one.agrees for one in judged):
         again = (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -126,23 +128,33 @@ Ask: TypeAlias = Callable[[bool], tuple[Answer, Answer]]
 """Both answers, natively or under min_norm."""
 
 
-def judge(found: Sequence[Place], given: Ask, in_float64: Ask | None) -> list[Judged]:
+def judge(found: Sequence[Place], given: Ask, other: Ask, is_float64: bool) -> list[Judged]:
     """Each place, judged in the precision that was given and in float64.
 
     What differs as given, and neither in float64 nor under min_norm, is rounding; not so NaN or an infinity beside
-    another number.
+    another number. So are numbers that are rounding alone in both precisions.
+
+    Args:
+      found: the places.
+      given, other: the answers in the precision that was given, and in the other one: float64, or float32 if the one
+        that was given ``is_float64``.
     """
-    as_given = _Judge(found, given)
-    precise = as_given if in_float64 is None else _Judge(found, in_float64)
+    native = _arrays(found, *given(False))
+    as_given = precise = _Judge(found, given, native, frozenset())
+    if not is_float64 or as_given.has_bugs:
+        beside = _arrays(found, *other(False))
+        coarse, fine = (beside, native) if is_float64 else (native, beside)
+        if _is_float64(fine):  # some libraries compute in a dtype of their own
+            noise = _noise(found, coarse, fine)
+            as_given = precise = _Judge(found, given, native, noise)
+            if not is_float64:
+                precise = _Judge(found, other, fine, noise)
     judged = []
     for place in found:
-        if precise is as_given or not precise.is_float64:  # some libraries compute in a dtype of their own
-            finding = as_given.finding(place)
-        else:
-            finding = precise.finding(place)
-            if finding in ("agrees", "rounding") and as_given.finding(place) != "agrees":
-                is_graver = as_given.finding(place) == "ties" or np.isinf(as_given.apart[place.label])
-                finding = as_given.finding(place) if is_graver else "rounding"
+        finding = precise.finding(place)
+        if finding in ("agrees", "rounding") and as_given.finding(place) != "agrees":
+            is_graver = as_given.finding(place) == "ties" or np.isinf(as_given.apart[place.label])
+            finding = as_given.finding(place) if is_graver else "rounding"
         if finding == "port" and place.before is not None and precise.is_unbiased(place):
             finding = "library"
         judged.append(
@@ -156,6 +168,39 @@ def judge(found: Sequence[Place], given: Ask, in_float64: Ask | None) -> list[Ju
             )
         )
     return judged
+
+
+def _is_float64(arrays: Arrays) -> bool:
+    return all(array.dtype == np.float64 or array.dtype.kind in "iu" for array in arrays[0].values())
+
+
+def _noise(found: Sequence[Place], coarse: Arrays, fine: Arrays) -> frozenset[str]:
+    r"""The labels of what is rounding alone on both sides, as where terms cancel whose sum is 0.
+
+    Rounding shrinks by the ratio of the two :math:`\epsilon` when float64 takes the place of a coarser dtype; a number
+    that is more than that stays what it is. The line between is :math:`\sqrt{\epsilon_{64} / \epsilon}`, halfway on a
+    logarithmic scale. Numbers that are 0 in the coarser dtype may have been up to :math:`\epsilon` times the largest
+    number at the boundary of their layer.
+    """
+    sizes: dict[tuple[int, bool], float] = defaultdict(float)
+    for place in found:
+        at_boundary = place.pair, place.is_gradient
+        sizes[at_boundary] = max(sizes[at_boundary], _largest(place, fine))
+    labels = set()
+    for place in found:
+        dtype = coarse[0][place.label].dtype
+        if not jnp.issubdtype(dtype, jnp.floating):
+            continue
+        eps, eps64 = (float(jnp.finfo(d).eps) for d in (dtype, np.float64))
+        before = _largest(place, coarse) or eps * sizes[place.pair, place.is_gradient]
+        if eps > eps64 and np.isfinite(before) and _largest(place, fine) <= math.sqrt(eps64 / eps) * before:
+            labels.add(place.label)
+    return frozenset(labels)
+
+
+def _largest(place: Place, arrays: Arrays) -> float:
+    """The largest absolute value on either side; NaN if one has any."""
+    return float(np.max([np.abs(side[place.label].astype(np.float64)).max(initial=0.0) for side in arrays]))
 
 
 def with_random(
@@ -188,18 +233,24 @@ def with_random(
 class _Judge:
     """The findings in one precision; min_norm is asked only if gradients differ where values agree."""
 
-    def __init__(self, found: Sequence[Place], ask: Ask) -> None:
-        first, second = ask(False)
-        self._native = native = _arrays(found, first, second)
-        self.is_float64 = all(array.dtype == np.float64 or array.dtype.kind in "iu" for array in native[0].values())
+    def __init__(self, found: Sequence[Place], ask: Ask, native: Arrays, noise: Collection[str]) -> None:
+        self._native, self._noise = native, noise
         self.apart = {p.label: apart_of(native[0][p.label], native[1][p.label]) for p in found}
-        leaves = _leaves(native, native)
+        leaves = self._findings(native)
         crossing = [p for p in found if not p.is_gradient and p.what != "state"]  # gradients are not those of state
         values_agree = all(leaves[p.label] in ("agrees", "rounding") for p in crossing)
         if values_agree and any(leaves[p.label] == "port" for p in found if p.is_gradient):
             first, second = ask(True)
-            leaves = _leaves(native, _arrays(found, first, second))
+            leaves = self._findings(_arrays(found, first, second))
         self._leaves = leaves
+
+    def _findings(self, minimal: Arrays) -> dict[str, Judgement]:
+        leaves = _leaves(self._native, minimal)
+        return {label: "rounding" if label in self._noise else finding for label, finding in leaves.items()}
+
+    @property
+    def has_bugs(self) -> bool:
+        return "port" in self._leaves.values()
 
     def is_unbiased(self, place: Place) -> bool:
         """Whether two averages of variances differ by a factor n / (n - 1) of what the call adds, and by no more.

@@ -56,7 +56,7 @@ class ModelComparison:
         if cause is None:
             told = f"They agree, in values and gradients, at the boundaries of {len(self.layers)} layers."
             findings = {j.finding for pair in self.layers for j in pair.judged}
-            told += " Some differ by rounding alone: not in float64." if "rounding" in findings else ""
+            told += " Some differ by rounding alone." if "rounding" in findings else ""
             return told + (
                 " One library keeps the unbiased variance, with n / (n - 1), the other the plain one."
                 if "library" in findings
