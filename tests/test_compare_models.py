@@ -357,10 +357,15 @@ def of_haiku() -> Any:
     return hk.transform_with_state(function)
 
 
-def of_keras() -> Any:
+def imported_keras() -> Any:
     keras = pytest.importorskip("keras", reason="Keras is not installed")
     if keras.backend.backend() != "jax":
         pytest.skip("Keras runs on another backend; set KERAS_BACKEND=jax")
+    return keras
+
+
+def of_keras() -> Any:
+    keras = imported_keras()
     layers = keras.layers
     return keras.Sequential(
         [
@@ -396,6 +401,90 @@ def test_models_of_all_libraries(library: str) -> None:
     assert comparison.agree, comparison
     assert len(comparison.layers) >= 6
     assert len(comparison.mapping.pairs) == 12
+
+
+def port_of_upsampling(groups: int) -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(4, 8, 3, padding=1, groups=4),
+        torch.nn.Tanh(),
+        torch.nn.ConvTranspose2d(8, 6, (3, 2), stride=2, groups=groups),
+        torch.nn.ConvTranspose2d(6, 4, (2, 3), groups=groups),
+    )
+
+
+class LinenUpsampling(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = jnp.tanh(nn.Conv(8, (3, 3), padding=1, feature_group_count=4)(x))
+        x = nn.ConvTranspose(6, (3, 2), strides=(2, 2), padding="VALID")(x)
+        return nn.ConvTranspose(4, (2, 3), padding="VALID", transpose_kernel=True)(x)
+
+
+def nnx_upsampling() -> nnx.Module:
+    rngs = nnx.Rngs(0)
+    return nnx.Sequential(
+        nnx.Conv(4, 8, (3, 3), padding=1, feature_group_count=4, rngs=rngs),
+        jnp.tanh,
+        nnx.ConvTranspose(8, 6, (3, 2), strides=(2, 2), padding="VALID", rngs=rngs),
+        nnx.ConvTranspose(6, 4, (2, 3), padding="VALID", transpose_kernel=True, rngs=rngs),
+    )
+
+
+def equinox_upsampling() -> eqx.Module:
+    keys = jax.random.split(jax.random.key(0), 3)
+    return eqx.nn.Sequential(
+        [
+            eqx.nn.Conv2d(4, 8, 3, padding=1, groups=4, key=keys[0]),
+            eqx.nn.Lambda(jnp.tanh),
+            eqx.nn.ConvTranspose2d(8, 6, (3, 2), stride=2, groups=2, key=keys[1]),
+            eqx.nn.ConvTranspose2d(6, 4, (2, 3), groups=2, key=keys[2]),
+        ]
+    )
+
+
+def haiku_upsampling() -> Any:
+    hk = pytest.importorskip("haiku", reason="Haiku is not installed")
+
+    def function(x: jax.Array) -> Any:
+        x = jnp.tanh(hk.DepthwiseConv2D(2, 3, padding="SAME")(x))
+        x = hk.Conv2DTranspose(6, (3, 2), stride=2, padding="VALID", name="up")(x)
+        return hk.Conv2DTranspose(4, (2, 3), padding="VALID")(x)
+
+    return hk.transform(function)
+
+
+def keras_upsampling() -> Any:
+    keras = imported_keras()
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((4, 3, 4)),
+            layers.DepthwiseConv2D(3, padding="same", depth_multiplier=2),
+            layers.Activation("tanh"),
+            layers.Conv2DTranspose(6, (3, 2), strides=2),
+            layers.Conv2DTranspose(4, (2, 3)),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "groups"),
+    [
+        (LinenUpsampling, 1),
+        (nnx_upsampling, 1),
+        (equinox_upsampling, 2),
+        (haiku_upsampling, 1),
+        (keras_upsampling, 1),
+    ],
+)
+def test_depthwise_and_transposed_convolutions(model: Callable[[], Any], groups: int) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype(F32)
+    comparison = compare_models(port_of_upsampling(groups), model(), x)
+    assert comparison.agree, comparison
+    assert len(comparison.mapping.pairs) == 6
+    for pair in comparison.mapping.pairs:
+        assert pair.first.value is not None
+        np.testing.assert_array_equal(pair.to_first(pair.to_second(pair.first.value)), pair.first.value)
 
 
 def test_two_models_of_one_library() -> None:
