@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-from interop.parity.compare import Comparison
+from interop.parity.comparison import Comparison
 from interop.parity.frameworks import Array
 from interop.parity.recording import Recording
 from interop.porting.layers import Answer, Layer
