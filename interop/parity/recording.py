@@ -230,7 +230,8 @@ def _of_parameters(parameter: str, module: torch.nn.Module, args: Sequence[Any])
         raise TypeError(
             f"{parameter} is a torch.nn.Module, {name}, so the first argument has to map the names of its parameters "
             f"to arrays, as dict(module.named_parameters()) does, but is a {type(given).__name__}; to keep the "
-            "parameters constant, pass a function that calls the module."
+            "parameters constant, pass a function that calls the module. interop.compare_models compares models whose "
+            "parameters have other names and layouts."
         )
     missing = sorted(names - given.keys())
     unknown = sorted(given.keys() - names)
