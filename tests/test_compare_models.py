@@ -685,6 +685,16 @@ def test_bad_arguments() -> None:
         compare_models(model, model, X, parameters="none.bin")
 
 
+def test_an_input_of_float64_beside_parameters_of_float32() -> None:
+    """As NumPy makes them unless told otherwise."""
+    wide = X.astype(np.float64)
+    for first, second in ((port_of(a=linear()), dense("a")), (dense("a"), port_of(a=linear()))):
+        with pytest.raises(ValueError, match=r"input 0 is of float64.* of float32; pass input\.astype\('float32'\)"):
+            compare_models(first, second, wide)
+    doubled = [port_of(a=linear()).double() for _ in range(2)]
+    assert compare_models(*doubled, wide).agree
+
+
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     file = tmp_path / "parameters.safetensors"

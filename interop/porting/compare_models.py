@@ -68,7 +68,8 @@ def compare_models(
 
     Raises:
       TypeError: a model is of none of these libraries, or ``calls``, ``mapping`` or ``parameters`` of another type.
-      ValueError: parameters have no counterpart, or several; results differ in number, shape, kind; a name is unknown.
+      ValueError: parameters have no counterpart, or several; results differ in number, shape, kind; a name is unknown;
+        an input is of float64, and parameters are not.
 
     >>> import flax.linen as nn
     >>> class Net(nn.Module):
@@ -89,12 +90,13 @@ def compare_models(
     kinds = adapter_of(first, "first"), adapter_of(second, "second")
     theirs, notes = _for_second(given, kinds[0].channels_last, kinds[1].channels_last, layouts)
     a, b = kinds[0](first, calls[0], given), kinds[1](second, calls[1], theirs)
+    _refuse_wider(given, (a, b))
     found = inferred(a, b, mapping or {})
     values = _values(a, b, parameters, found, notes)
     orders = _orders(a, b)
 
     def answers(dtype: type[np.floating[Any]] | None, min_norm: bool) -> tuple[Answer, Answer]:
-        return a.answer(values[0], dtype, min_norm, []), b.answer(values[1], dtype, min_norm, orders)
+        return a.answer(values[0], dtype, min_norm, None), b.answer(values[1], dtype, min_norm, orders)
 
     as_given = answers(None, False)
     layers = tuple(as_given[0].layers), tuple(as_given[1].layers)
@@ -112,7 +114,7 @@ def compare_models(
     )
     if not all(one.agrees for one in judged):
         again = (
-            a.answer(values[0], None, False, [], redrawn=True) if a.draws else None,
+            a.answer(values[0], None, False, None, redrawn=True) if a.draws else None,
             b.answer(values[1], None, False, orders, redrawn=True) if b.draws else None,
         )
         judged = with_random(compared, judged, as_given, again)
@@ -144,6 +146,20 @@ def _to_host(i: int, leaf: Any) -> Any:
 
 def _is_float(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def _refuse_wider(given: Sequence[Any], models: Sequence[Model]) -> None:
+    """Raise if an input is of float64, and the parameters of a model are not: torch would not multiply the two."""
+    for model in models:
+        floats = {p.dtype.name for p in model.parameters if jnp.issubdtype(p.dtype, jnp.floating)}
+        for i, leaf in enumerate(given):
+            if floats and "float64" not in floats and _is_float(leaf) and leaf.dtype == np.float64:
+                narrower = sorted(floats)
+                raise ValueError(
+                    f"compare_models: input {i} is of float64, as NumPy makes arrays, and the parameters of {model} "
+                    f"are of {' and '.join(narrower)}; pass input.astype({narrower[0]!r}), or models with parameters "
+                    "of float64."
+                )
 
 
 def _for_second(

@@ -65,12 +65,13 @@ class Model(ABC):
         values: Mapping[str, Array],
         dtype: type[np.floating[Any]] | None,
         min_norm: bool,
-        orders: Orders,
+        orders: Orders | None,
         redrawn: bool = False,
     ) -> Answer:
         """What it answers with these parameters, computed in ``dtype`` if there is one, else in that of the arrays.
 
-        If ``redrawn``, its random numbers are others than at each other call.
+        ``orders`` has one entry for each result that is differentiated; None leaves all as they are. If ``redrawn``,
+        its random numbers are others than at each other call.
         """
 
     @abstractmethod
@@ -88,9 +89,11 @@ def cast(leaf: Any, dtype: type[np.floating[Any]] | None) -> Any:
     return leaf.astype(np.result_type(dtype, np.complex64) if np.iscomplexobj(leaf) else dtype)
 
 
-def ordered_total(results: Iterable[Any], orders: Orders) -> Any:
+def ordered_total(results: Iterable[Any], orders: Orders | None) -> Any:
     """The weighted sum of the floats in the results, each with its axes in the order given for it."""
-    pairs = zip(results, [*orders, *[None] * 1000], strict=False)
+    if orders is None:
+        return weighted_total(list(results))
+    pairs = zip(results, orders, strict=True)
     return weighted_total([result if order is None else _in_order(result, order) for result, order in pairs])
 
 
@@ -151,7 +154,7 @@ class JaxModel(Model):
         values: Mapping[str, Array],
         dtype: type[np.floating[Any]] | None,
         min_norm: bool,
-        orders: Orders,
+        orders: Orders | None,
         redrawn: bool = False,
     ) -> Answer:
         values = {name: cast(value, dtype) for name, value in values.items()}

@@ -108,7 +108,7 @@ class Torch(Model):
         values: Mapping[str, Array],
         dtype: type[np.floating[Any]] | None,
         min_norm: bool,
-        orders: Orders,
+        orders: Orders | None,
         redrawn: bool = False,
     ) -> Answer:
         crossings = _Crossings()
