@@ -99,11 +99,7 @@ def record(f: Callable[..., Any], /, *args: Any, framework: FrameworkName | None
         raise ValueError(f"record: framework={framework!r} is unknown; name one of {', '.join(CONVERTIBLES)}.")
     check_function("record: f", f)
     computation = computation_of("record: f", f, args, kwargs, framework)
-    if len(computation.frameworks) > 1:
-        raise TypeError(
-            f"record: {computation.name} runs in JAX and in torch, as operators and methods do; name the one to call "
-            'it in, such as framework="torch".'
-        )
+    computation.check_framework("record", 'framework="torch"')
     return computation.recorded()
 
 
@@ -117,6 +113,14 @@ class Computation:
     arrays: Mapping[str, Array]
     frameworks: Sequence[Convertible]
     """The one that was named, or else those that the function runs in, JAX first."""
+
+    def check_framework(self, caller: str, cure: str) -> None:
+        """Raise if it runs in several and none was named; ``cure`` is an example of how to name one."""
+        if len(self.frameworks) > 1:
+            raise TypeError(
+                f"{caller}: {self.name} runs in JAX and in torch, as operators and methods do; name the one to call "
+                f"it in, such as {cure}."
+            )
 
     def recorded(self, *, natively: bool = False) -> Recording:
         """The answers in the only framework; with ``natively`` those under the convention are taken to be the same."""
