@@ -347,7 +347,7 @@ class OfEquinox(eqx.Module):
 
 
 def of_haiku() -> Any:
-    hk = pytest.importorskip("haiku", reason="Haiku is not installed")
+    hk = pytest.importorskip("haiku", reason="Haiku is not installed: it is in the extra test")
 
     def function(x: jax.Array) -> Any:
         x = jax.nn.relu(hk.BatchNorm(True, True, 0.9)(hk.Conv2D(4, 3)(x), is_training=True))
@@ -358,7 +358,9 @@ def of_haiku() -> Any:
 
 
 def imported_keras() -> Any:
-    keras = pytest.importorskip("keras", reason="Keras is not installed")
+    keras = pytest.importorskip(
+        "keras", reason="Keras is not installed: as it is large, it is in the extra frameworks alone"
+    )
     if keras.backend.backend() != "jax":
         pytest.skip("Keras runs on another backend; set KERAS_BACKEND=jax")
     return keras
@@ -443,7 +445,7 @@ def equinox_upsampling() -> eqx.Module:
 
 
 def haiku_upsampling() -> Any:
-    hk = pytest.importorskip("haiku", reason="Haiku is not installed")
+    hk = pytest.importorskip("haiku", reason="Haiku is not installed: it is in the extra test")
 
     def function(x: jax.Array) -> Any:
         x = jnp.tanh(hk.DepthwiseConv2D(2, 3, padding="SAME")(x))
