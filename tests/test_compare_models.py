@@ -232,6 +232,7 @@ def with_dropout(activation: torch.nn.Module, rate: float) -> torch.nn.Sequentia
 
 def test_dropout_is_random_and_no_bug() -> None:
     port = with_dropout(torch.nn.Tanh(), 0.5)
+    torch.manual_seed(1)  # seeding with the same number would draw the same numbers
     state = torch.get_rng_state()
     evaluated = copy.deepcopy(port).eval()
     keys = jax.random.split(jax.random.key(0), 5)

@@ -246,7 +246,8 @@ class _Judge:
 
     def _findings(self, minimal: Arrays) -> dict[str, Judgement]:
         leaves = _leaves(self._native, minimal)
-        return {label: "rounding" if label in self._noise else finding for label, finding in leaves.items()}
+        noise = {label for label in self._noise if leaves[label] != "agrees"}
+        return {label: "rounding" if label in noise else finding for label, finding in leaves.items()}
 
     @property
     def has_bugs(self) -> bool:
