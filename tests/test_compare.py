@@ -146,7 +146,7 @@ def test_a_gradient_that_cancels_is_left_with_rounding(small: float, other: floa
     assert comparison.agree == (finding != "port")
     if finding == "rounding":
         assert comparison.verdict == (
-            "by against by: they agree where rounding lets them be compared. Beside the largest gradient, both are 0 "
+            "by against by: they agree where rounding lets them be compared. Both are 0 "
             "to within rounding in gradient[1], and differ."
         )
         with pytest.raises(AssertionError, match="To let that pass: assert_agree"):
@@ -632,7 +632,7 @@ def test_bad_frameworks() -> None:
         with pytest.raises(
             ValueError, match=r"compare: frameworks=.* does not name two; give .* such as \(\"jax\", \"torch"
         ):
-            compare(jnp.sin, torch.sin, AT, frameworks=frameworks)  # type: ignore[arg-type]
+            compare(jnp.sin, torch.sin, AT, frameworks=frameworks)
     with pytest.raises(ValueError, match=r"g is a torch.nn.Module, and runs in torch; it cannot be called in jax"):
         compare(jnp.sin, torch.nn.ReLU(), AT, frameworks=("jax", "jax"))
     with pytest.raises(ValueError, match="compare: f was recorded in jax, and frameworks names torch"):
@@ -652,6 +652,36 @@ def test_random_numbers_of_torch_are_the_same_in_each_call() -> None:
     x = np.linspace(1.0, 5.0, 64, dtype=F32)
     assert compare(dropped, dropped, x).agree
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def normalized(x: Any) -> Any:
+    return (x - x.mean(0)) / (((x - x.mean(0)) ** 2).mean(0) + 1e-5) ** 0.5
+
+
+def normalized_otherwise(x: Any) -> Any:
+    scale = 1 / ((x * x).mean(0) - x.mean(0) ** 2 + 1e-5) ** 0.5
+    return x * scale - x.mean(0) * scale
+
+
+def shifted(x: Any) -> Any:
+    return normalized_otherwise(x) + 1e-6
+
+
+@pytest.mark.parametrize("length", [6, 7])
+def test_values_that_are_rounding_alone(length: int, tmp_path: Path) -> None:
+    x = np.full((length, 3), 0.1, F32)
+    frameworks: Any = ("jax", "torch")
+    comparison = compare(normalized, normalized_otherwise, x, frameworks=frameworks)
+    assert findings(comparison)["value"] == "rounding", comparison
+    assert not comparison.disagreeing()
+    assert comparison.disagreeing(())
+    comparison.save(tmp_path / "comparison.npz")
+    assert findings(Comparison.load(tmp_path / "comparison.npz")) == findings(comparison)
+    assert findings(dataclasses.replace(comparison, atol=0.0))["value"] == "port"
+    wrong = compare(normalized, shifted, x, frameworks=frameworks)
+    assert findings(wrong)["value"] == "port"
+    small = compare(lambda x: x * F32(1e-12), lambda x: x * F32(1.01e-12), x, frameworks=frameworks)
+    assert findings(small)["value"] == "port"
 
 
 def test_a_side_that_does_not_answer_the_same_twice() -> None:

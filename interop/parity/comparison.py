@@ -45,8 +45,10 @@ class Comparison:
     :math:`\epsilon^{2/3}` for the coarser of the two dtypes (2e-5 in float32; 0 for integers), and ``atol`` is ``rtol``
     times the largest number in the leaf, as sums round. Gradients that cancel to 0, as that of a bias before a
     normalization, leave the rounding of their terms: unless ``atol`` is given, a leaf that differs, under min_norm too,
-    with no number on either side above ``rtol`` times the largest in all gradients, is no bug but ``rounding``. For
-    other tolerances: ``dataclasses.replace(comparison, rtol=..., atol=...)``.
+    with no number on either side above ``rtol`` times the largest in all gradients, is no bug but ``rounding``. So is a
+    leaf whose numbers shrink as :math:`\epsilon` does when `compare` calls both sides in float64.
+
+    For other tolerances: ``dataclasses.replace(comparison, rtol=..., atol=...)``.
 
     Raises:
       TypeError: a tolerance is no number.
@@ -59,6 +61,8 @@ class Comparison:
     atol: float | None = None
     probed: Probed | None = None
     """What came of the probe, if one was asked for; ``probed.case`` has the inputs at which they differ."""
+    noise: tuple[str, ...] = ()
+    """The labels of leaves that are rounding alone on both sides, as float64 showed."""
 
     def __post_init__(self) -> None:
         check_tolerances(self.rtol, self.atol)
@@ -95,17 +99,18 @@ class Comparison:
         finding = "port" if mismatch else findings[native.beyond == 0, min_norm.beyond == 0]
         if finding != "agrees" and not all(self._answers_twice(side, label) for side in pair):
             finding = "unsteady"  # where both draw the same numbers, they agree
-        if is_gradient(label) and not mismatch and min_norm.beyond and self._is_rounding(a, b, c, d):
+        is_beside_larger = is_gradient(label) and min_norm.beyond and self._is_rounding(a, b, c, d)
+        if not mismatch and (is_beside_larger or (finding == "port" and self.atol is None and label in self.noise)):
             finding = "rounding"
         return Leaf(label, mismatch, native, min_norm, finding)
 
     def _is_rounding(self, *gradients: Array) -> bool:
         """Whether all numbers in a leaf of the gradients are so small beside others that they may be rounding alone."""
-        bound = relative_tolerance(gradients[0].dtype, self.rtol) * self._gradient_scale
+        bound = relative_tolerance(gradients[0].dtype, self.rtol) * self.gradient_scale
         return self.atol is None and all(bool((abs(g.astype(np.float64)) <= bound).all()) for g in gradients)
 
     @functools.cached_property
-    def _gradient_scale(self) -> float:
+    def gradient_scale(self) -> float:
         """The largest number in the gradients."""
         answers = [*self.first.native.items(), *self.second.native.items()]
         return max((largest_finite(array) for label, array in answers if is_gradient(label)), default=0.0)
@@ -164,10 +169,7 @@ class Comparison:
         if found["hidden tie"]:
             sentences.append(f"Only under min_norm they differ in {listed(found['hidden tie'])}. That is {_UNSEEN}.")
         if found["rounding"]:
-            sentences.append(
-                f"Beside the largest gradient, both are 0 to within rounding in {listed(found['rounding'])}, "
-                "and differ."
-            )
+            sentences.append(f"Both are 0 to within rounding in {listed(found['rounding'])}, and differ.")
         if self.probed:
             sentences.append(str(self.probed))
         return " ".join(sentences)
@@ -241,7 +243,7 @@ class Comparison:
 
     def save(self, path: FilePath) -> None:
         """Write an npz file, the answers of both sides included."""
-        write(path, [self.first, self.second], rtol=self.rtol, atol=self.atol)
+        write(path, [self.first, self.second], rtol=self.rtol, atol=self.atol, noise=self.noise)
 
     @classmethod
     def load(cls, path: FilePath) -> Comparison:
@@ -254,7 +256,7 @@ class Comparison:
         if len(recordings) != 2:
             raise ValueError(f"Comparison.load: {str(path)!r} holds one side; use Recording.load.")
         first, second = recordings
-        return cls(first, second, **settings)
+        return cls(first, second, **settings | {"noise": tuple(settings.get("noise", ()))})
 
     @property
     def _title(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -97,6 +98,22 @@ def difference_of(a: Array, b: Array, rtol: float | None, atol: float | None) ->
     largest = _largest(absolute)
     apart = tuple(side[largest.index].item() for side in (a, b)) if absolute.size else ()
     return Difference(largest, _largest(relative), _largest(ulps), int(beyond.sum()), beyond.size, apart)
+
+
+def is_rounding_alone(before: float, after: float, dtype: np.dtype[Any]) -> bool:
+    r"""Whether numbers whose largest is ``before`` in this dtype, and ``after`` in float64, are nothing but rounding.
+
+    Rounding shrinks by the ratio of the two :math:`\\epsilon`, as where terms cancel whose sum is 0; a number that is
+    more than that stays what it is. The line between is :math:`\\sqrt{\\epsilon_{64} / \\epsilon}`, halfway on a
+    logarithmic scale.
+    """
+    eps, eps64 = (float(jnp.finfo(d).eps) for d in (dtype, np.float64))
+    return eps > eps64 and math.isfinite(before) and after <= math.sqrt(eps64 / eps) * before
+
+
+def largest_of(sides: Iterable[Array]) -> float:
+    """The largest absolute value on all sides; NaN if one has any."""
+    return float(np.max([np.abs(side.astype(np.float64)).max(initial=0.0) for side in sides]))
 
 
 def check_tolerances(rtol: Any, atol: Any) -> None:

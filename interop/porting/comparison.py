@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ import numpy as np
 
 from interop.parity.comparison import Comparison
 from interop.parity.frameworks import Array
+from interop.parity.leaves import is_rounding_alone, largest_of
 from interop.parity.recording import Recording
 from interop.porting.layers import Answer, Layer
 from interop.porting.mapping import ParameterMapping
@@ -175,32 +175,24 @@ def _is_float64(arrays: Arrays) -> bool:
 
 
 def _noise(found: Sequence[Place], coarse: Arrays, fine: Arrays) -> frozenset[str]:
-    r"""The labels of what is rounding alone on both sides, as where terms cancel whose sum is 0.
+    r"""The labels of what is rounding alone on both sides.
 
-    Rounding shrinks by the ratio of the two :math:`\epsilon` when float64 takes the place of a coarser dtype; a number
-    that is more than that stays what it is. The line between is :math:`\sqrt{\epsilon_{64} / \epsilon}`, halfway on a
-    logarithmic scale. Numbers that are 0 in the coarser dtype may have been up to :math:`\epsilon` times the largest
-    number at the boundary of their layer.
+    Numbers that are 0 in the coarser dtype may have been up to :math:`\epsilon` times the largest number at the
+    boundary of their layer.
     """
     sizes: dict[tuple[int, bool], float] = defaultdict(float)
     for place in found:
-        at_boundary = place.pair, place.is_gradient
-        sizes[at_boundary] = max(sizes[at_boundary], _largest(place, fine))
+        boundary = place.pair, place.is_gradient
+        sizes[boundary] = max(sizes[boundary], largest_of(side[place.label] for side in fine))
     labels = set()
     for place in found:
+        before, after = (largest_of(side[place.label] for side in arrays) for arrays in (coarse, fine))
         dtype = coarse[0][place.label].dtype
-        if not jnp.issubdtype(dtype, jnp.floating):
-            continue
-        eps, eps64 = (float(jnp.finfo(d).eps) for d in (dtype, np.float64))
-        before = _largest(place, coarse) or eps * sizes[place.pair, place.is_gradient]
-        if eps > eps64 and np.isfinite(before) and _largest(place, fine) <= math.sqrt(eps64 / eps) * before:
-            labels.add(place.label)
+        if jnp.issubdtype(dtype, jnp.floating):
+            before = before or float(jnp.finfo(dtype).eps) * sizes[place.pair, place.is_gradient]
+            if is_rounding_alone(before, after, dtype):
+                labels.add(place.label)
     return frozenset(labels)
-
-
-def _largest(place: Place, arrays: Arrays) -> float:
-    """The largest absolute value on either side; NaN if one has any."""
-    return float(np.max([np.abs(side[place.label].astype(np.float64)).max(initial=0.0) for side in arrays]))
 
 
 def with_random(
