@@ -876,7 +876,7 @@ class ShiftedTanh(torch.nn.Tanh):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("length", [6, 7, 96])
+@pytest.mark.parametrize("length", [6, 7])
 def test_values_that_are_rounding_alone(dtype: Any, length: int) -> None:
     """Behind a batch norm, a constant is 0, and so is the gradient before it; a bug beside that is found."""
     x = np.full((length, 4), 0.1, dtype)
