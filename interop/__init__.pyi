@@ -24,8 +24,8 @@ from interop.parity.audit import ChangedLine as ChangedLine
 from interop.parity.audit import audit as audit
 from interop.parity.changes import Changes as Changes
 from interop.parity.changes import changes as changes
-from interop.parity.compare import Comparison as Comparison
 from interop.parity.compare import compare as compare
+from interop.parity.comparison import Comparison as Comparison
 from interop.parity.probe import Probe as Probe
 from interop.parity.recording import Recording as Recording
 from interop.parity.recording import record as record

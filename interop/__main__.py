@@ -531,8 +531,13 @@ def report(ops: tuple[str, ...], dtypes: tuple[str, ...], file: Path) -> None:
     is_flag=True,
     help="Say how far they move the gradient, with respect to all inputs, of the sum of the results.",
 )
+@click.option(
+    "--framework",
+    type=click.Choice(CONVERTIBLES),
+    help="To call it in; needed where it runs in both, as operators and methods may.",
+)
 @AS_JSON
-def ties(function: Callable[..., Any], inputs: list[Any], influence: bool, as_json: bool) -> None:
+def ties(function: Callable[..., Any], inputs: list[Any], influence: bool, framework: Any, as_json: bool) -> None:
     """Count the ties in a function of JAX or torch: per line and module, how many elements are on one.
 
     Exit status 0, whether there are ties or not, 2 on bad usage.
@@ -550,7 +555,8 @@ def ties(function: Callable[..., Any], inputs: list[Any], influence: bool, as_js
 
     call.__name__ = getattr(function, "__name__", type(function).__name__)
     with _bad_usage():
-        computation = computation_of("ties: MODULE:FUNCTION", call, tuple(inputs), {}, None)
+        computation = computation_of("ties: MODULE:FUNCTION", call, tuple(inputs), {}, framework)
+        computation.check_framework("ties", "--framework torch")
     report = computation.frameworks[0].ties(computation.function, computation.arrays, influence)
     if as_json:
         click.echo(report.to_json())

@@ -51,6 +51,11 @@ def with_old_versions(tensors: Iterable[torch.Tensor]) -> contextlib.AbstractCon
     return torch.autograd.grad_mode._unsafe_preserve_version_counter(tuple(tensors))
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """How often the memory of the tensor has been overwritten; -1 if torch does not count, as in inference mode."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
 def is_dispatch_mode_active() -> bool:
     """Whether a mode watches what torch dispatches to its kernels: one that fakes tensors, records a graph, counts."""
     return torch._C._len_torch_dispatch_stack() > 0

@@ -15,8 +15,8 @@ from interop import IN_PLACE_OPS, TORCH_OPS
 from interop._convention.modules import MODULES
 from interop.native import NATIVE
 from interop.parity import render, rows
-from interop.parity.compare import Allowed
 from interop.parity.frameworks import CONVERTIBLES
+from interop.parity.leaves import Allowed
 from jaxclamp import OPS, Convention
 
 _FOLDER = Path(__file__).parent

@@ -548,6 +548,7 @@ def in_jax(x, w):
     h = jax.numpy.clip(x * w[0], 0.0, 6.0)
     return abs(h), jax.numpy.where(h > 1.0, h, 1.0)
 def in_neither(x, w): return x.entries
+def in_both(x, w): return (x * w[0]).clip(0.0, 6.0)
 """
 
 
@@ -579,6 +580,15 @@ def test_ties(function: str, expected: list[tuple[Any, ...]], inputs: str) -> No
     assert {Path(line["file"]).name for line in lines} == {"tying.py"}
     found = [tuple(line[key] for key in ("number", "op", "module", "elements", "tied")) for line in lines]
     assert found == expected
+
+
+@pytest.mark.parametrize(("framework", "op"), [("jax", "clamp"), ("torch", "clip")])
+def test_ties_in_the_framework_that_is_named(framework: str, op: str, inputs: str) -> None:
+    """The method is jax.numpy's clip, which calls clamp, or torch's."""
+    result = run("ties", "tying:in_both", "--inputs", inputs, "--framework", framework, "--json")
+    assert result.exit_code == 0, result.output
+    (line,) = strictly(result.stdout)["lines"]
+    assert (line["op"], line["tied"]) == (op, 2)
 
 
 def test_ties_as_a_table(inputs: str) -> None:
@@ -617,6 +627,7 @@ def test_no_influence(function: str, inputs: str, tmp_path: Path) -> None:
     [
         ("tying:absent", "'tying:absent' is not found"),
         ("tying:in_neither", "in_neither takes neither JAX arrays"),
+        ("tying:in_both", "in_both runs in JAX and in torch, as operators and methods do; name the one"),
     ],
 )
 def test_ties_on_bad_usage(function: str, message: str, inputs: str) -> None:

@@ -98,8 +98,8 @@ def test_each_largest_difference_has_its_own_index() -> None:
 
 
 def test_scalars_and_nothing() -> None:
-    assert difference(F32(1.0), F32(3.0)).absolute == interop.parity.compare.Largest(2.0, ())
-    assert difference(np.zeros((0, 3)), np.zeros((0, 3))).absolute == interop.parity.compare.Largest(0.0, ())
+    assert difference(F32(1.0), F32(3.0)).absolute == interop.parity.leaves.Largest(2.0, ())
+    assert difference(np.zeros((0, 3)), np.zeros((0, 3))).absolute == interop.parity.leaves.Largest(0.0, ())
     assert Comparison(recording(np.zeros(0)), recording(np.zeros(0))).agree
 
 
@@ -146,7 +146,7 @@ def test_a_gradient_that_cancels_is_left_with_rounding(small: float, other: floa
     assert comparison.agree == (finding != "port")
     if finding == "rounding":
         assert comparison.verdict == (
-            "by against by: they agree where rounding lets them be compared. Beside the largest gradient, both are 0 "
+            "by against by: they agree where rounding lets them be compared. Both are 0 "
             "to within rounding in gradient[1], and differ."
         )
         with pytest.raises(AssertionError, match="To let that pass: assert_agree"):
@@ -460,7 +460,7 @@ def test_a_module_wants_its_parameters() -> None:
     network = Network()
     parameters = dict(network.named_parameters())
     with pytest.raises(
-        TypeError, match=r"record: f is a torch.nn.Module, Network,.*named_parameters.*is a ndarray; to"
+        TypeError, match=r"record: f is a torch.nn.Module, Network,.*named_parameters.*ndarray; to.*compare_models"
     ):
         record(network, np.ones((2, 3), F32))
     with pytest.raises(TypeError, match="is a NoneType"):
@@ -632,7 +632,7 @@ def test_bad_frameworks() -> None:
         with pytest.raises(
             ValueError, match=r"compare: frameworks=.* does not name two; give .* such as \(\"jax\", \"torch"
         ):
-            compare(jnp.sin, torch.sin, AT, frameworks=frameworks)  # type: ignore[arg-type]
+            compare(jnp.sin, torch.sin, AT, frameworks=frameworks)
     with pytest.raises(ValueError, match=r"g is a torch.nn.Module, and runs in torch; it cannot be called in jax"):
         compare(jnp.sin, torch.nn.ReLU(), AT, frameworks=("jax", "jax"))
     with pytest.raises(ValueError, match="compare: f was recorded in jax, and frameworks names torch"):
@@ -654,6 +654,36 @@ def test_random_numbers_of_torch_are_the_same_in_each_call() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def normalized(x: Any) -> Any:
+    return (x - x.mean(0)) / (((x - x.mean(0)) ** 2).mean(0) + 1e-5) ** 0.5
+
+
+def normalized_otherwise(x: Any) -> Any:
+    scale = 1 / ((x * x).mean(0) - x.mean(0) ** 2 + 1e-5) ** 0.5
+    return x * scale - x.mean(0) * scale
+
+
+def shifted(x: Any) -> Any:
+    return normalized_otherwise(x) + 1e-6
+
+
+@pytest.mark.parametrize("length", [6, 7])
+def test_values_that_are_rounding_alone(length: int, tmp_path: Path) -> None:
+    x = np.full((length, 3), 0.1, F32)
+    frameworks: Any = ("jax", "torch")
+    comparison = compare(normalized, normalized_otherwise, x, frameworks=frameworks)
+    assert findings(comparison)["value"] == "rounding", comparison
+    assert not comparison.disagreeing()
+    assert comparison.disagreeing(())
+    comparison.save(tmp_path / "comparison.npz")
+    assert findings(Comparison.load(tmp_path / "comparison.npz")) == findings(comparison)
+    assert findings(dataclasses.replace(comparison, atol=0.0))["value"] == "port"
+    wrong = compare(normalized, shifted, x, frameworks=frameworks)
+    assert findings(wrong)["value"] == "port"
+    small = compare(lambda x: x * F32(1e-12), lambda x: x * F32(1.01e-12), x, frameworks=frameworks)
+    assert findings(small)["value"] == "port"
+
+
 def test_a_side_that_does_not_answer_the_same_twice() -> None:
     calls: list[None] = []
 
@@ -664,9 +694,29 @@ def test_a_side_that_does_not_answer_the_same_twice() -> None:
     comparison = compare(jax.nn.relu, drifting, AT)
     assert not comparison.agree
     assert comparison.verdict.startswith(
-        "jax against torch: not comparable: under min_norm, at another call, other values came from "
-        f"{comparison.second}."
+        "jax against torch: not comparable: value is random: called again, with other random numbers, other values "
+        f"came from {comparison.second}. Turn off"
     )
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.0])
+def test_random_numbers_of_both_frameworks_are_told_from_bugs(rate: float) -> None:
+    """A draw that changes nothing makes nothing random."""
+
+    def in_torch(x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(x, rate)
+
+    def in_jax(x: jax.Array) -> jax.Array:
+        kept = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate))(jax.random.split(jax.random.key(0), x.size))
+        return jnp.where(kept, x / (1 - rate), 0.0)
+
+    for f, g in ((in_jax, torch.clone), (in_torch, jnp.copy), (in_jax, in_torch), (jnp.copy, in_jax)):
+        comparison = compare(f, g, AT)
+        assert findings(comparison)["value"] == ("unsteady" if rate else "agrees"), comparison
+        random = [side for side in (comparison.first, comparison.second) if "in_" in side.name]
+        assert f"came from {', '.join(map(str, random))}. Turn off" in comparison.verdict or not rate
+    wrong = compare(in_jax, torch.neg, AT)
+    assert findings(wrong)["value"] == ("unsteady" if rate else "port")
 
 
 def test_keys_of_random_numbers_are_passed_on() -> None:

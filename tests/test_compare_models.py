@@ -37,10 +37,11 @@ def answered_once() -> Iterator[None]:
     answers: dict[Any, Any] = {}
     answer = JaxModel.answer
 
-    def remembered(self: JaxModel, values: Any, dtype: Any, min_norm: bool, orders: Any) -> Any:
-        key = self.call.__name__, dtype, min_norm, b"".join(np.asarray(value).tobytes() for value in values.values())
+    def remembered(self: JaxModel, values: Any, dtype: Any, min_norm: bool, orders: Any, redrawn: bool = False) -> Any:
+        arrays = b"".join(np.asarray(value).tobytes() for value in values.values())
+        key = self.call.__name__, dtype, min_norm, redrawn, arrays
         if key not in answers:
-            answers[key] = answer(self, values, dtype, min_norm, orders)
+            answers[key] = answer(self, values, dtype, min_norm, orders, redrawn)
         return copy.deepcopy(answers[key])
 
     with pytest.MonkeyPatch.context() as patch:
@@ -197,6 +198,80 @@ def test_ties_are_told_from_bugs() -> None:
     assert compare_models(port, HardTanh(), x).cause.finding == "port"  # type: ignore[union-attr]
 
 
+class WithDropout(nn.Module):
+    rate: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = nn.Dropout(self.rate, deterministic=False)(jnp.tanh(nn.Dense(4)(x)))
+        return nn.Dense(2)(x)
+
+
+class NnxWithDropout(nnx.Module):
+    def __init__(self) -> None:
+        rngs = nnx.Rngs(0)
+        self.first, self.second = nnx.Linear(4, 4, rngs=rngs), nnx.Linear(4, 2, rngs=rngs)
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.second(self.drop(jnp.tanh(self.first(x))))
+
+
+class EquinoxWithDropout(eqx.Module):
+    first: eqx.nn.Linear
+    drop: eqx.nn.Dropout
+    second: eqx.nn.Linear
+
+    def __call__(self, x: jax.Array, key: jax.Array) -> jax.Array:
+        return self.second(self.drop(jnp.tanh(self.first(x)), key=key))
+
+
+def with_dropout(activation: torch.nn.Module, rate: float) -> torch.nn.Sequential:
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), activation, torch.nn.Dropout(rate), torch.nn.Linear(4, 2))
+
+
+def test_dropout_is_random_and_no_bug() -> None:
+    port = with_dropout(torch.nn.Tanh(), 0.5)
+    torch.manual_seed(1)  # seeding with the same number would draw the same numbers
+    state = torch.get_rng_state()
+    evaluated = copy.deepcopy(port).eval()
+    keys = jax.random.split(jax.random.key(0), 5)
+    of_equinox = EquinoxWithDropout(
+        eqx.nn.Linear(4, 4, key=keys[0]), eqx.nn.Dropout(0.5), eqx.nn.Linear(4, 2, key=keys[1])
+    )
+
+    def with_keys(model: Any, x: jax.Array) -> jax.Array:
+        return jax.vmap(model)(x, keys[2:])
+
+    for first, second, call, sides in (
+        (port, WithDropout(0.5), None, (0, 1)),
+        (evaluated, WithDropout(0.5), None, (1,)),
+        (port, WithDropout(0.0), None, (0,)),
+        (evaluated, NnxWithDropout(), None, (1,)),
+        (evaluated, of_equinox, with_keys, (1,)),
+    ):
+        comparison = compare_models(first, second, X, calls=(None, call))
+        cause = comparison.cause
+        assert cause is not None
+        assert (cause.finding, cause.layer.first.path, cause.is_gradient) == ("random", "2", False)
+        assert {part.random_in for part in cause.parts} == {sides}
+        assert "That is random: with other random numbers," in comparison.verdict
+        assert "deterministic=True in linen" in comparison.verdict
+        with pytest.raises(AssertionError, match="random"):
+            comparison.assert_agree(allow=["ties"])
+    assert compare_models(evaluated, WithDropout(0.0), X).agree
+    assert compare_models(port, copy.deepcopy(port), X).agree  # both draw the same numbers
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.0])
+def test_a_bug_before_dropout_is_a_bug(rate: float) -> None:
+    comparison = compare_models(with_dropout(torch.nn.Sigmoid(), rate), WithDropout(rate), X)
+    assert comparison.cause is not None
+    assert comparison.cause.finding == "port"
+    assert blamed(comparison) == ("", "0 | Dense_0", "2 | Dropout_0")
+
+
 class Detached(torch.nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x.detach())
@@ -273,7 +348,7 @@ class OfEquinox(eqx.Module):
 
 
 def of_haiku() -> Any:
-    hk = pytest.importorskip("haiku", reason="Haiku is not installed")
+    hk = pytest.importorskip("haiku", reason="Haiku is not installed: it is in the extra test")
 
     def function(x: jax.Array) -> Any:
         x = jax.nn.relu(hk.BatchNorm(True, True, 0.9)(hk.Conv2D(4, 3)(x), is_training=True))
@@ -283,10 +358,17 @@ def of_haiku() -> Any:
     return hk.transform_with_state(function)
 
 
-def of_keras() -> Any:
-    keras = pytest.importorskip("keras", reason="Keras is not installed")
+def imported_keras() -> Any:
+    keras = pytest.importorskip(
+        "keras", reason="Keras is not installed: as it is large, it is in the extra frameworks alone"
+    )
     if keras.backend.backend() != "jax":
         pytest.skip("Keras runs on another backend; set KERAS_BACKEND=jax")
+    return keras
+
+
+def of_keras() -> Any:
+    keras = imported_keras()
     layers = keras.layers
     return keras.Sequential(
         [
@@ -322,6 +404,90 @@ def test_models_of_all_libraries(library: str) -> None:
     assert comparison.agree, comparison
     assert len(comparison.layers) >= 6
     assert len(comparison.mapping.pairs) == 12
+
+
+def port_of_upsampling(groups: int) -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(4, 8, 3, padding=1, groups=4),
+        torch.nn.Tanh(),
+        torch.nn.ConvTranspose2d(8, 6, (3, 2), stride=2, groups=groups),
+        torch.nn.ConvTranspose2d(6, 4, (2, 3), groups=groups),
+    )
+
+
+class LinenUpsampling(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = jnp.tanh(nn.Conv(8, (3, 3), padding=1, feature_group_count=4)(x))
+        x = nn.ConvTranspose(6, (3, 2), strides=(2, 2), padding="VALID")(x)
+        return nn.ConvTranspose(4, (2, 3), padding="VALID", transpose_kernel=True)(x)
+
+
+def nnx_upsampling() -> nnx.Module:
+    rngs = nnx.Rngs(0)
+    return nnx.Sequential(
+        nnx.Conv(4, 8, (3, 3), padding=1, feature_group_count=4, rngs=rngs),
+        jnp.tanh,
+        nnx.ConvTranspose(8, 6, (3, 2), strides=(2, 2), padding="VALID", rngs=rngs),
+        nnx.ConvTranspose(6, 4, (2, 3), padding="VALID", transpose_kernel=True, rngs=rngs),
+    )
+
+
+def equinox_upsampling() -> eqx.Module:
+    keys = jax.random.split(jax.random.key(0), 3)
+    return eqx.nn.Sequential(
+        [
+            eqx.nn.Conv2d(4, 8, 3, padding=1, groups=4, key=keys[0]),
+            eqx.nn.Lambda(jnp.tanh),
+            eqx.nn.ConvTranspose2d(8, 6, (3, 2), stride=2, groups=2, key=keys[1]),
+            eqx.nn.ConvTranspose2d(6, 4, (2, 3), groups=2, key=keys[2]),
+        ]
+    )
+
+
+def haiku_upsampling() -> Any:
+    hk = pytest.importorskip("haiku", reason="Haiku is not installed: it is in the extra test")
+
+    def function(x: jax.Array) -> Any:
+        x = jnp.tanh(hk.DepthwiseConv2D(2, 3, padding="SAME")(x))
+        x = hk.Conv2DTranspose(6, (3, 2), stride=2, padding="VALID", name="up")(x)
+        return hk.Conv2DTranspose(4, (2, 3), padding="VALID")(x)
+
+    return hk.transform(function)
+
+
+def keras_upsampling() -> Any:
+    keras = imported_keras()
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((4, 3, 4)),
+            layers.DepthwiseConv2D(3, padding="same", depth_multiplier=2),
+            layers.Activation("tanh"),
+            layers.Conv2DTranspose(6, (3, 2), strides=2),
+            layers.Conv2DTranspose(4, (2, 3)),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "groups"),
+    [
+        (LinenUpsampling, 1),
+        (nnx_upsampling, 1),
+        (equinox_upsampling, 2),
+        (haiku_upsampling, 1),
+        (keras_upsampling, 1),
+    ],
+)
+def test_depthwise_and_transposed_convolutions(model: Callable[[], Any], groups: int) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype(F32)
+    comparison = compare_models(port_of_upsampling(groups), model(), x)
+    assert comparison.agree, comparison
+    assert len(comparison.mapping.pairs) == 6
+    for pair in comparison.mapping.pairs:
+        assert pair.first.value is not None
+        np.testing.assert_array_equal(pair.to_first(pair.to_second(pair.first.value)), pair.first.value)
 
 
 def test_two_models_of_one_library() -> None:
@@ -522,6 +688,16 @@ def test_bad_arguments() -> None:
         compare_models(model, model, X, parameters="none.bin")
 
 
+def test_an_input_of_float64_beside_parameters_of_float32() -> None:
+    """As NumPy makes them unless told otherwise."""
+    wide = X.astype(np.float64)
+    for first, second in ((port_of(a=linear()), dense("a")), (dense("a"), port_of(a=linear()))):
+        with pytest.raises(ValueError, match=r"input 0 is of float64.* of float32; pass input\.astype\('float32'\)"):
+            compare_models(first, second, wide)
+    doubled = [port_of(a=linear()).double() for _ in range(2)]
+    assert compare_models(*doubled, wide).agree
+
+
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     file = tmp_path / "parameters.safetensors"
@@ -600,6 +776,151 @@ def test_buffers_stay_as_they_are() -> None:
     for model, buffers in zip(models, before, strict=True):
         for name, buffer in model.named_buffers():
             assert torch.equal(buffer, buffers[name]), name
+
+
+class InJax(nn.Module):
+    f: Callable[[jax.Array, jax.Array], jax.Array]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.Dense(4)(self.f(nn.Dense(4)(x), x))
+
+
+class InPlace(torch.nn.Module):
+    def __init__(self, f: Callable[[torch.nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.f = linear(), linear(), f
+        self.relu = torch.nn.Sequential(torch.nn.ReLU(inplace=True))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.f(self.relu, self.first(x), x))
+
+
+def dropped_result(relu: torch.nn.Module, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    relu(h)
+    return h
+
+
+def both_names(relu: torch.nn.Module, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    y = relu(h)
+    y += x
+    return h * y
+
+
+def overwritten_later(relu: torch.nn.Module, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    h += x
+    return relu(h)
+
+
+@pytest.mark.parametrize(
+    ("in_torch", "in_jax"),
+    [
+        (dropped_result, lambda h, x: jax.nn.relu(h)),
+        (both_names, lambda h, x: (jax.nn.relu(h) + x) ** 2),
+        (overwritten_later, lambda h, x: jax.nn.relu(h + x)),
+    ],
+)
+def test_what_is_overwritten(in_torch: Any, in_jax: Any) -> None:
+    """A module under hooks overwrites what it does without, and values at boundaries are those of that moment."""
+    port = InPlace(in_torch)
+    comparison = compare_models(port, InJax(in_jax), X)
+    assert comparison.agree, comparison
+    points = {layer.path: layer for layer in comparison.all_layers[0]}
+    with torch.no_grad():
+        h = port.first(torch.from_numpy(X.copy()))
+        np.testing.assert_array_equal(points["first"].outputs[0].value, h)
+        np.testing.assert_array_equal(points[""].outputs[0].value, port(torch.from_numpy(X.copy())))
+    before = h.numpy() + X if in_torch is overwritten_later else h.numpy()
+    np.testing.assert_array_equal(points["relu.0"].inputs[0].value, before)
+    np.testing.assert_array_equal(points["relu.0"].outputs[0].value, np.maximum(before, 0))
+
+
+class Cell(torch.nn.Module):
+    """Returns what it keeps, and overwrites it at the next call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kept.mul_(2)
+
+
+class Cells(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.cell = linear(), Cell()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + self.cell(x) * self.cell(x)
+
+
+def test_what_a_module_keeps_and_overwrites() -> None:
+    layers = compare_models(Cells(), Cells(), X).all_layers[0]
+    returned = [layer.outputs[0].value for layer in layers if layer.path == "cell"]
+    np.testing.assert_array_equal(returned, [[2.0] * 4, [4.0] * 4])
+
+
+class WrittenOut(torch.nn.BatchNorm1d):
+    """A batch norm that rounds otherwise."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        variance = (x * x).mean(0) - x.mean(0) ** 2
+        scale = self.weight / (variance.clamp(min=0) + self.eps).sqrt()
+        return x * scale + (self.bias - x.mean(0) * scale)
+
+
+class ShiftedTanh(torch.nn.Tanh):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + 1e-6
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("length", [6, 7])
+def test_values_that_are_rounding_alone(dtype: Any, length: int) -> None:
+    """Behind a batch norm, a constant is 0, and so is the gradient before it; a bug beside that is found."""
+    x = np.full((length, 4), 0.1, dtype)
+    layers = torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Tanh(), torch.nn.Linear(4, 2)
+    model = torch.nn.Sequential(*layers)
+
+    def port_with(i: int, layer: torch.nn.Module) -> torch.nn.Sequential:
+        port = copy.deepcopy(model)
+        port[i] = layer
+        return port.to(torch.from_numpy(x).dtype)
+
+    model.to(torch.from_numpy(x).dtype)
+    statistics = {"1.running_mean": None, "1.running_var": None}
+    comparison = compare_models(model, port_with(1, WrittenOut(4)), x, mapping=statistics)
+    assert comparison.agree, comparison
+    (norm,) = [pair for pair in comparison.layers if pair.first.path == "1"]
+    assert norm.apart(gradients=False) > 0.1
+    assert (norm.finding(gradients=False), norm.finding(gradients=True)) == ("rounding", "rounding")
+    for layer, path, is_gradient in (
+        (torch.nn.BatchNorm1d(4, eps=1e-3), "1", True),
+        (ShiftedTanh(), "2", False),
+    ):
+        wrong = compare_models(model, port_with(int(path), layer), x)
+        assert wrong.cause is not None
+        assert (wrong.cause.finding, wrong.cause.layer.first.path) == ("port", path)
+        assert wrong.cause.is_gradient == is_gradient
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.dense, self.factor = linear(), factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dense(x) * self.factor
+
+
+def test_small_numbers_are_no_rounding() -> None:
+    for factor in (1e-12, 1e-20):
+        assert compare_models(Scaled(factor), Scaled(factor), X).agree
+        wrong = compare_models(Scaled(factor), Scaled(1.01 * factor), X)
+        assert wrong.cause is not None
+        assert wrong.cause.finding == "port"
+        assert not wrong.cause.is_gradient
 
 
 class Spectrum(nn.Module):

@@ -24,6 +24,7 @@ from interop._bridge.arrays import X64, lend, tensor_over
 from interop._convention.min_norm import min_norm
 from interop._convention.ties import influence as influence_of
 from interop._convention.ties import ties
+from interop.parity.redrawn import redrawn_in_jax, redrawn_in_torch
 from jaxclamp import OPS, TieReport
 from jaxclamp._counterparts import Counterpart
 
@@ -188,6 +189,10 @@ class Convertible(Framework):
         """``function`` under the convention."""
 
     @abstractmethod
+    def redrawn(self, function: Function) -> Function:
+        """``function`` with other random numbers than it draws by itself, if it draws any."""
+
+    @abstractmethod
     def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
         """Numbers that ``function(arguments)`` may compare with: where there are ties, or values of another piece."""
 
@@ -282,6 +287,9 @@ class Jax(Convertible):
     def min_norm(self, function: Function) -> Function:
         wrapped: Function = jaxclamp.min_norm(function)
         return wrapped
+
+    def redrawn(self, function: Function) -> Function:
+        return redrawn_in_jax(function)
 
     def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
         """The numbers in its program."""
@@ -391,6 +399,9 @@ class Torch(Convertible):
     def min_norm(self, function: Function) -> Function:
         wrapped: Function = min_norm()(function)
         return wrapped
+
+    def redrawn(self, function: Function) -> Function:
+        return redrawn_in_torch(function)
 
     def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
         """The numbers in its calls of ops and comparisons, and the kinks that the ops have without them."""

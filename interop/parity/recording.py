@@ -48,7 +48,7 @@ class Recording:
     native: Mapping[str, Array] = field(repr=False)
     """The leaves of the result, ``value...``, and of its gradient, ``gradient...``."""
     min_norm: Mapping[str, Array] = field(repr=False)
-    """The same under the convention."""
+    """The same under the convention, and with other random numbers."""
     given_nan: bool = False
     """Whether there is a NaN in what the function was given."""
 
@@ -99,11 +99,7 @@ def record(f: Callable[..., Any], /, *args: Any, framework: FrameworkName | None
         raise ValueError(f"record: framework={framework!r} is unknown; name one of {', '.join(CONVERTIBLES)}.")
     check_function("record: f", f)
     computation = computation_of("record: f", f, args, kwargs, framework)
-    if len(computation.frameworks) > 1:
-        raise TypeError(
-            f"record: {computation.name} runs in JAX and in torch, as operators and methods do; name the one to call "
-            'it in, such as framework="torch".'
-        )
+    computation.check_framework("record", 'framework="torch"')
     return computation.recorded()
 
 
@@ -118,6 +114,14 @@ class Computation:
     frameworks: Sequence[Convertible]
     """The one that was named, or else those that the function runs in, JAX first."""
 
+    def check_framework(self, caller: str, cure: str) -> None:
+        """Raise if it runs in several and none was named; ``cure`` is an example of how to name one."""
+        if len(self.frameworks) > 1:
+            raise TypeError(
+                f"{caller}: {self.name} runs in JAX and in torch, as operators and methods do; name the one to call "
+                f"it in, such as {cure}."
+            )
+
     def recorded(self, *, natively: bool = False) -> Recording:
         """The answers in the only framework; with ``natively`` those under the convention are taken to be the same."""
         (framework,) = self.frameworks
@@ -127,8 +131,12 @@ class Computation:
         }
         given_nan = any(bool((array != array).any()) for array in self.arrays.values())
         native = self._answers(framework, self.function)
-        minimal = native if natively else self._answers(framework, framework.min_norm(self.function))
+        minimal = native if natively else self._answers(framework, self._under_min_norm(framework))
         return Recording(self.name, framework.version, inputs, native, minimal, given_nan)
+
+    def _under_min_norm(self, framework: Convertible) -> Function:
+        """With other random numbers: values that are not the same then are random."""
+        return framework.redrawn(framework.min_norm(self.function))
 
     def bounds(self) -> set[float]:
         """The numbers that the function was seen to compare with, in the only framework."""
@@ -226,7 +234,8 @@ def _of_parameters(parameter: str, module: torch.nn.Module, args: Sequence[Any])
         raise TypeError(
             f"{parameter} is a torch.nn.Module, {name}, so the first argument has to map the names of its parameters "
             f"to arrays, as dict(module.named_parameters()) does, but is a {type(given).__name__}; to keep the "
-            "parameters constant, pass a function that calls the module."
+            "parameters constant, pass a function that calls the module. interop.compare_models compares models whose "
+            "parameters have other names and layouts."
         )
     missing = sorted(names - given.keys())
     unknown = sorted(given.keys() - names)

@@ -46,7 +46,7 @@ class LayerPair:
 
 def gravest(judged: Sequence[Judged]) -> Judgement:
     found = {j.finding for j in judged}
-    order: tuple[Judgement, ...] = ("port", "ties", "library", "rounding")
+    order: tuple[Judgement, ...] = ("port", "random", "ties", "library", "rounding")
     return next((finding for finding in order if finding in found), "agrees")
 
 
@@ -71,7 +71,8 @@ class Cause:
 
     @property
     def finding(self) -> Judgement:
-        return gravest(self.parts) if self.is_gradient else "port"
+        finding = gravest(self.parts)
+        return finding if self.is_gradient or finding == "random" else "port"
 
 
 def cause_of(pairs: Sequence[LayerPair], all_layers: tuple[Sequence[Layer], Sequence[Layer]]) -> Cause | None:
@@ -105,6 +106,8 @@ def _in_values(pairs: Sequence[LayerPair]) -> Cause | None:
             return Cause(pair, tuple(differing))
         before = spoilt[0] if spoilt else None
         earlier = [m for m in inside if (before is None or m < before) and pairs[m].agrees("outputs", gradients=False)]
+        if before is not None:
+            differing = [j for j in pairs[before].those("inputs", gradients=False) if not j.agrees]
         return Cause(
             pair,
             tuple(differing),

@@ -16,7 +16,7 @@ from interop._bridge.arrays import lend
 from interop.parity.frameworks import Array
 from interop.porting.cause import LayerPair
 from interop.porting.checkpoints import values_from
-from interop.porting.comparison import Judged, What, apart_of, judge, places
+from interop.porting.comparison import Judged, What, apart_of, judge, places, with_random
 from interop.porting.layers import Answer, Layer
 from interop.porting.libraries import adapter_of
 from interop.porting.mapping import Override, ParameterMapping, inferred
@@ -40,9 +40,12 @@ def compare_models(
     Both run on the same inputs with the same parameters. The values that enter and leave each module are compared, and
     the gradients there, of :math:`\sum_i w_i \, value_i` over the floats in the result, with weights as in `compare`; a
     complex number counts as two. The layer to blame is the first whose inputs agree and whose outputs do not. If there
-    is none, it is the last in whose output gradients agree, and not in its input. Both run in the precision that was
-    given, and in float64, where differences of rounding vanish. If only gradients differ, both run under `min_norm`,
-    where differences at ties vanish.
+    is none, it is the last in whose output gradients agree, and not in its input.
+
+    Both run in the precision that was given, and in float64, where differences of rounding vanish, or shrink as
+    :math:`\epsilon` does. If only gradients differ, both run under `min_norm`, where differences at ties vanish. If
+    anything differs, each runs once more with other random numbers. What differs then from itself is random, and no
+    bug.
 
     Args:
       first, second: models of torch.nn, Flax (linen and nnx), Equinox, Keras 3 on JAX, or what ``haiku.transform`` and
@@ -66,7 +69,8 @@ def compare_models(
 
     Raises:
       TypeError: a model is of none of these libraries, or ``calls``, ``mapping`` or ``parameters`` of another type.
-      ValueError: parameters have no counterpart, or several; results differ in number, shape, kind; a name is unknown.
+      ValueError: parameters have no counterpart, or several; results differ in number, shape, kind; a name is unknown;
+        an input is of float64, and parameters are not.
 
     >>> import flax.linen as nn
     >>> class Net(nn.Module):
@@ -87,12 +91,13 @@ def compare_models(
     kinds = adapter_of(first, "first"), adapter_of(second, "second")
     theirs, notes = _for_second(given, kinds[0].channels_last, kinds[1].channels_last, layouts)
     a, b = kinds[0](first, calls[0], given), kinds[1](second, calls[1], theirs)
+    _refuse_wider(given, (a, b))
     found = inferred(a, b, mapping or {})
     values = _values(a, b, parameters, found, notes)
     orders = _orders(a, b)
 
     def answers(dtype: type[np.floating[Any]] | None, min_norm: bool) -> tuple[Answer, Answer]:
-        return a.answer(values[0], dtype, min_norm, []), b.answer(values[1], dtype, min_norm, orders)
+        return a.answer(values[0], dtype, min_norm, None), b.answer(values[1], dtype, min_norm, orders)
 
     as_given = answers(None, False)
     layers = tuple(as_given[0].layers), tuple(as_given[1].layers)
@@ -105,8 +110,15 @@ def compare_models(
     judged = judge(
         compared,
         lambda min_norm: answers(None, True) if min_norm else as_given,
-        None if coarsest == np.float64 else lambda min_norm: answers(np.float64, min_norm),
+        lambda min_norm: answers(np.float32 if coarsest == np.float64 else np.float64, min_norm),
+        coarsest == np.float64,
     )
+    if not all(one.agrees for one in judged):
+        again = (
+            a.answer(values[0], None, False, None, redrawn=True) if a.draws else None,
+            b.answer(values[1], None, False, orders, redrawn=True) if b.draws else None,
+        )
+        judged = with_random(compared, judged, as_given, again)
     of_layer: list[list[Judged]] = [[] for _ in indices]
     for place, one in zip(compared, judged, strict=True):
         of_layer[place.pair].append(one)
@@ -135,6 +147,20 @@ def _to_host(i: int, leaf: Any) -> Any:
 
 def _is_float(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def _refuse_wider(given: Sequence[Any], models: Sequence[Model]) -> None:
+    """Raise if an input is of float64, and the parameters of a model are not: torch would not multiply the two."""
+    for model in models:
+        floats = {p.dtype.name for p in model.parameters if jnp.issubdtype(p.dtype, jnp.floating)}
+        for i, leaf in enumerate(given):
+            if floats and "float64" not in floats and _is_float(leaf) and leaf.dtype == np.float64:
+                narrower = sorted(floats)
+                raise ValueError(
+                    f"compare_models: input {i} is of float64, as NumPy makes arrays, and the parameters of {model} "
+                    f"are of {' and '.join(narrower)}; pass input.astype({narrower[0]!r}), or models with parameters "
+                    "of float64."
+                )
 
 
 def _for_second(

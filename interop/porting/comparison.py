@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 
-from interop.parity.compare import Comparison
+from interop.parity.comparison import Comparison
 from interop.parity.frameworks import Array
+from interop.parity.leaves import is_rounding_alone, largest_of
 from interop.parity.recording import Recording
 from interop.porting.layers import Answer, Layer
 from interop.porting.mapping import ParameterMapping
 from interop.porting.matching import Align
 
-Judgement: TypeAlias = Literal["agrees", "rounding", "library", "ties", "port"]
-"""``library``: a variance that one library keeps with a factor n / (n - 1), the unbiased one, and the other without."""
+Judgement: TypeAlias = Literal["agrees", "rounding", "library", "ties", "random", "port"]
+"""``random``: a side has another array there when it runs again, with other random numbers.
+
+``library``: a variance that one library keeps with a factor n / (n - 1), the unbiased one, and the other without."""
 What: TypeAlias = Literal["inputs", "outputs", "parameters", "state"]
 
 
@@ -35,6 +39,8 @@ class Judged:
     apart_in_float64: float
     """The same in float64, or as given where that was not to be had."""
     finding: Judgement
+    random_in: tuple[int, ...] = ()
+    """The sides, 0 and 1, on which the difference is random."""
 
     @property
     def agrees(self) -> bool:
@@ -122,23 +128,33 @@ Ask: TypeAlias = Callable[[bool], tuple[Answer, Answer]]
 """Both answers, natively or under min_norm."""
 
 
-def judge(found: Sequence[Place], given: Ask, in_float64: Ask | None) -> list[Judged]:
+def judge(found: Sequence[Place], given: Ask, other: Ask, is_float64: bool) -> list[Judged]:
     """Each place, judged in the precision that was given and in float64.
 
     What differs as given, and neither in float64 nor under min_norm, is rounding; not so NaN or an infinity beside
-    another number.
+    another number. So are numbers that are rounding alone in both precisions.
+
+    Args:
+      found: the places.
+      given, other: the answers in the precision that was given, and in the other one: float64, or float32 if the one
+        that was given ``is_float64``.
     """
-    as_given = _Judge(found, given)
-    precise = as_given if in_float64 is None else _Judge(found, in_float64)
+    native = _arrays(found, *given(False))
+    as_given = precise = _Judge(found, given, native, frozenset())
+    if not is_float64 or as_given.has_bugs:
+        beside = _arrays(found, *other(False))
+        coarse, fine = (beside, native) if is_float64 else (native, beside)
+        if _is_float64(fine):  # some libraries compute in a dtype of their own
+            noise = _noise(found, coarse, fine)
+            as_given = precise = _Judge(found, given, native, noise)
+            if not is_float64:
+                precise = _Judge(found, other, fine, noise)
     judged = []
     for place in found:
-        if precise is as_given or not precise.is_float64:  # some libraries compute in a dtype of their own
-            finding = as_given.finding(place)
-        else:
-            finding = precise.finding(place)
-            if finding in ("agrees", "rounding") and as_given.finding(place) != "agrees":
-                is_graver = as_given.finding(place) == "ties" or np.isinf(as_given.apart[place.label])
-                finding = as_given.finding(place) if is_graver else "rounding"
+        finding = precise.finding(place)
+        if finding in ("agrees", "rounding") and as_given.finding(place) != "agrees":
+            is_graver = as_given.finding(place) == "ties" or np.isinf(as_given.apart[place.label])
+            finding = as_given.finding(place) if is_graver else "rounding"
         if finding == "port" and place.before is not None and precise.is_unbiased(place):
             finding = "library"
         judged.append(
@@ -154,21 +170,80 @@ def judge(found: Sequence[Place], given: Ask, in_float64: Ask | None) -> list[Ju
     return judged
 
 
+def _is_float64(arrays: Arrays) -> bool:
+    return all(array.dtype == np.float64 or array.dtype.kind in "iu" for array in arrays[0].values())
+
+
+def _noise(found: Sequence[Place], coarse: Arrays, fine: Arrays) -> frozenset[str]:
+    r"""The labels of what is rounding alone on both sides.
+
+    Numbers that are 0 in the coarser dtype may have been up to :math:`\epsilon` times the largest number at the
+    boundary of their layer.
+    """
+    sizes: dict[tuple[int, bool], float] = defaultdict(float)
+    for place in found:
+        boundary = place.pair, place.is_gradient
+        sizes[boundary] = max(sizes[boundary], largest_of(side[place.label] for side in fine))
+    labels = set()
+    for place in found:
+        before, after = (largest_of(side[place.label] for side in arrays) for arrays in (coarse, fine))
+        dtype = coarse[0][place.label].dtype
+        if jnp.issubdtype(dtype, jnp.floating):
+            before = before or float(jnp.finfo(dtype).eps) * sizes[place.pair, place.is_gradient]
+            if is_rounding_alone(before, after, dtype):
+                labels.add(place.label)
+    return frozenset(labels)
+
+
+def with_random(
+    found: Sequence[Place],
+    judged: Sequence[Judged],
+    given: tuple[Answer, Answer],
+    again: tuple[Answer | None, Answer | None],
+) -> list[Judged]:
+    """The judgements, in which a difference is random where a side differs from itself.
+
+    ``again`` is what each side answers with other random numbers; None for one that draws none.
+    """
+    random_in: dict[str, tuple[int, ...]] = {place.label: () for place in found}
+    for side, (answer, other) in enumerate(zip(given, again, strict=True)):
+        if other is None:
+            continue
+        its = [(place.first, place.second)[side] for place in found]
+        own = _arrays([replace(p, first=f, second=f) for p, f in zip(found, its, strict=True)], answer, other)
+        for label, finding in _leaves(own, own).items():
+            if finding == "port":
+                random_in[label] += (side,)
+    return [
+        replace(one, finding="random", random_in=random_in[place.label])
+        if random_in[place.label] and not one.agrees
+        else one
+        for place, one in zip(found, judged, strict=True)
+    ]
+
+
 class _Judge:
     """The findings in one precision; min_norm is asked only if gradients differ where values agree."""
 
-    def __init__(self, found: Sequence[Place], ask: Ask) -> None:
-        first, second = ask(False)
-        self._native = native = _arrays(found, first, second)
-        self.is_float64 = all(array.dtype == np.float64 or array.dtype.kind in "iu" for array in native[0].values())
+    def __init__(self, found: Sequence[Place], ask: Ask, native: Arrays, noise: Collection[str]) -> None:
+        self._native, self._noise = native, noise
         self.apart = {p.label: apart_of(native[0][p.label], native[1][p.label]) for p in found}
-        leaves = _leaves(native, native)
+        leaves = self._findings(native)
         crossing = [p for p in found if not p.is_gradient and p.what != "state"]  # gradients are not those of state
         values_agree = all(leaves[p.label] in ("agrees", "rounding") for p in crossing)
         if values_agree and any(leaves[p.label] == "port" for p in found if p.is_gradient):
             first, second = ask(True)
-            leaves = _leaves(native, _arrays(found, first, second))
+            leaves = self._findings(_arrays(found, first, second))
         self._leaves = leaves
+
+    def _findings(self, minimal: Arrays) -> dict[str, Judgement]:
+        leaves = _leaves(self._native, minimal)
+        noise = {label for label in self._noise if leaves[label] != "agrees"}
+        return {label: "rounding" if label in noise else finding for label, finding in leaves.items()}
+
+    @property
+    def has_bugs(self) -> bool:
+        return "port" in self._leaves.values()
 
     def is_unbiased(self, place: Place) -> bool:
         """Whether two averages of variances differ by a factor n / (n - 1) of what the call adds, and by no more.

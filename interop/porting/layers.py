@@ -97,6 +97,11 @@ class Tape:
         """The path of the module that runs."""
         return self.layers[self._running[-1]].path if self._running else None
 
+    @property
+    def running(self) -> int:
+        """The index of the layer that runs."""
+        return self._running[-1]
+
     def _marked(self, side: Side, tree: Any) -> Any:
         leaves, structure = self._flatten(tree)
         position = 0

@@ -14,6 +14,7 @@ from jax.extend.core import jaxpr_as_fun
 
 import jaxclamp
 from interop.parity.frameworks import Array, weighted_total
+from interop.parity.redrawn import draws, redrawn_in_jax
 from interop.porting.boundaries import Opened, new_tape, opened
 from interop.porting.layers import Answer, Layer, Point, Tape
 from interop.porting.parameters import Parameter
@@ -53,11 +54,25 @@ class Model(ABC):
     def layers(self) -> Sequence[Layer]:
         """The calls of its modules; values may be forms without numbers, and gradients are missing."""
 
+    @property
+    @abstractmethod
+    def draws(self) -> bool:
+        """Whether it may draw random numbers."""
+
     @abstractmethod
     def answer(
-        self, values: Mapping[str, Array], dtype: type[np.floating[Any]] | None, min_norm: bool, orders: Orders
+        self,
+        values: Mapping[str, Array],
+        dtype: type[np.floating[Any]] | None,
+        min_norm: bool,
+        orders: Orders | None,
+        redrawn: bool = False,
     ) -> Answer:
-        """What it answers with these parameters, computed in ``dtype`` if there is one, else in that of the arrays."""
+        """What it answers with these parameters, computed in ``dtype`` if there is one, else in that of the arrays.
+
+        ``orders`` has one entry for each result that is differentiated; None leaves all as they are. If ``redrawn``,
+        its random numbers are others than at each other call.
+        """
 
     @abstractmethod
     def ties(self, values: Mapping[str, Array]) -> jaxclamp.TieReport:
@@ -74,9 +89,11 @@ def cast(leaf: Any, dtype: type[np.floating[Any]] | None) -> Any:
     return leaf.astype(np.result_type(dtype, np.complex64) if np.iscomplexobj(leaf) else dtype)
 
 
-def ordered_total(results: Iterable[Any], orders: Orders) -> Any:
+def ordered_total(results: Iterable[Any], orders: Orders | None) -> Any:
     """The weighted sum of the floats in the results, each with its axes in the order given for it."""
-    pairs = zip(results, [*orders, *[None] * 1000], strict=False)
+    if orders is None:
+        return weighted_total(list(results))
+    pairs = zip(results, orders, strict=True)
     return weighted_total([result if order is None else _in_order(result, order) for result, order in pairs])
 
 
@@ -101,10 +118,19 @@ class JaxModel(Model):
         """The result, and what the call makes of the parameters that are not trained; the tape sees the modules."""
 
     @functools.cached_property
-    def layers(self) -> Sequence[Layer]:
+    def _of_forms(self) -> tuple[list[Layer], Opened]:
         forms = {p.name: jax.ShapeDtypeStruct(p.layout.own, p.dtype) for p in self.parameters}
         layers, program, _ = self._traced(forms, self.inputs)
+        return layers, program
+
+    @functools.cached_property
+    def layers(self) -> Sequence[Layer]:
+        layers, program = self._of_forms
         return _filled(layers, program, program.forms, [program.forms[i] for i in program.added])
+
+    @property
+    def draws(self) -> bool:
+        return draws(self._of_forms[1].program.jaxpr)
 
     def _traced(self, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[list[Layer], Opened, Any]:
         """The calls, the program of the arrays among the values and the inputs, and the structure of its results."""
@@ -124,7 +150,12 @@ class JaxModel(Model):
         return tape.layers, opened(traced), structure
 
     def answer(
-        self, values: Mapping[str, Array], dtype: type[np.floating[Any]] | None, min_norm: bool, orders: Orders
+        self,
+        values: Mapping[str, Array],
+        dtype: type[np.floating[Any]] | None,
+        min_norm: bool,
+        orders: Orders | None,
+        redrawn: bool = False,
     ) -> Answer:
         values = {name: cast(value, dtype) for name, value in values.items()}
         inputs = self._inputs_in(dtype)
@@ -135,6 +166,7 @@ class JaxModel(Model):
             layers, opening, structure = self._traced(values, inputs)
             run: Any = jaxpr_as_fun(opening.program)
             run = jaxclamp.min_norm(run) if min_norm else run
+            run = redrawn_in_jax(run) if redrawn else run
 
             def total(chosen: Any, rest: Any) -> Any:
                 added, floats, weights = chosen

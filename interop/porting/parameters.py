@@ -80,8 +80,17 @@ def layout_of_kernel(shape: tuple[int, ...], kind: str, bias: tuple[int, ...] | 
     if "Depthwise" in kind:
         order = (len(shape) - 2, len(shape) - 1, *window)
         return Layout(shape, shape, order, (inner * outer, 1, *shape[:-2]))
-    if "Transpose" in kind:
-        order = (len(shape) - 2, len(shape) - 1, *window)
-        return Layout(shape, shape, order, (inner, outer, *shape[:-2]), tuple(range(2, len(shape))))
     order = (len(shape) - 1, len(shape) - 2, *window)
     return Layout(shape, shape, order, (outer, inner, *shape[:-2]))
+
+
+def layout_of_transposed_kernel(shape: tuple[int, ...], *, outputs_first: bool, flipped: bool) -> Layout:
+    """The layout of a kernel of a transposed convolution, which has the window before inputs and outputs.
+
+    Torch has inputs before outputs, and these before the window. Its result is the gradient of a convolution with that
+    kernel; in a library whose result is a convolution, the window is ``flipped``.
+    """
+    n = len(shape)
+    order = (*((n - 1, n - 2) if outputs_first else (n - 2, n - 1)), *range(n - 2))
+    moved = tuple(shape[axis] for axis in order)
+    return Layout(shape, shape, order, moved, tuple(range(2, n)) if flipped else ())

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from interop.parity.recording import FilePath
+from interop.parity.redrawn import CURE
 from interop.porting.cause import Cause, LayerPair, cause_of
 from interop.porting.layers import Layer
 from interop.porting.mapping import ParameterMapping
@@ -55,13 +56,19 @@ class ModelComparison:
         if cause is None:
             told = f"They agree, in values and gradients, at the boundaries of {len(self.layers)} layers."
             findings = {j.finding for pair in self.layers for j in pair.judged}
-            told += " Some differ by rounding alone: not in float64." if "rounding" in findings else ""
+            told += " Some differ by rounding alone." if "rounding" in findings else ""
             return told + (
                 " One library keeps the unbiased variance, with n / (n - 1), the other the plain one."
                 if "library" in findings
                 else ""
             )
-        if cause.finding == "ties":
+        if cause.finding == "random":
+            sides = {side for part in cause.parts for side in part.random_in}
+            models = " and ".join((self.first, self.second)[side] for side in sorted(sides))
+            reason = (
+                f"That is random: with other random numbers, {models} answer{'s' * (len(sides) < 2)} otherwise. {CURE}"
+            )
+        elif cause.finding == "ties":
             reason = "The reason is ties: under min_norm they agree."
         elif cause.is_gradient:
             reason = "That is a bug of the port, or a tie that min_norm cannot see (as in a hand-written where)."

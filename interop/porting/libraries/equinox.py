@@ -31,8 +31,15 @@ class Equinox(JaxModel):
 
     @functools.cached_property
     def parameters(self) -> Sequence[Parameter]:
+        modules = {path: leaf for path, leaf in _walked(self.model) if isinstance(leaf, eqx.Module)}
         trained = [
-            Parameter(name, _layout(name, leaf), np.dtype(leaf.dtype), True, np.asarray(leaf))
+            Parameter(
+                name,
+                _layout(modules.get(name.rpartition(".")[0]), name, leaf),
+                np.dtype(leaf.dtype),
+                True,
+                np.asarray(leaf),
+            )
             for name, leaf in _walked(self.model)
             if eqx.is_inexact_array(leaf)
         ]
@@ -115,9 +122,17 @@ def _fields(module: eqx.Module) -> dict[str, Any]:
     return {field.name: getattr(module, field.name, None) for field in dataclasses.fields(module)}
 
 
-def _layout(name: str, leaf: Any) -> Layout:
-    """Biases of convolutions have axes of length 1 for the window."""
-    return Layout(leaf.shape, (leaf.size,), (0,), (leaf.size,)) if name.endswith(".bias") else Layout.same(leaf.shape)
+def _layout(owner: Any, name: str, leaf: Any) -> Layout:
+    if name.endswith(".bias"):  # those of convolutions have axes of length 1 for the window
+        return Layout(leaf.shape, (leaf.size,), (0,), (leaf.size,))
+    if not isinstance(owner, eqx.nn.ConvTranspose):
+        return Layout.same(leaf.shape)
+    # Outputs before inputs, and the window flipped; torch has inputs before outputs, both in groups.
+    outputs, inputs, *window = leaf.shape
+    groups, axes = owner.groups, range(3, leaf.ndim + 1)
+    split = groups, outputs // groups, inputs, *window
+    shape = groups * inputs, outputs // groups, *window
+    return Layout(leaf.shape, split, (0, 2, 1, *axes), shape, tuple(range(2, leaf.ndim)))
 
 
 MODEL = Equinox

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from interop.porting.boundaries import new_tape
 from interop.porting.layers import Tape
 from interop.porting.libraries.settings import settings_of
 from interop.porting.model import Call, JaxModel
-from interop.porting.parameters import Layout, Parameter, layout_of_kernel
+from interop.porting.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
 
 _MANY = 2**30
 _AVERAGES = {"mean_ema": "mean", "var_ema": "var"}
@@ -64,12 +66,29 @@ class Haiku(JaxModel):
     def parameters(self) -> Sequence[Parameter]:
         return [self._parameter(name, *place) for name, place in self._places.items()]
 
+    @functools.cached_property
+    def _kinds(self) -> dict[str, str]:
+        """The classes of the modules, by path, found by running."""
+        tape = new_tape()
+
+        def run(values: Mapping[str, Any]) -> tuple[()]:
+            self.run(tape, values, self.inputs)
+            return ()
+
+        jax.eval_shape(
+            run, {name: self._trees[tree][module][leaf] for name, (tree, module, leaf) in self._places.items()}
+        )
+        return {layer.path: layer.kind for layer in tape.layers}
+
     def _parameter(self, name: str, tree: int, module: str, last: str) -> Parameter:
         leaf = self._trees[tree][module][last]
         shape = tuple(leaf.shape)
-        kind = "Conv" if "conv" in module.rpartition("/")[2] else ""
-        kind += "Transpose" if "transpose" in module else ""
-        layout = layout_of_kernel(shape, kind, None) if last == "w" else Layout.same(shape)
+        kind = self._kinds.get(_path(module), "")
+        layout = Layout.same(shape)
+        if last == "w" and re.fullmatch(r"Conv\w*Transpose", kind):
+            layout = layout_of_transposed_kernel(shape, outputs_first=True, flipped=True)
+        elif last == "w":
+            layout = layout_of_kernel(shape, kind, None)
         value = None if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
         return Parameter(name, layout, np.dtype(leaf.dtype), tree == 0, value)
 

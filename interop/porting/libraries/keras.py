@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from interop.porting.layers import Tape
 from interop.porting.libraries.patching import seen_by
 from interop.porting.libraries.settings import settings_of
 from interop.porting.model import Call, JaxModel
-from interop.porting.parameters import Layout, Parameter, layout_of_kernel
+from interop.porting.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
 
 
 class Keras(JaxModel):
@@ -56,9 +57,13 @@ class Keras(JaxModel):
         shape = tuple(variable.shape)
         owner, _, last = name.rpartition(".")
         layout = Layout.same(shape)
-        if "kernel" in last:
+        kind = self._kinds.get(owner, "")
+        if last == "kernel" and re.fullmatch(r"Conv\w*Transpose", kind):
+            layout = layout_of_transposed_kernel(shape, outputs_first=True, flipped=False)
+        elif "kernel" in last:
             bias = self._variables.get(f"{owner}.bias")
-            layout = layout_of_kernel(shape, self._kinds.get(owner, ""), None if bias is None else tuple(bias.shape))
+            kind += "Depthwise" * (last == "depthwise_kernel")  # of a layer that has a pointwise one, too
+            layout = layout_of_kernel(shape, kind, None if bias is None else tuple(bias.shape))
         elif last == "bias":
             layout = Layout(shape, (int(np.prod(shape)),), (0,), (int(np.prod(shape)),))
         return Parameter(name, layout, np.dtype(variable.dtype), variable.trainable, np.asarray(variable.value))

@@ -13,7 +13,7 @@ import numpy as np
 from interop.porting.layers import Tape
 from interop.porting.libraries.settings import settings_of
 from interop.porting.model import Call, JaxModel
-from interop.porting.parameters import Layout, Parameter, layout_of_kernel
+from interop.porting.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
 
 
 class Linen(JaxModel):
@@ -76,7 +76,10 @@ class Linen(JaxModel):
         shape = tuple(leaf.shape)
         module = self._kinds.get(path[:-1])
         layout = Layout.same(shape)
-        if path[-1] == "kernel":
+        if path[-1] == "kernel" and isinstance(module, nn.ConvTranspose):
+            as_gradient = module.transpose_kernel
+            layout = layout_of_transposed_kernel(shape, outputs_first=as_gradient, flipped=not as_gradient)
+        elif path[-1] == "kernel":
             bias = self._tree[collection].get((*path[:-1], "bias"))
             features = getattr(module, "features", 1)
             outputs = len(features) if isinstance(features, tuple) else 1

@@ -15,7 +15,7 @@ from interop.porting.layers import Tape
 from interop.porting.libraries.patching import seen_by
 from interop.porting.libraries.settings import settings_of
 from interop.porting.model import JaxModel
-from interop.porting.parameters import Layout, Parameter, layout_of_kernel
+from interop.porting.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
 
 
 class Nnx(JaxModel):
@@ -44,7 +44,10 @@ class Nnx(JaxModel):
         shape = value.shape
         last = name.rpartition(".")[2]
         layout = Layout.same(shape)
-        if last == "kernel":
+        if last == "kernel" and isinstance(owner, nnx.ConvTranspose):
+            as_gradient = owner.transpose_kernel
+            layout = layout_of_transposed_kernel(shape, outputs_first=as_gradient, flipped=not as_gradient)
+        elif last == "kernel":
             bias = getattr(owner, "bias", None)
             features = getattr(owner, "out_features", 1)
             outputs = len(features) if isinstance(features, tuple) else 1

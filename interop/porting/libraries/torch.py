@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 from interop._bridge.arrays import lend, tensor_over
 from interop._convention.min_norm import min_norm as under_min_norm
 from interop._convention.ties import ties
-from interop._private_torch import flattened, unflattened
+from interop._private_torch import flattened, unflattened, version_of
 from interop.parity.frameworks import Array
+from interop.parity.redrawn import redrawn_in_torch
 from interop.porting.layers import Answer, Key, Layer, Point, Tape
 from interop.porting.model import Call, Model, Orders, cast, ordered_total
 from interop.porting.parameters import Layout, Parameter
@@ -53,10 +55,12 @@ class Torch(Model):
     def layers(self) -> Sequence[Layer]:
         crossings = _Crossings()
         with torch.no_grad():
-            self._run(crossings.tape, {p.name: tensor_over(np.array(p.value)) for p in self.parameters}, self.inputs)
+            self._run(crossings, {p.name: tensor_over(np.array(p.value)) for p in self.parameters}, self.inputs)
         return crossings.filled()
 
-    def _run(self, tape: Tape, values: Mapping[str, torch.Tensor], inputs: Sequence[Any]) -> tuple[Any, Any]:
+    def _run(
+        self, tape: Tape, values: Mapping[str, torch.Tensor], inputs: Sequence[Any], redrawn: bool = False
+    ) -> tuple[Any, Any]:
         """The result, and the parameters and buffers after it."""
         changed = self._changed(values)
         given = [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
@@ -66,7 +70,8 @@ class Torch(Model):
         given = tape.enter("", self.name, self.name, given)
         try:
             with torch.random.fork_rng(devices=[]):
-                result = torch.func.functional_call(called, changed, tuple(given))
+                call = redrawn_in_torch(torch.func.functional_call) if redrawn else torch.func.functional_call
+                result = call(called, changed, tuple(given))
         finally:
             for handle in handles:
                 handle.remove()
@@ -94,8 +99,17 @@ class Torch(Model):
 
         return leave
 
+    @property
+    def draws(self) -> bool:
+        return True  # a module does not say what it draws
+
     def answer(
-        self, values: Mapping[str, Array], dtype: type[np.floating[Any]] | None, min_norm: bool, orders: Orders
+        self,
+        values: Mapping[str, Array],
+        dtype: type[np.floating[Any]] | None,
+        min_norm: bool,
+        orders: Orders | None,
+        redrawn: bool = False,
     ) -> Answer:
         crossings = _Crossings()
         trained = [p.name for p in self.parameters if p.trained]
@@ -108,9 +122,8 @@ class Torch(Model):
             tensor.requires_grad_()
         run = under_min_norm()(self._run) if min_norm else self._run
         with torch.enable_grad():
-            result, state = run(
-                crossings.tape, tensors, [g.clone() if isinstance(g, torch.Tensor) else g for g in inputs]
-            )
+            clones = [g.clone() if isinstance(g, torch.Tensor) else g for g in inputs]
+            result, state = run(crossings, tensors, clones, redrawn)
             results = [
                 leaf
                 for leaf in _flattened(result)[0]
@@ -150,25 +163,41 @@ class _Called(torch.nn.Module):
         return self._call(self.model, *inputs)
 
 
-class _Crossings:
+class _Crossings(Tape):
     """The arrays that cross the boundaries of one run, and their gradients as they come back."""
 
     def __init__(self) -> None:
-        self.tape = Tape(self._mark, _flattened, _unflattened)
+        super().__init__(self._mark, _flattened, _unflattened)
         self._values: dict[Key, Any] = {}
         self._gradients: dict[Key, torch.Tensor] = {}
         self._seen = WeakIdKeyDictionary()
         """By tensor that crossed a boundary, its value then: the model may overwrite it."""
+        self._taken: dict[int, list[tuple[torch.Tensor, torch.Tensor, int]]] = defaultdict(list)
+        """By running layer, the tensors that it was given, what it has in their place, and the versions of these."""
+        self._overwritten = WeakIdKeyDictionary()
+        """By tensor that a layer had in the place of another and has overwritten, that other."""
+
+    def leave(self, result: Any) -> Any:
+        """As of any tape; what the module has overwritten is overwritten for those around it too."""
+        for given, passed, version in self._taken.pop(self.running, []):
+            if version_of(passed) != version:
+                given.copy_(passed)
+                self._overwritten[passed] = given
+        return super().leave(result)
 
     def _mark(self, key: Key, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or (leaf.dtype == torch.bool and key.side == "inputs"):
             return None
         value = self._seen.get(leaf)
         if value is None or not torch.equal(value, leaf):
-            # What a module returns, nobody else holds; what it takes, others may overwrite.
-            value = leaf.detach() if key.side == "outputs" else leaf.detach().clone()
+            value = leaf.detach().clone()  # the tensor itself may be overwritten later
         self._values[key] = value
-        passed = leaf.clone()  # of its own, so that the gradient is that of what crosses here
+        if key.side == "outputs" and leaf in self._overwritten:
+            passed: torch.Tensor = self._overwritten[leaf]  # the caller has the same tensor by two names
+        else:
+            passed = leaf.clone()  # of its own, so that the gradient is that of what crosses here
+        if key.side == "inputs":
+            self._taken[key.layer].append((leaf, passed, version_of(passed)))
         if passed.requires_grad and passed.is_floating_point():
             passed.register_hook(lambda gradient: self._gradients.__setitem__(key, gradient))
         self._seen[passed] = value
@@ -183,8 +212,8 @@ class _Crossings:
                 point = Point(array, _to_host(gradient))
             else:
                 point = Point(array, np.zeros_like(array) if value.is_floating_point() else None)
-            getattr(self.tape.layers[key.layer], key.side).append(point)
-        return self.tape.layers
+            getattr(self.layers[key.layer], key.side).append(point)
+        return self.layers
 
 
 def _flattened(tree: Any) -> tuple[list[Any], tuple[Any, list[int]]]:

@@ -1,0 +1,268 @@
+"""What holds between two forms of one computation: a finding for each leaf of their answers, and the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+
+from interop.parity.frameworks import Array
+from interop.parity.leaves import (
+    ROUNDING,
+    Allowed,
+    Finding,
+    Leaf,
+    check_tolerances,
+    difference_of,
+    is_gradient,
+    largest_finite,
+    relative_tolerance,
+    same_kind,
+)
+from interop.parity.leaves_shown import cures_of, in_words, markdown_of, table_of
+from interop.parity.probe import Probed
+from interop.parity.recording import FilePath, Recording, read, write
+from interop.parity.redrawn import CURE
+from jaxclamp._tables import to_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SCHEMA = 1
+"""The version of what `Comparison.to_json` writes, which docs/porting.md describes."""
+_UNSEEN = "a tie that min_norm cannot see (as in a hand-written where)"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    r"""What `compare` found.
+
+    Two numbers agree if :math:`|a - b| \le atol + rtol \max(|a|, |b|)`. Unless given, ``rtol`` is
+    :math:`\epsilon^{2/3}` for the coarser of the two dtypes (2e-5 in float32; 0 for integers), and ``atol`` is ``rtol``
+    times the largest number in the leaf, as sums round. Gradients that cancel to 0, as that of a bias before a
+    normalization, leave the rounding of their terms: unless ``atol`` is given, a leaf that differs, under min_norm too,
+    with no number on either side above ``rtol`` times the largest in all gradients, is no bug but ``rounding``. So is a
+    leaf whose numbers shrink as :math:`\epsilon` does when `compare` calls both sides in float64.
+
+    For other tolerances: ``dataclasses.replace(comparison, rtol=..., atol=...)``.
+
+    Raises:
+      TypeError: a tolerance is no number.
+      ValueError: the sides were not given the same arrays, or a tolerance is negative.
+    """
+
+    first: Recording
+    second: Recording
+    rtol: float | None = None
+    atol: float | None = None
+    probed: Probed | None = None
+    """What came of the probe, if one was asked for; ``probed.case`` has the inputs at which they differ."""
+    noise: tuple[str, ...] = ()
+    """The labels of leaves that are rounding alone on both sides, as float64 showed."""
+
+    def __post_init__(self) -> None:
+        check_tolerances(self.rtol, self.atol)
+        inputs = self.first.inputs.keys() | self.second.inputs.keys()
+        differing = sorted(i for i in inputs if self.first.inputs.get(i) != self.second.inputs.get(i))
+        if differing:
+            raise ValueError(
+                f"compare: {self.first} and {self.second} were given different arrays as {listed(differing)}; "
+                "record both sides from the same arrays, of the same dtypes."
+            )
+
+    @functools.cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The leaves of the values, then those of the gradients."""
+        return tuple(map(self._leaf, dict.fromkeys([*self.first.native, *self.second.native])))
+
+    def _leaf(self, label: str) -> Leaf:
+        pair = (self.first, self.second)
+        for this, other in (pair, pair[::-1]):
+            if label not in other.native:
+                return Leaf(label, f"only {this} has it", None, None, "port")
+        a, b = (side.native[label] for side in pair)
+        if a.shape != b.shape:
+            return Leaf(label, f"shape {a.shape} against {b.shape}", None, None, "port")
+        mismatch = "" if same_kind(a.dtype, b.dtype) else f"dtype {a.dtype} against {b.dtype}"
+        c, d = (side.min_norm[label] for side in pair)
+        native, min_norm = difference_of(a, b, self.rtol, self.atol), difference_of(c, d, self.rtol, self.atol)
+        findings: dict[tuple[bool, bool], Finding] = {
+            (True, True): "agrees",
+            (False, True): "ties",
+            (False, False): "port",
+            (True, False): "hidden tie",
+        }
+        finding = "port" if mismatch else findings[native.beyond == 0, min_norm.beyond == 0]
+        if finding != "agrees" and not all(self._answers_twice(side, label) for side in pair):
+            finding = "unsteady"  # where both draw the same numbers, they agree
+        is_beside_larger = is_gradient(label) and min_norm.beyond and self._is_rounding(a, b, c, d)
+        if not mismatch and (is_beside_larger or (finding == "port" and self.atol is None and label in self.noise)):
+            finding = "rounding"
+        return Leaf(label, mismatch, native, min_norm, finding)
+
+    def _is_rounding(self, *gradients: Array) -> bool:
+        """Whether all numbers in a leaf of the gradients are so small beside others that they may be rounding alone."""
+        bound = relative_tolerance(gradients[0].dtype, self.rtol) * self.gradient_scale
+        return self.atol is None and all(bool((abs(g.astype(np.float64)) <= bound).all()) for g in gradients)
+
+    @functools.cached_property
+    def gradient_scale(self) -> float:
+        """The largest number in the gradients."""
+        answers = [*self.first.native.items(), *self.second.native.items()]
+        return max((largest_finite(array) for label, array in answers if is_gradient(label)), default=0.0)
+
+    @property
+    def agree(self) -> bool:
+        """Whether the functions agree as they are, under the conventions of their frameworks."""
+        return not self.disagreeing()
+
+    def disagreeing(self, allow: Collection[Allowed] = ROUNDING) -> list[Leaf]:
+        """The leaves in which the functions, as they are, do not agree.
+
+        Args:
+          allow: the findings that count as agreement, of ``"ties"`` and ``"rounding"``.
+
+        Raises:
+          ValueError: ``allow`` has another finding.
+        """
+        known = get_args(Allowed)
+        if isinstance(allow, str) or not set(allow) <= set(known):
+            raise ValueError(f"compare: allow={allow!r} is not a tuple of findings; those that can be are {known}.")
+        return [leaf for leaf in self.leaves if not leaf.passes(allow)]
+
+    @property
+    def verdict(self) -> str:
+        """What holds, in words, of which the first are the frameworks."""
+        return f"{self.first.framework} against {self.second.framework}: {self._verdict}"
+
+    @property
+    def _verdict(self) -> str:
+        found: dict[Finding, list[Leaf]] = {finding: [] for finding in get_args(Finding)}
+        for leaf in self.leaves:
+            found[leaf.finding].append(leaf)
+        if found["unsteady"]:
+            labels = [leaf.label for leaf in found["unsteady"]]
+            sides = (self.first, self.second)
+            unsteady = [side for side in sides if not all(self._answers_twice(side, label) for label in labels)]
+            return (
+                f"not comparable: {listed(labels)} is random: called again, with other random numbers, other values "
+                f"came from {listed(unsteady)}. {CURE}"
+            )
+        if found["port"]:
+            by_value = any(leaf.mismatch or not is_gradient(leaf.label) for leaf in found["port"])
+            cause = "a bug of the port" if by_value else f"a bug of the port, or {_UNSEEN}"
+            sentences = [
+                "they disagree, and not by convention alone: under min_norm too they differ in "
+                f"{listed(found['port'])}. That is {cause}."
+            ]
+        elif found["ties"]:
+            causes = "by convention alone, at ties or at NaN" if self._has_nan else "because of ties alone"
+            sentences = [f"they disagree {causes}."]
+        else:
+            sentences = ["they agree where rounding lets them be compared." if found["rounding"] else "they agree."]
+        if found["ties"]:
+            sentences.append(f"The convention makes the difference in {listed(found['ties'])}: min_norm removes it.")
+        if found["hidden tie"]:
+            sentences.append(f"Only under min_norm they differ in {listed(found['hidden tie'])}. That is {_UNSEEN}.")
+        if found["rounding"]:
+            sentences.append(f"Both are 0 to within rounding in {listed(found['rounding'])}, and differ.")
+        if self.probed:
+            sentences.append(str(self.probed))
+        return " ".join(sentences)
+
+    @property
+    def _has_nan(self) -> bool:
+        """Whether there is a NaN in what the functions were given or answer, at which conventions may differ too."""
+        answers = [*self.first.native.values(), *self.second.native.values()]
+        return self.first.given_nan or any(bool((array != array).any()) for array in answers)
+
+    def _answers_twice(self, side: Recording, label: str) -> bool:
+        """Whether a value is the same under min_norm, with other random numbers: min_norm changes gradients alone."""
+        return (
+            is_gradient(label)
+            or difference_of(side.native[label], side.min_norm[label], self.rtol, self.atol).beyond == 0
+        )
+
+    def assert_agree(
+        self, rtol: float | None = None, atol: float | None = None, allow: Collection[Allowed] = ROUNDING
+    ) -> None:
+        """Check that the functions agree as they are.
+
+        Args:
+          rtol, atol: the tolerance, by default that of the comparison.
+          allow: the findings that count as agreement: ``("ties", "rounding")`` lets ties pass too, ``()`` nothing.
+
+        Raises:
+          AssertionError: they do not; the message names the leaves, and says what to do.
+          TypeError: a tolerance is no number.
+          ValueError: a tolerance is negative, or ``allow`` has another finding.
+        """
+        __tracebackhide__ = True  # pytest shows the line of the test
+        checked = dataclasses.replace(
+            self, rtol=self.rtol if rtol is None else rtol, atol=self.atol if atol is None else atol
+        )
+        if disagreeing := checked.disagreeing(allow):
+            lines = [checked._title, checked.verdict, *map(in_words, disagreeing), *cures_of(disagreeing)]
+            raise AssertionError("\n".join(lines))
+
+    def __str__(self) -> str:
+        return "\n".join([self._title, self.verdict, *map(in_words, self.disagreeing())])
+
+    def __rich__(self) -> Table:
+        return table_of(self.leaves, self._title, self.verdict)
+
+    def to_markdown(self) -> str:
+        """The verdict and a table."""
+        return f"**{self._title}**\n\n{self.verdict}\n\n{markdown_of(self.leaves)}\n"
+
+    def to_json(self) -> str:
+        """All that is known of each leaf, but for the arrays; infinities and NaN are strings.
+
+        The page on checking a port describes the fields. A change of their meaning changes the number ``schema``.
+        """
+        first, second = (
+            {"name": side.name, "framework": side.framework, "version": side.version}
+            for side in (self.first, self.second)
+        )
+        content = {
+            "schema": SCHEMA,
+            "first": first,
+            "second": second,
+            "agree": self.agree,
+            "verdict": self.verdict,
+            "rtol": self.rtol,
+            "atol": self.atol,
+            "probe": self.probed and self.probed.summary(),
+            "leaves": [dataclasses.asdict(leaf) for leaf in self.leaves],
+        }
+        return to_json(content, indent=1) + "\n"
+
+    def save(self, path: FilePath) -> None:
+        """Write an npz file, the answers of both sides included."""
+        write(path, [self.first, self.second], rtol=self.rtol, atol=self.atol, noise=self.noise)
+
+    @classmethod
+    def load(cls, path: FilePath) -> Comparison:
+        """Read what `save` wrote.
+
+        Raises:
+          ValueError: the file holds something else.
+        """
+        recordings, settings = read(path)
+        if len(recordings) != 2:
+            raise ValueError(f"Comparison.load: {str(path)!r} holds one side; use Recording.load.")
+        first, second = recordings
+        return cls(first, second, **settings | {"noise": tuple(settings.get("noise", ()))})
+
+    @property
+    def _title(self) -> str:
+        return f"{self.first} against {self.second}"
+
+
+def listed(names: Iterable[Any], most: int = 5) -> str:
+    shown = [str(name) for name in names]
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")

@@ -1,0 +1,52 @@
+"""Functions with other random numbers than they draw by themselves, which tells what is random in them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
+from jax.extend.core import primitives as p
+
+from jaxclamp._transforms.jaxprs import Descend, computed, inlined, transformed
+
+CURE = (
+    "Turn off what is random, such as dropout: eval() in torch and nnx, deterministic=True in linen, inference=True in "
+    "Equinox, training=False in Keras; or draw the same numbers on both sides."
+)
+_DRAWS = frozenset({p.random_bits_p, p.random_gamma_p})
+
+
+def redrawn_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, each of whose draws has a key made of the one that it would have."""
+
+    def replace(eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+        if eqn.primitive not in _DRAWS:
+            return descend(eqn)
+
+        def of_other_keys(keys: jax.Array, *operands: jax.Array) -> Any:
+            others = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys.ravel()).reshape(keys.shape)
+            return computed(eqn)(others, *operands)
+
+        return inlined(of_other_keys, eqn)
+
+    return transformed(function, replace)
+
+
+def draws(jaxpr: Jaxpr) -> bool:
+    """Whether a program of JAX draws random numbers."""
+    return any(eqn.primitive in _DRAWS or any(map(draws, jaxprs_in_params(eqn.params))) for eqn in jaxpr.eqns)
+
+
+def redrawn_in_torch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, with the generator of the CPU seeded by another number than it was; it stays so."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        torch.default_generator.manual_seed(torch.default_generator.initial_seed() ^ 1)
+        return function(*args, **kwargs)
+
+    return call
