@@ -128,22 +128,22 @@ def test_table(rows: list[Row]) -> None:
     assert result.exit_code == 0
     assert result.stdout == run(*SMALL, "--format", "table").stdout
     lines = result.stdout.splitlines()
-    assert [line for line in lines if line.endswith(", float32")] == [
-        "abs, float32",
-        "maximum, float32",
-        "selu, float32",
+    titles = [line for line in lines if line.endswith(", float32")]
+    assert titles == ["abs, float32", "maximum, float32", "selu, float32"]
+    headings = [line.split() for line in lines if line.split()[:1] == ["definition"]]
+    assert headings == [
+        ["definition", "ours", "numpy.abs", "lax.abs", "torch"],
+        ["definition", "ours", "numpy.maximum", "lax.max", "torch"],
+        ["definition", "ours", "jax", "torch"],
     ]
-    assert {tuple(line.split()) for line in lines if line.split()[:1] == ["definition"]} == {
-        ("definition", "ours", "jax", "torch")
-    }
     cases = [line for line in lines if line.startswith("  ") and "definition" not in line]
     for line, row in zip(cases, rows, strict=True):
         active, definition, ours, *theirs = re.split(r"  +", line.strip())
         assert active.removesuffix(" (numbers)") == ", ".join(row.active)
         assert numbers(definition) == pytest.approx(row.definition, abs=0.01)
         assert ours == "✓"
-        for name, cell in zip(("jax", "torch"), theirs, strict=True):
-            (answer,) = (answer for answer in row.answers if answer.framework == name)
+        answers = [answer for name in ("jax", "torch") for answer in row.answers if answer.framework == name]
+        for cell, answer in zip((cell for cell in theirs if cell != "–"), answers, strict=True):
             assert cell == "✓" if answer.agrees else numbers(cell) == pytest.approx(answer.gradient, abs=0.01)
     for framework in ALWAYS:
         answers = [answer for row in rows for answer in row.answers if answer.framework == framework]
@@ -267,7 +267,7 @@ def test_one_screen(width: int, everybody: None) -> None:
     assert "–" not in "".join(lines)
 
 
-@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("width", [60, 80])
 def test_cases_fit_and_no_word_is_broken(width: int, everybody: None) -> None:
     """A column that has no room is in a further table."""
     rows = list(parity.matrix([OPS[name] for name in ("clamp", "amax", "max_pool2d")], ["float32"], parity.FRAMEWORKS))
@@ -275,8 +275,8 @@ def test_cases_fit_and_no_word_is_broken(width: int, everybody: None) -> None:
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     headings = [line.split()[1:] for line in text.splitlines() if line.split()[:1] == ["definition"]]
-    assert len(headings) > 3
-    for name in (*parity.OURS, *parity.THEIRS):
+    assert len(headings) == {60: 7, 80: 6}[width]
+    for name in ("ours", *parity.THEIRS):
         assert sum(name in line for line in headings) == 3
     ties = [line for line in text.splitlines() if "=" in line and not line.startswith(" ")]
     assert any(line.startswith("x=0, min=0, max=6") for line in ties)

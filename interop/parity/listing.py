@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from interop.parity.render import AGREES, NO_ANSWER, Tally, at
-from interop.parity.rows import OURS, Answer, Row
+from interop.parity.rows import FRAMEWORKS, OURS, Answer, Row
 from interop.parity.versions import rounded
 
 _LEGEND = f"{AGREES} agrees with the definition · a number differs from it · {NO_ANSWER} has no such form"
@@ -60,7 +60,8 @@ def _by_dtypes(rows: Sequence[Row]) -> Iterator[tuple[list[str], list[Row]]]:
 
 def _columns(rows: Sequence[Row]) -> list[Column]:
     """One for each spelling, called by its framework where that has no other; ours share one while they all agree."""
-    spellings = dict.fromkeys((answer.framework, answer.spelling) for row in rows for answer in row.answers)
+    found = dict.fromkeys((answer.framework, answer.spelling) for row in rows for answer in row.answers)
+    spellings = sorted(found, key=lambda one: FRAMEWORKS.index(one[0]))
     count = Counter(framework for framework, _ in spellings)
     ours = frozenset(spelling for framework, spelling in spellings if framework in OURS)
     agree = all(answer.agrees for row in rows for answer in row.answers if answer.framework in OURS)

@@ -35,7 +35,7 @@ class Tally:
         return self.version if self.version.startswith(self.framework) else f"{self.framework} on {self.version}"
 
     def __str__(self) -> str:
-        share = f"{self.agreeing} of {self.cases} cases agree with the definition ({self.agreeing / self.cases:.0%})"
+        share = f"{self.agreeing} of {self.cases} cases agree ({self.agreeing / self.cases:.0%})"
         return f"{self.name}, {', '.join(self.dtypes)}: {share}"
 
 
