@@ -1,5 +1,6 @@
 """`interop.audit`: which lines get another gradient from one version of torch to another."""
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -143,6 +144,21 @@ def test_probe() -> None:
     assert (larger.line.op, larger.largest) == ("fmax", 0.5)
     assert "with every element on the nearest bound that was seen:" in str(found)
     assert audit(Network(), X, **FORWARD, probe=True).probed == ()  # it has ties of its own
+
+
+def test_a_probe_of_a_call_by_keywords() -> None:
+    found = audit(lambda x: torch.clamp(input=x, min=0.5, max=6.5), X, **FORWARD, probe=True)
+    assert (found.changes, found.probed[0].line.tied) == ((), 5)
+
+
+@dataclasses.dataclass
+class Output:
+    loss: Tensor
+
+
+def test_results_in_a_dataclass() -> None:
+    (change,) = audit(lambda x: Output(x.clamp(0.0, 6.0).sum()), X, **FORWARD).changes
+    assert change.line.tied == 2
 
 
 def test_a_probe_of_bounds_that_broadcast() -> None:

@@ -16,7 +16,7 @@ import torch
 from interop._convention.as_of import as_of, differentiated_by, uncovered_losses
 from interop._convention.min_norm import has_real_float_tensor, namesakes
 from interop._convention.ties import can_tie, tied_elements, ties
-from interop._private_torch import is_transformed
+from interop._private_torch import flattened, is_transformed
 from interop._recorded import is_recorded
 from interop.native import NATIVE
 from interop.parity.frameworks import weighted_total
@@ -106,9 +106,9 @@ def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, pro
     of its own, depends on no version.
 
     Args:
-      fun: a function of torch, or a module. Its result is differentiated; if it has several numbers, their weighted
-        sum, as for `interop.compare`. If ``fun`` differentiates by itself, as a step of training does, those gradients
-        are audited.
+      fun: a function of torch, or a module. Its result, a tree of tensors or a dataclass, is differentiated; if it has
+        several numbers, their weighted sum, as for `interop.compare`. If ``fun`` differentiates by itself, as a step of
+        training does, those gradients are audited.
       inputs: its arguments. Tensors stay as they are: those that require grad are differentiated. Arrays of NumPy
         become tensors, and those of floats require grad.
       before, after: versions, as for `as_of`. Neither has to be installed.
@@ -136,7 +136,8 @@ def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, pro
     watching = _Watching(differentiated_by(changed), uncovered_losses(changed))
     with torch.enable_grad(), as_of(before), watching:
         result = fun(*map(_to_tensor, inputs))
-    differentiable = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    leaves, _ = flattened(vars(result) if dataclasses.is_dataclass(result) else result)
+    differentiable = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     if differentiable:
         total = weighted_total(differentiable)
         torch.autograd.grad(total, _leaves_behind(total))
@@ -223,8 +224,9 @@ class _Call:
     def moved(self) -> _Call:
         """The same call with each element of the first operand on the nearest of the others, which are its bounds."""
         args, kwargs = self.arguments
-        x, *others = *args, *kwargs.values()
-        if self.tied is None or not args or not isinstance(x, torch.Tensor):
+        x = args[0] if args else kwargs.get("input")
+        others = [value for value in (*args[1:], *kwargs.values()) if value is not x]
+        if self.tied is None or not isinstance(x, torch.Tensor):
             return self
         given = [torch.as_tensor(v, dtype=x.dtype, device=x.device) for v in others if isinstance(v, _BOUNDS)]
         if not given:
@@ -234,7 +236,8 @@ class _Call:
             nearest = torch.where(abs(x - bound) < abs(x - nearest), bound, nearest)
         moved = nearest.detach().clone().requires_grad_(x.requires_grad)
         elements, _ = self.tied
-        return dataclasses.replace(self, arguments=((moved, *args[1:]), kwargs), tied=(elements, elements))
+        there = ((moved, *args[1:]), kwargs) if args else ((), {**kwargs, "input": moved})
+        return dataclasses.replace(self, arguments=there, tied=(elements, elements))
 
 
 _BOUNDS = (float, int, torch.Tensor)
