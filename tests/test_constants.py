@@ -190,8 +190,8 @@ def frames_of(fun: Function, x: torch.Tensor, mode: Any) -> set[str]:
     return seen
 
 
-SLOW = {"keywords", "rounded", "overwritten by", "masks"}
-"""With calls that are left as they are."""
+SLOW = {"keywords", "rounded", "overwritten by", "masks", "cosine_similarity"}
+"""With calls that are left as they are; the last one torch 2.15 computes in Python even of two dual tensors."""
 
 
 @pytest.mark.parametrize("name", sorted((ARITHMETIC | SEVERAL).keys() - SLOW))
