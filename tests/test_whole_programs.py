@@ -525,6 +525,63 @@ def test_minimisers_are_stationary() -> None:
             assert np.linalg.norm(gradient(minimum)) > 0.1
 
 
+SIZES = [(1e3, 1.0, 1e-3), (1.0, 1e-3, 1e3), (1e-3, 1e3, 1.0)]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_each_entry_has_its_own_rounding(sizes: tuple[float, ...], dtype: str) -> None:
+    """Kinks and slopes whose sizes differ by up to 1e6; the certificate is what the derivative along -p says."""
+    with jax.enable_x64(dtype == "float64"):
+        steep, slope, kink = (jnp.asarray(size, dtype) for size in sizes)
+
+        def fun(x: jax.Array) -> jax.Array:
+            # Of the last term 0 is in the subdifferential, not in the middle.
+            return steep * jnp.abs(x[0]) + slope * x[1] + kink * (jnp.abs(x[2]) + x[2] / 4)
+
+        around = jaxclamp.subdifferential(fun)(jnp.zeros(3, dtype))
+        assert len(around.gradients) == 4
+        np.testing.assert_allclose(np.asarray(around.min_norm, float), [0.0, float(slope), 0.0], rtol=1e-14)
+        assert around.is_certified
+        inside = jnp.stack([steep / 2, slope, kink / 2])
+        assert around.contains(inside)
+        for entry in range(3):
+            assert not around.contains(inside.at[entry].multiply(4.0))
+
+
+def test_what_is_not_stationary() -> None:
+    """By a small slope beside a steep kink, a small kink beside a steep slope, or rules that contradict each other."""
+    beside = jaxclamp.subdifferential(lambda x: 300 * jnp.abs(x[0]) + (x[1] - 1) ** 2)(jnp.array([0.0, 0.98]))
+    np.testing.assert_allclose(beside.min_norm, [0.0, -0.04], rtol=1e-5)
+    assert beside.is_certified
+    small = jaxclamp.subdifferential(lambda x: 1000 * x[0] + 0.1 * jnp.abs(x[1]))(jnp.zeros(2))
+    assert not small.is_differentiable
+    assert not small.contains(jnp.array([1000.0, 0.2]))
+
+    @jax.custom_vjp
+    def rounded(x: jax.Array) -> jax.Array:
+        return jnp.round(x)
+
+    rounded.defvjp(lambda x: (rounded(x), None), lambda _, cotangent: (cotangent,))
+    assert not jaxclamp.subdifferential(rounded)(0.25).is_certified
+
+
+def test_rounding_that_cancels() -> None:
+    """Of a LASSO with unequal penalties at its minimum: where terms cancel, the gradient is rounding, and no slope."""
+    penalties = jnp.array([400.0, 0.4, 4.0, 40.0])
+    x, shares = jnp.array([1.0, -2.0, 0.0, 0.0]), jnp.array([1.0, -1.0, 0.5, -0.25])
+    for seed in range(3):
+        a = jnp.asarray(np.random.default_rng(seed).normal(size=(8, 4)), "float32")
+        b = a @ x + a @ jnp.linalg.solve(a.T @ a, penalties * shares)
+
+        def lasso(x: jax.Array) -> jax.Array:
+            return 0.5 * jnp.sum((a @ x - b) ** 2) + penalties @ jnp.abs(x)  # noqa: B023
+
+        around = jaxclamp.subdifferential(lasso)(x)
+        assert around.is_certified
+        assert np.linalg.norm(around.min_norm) < 1e-3
+
+
 # Misuse
 
 

@@ -206,6 +206,7 @@ def subdifferential(
             raise TypeError("subdifferential: the search takes values; call it outside of jit, vmap and grad.")
         x = args[argnums] if isinstance(argnums, int) else tuple(args[number] for number in argnums)
         flat, unflatten = ravel_pytree(x)
+        dtypes = map(jnp.result_type, jax.tree.leaves(x))
         draws = jax.random.normal(jax.random.key(0) if key is None else key, ((directions + 1) // 2, flat.size))
 
         @jax.jit
@@ -221,7 +222,7 @@ def subdifferential(
         return explored(
             along,
             np.asarray(draws, np.float64),
-            float(jnp.finfo(flat.dtype).eps),
+            max((float(jnp.finfo(dtype).eps) for dtype in dtypes if jnp.issubdtype(dtype, jnp.inexact)), default=0.0),
             lambda tree: np.asarray(ravel_pytree(tree)[0], np.float64),
             lambda vector: unflatten(jnp.asarray(vector, flat.dtype)),
         )

@@ -24,20 +24,22 @@ def nearest(points: Array, target: Array, weights: Array | None = None) -> tuple
     """
     size = float(np.abs(points - target).max(initial=0.0)) or 1.0
     offsets = (points - target) / size
-    gram = offsets @ offsets.T
     if weights is None:
         weights = np.zeros(len(points))
-        weights[np.argmin(np.diagonal(gram))] = 1.0
+        weights[np.argmin(np.sum(offsets**2, axis=1))] = 1.0
     corners: list[int] = np.flatnonzero(weights).tolist()
     for _ in range(4 * len(points) + 100):
-        products = gram @ weights
-        ahead = int(np.argmin(products))
-        norm = float(weights @ products)
-        if ahead in corners or products[ahead] >= norm - 1e-11 - 1e-6 * norm:  # another point of the same corner
+        closest = weights @ offsets
+        distance = float(np.linalg.norm(closest))
+        gains = (closest - offsets) @ closest
+        ahead = int(np.argmax(gains))
+        # So little, since in small entries beside large ones there is little to gain.
+        is_least = gains[ahead] <= 1e-14 * distance * max(distance, float(np.abs(closest - offsets[ahead]).max()))
+        if is_least or distance <= 1e-14 or ahead in corners:  # another point of the same corner
             break
         corners.append(ahead)
         while True:
-            affine = _affine(gram[np.ix_(corners, corners)])
+            affine = _affine(offsets[corners])
             before = weights[corners]
             falling = (affine < 1e-12) & (affine < before)
             if not falling.any():
@@ -51,9 +53,9 @@ def nearest(points: Array, target: Array, weights: Array | None = None) -> tuple
     return target + size * (weights @ offsets), weights
 
 
-def _affine(gram: Array) -> Array:
-    """The weights, of sum 1, of the point of least norm in the affine hull of the corners with these products."""
-    k = len(gram)
-    solution = np.linalg.solve(gram + 1.0 + 1e-13 * np.eye(k), np.ones(k))
-    weights: Array = solution / solution.sum()
+def _affine(corners: Array) -> Array:
+    """The weights, of sum 1, of the point of least norm in the affine hull of the corners."""
+    # Least squares keep the digits of small entries beside large ones, which the products of corners lose.
+    shares = np.linalg.lstsq((corners[1:] - corners[0]).T, -corners[0], rcond=None)[0]
+    weights: Array = np.concatenate([[1.0 - shares.sum()], shares])
     return weights

@@ -21,6 +21,9 @@ Along = Callable[[Array], tuple[float, Array]]
 """The directional derivative, and the gradient of the piece that is entered, along a direction."""
 
 _NEARBY = 1e-3  # how far a direction of descent is moved, relative to its length, to enter a piece and not its edge
+_UNITS = 8  # in the last place, that count as rounding
+_PRECISION = 2.0**-44  # of the hull, relative to the largest entry
+_RESOLVED = 4  # how many times the rounding a slope has to be, to count as one
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +38,15 @@ class Subdifferential:
     directions: int
     """Along how many directions the function was asked."""
     is_certified: bool
-    """Whether `min_norm` is certified.
+    """Whether `min_norm` is certified, up to rounding.
 
     Either it is 0: then the point is stationary. Or the derivative along its opposite is minus its squared norm: where
     the function is convex nearby, no subgradient is shorter, and that is the direction of steepest descent.
     """
-    tolerance: float = field(repr=False)
-    """What is taken for rounding, in the numbers of a gradient."""
+    least: Array = field(repr=False)
+    """The point of least norm in the hull, as a vector."""
+    rounding: Array = field(repr=False)
+    """What is taken for rounding in each entry of a gradient: some units in the last place of its largest number."""
     flatten: Callable[[Any], Array] = field(repr=False)
     unflatten: Callable[[Array], Any] = field(repr=False)
 
@@ -53,11 +58,7 @@ class Subdifferential:
     @property
     def min_norm(self) -> Any:
         """The point of least norm in the hull, of the structure of the argument."""
-        return self.unflatten(self._least)
-
-    @property
-    def _least(self) -> Array:
-        return _least_norm(self.points, self.tolerance)
+        return self.unflatten(self.least)
 
     @property
     def is_differentiable(self) -> bool:
@@ -67,12 +68,14 @@ class Subdifferential:
     def contains(self, gradient: Any) -> bool:
         """Whether ``gradient``, of the structure of the argument, is in the hull, up to rounding."""
         point = self.flatten(gradient)
-        away = np.linalg.norm(nearest(self.points, point)[0] - point)
-        return bool(away <= self.tolerance * math.sqrt(point.size))
+        moves = self.rounding > 0
+        units = self.rounding[moves]
+        away = nearest(self.points[:, moves] / units, point[moves] / units)[0] - point[moves] / units
+        return not point[~moves].any() and bool(np.linalg.norm(away) <= math.sqrt(point.size))
 
     def __str__(self) -> str:
         norms = np.linalg.norm(self.points, axis=1)
-        least = float(np.linalg.norm(self._least))
+        least = float(np.linalg.norm(self.least))
         found = "1 gradient, in all directions" if self.is_differentiable else f"{len(self.points)} gradients"
         spread = f"{norms.min():.4g}" if self.is_differentiable else f"{norms.min():.4g} to {norms.max():.4g}"
         meaning = (
@@ -85,7 +88,7 @@ class Subdifferential:
         lines = {
             "found": f"{found}, of {self.directions} directions asked",
             "their norms": spread,
-            "min_norm": f"{_shown(self._least)}, norm {least:.4g}",
+            "min_norm": f"{_shown(self.least)}, norm {least:.4g}",
             "": meaning,
         }
         return "\n".join(f"{name:<12} {line}" for name, line in lines.items())
@@ -94,12 +97,6 @@ class Subdifferential:
 def _shown(vector: Array) -> str:
     numbers = [f"{number:.4g}" for number in vector[:6]] + ["..."] * (vector.size > 6)
     return f"[{', '.join(numbers)}]"
-
-
-def _least_norm(points: Array, tolerance: float) -> Array:
-    """The point of least norm in the hull, without what rounding has left of zeros."""
-    least, _ = nearest(points, np.zeros(points.shape[1]))
-    return np.where(np.abs(least) <= tolerance, 0.0, least)
 
 
 def check_directions(directions: object) -> None:
@@ -120,49 +117,67 @@ def explored(
     Along -p, where p is the least point of the hull found, the derivative of a convex function is the largest of
     -<g, p> over all its gradients g. If that is more than -<p, p>, a gradient is missing, and entered there.
 
+    The entries of a gradient may differ in size by orders of magnitude, so each entry has its own rounding. Where large
+    terms cancel, the error of an entry is larger than it shows. Such an error is seen along -p: the derivative and the
+    gradient that is entered there, two computations of one slope, differ by it.
+
     Args:
       along: the function.
       draws: some directions, an array of shape (k, n).
-      epsilon: the rounding of the numbers of a gradient, relative to the largest.
+      epsilon: the rounding of the numbers of a gradient, relative to each.
       flatten, unflatten: between gradients of the structure of the argument and vectors.
 
     Raises:
       ValueError: a gradient is not finite.
     """
     found: list[Array] = []
-    tolerance, asked = 0.0, 0
+    largest = np.zeros(draws.shape[1])
+    asked = 0
 
     def ask(direction: Array) -> tuple[float, Array]:
-        nonlocal tolerance, asked
+        nonlocal largest, asked
         derivative, gradient = along(direction)
         asked += 1
         if not np.isfinite(gradient).all():
             raise ValueError(f"subdifferential: the gradient along a direction is not finite: {_shown(gradient)}.")
-        tolerance = max(tolerance, math.sqrt(epsilon) * float(np.abs(gradient).max(initial=0.0)))
+        largest = np.maximum(largest, np.abs(gradient))
         return derivative, gradient
 
+    def rounding() -> Array:
+        return _UNITS * epsilon * largest + _PRECISION * largest.max(initial=0.0)
+
     def keep(gradient: Array) -> bool:
-        is_new = not any(np.abs(gradient - other).max(initial=0.0) <= tolerance for other in found)
+        is_new = not any((np.abs(gradient - other) <= rounding()).all() for other in found)
         if is_new:
             found.append(gradient)
         return is_new
 
-    for draw in draws:
-        keep(ask(draw)[1])
-        keep(ask(-draw)[1])
+    for gradient in [ask(direction)[1] for draw in draws for direction in (draw, -draw)]:
+        keep(gradient)
 
     def least_found() -> tuple[Array, float]:
-        """The least point p of the hull, and by how much more than rounding the derivative along -p exceeds -<p, p>."""
-        least = _least_norm(np.array(found), tolerance)
-        excess = ask(-least)[0] + float(least @ least) if least.any() else 0.0
-        return least, 0.0 if abs(excess) <= tolerance * float(np.abs(least).sum()) else excess
+        """The least point p of the hull, and by how much more than rounding the slope along -p exceeds -|p|."""
+        least, _ = nearest(np.array(found), np.zeros(draws.shape[1]))
+        least = np.where(np.abs(least) <= rounding(), 0.0, least)
+        norm = float(np.linalg.norm(least))
+        if not norm:
+            return least, 0.0
+        ahead = -least / norm
+        slope, gradient = ask(ahead)
+        # No more than terms as large as the largest entry can leave: else the derivatives differ by their rules.
+        terms = float(largest.max() * np.abs(ahead).sum())
+        cancelled = min(abs(slope - float(gradient @ ahead)), _UNITS * epsilon * terms)
+        excess = slope + norm
+        if abs(excess) > cancelled + float(rounding() @ np.abs(ahead)):
+            return least, excess
+        return (least if norm > _RESOLVED * cancelled else np.zeros_like(least)), 0.0
 
     least, excess = least_found()
     for draw in draws:
         if excess <= 0:  # nothing is missing, or the function is not convex here
             break
         # Beside the direction of descent, which may run along an edge between pieces.
-        if not keep(ask(_NEARBY * float(np.linalg.norm(least)) * draw - least)[1]):
+        if not keep(ask(_NEARBY * draw - least / float(np.linalg.norm(least)))[1]):
             break
         least, excess = least_found()
-    return Subdifferential(np.array(found), asked, excess == 0, tolerance, flatten, unflatten)
+    return Subdifferential(np.array(found), asked, excess == 0, least, rounding(), flatten, unflatten)
