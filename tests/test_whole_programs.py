@@ -90,6 +90,42 @@ def pooled(x: jax.Array) -> jax.Array:
 
 pooled.defjvp(lambda primals, tangents: jax.jvp(pooled.fun, primals, tangents))
 CHOICES["a pool in the rule of a custom_jvp"] = pooled
+
+
+@jax.custom_batching.custom_vmap
+def batched_by_hand(x: jax.Array) -> jax.Array:
+    return relu(x) - jnp.minimum(-x, 0) + jnp.abs(x)
+
+
+batched_by_hand.def_vmap(lambda size, batched, x: (batched_by_hand(x), batched[0]))
+
+
+def larger(x: Any, y: Any) -> Any:
+    return jnp.where(x > y, x, y)
+
+
+def later(x: Any, y: Any) -> Any:
+    """Of pairs of a number and its place, that with the larger number."""
+    return jax.tree.map(partial(jnp.where, x[0] >= y[0]), x, y)
+
+
+def by_a_reducer(x: jax.Array, axis: int) -> jax.Array:
+    places = lax.broadcasted_iota("int32", x.shape, axis)
+    best, place = lax.reduce((x, places), (jnp.array(-jnp.inf, x.dtype), jnp.int32(-1)), later, (axis,))
+    return best + 2 * jnp.take_along_axis(x, jnp.expand_dims(place, axis), axis).squeeze(axis)
+
+
+CHOICES |= {
+    "custom_vmap": lambda x: batched_by_hand(x),
+    "reduce": lambda x: lax.reduce(x, jnp.array(0.5, x.dtype), larger, (1,)),
+    "reduce, all axes": lambda x: lax.reduce(x, jnp.array(-9.0, x.dtype), larger, (1, 0)),
+    "reduce, of pairs": lambda x: by_a_reducer(x, 1),
+} | {
+    f"reduce_window, {which}": partial(
+        lambda window, x: lax.reduce_window(x, jnp.array(-9.0, x.dtype), larger, *window), window
+    )
+    for which, window in WINDOWS.items()
+}
 CHOICES |= {
     f"reduce_window_{name}, {which}": partial(
         lambda init, op, window, x: lax.reduce_window(x, init, op, *window), init, op, window

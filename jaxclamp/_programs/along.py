@@ -19,7 +19,8 @@ from jax.extend.core import JaxprEqn, jaxpr_as_fun
 from jax.extend.core import primitives as p
 from jax.flatten_util import ravel_pytree
 
-from jaxclamp._programs.choices import chooses, decided, is_discrete, is_with_value
+from jaxclamp._programs.bodies import opened
+from jaxclamp._programs.choices import chooses, decided, entering, is_discrete, is_with_value
 from jaxclamp._programs.subdifferential import Subdifferential, check_directions, explored
 from jaxclamp._rules.operands import check_function
 from jaxclamp._transforms.jaxprs import Descend, computed, inlined, transformed
@@ -259,6 +260,9 @@ class _Program(Generic[P, R]):
         if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].jaxpr.eqns:
             carrying = inlined(_carrying_the_condition(eqn), eqn)
             return [new for inner in carrying for new in self._replace(inner, descend)]
+        if program := opened(eqn):
+            decided_inside = transformed(program, self._replace)
+            return inlined(entering(eqn, lambda *_: decided_inside), eqn)
         if not chooses(eqn):
             return descend(eqn)
         self._is_discrete |= is_discrete(eqn)

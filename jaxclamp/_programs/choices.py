@@ -47,28 +47,32 @@ def is_discrete(eqn: JaxprEqn) -> bool:
 
 
 def decided(eqn: JaxprEqn) -> Callable[..., Any]:
-    """What ``eqn`` computes, with the derivative of the piece that is entered.
+    """What ``eqn`` computes, with the derivative of the piece that its choice enters."""
+    return entering(eqn, functools.partial(CHOICES[eqn.primitive], **eqn.params))
+
+
+def entering(eqn: JaxprEqn, choice: Choice) -> Callable[..., Any]:
+    """What ``eqn`` computes, with the derivative of the piece that ``choice`` gives for operands and their tangents.
 
     In forward mode a discrete result is that of the piece: once ``x > 0`` has been decided at 0 by how x moves, a
     select takes the branch of that side. All other results keep their bits, which may differ in the sign of a zero.
     """
-    choice = CHOICES[eqn.primitive]
 
     def plain(*operands: jax.Array) -> Any:
         results = eqn.primitive.bind(*operands, **eqn.params)
         return tuple(results) if eqn.primitive.multiple_results else results
 
     plain.__name__ = f"{eqn.primitive} along a direction"
-    entering = jax.custom_jvp(plain)
+    along = jax.custom_jvp(plain)
 
-    @entering.defjvp
+    @along.defjvp
     def _(primals: Arrays, tangents: Arrays) -> Any:
         seen, moving = lax.stop_gradient((primals, tangents))
-        results, moved = jax.jvp(choice(seen, moving, **eqn.params), tuple(primals), tuple(tangents))
+        results, moved = jax.jvp(choice(seen, moving), tuple(primals), tuple(tangents))
         with jax.named_scope(_WITH_VALUE):
             return (results if is_discrete(eqn) else jax.tree.map(_with_value, results, plain(*seen))), moved
 
-    return entering
+    return along
 
 
 @jax.custom_jvp
@@ -136,12 +140,12 @@ def _clamp(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
 
 def _reduced(sign: int, operands: Arrays, tangents: Arrays, *, axes: Sequence[int], **_: Any) -> Piece:
     # A sum over a mask, since the transpose of a gather is a scatter, which is slow.
-    flat = _flat(operands[0], axes)
+    flat = flattened(operands[0], axes)
     chosen = _numbers(flat, -1) == _place(sign, operands, tangents, axes)[..., None]
-    return lambda x: jnp.sum(jnp.where(chosen, _flat(x, axes), jnp.zeros((), x.dtype)), -1)
+    return lambda x: jnp.sum(jnp.where(chosen, flattened(x, axes), jnp.zeros((), x.dtype)), -1)
 
 
-def _flat(x: jax.Array, axes: Sequence[int]) -> jax.Array:
+def flattened(x: jax.Array, axes: Sequence[int]) -> jax.Array:
     """``x`` with one axis, the last, in the place of ``axes``."""
     others = [axis for axis in range(x.ndim) if axis not in axes]
     return x.transpose(*others, *axes).reshape(*(x.shape[axis] for axis in others), math.prod(x.shape[a] for a in axes))
@@ -150,7 +154,7 @@ def _flat(x: jax.Array, axes: Sequence[int]) -> jax.Array:
 def _place(sign: int, operands: Arrays, tangents: Arrays, axes: Sequence[int]) -> jax.Array:
     """Which element along ``axes``, counted in row-major order, is the largest of ``sign * x`` a small step away."""
     (x,), (dx,) = operands, tangents
-    x, dx = sign * _flat(x, axes), sign * _flat(dx, axes)
+    x, dx = sign * flattened(x, axes), sign * flattened(dx, axes)
     tied = (x == jnp.max(x, -1, keepdims=True)) | jnp.isnan(x)
     rise = jnp.where(tied & ~jnp.isnan(dx), dx, -jnp.inf)
     return lax.argmax(tied & (rise == jnp.max(rise, -1, keepdims=True)), x.ndim - 1, jnp.int32)

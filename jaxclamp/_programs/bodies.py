@@ -1,0 +1,90 @@
+"""Operations with a function of the user's inside, each as a program in which the choices of that function are seen."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
+
+from jaxclamp._programs.choices import flattened
+from jaxclamp._rules.windows import Windows
+
+Arrays: TypeAlias = Sequence[jax.Array]
+Program: TypeAlias = Callable[..., list[jax.Array]]
+
+
+def opened(eqn: JaxprEqn) -> Callable[..., tuple[jax.Array, ...]] | None:
+    """What ``eqn`` computes, as a program of smaller operations, if a function of the user's is inside."""
+    if eqn.primitive.name not in PROGRAMS:
+        return None
+    program = PROGRAMS[eqn.primitive.name](**eqn.params)
+    return lambda *operands: tuple(program(*operands))
+
+
+def _called(*, call: ClosedJaxpr, **_: Any) -> Program:
+    return jaxpr_as_fun(call)
+
+
+def _reduced(*, jaxpr: ClosedJaxpr, dimensions: Sequence[int], **_: Any) -> Program:
+    def run(*operands: jax.Array) -> list[jax.Array]:
+        arrays, first = _halves(operands)
+        rows = [jnp.moveaxis(flattened(x, dimensions), -1, 0) for x in arrays]
+        combined = _elementwise(jaxpr_as_fun(jaxpr), rows[0].ndim - 1)
+        carry = [jnp.broadcast_to(value, row.shape[1:]) for value, row in zip(first, rows, strict=True)]
+        if len(rows[0]):  # by which the carry is an array for each device, in a shard_map
+            carry = combined(*carry, *(row[0] for row in rows))
+        carry, _ = lax.scan(lambda carry, row: (combined(*carry, *row), None), carry, [row[1:] for row in rows])
+        return carry
+
+    return run
+
+
+def _windowed(
+    *,
+    jaxpr: Any,
+    consts: Sequence[Any],
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    base_dilation: Sequence[int],
+    window_dilation: Sequence[int],
+) -> Program:
+    """Axis by axis, since the order in which a window is reduced is free."""
+    unpadded = ((0, 0),) * len(padding)
+    windows = Windows(tuple(window_dimensions), tuple(window_strides), unpadded, tuple(window_dilation))
+    gaps = [(*beside, dilation - 1) for beside, dilation in zip(padding, base_dilation, strict=True)]
+    combined = _elementwise(jaxpr_as_fun(ClosedJaxpr(jaxpr, consts)), len(padding))
+
+    def run(*operands: jax.Array) -> list[jax.Array]:
+        arrays, first = _halves(operands)
+        arrays = [lax.pad(x, value, gaps) for x, value in zip(arrays, first, strict=True)]
+        for axis in range(len(padding)):
+            places = zip(*(windows.along(axis).places(x, None) for x in arrays), strict=True)
+            arrays = functools.reduce(lambda one, other: combined(*one, *other), places)
+        return combined(*(jnp.broadcast_to(v, x.shape) for v, x in zip(first, arrays, strict=True)), *arrays)
+
+    return run
+
+
+def _halves(operands: Arrays) -> tuple[Arrays, Arrays]:
+    """The arrays, and for each the value that the reduction begins with."""
+    return operands[: len(operands) // 2], operands[len(operands) // 2 :]
+
+
+def _elementwise(reducer: Program, ndim: int) -> Program:
+    for _ in range(ndim):
+        reducer = jax.vmap(reducer)
+    return reducer
+
+
+PROGRAMS: Mapping[str, Callable[..., Program]] = {
+    "reduce": _reduced,
+    "reduce_window": _windowed,
+    "custom_vmap_call": _called,
+}
+"""By the primitive. That of `jax.custom_batching.custom_vmap` has no public name."""
