@@ -335,6 +335,29 @@ def test_what_is_not_finite_is_not_checkable() -> None:
     assert "not checkable" in refused(jnp.log, -1.0)  # then nothing was checked
 
 
+def test_slopes_that_grow_without_bound_are_not_checkable() -> None:
+    """Of one entry, of several together, and of all that there is; beside them the others are checked."""
+
+    def x_log_x(x: jax.Array) -> jax.Array:
+        return jnp.where(x == 0, 0.0, x * jnp.log(jnp.where(x == 0, 1.0, jnp.abs(x))))
+
+    @jax.custom_jvp
+    def several(x: jax.Array) -> jax.Array:
+        powers = jnp.stack([jnp.cbrt(x[0]), 3 * jnp.abs(x[1]) ** 0.9, x_log_x(x[2])])
+        return jnp.append(powers + jnp.abs(x[3]), jnp.sqrt(jnp.sum(jnp.abs(x[:3]))) + x[3])
+
+    several.defjvp(lambda primals, tangents: (several(*primals), tangents[0][3] * jnp.ones(4)))
+    for dtype in ("float32", "float64"):
+        with jax.enable_x64(dtype == "float64"):
+            point = jnp.zeros(4, dtype)
+            assert kinds(jaxclamp.check_grads(several, (point,), modes=["rev"])) == {"not checkable": 4, "member": 3}
+            assert "1 not checkable" in refused(lambda x: jnp.sqrt(jnp.abs(x)), point[0])
+            changed = with_gradient(lambda x: jnp.sqrt(x[0]) + x[1], lambda x: jnp.array([0.0, 2.0]))
+            assert "1 not checkable, 1 wrong" in refused(changed, point[:2] + jnp.array([0.0, 1.0]), modes=["rev"])
+    for steep in (lambda x: jnp.tanh(1e6 * x), lambda x: jnp.abs(x) ** 1.5, lambda x: jax.nn.relu(x - 1e-7)):
+        assert "not checkable" not in kinds(jaxclamp.check_grads(steep, (0.0,), modes=["rev"], atol=np.inf))
+
+
 def test_bad_calls_are_refused() -> None:
     for modes in ([], ["forward"]):
         with pytest.raises(ValueError, match="check_grads: modes is"):

@@ -63,6 +63,7 @@ class Neighbourhood:
         self._random = np.random.default_rng(0)
         self.value = self._values(self.point[None])[0]
         self._choose_steps(unit, radius)
+        self._steep = self._grows()
         noise = self._measured_noise()
         coarser = float(np.max(noise / np.maximum(np.abs(self.value), 1.0), initial=0.0, where=np.isfinite(noise)))
         if coarser > 64 * unit:  # it computes with less than its dtype has, or cancels
@@ -90,17 +91,38 @@ class Neighbourhood:
 
     def _measured_noise(self) -> Array:
         """How far values lie from a smooth curve: fourth differences, on lines that begin beside the point."""
-        directions = self._drawn(16, self.point.size)
+        directions = self._drawn(16, self.point.size) * ~self._steep.any(axis=0)
         values = np.stack([self._values(self._at(directions, k / 8)) for k in range(1, 13)])
         differences = np.sqrt(np.mean(np.diff(values, 4, axis=0) ** 2, axis=0) / 70.0)
         # A kink that is near, but not at the point, lies on some of the lines; imprecision on all.
         noise: Array = 3 * np.quantile(differences, 0.25, axis=0)
         return noise
 
+    def _grows(self) -> Mask:
+        """Where, for a row and an entry, slopes grow without bound as the point is approached, as of the square root.
+
+        At distances that shrink by 8 the increments of the slope of a smooth piece shrink by 8 as well. Those of a
+        power below 1, or of x log x, never shrink, and each is as many times the one before; of a jump 8 times.
+        """
+        n = self.point.size
+        factors = 8.0 ** -np.arange(5)
+        lines = np.concatenate([np.eye(n), -np.eye(n)])
+        rises = np.stack([self._values(self._at(lines, factor)) for factor in factors]) - self.value
+        slopes = rises / (factors * self.radius)[:, None, None]
+        increments = np.diff(slopes, axis=0)
+        with np.errstate(all="ignore"):  # where the increments are 0, or not finite
+            ratios = increments[1:] / increments[:-1]
+        regular = (ratios.max(axis=0) < 6.5) & (ratios.min(axis=0) > 0.7)
+        regular &= ratios.max(axis=0) < 1.3 * ratios.min(axis=0)
+        above_rounding = np.abs(increments[0]) > 1e-6 * np.abs(slopes[0])
+        ahead, behind = np.split(regular & above_rounding, 2)
+        grows: Mask = (ahead | behind).T
+        return grows
+
     def _follow_lines(self) -> None:
         """Slopes along entries and along random lines, and what they tell: kinks, jumps, rows that are sums."""
         n = self.point.size
-        lines = np.concatenate([np.eye(n), self._drawn(_LINES, n)])
+        lines = np.concatenate([np.eye(n), self._drawn(_LINES, n) * ~self._steep.any(axis=0)])
         closest = self.step / self.radius
         factors = (1.0, 0.5, closest, -1.0, -0.5, -closest)
         moved = np.concatenate([self._values(self._at(lines, factor)) for factor in factors])
@@ -115,15 +137,12 @@ class Neighbourhood:
 
         near, far = np.abs(rises[[2, 5]]), np.abs(rises[[0, 1, 3, 4]]).max(axis=0)
         jumps = (near > 0.5 * far) & (near > 100 * self.step * (1 + np.abs(self.value)))
-        grows = (near / closest > 4 * far) & (near > 100 * self.step * (self.noise / self.radius + 1e-3)) & ~jumps
         is_finite = np.isfinite(rises).all(axis=0)
-        self.finite = (is_finite[:n] & self.finite_entries[:, None]).T & np.isfinite(self.value)[:, None]
-        """Where, for a row and an entry, all values are finite."""
+        self.finite = (is_finite[:n] & self.finite_entries[:, None]).T & np.isfinite(self.value)[:, None] & ~self._steep
+        """Where, for a row and an entry, all values are finite, and slopes are bounded."""
         self._free = self.finite.all(axis=0, where=np.isfinite(self.value)[:, None])
         """The entries along which all rows can be followed that have a value."""
         self.jumps = jumps.any(axis=0)[:n].T
-        self.steep = grows.any(axis=0)[:n].T
-        """Where slopes grow without bound as the point is approached, as those of the square root at 0."""
         self.row_jumps = jumps.any(axis=(0, 1))
 
         scale = self.scale[:, None]

@@ -164,7 +164,7 @@ def judged(
     tolerance = atol + rtol * np.abs(nearest) + nearby.accuracy[:, None]
     is_in = np.abs(jacobian - nearest) <= tolerance
     is_least = np.abs(jacobian - least) <= tolerance
-    skipped = ~nearby.finite | nearby.steep
+    skipped = ~nearby.finite
     kinds = np.select(
         [skipped, ~nearby.kinked & is_in, ~nearby.kinked, ~is_in, is_least],
         [_KINDS.index(kind) for kind in ("not checkable", "right", "wrong", "not a member", "least norm")],
@@ -211,7 +211,7 @@ def differing(
 ) -> Iterator[Verdict]:
     """A verdict for each output of which the two modes have different derivatives."""
     same = np.isclose(forward, reverse, rtol=rtol, atol=atol, equal_nan=True)
-    differ = ~same & nearby.finite & ~nearby.steep
+    differ = ~same & nearby.finite
     for row in np.flatnonzero(differ.any(axis=1)):
         yield _verdict("modes differ", int(row), np.flatnonzero(differ[row]), forward, reverse, names)
 

@@ -36,11 +36,13 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     Exact at kinks too, however the function is spelled, and not linear in v there. It holds for functions that are
     smooth but for choices, and continuous. The choices are ``max``, ``min``, ``clamp``, ``abs``, ``sign``, comparisons,
     and so ``where``, masks and ``lax.cond``, the reductions, cumulative, windowed and scattered forms of ``max`` and
-    ``min``, ``argmax``, ``argmin``, ``sort`` and ``top_k``, in all that `min_norm` reaches into, and in the
-    rules of a ``custom_jvp``, which are their author's word else. A ``custom_vjp`` is opened.
+    ``min``, ``argmax``, ``argmin``, ``sort`` and ``top_k``, in all that `min_norm` reaches into, in functions
+    given to `jax.lax.reduce` and ``reduce_window``, in a ``custom_vmap``, and in the rules of a ``custom_jvp``, which
+    are their author's word else. A ``custom_vjp`` is opened.
 
-    Taken as they are at x: ``floor``, ``ceil``, ``round``, ``rem``, conversions to integers, ``approx_max_k``,
-    callbacks, ``stop_gradient``, what is inside ``custom_linear_solve``, and what Python decides. A choice between
+    Taken as they are at x: ``floor``, ``ceil``, ``round``, ``rem``, ``reduce_precision``, conversions to integers,
+    ``approx_max_k``, callbacks, ``stop_gradient``, what is inside ``custom_linear_solve``, ``pallas_call``,
+    ``run_state`` and ``ffi_call``, and what Python decides. A choice between
     operands that are equal and move alike is settled by higher derivatives, which are not looked at:
     ``where(x * x > 0, x, -x)`` at 0 goes wrong. The branch that is entered may not be defined at the point:
     ``where(x == 0, 1, sin(x) / x)``, which is ``jnp.sinc``, and ``where(x > 0, x * log(x), 0)`` at 0 give NaN.

@@ -27,7 +27,8 @@ def opened(eqn: JaxprEqn) -> Callable[..., tuple[jax.Array, ...]] | None:
 
 
 def _called(*, call: ClosedJaxpr, **_: Any) -> Program:
-    return jaxpr_as_fun(call)
+    program: Program = jaxpr_as_fun(call)
+    return program
 
 
 def _reduced(*, jaxpr: ClosedJaxpr, dimensions: Sequence[int], **_: Any) -> Program:

@@ -144,7 +144,8 @@ def explored(
         return derivative, gradient
 
     def rounding() -> Array:
-        return _UNITS * epsilon * largest + _PRECISION * largest.max(initial=0.0)
+        each: Array = _UNITS * epsilon * largest + _PRECISION * largest.max(initial=0.0)
+        return each
 
     def keep(gradient: Array) -> bool:
         is_new = not any((np.abs(gradient - other) <= rounding()).all() for other in found)

@@ -20,7 +20,7 @@ Replace: TypeAlias = Callable[[JaxprEqn, Descend], list[JaxprEqn]]
 """What comes in the place of an equation."""
 
 # Not the functions with a derivative of their own (custom_jvp, custom_vjp), and not the combiners of scatter and sort.
-_WITH_BODIES = frozenset({p.jit_p, p.scan_p, p.while_p, p.cond_p, p.remat_p, p.closed_call_p})
+WITH_BODIES = frozenset({p.jit_p, p.scan_p, p.while_p, p.cond_p, p.remat_p, p.closed_call_p})
 
 _READS_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -119,7 +119,7 @@ def _rewritten(replace: Replace) -> Callable[[Any], Any]:
             mapped = {name: eqn.params[name] for name in ("mesh", "in_specs", "out_specs", "check_vma")}
             axes: Any = eqn.params.get("newly_manual_axes", eqn.params.get("manual_axes"))  # the name before JAX 0.10.2
             return inlined(jax.shard_map(run, **mapped, axis_names=axes), eqn)
-        return [with_bodies(eqn, rewritten) if eqn.primitive in _WITH_BODIES else eqn]
+        return [with_bodies(eqn, rewritten) if eqn.primitive in WITH_BODIES else eqn]
 
     return rewritten
 

@@ -40,8 +40,9 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
     a second time does not count. A select that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as
     a suspect, in this plain form only: of a comparison itself, not of ``~``, ``&`` or ``|`` of it, nor of arithmetic
     inside it; neither is ``jnp.select``, nor a product with a mask. Suspects too are ``floor``, ``ceil``, ``round`` and
-    ``rem``, with the elements at which they jump, calls of a ``custom_vjp``, callbacks and ``custom_linear_solve``:
-    what `jaxclamp.grad` takes as it is. Other functions with a derivative of their own are not looked into, and what
+    ``rem``, with the elements at which they jump, and ``reduce_precision``, ``approx_max_k``, calls of a
+    ``custom_vjp``, callbacks, ``custom_linear_solve``, ``pallas_call``, ``run_state`` and ``ffi_call``: what
+    `jaxclamp.grad` takes as it is. Other functions with a derivative of their own are not looked into, and what
     `jax.random` compares inside counts too.
 
     The module is known by the scopes of `jax.named_scope`. Flax linen enters one for each module, ``Net/Block_0``, and
@@ -116,7 +117,7 @@ class _Counting:
             return [eqn, *self._count(on_tie, eqn, _site(eqn, name))]
         if comparison := self._suspected(eqn):
             return [eqn, *self._count(jnp.equal, comparison, _site(eqn, "select", suspect=True))]
-        if on_jump := _UNDECIDED.get(eqn.primitive.name):
+        if on_jump := UNDECIDED.get(eqn.primitive.name):
             return [eqn, *self._count(on_jump, eqn, _site(eqn, eqn.primitive.name, suspect=True))]
         return descend(_located(eqn))
 
@@ -160,12 +161,13 @@ def _nowhere(*operands: jax.Array) -> jax.Array:
     return jnp.zeros(operands[0].shape if operands else (), bool)
 
 
-_UNDECIDED: dict[str, Callable[..., jax.Array]] = {
+UNDECIDED: dict[str, Callable[..., jax.Array]] = {
     "floor": lambda x: x == jnp.floor(x),
     "ceil": lambda x: x == jnp.floor(x),
     "round": lambda x: x - jnp.floor(x) == 0.5,
     "rem": lambda x, y: jnp.equal(lax.rem(x, y), 0) if jnp.issubdtype(x.dtype, jnp.floating) else _nowhere(x),
-    **dict.fromkeys(("custom_vjp_call", "custom_linear_solve", "pure_callback", "io_callback"), _nowhere),
+    **dict.fromkeys(("custom_vjp_call", "custom_linear_solve", "pure_callback", "io_callback", "ffi_call"), _nowhere),
+    **dict.fromkeys(("pallas_call", "run_state", "approx_top_k", "reduce_precision"), _nowhere),
 }
 """By the primitive, what derivatives of whole programs take as it is: where it jumps, as far as that is known."""
 
