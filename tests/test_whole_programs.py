@@ -602,6 +602,13 @@ def test_what_is_not_stationary() -> None:
     assert not jaxclamp.subdifferential(rounded)(0.25).is_certified
 
 
+def test_a_constant_is_stationary() -> None:
+    around = jaxclamp.subdifferential(lambda x: 0.0 * x)(1.0)
+    assert around.is_certified
+    assert around.contains(0.0)
+    assert not around.contains(1e-9)
+
+
 def test_rounding_that_cancels() -> None:
     """Of a LASSO with unequal penalties at its minimum: where terms cancel, the gradient is rounding, and no slope."""
     penalties = jnp.array([400.0, 0.4, 4.0, 40.0])

@@ -34,7 +34,8 @@ def nearest(points: Array, target: Array, weights: Array | None = None) -> tuple
         gains = (closest - offsets) @ closest
         ahead = int(np.argmax(gains))
         # So little, since in small entries beside large ones there is little to gain.
-        is_least = gains[ahead] <= 1e-14 * distance * max(distance, float(np.abs(closest - offsets[ahead]).max()))
+        step = float(np.abs(closest - offsets[ahead]).max(initial=0.0))
+        is_least = gains[ahead] <= 1e-14 * distance * max(distance, step)
         if is_least or distance <= 1e-14 or ahead in corners:  # another point of the same corner
             break
         corners.append(ahead)
