@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 import torch.utils._python_dispatch
 import torch.utils._pytree
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode, get_overridable_functions, has_torch_function
 
@@ -41,6 +42,37 @@ def without_transformations() -> contextlib.AbstractContextManager[Any]:
     `torch.func.vmap` refuses to draw random numbers unless it is told how.
     """
     return torch._C._DisableFuncTorch() if is_transformed() else contextlib.nullcontext()  # Dynamo cannot trace the one
+
+
+def depth_of_transformations() -> int:
+    """How many transformations of torch.func are at work, one within the other."""
+    return torch._C._functorch.get_dynamic_layer_stack_depth()
+
+
+def outside_of_transformations(
+    depth: int, function: Callable[[torch.Tensor], Sequence[torch.Tensor | None]], tensor: torch.Tensor
+) -> Sequence[torch.Tensor | None]:
+    """``function(tensor)``, tensors of its shape, as seen from outside of all transformations of torch.func but some.
+
+    These are the outer ones, ``depth`` of them. In the other ones, `torch.func.vmap` refuses to look at a tangent, and
+    `torch.func.grad` hides it. The results are batches where ``tensor`` is, and constants to the inner ones.
+    """
+    own = torch._C._functorch
+    level = own.get_dynamic_layer_stack_depth()
+    if level <= depth:
+        return function(tensor)
+    axis = None
+    if own.maybe_get_level(tensor) == level:
+        axis = own.maybe_get_bdim(tensor) if own.is_batchedtensor(tensor) else None
+        tensor = own.get_unwrapped(tensor)
+    with temporarily_pop_interpreter_stack():
+        found = outside_of_transformations(depth, function, tensor)
+    return found if axis is None else [x if x is None else own._add_batch_dim(x, axis, level) for x in found]
+
+
+def is_compiled() -> bool:
+    """Whether the call is in a compiled function, also if Dynamo has left it to Python and compiles what is called."""
+    return torch.compiler.is_compiling() or bool(torch._C._dynamo.eval_frame.get_eval_frame_callback())
 
 
 def with_old_versions(tensors: Iterable[torch.Tensor]) -> contextlib.AbstractContextManager[Any]:

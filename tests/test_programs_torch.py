@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, get_overridable_functions
 from torch.utils.checkpoint import checkpoint
 
 import interop
@@ -343,6 +343,175 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }
 
 
+POSITIVE = tensor([[2.0, 1.0], [1.0, 2.0]])
+UNDECIDED: dict[str, tuple[Function, torch.Tensor]] = {
+    **{
+        name: (getattr(torch, name), X / 2)
+        for name in (
+            "floor",
+            "ceil",
+            "round",
+            "trunc",
+            "fix",
+            "frac",
+            "signbit",
+            "angle",
+            "nonzero",
+            "argwhere",
+        )
+    },
+    **{
+        name: (lambda x, own=own: own(x, torch.ones_like(x)), X)
+        for name, own in {"fmod": torch.fmod, "remainder": torch.remainder, "%": operator.mod}.items()
+    },
+    "rounding_mode": (lambda x: torch.div(x, 1, rounding_mode="floor"), X),
+    "conversions to integers": (lambda x: x.long(), X),
+    "frexp": (lambda x: torch.frexp(x).mantissa, X),
+    "nextafter": (lambda x: torch.nextafter(x, torch.zeros_like(x)), X),
+    "copysign": (lambda x: torch.copysign(torch.ones_like(x), x), X),
+    "atan2": (lambda x: torch.atan2(x, -torch.ones_like(x)), X),
+    "isclose": (lambda x: torch.isclose(x, torch.zeros_like(x)), X),
+    "equal": (lambda x: torch.tensor(torch.equal(x, X)), X),
+    "isin": (lambda x: torch.isin(x, ROW), X),
+    "bucketize": (lambda x: torch.bucketize(x, torch.arange(3.0)), X),
+    "searchsorted": (lambda x: torch.searchsorted(x, tensor([[0.5], [2.0], [0.0]])), X.sort().values),
+    "histc": (lambda x: torch.histc(x, 2, -1, 1), X),
+    "matrix_rank": (torch.linalg.matrix_rank, 0 * POSITIVE),
+    "if x": (lambda x: torch.tensor(1.0 if x else 0.0), T),
+    "any": (torch.any, 0 * X),
+    "all": (torch.all, 0 * X),
+    "count_nonzero": (torch.count_nonzero, X),
+    "quantiles": (lambda x: torch.quantile(x, 0.3, 1), X),
+    "modes": (lambda x: x.mode(1).values, X),
+    "fractional": (
+        lambda x: F.fractional_max_pool2d(x, 2, 2, _random_samples=0.5 + tensor(np.zeros((1, 3, 2)))),
+        0 * IMAGE,
+    ),
+    "power-average": (lambda x: F.lp_pool1d(x, 1.0, 1), 0 * LINE),
+    "rrelu": (F.rrelu, X),
+    "nn.RNN": (lambda x: torch.rnn_relu_cell(x, 0 * x, POSITIVE[:1, :1], POSITIVE[:1, :1]), tensor([[0.0]])),
+    "linalg.cond": (lambda x: torch.linalg.cond(x, 1), POSITIVE),
+    "special.i0e": (torch.special.i0e, X),
+    "renorm": (lambda x: torch.renorm(x, 2, 0, 2.0), tensor([[2.0, 0.0]])),
+    "max_norm": (lambda x: F.embedding(torch.tensor([0]), x * 1, max_norm=2.0), tensor([[2.0, 0.0]])),
+    "cosine_similarity": (lambda x: F.cosine_similarity(x, 1 + 0 * x, eps=2.0), tensor([[2.0, 0.0]])),
+    "gaussian_nll_loss": (lambda x: F.gaussian_nll_loss(T + 3, T, x, eps=1.0), tensor(1.0)),
+    "item()": (lambda x: x * (1.0 if x.item() > 0 else -1.0), T),
+    "detach()": (lambda x: torch.where(x.detach() > 0, x, -x), T),
+    "complex": (lambda x: torch.abs(x * 1j), X),
+    "norms": (torch.norm, 0 * X),
+    "standard deviations": (torch.std, 0 * X),
+    "singular": (torch.linalg.svdvals, 0 * X),
+    "eigenvalues": (torch.linalg.eigvalsh, 0 * POSITIVE),
+}
+"""What the documentation says is not decided, each at a tie."""
+
+
+def differences(fun: Function, x: torch.Tensor, v: torch.Tensor) -> torch.Tensor | None:
+    """The one-sided derivative, from values; none where the shapes differ."""
+    with torch.random.fork_rng():
+        values = []
+        for step in (0.0, 1e-5, 5e-6):
+            torch.manual_seed(0)
+            value = fun((x + step * v).clone())
+            values.append(value[0].double() if isinstance(value, tuple) else value.double())
+    if len({value.shape for value in values}) > 1:
+        return None
+    whole, half = ((value - values[0]) / step for value, step in zip(values[1:], (1e-5, 5e-6), strict=True))
+    return 2 * half - whole
+
+
+def is_right(fun: Function, x: torch.Tensor) -> bool:
+    """Whether the derivative is that of the values, as far as both are finite, along a direction and its opposite."""
+    (v,) = drawn((x,), 0)
+    for direction in (v, -v):
+        wanted = differences(fun, x, direction)
+        torch.manual_seed(0)
+        found = interop.directional_derivative(fun, x, direction)[1]
+        found = found[0] if isinstance(found, tuple) else found
+        if wanted is None:
+            return False
+        finite = found.isfinite() & wanted.isfinite()
+        if not torch.allclose(found[finite].double(), wanted[finite], atol=1e-4, rtol=1e-3):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("name", UNDECIDED)
+def test_the_undecided_are_listed(name: str) -> None:
+    assert interop.directional_derivative.__doc__ is not None
+    assert name in interop.directional_derivative.__doc__
+    assert not is_right(*UNDECIDED[name])
+
+
+WITHOUT_FORWARD_MODE: dict[str, tuple[Function, torch.Tensor]] = {
+    "unique": (torch.unique, X),
+    "floor_divide": (lambda x: torch.floor_divide(x, 1), X),
+    "//": (lambda x: x // 1, X),
+    "histogram": (lambda x: torch.histogram(x, 2).hist, X),
+    "cdist": (lambda x: torch.cdist(x, Y, 1), X),
+    "pdist": (F.pdist, X),
+    "segment_reduce": (lambda x: torch.segment_reduce(x, "max", lengths=torch.tensor([1, 3])), ROW),
+    "embedding_bag": (lambda x: F.embedding_bag(torch.tensor([[0, 1]]), x, mode="max"), X),
+    "grid_sample": (lambda x: F.grid_sample(IMAGE, x, align_corners=True), tensor([[[[0.0, 0.0]]]])),
+    "multilabel_margin_loss": (lambda x: F.multilabel_margin_loss(x, torch.tensor([1, 0, -1, 0])), ROW),
+    "fake_quantize_per_tensor_affine": (lambda x: torch.fake_quantize_per_tensor_affine(x.float(), 1.0, 0, 0, 3), X),
+}
+
+
+def test_what_has_no_forward_mode_is_listed() -> None:
+    for name, (fun, x) in WITHOUT_FORWARD_MODE.items():
+        assert name in (interop.directional_derivative.__doc__ or "")
+        with pytest.raises(NotImplementedError):
+            interop.directional_derivative(fun, x, x)
+
+
+def listed_as(name: str) -> str:
+    """What the documentation calls a function of torch."""
+    name = name.removeprefix("special_")
+    words = {
+        "conversions to integers": ("int", "long", "short", "byte", "char"),
+        "quantiles": ("quantile", "nanquantile"),
+        "modes": ("mode",),
+        "norms": ("norm", "vector_norm", "linalg_vector_norm", "linalg_norm", "norm_except_dim"),
+        "standard deviations": ("std", "std_mean"),
+        "``unique``": ("unique_consecutive",),
+        "special.i0e": ("i0e",),
+        "``atan2``": ("arctan2",),
+    }
+    return next((word for word, names in words.items() if name in names), f"``{name}``")
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore")
+def test_all_the_undecided_are_listed() -> None:
+    """Of the functions of torch that take a tensor, or a number or a tensor more, those that are right but at ties."""
+    document = interop.directional_derivative.__doc__ or ""
+    homes = {torch, torch.Tensor, functional, torch.special, torch.linalg}
+    others = {torch.where, torch.hinge_embedding_loss}  # where(x) is nonzero; the loss is what functional's calls
+    missing, asked = [], 0
+    for home, functions in get_overridable_functions().items():
+        for own in functions if home in homes else ():
+            name = getattr(own, "__name__", "_")
+            if (
+                own in CHOICES
+                or own in others
+                or name.startswith("_")
+                or name.endswith("_")
+                or listed_as(name) in document
+            ):
+                continue
+            calls: list[Function] = [own, lambda x, own=own: own(x, 1.0), lambda x, own=own: own(x, Y.flatten())]
+            for fun in calls:
+                with contextlib.suppress(Exception):  # other arguments or results, or no forward mode
+                    if is_right(fun, X.flatten() + 0.3):
+                        asked += 1
+                        if not is_right(fun, X.flatten() / 2):
+                            missing.append(name)
+    assert asked > 200
+    assert set(missing) == set()
+
+
 def parts(rule: Any) -> set[Any]:
     """The functions that a rule is made of, such as those of the three forms of torch.max."""
     return set().union(*map(parts, rule.args)) if isinstance(rule, functools.partial) and rule.args else {rule}
@@ -447,6 +616,102 @@ def test_batches_of_points_and_of_directions() -> None:
     torch.testing.assert_close(drawn_once, interop.grad(fun)(x[0]).expand(5, 3))
     overwritten = torch.func.vmap(interop.grad(lambda x: (x * 1).mul_(x).sum()))(x + 1)
     torch.testing.assert_close(overwritten, 2 * (x + 1))
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    """Of a batch of rows of four, by functions that choose in different ways."""
+
+    def of_row(row: torch.Tensor) -> torch.Tensor:
+        largest, places = row.max(0)
+        masked = torch.where(row > row.flip(0), row, 3 * row) * (row >= 0)
+        pooled = functional.max_pool1d(row[None], 2)[0].sum() + row.scatter_reduce(0, CELLS[0], row.flip(0), "amax")
+        return (row * 1).relu_() * row[places] + largest - masked + pooled + row.sort().values * 2 + row.clamp(-1, 1)
+
+    return torch.func.vmap(lambda row: of_row(row) + functional.layer_norm(row + ROW, (4,)) * row.abs())(x)
+
+
+def cubes(x: torch.Tensor) -> torch.Tensor:
+    return (x.relu() - (-x).relu() + x.amax() + torch.maximum(x, 2 * x)) * x * x
+
+
+LAYER = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.ReLU()).double()
+WITHIN: dict[str, Function] = {
+    "vmap": rows,
+    "vmap of vmap": lambda x: torch.func.vmap(torch.func.vmap(lambda a: a.abs() * a.relu()))(x),
+    "vmap along the second axis": lambda x: torch.func.vmap(torch.amax, in_dims=1)(x),
+    "vmap of a constant": lambda x: torch.func.vmap(lambda a: torch.maximum(a, x.abs()))(Y) + 0 * x,
+    "grad": lambda x: torch.func.grad(lambda x: cubes(x).sum())(x),
+    "vmap of grad": lambda x: torch.func.vmap(torch.func.grad(lambda x: cubes(x).sum()))(x),
+    "jvp": lambda x: torch.func.jvp(cubes, (x,), (-1 - Y,))[1],
+    "vjp": lambda x: torch.func.vjp(cubes, x)[1](x + 1)[0],
+    "jacrev": lambda x: torch.func.jacrev(cubes)(x[0]),
+    "jacfwd": lambda x: torch.func.jacfwd(cubes)(x[0]),
+    "hessian": lambda x: torch.func.hessian(lambda x: cubes(x).sum())(x[0]),
+    "functional_call": lambda x: torch.func.functional_call(LAYER, {"0.weight": x.expand(3, 4)}, (1 + Y,)),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_transformations_within_the_function(name: str) -> None:
+    """What is in them is decided by the direction outside, not by tangents of their own."""
+    x, v = X, drawn((X,), 3)[0]
+    weights = torch.from_numpy(np.random.default_rng(7).normal(size=WITHIN[name](x).shape))
+
+    def weighted(x: torch.Tensor) -> torch.Tensor:
+        return (WITHIN[name](x) * weights).sum()
+
+    true = torch.func.grad(weighted)(x + 1e-7 * v)
+    torch.testing.assert_close(interop.grad(weighted, direction=v)(x), true, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        interop.directional_derivative(weighted, x, v)[1], (true * v).sum(), atol=1e-5, rtol=1e-5
+    )
+    leaf = x.clone().requires_grad_()
+    is_forward = name in ("jvp", "jacfwd", "hessian")
+    with interop.along(leaf, direction=[v]):
+        if is_forward:
+            with pytest.raises(RuntimeError, match="Nested forward mode"):
+                weighted(leaf)
+        else:
+            weighted(leaf).backward()
+            torch.testing.assert_close(leaf.grad, true, atol=1e-5, rtol=1e-5)
+
+
+def test_checkpoints_within_the_function() -> None:
+    def fun(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda x: (x.relu() - (-x).relu()).sum(), x, use_reentrant=False)
+
+    assert interop.directional_derivative(fun, torch.zeros(2), torch.ones(2))[1] == 2.0
+    with pytest.raises(RuntimeError, match="saved tensor hooks"):  # by torch.func.grad
+        interop.grad(fun)(torch.zeros(2))
+
+
+def test_functions_that_overwrite() -> None:
+    """Their inputs, here the same one twice, and running averages are what one run makes of them."""
+    x, v = torch.tensor([1.0, 2.0]), torch.ones(2)
+    value, derivative = interop.directional_derivative(lambda x, y: (x.mul_(2) * y).sum(), (x, x), (v, v))
+    assert x.tolist() == [2.0, 4.0]
+    assert v.tolist() == [1.0, 1.0]
+    assert (value, derivative) == (20.0, 24.0)
+    with pytest.raises(RuntimeError, match="mutate a captured Tensor"):
+        interop.subdifferential(lambda x, y: (x * y.mul_(2)).sum())(v, x)
+    assert x.tolist() == [2.0, 4.0]
+
+    def loss(x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+        normal = functional.batch_norm(x, mean, torch.ones(2), training=True)
+        return functional.instance_norm(normal[None], mean, torch.ones(2)).square().sum()
+
+    at, once, asked = torch.eye(2), torch.zeros(2), torch.zeros(2)
+    loss(at, once)
+    assert once.count_nonzero()
+    for ask, wanted in (
+        (lambda: interop.directional_derivative(lambda x: loss(x, asked), at, at), once),
+        (lambda: interop.grad(loss)(at, asked), once),
+        (lambda: interop.grad(lambda x: (loss(x, asked), 0.0), has_aux=True)(at), once),
+        (lambda: interop.subdifferential(loss, directions=4)(at, asked), torch.zeros(2)),
+    ):
+        asked.zero_()
+        ask()
+        assert torch.equal(asked, wanted)
 
 
 def test_trees_auxiliary_results_and_random_numbers() -> None:
@@ -771,6 +1036,26 @@ def test_compiled() -> None:
         warnings.simplefilter("ignore")  # Dynamo asks tensors of torch.func for their grad
         found = interop.grad(torch.compile(fun, backend="eager"))(x)
     assert found.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_functions_and_along(backend: str) -> None:
+    """Neither works in the other, and both say so, also where Dynamo leaves the block to Python."""
+    layer, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        with interop.along(layer):
+            return layer(x).relu().sum()
+
+    with pytest.raises(
+        RuntimeError, match=r"along cannot run in a compiled function; call it outside of torch\.compile"
+    ):
+        torch.compile(step, backend=backend)(x)
+    compiled = torch.compile(lambda x: layer(x).relu().sum(), backend=backend)
+    compiled(x)
+    for fun in (compiled, lambda x: torch.compile(layer, backend=backend)(x)):
+        with interop.along(layer), pytest.raises(RuntimeError, match="call the function that was compiled"):
+            fun(x)
 
 
 def test_subdifferential() -> None:

@@ -15,9 +15,13 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 import numpy as np
 import torch
 from torch.autograd import forward_ad
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from interop._private_torch import (
+    depth_of_transformations,
     flattened,
+    is_compiled,
     is_forward_mode,
     is_transformed,
     unflattened,
@@ -25,12 +29,15 @@ from interop._private_torch import (
     without_transformations,
 )
 from interop._programs.choices import Decided
+from interop._programs.order import tangents_at
 from jaxclamp._programs.subdifferential import Subdifferential, check_directions, explored
 from jaxclamp._rules.operands import check_function
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Tree: TypeAlias = Any
+
+_COMPILED = "{} cannot run in a compiled function; call it outside of torch.compile."
 
 
 def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree) -> tuple[R, R]:
@@ -42,12 +49,28 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     medians, cumulative extrema, max pooling, ``scatter_reduce``; the norms for 1 and infinity; losses with a margin or
     an absolute value; all as functions, methods, in-place forms and modules.
 
-    Taken as they are at x: ``floor``, ``round``, quantiles and modes, fractional and power-average pooling,
-    ``embedding_bag`` with ``mode="max"``, ``multilabel_margin_loss``, ``rrelu``, ``grid_sample`` and ``nn.RNN`` with
-    relu, ``cdist``, ``renorm``, ``copysign`` and ``signbit``, ``isclose`` and ``equal``, ``bucketize`` and
-    ``searchsorted``, whether a tensor itself is zero (``if x``, ``any``, ``all``, ``nonzero``, ``count_nonzero``),
-    ``abs`` of complex numbers, numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
-    ``autograd.Function``, TorchScript, and what is within another transformation of torch.func in ``fun``.
+    What is within other transformations of torch.func in ``fun`` is decided along v, too: `vmap`, `grad`, `vjp`, `jvp`,
+    `jacrev`, `jacfwd`, `hessian`, `functional_call`.
+
+    Taken as they are at x:
+
+    - What jumps: ``floor``, ``ceil``, ``round``, ``trunc``, ``fix``, ``frac``, ``fmod``, ``remainder`` and ``%``,
+      ``div`` with ``rounding_mode``, conversions to integers, ``frexp``, ``nextafter``, ``copysign``, ``signbit``,
+      ``angle`` and ``atan2``, ``isclose``, ``equal``, ``isin``, ``bucketize``, ``searchsorted``, ``histc``,
+      ``matrix_rank``; whether a tensor itself is zero (``if x``, ``any``, ``all``, ``nonzero``, ``argwhere``,
+      ``count_nonzero``).
+    - Choices in torch's kernels: quantiles and modes, fractional and power-average pooling, ``rrelu``, ``nn.RNN`` with
+      relu, ``linalg.cond`` for 1 and infinity, ``special.i0e`` at 0; the bounds of ``renorm``, ``max_norm`` in
+      ``embedding``, and ``eps`` in ``cosine_similarity`` and ``gaussian_nll_loss``.
+    - What torch does not see: numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
+      ``autograd.Function``, TorchScript.
+    - What has no choices, and is not smooth: ``abs`` of complex numbers, norms and standard deviations at 0, equal
+      singular values and eigenvalues.
+    - `directional_derivative`, `grad` and `subdifferential` of this package within ``fun``.
+
+    Torch has no forward mode for ``unique``, ``floor_divide`` and ``//``, ``histogram``, ``cdist``, ``pdist``,
+    ``segment_reduce``, ``embedding_bag``, ``grid_sample``, ``multilabel_margin_loss`` and
+    ``fake_quantize_per_tensor_affine``: they raise NotImplementedError.
 
     A choice between operands that are equal and move alike is settled by higher derivatives, which are not looked at:
     ``where(x * x > 0, x, -x)`` at 0 goes wrong. An equality singles out a point where the other branch may not be
@@ -59,8 +82,8 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
       directions: v, of the same structure, shapes and dtypes.
 
     Returns:
-      The value, that of ``fun``, and the derivative, of the structure of the value. ``fun`` runs twice, from the same
-      state of torch's random numbers.
+      The value, that of ``fun``, and the derivative, of the structure of the value. ``fun`` runs twice, at first on
+      copies: what it does to ``inputs``, to running averages and to torch's random numbers, it does once.
 
     Raises:
       TypeError: ``fun`` is not callable, or an input is not a floating-point tensor.
@@ -82,8 +105,8 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     if isinstance(inputs, torch.Tensor):
         inputs, directions = (inputs,), (directions,)
     _check(name, inputs, "inputs", directions, "directions")
-    with _forked_random_numbers(inputs):
-        _, derivative = _pushed_forward(name, fun, tuple(inputs), tuple(directions))
+    with _rehearsal(tuple(inputs), tuple(directions)) as copies:
+        _, derivative = _pushed_forward(name, fun, *copies)
     return fun(*inputs), derivative
 
 
@@ -113,7 +136,7 @@ def grad(
 
     Returns:
       A function of the arguments of ``fun``, which returns the gradient, or a pair of it and the auxiliary result, for
-      which ``fun`` runs once more.
+      which ``fun`` runs once more, as in `directional_derivative`.
 
     Raises:
       TypeError: ``fun`` is not callable; when called, an argument is not of floating-point tensors.
@@ -142,9 +165,11 @@ def grad(
         v = direction
         if v is None:
             v = _drawn(_leaves_of("grad", active, "the argument"), active, generator)
-        with _forked_random_numbers(args) if has_aux else contextlib.nullcontext():
-            _, found = _asked("grad", fun, argnums, has_aux, v, args, kwargs)
-        return (found, fun(*args, **kwargs)[1]) if has_aux else found
+        if not has_aux:
+            return _asked("grad", fun, argnums, has_aux, v, args, kwargs)[1]
+        with _rehearsal(args, kwargs) as copies:
+            _, found = _asked("grad", fun, argnums, has_aux, v, *copies)
+        return found, fun(*args, **kwargs)[1]
 
     return gradient
 
@@ -161,7 +186,9 @@ def along(
     For training loops and modules as they are: in the block the parameters have tangents. They stay the same tensors,
     with their values, gradients and hooks, and an optimizer may step in the block or behind it. The backward pass may
     follow the block, too. What is decided, and what is not, is said at `directional_derivative`. Checkpoints compute
-    again without tangents: they are refused, and with ``use_reentrant=True`` nothing in them is decided.
+    again without tangents: they are refused, and in those of constants with ``use_reentrant=True`` nothing is decided.
+    Compiled functions are refused, too, and so are `torch.func.jvp`,
+    `torch.func.jacfwd` and `torch.func.hessian`, since torch has one level of forward mode outside of torch.func.
 
     The loss is computed once, with choices decided along the direction: it may differ from the usual one by rounding.
 
@@ -176,7 +203,7 @@ def along(
       ValueError: no parameter requires grad; ``direction`` has another number of tensors, or one has another shape,
         dtype or device; both ``direction`` and ``generator`` are given.
       RuntimeError: forward mode is at work already, in whichever thread, as in another such block; or called in a
-        compiled function.
+        compiled function; in the block, a compiled function is called.
 
     >>> layer, x = torch.nn.Linear(1, 1, bias=False), torch.ones(1, 1)
     >>> _ = torch.nn.init.zeros_(layer.weight)
@@ -186,6 +213,8 @@ def along(
     >>> layer.weight.grad
     tensor([[1.]])
     """
+    if is_compiled():
+        raise RuntimeError(_COMPILED.format("along"))
     _refuse_here("along")
     moving = _parameters(parameters)
     _refuse_both("along", direction, generator)
@@ -194,7 +223,7 @@ def along(
     else:
         direction = list(direction)
         _check("along", moving, "parameters that require grad", direction, "direction")
-    with forward_ad.dual_level(), Decided():
+    with forward_ad.dual_level(), tangents_at(depth_of_transformations()), _Uncompiled():
         torch.clear_autocast_cache()  # of parameters without tangents
         with torch.no_grad(), with_old_versions(moving):
             for parameter, tangent in zip(moving, direction, strict=True):
@@ -226,7 +255,8 @@ def subdifferential(
       generator: for other draws.
 
     Returns:
-      A function of the arguments of ``fun`` that returns a `jaxclamp.Subdifferential`.
+      A function of the arguments of ``fun`` that returns a `jaxclamp.Subdifferential`. ``fun`` runs on copies of them,
+      and leaves running averages and torch's random numbers as they are.
 
     Raises:
       TypeError: ``fun`` is not callable; when called, an argument is not of floating-point tensors.
@@ -265,8 +295,8 @@ def subdifferential(
             return unflattened(flattened(active)[1], shaped)
 
         def ask(vector: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
-            with _forked_random_numbers(args):
-                derivative, found = _asked("subdifferential", fun, argnums, False, unflatten(vector), args, kwargs)
+            with _rehearsal(args, kwargs) as copies:
+                derivative, found = _asked("subdifferential", fun, argnums, False, unflatten(vector), *copies)
             return derivative.item(), flatten(found)
 
         epsilon = max(torch.finfo(leaf.dtype).eps for leaf in leaves)
@@ -310,8 +340,10 @@ def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], 
         with Decided():
             return fun(*inputs)
 
-    with _named_cure(name):
-        pushed: tuple[R, R] = torch.func.jvp(decided, inputs, v)  # type: ignore[assignment]  # there is no aux
+    with _named_cure(name), tangents_at(depth_of_transformations() + 1):
+        # What Dynamo has left to Python, it would look into again.
+        jvp = torch.compiler.disable(torch.func.jvp) if is_compiled() else torch.func.jvp
+        pushed: tuple[R, R] = jvp(decided, inputs, v)  # type: ignore[assignment]  # there is no aux
     return pushed
 
 
@@ -326,6 +358,15 @@ def _named_cure(name: str) -> Iterator[None]:
             "torch.backends.mkldnn.flags(enabled=False)."
         )
         raise
+
+
+class _Uncompiled(Decided):
+    """The block of `along`, outside of torch.func, whose functions Dynamo leaves to Python by itself."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if is_compiled():
+            raise RuntimeError("along: a compiled function has no tangents; call the function that was compiled.")
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 def _chosen(args: Sequence[Any], argnums: int | tuple[int, ...]) -> Tree:
@@ -390,11 +431,26 @@ def _drawn(leaves: Sequence[torch.Tensor], like: Tree, generator: torch.Generato
 
 
 @contextlib.contextmanager
-def _forked_random_numbers(inputs: Tree) -> Iterator[None]:
-    """A block whose random numbers are drawn once more behind it."""
-    devices = {leaf.device for leaf in flattened(inputs)[0] if isinstance(leaf, torch.Tensor) and leaf.is_cuda}
-    with torch.random.fork_rng(devices):
-        yield
+def _rehearsal(*given: Tree) -> Iterator[Tree]:
+    """A block for a run before the one that counts, with copies of what it is given; behind it all is as before."""
+    leaves, structure = flattened(given)
+    copies = {id(leaf): leaf.clone() for leaf in leaves if isinstance(leaf, torch.Tensor)}
+    devices = {copy.device for copy in copies.values() if copy.is_cuda}
+    with torch.random.fork_rng(devices), _Rehearsed():
+        yield unflattened(structure, [copies.get(id(leaf), leaf) for leaf in leaves])
+
+
+class _Rehearsed(TorchFunctionMode):
+    """A block in which running averages stay as they are.
+
+    To overwrite anything else that was there before is what torch.func refuses.
+    """
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (functional.batch_norm, functional.instance_norm):
+            input, *averages = args[:3]
+            args = (input, *(average if average is None else average.clone() for average in averages), *args[3:])
+        return func(*args, **(kwargs or {}))
 
 
 def _refuse_both(name: str, direction: Tree, generator: torch.Generator | None) -> None:
@@ -404,7 +460,7 @@ def _refuse_both(name: str, direction: Tree, generator: torch.Generator | None) 
 
 def _refuse_here(name: str) -> None:
     if torch.compiler.is_compiling():
-        raise RuntimeError(f"{name} cannot run in a compiled function; call it outside of torch.compile.")
+        raise RuntimeError(_COMPILED.format(name))
     if is_forward_mode() and not is_transformed():  # the levels of torch.func nest
         raise RuntimeError(
             f"{name}: forward mode is at work already, in this thread or in another; torch has one level of it in a "

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.overrides import has_torch_function
 
-from interop._programs.order import moves
+from interop._programs.order import is_transformed_within, moves
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
@@ -24,6 +24,8 @@ Function = Callable[..., Any]
 
 def _all_dual(own: Function, *args: Any, **kwargs: Any) -> Any:
     """``own``, all of whose tensors have a tangent if one of them has."""
+    if is_transformed_within():  # where a tensor cannot get a tangent
+        return own(*args, **kwargs)
     tensors = [value for value in (*args, *kwargs.values()) if _may_move(value)]
     still = [tensor for tensor in tensors if not moves(tensor)]
     if not 0 < len(still) < len(tensors) or kwargs.get("out") is not None:

@@ -37,7 +37,7 @@ def gradcheck(
     by point if it does not allow that.
 
     Args:
-      fun: a function of tensors, with a tensor or several as its result. It must not change its arguments.
+      fun: a function of tensors, with a tensor or several as its result. It gets copies of its arguments each time.
       inputs: its arguments. Those that are real and floating and require grad are checked; the others are constants.
       eps: how far away nearby points are, relative to the size of each entry or 1; by default the precision of the
         values decides, 1.5e-5 for float64.
@@ -196,10 +196,10 @@ class _Flat:
         ]
 
     def _arguments(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
-        arguments = list(self._inputs)
-        for i, tensor in zip(self._active, tensors, strict=True):
-            arguments[i] = tensor
-        return arguments
+        """Copies, which the function may overwrite."""
+        given = dict(zip(self._active, tensors, strict=True))
+        arguments = [given.get(i, argument) for i, argument in enumerate(self._inputs)]
+        return [argument.clone() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
 
 
 def _numbers(tensor: torch.Tensor) -> Array:

@@ -6,27 +6,54 @@ It is the order of the values a small step along the tangents. Each function her
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
+from interop._private_torch import depth_of_transformations, outside_of_transformations
+
 Pair = tuple[torch.Tensor, torch.Tensor]
+_DEPTH = ContextVar("depth", default=0)
+
+
+@contextlib.contextmanager
+def tangents_at(depth: int) -> Iterator[None]:
+    """A block in which tensors move by the tangents that they have within so many transformations of torch.func.
+
+    What is within more of them may hide these, and have others of its own.
+    """
+    token = _DEPTH.set(depth)
+    try:
+        yield
+    finally:
+        _DEPTH.reset(token)
+
+
+def is_transformed_within() -> bool:
+    """Whether more transformations of torch.func are at work."""
+    return depth_of_transformations() > _DEPTH.get()
+
+
+def _unpacked(x: torch.Tensor) -> Sequence[Any]:
+    return outside_of_transformations(_DEPTH.get(), forward_ad.unpack_dual, x)
 
 
 def moves(x: Any) -> bool:
     """Whether ``x`` is a tensor of real numbers that has a tangent."""
     is_real = isinstance(x, torch.Tensor) and x.is_floating_point()
-    return is_real and forward_ad.unpack_dual(x).tangent is not None
+    return is_real and _unpacked(x)[1] is not None
 
 
 def value_and_tangent(x: Any) -> tuple[Any, Any]:
     """The value and the tangent, of the same shape; a number does not move."""
     if not isinstance(x, torch.Tensor):
         return x, 0
-    value, tangent = forward_ad.unpack_dual(x)
+    value, tangent = _unpacked(x)
     value = value.detach()
     return value, value.new_zeros(()).expand_as(value) if tangent is None else tangent.detach()
 
