@@ -361,7 +361,7 @@ def _named_cure(name: str) -> Iterator[None]:
 
 
 class _Uncompiled(Decided):
-    """The block of `along`, outside of torch.func, whose functions Dynamo leaves to Python by itself."""
+    """The same in `along`: there Dynamo would compile functions, which within torch.func it leaves to Python."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_compiled():
@@ -441,10 +441,7 @@ def _rehearsal(*given: Tree) -> Iterator[Tree]:
 
 
 class _Rehearsed(TorchFunctionMode):
-    """A block in which running averages stay as they are.
-
-    To overwrite anything else that was there before is what torch.func refuses.
-    """
+    """A block in which running averages stay as they are; torch.func lets no other tensor from outside be overwritten."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (functional.batch_norm, functional.instance_norm):
