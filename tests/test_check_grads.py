@@ -430,7 +430,8 @@ def test_torch_functions_of_their_own_derivative() -> None:
 def test_functions_may_overwrite_their_arguments() -> None:
     x, factor = torch.tensor([0.0, 2.0], dtype=torch.float64, requires_grad=True), torch.ones(2)
     report = interop.gradcheck(lambda x, y: x.mul_(y.mul_(2)).abs_(), (x, factor), check_forward_ad=True)
-    assert kinds(report) == {"least norm": 1, "right": 3}
+    assert report
+    assert kinds(report) == {"least norm": 1}  # the other three are differentiable and right
     assert x.tolist() == [0.0, 2.0]
     assert factor.tolist() == [1.0, 1.0]
 

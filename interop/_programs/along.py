@@ -441,7 +441,7 @@ def _rehearsal(*given: Tree) -> Iterator[Tree]:
 
 
 class _Rehearsed(TorchFunctionMode):
-    """A block in which running averages stay as they are; torch.func lets no other tensor from outside be overwritten."""
+    """A block in which running averages stay as they are; torch.func does not refuse to change them."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (functional.batch_norm, functional.instance_norm):
