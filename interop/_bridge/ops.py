@@ -259,7 +259,10 @@ class TorchOp:
             them as arguments for which torch wants numbers.
         """
         shapes = [(1,) * v.dim() if isinstance(v, torch.Tensor) else None for v in values]
-        result = self._answer_of_torch(values, shapes)
+        result = self._answer_of_torch(values, shapes, device="cpu")
+        if result is None or isinstance(result, Exception):
+            # Without memory torch refuses less, such as numbers that are too large, but loads its compiler for it.
+            result = self._answer_of_torch(values, shapes)
         if isinstance(result, Exception):
             if len(shapes) - shapes.count(None) > 1:
                 return None
@@ -277,7 +280,7 @@ class TorchOp:
         return type(answer) if isinstance(answer, Exception) else None
 
     def _answer_of_torch(self, values: Sequence[Any], shapes: Sequence[Any], device: str = "meta") -> Any:
-        """What torch's function answers for tensors of these shapes without data, or the exception that it raises.
+        """What torch's function answers for new tensors of these shapes, or the exception that it raises.
 
         A number beside a tensor, which it may not take, is asked again as a tensor. None where it takes neither.
         """
