@@ -81,6 +81,7 @@ def test_ops_alone_do_not_load_jax_extend() -> None:
 def test_interop_does_not_load_dynamo() -> None:
     """It takes a second, and only torch.compile needs it."""
     assert not imports("from interop import *", "torch._dynamo")
+    assert not imports("import interop, torch\ninterop.relu(torch.ones(2, requires_grad=True))", "torch._dynamo")
     assert imports("import torch._dynamo", "torch._dynamo")  # the check can see it
 
 
