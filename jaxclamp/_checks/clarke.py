@@ -63,12 +63,13 @@ class Neighbourhood:
         self._random = np.random.default_rng(0)
         self.value = self._values(self.point[None])[0]
         self._choose_steps(unit, radius)
-        self._steep = self._grows()
+        self._steep, bends = self._grows()
         noise = self._measured_noise()
         coarser = float(np.max(noise / np.maximum(np.abs(self.value), 1.0), initial=0.0, where=np.isfinite(noise)))
         if coarser > 64 * unit:  # it computes with less than its dtype has, or cancels
             self._choose_steps(min(coarser, 0.01), radius)
         self.noise = np.fmax(unit * np.abs(np.nan_to_num(self.value)), np.nan_to_num(noise))
+        self._steep &= bends > 8 * self.noise[:, None]
         self._follow_lines()
 
     def _choose_steps(self, unit: float, radius: float | None) -> None:
@@ -98,8 +99,10 @@ class Neighbourhood:
         noise: Array = 3 * np.quantile(differences, 0.25, axis=0)
         return noise
 
-    def _grows(self) -> Mask:
+    def _grows(self) -> tuple[Mask, Array]:
         """Where, for a row and an entry, slopes grow without bound as the point is approached, as of the square root.
+
+        Beside it, how far values bend at the least distance, which is to be compared with their noise.
 
         At distances that shrink by 8 the increments of the slope of a smooth piece shrink by 8 as well. Those of a
         power below 1, or of x log x, never shrink, and each is as many times the one before; of a jump 8 times.
@@ -116,8 +119,8 @@ class Neighbourhood:
         regular &= ratios.max(axis=0) < 1.3 * ratios.min(axis=0)
         above_rounding = np.abs(increments[0]) > 1e-6 * np.abs(slopes[0])
         ahead, behind = np.split(regular & above_rounding, 2)
-        grows: Mask = (ahead | behind).T
-        return grows
+        bends = np.abs(increments[-1]) * factors[-1] * self.radius
+        return (ahead | behind).T, np.maximum(*np.split(bends, 2)).T
 
     def _follow_lines(self) -> None:
         """Slopes along entries and along random lines, and what they tell: kinks, jumps, rows that are sums."""
