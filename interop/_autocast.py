@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from interop._private_torch import constant_in_graphs
+
 
 def autocast(*values: Any) -> list[Any]:
     """The values as torch would have them, each by the device that it is on."""
@@ -22,8 +24,13 @@ def _autocast(value: Any) -> Any:
 
 
 def _is_cast(value: Any) -> bool:
-    if not isinstance(value, torch.Tensor) or not torch.amp.is_autocast_available(value.device.type):
+    if not isinstance(value, torch.Tensor) or not _is_available(value.device.type):
         return False
     if not torch.is_autocast_enabled(value.device.type):
         return False
     return value.is_floating_point() and value.dtype != torch.float64
+
+
+@constant_in_graphs  # Dynamo of torch 2.11 does not know torch's function
+def _is_available(device: str) -> bool:
+    return torch.amp.is_autocast_available(device)

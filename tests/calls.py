@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 import jaxclamp
@@ -25,6 +26,12 @@ def arguments(op: Op, dtype: torch.dtype = torch.float64, tie: tuple[Any, ...] |
 
 def parameters(op: Op) -> tuple[str, ...]:
     return tuple(op.signature.parameters)
+
+
+of_aminmax = pytest.mark.skipif(
+    torch.aminmax(torch.zeros(1, requires_grad=True)).max.grad_fn.name() == "NotImplemented",
+    reason="torch has no derivative of aminmax below 2.12",
+)
 
 
 def refusal(call: Callable[[], object]) -> type[Exception]:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from calls import of_aminmax
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode, get_overridable_functions
@@ -538,7 +539,9 @@ def test_every_choice_is_among_the_functions() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:index_reduce")
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[of_aminmax] if name == "torch.aminmax" else []) for name in FUNCTIONS]
+)
 def test_functions_at_ties(name: str) -> None:
     fun, *inputs = FUNCTIONS[name]
     check(fun, *inputs)
@@ -753,7 +756,6 @@ def test_values_are_those_of_torch(dtype: torch.dtype) -> None:
     functions: dict[str, Function] = {
         "clamp": lambda x: x.clamp(-0.1, 0.1),
         "of tensors": lambda x: x.clamp(y, y + 1),
-        "of NaN": lambda x: x.clamp(min=math.nan),
         **{name: getattr(functional, name) for name in ("relu", "relu6", "hardtanh", "hardsigmoid", "hardswish")},
         **{name: getattr(functional, name) for name in ("leaky_relu", "elu", "selu", "softshrink", "hardshrink")},
         "binary": lambda x: torch.stack([op(x, y) for op in (torch.maximum, torch.minimum, torch.fmax, torch.fmin)]),
@@ -763,6 +765,8 @@ def test_values_are_those_of_torch(dtype: torch.dtype) -> None:
         "pooled": lambda x: functional.max_pool1d(x[None], 3, 2, 1),
         "compared": lambda x: torch.where(x[[0, 1, 5]] < x[[1, 2, 6]], 1.0, x[:3]),
     }
+    if torch.zeros(()).clamp(min=math.nan).isnan():  # torch 2.11 takes it for no bound
+        functions["of NaN"] = lambda x: x.clamp(min=math.nan)
     for name, fun in functions.items():
         outputs = []
         with interop.along(leaf := x.clone().requires_grad_()):
@@ -1022,6 +1026,8 @@ def test_the_cures_for_attention_and_lstm() -> None:
     torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin")  # torch 2.11, of a Generator
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # for which Dynamo asks tensors of torch.func
 def test_compiled() -> None:
     """One graph is refused; else Dynamo leaves the call to Python."""
 
@@ -1032,10 +1038,7 @@ def test_compiled() -> None:
     assert torch.compile(lambda x: interop.grad(fun)(x), backend="eager")(x).tolist() == [1.0, 1.0, 1.0]
     with pytest.raises(Exception, match="cannot run in a compiled function"):
         torch.compile(lambda x: interop.grad(fun)(x), backend="eager", fullgraph=True)(x)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Dynamo asks tensors of torch.func for their grad
-        found = interop.grad(torch.compile(fun, backend="eager"))(x)
-    assert found.tolist() == [1.0, 1.0, 1.0]
+    assert interop.grad(torch.compile(fun, backend="eager"))(x).tolist() == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

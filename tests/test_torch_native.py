@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from calls import of_aminmax
 from representatives import thorough
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
@@ -574,13 +575,18 @@ def test_losses_at_their_ties() -> None:
     assert found.tolist() == [[2.0]]  # the eps counts: x / 0.5
 
 
-def test_what_torch_has_right_besides() -> None:
-    """`torch.aminmax` shares evenly, and `multi_margin_loss` gives 0: the mode leaves them alone."""
+@of_aminmax
+def test_what_torch_has_right_in_aminmax() -> None:
+    """It shares evenly: the mode leaves it alone."""
     x = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0], requires_grad=True)
     low, high = torch.aminmax(x)
     third = 1 / 3
     assert torch.allclose(torch.autograd.grad(high, x, retain_graph=True)[0], torch.tensor([0.5, 0.5, 0, 0, 0]))
     assert torch.allclose(torch.autograd.grad(low, x)[0], torch.tensor([0, 0, third, third, third]))
+
+
+def test_what_torch_has_right_in_multi_margin_loss() -> None:
+    """It gives 0: the mode leaves it alone."""
     scores = torch.tensor([[1.0, 0.0]], requires_grad=True)
     loss = functional.multi_margin_loss(scores, torch.tensor([0]))
     assert torch.autograd.grad(loss, scores)[0].tolist() == [[0.0, 0.0]]

@@ -125,14 +125,16 @@ def _ops_of(function: Callable[..., Any]) -> Collection[str]:
 
 def _refusing(own: Callable[..., Any], name: str, version: Version) -> Callable[..., Any]:
     """Torch's own function, which raises where it is recorded for a gradient that it does not have in the version."""
+    # Dynamo of torch 2.11 raises what it does not format.
+    message = (
+        f"as_of: torch {torch.__version__} gives {name} another gradient than {version}, which cannot be "
+        "changed from outside; write its formula with torch.clamp_min, or call it outside of the block."
+    )
 
     @functools.wraps(own)
     def function(*args: Any, **kwargs: Any) -> Any:
         if is_recorded([value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]):
-            raise NotImplementedError(
-                f"as_of: torch {torch.__version__} gives {name} another gradient than {version}, which cannot be "
-                "changed from outside; write its formula with torch.clamp_min, or call it outside of the block."
-            )
+            raise NotImplementedError(message)
         return own(*args, **kwargs)
 
     return function

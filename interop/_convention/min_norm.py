@@ -69,7 +69,7 @@ class Intercepting(Block, contextlib.ContextDecorator):
                 return func(*args, **(kwargs or {}))  # there is no outer block that would replace it
             if func in self._uncovered:
                 self._pass(self._uncovered[func], (*args, *(kwargs or {}).values()))
-        return (replacement or func)(*args, **(kwargs or {}))
+        return (func if replacement is None else replacement)(*args, **(kwargs or {}))
 
 
 @final
@@ -148,8 +148,7 @@ class min_norm(Intercepting):  # noqa: N801  # it is used as a function
 def in_block() -> bool:
     """Whether there is a block around the call, which then has the last word."""
     # The protocol of torch asks the modes, and a mode of this file answers: `_REPLACEMENTS` has the function.
-    nothing = (None,)
-    return is_overridden(nothing) and bool(handle_torch_function(in_block, nothing))
+    return is_overridden(()) and bool(handle_torch_function(in_block, ()))
 
 
 _HOMES = {"torch": torch, "torch.Tensor": torch.Tensor, "torch.nn.functional": functional}

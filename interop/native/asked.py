@@ -64,7 +64,7 @@ def _defined(op: Op, own: Own, x: torch.Tensor, parameters: Sequence[float], tie
         return _gradient(reduce(Reduction(tuple(range(x.dim())), False, ties), own, x), x)
     if op.has_conventions:
         return _gradient(select(op.name, lambda x, *_: own(x, *parameters), ties, x, *parameters), x)
-    return torch.tensor({kink.place: kink.slope for kink in kinks_of(op.name, *parameters)}[x.item()])
+    return torch.tensor(dict(kinks_of(op.name, *parameters))[x.item()])
 
 
 # A thread of its own is in no mode or transformation of torch.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,13 +18,8 @@ from jaxclamp import OPS
 from jaxclamp._rules.kinked import Piece
 
 Slope = Callable[..., torch.Tensor]
-
-
-class Kink(NamedTuple):
-    """A place where pieces meet, and the slope that counts there."""
-
-    place: float
-    slope: float
+Kink: TypeAlias = tuple[float, float]
+"""A place where pieces meet, and the slope that counts there. Dynamo of torch 2.11 unpacks no constant NamedTuple."""
 
 
 @constant_in_graphs
@@ -32,7 +27,7 @@ def kinks_of(name: str, *parameters: float) -> tuple[Kink, ...]:
     """The kinks of the op of that name with these parameters.
 
     >>> kinks_of("elu", 2.0)
-    (Kink(place=0.0, slope=1.0),)
+    ((0.0, 1.0),)
     """
     return _kinks_of(name, *parameters)
 
@@ -43,7 +38,7 @@ def _kinks_of(name: str, *parameters: float) -> tuple[Kink, ...]:
     for place, before, after in pieces_that_meet(name, *parameters):
         left, right = (_slope(piece, place, parameters) for piece in (before, after))
         least = min(left, right, key=abs) if left * right > 0 else 0.0
-        kinks.append(Kink(place, least))
+        kinks.append((place, least))
     return tuple(kinks)
 
 

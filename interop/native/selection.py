@@ -10,7 +10,6 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import jax.numpy as jnp
 import torch
 
 from interop.native.differentiable import differentiable, tell_inactive
@@ -21,12 +20,6 @@ from jaxclamp._versions import Version, Weights
 Operand: TypeAlias = torch.Tensor | float
 Mask: TypeAlias = torch.Tensor
 
-_STEPS: Mapping[Any, Callable[..., torch.Tensor]] = {
-    jnp.maximum: torch.maximum,
-    jnp.minimum: torch.minimum,
-    jnp.fmax: torch.fmax,
-    jnp.fmin: torch.fmin,
-}
 _LOSES_OR_TIES: Mapping[Any, Callable[[Any, Any], Any]] = {
     torch.maximum: operator.le,
     torch.fmax: operator.le,
@@ -113,7 +106,8 @@ def _weighted(
     if isinstance(rule, Affine):
         vectors = [None if vector is None else rule.scale * vector for vector in vectors]
     active = [vector is not None for vector in vectors]
-    steps = [_STEPS[step] for step in rule.steps]
+    # Steps of JAX and of torch have the same names. By those, as Dynamo of torch 2.11 hashes no function of JAX.
+    steps = [getattr(torch, step.__name__) for step in rule.steps]
     if rule.convention == "min_norm" and sum(active) == 1:
         lost = _lost(steps, operands, active.index(True))
         return [None if vector is None else torch.where(lost, 0.0, vector) for vector in vectors]
