@@ -29,7 +29,7 @@ def parameters(op: Op) -> tuple[str, ...]:
 
 
 of_aminmax = pytest.mark.skipif(
-    torch.aminmax(torch.zeros(1, requires_grad=True)).max.grad_fn.name() == "NotImplemented",
+    torch.aminmax(torch.zeros(1, requires_grad=True)).max.grad_fn.name().endswith("NotImplemented"),
     reason="torch has no derivative of aminmax below 2.12",
 )
 

@@ -7,7 +7,6 @@ import functools
 import math
 import operator
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
