@@ -774,6 +774,32 @@ def test_values_are_those_of_torch(dtype: torch.dtype) -> None:
         torch.testing.assert_close(*outputs, rtol=0, atol=0, equal_nan=True, msg=lambda told, name=name: name + told)
 
 
+def test_along_always_the_same_direction() -> None:
+    """It is kept from step to step; what overwrites a parameter, its dtype too, does not touch it."""
+    x = torch.zeros(40, requires_grad=True)
+
+    def signs() -> torch.Tensor:
+        with interop.along(x):
+            (gradient,) = torch.autograd.grad(x.abs().sum(), x)
+        return gradient
+
+    first = signs()
+    assert {-1.0, 1.0} == set(first.tolist())
+    with interop.along(x):
+        x.abs().sum().backward()
+        with torch.no_grad():
+            x.mul_(-2.0).sub_(1.0)
+    with torch.no_grad():
+        x.zero_()
+    assert torch.equal(signs(), first)
+    with torch.inference_mode(), interop.along(x):
+        pass
+    x.data = x.data.double()
+    assert signs().dtype is torch.float64
+    x.data = x.data.float()
+    assert torch.equal(signs(), first)
+
+
 def test_what_does_not_move_is_left_to_torch() -> None:
     x = torch.zeros(3, requires_grad=True)
     numbers, waves = torch.tensor([3, 1, 2]), torch.tensor([1j, 2.0])

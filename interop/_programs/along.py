@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from interop._private_torch import (
     depth_of_transformations,
@@ -195,7 +196,8 @@ def along(
     Args:
       parameters: a module, or tensors, such as parameters and inputs together.
       direction: a tensor for each of those that require grad, in the order of ``parameters``, or of
-        ``module.parameters()``. Without it, they are drawn from a normal distribution, always the same.
+        ``module.parameters()``. Without it, they are drawn from a normal distribution, always the same, and kept with
+        the parameters for the next block.
       generator: for other draws, as of another direction in each step.
 
     Raises:
@@ -219,7 +221,7 @@ def along(
     moving = _parameters(parameters)
     _refuse_both("along", direction, generator)
     if direction is None:
-        direction = _drawn(moving, moving, generator)
+        direction = _drawn_once(moving) if generator is None else _drawn(moving, moving, generator)
     else:
         direction = list(direction)
         _check("along", moving, "parameters that require grad", direction, "direction")
@@ -428,6 +430,21 @@ def _drawn(leaves: Sequence[torch.Tensor], like: Tree, generator: torch.Generato
         # Where points are a batch, so are their directions: what overwrites one overwrites the other.
         drawn.append(torch.zeros_like(leaf) + draw if is_transformed() else draw)
     return unflattened(flattened(like)[1], drawn)
+
+
+_DRAWN: MutableMapping[torch.Tensor, tuple[Any, list[torch.Tensor]]] = WeakTensorKeyDictionary()
+"""By the first of several parameters, their shapes, dtypes and devices, and their direction."""
+
+
+def _drawn_once(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The direction that is always the same. To draw it at each step would take a quarter of the time of a small one."""
+    forms = [(parameter.shape, parameter.dtype, parameter.device) for parameter in parameters]
+    known, drawn = _DRAWN.get(parameters[0], (None, []))
+    if known != forms:
+        drawn = _drawn(parameters, parameters, None)
+        if not (is_transformed() or torch.is_inference_mode_enabled()):  # what is drawn there is of use there alone
+            _DRAWN[parameters[0]] = forms, drawn
+    return drawn
 
 
 @contextlib.contextmanager
