@@ -65,7 +65,7 @@ nitpick_ignore_regex = [
     (
         "py:(class|obj)",
         rf"({'|'.join(autodoc_type_aliases)}|TypeAliasForwardRef|(.*\.)?(Applied|Counterpart)|"
-        r"interop\.parity\.(compare\.Leaf|versions\.Line|answers\.(Record|Source))|interop\.porting\.mapping\.Pair)",
+        r"interop\.parity\.(leaves\.Leaf|versions\.Line|answers\.(Record|Source))|interop\.porting\.mapping\.Pair)",
     ),
     ("py:exc", "GradcheckError"),  # of torch
     ("py:(class|obj)", r"(interop\._convention\.min_norm\.)?[A-Z]"),  # type variables

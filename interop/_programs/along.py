@@ -50,8 +50,8 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     medians, cumulative extrema, max pooling, ``scatter_reduce``; the norms for 1 and infinity; losses with a margin or
     an absolute value; all as functions, methods, in-place forms and modules.
 
-    What is within other transformations of torch.func in ``fun`` is decided along v, too: `vmap`, `grad`, `vjp`, `jvp`,
-    `jacrev`, `jacfwd`, `hessian`, `functional_call`.
+    What is within other transformations of torch.func in ``fun`` is decided along v, too: ``vmap``, ``grad``, ``vjp``,
+    ``jvp``, ``jacrev``, ``jacfwd``, ``hessian``, ``functional_call``.
 
     Taken as they are at x:
 
@@ -437,7 +437,7 @@ _DRAWN: MutableMapping[torch.Tensor, tuple[Any, list[torch.Tensor]]] = WeakTenso
 
 
 def _drawn_once(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The direction that is always the same. To draw it at each step would take a quarter of the time of a small one."""
+    """The direction that is always the same. To draw it anew would be a quarter of the time of a small step."""
     forms = [(parameter.shape, parameter.dtype, parameter.device) for parameter in parameters]
     known, drawn = _DRAWN.get(parameters[0], (None, []))
     if known != forms:
