@@ -2,6 +2,8 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import jax
@@ -15,6 +17,7 @@ import jaxclamp
 from interop.parity import matrix
 from interop.parity.plot import COLOURS
 from interop.parity.report import page, picture
+from interop.parity.rows import Row
 from jaxclamp import OPS
 
 FOLDER = Path(__file__).parent / "_gallery"
@@ -99,11 +102,17 @@ def pieces(function: Function, at: Sequence[float]) -> Figure:
     return shown
 
 
+def answered(name: str) -> tuple[list[Row], str]:
+    """The rows of the op of that name, and its picture."""
+    rows = list(matrix([OPS[name]], ["float32"], list(COLOURS)))
+    return rows, picture(OPS[name], rows)
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    rows = {name: list(matrix([op], ["float32"], list(COLOURS))) for name, op in OPS.items()}
-    pictures = {name: picture(op, rows[name]) for name, op in OPS.items()}
-    report = page(list(itertools.chain(*rows.values())), pictures, "--dtype float32")
+    with ProcessPoolExecutor(2, get_context("spawn")) as processes:
+        rows, pictures = zip(*processes.map(answered, OPS), strict=True)
+    report = page(list(itertools.chain(*rows)), dict(zip(OPS, pictures, strict=True)), "--dtype float32")
     (FOLDER / "report.html").write_text(report, "utf-8")
     for name, (function, at) in FUNCTIONS.items():
         pieces(function, at).savefig(FOLDER / f"{name}.svg")
