@@ -229,7 +229,6 @@ def test_compiled_for_sizes_that_depend_on_data() -> None:
         assert torch.equal(compiled(x, mask), torch.relu(x[mask].T))
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch 2.15, of any op
 @LAYOUT
 def test_opcheck(layout: Layout) -> None:
     """What torch's compiler is told of the strides is what it gets."""
