@@ -71,7 +71,8 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
 
     Torch has no forward mode for ``unique``, ``floor_divide`` and ``//``, ``histogram``, ``cdist``, ``pdist``,
     ``segment_reduce``, ``embedding_bag``, ``grid_sample``, ``multilabel_margin_loss`` and
-    ``fake_quantize_per_tensor_affine``: they raise NotImplementedError.
+    ``fake_quantize_per_tensor_affine``: they raise NotImplementedError. From torch 2.15 on it has one for
+    ``grid_sample``, whose choices are taken as they are.
 
     A choice between operands that are equal and move alike is settled by higher derivatives, which are not looked at:
     ``where(x * x > 0, x, -x)`` at 0 goes wrong. An equality singles out a point where the other branch may not be
