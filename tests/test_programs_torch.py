@@ -441,7 +441,11 @@ def is_right(fun: Function, x: torch.Tensor) -> bool:
 def test_the_undecided_are_listed(name: str) -> None:
     assert interop.directional_derivative.__doc__ is not None
     assert name in interop.directional_derivative.__doc__
-    assert not is_right(*UNDECIDED[name])
+    try:
+        is_decided = is_right(*UNDECIDED[name])
+    except NotImplementedError:
+        pytest.skip("the installed torch has no forward mode of it")
+    assert not is_decided
 
 
 WITHOUT_FORWARD_MODE: dict[str, tuple[Function, torch.Tensor]] = {
@@ -685,6 +689,10 @@ def test_checkpoints_within_the_function() -> None:
     def fun(x: torch.Tensor) -> torch.Tensor:
         return checkpoint(lambda x: (x.relu() - (-x).relu()).sum(), x, use_reentrant=False)
 
+    try:
+        torch.func.jvp(fun, (torch.zeros(2),), (torch.ones(2),))
+    except NotImplementedError:
+        pytest.skip("the installed torch has no forward mode of checkpoints")
     assert interop.directional_derivative(fun, torch.zeros(2), torch.ones(2))[1] == 2.0
     with pytest.raises(RuntimeError, match="saved tensor hooks"):  # by torch.func.grad
         interop.grad(fun)(torch.zeros(2))
