@@ -19,7 +19,7 @@ from flax import nnx
 from ported import BUGS, Network, Port, bound, images
 
 from interop import ModelComparison, compare_models
-from interop.porting.model import JaxModel
+from interop.porting.model import JaxModel, Run
 
 F32 = np.float32
 
@@ -37,11 +37,11 @@ def answered_once() -> Iterator[None]:
     answers: dict[Any, Any] = {}
     answer = JaxModel.answer
 
-    def remembered(self: JaxModel, values: Any, dtype: Any, min_norm: bool, orders: Any, redrawn: bool = False) -> Any:
+    def remembered(self: JaxModel, values: Any, orders: Any, run: Run) -> Any:
         arrays = b"".join(np.asarray(value).tobytes() for value in values.values())
-        key = self.call.__name__, dtype, min_norm, redrawn, arrays
+        key = self.call.__name__, run, arrays
         if key not in answers:
-            answers[key] = answer(self, values, dtype, min_norm, orders, redrawn)
+            answers[key] = answer(self, values, orders, run)
         return copy.deepcopy(answers[key])
 
     with pytest.MonkeyPatch.context() as patch:

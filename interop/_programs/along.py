@@ -189,8 +189,8 @@ def along(
     with their values, gradients and hooks, and an optimizer may step in the block or behind it. The backward pass may
     follow the block, too. What is decided, and what is not, is said at `directional_derivative`. Checkpoints compute
     again without tangents: they are refused, and in those of constants with ``use_reentrant=True`` nothing is decided.
-    Compiled functions are refused, too, and so are `torch.func.jvp`,
-    `torch.func.jacfwd` and `torch.func.hessian`, since torch has one level of forward mode outside of torch.func.
+    Compiled functions are refused, too, and so are `torch.func.jvp`, `torch.func.jacfwd` and `torch.func.hessian`,
+    since torch has one level of forward mode outside of torch.func.
 
     The loss is computed once, with choices decided along the direction: it may differ from the usual one by rounding.
 

@@ -103,8 +103,8 @@ def difference_of(a: Array, b: Array, rtol: float | None, atol: float | None) ->
 def is_rounding_alone(before: float, after: float, dtype: np.dtype[Any]) -> bool:
     r"""Whether numbers whose largest is ``before`` in this dtype, and ``after`` in float64, are nothing but rounding.
 
-    Rounding shrinks by the ratio of the two :math:`\\epsilon`, as where terms cancel whose sum is 0; a number that is
-    more than that stays what it is. The line between is :math:`\\sqrt{\\epsilon_{64} / \\epsilon}`, halfway on a
+    Rounding shrinks by the ratio of the two :math:`\epsilon`, as where terms cancel whose sum is 0; a number that is
+    more than that stays what it is. The line between is :math:`\sqrt{\epsilon_{64} / \epsilon}`, halfway on a
     logarithmic scale.
     """
     eps, eps64 = (float(jnp.finfo(d).eps) for d in (dtype, np.float64))

@@ -21,7 +21,7 @@ from interop.porting.layers import Answer, Layer
 from interop.porting.libraries import adapter_of
 from interop.porting.mapping import Override, ParameterMapping, inferred
 from interop.porting.matching import Align, Image, alignment, has_channels, kind_of, known_parent, matched_layers
-from interop.porting.model import Call, Model, Orders
+from interop.porting.model import Call, Model, Orders, Run
 from interop.porting.report import ModelComparison
 
 
@@ -96,10 +96,10 @@ def compare_models(
     values = _values(a, b, parameters, found, notes)
     orders = _orders(a, b)
 
-    def answers(dtype: type[np.floating[Any]] | None, min_norm: bool) -> tuple[Answer, Answer]:
-        return a.answer(values[0], dtype, min_norm, None), b.answer(values[1], dtype, min_norm, orders)
+    def answers(run: Run) -> tuple[Answer, Answer]:
+        return a.answer(values[0], None, run), b.answer(values[1], orders, run)
 
-    as_given = answers(None, False)
+    as_given = answers(Run())
     layers = tuple(as_given[0].layers), tuple(as_given[1].layers)
     indices = matched_layers(*layers, [(pair.first.owner, pair.second.owner) for pair in found.pairs])
     aligns = _aligns(indices, layers, a.channels_last != b.channels_last, found.images)
@@ -109,14 +109,14 @@ def compare_models(
     coarsest = max(floats, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.dtype(np.float32))
     judged = judge(
         compared,
-        lambda min_norm: answers(None, True) if min_norm else as_given,
-        lambda min_norm: answers(np.float32 if coarsest == np.float64 else np.float64, min_norm),
+        lambda min_norm: answers(Run(min_norm=True)) if min_norm else as_given,
+        lambda min_norm: answers(Run(np.float32 if coarsest == np.float64 else np.float64, min_norm)),
         coarsest == np.float64,
     )
     if not all(one.agrees for one in judged):
         again = (
-            a.answer(values[0], None, False, None, redrawn=True) if a.draws else None,
-            b.answer(values[1], None, False, orders, redrawn=True) if b.draws else None,
+            a.answer(values[0], None, Run(redrawn=True)) if a.draws else None,
+            b.answer(values[1], orders, Run(redrawn=True)) if b.draws else None,
         )
         judged = with_random(compared, judged, as_given, again)
     of_layer: list[list[Judged]] = [[] for _ in indices]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,17 @@ Call: TypeAlias = Callable[..., Any]
 """How a model is called: ``call(model, *inputs)``."""
 Orders: TypeAlias = Sequence[tuple[int, ...] | None]
 """For each result of floats or complex numbers, the order of axes in which they are weighted and summed."""
+
+
+class Run(NamedTuple):
+    """How a model is run."""
+
+    dtype: type[np.floating[Any]] | None = None
+    """In which it computes; None is that of the arrays."""
+    min_norm: bool = False
+    """Whether it is under the convention."""
+    redrawn: bool = False
+    """Whether its random numbers are others than in each other run."""
 
 
 class Model(ABC):
@@ -60,18 +71,10 @@ class Model(ABC):
         """Whether it may draw random numbers."""
 
     @abstractmethod
-    def answer(
-        self,
-        values: Mapping[str, Array],
-        dtype: type[np.floating[Any]] | None,
-        min_norm: bool,
-        orders: Orders | None,
-        redrawn: bool = False,
-    ) -> Answer:
-        """What it answers with these parameters, computed in ``dtype`` if there is one, else in that of the arrays.
+    def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
+        """What it answers with these parameters.
 
-        ``orders`` has one entry for each result that is differentiated; None leaves all as they are. If ``redrawn``,
-        its random numbers are others than at each other call.
+        ``orders`` has one entry for each result that is differentiated; None leaves all as they are.
         """
 
     @abstractmethod
@@ -149,24 +152,17 @@ class JaxModel(Model):
             traced, structure = jax.make_jaxpr(of_arrays, return_shape=True)(values, arrays)
         return tape.layers, opened(traced), structure
 
-    def answer(
-        self,
-        values: Mapping[str, Array],
-        dtype: type[np.floating[Any]] | None,
-        min_norm: bool,
-        orders: Orders | None,
-        redrawn: bool = False,
-    ) -> Answer:
-        values = {name: cast(value, dtype) for name, value in values.items()}
-        inputs = self._inputs_in(dtype)
+    def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
+        values = {name: cast(value, run.dtype) for name, value in values.items()}
+        inputs = self._inputs_in(run.dtype)
         arrays = [given for given in inputs if isinstance(given, np.ndarray)]
         trained = {p.name for p in self.parameters if p.trained}
         wide = any(array.dtype == np.float64 for array in (*values.values(), *arrays))
         with jax.enable_x64(wide or jax.config.jax_enable_x64):  # type: ignore[attr-defined]
             layers, opening, structure = self._traced(values, inputs)
-            run: Any = jaxpr_as_fun(opening.program)
-            run = jaxclamp.min_norm(run) if min_norm else run
-            run = redrawn_in_jax(run) if redrawn else run
+            program: Any = jaxpr_as_fun(opening.program)
+            program = jaxclamp.min_norm(program) if run.min_norm else program
+            program = redrawn_in_jax(program) if run.redrawn else program
 
             def total(chosen: Any, rest: Any) -> Any:
                 added, floats, weights = chosen
@@ -176,7 +172,7 @@ class JaxModel(Model):
                         [floats.get(i, array) for i, array in enumerate(rest[1])],
                     )
                 )
-                found = run(*added, *leaves)
+                found = program(*added, *leaves)
                 count = len(found) - len(opening.forms)
                 results, state = jax.tree.unflatten(jax.tree.structure(structure), found[:count])
                 return ordered_total(results, orders), (results, state, found[count:])

@@ -42,8 +42,9 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
 
     Taken as they are at x: ``floor``, ``ceil``, ``round``, ``rem``, ``reduce_precision``, conversions to integers,
     ``approx_max_k``, callbacks, ``stop_gradient``, what is inside ``custom_linear_solve``, ``pallas_call``,
-    ``run_state`` and ``ffi_call``, and what Python decides. A choice between
-    operands that are equal and move alike is settled by higher derivatives, which are not looked at:
+    ``run_state`` and ``ffi_call``, and what Python decides.
+
+    A choice between operands that are equal and move alike is settled by higher derivatives, which are not looked at:
     ``where(x * x > 0, x, -x)`` at 0 goes wrong. The branch that is entered may not be defined at the point:
     ``where(x == 0, 1, sin(x) / x)``, which is ``jnp.sinc``, and ``where(x > 0, x * log(x), 0)`` at 0 give NaN.
 

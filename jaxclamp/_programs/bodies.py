@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 
-from jaxclamp._programs.choices import flattened
-from jaxclamp._rules.windows import Windows
+from jaxclamp._programs.choices import flattened, windows_of_padded
 
 Arrays: TypeAlias = Sequence[jax.Array]
 Program: TypeAlias = Callable[..., list[jax.Array]]
@@ -45,26 +44,15 @@ def _reduced(*, jaxpr: ClosedJaxpr, dimensions: Sequence[int], **_: Any) -> Prog
     return run
 
 
-def _windowed(
-    *,
-    jaxpr: Any,
-    consts: Sequence[Any],
-    window_dimensions: Sequence[int],
-    window_strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    base_dilation: Sequence[int],
-    window_dilation: Sequence[int],
-) -> Program:
+def _windowed(*, jaxpr: Any, consts: Sequence[Any], **params: Any) -> Program:
     """Axis by axis, since the order in which a window is reduced is free."""
-    unpadded = ((0, 0),) * len(padding)
-    windows = Windows(tuple(window_dimensions), tuple(window_strides), unpadded, tuple(window_dilation))
-    gaps = [(*beside, dilation - 1) for beside, dilation in zip(padding, base_dilation, strict=True)]
-    combined = _elementwise(jaxpr_as_fun(ClosedJaxpr(jaxpr, consts)), len(padding))
+    windows, gaps = windows_of_padded(**params)
+    combined = _elementwise(jaxpr_as_fun(ClosedJaxpr(jaxpr, consts)), len(gaps))
 
     def run(*operands: jax.Array) -> list[jax.Array]:
         arrays, first = _halves(operands)
         arrays = [lax.pad(x, value, gaps) for x, value in zip(arrays, first, strict=True)]
-        for axis in range(len(padding)):
+        for axis in range(len(gaps)):
             places = zip(*(windows.along(axis).places(x, None) for x in arrays), strict=True)
             arrays = functools.reduce(lambda one, other: combined(*one, *other), places)
         return combined(*(jnp.broadcast_to(v, x.shape) for v, x in zip(first, arrays, strict=True)), *arrays)

@@ -206,22 +206,29 @@ def _top_k(operands: Arrays, tangents: Arrays, *, k: int, axis: int, **_: Any) -
     return lambda x: (jnp.take_along_axis(x, index, axis), index)
 
 
-def _windows(
-    comparison: Callable[..., jax.Array],
-    padding_value: float,
-    operands: Arrays,
-    tangents: Arrays,
+def windows_of_padded(
     *,
     window_dimensions: Sequence[int],
     window_strides: Sequence[int],
     padding: Sequence[tuple[int, int]],
     base_dilation: Sequence[int],
     window_dilation: Sequence[int],
+) -> tuple[Windows, list[tuple[int, int, int]]]:
+    """The windows of a `jax.lax.reduce_window` in an operand that was padded, and how `jax.lax.pad` pads it."""
+    unpadded = ((0, 0),) * len(padding)
+    gaps = [(*beside, dilation - 1) for beside, dilation in zip(padding, base_dilation, strict=True)]
+    return Windows(tuple(window_dimensions), tuple(window_strides), unpadded, tuple(window_dilation)), gaps
+
+
+def _windows(
+    comparison: Callable[..., jax.Array],
+    padding_value: float,
+    operands: Arrays,
+    tangents: Arrays,
+    **params: Any,
 ) -> Piece:
     """Axis by axis: the extremum of a window is that of the extrema of its rows."""
-    unpadded = ((0, 0),) * len(padding)
-    windows = Windows(tuple(window_dimensions), tuple(window_strides), unpadded, tuple(window_dilation))
-    gaps = [(*beside, dilation - 1) for beside, dilation in zip(padding, base_dilation, strict=True)]
+    windows, gaps = windows_of_padded(**params)
 
     def padded(x: jax.Array, outside: float) -> jax.Array:
         return lax.pad(x, jnp.asarray(outside, x.dtype), gaps)

@@ -18,7 +18,7 @@ from interop._private_torch import flattened, unflattened, version_of
 from interop.parity.frameworks import Array
 from interop.parity.redrawn import redrawn_in_torch
 from interop.porting.layers import Answer, Key, Layer, Point, Tape
-from interop.porting.model import Call, Model, Orders, cast, ordered_total
+from interop.porting.model import Call, Model, Orders, Run, cast, ordered_total
 from interop.porting.parameters import Layout, Parameter
 from jaxclamp import TieReport
 
@@ -103,27 +103,20 @@ class Torch(Model):
     def draws(self) -> bool:
         return True  # a module does not say what it draws
 
-    def answer(
-        self,
-        values: Mapping[str, Array],
-        dtype: type[np.floating[Any]] | None,
-        min_norm: bool,
-        orders: Orders | None,
-        redrawn: bool = False,
-    ) -> Answer:
+    def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
         crossings = _Crossings()
         trained = [p.name for p in self.parameters if p.trained]
-        tensors = {name: tensor_over(np.array(cast(value, dtype))) for name, value in values.items()}
+        tensors = {name: tensor_over(np.array(cast(value, run.dtype))) for name, value in values.items()}
         for name in trained:
             tensors[name].requires_grad_()
-        inputs = [tensor_over(np.array(g)) if isinstance(g, np.ndarray) else g for g in self._inputs_in(dtype)]
+        inputs = [tensor_over(np.array(g)) if isinstance(g, np.ndarray) else g for g in self._inputs_in(run.dtype)]
         floats = {i: g for i, g in enumerate(t for t in inputs if isinstance(t, torch.Tensor)) if g.is_floating_point()}
         for tensor in floats.values():
             tensor.requires_grad_()
-        run = under_min_norm()(self._run) if min_norm else self._run
+        call = under_min_norm()(self._run) if run.min_norm else self._run
         with torch.enable_grad():
             clones = [g.clone() if isinstance(g, torch.Tensor) else g for g in inputs]
-            result, state = run(crossings, tensors, clones, redrawn)
+            result, state = call(crossings, tensors, clones, run.redrawn)
             results = [
                 leaf
                 for leaf in _flattened(result)[0]
