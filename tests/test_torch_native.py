@@ -416,6 +416,24 @@ WINDOWS = [
 ]  # fmt: skip
 
 
+@pytest.fixture(params=[False, True], ids=["by slices", "by reads"])
+def slices_or_reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What shares in eager code, and what shares in a compiled program."""
+    if request.param:
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+
+
+def gradient_and_transposed(y: Tensor, x: Tensor, cotangent: Tensor) -> Tensor:
+    """The gradient along ``cotangent``, whose own derivative is asked too: what that spreads, this gathers."""
+    cotangent.requires_grad_()
+    (gradient,) = torch.autograd.grad(y, x, cotangent, create_graph=True)
+    vector = torch.arange(1, x.numel() + 1, dtype=x.dtype).reshape(x.shape)
+    (gathered,) = torch.autograd.grad(gradient, cotangent, vector)
+    torch.testing.assert_close((gathered * cotangent).sum(), (vector * gradient).sum())
+    return gradient.detach()
+
+
+@pytest.mark.usefixtures("slices_or_reads")
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_pools_share_by_count(dims: int, window: tuple[Any, ...]) -> None:
@@ -441,7 +459,7 @@ def test_pools_share_by_count(dims: int, window: tuple[Any, ...]) -> None:
         expected[window_of_place] += cotangent[place] * tied_shares(x[window_of_place])
     pooled = NATIVE[f"max_pool{dims}d"](active, *window)
     assert torch.equal(pooled, y)
-    (found,) = torch.autograd.grad(pooled, active, torch.tensor(cotangent))
+    found = gradient_and_transposed(pooled, active, torch.tensor(cotangent))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
@@ -464,10 +482,11 @@ def test_a_large_window_with_nan_and_infinities(compiled: bool) -> None:
     torch.testing.assert_close(found, gradient(TORCH_OPS["max_pool2d"]), equal_nan=True)
 
 
-@pytest.mark.parametrize("counts", [3, 4, 1], ids="to_{}".format)
+@pytest.mark.usefixtures("slices_or_reads")
+@pytest.mark.parametrize("counts", [3, 4, 1, 9], ids="to_{}".format)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_adaptive_pools_share_by_count(dims: int, counts: int) -> None:
-    """7 and 5 elements in windows of different sizes, 6 in equal ones."""
+    """7 and 5 elements in windows of different sizes, 6 in equal ones; 9 windows have elements in common."""
     numbers = np.random.default_rng(dims)
     x = numbers.integers(-1, 2, (2, 3, *(7, 6, 5)[:dims])).astype(np.float64)
     active = torch.tensor(x, requires_grad=True)
@@ -484,7 +503,7 @@ def test_adaptive_pools_share_by_count(dims: int, counts: int) -> None:
         ]
         window_of_place = np.ix_([place[0]], [place[1]], *along)
         expected[window_of_place] += cotangent[place] * tied_shares(x[window_of_place])
-    (found,) = torch.autograd.grad(y, active, torch.tensor(cotangent))
+    found = gradient_and_transposed(y, active, torch.tensor(cotangent))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)
 
 

@@ -18,8 +18,9 @@ from interop._recorded import is_active
 from interop.native.asked import FOLLOWED
 from interop.native.elementwise import maximum, minimum
 from interop.native.public import public, right_in_torch
+from interop.native.reads import AdaptiveWindows
 from interop.native.reductions import Reduction, reduce
-from interop.native.windows import AdaptiveWindows, Pooling, pool
+from interop.native.windows import Pooling, pool
 from jaxclamp import Convention
 from jaxclamp._rules.windows import Windows, windows_of
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from torch.nn import functional
 
 from interop._private_torch import into_old_vmap, is_in_old_vmap, out_of_old_vmap
 from interop.native.differentiable import differentiable
+from interop.native.reads import AdaptiveWindows, ReadStage, read_stages
 from interop.native.reductions import divided, sharing
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.windows import Windows
@@ -29,12 +29,6 @@ Chosen: TypeAlias = tuple[torch.Tensor, Index, Index]
 They are the elements at one place of all windows where those are alike, else all elements of one window.
 """
 _WHOLE = (slice(None), slice(None))
-
-
-class AdaptiveWindows(NamedTuple):
-    """As many windows along each axis as are asked for, of nearly equal sizes: from i n / m to (i + 1) n / m."""
-
-    counts: tuple[int, ...]
 
 
 class Pooling(NamedTuple):
@@ -62,21 +56,22 @@ class _Pooled(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         _, ctx.pooling, x = inputs
-        _, indices = output
+        values, indices = output
         ctx.mark_non_differentiable(indices)
-        # Not the values, which may be overwritten, as by a ReLU behind the pool.
-        ctx.save_for_backward(x, indices)
-        ctx.save_for_forward(x, indices)
+        # Not the values, which may be overwritten, as by a ReLU behind the pool. In a graph a copy costs nothing.
+        kept = values.clone() if torch.compiler.is_compiling() else indices
+        ctx.save_for_backward(x, kept)
+        ctx.save_for_forward(x, kept)
 
     @staticmethod
     def backward(ctx: Any, cotangent: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
-        x, indices = ctx.saved_tensors
-        return None, None, _shared(True, ctx.pooling, x, _values(ctx.pooling, x, indices), cotangent)
+        x, kept = ctx.saved_tensors
+        return None, None, _shared(True, ctx.pooling, x, _values(ctx.pooling, x, kept), cotangent)
 
     @staticmethod
     def jvp(ctx: Any, _own: None, _pooling: None, tangent: torch.Tensor) -> Any:
-        x, indices = ctx.saved_tensors
-        return _shared(False, ctx.pooling, x, _values(ctx.pooling, x, indices), tangent), None
+        x, kept = ctx.saved_tensors
+        return _shared(False, ctx.pooling, x, _values(ctx.pooling, x, kept), tangent), None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, own: Callable[[torch.Tensor], Any], pooling: Pooling, x: torch.Tensor) -> Any:
@@ -84,10 +79,11 @@ class _Pooled(torch.autograd.Function):
         return tuple(map(unflatten, _pooled(own, pooling, flat))), (0, 0)
 
 
-def _values(pooling: Pooling, x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+def _values(pooling: Pooling, x: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
     """The largest elements of the windows."""
-    at = indices.flatten(-pooling.dims)
-    return x.flatten(-pooling.dims).gather(-1, at).reshape(indices.shape)
+    if kept.dtype == x.dtype:
+        return kept
+    return x.flatten(-pooling.dims).gather(-1, kept.flatten(-pooling.dims)).reshape(kept.shape)
 
 
 _pooled = differentiable(_Pooled)
@@ -102,10 +98,18 @@ class _Shared(torch.autograd.Function):
     ) -> torch.Tensor:
         stages = _stages(pooling, x, values, vector)
         # What is overwritten is made of the vector, or `torch.func.linearize` would take it for a constant.
-        shares = _counted(stages, vector).clamp_(min=1)  # a window may lie in the padding as a whole
+        shares = stages[0].counted(vector)
+        for stage in stages[1:]:
+            shares = stage.gathered(shares)
+        shares.clamp_(min=1)  # a window may lie in the padding as a whole
         if spreads:
-            return _spread(stages, divided(vector, shares))
-        return divided(_gathered(stages, vector), shares)
+            vector = divided(vector, shares)
+            for stage in reversed(stages):
+                vector = stage.spread(vector)
+            return vector
+        for stage in stages:
+            vector = stage.gathered(vector)
+        return divided(vector, shares)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -166,13 +170,38 @@ class _Stage(NamedTuple):
     """The largest elements of the windows."""
     chosen: list[Chosen]
 
+    def counted(self, like: torch.Tensor) -> torch.Tensor:
+        """How many tied elements each window has."""
+        counts = like.new_zeros(self.values.shape, dtype=torch.int32)
+        for mask, _, outer in self.chosen:
+            _add(counts, outer, mask.to(torch.int32))
+        return counts
 
-def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> list[_Stage]:
+    def gathered(self, vector: torch.Tensor) -> torch.Tensor:
+        """For each window, the sum of the vector over its tied elements."""
+        result = vector.new_zeros(self.values.shape)
+        for mask, inner, outer in self.chosen:
+            _add(result, outer, torch.where(mask, vector[inner], 0))
+        return result
+
+    def spread(self, vector: torch.Tensor) -> torch.Tensor:
+        """For each element, the sum of the vector over the windows in which it is tied."""
+        result = _zeros_like(self.x, vector)
+        for mask, inner, outer in self.chosen:
+            _add(result, inner, torch.where(mask, vector[outer], 0))
+        return result
+
+
+def _stages(
+    pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor
+) -> Sequence[_Stage | ReadStage]:
     """The pooling at once, or axis by axis: the largest of a window is the largest among the largest of its rows.
 
     A window of 13 x 13 has 169 places, each of which takes a few steps; its rows and a column have 26.
     """
     windows, convention = pooling
+    if torch.compiler.is_compiling() and convention != "exclusive":
+        return read_stages(windows, x, values)
     lengths, counts = x.shape[-pooling.dims :], values.shape[-pooling.dims :]
     axes = _windows(lengths, counts) if isinstance(windows, AdaptiveWindows) else _places(windows, lengths, counts)
     if convention == "exclusive" or math.prod([len(along) for along in axes]) <= 16:
@@ -208,54 +237,10 @@ def _tied(x: torch.Tensor, values: torch.Tensor, places: Sequence[tuple[Index, I
     return [((x[inner] == values[outer]) | unknown[inner], inner, outer) for inner, outer in places]
 
 
-def _counted(stages: Sequence[_Stage], vector: torch.Tensor) -> torch.Tensor:
-    """How many tied elements each window has."""
-    first, *others = stages
-    counts = vector.new_zeros(first.values.shape, dtype=torch.int32)
-    for mask, _, outer in first.chosen:
-        counts = _added(counts, outer, mask.to(torch.int32))
-    return _gathered(others, counts)
-
-
-def _gathered(stages: Sequence[_Stage], vector: torch.Tensor) -> torch.Tensor:
-    """For each window, the sum of the vector over its tied elements."""
-    for _, values, chosen in stages:
-        result = vector.new_zeros(values.shape)
-        for mask, inner, outer in chosen:
-            result = _added(result, outer, torch.where(mask, vector[inner], 0))
-        vector = result
-    return vector
-
-
-def _spread(stages: Sequence[_Stage], vector: torch.Tensor) -> torch.Tensor:
-    """For each element, the sum of the vector over the windows in which it is tied."""
-    for x, _, chosen in reversed(stages):
-        result = _zeros_like(x, vector)
-        for mask, inner, outer in chosen:
-            result = _added(result, inner, torch.where(mask, vector[outer], 0))
-        vector = result
-    return vector
-
-
-def _added(result: torch.Tensor, index: Index, part: torch.Tensor) -> torch.Tensor:
-    """``result`` with a part added at an index into its last axes: with the sum of it, where that is one window."""
+def _add(result: torch.Tensor, index: Index, part: torch.Tensor) -> None:
+    """Add a part at an index into the last axes of ``result``: the sum of the part, where that is one window."""
     there = result[index]
-    part = part.sum_to_size(there.shape)
-    if torch.compiler.is_compiling():  # then each slice that is overwritten costs a kernel
-        return result + _among_zeros(part, index, result.shape)
-    there += part
-    return result
-
-
-def _among_zeros(part: torch.Tensor, index: Index, shape: Sequence[int]) -> torch.Tensor:
-    """The part at its index in a tensor of that shape."""
-    for axis, along in enumerate(reversed(index[1:]), 1):  # counted from the last
-        before = [0, 0] * (axis - 1)
-        start, step = along.start or 0, along.step or 1
-        if step > 1:
-            part = functional.pad(part.unsqueeze(-axis), [*before, 0, step - 1]).flatten(-axis - 1, -axis)
-        part = functional.pad(part, [*before, start, shape[-axis] - start - part.shape[-axis]])
-    return part
+    there += part.sum_to_size(there.shape)
 
 
 def _zeros_like(x: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,158 @@
+"""The shares of a pool as inductor fuses them: each window reads its elements, and each element its windows.
+
+All of it is pointwise. Slices to which a part is added, as in eager code, each cost a kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from jaxclamp._rules.windows import Windows
+
+Read: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+"""Along an axis: what each one reads, and whether that exists. Where it does not, another is read in its place."""
+Reads: TypeAlias = Sequence[tuple[tuple[Any, ...], torch.Tensor]]
+"""The same along all axes, in indices that broadcast."""
+
+
+class AdaptiveWindows(NamedTuple):
+    """As many windows along each axis as are asked for, of nearly equal sizes: from i n / m to (i + 1) n / m."""
+
+    counts: tuple[int, ...]
+
+
+class ReadStage(NamedTuple):
+    """A pooling, or the part of one that is along one axis."""
+
+    x: torch.Tensor
+    values: torch.Tensor
+    """The largest elements of the windows."""
+    elements: Reads
+    """What the windows read."""
+    windows: Reads
+    """What the elements read."""
+
+    def counted(self, like: torch.Tensor) -> torch.Tensor:
+        """How many tied elements each window has."""
+        counts = like.new_zeros(self.values.shape, dtype=torch.int32)
+        for at, exist in self.elements:
+            counts = counts + (_tied(self.x[at], self.values) & exist).to(torch.int32)
+        return counts
+
+    def gathered(self, vector: torch.Tensor) -> torch.Tensor:
+        """For each window, the sum of the vector over its tied elements."""
+        result = torch.zeros_like(self.values, dtype=vector.dtype)
+        for at, exist in self.elements:
+            tied = _tied(self.x[at], self.values) & exist
+            result = result + torch.where(tied, vector[at], 0)
+        return result
+
+    def spread(self, vector: torch.Tensor) -> torch.Tensor:
+        """For each element, the sum of the vector over the windows in which it is tied."""
+        result = torch.zeros_like(self.x, dtype=vector.dtype)
+        for at, exist in self.windows:
+            tied = _tied(self.x, self.values[at]) & exist
+            result = result + torch.where(tied, vector[at], 0)
+        return result
+
+
+def read_stages(windows: Windows | AdaptiveWindows, x: torch.Tensor, values: torch.Tensor) -> list[ReadStage]:
+    """The pooling at once, or axis by axis where a window has more than 16 elements."""
+    dims = len(windows.counts if isinstance(windows, AdaptiveWindows) else windows.sizes)
+    lengths, counts = x.shape[-dims:], values.shape[-dims:]
+    axes = [
+        (_elements(windows, axis, *sizes, x.device), _windows(windows, axis, *sizes, x.device))
+        for axis, sizes in enumerate(zip(lengths, counts, strict=True))
+    ]
+    if math.prod([len(elements) for elements, _ in axes]) <= 16:
+        return [ReadStage(x, values, *(_crossed(list(reads)) for reads in zip(*axes, strict=True)))]
+    stages = []
+    for axis in reversed(range(dims)):
+        whole = [_itself(length, x.device) for length in x.shape[-dims:]]
+        elements, reading = (_crossed([*whole[:axis], reads, *whole[axis + 1 :]]) for reads in axes[axis])
+        largest = _largest(x, elements) if axis else values
+        stages.append(ReadStage(x, largest, elements, reading))
+        x = largest
+    return stages
+
+
+def _tied(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return (x == values) | (x != x)
+
+
+def _largest(x: torch.Tensor, elements: Reads) -> torch.Tensor:
+    parts = [torch.where(exist, x[at], -math.inf) for at, exist in elements]
+    return functools.reduce(torch.maximum, parts)
+
+
+def _elements(
+    windows: Windows | AdaptiveWindows, axis: int, length: int, count: int, device: torch.device
+) -> list[Read]:
+    """The elements of each window along an axis.
+
+    Windows of 3 with stride 2 and padding 1, for example, have the elements -1, 1, 3, ... in the first place. Element
+    -1 is padding.
+    """
+    window = torch.arange(count, device=device)
+    if isinstance(windows, AdaptiveWindows):
+        start, end = window * length // count, ((window + 1) * length + count - 1) // count
+        return [_read(start + place, start + place < end, length) for place in range(-(-length // count) + 1)]
+    stride, dilation = windows.strides[axis], windows.dilations[axis]
+    reads = []
+    for place in range(windows.sizes[axis]):
+        first = place * dilation - windows.paddings[axis][0]
+        element = first + window * stride
+        if first >= 0 and first + (count - 1) * stride < length:  # without a test the program is up to twice as fast
+            reads.append((element, torch.ones_like(element, dtype=torch.bool)))
+        else:
+            reads.append(_read(element, (element >= 0) & (element < length), length))
+    return reads
+
+
+def _windows(
+    windows: Windows | AdaptiveWindows, axis: int, length: int, count: int, device: torch.device
+) -> list[Read]:
+    """The windows that have each element along an axis.
+
+    Windows of 3 with stride 2 and padding 1, for example, have element 3 as the last of window 1 and the first of 2.
+    """
+    element = torch.arange(length, device=device)
+    if isinstance(windows, AdaptiveWindows):
+        start, end = element * count // length, ((element + 1) * count + length - 1) // length
+        return [_read(start + other, start + other < end, count) for other in range(-(-count // length) + 1)]
+    stride, dilation = windows.strides[axis], windows.dilations[axis]
+    reach = (windows.sizes[axis] - 1) * dilation
+    padded = element + windows.paddings[axis][0]
+    reads = []
+    for other in range(reach // stride + 1):
+        window = padded // stride - other
+        place = padded - window * stride
+        exists = (window >= 0) & (window < count) & (place <= reach) & (place % dilation == 0)
+        reads.append(_read(window, exists, count))
+    return reads
+
+
+def _read(index: torch.Tensor, exists: torch.Tensor, length: int) -> Read:
+    return index.clamp(0, length - 1), exists
+
+
+def _itself(length: int, device: torch.device) -> list[Read]:
+    return [(torch.arange(length, device=device), torch.ones(length, dtype=torch.bool, device=device))]
+
+
+def _crossed(axes: Sequence[Sequence[Read]]) -> Reads:
+    """All combinations of a read along each axis."""
+    crossed = []
+    for reads in itertools.product(*axes):
+        shapes = [(-1, *(1,) * behind) for behind in reversed(range(len(reads)))]
+        indices = [index.reshape(shape) for (index, _), shape in zip(reads, shapes, strict=True)]
+        exist = [exists.reshape(shape) for (_, exists), shape in zip(reads, shapes, strict=True)]
+        crossed.append(((..., *indices), functools.reduce(operator.and_, exist)))
+    return crossed
