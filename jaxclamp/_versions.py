@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -171,7 +171,7 @@ class Version:
 
     def weights(self, op: str, numbers: bool) -> Weights:
         """The derivative that the op of that name has there, with bounds that are ``numbers`` or arrays."""
-        found = [d for d in _DERIVATIVES[self.framework][op] if _release(d.since) <= _release(self.number)][-1]
+        found = _OF_VERSION[self][op]
         return found.numbers if numbers else found.arrays
 
 
@@ -189,6 +189,16 @@ VERSIONS = {
 }
 """The versions whose answers are recorded, by framework and by what they may be called."""
 
+_OF_VERSION: Mapping[Version, Mapping[str, Derivative]] = {
+    version: {
+        op: [d for d in derivatives if _release(d.since) <= _release(version.number)][-1]
+        for op, derivatives in _DERIVATIVES[framework].items()
+    }
+    for framework, versions in VERSIONS.items()
+    for version in versions.values()
+}
+"""The derivative of each op, found once: it is asked for at each call."""
+
 
 def version_of(caller: str, version: str, *frameworks: str) -> Version:
     """The version of one of the frameworks that is meant by such a text as ``"torch 2.13"``.
@@ -196,11 +206,16 @@ def version_of(caller: str, version: str, *frameworks: str) -> Version:
     >>> str(version_of("as_of", "torch 2.13", "torch"))
     'torch 2.13.0'
     """
-    known = {text: found for framework in frameworks for text, found in VERSIONS[framework].items()}
-    choices = ", ".join(map(repr, known))
     if not isinstance(version, str):
-        raise TypeError(f"{caller}: version is {version!r}; name a framework and its version, one of {choices}.")
+        raise TypeError(
+            f"{caller}: version is {version!r}; name a framework and its version, one of {_choices(frameworks)}."
+        )
     release, _, _ = version.partition("+")  # torch.__version__ may be 2.13.0+cpu
-    if release not in known:
-        raise ValueError(f"{caller}: there is no record of {version!r}; choose one of {choices}.")
-    return known[release]
+    for framework in frameworks:
+        if release in VERSIONS[framework]:
+            return VERSIONS[framework][release]
+    raise ValueError(f"{caller}: there is no record of {version!r}; choose one of {_choices(frameworks)}.")
+
+
+def _choices(frameworks: Iterable[str]) -> str:
+    return ", ".join(repr(text) for framework in frameworks for text in VERSIONS[framework])

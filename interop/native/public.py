@@ -39,7 +39,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             return overridden
         if kwargs:
             ties = kwargs.get("ties", "min_norm")
-            if ties not in CONVENTIONS and not isinstance(ties, Version):  # as `interop.as_of` passes one
+            if not isinstance(ties, Version) and ties not in CONVENTIONS:  # `interop.as_of` passes a version
                 refuse_convention(ties)
             if not aliases.isdisjoint(kwargs):
                 return renamed(*args, **kwargs)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from interop.native.beside import beside
 from interop.native.differentiable import differentiable, tell_inactive
 from jaxclamp import OPS, Convention
 from jaxclamp._rules.selection import Affine, Selection
@@ -36,14 +37,15 @@ def select(
 
     In a version the operands are the arguments: what it has no weights for is never asked.
     """
-    value: torch.Tensor
+    value: torch.Tensor | None
     if isinstance(ties, Version):
         # Beside a number, torch takes a tensor without axes as a number too.
         has_numbers = any(not isinstance(argument, torch.Tensor) for argument in arguments)
-        value = _selected(own, ties.weights(name, has_numbers), *arguments)
-    else:
-        rule, operands = OPS[name].applied(*arguments, ties=ties)
-        value = _selected(own, rule, *operands)
+        weights = ties.weights(name, has_numbers)
+        value = beside(name, weights, *arguments) if has_numbers else None
+        return _selected(own, weights, *arguments) if value is None else value
+    rule, operands = OPS[name].applied(*arguments, ties=ties)
+    value = _selected(own, rule, *operands)
     return value
 
 
@@ -70,11 +72,7 @@ class _Selected(torch.autograd.Function):
         if cotangent is None:
             return None, None, *[None] * len(operands)
         weighted = _weighted(ctx.rule, operands, [cotangent if active else None for active in ctx.needs_input_grad[2:]])
-        gradients = [
-            None if part is None else part.sum_to_size(operand.shape).to(operand.dtype)
-            for part, operand in zip(weighted, operands, strict=True)
-        ]
-        return None, None, *gradients
+        return None, None, *map(_as_operand, weighted, operands)
 
     @staticmethod
     def jvp(ctx: Any, _own: None, _rule: None, *tangents: torch.Tensor | None) -> torch.Tensor:
@@ -89,6 +87,13 @@ _selected = differentiable(_Selected)
 def _operands(ctx: Any) -> list[Any]:
     tensors = iter(ctx.saved_tensors)
     return [next(tensors) if number is None else number for number in ctx.numbers]
+
+
+def _as_operand(part: torch.Tensor | None, operand: Any) -> torch.Tensor | None:
+    """The gradient of an operand, which may have been broadcast and promoted."""
+    if part is None or (part.shape == operand.shape and part.dtype == operand.dtype):
+        return part
+    return part.sum_to_size(operand.shape).to(operand.dtype)
 
 
 def _weighted(

@@ -1,0 +1,92 @@
+"""A clamp with numbers as in another version of torch: the installed one's own kernel, asked beside the bounds.
+
+Up to torch 2.13 the gradient of ``clamp(x, 0., 1.)`` is 1 for 0 <= x <= 1, from 2.14 on for 0 < x < 1. Let s be the
+smallest positive number of the dtype. Then x >= 0 is the same as x > -s, and x > 0 the same as x >= s. So each kernel
+has the other gradient between bounds that are one number further apart, or closer.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+from interop._private_torch import is_forward_mode, is_transformed
+from jaxclamp._versions import Weights
+
+Moves: TypeAlias = Literal["apart", "together"]
+
+_APART = {"clamp": (-math.inf, math.inf), "clamp_min": (-math.inf,), "clamp_max": (math.inf,)}
+"""Where the bounds of an op go if they move apart."""
+_DTYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
+_SMALLEST = 5e-324
+
+
+def beside(name: str, weights: Weights, x: Any, *bounds: Any) -> torch.Tensor | None:
+    """The op of that name with the gradient of ``weights``; None where this way does not lead to it."""
+    if name not in _APART or not _is_plain(x) or not all(type(b) in (int, float) and math.isfinite(b) for b in bounds):
+        return None
+    moves = _moves(name, weights)
+    return None if moves is None else _beside(name, moves, x, bounds)
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether all that is done with x is what eager code does, in a dtype whose derivative compares by its numbers.
+
+    Where numbers as small as these count as 0, as under `torch.set_flush_denormal`, there is none beside 0.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and type(x) in (torch.Tensor, nn.Parameter)
+        and x.dtype in _DTYPES
+        and (x.is_cpu or x.is_cuda)
+        and x.layout is torch.strided
+        and not x.is_nested
+        and not is_forward_mode()
+        and not is_transformed()
+        and _SMALLEST > 0
+    )
+
+
+@functools.cache
+def _moves(name: str, weights: Weights) -> Moves | None:
+    """How the bounds of the installed op have to move, by what it answers then."""
+    with ThreadPoolExecutor(1) as thread:  # in which no mode or transformation of torch is on
+        return thread.submit(_asked, name, weights).result()
+
+
+def _asked(name: str, weights: Weights) -> Moves | None:
+    ties = torch.tensor([0.0, 1.0, 2.0])
+    around = [torch.nextafter(ties, torch.full_like(ties, end)) for end in (-math.inf, math.inf)]
+    at = torch.cat([ties, *around, torch.tensor([math.inf, -math.inf, math.nan])]).requires_grad_()
+    ((gets, *_), *_) = weights.of
+    moves: Moves
+    for moves in ("apart", "together"):
+        for bounds in itertools.product(ties.tolist(), repeat=len(_APART[name])):
+            (found,) = torch.autograd.grad(_beside(name, moves, at, bounds).sum(), at)
+            if not torch.equal(found, gets(at, *bounds).to(found.dtype)):
+                break
+        else:
+            return moves
+    return None
+
+
+def _beside(name: str, moves: Moves, x: torch.Tensor, bounds: Sequence[float]) -> torch.Tensor:
+    own = getattr(torch, name)
+    y: torch.Tensor = own(x, *_moved(name, moves, x.dtype, *bounds))
+    own(x.detach(), *bounds, out=y.detach())  # the value between the bounds themselves; the derivative keeps x alone
+    return y
+
+
+@functools.lru_cache(maxsize=1024)
+def _moved(name: str, moves: Moves, dtype: torch.dtype, *bounds: float) -> list[float]:
+    number = _DTYPES[dtype]
+    ends = [end if moves == "apart" else -end for end in _APART[name]]
+    return [float(np.nextafter(number(bound), number(end))) for bound, end in zip(bounds, ends, strict=True)]
