@@ -181,6 +181,11 @@ def test_a_clamp_of_the_other_version_is_torchs_own_kernel() -> None:
             torch.set_flush_denormal(False)
 
 
+def test_a_bound_that_the_dtype_does_not_hold() -> None:
+    with pytest.raises(RuntimeError, match="without overflow"):
+        NATIVE["clamp"](TIED.clone().requires_grad_(), 0.0, 1e300, ties=VERSIONS["torch"][OTHER])
+
+
 def test_wrong_weights_are_noticed() -> None:
     """That of the other version is not torch's own gradient."""
     x = TIED.clone().requires_grad_()

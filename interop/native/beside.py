@@ -89,4 +89,5 @@ def _beside(name: str, moves: Moves, x: torch.Tensor, bounds: Sequence[float]) -
 def _moved(name: str, moves: Moves, dtype: torch.dtype, *bounds: float) -> list[float]:
     number = _DTYPES[dtype]
     ends = [end if moves == "apart" else -end for end in _APART[name]]
-    return [float(np.nextafter(number(bound), number(end))) for bound, end in zip(bounds, ends, strict=True)]
+    with np.errstate(over="ignore"):  # torch refuses the bound itself
+        return [float(np.nextafter(number(bound), number(end))) for bound, end in zip(bounds, ends, strict=True)]
