@@ -160,6 +160,17 @@ def test_pools_compiled() -> None:
         torch.testing.assert_close(found, expected)
 
 
+def test_what_a_compiled_pool_returns_may_be_overwritten() -> None:
+    def function(x: Tensor) -> Tensor:
+        return (native.max_pool2d(x, 2).mul_(2) * x[..., ::2, ::2]).sum()
+
+    torch._dynamo.reset()
+    x = images()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for found, expected in zip(*(value_and_gradient(f, x) for f in (compiled, function)), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 needs_a_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("g++", "clang++"))), reason="inductor needs a C++ compiler"
 )

@@ -58,8 +58,9 @@ class _Pooled(torch.autograd.Function):
         _, ctx.pooling, x = inputs
         values, indices = output
         ctx.mark_non_differentiable(indices)
-        # Not the values, which may be overwritten, as by a ReLU behind the pool. In a graph a copy costs nothing.
-        kept = values.clone() if torch.compiler.is_compiling() else indices
+        # Not the values, which may be overwritten, as by a ReLU behind the pool. Inductor makes no copy for a clone.
+        in_graph = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+        kept = values.clone() if in_graph else indices
         ctx.save_for_backward(x, kept)
         ctx.save_for_forward(x, kept)
 
