@@ -77,7 +77,7 @@ dist: $(INSTALLED)  ## sdist and wheel in dist/, and a test of the wheel where t
 	rm -rf dist
 	.venv/bin/python -m build --outdir dist
 	$(PYTHON) -m venv --clear dist/venv
-	dist/venv/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	dist/venv/bin/python $(INSTALL) --constraint constraints.txt dist/*.whl
 	cd dist && venv/bin/python ../tests/installed.py *.tar.gz
 
 # bench: ALLOCATOR=default lets glibc return large blocks to the system, and pays for new pages at each call;
@@ -105,9 +105,10 @@ bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a pl
 clean:
 	rm -rf .venv .venv-answers .venv-lowest .venv-latest dist docs/_build docs/_gallery
 
-# pip compiles one file after the other, compileall on all cores. It fails in a file of torch that is for Python 3.12.
+# pip compiles one file after the other, compileall on all cores, and without the tests of packages. It fails in a file of torch
+# that is for Python 3.12.
 INSTALL := -m pip install --disable-pip-version-check --no-compile
-COMPILE := -m compileall -qq -j 0
+COMPILE := -m compileall -qq -j 0 -x '/tests/'
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -84,7 +84,7 @@ def marks(op: Op, transformation: Callable[..., Arrays], dtype: str) -> list[pyt
     """What other files ask too is thorough: tests/test_parity.py all dtypes, tests/test_transformations.py the rest."""
     if dtype != "float32" or transformation in (through_batch, linearized):
         return [pytest.mark.thorough]
-    return thorough(op.name) if transformation in (eager, batched) else []
+    return thorough(op.name) if transformation in (eager, batched, reverse) else []
 
 
 def at_ties(op: Op, dtype: str, transformation: Callable[..., Arrays]) -> list[Arrays]:

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from matplotlib.axes import Axes
 from matplotlib.collections import FillBetweenPolyCollection, LineCollection
 from matplotlib.figure import Figure, SubFigure
+from representatives import represented
 
 from interop.__main__ import main
 from interop.parity import rows as parity
@@ -107,7 +108,7 @@ def expected_answers(rows: list[Row]) -> set[tuple[str, str, str, str, float]]:
     return seen
 
 
-@pytest.mark.parametrize("op", [op for op in OPS.values() if op.family != "reduction"], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", represented(op for op in OPS.values() if op.family != "reduction"))
 def test_what_is_drawn_at_the_ties_is_what_the_rows_say(op: Op) -> None:
     rows = made_up(op)
     drawn = figure(op, rows)

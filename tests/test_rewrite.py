@@ -187,7 +187,13 @@ CONTEXTS: dict[str, Callable[[Callable[..., jax.Array]], Callable[[jax.Array], j
 }
 
 
-@pytest.mark.parametrize("context", CONTEXTS)
+ALIKE = ("call", "switch", "vmap of vmap", "shard_map, unchecked")
+"""Those that are as others are, which `make test` asks."""
+
+
+@pytest.mark.parametrize(
+    "context", [pytest.param(name, marks=[pytest.mark.thorough] if name in ALIKE else []) for name in CONTEXTS]
+)
 def test_inside(context: str) -> None:
     native, ours = (CONTEXTS[context](everything(side)) for side in (0, 1))
     rewritten = min_norm(native)
