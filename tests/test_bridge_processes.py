@@ -137,6 +137,7 @@ def test_memory_does_not_grow() -> None:
     assert float(output("-c", GROWTH)) < 20
 
 
+@pytest.mark.thorough
 def test_distributed_data_parallel() -> None:
     example = Path(__file__).parents[1] / "examples" / "distributed.py"
     assert output(str(example)) == "2 processes, one gradient: 58 entries agree\n"

@@ -511,6 +511,7 @@ main({arguments})
     assert done.stdout.splitlines()[-1] == "['click']", done.stderr  # which shows that the check can see one
 
 
+@pytest.mark.thorough
 def test_the_matrix_is_compiled_quickly() -> None:
     """JAX reads the settings when it is imported, so that they have to come first."""
     code = """

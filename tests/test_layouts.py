@@ -205,7 +205,7 @@ def test_result_can_be_changed_in_place(layout: Layout) -> None:
     assert torch.equal(w.grad, torch.relu(x).sum())
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @LAYOUT
 def test_compiled(layout: Layout, dynamic: bool) -> None:
     torch._dynamo.reset()

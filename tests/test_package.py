@@ -26,6 +26,7 @@ def test_all_lists_what_is_public(package: object) -> None:
     assert sorted(listed) == sorted(public - {"TYPE_CHECKING"})
 
 
+@pytest.mark.thorough
 def test_what_is_public_can_be_completed() -> None:
     for package in ("jaxclamp", "interop"):
         code = f"import {package} as p; print(set(p.__all__) - set(dir(p)), p.__version__)"
