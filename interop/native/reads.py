@@ -22,6 +22,10 @@ Reads: TypeAlias = Sequence[tuple[tuple[Any, ...], torch.Tensor]]
 """The same along all axes, in indices that broadcast."""
 
 
+AT_ONCE = 16
+"""The elements of a window up to which a pool is taken at once, and not axis by axis."""
+
+
 class AdaptiveWindows(NamedTuple):
     """As many windows along each axis as are asked for, of nearly equal sizes: from i n / m to (i + 1) n / m."""
 
@@ -63,15 +67,16 @@ class ReadStage(NamedTuple):
         return result
 
 
-def read_stages(windows: Windows | AdaptiveWindows, x: torch.Tensor, values: torch.Tensor) -> list[ReadStage]:
-    """The pooling at once, or axis by axis where a window has more than 16 elements."""
-    dims = len(windows.counts if isinstance(windows, AdaptiveWindows) else windows.sizes)
+def read_stages(
+    windows: Windows | AdaptiveWindows, dims: int, x: torch.Tensor, values: torch.Tensor
+) -> list[ReadStage]:
+    """The pooling of the last ``dims`` axes, at once or axis by axis."""
     lengths, counts = x.shape[-dims:], values.shape[-dims:]
     axes = [
         (_elements(windows, axis, *sizes, x.device), _windows(windows, axis, *sizes, x.device))
         for axis, sizes in enumerate(zip(lengths, counts, strict=True))
     ]
-    if math.prod([len(elements) for elements, _ in axes]) <= 16:
+    if math.prod([len(elements) for elements, _ in axes]) <= AT_ONCE:
         return [ReadStage(x, values, *(_crossed(list(reads)) for reads in zip(*axes, strict=True)))]
     stages = []
     for axis in reversed(range(dims)):

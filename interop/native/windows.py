@@ -15,7 +15,7 @@ import torch
 
 from interop._private_torch import into_old_vmap, is_in_old_vmap, out_of_old_vmap
 from interop.native.differentiable import differentiable
-from interop.native.reads import AdaptiveWindows, ReadStage, read_stages
+from interop.native.reads import AT_ONCE, AdaptiveWindows, ReadStage, read_stages
 from interop.native.reductions import divided, sharing
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.windows import Windows
@@ -82,7 +82,7 @@ class _Pooled(torch.autograd.Function):
 
 def _values(pooling: Pooling, x: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
     """The largest elements of the windows."""
-    if kept.dtype == x.dtype:
+    if kept.is_floating_point():  # these themselves, in a graph
         return kept
     return x.flatten(-pooling.dims).gather(-1, kept.flatten(-pooling.dims)).reshape(kept.shape)
 
@@ -202,10 +202,10 @@ def _stages(
     """
     windows, convention = pooling
     if torch.compiler.is_compiling() and convention != "exclusive":
-        return read_stages(windows, x, values)
+        return read_stages(windows, pooling.dims, x, values)
     lengths, counts = x.shape[-pooling.dims :], values.shape[-pooling.dims :]
     axes = _windows(lengths, counts) if isinstance(windows, AdaptiveWindows) else _places(windows, lengths, counts)
-    if convention == "exclusive" or math.prod([len(along) for along in axes]) <= 16:
+    if convention == "exclusive" or math.prod([len(along) for along in axes]) <= AT_ONCE:
         tied = _tied(x, values, _crossed(axes))
         if convention == "exclusive":
             tied = _without_first(tied, values, pooling)
