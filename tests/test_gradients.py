@@ -11,7 +11,7 @@ import pytest
 from representatives import represented, thorough
 
 from interop.parity.frameworks import total
-from interop.parity.rows import DTYPES, cases, definition, is_differentiable, round_to
+from interop.parity.rows import DTYPES, cases, definitions, in_form, is_differentiable, round_to
 from jaxclamp import OPS, Op
 
 Arrays = dict[str, jax.Array]
@@ -51,26 +51,24 @@ def linearized(function: Callable[[Arrays], jax.Array], at: Arrays) -> Arrays:
 @functools.cache
 def expectations(op: Op, dtype: str) -> list[tuple[dict[str, Any], tuple[str, ...], np.ndarray]]:
     """(arguments, active ones, the gradient by definition) for every tie. Elementwise ties go in one array each."""
-    groups: dict[Any, list[dict[str, Any]]] = {}
-    for arguments, active, inactive in cases(op):
-        rounded = round_to(dtype, arguments)
-        given = {
-            name: value.item() if inactive == "numbers" and name not in active else value
-            for name, value in rounded.items()
-            if value is not None
-        }
+    groups: dict[Any, list[tuple[dict[str, Any], np.ndarray]]] = {}
+    asked = [(round_to(dtype, arguments), active, inactive) for arguments, active, inactive in cases(op)]
+    defined = definitions(op, [(arguments, active) for arguments, active, _ in asked])
+    for (arguments, active, inactive), (_, gradient) in zip(asked, defined, strict=True):
+        given = {n: v for n, v in in_form(arguments, active, inactive).items() if v is not None}
         constants = tuple((n, v) for n, v in given.items() if not isinstance(v, np.ndarray))
         shape = given["x"].shape
-        groups.setdefault((active, tuple(given), constants, shape), []).append(given)
+        groups.setdefault((active, tuple(given), constants, shape), []).append((given, gradient))
     found = []
     for (active, names, _, shape), members in groups.items():
         # An op on numbers maps over all its ties at once; but for prelu, in which a vector of weights means channels.
         together = shape == () and op.name != "prelu"
         for batch in [members] if together else [[member] for member in members]:
-            arrays = [name for name in names if isinstance(batch[0][name], np.ndarray)]
-            stacked = {n: np.stack([m[n] for m in batch]) if together else batch[0][n] for n in arrays}
-            expected = np.stack([definition(op, member, active) for member in batch], axis=-1)
-            found.append(({**batch[0], **stacked}, active, expected.ravel()))
+            first, _ = batch[0]
+            arrays = [name for name in names if isinstance(first[name], np.ndarray)]
+            stacked = {n: np.stack([given[n] for given, _ in batch]) if together else first[n] for n in arrays}
+            expected = np.stack([gradient for _, gradient in batch], axis=-1)
+            found.append(({**first, **stacked}, active, expected.ravel()))
     return found
 
 

@@ -26,7 +26,7 @@ import interop
 import jaxclamp
 from interop import TORCH_OPS
 from interop.native import NATIVE, asked
-from interop.parity.rows import cases, definition, round_to
+from interop.parity.rows import cases, definitions, in_form, round_to
 from jaxclamp import CONVENTIONS, OPS
 
 Tensor = torch.Tensor
@@ -138,15 +138,12 @@ MODES = (
 @functools.cache
 def at_ties(name: str, dtype: str) -> list[tuple[dict[str, Any], tuple[str, ...], np.ndarray]]:
     """(arguments, active ones, the gradient by definition)."""
-    found = []
-    for given, active, how in cases(OPS[name]):
-        rounded = round_to(dtype, given)
-        as_given = {
-            n: v.item() if how == "numbers" and n not in active and isinstance(v, np.ndarray) else v
-            for n, v in rounded.items()
-        }
-        found.append((as_given, active, definition(OPS[name], rounded, active)))
-    return found
+    asked = [(round_to(dtype, given), active, how) for given, active, how in cases(OPS[name])]
+    defined = definitions(OPS[name], [(given, active) for given, active, _ in asked])
+    return [
+        (in_form(given, active, how), active, gradient)
+        for (given, active, how), (_, gradient) in zip(asked, defined, strict=True)
+    ]
 
 
 TAKE_TENSORS = {"clamp", "clamp_min", "clamp_max"}

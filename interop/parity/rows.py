@@ -189,9 +189,7 @@ def _rows(op: Op, dtype: str, frameworks: Collection[str]) -> Iterator[Row]:
     asked = [
         _Case(arguments, active, inactive, round_to(dtype, arguments)) for arguments, active, inactive in cases(op)
     ]
-    different = {repr((case.arguments, case.active)): (case.rounded, case.active) for case in asked}
-    defined = dict(zip(different, definitions(op, list(different.values())), strict=True))
-    known = [defined[repr((case.arguments, case.active))] for case in asked]
+    known = definitions(op, [(case.rounded, case.active) for case in asked])
     relative = 4 * float(jnp.finfo(dtype).eps)
     answers: list[list[tuple[_Spelling, Array, bool]]] = [[] for _ in asked]
     for i, spelling, answer in _answered(op, asked, dtype, frameworks):
@@ -270,20 +268,23 @@ def _flat(gradient: Mapping[str, Array], active: tuple[str, ...]) -> Array:
     return np.concatenate([gradient[name].ravel() for name in active])
 
 
-def definition(op: Op, arguments: Mapping[str, Any], active: tuple[str, ...]) -> Array:
-    """The gradient that the oracle finds, flattened over the active arguments; in float64, since it knows no rounding.
+def definitions(op: Op, asked: Sequence[tuple[Mapping[str, Any], tuple[str, ...]]]) -> list[tuple[float, Array]]:
+    """For each pair of arguments and active ones, the sum of the outputs and the gradient that the oracle finds for it.
 
-    It is that of the sum of the outputs, and an op answers for each output by itself. So no two outputs may depend on
-    one argument at a tie, as they do in overlapping windows.
+    The gradient is flattened over the active arguments; in float64, since the oracle knows no rounding. An op answers
+    for each output by itself. So no two outputs may depend on one argument at a tie, as they do in overlapping windows.
 
     The arguments are float64 arrays, or static (None, ints, ...).
     """
-    return definitions(op, [(arguments, active)])[0][1]
-
-
-def definitions(op: Op, asked: Sequence[tuple[Mapping[str, Any], tuple[str, ...]]]) -> list[tuple[float, Array]]:
-    """For each pair of arguments and active ones, the sum of the outputs and its `definition`."""
-    return [(float(values[0]), min_norm_of_values(point, values)) for point, values in values_near(op, asked)]
+    numbers = [
+        repr(({name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in arguments.items()}, active))
+        for arguments, active in asked
+    ]
+    different = dict(zip(numbers, asked, strict=True))
+    near = values_near(op, list(different.values()))
+    defined = [(float(values[0]), min_norm_of_values(point, values)) for point, values in near]
+    known = dict(zip(different, defined, strict=True))
+    return [known[case] for case in numbers]
 
 
 def values_near(op: Op, asked: Sequence[tuple[Mapping[str, Any], tuple[str, ...]]]) -> list[tuple[Array, Array]]:
