@@ -280,28 +280,35 @@ class TorchOp:
         return type(answer) if isinstance(answer, Exception) else None
 
     def _answer_of_torch(self, values: Sequence[Any], shapes: Sequence[Any], device: str = "meta") -> Any:
-        """What torch's function answers for new tensors of these shapes, or the exception that it raises.
+        """What torch's function answers for tensors of ones of these shapes, or the exception that it raises.
 
-        A number beside a tensor, which it may not take, is asked again as a tensor. None where it takes neither.
+        A number beside a tensor, which it may not take, is asked again as a tensor. None where it takes neither, and
+        for dtypes without a 1, such as quantized ones.
         """
+        answer = None
         with without_dispatch_modes():
-            of_shape = [
-                torch.empty(shape, dtype=v.dtype, device=device) if shape is not None else _without_symbol(v)
-                for v, shape in zip(values, shapes, strict=True)
-            ]
+            try:
+                of_shape = [
+                    torch.ones(shape, dtype=v.dtype, device=device) if shape is not None else _without_symbol(v)
+                    for v, shape in zip(values, shapes, strict=True)
+                ]
+            except RuntimeError:
+                return None
             like = next(v for v in of_shape if isinstance(v, torch.Tensor))
             as_tensors = [
-                torch.full((), v, dtype=torch.result_type(like, v), device="meta") if isinstance(v, int | float) else v
+                torch.ones((), dtype=torch.result_type(like, v), device=device) if isinstance(v, int | float) else v
                 for v in of_shape
             ]
             for given in (of_shape, as_tensors):
                 try:
                     return torch_counterpart(self._op)(self.signature.named(given))
-                except (TypeError, NotImplementedError):
+                except TypeError:
                     continue
+                except NotImplementedError as refusal:
+                    answer = refusal
                 except (IndexError, RuntimeError, ValueError) as refusal:
                     return refusal
-        return None
+        return answer
 
 
 _TENSOR, _NUMBER = object(), object()
