@@ -60,7 +60,10 @@ def min_norm_of_values(point: Array, values: Array) -> Array:
 def corners_of_values(point: Array, values: Array) -> Array:
     """The gradients near ``point``, of shape (m, n), each once; their convex hull is the Clarke subdifferential."""
     gradients = _nearby_gradients(point, np.asarray(values, np.float64))
-    corners: Array = gradients[np.unique(np.round(gradients, 4), axis=0, return_index=True)[1]]
+    rounded = np.round(gradients, 4)
+    order = np.lexsort(rounded.T[::-1])  # equal ones side by side; np.unique takes ten times as long along an axis
+    is_first = np.append(True, (np.diff(rounded[order], axis=0) != 0).any(axis=1))
+    corners: Array = gradients[order[is_first]]
     return corners
 
 
