@@ -11,8 +11,8 @@ parity: $(INSTALLED_FOR_PARITY)  ## the main job: the parity matrix, the worked 
 	.venv/bin/python -m interop digits
 
 # Most programs run once, so that compiling them is most of the work. XLA rewrites them as ever; what is left out is how
-# LLVM improves their machine code.
-QUICK := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false JAX_DISABLE_MOST_OPTIMIZATIONS=1
+# LLVM improves their machine code. And Python keeps what it has compiled, for the many processes that tests start.
+QUICK := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false JAX_DISABLE_MOST_OPTIMIZATIONS=1 PYTHONDONTWRITEBYTECODE=
 
 test: $(INSTALLED)  ## the tests but for those marked thorough, and which of them took longest
 	$(QUICK) .venv/bin/python -m pytest -n 2 --dist loadfile --durations=10 -m "not thorough"
@@ -105,10 +105,10 @@ bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a pl
 clean:
 	rm -rf .venv .venv-answers .venv-lowest .venv-latest dist docs/_build docs/_gallery
 
-# pip compiles one file after the other, compileall on all cores, and without the tests of packages. It fails in a file of torch
-# that is for Python 3.12.
+# pip compiles one file after the other, compileall on all cores, and without the tests of packages; ours too, which are
+# installed as they lie here. It fails in a file of torch that is for Python 3.12.
 INSTALL := -m pip install --disable-pip-version-check --no-compile
-COMPILE := -m compileall -qq -j 0 -x '/tests/'
+COMPILE := -m compileall -qq -j 0 -x '/tests/' jaxclamp interop
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -1,5 +1,6 @@
 """What holds for all tests: the same examples in every run, no look at the clock, and eight devices to shard over."""
 
+import functools
 import gc
 import os
 from collections.abc import Iterator
@@ -7,12 +8,19 @@ from collections.abc import Iterator
 import hypothesis
 import jax
 import pytest
+from jax._src.interpreters import mlir
 
 jax.config.update("jax_num_cpu_devices", 8)
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.load_profile("repeatable")
 
 collect_ignore = ["typed_use.py"]  # it is for mypy, and has errors on purpose
+
+# JAX makes a context of MLIR for each program. That takes 5 ms, longer than all else that lowers a small one. Here the
+# programs of a module share theirs. JAX has no setting for that, and the name is private; without it tests take longer.
+new_context = functools.cache(mlir.make_ir_context) if hasattr(mlir, "make_ir_context") else None
+if new_context:
+    mlir.make_ir_context = new_context
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,6 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
     It is found by all that goes into the compiler, so that a changed op is compiled anew. Processes that tests start
     get it by their environment.
     """
+    if config.option.markexpr == "not thorough":
+        collect_ignore.append("test_opinfo.py")  # as a whole it is thorough, and it imports all tests of torch
     cache = getattr(config, "cache", None)  # there is none with -p no:cacheprovider
     settings = {
         "jax_compilation_cache_dir": str(cache.mkdir("xla")) if cache else None,
@@ -45,6 +55,8 @@ def compiled_programs_end_with_their_module() -> Iterator[None]:
     """Else those of all tests add up to gigabytes."""
     yield
     jax.clear_caches()
+    if new_context:
+        new_context.cache_clear()
 
 
 @pytest.fixture
