@@ -109,6 +109,11 @@ def nonstrict_trace(function: Callable[..., Any]) -> Callable[..., Any]:
     return traced
 
 
+def is_in_function_mode() -> bool:
+    """Whether there is a mode around the call that wants to see functions of torch."""
+    return torch._C._is_torch_function_mode_enabled()
+
+
 def is_overridden(arguments: Sequence[Any]) -> bool:
     """Whether subclasses of tensors or function modes want to see a call: `torch.overrides.has_torch_function`.
 

@@ -17,7 +17,7 @@ from torch.overrides import handle_torch_function
 from interop import native
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._forms import overloaded
-from interop._private_torch import is_overridden, make_overridable
+from interop._private_torch import is_in_function_mode, make_overridable
 from interop._recomputed import Block
 from interop._recorded import is_recorded
 from jaxclamp import CONVENTIONS, Convention
@@ -65,7 +65,7 @@ class Intercepting(Block, contextlib.ContextDecorator):
         replacement = self._replacements.get(func)
         if not torch.compiler.is_compiling():
             self.hold(func)
-            if replacement in self._right_in_torch and not is_overridden(()):
+            if replacement in self._right_in_torch and not is_in_function_mode():
                 return func(*args, **(kwargs or {}))  # there is no outer block that would replace it
             if func in self._uncovered:
                 self._pass(self._uncovered[func], (*args, *(kwargs or {}).values()))
@@ -148,7 +148,7 @@ class min_norm(Intercepting):  # noqa: N801  # it is used as a function
 def in_block() -> bool:
     """Whether there is a block around the call, which then has the last word."""
     # The protocol of torch asks the modes, and a mode of this file answers: `_REPLACEMENTS` has the function.
-    return is_overridden(()) and bool(handle_torch_function(in_block, ()))
+    return is_in_function_mode() and bool(handle_torch_function(in_block, ()))
 
 
 _HOMES = {"torch": torch, "torch.Tensor": torch.Tensor, "torch.nn.functional": functional}
