@@ -110,7 +110,7 @@ def nonstrict_trace(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_in_function_mode() -> bool:
-    """Whether there is a mode around the call that wants to see functions of torch."""
+    """Whether function modes want to see any call: `is_overridden` without arguments, in fewer steps."""
     return torch._C._is_torch_function_mode_enabled()
 
 

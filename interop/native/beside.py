@@ -64,10 +64,9 @@ def _moves(name: str, weights: Weights) -> Moves | None:
 
 def _asked(name: str, weights: Weights) -> Moves | None:
     ties = np.array([0.0, 1.0, 2.0], np.float32)
-    around = [np.nextafter(ties, np.float32(end)) for end in (-math.inf, math.inf)]
-    at = torch.from_numpy(
-        np.hstack([ties, *around, np.array([math.inf, -math.inf, math.nan], np.float32)])
-    ).requires_grad_()
+    special = np.array([-math.inf, math.inf, math.nan], np.float32)
+    around = [np.nextafter(ties, end) for end in special[:2]]
+    at = torch.from_numpy(np.hstack([ties, *around, special])).requires_grad_()
     ((gets, *_), *_) = weights.of
     moves: Moves
     for moves in ("apart", "together"):
