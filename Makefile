@@ -11,8 +11,10 @@ parity: $(INSTALLED_FOR_PARITY)  ## the main job: the parity matrix, the worked 
 	.venv/bin/python -m interop digits
 
 # Most programs run once, so that compiling them is most of the work. XLA rewrites them as ever; what is left out is how
-# LLVM improves their machine code. And Python keeps what it has compiled, for the many processes that tests start.
-QUICK := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false JAX_DISABLE_MOST_OPTIMIZATIONS=1 PYTHONDONTWRITEBYTECODE=
+# LLVM improves their machine code. Threads of torch sleep while they wait, since two processes share the cores. And Python
+# keeps what it has compiled, for the many processes that tests start.
+QUICK := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false JAX_DISABLE_MOST_OPTIMIZATIONS=1 OMP_WAIT_POLICY=PASSIVE \
+	PYTHONDONTWRITEBYTECODE=
 
 test: $(INSTALLED)  ## the tests but for those marked thorough, and which of them took longest
 	$(QUICK) .venv/bin/python -m pytest -n 2 --dist loadfile --durations=10 -m "not thorough"
@@ -40,7 +42,7 @@ tables: $(INSTALLED)  ## the generated tables of the documentation, and the stub
 	.venv/bin/python docs/generate.py
 	.venv/bin/python -m interop._stubs
 
-pictures: $(INSTALLED)  ## the pictures of README and of docs/frameworks.md, in docs/_static
+pictures: $(INSTALLED)  ## the pictures of README and of the pages, in docs/_static
 	.venv/bin/python docs/pictures.py
 
 # answers: without arguments, those of the frameworks that are installed here. FRAMEWORK=torch VERSION=2.14.0 asks that

@@ -1,4 +1,4 @@
-"""Draw into docs/_static one clamp in five spellings, trainings that drift apart, and the ops of torch by versions."""
+"""Draw into docs/_static a clamp in five spellings, a training, the ops of torch by versions, and programs at kinks."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,9 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import matplotlib
+import numpy as np
 import torch
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
+from scipy.spatial import ConvexHull
 
 import interop
 import jaxclamp
@@ -92,6 +95,86 @@ def drift(steps: Sequence[Step]) -> Figure:
     return shown
 
 
+Function = Callable[[jax.Array], jax.Array]
+"""Of two variables."""
+PIECES = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
+
+
+def identity(x: jax.Array) -> jax.Array:
+    return jax.nn.relu(x) - jax.nn.relu(-x)
+
+
+def kinked(x: jax.Array) -> jax.Array:
+    return 2 * identity(x[0]) + 2 * jnp.abs(x[1]) + jax.nn.relu(x[1] - x[0])
+
+
+A, B = jnp.array([[1.0, 1.0], [1.0, -1.0]]), jnp.array([3.0, 2.0])
+
+
+def lasso(x: jax.Array) -> jax.Array:
+    return 0.5 * jnp.sum((A @ x - B) ** 2) + 2.0 * jnp.sum(jnp.abs(x))
+
+
+POINTS, LABELS = jnp.array([[2.0, 0.0], [0.0, 2.0], [-2.0, 0.0], [0.0, -2.0]]), jnp.array([1.0, 1.0, -1.0, -1.0])
+
+
+def machine(w: jax.Array) -> jax.Array:
+    return 0.5 * jnp.sum(w**2) + jnp.sum(jnp.maximum(0.0, 1.0 - LABELS * (POINTS @ w)))
+
+
+FUNCTIONS: dict[str, tuple[Function, Sequence[float]]] = {
+    "pieces": (kinked, (0.0, 0.0)),
+    "lasso": (lasso, (1.5, 0.0)),
+    "machine": (machine, (0.5, 0.5)),
+}
+"""By the name of the file; with the point around which it is drawn."""
+
+
+def pieces(function: Function, at: Sequence[float]) -> Figure:
+    """The plane around a point, in the colours of the gradients that it has there; and these, with their hull."""
+    around = jaxclamp.subdifferential(function)(jnp.asarray(at))
+    gradients, least = around.points, np.asarray(around.min_norm)
+
+    steps = np.linspace(-1.0, 1.0, 200)
+    plane = np.stack(np.meshgrid(steps, steps), -1)
+    values = jax.vmap(jax.vmap(function))(jnp.asarray(at) + plane)
+    # A piece along v is the gradient along v, so the colours need no derivative elsewhere.
+    along = jax.vmap(jax.vmap(lambda v: jaxclamp.grad(function, direction=v)(jnp.asarray(at))))(jnp.asarray(plane))
+    entered = np.argmin(np.linalg.norm(np.asarray(along)[..., None, :] - gradients, axis=-1), axis=-1)
+
+    shown = Figure(figsize=(10, 4.6), layout="constrained")
+    left, right = shown.subplots(1, 2)
+    colours = PIECES[: len(gradients)]
+    x, y = steps + at[0], steps + at[1]
+    left.pcolormesh(
+        x, y, entered, cmap=ListedColormap(colours), vmin=-0.5, vmax=len(colours) - 0.5, alpha=0.5, rasterized=True
+    )
+    left.clabel(left.contour(x, y, values, 12, colors="black", linewidths=0.6), fontsize=7)
+    left.plot(*at, "ko")
+    if least.any():
+        down = np.asarray(at) - 0.6 * least / np.linalg.norm(least)
+        left.annotate("", down, at, arrowprops={"width": 2, "color": "black"})
+    left.set(xlabel="$x_0$", ylabel="$x_1$", aspect="equal")
+    left.set_title("The function, and the piece that each direction enters")
+
+    if len(gradients) > 2:
+        right.fill(*gradients[ConvexHull(gradients).vertices].T, color="0.85", zorder=0)
+    else:
+        right.plot(*gradients.T, color="0.85", linewidth=6, zorder=0)
+    right.scatter(*gradients.T, c=colours, s=90, edgecolors="black", label="gradients of the pieces")
+    right.plot(*least, "k*", markersize=14, label="least point of their hull")
+    for label, marker, op_by_op in (("JAX", "x", function), ("min_norm", "+", jaxclamp.min_norm(function))):
+        gradient = jax.grad(op_by_op)(jnp.asarray(at))
+        right.plot(*gradient, marker, color="red", markersize=10, label=f"op by op, {label}")
+    right.axhline(0, color="0.7", linewidth=0.6, zorder=0)
+    right.axvline(0, color="0.7", linewidth=0.6, zorder=0)
+    right.set(xlabel=r"$\partial / \partial x_0$", ylabel=r"$\partial / \partial x_1$", title="The plane of gradients")
+    shown.legend(fontsize=8, loc="outside lower right", ncols=4)
+    right.margins(0.15)
+    right.set_aspect("equal", "datalim")
+    return shown
+
+
 def write(figure: Figure, name: str) -> None:
     """The same bytes for the same figure: no date in it, and ids that do not change."""
     with matplotlib.rc_context({"svg.hashsalt": name, "font.sans-serif": ["DejaVu Sans"]}):
@@ -102,3 +185,5 @@ if __name__ == "__main__":
     write(spellings(), "spellings")
     write(drift(list(train(200, seed=0))), "drift")
     write(interop.changes("torch", "2.11", "2.15").figure(), "changes")
+    for name, (function, at) in FUNCTIONS.items():
+        write(pieces(function, at), name)

@@ -13,6 +13,7 @@ import interop
 from interop._commands import digits
 
 ROOT = Path(__file__).parent.parent
+STATIC = ROOT / "docs" / "_static"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_the_five_spellings_are_one_function(pictures: ModuleType) -> None:
 @of_pinned
 def test_the_picture_of_spellings_is_fresh(pictures: ModuleType) -> None:
     """Each spelling with its answers, as the installed versions give them now."""
-    shown = texts((ROOT / "docs" / "_static" / "spellings.svg").read_text("utf-8"))
+    shown = texts((STATIC / "spellings.svg").read_text("utf-8"))
     answers = [pictures.gradients(name) for name in (*pictures.NATIVE, *pictures.OURS)]
     names, lines = shown.index(next(iter(pictures.NATIVE))), [text for text in shown if " and " in text]
     assert shown[names : names + len(answers)] == [*pictures.NATIVE, *pictures.OURS]
@@ -64,7 +65,7 @@ def test_the_picture_of_trainings_is_of_this_code(pictures: ModuleType, steps: l
     assert drawn["torch clamp"][0] == 0
     assert min(drawn["torch clamp"][1:]) > 1e-6
     assert max(drawn["jaxclamp clamp"]) < 1e-13
-    shown = texts((ROOT / "docs" / "_static" / "drift.svg").read_text("utf-8"))
+    shown = texts((STATIC / "drift.svg").read_text("utf-8"))
     assert {left.get_title(), right.get_title(), "exactly 0", *digits.VARIANTS} <= set(shown)
 
 
@@ -103,9 +104,22 @@ def test_digits_draws_exact_zero_as_zero_and_each_spelling_in_one_colour(
         assert line.get_color() == colours[label.removesuffix(" (exactly 0)")]
 
 
+@pytest.mark.parametrize(("name", "least"), [("pieces", (1, 0)), ("lasso", (0, 0)), ("machine", (0, 0))])
+def test_the_pictures_of_kinks_are_fresh(
+    name: str, least: tuple[float, float], pictures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "FOLDER", tmp_path)
+    figure = pictures.pieces(*pictures.FUNCTIONS[name])
+    star = next(line for line in figure.axes[1].lines if line.get_label() == "least point of their hull")
+    np.testing.assert_allclose(star.get_xydata(), [least], atol=1e-6)
+    pictures.write(figure, name)
+    drawn, shown = (texts((folder / f"{name}.svg").read_text("utf-8")) for folder in (tmp_path, STATIC))
+    assert drawn == shown
+
+
 def test_the_picture_of_versions_is_fresh() -> None:
     """The records that it shows, and the ops of which the gradients changed, in bold."""
-    shown = texts((ROOT / "docs" / "_static" / "changes.svg").read_text("utf-8"))
+    shown = texts((STATIC / "changes.svg").read_text("utf-8"))
     (axes,) = interop.changes("torch", "2.11", "2.15").figure().axes
     labels = [label.get_text() for label in (*axes.get_xticklabels(), *axes.get_yticklabels())]
     assert [text for text in shown if text in labels] == labels
