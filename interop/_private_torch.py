@@ -110,7 +110,7 @@ def nonstrict_trace(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_in_function_mode() -> bool:
-    """Whether function modes want to see any call: `is_overridden` without arguments, in fewer steps."""
+    """Whether there are function modes, which want to see every call."""
     return torch._C._is_torch_function_mode_enabled()
 
 
@@ -119,7 +119,7 @@ def is_overridden(arguments: Sequence[Any]) -> bool:
 
     In a compiled function that one overlooks the modes.
     """
-    return torch._C._is_torch_function_mode_enabled() or has_torch_function(arguments)
+    return is_in_function_mode() or has_torch_function(arguments)
 
 
 def make_overridable(functions: Iterable[Callable[..., Any]]) -> None:
