@@ -17,7 +17,7 @@ from scipy.spatial import ConvexHull
 import interop
 import jaxclamp
 from interop._commands.digits import STYLES, VARIANTS, Step, log_with_zero, train
-from interop.parity.palette import BLUE, GRID_ALPHA, VERMILLION
+from interop.parity.palette import BLUE, GREEN, GRID_ALPHA, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
 
 FOLDER = Path(__file__).parent / "_static"
 TIES = (0.0, 6.0)
@@ -97,7 +97,7 @@ def drift(steps: Sequence[Step]) -> Figure:
 
 Function = Callable[[jax.Array], jax.Array]
 """Of two variables."""
-PIECES = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
+PIECES = (SKY, ORANGE, GREEN, PURPLE, YELLOW, VERMILLION)
 
 
 def identity(x: jax.Array) -> jax.Array:
