@@ -11,10 +11,11 @@ parity: $(INSTALLED_FOR_PARITY)  ## the main job: the parity matrix, the worked 
 	.venv/bin/python -m interop digits
 
 # Most programs run once, so that compiling them is most of the work. XLA rewrites them as ever; what is left out is how
-# LLVM improves their machine code. Threads of torch sleep while they wait, since two processes share the cores. And Python
-# keeps what it has compiled, for the many processes that tests start.
-QUICK := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false JAX_DISABLE_MOST_OPTIMIZATIONS=1 OMP_WAIT_POLICY=PASSIVE \
-	PYTHONDONTWRITEBYTECODE=
+# LLVM improves their machine code. Programs are not told which lines of Python they come from, as a test is called through
+# fifty of them. Threads of torch sleep while they wait, since two processes share the cores. And Python keeps what it has
+# compiled, for the many processes that tests start.
+QUICK := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
+	JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=
 
 test: $(INSTALLED)  ## the tests but for those marked thorough, and which of them took longest
 	$(QUICK) .venv/bin/python -m pytest -n 2 --dist loadfile --durations=10 -m "not thorough"

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import interop
 import jaxclamp
-from interop.parity.oracle import min_norm_gradient
+from interop.parity.oracle import min_norm_gradient, min_norm_of_values, points_near
 from jaxclamp import OPS
 
 AXES = [None, 0, 1, -1, (0, 1), (-1, 0), [1]]
@@ -125,16 +125,11 @@ def test_pools(pool: Callable[..., Any], native: Callable[..., Any], window: Any
     np.testing.assert_array_equal(value, pooled.detach())
     np.testing.assert_array_equal(gradient, distinct.grad)
 
-    natively: dict[int, np.ndarray] = {}  # by the number of points, which are the same for each output
-
-    def values(points: np.ndarray) -> np.ndarray:
-        if len(points) not in natively:
-            whole = native(torch.tensor(points.reshape(-1, 1, *tied.shape)), *window)
-            natively[len(points)] = whole.reshape(len(points), -1).numpy()
-        return natively[len(points)]
-
+    point = tied.astype(np.float64).ravel()
+    near = torch.tensor(points_near(point).reshape(-1, 1, *tied.shape))
+    values = native(near, *window).flatten(1).numpy()
     for output, row in enumerate(jacobian.reshape(-1, tied.size)):
-        expected = min_norm_gradient(lambda points, k=output: values(points)[:, k], tied.astype(np.float64).ravel())
+        expected = min_norm_of_values(point, values[:, output])
         np.testing.assert_allclose(row, expected, atol=1e-3, err_msg=f"output {output}")
 
 
