@@ -204,13 +204,13 @@ def test_as_many_kernels_as_the_native_model() -> None:
 @pytest.mark.thorough
 @needs_a_compiler
 @pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="inductor of torch 2.11 fuses less: 5 and 7 kernels")
-@pytest.mark.parametrize("window", [(2,), (3, 2, 1)])
-def test_few_more_kernels_for_pools(window: tuple[int, ...]) -> None:
-    """The tied elements of each window are counted before the gradient is shared."""
+@pytest.mark.parametrize("window", [(2,), (3, 2, 1), (3, 1)])
+def test_as_many_kernels_for_pools(window: tuple[int, ...]) -> None:
+    """Though the tied elements of each window are counted before the gradient is shared."""
     for_torch, ours = (
         kernels(lambda x, f=f: f(x, *window), images()) for f in (functional.max_pool2d, native.max_pool2d)
     )
-    assert for_torch <= ours <= for_torch + 1
+    assert ours == for_torch > 0
 
 
 WITHOUT_JAXCLAMP = """

@@ -407,7 +407,8 @@ def tied_shares(values: np.ndarray) -> np.ndarray:
 
 WINDOWS = [
     (2, None, 0, 1, False), (3, 2, 1, 1, False), (3, 1, 0, 1, False), (3, 2, 1, 1, True), (2, 1, 0, 2, False),
-    (2, 3, 0, 1, False), (4, 2, 2, 1, True), (5, 1, 2, 1, False),
+    (2, 3, 0, 1, False), (4, 2, 2, 1, True), (5, 1, 2, 1, False), (2, 4, 0, 3, False), (2, 4, 1, 1, False),
+    (2, 2, 0, 1, True),
 ]  # fmt: skip
 
 

@@ -77,7 +77,10 @@ def read_stages(
         for axis, sizes in enumerate(zip(lengths, counts, strict=True))
     ]
     if math.prod([len(elements) for elements, _ in axes]) <= AT_ONCE:
-        return [ReadStage(x, values, *(_crossed(list(reads)) for reads in zip(*axes, strict=True)))]
+        elements, reading = (_crossed(list(reads)) for reads in zip(*axes, strict=True))
+        if isinstance(windows, Windows) and _are_tiles(windows, lengths, counts):
+            elements = _tiles(windows, counts, x.device)
+        return [ReadStage(x, values, elements, reading)]
     stages = []
     for axis in reversed(range(dims)):
         whole = [_itself(length, x.device) for length in x.shape[-dims:]]
@@ -119,6 +122,29 @@ def _elements(
         else:
             reads.append(_read(element, (element >= 0) & (element < length), length))
     return reads
+
+
+def _are_tiles(windows: Windows, lengths: Sequence[int], counts: Sequence[int]) -> bool:
+    """Whether no element is in two windows, and no window reaches into padding."""
+    return all(
+        before == 0 and (size - 1) * dilation < stride and (size - 1) * dilation + (count - 1) * stride < length
+        for size, stride, (before, _), dilation, length, count in zip(
+            windows.sizes, windows.strides, windows.paddings, windows.dilations, lengths, counts, strict=True
+        )
+    )
+
+
+def _tiles(windows: Windows, counts: Sequence[int], device: torch.device) -> Reads:
+    """The elements at each place of such windows, as slices: the pool and its ties are then one kernel.
+
+    Where windows overlap indices are faster: in windows of 3 x 3 with stride 1, slices take 1.6 times as long.
+    """
+    axes = [
+        [slice(start, start + (count - 1) * stride + 1, stride) for start in range(0, size * dilation, dilation)]
+        for size, stride, dilation, count in zip(windows.sizes, windows.strides, windows.dilations, counts, strict=True)
+    ]
+    exist = torch.ones((), dtype=torch.bool, device=device)
+    return [((..., *slices), exist) for slices in itertools.product(*axes)]
 
 
 def _windows(
