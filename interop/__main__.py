@@ -221,6 +221,7 @@ def _gathered(
     from interop._commands import halves
     from interop.parity import rows as parity
     from jaxclamp import OPS as RECORDS
+    from jaxclamp._shared.tie_cases import cases
 
     class Display(Progress):
         def get_renderables(self) -> Iterable[RenderableType]:
@@ -231,7 +232,7 @@ def _gathered(
     for name, reason in parity.absent(frameworks).items():
         click.echo(f"not asked: {name} ({reason})", err=True)
     order = list(dict.fromkeys(ops)) or list(RECORDS)
-    total = {name: len(list(parity.cases(RECORDS[name]))) for name in order}
+    total = {name: len(list(cases(RECORDS[name]))) for name in order}
     smallest_first = sorted(order, key=total.__getitem__)
     if helper:
         asked = halves.matrix(helper, smallest_first, dtypes, frameworks)

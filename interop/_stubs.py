@@ -18,6 +18,7 @@ from interop.parity import render, rows
 from interop.parity.frameworks import CONVERTIBLES
 from interop.parity.leaves import Allowed
 from jaxclamp import OPS, Convention
+from jaxclamp._shared.tie_cases import DTYPES
 
 _FOLDER = Path(__file__).parent
 _HEAD = "# Written by `make tables`.\n"
@@ -148,7 +149,7 @@ def _of_nn() -> str:
 def _names() -> str:
     names = {
         "OPS": OPS,
-        "DTYPES": rows.DTYPES,
+        "DTYPES": DTYPES,
         "FRAMEWORKS": rows.FRAMEWORKS,
         "FORMATS": ("table", *render.FORMATS),
         "CONVERTIBLES": CONVERTIBLES,

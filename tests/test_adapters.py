@@ -20,6 +20,7 @@ from interop.parity.frameworks import Array, Framework, Function
 from interop.parity.report import page, picture
 from jaxclamp import OPS
 from jaxclamp._counterparts import Counterpart
+from jaxclamp._shared.tie_cases import DTYPES, round_to
 
 
 @pytest.fixture(params=ADAPTERS)
@@ -58,7 +59,7 @@ def test_version_is_the_name_and_the_number(adapter: Framework) -> None:
     assert number[0].isdigit()
 
 
-@pytest.mark.parametrize("dtype", parity.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_arrays_pass_unrounded_or_not_at_all(adapter: Framework, dtype: str) -> None:
     """1 and a bit more, the next number that the dtype has; its square has a gradient of twice that."""
     x = np.asarray(1 + jnp.finfo(dtype).eps, jnp.dtype(dtype))
@@ -106,7 +107,7 @@ def away_from_ties(op: str, dtype: str) -> Iterator[dict[str, Any]]:
     """For each tie of ``op`` its arguments, with distinct values of x that are none of the numbers among the others."""
     for tie in OPS[op].tie_points:
         arguments = dict(zip(inspect.signature(OPS[op].function).parameters, tie, strict=False))
-        given = parity.round_to(dtype, arguments)
+        given = round_to(dtype, arguments)
         shape = given["x"].shape or (40,)
         x = np.random.default_rng(0).permutation(np.prod(shape)) * 0.3125 - 6.1
         yield arguments | given | {"x": x.reshape(shape)}

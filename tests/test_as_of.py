@@ -19,8 +19,8 @@ from interop._convention.as_of import AS_OF
 from interop.native import NATIVE
 from interop.parity.answers import record_of
 from interop.parity.render import as_in_a_call
-from interop.parity.rows import cases, is_differentiable
 from jaxclamp import OPS
+from jaxclamp._shared.tie_cases import cases, is_differentiable
 from jaxclamp._versions import VERSIONS, _release
 
 Tensor = torch.Tensor

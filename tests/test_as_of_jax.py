@@ -13,9 +13,9 @@ from jax import lax
 from interop.parity import answers
 from interop.parity.answers import record_of
 from interop.parity.render import as_in_a_call
-from interop.parity.rows import cases, is_differentiable
 from jaxclamp import OPS, as_of, min_norm
 from jaxclamp._counterparts import Counterpart
+from jaxclamp._shared.tie_cases import cases, is_differentiable
 from jaxclamp._versions import VERSIONS
 
 Cells = dict[str, dict[str, list[float]]]

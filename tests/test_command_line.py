@@ -33,6 +33,7 @@ from interop.parity.listing import listing
 from interop.parity.rows import Answer, Row
 from interop.parity.screen import screen
 from jaxclamp import OPS, Op
+from jaxclamp._shared.tie_cases import DTYPES, cases
 
 ALWAYS = (*parity.OURS, "jax", "torch")
 """The frameworks that are installed wherever the tests run."""
@@ -152,7 +153,7 @@ def test_table(rows: list[Row]) -> None:
 
 def test_answers_that_are_alike_in_all_dtypes_share_a_line() -> None:
     one, all_of_them = (run("--op", "abs", *ONLY_ALWAYS, "--dtype", dtype) for dtype in ("float32", "all"))
-    assert f"abs, {', '.join(parity.DTYPES)}\n" in all_of_them.stdout
+    assert f"abs, {', '.join(DTYPES)}\n" in all_of_them.stdout
     assert len(one.stdout.splitlines()) == len(all_of_them.stdout.splitlines())
 
 
@@ -201,7 +202,7 @@ def test_no_disagreements_at_all(form: str) -> None:
         ("--op abs --framework jax", ["abs"], ["float32"], ["jax"]),
         ("abs --framework jax", ["abs"], ["float32"], ["jax"]),
         ("relu abs --all --dtype float64 --framework jax", ["relu", "abs"], ["float64"], ["jax"]),
-        ("--op abs --dtype all --framework torch --framework jaxclamp", ["abs"], parity.DTYPES, ["torch", "jaxclamp"]),
+        ("--op abs --dtype all --framework torch --framework jaxclamp", ["abs"], DTYPES, ["torch", "jaxclamp"]),
     ],
 )
 def test_filters(arguments: str, ops: list[str], dtypes: list[str], frameworks: list[str]) -> None:
@@ -227,7 +228,7 @@ def test_without_filters_all_is_asked_in_float32(monkeypatch: pytest.MonkeyPatch
     assert run().exit_code == 0
     ((ops, dtypes, frameworks),) = asked
     assert sorted(op.name for op in ops) == sorted(OPS)
-    counts = [len(list(parity.cases(op))) for op in ops]
+    counts = [len(list(cases(op))) for op in ops]
     assert counts == sorted(counts)
     assert tuple(dtypes) == ("float32",)
     assert tuple(frameworks) == parity.FRAMEWORKS
@@ -239,7 +240,7 @@ def everybody(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def asked(ops: Iterable[Op], dtypes: Sequence[str], frameworks: Sequence[str]) -> Iterator[Row]:
         for op in ops:
-            for i, (arguments, active, inactive) in enumerate(parity.cases(op)):
+            for i, (arguments, active, inactive) in enumerate(cases(op)):
                 gradients = {name: (0.0,) if name in parity.OURS else (-1.25 * (i % 4),) for name in frameworks}
                 answers = [
                     Answer(name, f"{name} 10.10.10", f"{name}.{op.name}", gradient, not any(gradient), ())
@@ -399,7 +400,7 @@ def test_status_1_where_interop_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.mark.parametrize(
     ("option", "choices"),
-    [("--op", list(OPS)), ("--dtype", parity.DTYPES), ("--framework", parity.FRAMEWORKS), ("--format", FORMATS)],
+    [("--op", list(OPS)), ("--dtype", DTYPES), ("--framework", parity.FRAMEWORKS), ("--format", FORMATS)],
 )
 def test_status_2_names_the_valid_choices(option: str, choices: Sequence[str]) -> None:
     result = run(option, "nonsense")

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from representatives import represented, thorough
 
-from interop.parity.frameworks import total
-from interop.parity.rows import DTYPES, cases, definitions, in_form, is_differentiable, round_to
 from jaxclamp import OPS, Op
+from jaxclamp._shared.tie_cases import DTYPES, cases, definitions, in_form, is_differentiable, round_to, total
 
 Arrays = dict[str, jax.Array]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from interop.parity.oracle import min_norm_gradient
+from jaxclamp._shared.oracle import min_norm_gradient
 
 Array = NDArray[np.float64]
 Function = Callable[[Array], Array]

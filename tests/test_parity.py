@@ -22,11 +22,12 @@ from interop.parity import rows as parity
 from interop.parity.answers import Record, choices, recorded
 from interop.parity.changes import Changes
 from interop.parity.frameworks import Question
-from interop.parity.oracle import least_norm
 from interop.parity.render import at
 from interop.parity.rows import OURS, THEIRS, Row, matrix
 from jaxclamp import OPS
 from jaxclamp._counterparts import Counterpart
+from jaxclamp._shared.oracle import least_norm
+from jaxclamp._shared.tie_cases import DTYPES
 
 
 def is_inclusive() -> bool:
@@ -233,10 +234,10 @@ def test_another_function_is_not_asked() -> None:
 
 def test_a_default_is_known_in_every_dtype() -> None:
     op = replace(OPS["leaky_relu"], counterparts=(Counterpart("jax.nn:leaky_relu(x)"),))
-    slopes = {row.arguments["negative_slope"] for row in matrix([op], parity.DTYPES, ["jax"]) if row.answers}
-    dtypes = [row.dtype for row in matrix([op], parity.DTYPES, ["jax"]) if row.answers and row.inactive == "numbers"]
+    slopes = {row.arguments["negative_slope"] for row in matrix([op], DTYPES, ["jax"]) if row.answers}
+    dtypes = [row.dtype for row in matrix([op], DTYPES, ["jax"]) if row.answers and row.inactive == "numbers"]
     assert slopes == {0.01}
-    assert dtypes == list(parity.DTYPES)
+    assert dtypes == list(DTYPES)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

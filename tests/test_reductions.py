@@ -15,8 +15,8 @@ from torch.nn import functional
 
 import interop
 import jaxclamp
-from interop.parity.oracle import min_norm_gradient, min_norm_of_values, points_near
 from jaxclamp import OPS
+from jaxclamp._shared.oracle import min_norm_gradient, min_norm_of_values, points_near
 
 AXES = [None, 0, 1, -1, (0, 1), (-1, 0), [1]]
 POINTS = np.random.default_rng(0).choice(np.float32([-1.0, 0.0, -0.0, 1.0, 2.0]), (50, 2, 3))

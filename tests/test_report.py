@@ -29,6 +29,7 @@ from interop.parity.report import page, picture
 from interop.parity.rows import Answer, Row
 from interop.parity.versions import rounded
 from jaxclamp import OPS, Op
+from jaxclamp._shared.tie_cases import cases
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt-get install chromium-headless-shell")
@@ -41,7 +42,7 @@ def made_up(op: Op, dtype: str = "float32") -> list[Row]:
     spellings = [(name.rpartition(".")[2], f"{name}.{op.name}") for name in names]
     spellings += [(counterpart.framework, counterpart.name) for counterpart in op.counterparts]
     rows = []
-    for arguments, active, inactive in parity.cases(op):
+    for arguments, active, inactive in cases(op):
         size = sum(np.size(arguments[name]) for name in active)
 
         def some(size: int = size) -> tuple[float, ...]:

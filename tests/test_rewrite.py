@@ -17,9 +17,9 @@ from jax.extend.core import check_jaxpr
 from jax.sharding import PartitionSpec as P
 
 import jaxclamp
-from interop.parity.rows import cases, is_differentiable
 from jaxclamp import OPS, TIES, Op, min_norm, ties
 from jaxclamp._counterparts import Counterpart
+from jaxclamp._shared.tie_cases import cases, is_differentiable
 from jaxclamp._transforms.jaxprs import _rewritten
 
 with warnings.catch_warnings():

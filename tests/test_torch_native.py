@@ -26,8 +26,8 @@ import interop
 import jaxclamp
 from interop import TORCH_OPS
 from interop.native import NATIVE, asked
-from interop.parity.rows import cases, definitions, in_form, round_to
 from jaxclamp import CONVENTIONS, OPS
+from jaxclamp._shared.tie_cases import cases, definitions, in_form, round_to
 
 Tensor = torch.Tensor
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}

@@ -17,22 +17,11 @@ import numpy as np
 
 from interop.parity.answers import MODES, Cell, Choices, Gradient, Mode, Record, write, write_choices
 from interop.parity.frameworks import Array, Question
-from interop.parity.oracle import corners_of_values
 from interop.parity.render import as_in_a_call, at
-from interop.parity.rows import (
-    THEIRS,
-    Answer,
-    Row,
-    absent,
-    cases,
-    counterparts,
-    in_form,
-    matrix,
-    round_to,
-    theirs,
-    values_near,
-)
+from interop.parity.rows import THEIRS, Answer, Row, absent, counterparts, matrix, theirs
 from jaxclamp import CONVENTIONS, OPS, Convention, Op
+from jaxclamp._shared.oracle import corners_of_values
+from jaxclamp._shared.tie_cases import cases, in_form, round_to, values_near
 
 DTYPE = "float32"
 

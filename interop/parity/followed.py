@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 
 from interop.parity.answers import Cell, Gradient, Mode, Record, choices
-from interop.parity.oracle import least_norm
 from interop.parity.versions import same
+from jaxclamp._shared.oracle import least_norm
 
 FOLLOWED = ("min_norm", "inclusive", "exclusive", "balanced", "another subgradient", "no subgradient")
 """The values of ``ties=``, and what is left."""

@@ -294,8 +294,8 @@ class Jax(Convertible):
     def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
         """The numbers in its program."""
         with jax.enable_x64(_needs_64_bits(arguments.values())):
-            program = jax.make_jaxpr(function)(arguments)
-        return {float(number) for number in _numbers(program.jaxpr, program.consts)}
+            program: Any = jax.make_jaxpr(function)(arguments)
+        return {float(number) for number in _numbers(program, program.consts)}
 
     def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
         def of_floats(given: Mapping[str, jax.Array]) -> Any:

@@ -10,11 +10,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, Var, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import JaxprEqn, Primitive, Var, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core import primitives as p
 from jax.interpreters import ad, batching, mlir
 
 from interop.porting.layers import Key, Tape
+from jaxclamp._jax_versions import closed, with_parts
 from jaxclamp._transforms.jaxprs import inlined
 
 boundary_p = Primitive("boundary")
@@ -55,7 +56,7 @@ def _is_marked(dtype: Any, key: Key) -> bool:
 class Opened:
     """A program with zeros to be added at boundaries as its first arguments, and what crosses there as last results."""
 
-    program: ClosedJaxpr
+    program: Any
     keys: Mapping[Key, int]
     """By crossing, the number among the last results; crossings of one array share it."""
     forms: tuple[Any, ...]
@@ -68,14 +69,14 @@ class Opened:
         return [jnp.zeros(self.forms[i].shape, self.forms[i].dtype) for i in self.added]
 
 
-def opened(traced: ClosedJaxpr) -> Opened:
+def opened(traced: Any) -> Opened:
     """The boundaries of a program, opened.
 
     What crosses one is a result, and the gradient with respect to what is added to it is its own.
     """
-    eqns = list(_with_boundaries_on_top(traced.jaxpr.eqns))
+    eqns = list(_with_boundaries_on_top(traced.eqns))
     uses = Counter(var for eqn in eqns for var in eqn.invars if isinstance(var, Var))
-    uses.update(var for var in traced.jaxpr.outvars if isinstance(var, Var))
+    uses.update(var for var in traced.outvars if isinstance(var, Var))
     keys: dict[Key, int] = {}
     homes: dict[Any, int] = {}
     zeros: dict[int, Var] = {}
@@ -102,15 +103,16 @@ def opened(traced: ClosedJaxpr) -> Opened:
         else:
             kept.append(eqn)
         crossed.append(y)
-    results = [renamed.get(a, a) if isinstance(a, Var) else a for a in traced.jaxpr.outvars]
-    jaxpr = traced.jaxpr.replace(
-        invars=[*zeros.values(), *traced.jaxpr.invars],
+    results = [renamed.get(a, a) if isinstance(a, Var) else a for a in traced.outvars]
+    program = with_parts(
+        traced,
+        invars=[*zeros.values(), *traced.invars],
         outvars=[*results, *crossed],
         eqns=kept,
-        debug_info=traced.jaxpr.debug_info._replace(arg_names=None, result_paths=None),
+        debug_info=traced.debug_info._replace(arg_names=None, result_paths=None),
     )
     forms = tuple(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in crossed)
-    return Opened(traced.replace(jaxpr=jaxpr), keys, forms, tuple(zeros))
+    return Opened(program, keys, forms, tuple(zeros))
 
 
 def _with_boundaries_on_top(eqns: Iterable[JaxprEqn]) -> Iterable[JaxprEqn]:
@@ -118,8 +120,7 @@ def _with_boundaries_on_top(eqns: Iterable[JaxprEqn]) -> Iterable[JaxprEqn]:
     for eqn in eqns:
         if eqn.primitive in _INLINED and _has_boundaries(eqn):
             body = eqn.params[_INLINED[eqn.primitive]]
-            closed = body if isinstance(body, ClosedJaxpr) else ClosedJaxpr(body, ())
-            yield from _with_boundaries_on_top(inlined(jaxpr_as_fun(closed), eqn))
+            yield from _with_boundaries_on_top(inlined(jaxpr_as_fun(closed(body)), eqn))
         else:
             yield eqn
 

@@ -133,7 +133,7 @@ class JaxModel(Model):
 
     @property
     def draws(self) -> bool:
-        return draws(self._of_forms[1].program.jaxpr)
+        return draws(self._of_forms[1].program)
 
     def _traced(self, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[list[Layer], Opened, Any]:
         """The calls, the program of the arrays among the values and the inputs, and the structure of its results."""

@@ -260,7 +260,7 @@ class _Program(Generic[P, R]):
             return [eqn] if own in self._within else inlined(_with_own_rule(eqn, self._within | {own}), eqn)
         if eqn.primitive is p.custom_vjp_call_p:
             return inlined(self._with_own_pullback(eqn), eqn)
-        if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].jaxpr.eqns:
+        if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].eqns:
             carrying = inlined(_carrying_the_condition(eqn), eqn)
             return [new for inner in carrying for new in self._replace(inner, descend)]
         if program := opened(eqn):

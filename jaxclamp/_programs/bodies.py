@@ -1,4 +1,4 @@
-"""Operations with a function of the user's inside, each as a program in which the choices of that function are seen."""
+"""Operations with a program inside, such as the reducer of `jax.lax.reduce`, opened so that its choices are seen."""
 
 from __future__ import annotations
 
@@ -9,28 +9,35 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
+from jax.extend.core import JaxprEqn, jaxpr_as_fun
 
-from jaxclamp._programs.choices import flattened, windows_of_padded
+from jaxclamp._jax_versions import closed, expanded
+from jaxclamp._programs.choices import flattened, is_floating, windows_of_padded
 
 Arrays: TypeAlias = Sequence[jax.Array]
 Program: TypeAlias = Callable[..., list[jax.Array]]
 
 
 def opened(eqn: JaxprEqn) -> Callable[..., tuple[jax.Array, ...]] | None:
-    """What ``eqn`` computes, as a program of smaller operations, if a function of the user's is inside."""
-    if eqn.primitive.name not in PROGRAMS:
+    """What ``eqn`` computes, as a program of smaller operations, if choices that can be decided are inside.
+
+    A high-level primitive with numbers that move among its results has a derivative of its own, which stays.
+    """
+    if eqn.primitive.name in PROGRAMS:
+        program = PROGRAMS[eqn.primitive.name](**eqn.params)
+    elif (expansion := expanded(eqn)) and not any(is_floating(var.aval) for var in eqn.outvars):
+        program = expansion
+    else:
         return None
-    program = PROGRAMS[eqn.primitive.name](**eqn.params)
     return lambda *operands: tuple(program(*operands))
 
 
-def _called(*, call: ClosedJaxpr, **_: Any) -> Program:
+def _called(*, call: Any, **_: Any) -> Program:
     program: Program = jaxpr_as_fun(call)
     return program
 
 
-def _reduced(*, jaxpr: ClosedJaxpr, dimensions: Sequence[int], **_: Any) -> Program:
+def _reduced(*, jaxpr: Any, dimensions: Sequence[int], **_: Any) -> Program:
     def run(*operands: jax.Array) -> list[jax.Array]:
         arrays, first = _halves(operands)
         rows = [jnp.moveaxis(flattened(x, dimensions), -1, 0) for x in arrays]
@@ -47,7 +54,7 @@ def _reduced(*, jaxpr: ClosedJaxpr, dimensions: Sequence[int], **_: Any) -> Prog
 def _windowed(*, jaxpr: Any, consts: Sequence[Any], **params: Any) -> Program:
     """Axis by axis, since the order in which a window is reduced is free."""
     windows, gaps = windows_of_padded(**params)
-    combined = _elementwise(jaxpr_as_fun(ClosedJaxpr(jaxpr, consts)), len(gaps))
+    combined = _elementwise(jaxpr_as_fun(closed(jaxpr, consts)), len(gaps))
 
     def run(*operands: jax.Array) -> list[jax.Array]:
         arrays, first = _halves(operands)

@@ -36,13 +36,13 @@ def chooses(eqn: JaxprEqn) -> bool:
     """Whether ``eqn`` chooses among numbers that can move."""
     if eqn.primitive is p.convert_element_type_p and not jnp.issubdtype(eqn.params["new_dtype"], jnp.bool):
         return False
-    return eqn.primitive in CHOICES and any(_is_floating(atom.aval) for atom in eqn.invars)
+    return eqn.primitive in CHOICES and any(is_floating(atom.aval) for atom in eqn.invars)
 
 
 def is_discrete(eqn: JaxprEqn) -> bool:
     """Whether a result of the choice is no number that moves: a bool or an index, a sign, or a derivative."""
     return eqn.primitive in (p.sign_p, p.select_and_gather_add_p) or not all(
-        _is_floating(atom.aval) for atom in eqn.outvars
+        is_floating(atom.aval) for atom in eqn.outvars
     )
 
 
@@ -90,7 +90,7 @@ def is_with_value(eqn: JaxprEqn) -> bool:
     return eqn.primitive is p.custom_jvp_call_p and _WITH_VALUE in str(eqn.source_info.name_stack)
 
 
-def _is_floating(x: Any) -> bool:
+def is_floating(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.floating)
 
 
@@ -191,7 +191,7 @@ def _sort(operands: Arrays, tangents: Arrays, *, dimension: int, num_keys: int, 
 def _order(keys: Arrays, tangents: Arrays, axis: int) -> jax.Array:
     """The permutation along ``axis`` that sorts the keys a small step along their tangents."""
     pairs = zip(keys, tangents, strict=True)
-    compared = [both for x, dx in pairs for both in ((x, dx) if _is_floating(x) else (x,))]
+    compared = [both for x, dx in pairs for both in ((x, dx) if is_floating(x) else (x,))]
     *_sorted, order = lax.sort(
         (*compared, _numbers(keys[0], axis)), dimension=axis, is_stable=True, num_keys=len(compared)
     )

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike
 
+from jaxclamp._jax_versions import INLINE
 from jaxclamp._rules.operands import check_operands, check_shapes, checked_ints
 
 R = TypeVar("R")
@@ -93,7 +94,7 @@ def _program(rule: Rule) -> Callable[..., jax.Array]:
             return op(*primals)
 
     program.__name__ = program.__qualname__ = rule.name
-    return jax.jit(program, inline=True)
+    return jax.jit(program, inline=INLINE)
 
 
 def _jvp(

@@ -8,8 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core import primitives as p
+
+from jaxclamp._jax_versions import closed, is_jaxpr, with_parts
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -101,20 +103,17 @@ def _refuse_writes(before: dict[str, Any], after: dict[str, Any]) -> None:
 def _rewritten(replace: Replace) -> Callable[[Any], Any]:
     @functools.cache  # a body that occurs twice stays one object, which JAX compiles once
     def rewritten(jaxpr: Any) -> Any:
-        if isinstance(jaxpr, ClosedJaxpr):
-            inner = rewritten(jaxpr.jaxpr)
-            return jaxpr if inner is jaxpr.jaxpr else jaxpr.replace(jaxpr=inner)
         eqns = [new for eqn in jaxpr.eqns for new in replace(eqn, descend)]
         if _same(eqns, jaxpr.eqns):
             return jaxpr
-        return jaxpr.replace(eqns=eqns, effects=jaxpr.effects | (_effects(eqns) - _effects(jaxpr.eqns)))
+        return with_parts(jaxpr, eqns=eqns, effects=jaxpr.effects | (_effects(eqns) - _effects(jaxpr.eqns)))
 
     def descend(eqn: JaxprEqn) -> list[JaxprEqn]:
         if eqn.primitive.name == "shard_map":  # traced anew: the types inside exist in its context alone
             body = eqn.params["jaxpr"]
 
             def run(*args: jax.Array) -> tuple[jax.Array, ...]:
-                return tuple(jaxpr_as_fun(ClosedJaxpr(rewritten(body), ()))(*args))
+                return tuple(jaxpr_as_fun(closed(rewritten(body)))(*args))
 
             mapped = {name: eqn.params[name] for name in ("mesh", "in_specs", "out_specs", "check_vma")}
             axes: Any = eqn.params.get("newly_manual_axes", eqn.params.get("manual_axes"))  # the name before JAX 0.10.2
@@ -125,13 +124,13 @@ def _rewritten(replace: Replace) -> Callable[[Any], Any]:
 
 
 def with_bodies(eqn: JaxprEqn, change: Callable[[Any], Any]) -> JaxprEqn:
-    """``eqn`` with ``change`` applied to each Jaxpr or ClosedJaxpr among its parameters.
+    """``eqn`` with ``change`` applied to each jaxpr among its parameters.
 
     It is ``eqn`` itself if nothing changes: JAX does not compile the same object twice.
     """
 
     def changed(value: Any) -> Any:
-        if isinstance(value, Jaxpr | ClosedJaxpr):
+        if is_jaxpr(value):
             return change(value)
         if type(value) is not tuple:
             return value
@@ -162,11 +161,9 @@ def inlined(fun: Callable[..., Any], eqn: JaxprEqn) -> list[JaxprEqn]:
 
     def traced(fun: Callable[..., Any]) -> tuple[Jaxpr, dict[Any, Any]]:
         with eqn.ctx.manager:  # the mesh, among others
-            closed = jax.make_jaxpr(fun)(*(atom.aval for atom in eqn.invars))
-        constants = [Literal(value, var.aval) for var, value in zip(closed.jaxpr.constvars, closed.consts, strict=True)]
-        return closed.jaxpr, dict(
-            zip([*closed.jaxpr.constvars, *closed.jaxpr.invars], [*constants, *eqn.invars], strict=True)
-        )
+            jaxpr: Any = jax.make_jaxpr(fun)(*(atom.aval for atom in eqn.invars))
+        constants = [Literal(value, var.aval) for var, value in zip(jaxpr.constvars, jaxpr.consts, strict=True)]
+        return jaxpr, dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *eqn.invars], strict=True))
 
     jaxpr, atoms = traced(fun)
     outvars = [atom for atom in jaxpr.outvars if not isinstance(atom, Literal)]
@@ -185,7 +182,7 @@ def inlined(fun: Callable[..., Any], eqn: JaxprEqn) -> list[JaxprEqn]:
 
 def computed(eqn: JaxprEqn) -> Callable[..., list[Any]]:
     """The function of the inputs of ``eqn`` that returns its outputs."""
-    like = jax.make_jaxpr(lambda *operands: operands)(*(atom.aval for atom in eqn.invars))
+    like: Any = jax.make_jaxpr(lambda *operands: operands)(*(atom.aval for atom in eqn.invars))
     outvars = [Var(atom.aval) for atom in eqn.outvars]
-    alone = eqn.replace(invars=like.jaxpr.invars, outvars=outvars)
-    return jaxpr_as_fun(like.replace(jaxpr=like.jaxpr.replace(eqns=[alone], outvars=outvars)))  # type: ignore[no-any-return]
+    alone = eqn.replace(invars=like.invars, outvars=outvars)
+    return jaxpr_as_fun(with_parts(like, eqns=[alone], outvars=outvars))  # type: ignore[no-any-return]

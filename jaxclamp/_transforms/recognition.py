@@ -147,7 +147,7 @@ def _equations(call: _Call, types: Types) -> list[tuple[tuple[Hashable, Hashable
     scalars = [jax.ShapeDtypeStruct((), dtype, weak_type=weak) for dtype, weak in types]
     # A parameter that cannot be an array, such as an axis, raises. Whether types may be mixed is not asked here.
     with contextlib.suppress(TypeError, ValueError), jax.numpy_dtype_promotion("standard"), jax.disable_jit(False):
-        traced = jax.make_jaxpr(of_operands)(*scalars).jaxpr
+        traced: Any = jax.make_jaxpr(of_operands)(*scalars)
         if len(traced.eqns) == 1:
             (eqn,) = traced.eqns
             (value,) = _values(_of_scalars(eqn), [_Value(traced.invars.index(atom), {}) for atom in eqn.invars])
@@ -196,7 +196,7 @@ def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
     if eqn.primitive is p.custom_jvp_call_p:
         eqn = _of_scalars(eqn)
     if eqn.primitive is p.jit_p:
-        body = eqn.params["jaxpr"].jaxpr
+        body = eqn.params["jaxpr"]
         known: dict[Any, _Value] = dict(zip(body.invars, inputs, strict=True))
 
         def read(atom: Any) -> _Value:

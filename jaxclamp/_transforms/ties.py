@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.extend.core import JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
+from jaxclamp._jax_versions import with_parts
 from jaxclamp._record import OPS
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, OP_SCOPE
@@ -212,10 +213,10 @@ def _on_tie_of_own(name: str, eqn: JaxprEqn) -> Callable[..., jax.Array]:
     if op.family != "reduction":
         given = [p for p in op.signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         return lambda *operands: op.on_tie(*operands[: len(given)])
-    body: ClosedJaxpr = eqn.params["call_jaxpr"]
-    for inner in body.jaxpr.eqns:
+    body = eqn.params["call_jaxpr"]
+    for inner in body.eqns:
         if inner.primitive in (p.reduce_max_p, p.reduce_min_p) and (found := recognized(inner)):
-            before = jaxpr_as_fun(body.replace(jaxpr=body.jaxpr.replace(outvars=inner.invars)))
+            before = jaxpr_as_fun(with_parts(body, outvars=inner.invars))
             return lambda *operands: found.on_tie(*before(*operands))
     # Of a scalar there is nothing to choose.
     return lambda *operands: jnp.zeros(eqn.outvars[0].aval.shape, bool)  # type: ignore[attr-defined]
@@ -229,9 +230,7 @@ def _located(eqn: JaxprEqn) -> JaxprEqn:
     outer = eqn.source_info
 
     def change(body: Any) -> Any:
-        if isinstance(body, ClosedJaxpr):
-            return body.replace(jaxpr=change(body.jaxpr))
-        return body.replace(eqns=[moved(inner) for inner in body.eqns])
+        return with_parts(body, eqns=[moved(inner) for inner in body.eqns])
 
     def stays(inner: JaxprEqn) -> bool:
         return _is_of_derivative(inner) or not all(
