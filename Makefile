@@ -3,7 +3,7 @@ PYTHON ?= python3
 INSTALLED := .venv/installed
 INSTALLED_FOR_PARITY := .venv/installed-for-parity
 
-.PHONY: parity test test-thorough test-lowest test-latest lint format tables answers pictures docs dist bench clean
+.PHONY: parity test test-jax test-thorough test-lowest test-latest lint format tables answers pictures docs dist bench clean
 
 parity: $(INSTALLED_FOR_PARITY)  ## the main job: the parity matrix, the worked cases, and a network trained in four spellings
 	.venv/bin/python -m interop
@@ -23,10 +23,29 @@ test: $(INSTALLED)  ## the tests but for those marked thorough, and which of the
 test-thorough: $(INSTALLED)  ## all tests, in programs as XLA compiles them for users; half an hour
 	.venv/bin/python -m pytest -n 2 --dist loadfile --durations=10
 
+# JAX needs a later Python than torch's CPU build has here, so the newest of both are tested apart from the pinned ones.
+# Pyenv hides the Pythons that are not selected: they are looked for in its folder too.
+PYENV_ROOT ?= $(HOME)/.pyenv
+NEWEST_PYTHON ?= $(firstword $(foreach minor,13 12,$(shell for python in python3.$(minor) \
+	$(PYENV_ROOT)/versions/3.$(minor).*/bin/python; do "$$python" -c "" 2>/dev/null && echo "$$python"; done)))
+
+# test-jax: the tests that need no torch, with the newest JAX and its libraries. JAX=0.11.0 takes that version.
+JAX_HALF := .venv-jax$(JAX)
+VERSIONS_jax := $(if $(JAX),jax==$(JAX) jaxlib==$(JAX),jax jaxlib) flax equinox optax
+ifeq ($(NEWEST_PYTHON),)
+test-jax:
+	@echo "test-jax is skipped: no Python 3.12 or 3.13 was found. Name one: make test-jax NEWEST_PYTHON=python3.13"
+else
+test-jax: $(JAX_HALF)/installed  ## the tests that need no torch, with the newest Python, JAX, Flax, Equinox and Optax
+	$(QUICK) $(JAX_HALF)/bin/python -m pytest -n 2 --dist loadfile -m "not thorough" tests jaxclamp
+endif
+
 # The lowest versions of torch and JAX that pyproject.toml declares, and the newest, beside the pinned ones of all else
 # but setuptools, which torch bounds.
 VERSIONS_lowest := torch==2.11.0 jax==0.10.0 jaxlib==0.10.0
 VERSIONS_latest := torch jax jaxlib
+PYTHON_lowest = $(PYTHON)
+PYTHON_latest = $(or $(NEWEST_PYTHON),$(PYTHON))
 test-lowest test-latest: test-%: .venv-%/installed  ## the tests with those; torch alone has several GB
 	$(QUICK) .venv-$*/bin/python -m pytest -n 2 --dist loadfile -m "not thorough"
 
@@ -106,7 +125,7 @@ bench: $(INSTALLED)  ## every op beside native ones: times as ratios and as a pl
 	$(BENCH) benchmarks/porting.py
 
 clean:
-	rm -rf .venv .venv-answers .venv-lowest .venv-latest dist docs/_build docs/_gallery
+	rm -rf .venv .venv-*/ dist docs/_build docs/_gallery
 
 # pip compiles one file after the other, compileall on all cores, and without the tests of packages; ours too, which are
 # installed as they lie here. It fails in a file of torch that is for Python 3.12.
@@ -125,8 +144,15 @@ $(INSTALLED_FOR_PARITY): pyproject.toml constraints.txt
 	.venv/bin/python $(COMPILE) .venv || true
 	touch $@
 
+$(JAX_HALF)/installed: pyproject.toml constraints.txt
+	$(NEWEST_PYTHON) -m venv --clear $(JAX_HALF)
+	sed -E '/^(jax|jaxlib|flax|equinox|optax)==/d' constraints.txt > $(JAX_HALF)/constraints.txt
+	$(JAX_HALF)/bin/python $(INSTALL) --constraint $(JAX_HALF)/constraints.txt $(VERSIONS_jax) --editable '.[test-jax]'
+	$(JAX_HALF)/bin/python $(COMPILE) $(JAX_HALF) || true
+	touch $@
+
 .venv-%/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv-$*
+	$(PYTHON_$*) -m venv .venv-$*
 	sed -E '/^(torch|jax|jaxlib|setuptools)==/d' constraints.txt > .venv-$*/constraints.txt
 	.venv-$*/bin/python $(INSTALL) --constraint .venv-$*/constraints.txt --upgrade $(VERSIONS_$*) --editable '.[test]'
 	.venv-$*/bin/python $(COMPILE) .venv-$* || true

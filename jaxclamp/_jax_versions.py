@@ -6,6 +6,8 @@ a program, closed or not. Made and changed they are by the functions here. `test
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +17,26 @@ INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 """What ``inline=`` of `jax.jit` takes so that the equations of a function stand among those of its caller.
 
 Until JAX 0.11.0 that is ``True``. Since 0.11.2, ``True`` means ``jax.Inline.JAX_LATE``: the call stays an equation."""
+
+
+@functools.cache
+def warn_of_an_untested_jax(version: str) -> None:
+    """Warn, once for each version, where ``version`` of JAX is later than those that the tests were run with."""
+    if _release(version) > _release(_NEWEST_TESTED):
+        warnings.warn(
+            f"jaxclamp rewrites programs of JAX, whose form changes between versions. It was tested with JAX 0.10.0 to "
+            f"{_NEWEST_TESTED}, and this is JAX {version}. Compare a gradient with one that you know, or install a "
+            f"later jaxclamp, or jax=={_NEWEST_TESTED}.",
+            stacklevel=4,
+        )
+
+
+_NEWEST_TESTED = "0.12.0.1"
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The minor version, of which the releases have jaxprs of one form as far as they were tested."""
+    return tuple(map(int, version.split(".")[:2]))
 
 
 def is_jaxpr(value: Any) -> bool:
@@ -53,6 +75,11 @@ def expanded(eqn: Any) -> Callable[..., list[Any]] | None:
     if called is None:
         return None
     return lambda *operands: jax.tree.leaves(called.expand(*called.in_tree.unflatten(operands)))
+
+
+def manual_axes(eqn: Any) -> Any:
+    """The axes of the mesh over which an equation of ``shard_map`` maps; JAX 0.10.2 renamed the parameter."""
+    return eqn.params["newly_manual_axes" if "newly_manual_axes" in eqn.params else "manual_axes"]
 
 
 def _types() -> tuple[Any, Any]:

@@ -142,7 +142,7 @@ _SIDES: Mapping[str, Mapping[str, Side]] = {
 """Ops that answer alike in all versions, with the slope to one side of a kink, be it nearer to 0 or not."""
 _RECORDED = {
     "torch": ("2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0"),
-    "jax": ("0.10.0", "0.10.1", "0.10.2"),
+    "jax": ("0.10.0", "0.10.1", "0.10.2", "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.12.0.1"),
 }
 
 
@@ -183,7 +183,7 @@ VERSIONS = {
     framework: {
         f"{framework} {text}": Version(framework, number)
         for number in numbers  # the newest last
-        for text in (number, number.rpartition(".")[0])
+        for text in (number, ".".join(number.split(".")[:2]))
     }
     for framework, numbers in _RECORDED.items()
 }

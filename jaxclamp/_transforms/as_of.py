@@ -39,7 +39,7 @@ def as_of(version: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     hand, and the ops of jaxclamp, which have a convention of their own.
 
     Args:
-      version: ``"torch 2.11"`` to ``"torch 2.15"``, or ``"jax 0.10.0"`` to ``"jax 0.10.2"``; ``"torch 2.13"`` is the
+      version: ``"torch 2.11"`` to ``"torch 2.15"``, or ``"jax 0.10.0"`` to ``"jax 0.12.0.1"``; ``"torch 2.13"`` is the
         newest 2.13 that is recorded.
 
     Returns:

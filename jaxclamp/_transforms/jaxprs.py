@@ -11,7 +11,7 @@ import jax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core import primitives as p
 
-from jaxclamp._jax_versions import closed, is_jaxpr, with_parts
+from jaxclamp._jax_versions import closed, is_jaxpr, manual_axes, warn_of_an_untested_jax, with_parts
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,6 +39,7 @@ _CURE = (
 
 def transformed(fun: Callable[P, R], replace: Replace) -> Callable[P, R]:
     """``fun`` with its equations replaced; leaves that are not JAX arrays pass into it, and out, as they are."""
+    warn_of_an_untested_jax(jax.__version__)
 
     @functools.wraps(fun)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -116,8 +117,7 @@ def _rewritten(replace: Replace) -> Callable[[Any], Any]:
                 return tuple(jaxpr_as_fun(closed(rewritten(body)))(*args))
 
             mapped = {name: eqn.params[name] for name in ("mesh", "in_specs", "out_specs", "check_vma")}
-            axes: Any = eqn.params.get("newly_manual_axes", eqn.params.get("manual_axes"))  # the name before JAX 0.10.2
-            return inlined(jax.shard_map(run, **mapped, axis_names=axes), eqn)
+            return inlined(jax.shard_map(run, **mapped, axis_names=manual_axes(eqn)), eqn)
         return [with_bodies(eqn, rewritten) if eqn.primitive in WITH_BODIES else eqn]
 
     return rewritten
