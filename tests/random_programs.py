@@ -1,5 +1,7 @@
 """Random programs with many ties under random transformations: derivatives against differences of their own values.
 
+Here are the programs, how JAX runs them, and the comparison. How torch runs them is in `random_programs_torch`.
+
 A program is defined by its values in NumPy. Its gradient along a direction v is judged by that at x + h v, where it is
 smooth, and its directional derivative by (f(x + h v) - f(x)) / h; no rule for choices is written here.
 
@@ -20,16 +22,16 @@ from typing import Any, TypeAlias
 
 import jax
 import numpy as np
-import torch
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
-from random_steps import KINDS, SHAPE, Array, Kind, by_argsort, by_clamp, written
+from random_steps import KINDS, SHAPE, Array, Spelling, by_argsort, by_clamp
 
-import interop
 import jaxclamp
 
 Tree: TypeAlias = Any
 
+PROGRAMS = range(1000)
+"""The seeds of the tests."""
 DEPTH = 6
 """How many steps follow one another at most."""
 ROWS = 8
@@ -52,14 +54,12 @@ class Step:
         constants = [c.tolist() if isinstance(c, np.ndarray) else c for c in self.constants]
         return f"{self.kind}({', '.join([f'v{n}' for n in self.arrays] + [str(c) for c in constants])})"
 
-    def defined(self, kind: Kind) -> Callable[..., Any]:
-        return kind.definition
+    def spelled(self, spellings: Sequence[Spelling]) -> Spelling:
+        """The one of these that is used."""
+        return spellings[self.spelling % len(spellings)]
 
-    def in_jax(self, kind: Kind) -> Callable[..., Any]:
-        return kind.jax[self.spelling % len(kind.jax)]
-
-    def in_torch(self, kind: Kind) -> Callable[..., Any]:
-        return kind.torch[self.spelling % len(kind.torch)]
+    def in_jax(self) -> Spelling:
+        return self.spelled(KINDS[self.kind].jax)
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,13 @@ class Program:
         """All steps once; ``spelled`` says for a step and its number which function it is."""
         known = [x, y]
         for number, step in enumerate(self.steps):
-            function = spelled(number, step, KINDS[step.kind])
-            known.append(function(*(known[n] for n in step.arrays), *map(constant, step.constants)))
+            known.append(spelled(number, step)(*(known[n] for n in step.arrays), *map(constant, step.constants)))
         return known[-1]
 
     def value(self, x: Array, y: Array) -> Array:
         """The result by definition, for whatever leading axes."""
         for _ in range(self.repeats):
-            x = self.step(lambda _, step, kind: step.defined(kind), x, y)
+            x = self.step(lambda _, step: KINDS[step.kind].definition, x, y)
         return (self.weights * x).sum((-1, -2))  # type: ignore[no-any-return]
 
 
@@ -294,7 +293,7 @@ def drawn_in_jax(program: Program) -> JaxForm:
     # In shard_map, JAX 0.10 takes the indices of argsort for the same on all devices, but not of one in vmap, and so in
     # the derivative of a sort, which the rule of a custom_jvp has. There it cannot differentiate x * constant in a cond
     # either: pvary, it says.
-    spellings = [step.in_jax(KINDS[step.kind]) for step in program.steps]
+    spellings = [step.in_jax() for step in program.steps]
     if batch == "shard_map" and by_argsort in spellings:
         batch = "sharded"
     wrappers = [name for name in WRAPPERS if batch != "shard_map" or name not in ("cond", "switch", "custom_jvp")]
@@ -317,8 +316,8 @@ def mesh() -> jax.sharding.Mesh:
 def in_jax(program: Program, form: JaxForm) -> Callable[..., Answer]:
     """From the points and the directions to the answer."""
 
-    def spelled(number: int, step: Step, kind: Kind) -> Callable[..., Any]:
-        function, count = step.in_jax(kind), kind.arrays
+    def spelled(number: int, step: Step) -> Spelling:
+        function, count = step.in_jax(), len(step.arrays)
 
         def applied(*operands: Any) -> Any:
             return function(*operands, *step.constants)
@@ -382,98 +381,6 @@ def answers_of_jax(seeds: Sequence[int], compiled: bool = True) -> list[Answer]:
         return jax.device_get(run([(*program.points, *program.directions) for program in programs]))
 
 
-# How it is transformed in torch.
-
-
-@dataclass(frozen=True)
-class TorchForm:
-    """How a program is run and differentiated in torch."""
-
-    mode: str
-    has_aux: bool
-    batch: str
-
-    def __str__(self) -> str:
-        return f"{self.mode}{' with an auxiliary result' * self.has_aux}, {self.batch}"
-
-
-TORCH_MODES = ("grad", "directional_derivative", "along")
-TORCH_BATCHES = ("vmap", "loop", "sum")
-
-
-def drawn_in_torch(program: Program) -> TorchForm:
-    choices = random.Random(f"form in torch {program.seed}")
-    mode, batch = choices.choice(TORCH_MODES), choices.choice(TORCH_BATCHES)
-    spellings = [step.in_torch(KINDS[step.kind]) for step in program.steps]
-    if mode == "along" or written in spellings:  # one set of parameters; torch's vmap refuses x[mask] = 0
-        batch = choices.choice(("loop", "sum"))
-    return TorchForm(mode, mode == "grad" and choices.random() < 0.3, batch)
-
-
-class Module(torch.nn.Module):
-    """A program as a module, the parameters of which are what is differentiated."""
-
-    def __init__(self, function: Callable[..., Any], active: Sequence[int], points: Sequence[torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-        self.points = [torch.nn.Parameter(x) if n in active else x for n, x in enumerate(points)]
-        self.moving = torch.nn.ParameterList(self.points[n] for n in active)
-
-    def forward(self) -> torch.Tensor:
-        return self.function(*self.points)  # type: ignore[no-any-return]
-
-
-def in_torch(program: Program, form: TorchForm) -> Callable[..., Answer]:
-    """From the points and the directions to the answer."""
-
-    def constant(value: Any) -> Any:
-        return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
-    def steps(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        for _ in range(program.repeats):
-            x = program.step(lambda _, step, kind: step.in_torch(kind), x, y, constant)
-        return x
-
-    def result(x: torch.Tensor, y: torch.Tensor) -> Any:
-        outcome = steps(x, y)
-        total = (constant(program.weights) * outcome).sum()
-        return (total, outcome) if form.has_aux else total
-
-    def derived(x: torch.Tensor, y: torch.Tensor, *directions: torch.Tensor) -> Answer:
-        own = result(x, y)
-        active = [directions[n] for n in program.active]
-        match form.mode:
-            case "directional_derivative":
-                value, derivative = interop.directional_derivative(result, (x, y), directions)
-                return own, value, derivative
-            case "along":
-                module = Module(result, program.active, (x, y))
-                with interop.along(module, direction=active):
-                    value = module()
-                    value.backward()
-                return own, value.detach(), tuple(parameter.grad for parameter in module.moving)
-        gradients = interop.grad(result, program.active, form.has_aux, direction=tuple(active))(x, y)
-        gradients, aux = gradients if form.has_aux else (gradients, None)
-        return own, (own[0], aux) if form.has_aux else own, gradients
-
-    match form.batch:
-        case "vmap":
-            return torch.func.vmap(derived)  # type: ignore[no-any-return]
-        case "loop":
-            return lambda *rows: jax.tree.map(
-                lambda *leaves: torch.stack(leaves), *(derived(*row) for row in zip(*rows, strict=True))
-            )
-    return derived
-
-
-def answers_of_torch(seeds: Sequence[int]) -> list[Answer]:
-    programs = [draw(seed)[0] for seed in seeds]
-    return [
-        in_torch(program, drawn_in_torch(program))(*map(torch.from_numpy, (*program.points, *program.directions)))
-        for program in programs
-    ]
-
-
 # The comparison.
 
 
@@ -490,7 +397,6 @@ class Target:
 TARGETS = {
     "jax": Target(answers_of_jax, drawn_in_jax, rounds_alike=False),
     "jax op by op": Target(functools.partial(answers_of_jax, compiled=False), drawn_in_jax),
-    "torch": Target(answers_of_torch, drawn_in_torch),
 }
 
 
@@ -540,19 +446,19 @@ def failures(seeds: Sequence[int], target: Target) -> list[str]:
     return [f"{p}\n{target.form(p)}\n{why}\n" for p, why in zip(programs, found, strict=True) if why]
 
 
-def main() -> None:
+def main(targets: Mapping[str, Target]) -> None:
     """Compare programs, and print those that disagree."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=int, default=1000)
     parser.add_argument("--start", type=int, default=0, help="the first seed")
-    parser.add_argument("--target", choices=TARGETS, default="jax")
+    parser.add_argument("--target", choices=targets, default=next(iter(targets)))
     options = parser.parse_args()
     jax.config.update("jax_num_cpu_devices", ROWS)
     count, begin = 0, time.monotonic()
     seeds = range(options.start, options.start + options.programs)
     for first in range(0, len(seeds), 20):
         group = seeds[first : first + 20]
-        for text in failures(group, TARGETS[options.target]):
+        for text in failures(group, targets[options.target]):
             count += 1
             print(text, flush=True)
         jax.clear_caches()
@@ -561,4 +467,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(TARGETS)

@@ -1,4 +1,4 @@
-"""The steps of random programs: each by definition in NumPy, and as JAX and torch spell it.
+"""The steps of random programs: each by definition in NumPy, and as JAX spells it. Torch is in `random_steps_torch`.
 
 A step takes arrays of the shape (..., 3, 4) and returns one. It is continuous and piecewise smooth, so that whatever is
 composed of steps is so too. Constants are integers, so that ties are common and exact.
@@ -14,11 +14,8 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 from numpy.typing import NDArray
-from torch import nn
-from torch.nn import functional
 
 Array: TypeAlias = NDArray[np.float64]
 Spelling: TypeAlias = Callable[..., Any]
@@ -34,7 +31,6 @@ class Kind:
     definition: Spelling
     """Of the arrays, and then of the constants."""
     jax: Sequence[Spelling]
-    torch: Sequence[Spelling]
     arrays: int = 1
     constants: Sequence[Draw] = ()
     is_linear: bool = False
@@ -84,22 +80,12 @@ def _windows_in_jax(x: jax.Array, window: tuple[int, int]) -> jax.Array:
     return lax.reduce_window(x, -jnp.inf, lax.max, (*ones, *window), (1,) * x.ndim, "SAME")
 
 
-def _windows_in_torch(x: torch.Tensor, window: tuple[int, int]) -> torch.Tensor:
-    flat = x.reshape(-1, 1, *SHAPE)
-    return functional.max_pool2d(flat, window, stride=1, padding=(window[0] // 2, window[1] // 2)).reshape(x.shape)
-
-
 def _scatter(x: Array, updates: Array, rows: Sequence[int]) -> Array:
     """Each row of ``updates`` is written to a row of ``x``, where the largest remains."""
     result = x.copy()
     for update, row in enumerate(rows):
         result[..., row, :] = np.maximum(result[..., row, :], updates[..., update, :])
     return result
-
-
-def _index_like(x: torch.Tensor, rows: Sequence[int], axis: int) -> torch.Tensor:
-    column = torch.tensor(rows)
-    return (column[:, None] if axis == -2 else column).expand(x.shape)
 
 
 def _segments(x: Array, columns: Sequence[int]) -> Array:
@@ -112,12 +98,6 @@ def _segments_in_jax(x: jax.Array, columns: Sequence[int]) -> jax.Array:
     numbers = jnp.array(columns)
     largest = jax.ops.segment_max(jnp.moveaxis(x, -1, 0), numbers, 4)
     return jnp.moveaxis(largest[numbers], 0, -1)
-
-
-def _segments_in_torch(x: torch.Tensor, columns: Sequence[int]) -> torch.Tensor:
-    index = _index_like(x, columns, -1)
-    largest = x.new_zeros(x.shape).scatter_reduce(-1, index, x, "amax", include_self=False)
-    return largest.gather(-1, index)
 
 
 def _branch(x: Array, above: float, below: float) -> Array:
@@ -140,11 +120,6 @@ def _switch_in_jax(x: jax.Array, above: float, below: float) -> jax.Array:
     return x + lax.switch((first[0, 0] >= 0).astype(int), [lambda a: below * a, lambda a: above * a], first)
 
 
-def _branch_in_torch(x: torch.Tensor, above: float, below: float) -> torch.Tensor:
-    first = x[..., :1, :1]
-    return x + torch.where(first >= 0, above * first, below * first)
-
-
 def by_argsort(x: jax.Array, axis: int) -> jax.Array:
     return jnp.take_along_axis(x, jnp.argsort(x, axis), axis)
 
@@ -158,25 +133,9 @@ def by_clamp(x: jax.Array, y: jax.Array, z: jax.Array) -> jax.Array:
     return lax.clamp(jnp.minimum(x, y), z, jnp.maximum(x, y))
 
 
-def _median(x: Any, y: Any, z: Any, xp: Any) -> Any:
+def median(x: Any, y: Any, z: Any, xp: Any) -> Any:
+    """By the maxima and minima of a framework."""
     return xp.maximum(xp.minimum(x, y), xp.minimum(xp.maximum(x, y), z))
-
-
-def _in_place(name: str) -> Spelling:
-    return lambda x, *constants: getattr(x.clone(), name)(*constants)
-
-
-def _clamp_in_torch(x: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
-    if isinstance(low, float) and isinstance(high, float):
-        return torch.clamp(x, low, high)
-    return x.clamp(torch.as_tensor(low), torch.as_tensor(high))
-
-
-def written(x: torch.Tensor) -> torch.Tensor:
-    """The positive part, by writing to where the mask says."""
-    x = x.clone()
-    x[x < 0] = 0.0
-    return x
 
 
 KINDS: Mapping[str, Kind] = {
@@ -184,35 +143,27 @@ KINDS: Mapping[str, Kind] = {
     "mix rows": Kind(
         lambda x, m: m @ x,
         [lambda x, m: jnp.asarray(m) @ x, lambda x, m: jnp.einsum("ij,...jk->...ik", m, x)],
-        [lambda x, m: m @ x],
         constants=[_array((3, 3), 1)],
         is_linear=True,
     ),
     "mix columns": Kind(
         lambda x, m: x @ m,
         [lambda x, m: x @ m, lambda x, m: jnp.tensordot(x, m, 1)],
-        [lambda x, m: x @ m, lambda x, m: functional.linear(x, m.T)],
         constants=[_array((4, 4), 1)],
         is_linear=True,
     ),
-    "add": Kind(lambda x, y: x + y, [jnp.add], [torch.add, lambda x, y: x.clone().add_(y)], arrays=2, is_linear=True),
-    "subtract": Kind(
-        lambda x, y: x - y, [jnp.subtract], [torch.sub, lambda x, y: x.clone().sub_(y)], arrays=2, is_linear=True
-    ),
+    "add": Kind(lambda x, y: x + y, [jnp.add], arrays=2, is_linear=True),
+    "subtract": Kind(lambda x, y: x - y, [jnp.subtract], arrays=2, is_linear=True),
     "scale": Kind(
         lambda x, k: k * x,
         [lambda x, k: k * x],
-        [torch.mul, _in_place("mul_")],
         constants=[_number(-2.0, -1.0, 0.5, 2.0)],
         is_linear=True,
     ),
-    "shift": Kind(
-        lambda x, c: x + c, [jnp.add], [torch.add, _in_place("add_")], constants=[_array(SHAPE, 2)], is_linear=True
-    ),
+    "shift": Kind(lambda x, c: x + c, [jnp.add], constants=[_array(SHAPE, 2)], is_linear=True),
     "flip": Kind(
         lambda x, axis: np.flip(x, axis),
         [jnp.flip],
-        [lambda x, axis: x.flip(axis)],
         constants=[_AXIS],
         is_linear=True,
     ),
@@ -227,16 +178,6 @@ KINDS: Mapping[str, Kind] = {
             lambda x: x * (x > 0),
             lambda x: jnp.maximum(x, 0.0) + jnp.minimum(x, 0.0) + jax.nn.relu(-x),
         ],
-        [
-            torch.relu,
-            functional.relu,
-            nn.ReLU(inplace=False),
-            _in_place("relu_"),
-            written,
-            lambda x: x * (x > 0),
-            lambda x: torch.where(x > 0, x, 0.0),
-            lambda x: x.masked_fill(x < 0, 0.0),
-        ],
     ),
     "identity": Kind(
         lambda x: x,
@@ -247,22 +188,14 @@ KINDS: Mapping[str, Kind] = {
             lambda x: jnp.sign(x) * jnp.abs(x),
             lambda x: jnp.abs(x) - jnp.maximum(x, -x) + x,
         ],
-        [
-            lambda x: torch.relu(x) - torch.relu(-x),
-            lambda x: x.clamp(min=0.0) + x.clamp(max=0.0),
-            lambda x: torch.sign(x) * x.abs(),
-            lambda x: x.abs() - torch.maximum(x, -x) + x,
-        ],
     ),
     "abs": Kind(
         np.abs,
         [jnp.abs, lambda x: jnp.sign(x) * x, lambda x: jnp.maximum(x, -x), lambda x: jnp.where(x < 0, -x, x)],
-        [torch.abs, _in_place("abs_"), lambda x: torch.sign(x) * x, lambda x: torch.where(x < 0, -x, x)],
     ),
     "relu6": Kind(
         lambda x: np.clip(x, 0, 6),
         [jax.nn.relu6, lambda x: jnp.clip(x, 0.0, 6.0), lambda x: jnp.where((x > 0) & (x < 6), x, 6.0 * (x >= 6))],
-        [functional.relu6, nn.ReLU6(), lambda x: functional.hardtanh(x, 0.0, 6.0)],
     ),
     "clamp": Kind(  # also with low > high, where high is the result
         lambda x, low, high: np.minimum(np.maximum(x, low), high),
@@ -271,13 +204,11 @@ KINDS: Mapping[str, Kind] = {
             lambda x, low, high: lax.clamp(jnp.broadcast_to(low, x.shape), x, jnp.broadcast_to(high, x.shape)),
             lambda x, low, high: jnp.minimum(jnp.maximum(x, low), high),
         ],
-        [_clamp_in_torch],
         constants=[_BOUND, _BOUND],
     ),
     "leaky_relu": Kind(
         lambda x, slope: np.where(x >= 0, x, slope * x),
         [jax.nn.leaky_relu, lambda x, slope: jnp.where(x > 0, x, slope * x)],
-        [functional.leaky_relu],
         constants=[_SLOPE],
     ),
     "kink by hand": Kind(
@@ -288,24 +219,17 @@ KINDS: Mapping[str, Kind] = {
             lambda x, above, below: jnp.piecewise(x, [x > 0], [lambda a: above * a, lambda a: below * a]),
             lambda x, above, below: x * jnp.where(x <= 0, below, above),
         ],
-        [
-            lambda x, above, below: torch.where(x >= 0, above * x, below * x),
-            lambda x, above, below: above * x * (x > 0) + below * x * (x <= 0),
-            lambda x, above, below: x * torch.where(x.lt(0), below, above),
-        ],
         constants=[_SLOPE, _SLOPE],
     ),
-    "branch": Kind(_branch, [_branch_in_jax, _switch_in_jax], [_branch_in_torch], constants=[_SLOPE, _SLOPE]),
+    "branch": Kind(_branch, [_branch_in_jax, _switch_in_jax], constants=[_SLOPE, _SLOPE]),
     "hard_sigmoid": Kind(
         lambda x: np.clip(x + 3, 0, 6) / 6,
         [jax.nn.hard_sigmoid],
-        [functional.hardsigmoid, nn.Hardsigmoid()],
         is_rounded=True,
     ),
     "hard_swish": Kind(
         lambda x: x * np.clip(x + 3, 0, 6) / 6,
         [jax.nn.hard_swish],
-        [functional.hardswish, nn.Hardswish()],
         is_rounded=True,
         is_product=True,
     ),
@@ -319,34 +243,20 @@ KINDS: Mapping[str, Kind] = {
             lambda x, y: jnp.where(y >= x, y, x),
             lambda x, y: jnp.stack([x, y]).max(0),
         ],
-        [
-            torch.maximum,
-            torch.fmax,
-            torch.max,
-            lambda x, y: torch.where(x > y, x, y),
-            lambda x, y: torch.stack([x, y]).amax(0),
-        ],
         arrays=2,
     ),
     "minimum": Kind(
         np.minimum,
         [jnp.minimum, jnp.fmin, lambda x, y: jnp.where(x < y, x, y), lambda x, y: y - jax.nn.relu(y - x)],
-        [torch.minimum, torch.fmin, lambda x, y: torch.where(x < y, x, y)],
         arrays=2,
     ),
     "median": Kind(
         lambda x, y, z: np.median([x, y, z], 0),
         [
-            lambda x, y, z: _median(x, y, z, jnp),
+            lambda x, y, z: median(x, y, z, jnp),
             by_clamp,
             lambda x, y, z: jnp.sort(jnp.stack([x, y, z]), 0)[1],
             lambda x, y, z: jnp.median(jnp.stack([x, y, z]), 0),
-        ],
-        [
-            lambda x, y, z: _median(x, y, z, torch),
-            lambda x, y, z: torch.clamp(z, torch.minimum(x, y), torch.maximum(x, y)),
-            lambda x, y, z: torch.stack([x, y, z]).sort(0).values[1],
-            lambda x, y, z: torch.stack([x, y, z]).median(0).values,
         ],
         arrays=3,
     ),
@@ -357,11 +267,6 @@ KINDS: Mapping[str, Kind] = {
             lambda x, y, axis: y - x.max(axis, keepdims=True),
             lambda x, y, axis: y - jnp.take_along_axis(x, x.argmax(axis, keepdims=True), axis),
             lambda x, y, axis: y - jnp.moveaxis(lax.top_k(jnp.moveaxis(x, axis, -1), 1)[0], -1, axis),
-        ],
-        [
-            lambda x, y, axis: y - x.amax(axis, keepdim=True),
-            lambda x, y, axis: y - x.max(axis, keepdim=True).values,
-            lambda x, y, axis: y - x.gather(axis, x.argmax(axis, keepdim=True)),
         ],
         arrays=2,
         constants=[_number(-1, -2)],
@@ -378,11 +283,6 @@ KINDS: Mapping[str, Kind] = {
                 )[..., None]
             ),
         ],
-        [
-            lambda x, y: y - x.amin((-1, -2), keepdim=True),
-            lambda x, y: y - x.aminmax(dim=-1, keepdim=True).min.amin(-2, keepdim=True),
-            lambda x, y: y - x.min(-2, keepdim=True)[0].min(-1, keepdim=True)[0],
-        ],
         arrays=2,
     ),
     "less the norm": Kind(
@@ -391,10 +291,6 @@ KINDS: Mapping[str, Kind] = {
             lambda x, y: y - jnp.linalg.norm(x, jnp.inf, -1, keepdims=True),
             lambda x, y: y - jnp.abs(x).max(-1, keepdims=True),
         ],
-        [
-            lambda x, y: y - torch.linalg.vector_norm(x, torch.inf, -1, keepdim=True),
-            lambda x, y: y - x.abs().amax(-1, keepdim=True),
-        ],
         arrays=2,
     ),
     "less the two largest": Kind(
@@ -402,11 +298,6 @@ KINDS: Mapping[str, Kind] = {
         [
             lambda x, y: y - lax.top_k(x, 2)[0].sum(-1, keepdims=True),
             lambda x, y: y - jnp.take_along_axis(x, lax.top_k(x, 2)[1], -1).sum(-1, keepdims=True),
-        ],
-        [
-            lambda x, y: y - x.topk(2, -1).values.sum(-1, keepdim=True),
-            lambda x, y: y - x.gather(-1, x.topk(2, -1).indices).sum(-1, keepdim=True),
-            lambda x, y: y - x.kthvalue(4, -1, keepdim=True).values - x.kthvalue(3, -1, keepdim=True).values,
         ],
         arrays=2,
     ),
@@ -418,11 +309,6 @@ KINDS: Mapping[str, Kind] = {
             by_argsort,
             _sorted_pair,
         ],
-        [
-            lambda x, axis: x.sort(axis).values,
-            lambda x, axis: torch.sort(x, dim=axis, descending=True)[0].flip(axis),
-            lambda x, axis: x.gather(axis, x.argsort(axis)),
-        ],
         constants=[_AXIS],
     ),
     "cumulative maximum": Kind(
@@ -432,13 +318,11 @@ KINDS: Mapping[str, Kind] = {
             lambda x, axis: lax.associative_scan(jnp.maximum, x, axis=axis),
             lambda x, axis: jnp.maximum.accumulate(x, axis),
         ],
-        [lambda x, axis: x.cummax(axis).values],
         constants=[_AXIS],
     ),
     "cumulative minimum": Kind(
         lambda x, axis: np.flip(np.minimum.accumulate(np.flip(x, axis), axis), axis),
         [lambda x, axis: lax.cummin(x, axis % x.ndim, reverse=True)],
-        [lambda x, axis: x.flip(axis).cummin(axis).values.flip(axis)],
         constants=[_AXIS],
     ),
     "windows": Kind(
@@ -449,7 +333,6 @@ KINDS: Mapping[str, Kind] = {
                 -lax.reduce_window(-x, jnp.inf, lax.min, (1,) * (x.ndim - 2) + window, (1,) * x.ndim, "SAME")
             ),
         ],
-        [_windows_in_torch],
         constants=[_WINDOW],
     ),
     "scatter": Kind(
@@ -458,18 +341,11 @@ KINDS: Mapping[str, Kind] = {
             lambda x, y, rows: x.at[..., np.array(rows), :].max(y),
             lambda x, y, rows: -((-x).at[..., np.array(rows), :].min(-y)),
         ],
-        [
-            lambda x, y, rows: x.scatter_reduce(-2, _index_like(y, rows, -2), y, "amax"),
-            lambda x, y, rows: x.clone().scatter_reduce_(-2, _index_like(y, rows, -2), y, "amax"),
-            lambda x, y, rows: -(-x).index_reduce(-2, torch.tensor(rows), -y, "amin"),
-        ],
         arrays=2,
         constants=[_numbers(3, 3)],
     ),
-    "segments": Kind(_segments, [_segments_in_jax], [_segments_in_torch], constants=[_numbers(4, 3)]),
+    "segments": Kind(_segments, [_segments_in_jax], constants=[_numbers(4, 3)]),
     # Smooth.
-    "product": Kind(
-        lambda x, y: x * y, [jnp.multiply], [torch.mul, lambda x, y: x.clone().mul_(y)], arrays=2, is_product=True
-    ),
-    "square": Kind(lambda x: x * x, [jnp.square, lambda x: x**2], [torch.square, lambda x: x**2], is_product=True),
+    "product": Kind(lambda x, y: x * y, [jnp.multiply], arrays=2, is_product=True),
+    "square": Kind(lambda x: x * x, [jnp.square, lambda x: x**2], is_product=True),
 }

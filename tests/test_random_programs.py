@@ -1,4 +1,4 @@
-"""Random programs with many ties, under random transformations of JAX and torch, against differences of their values.
+"""Random programs with many ties, under random transformations of JAX, against differences of their values.
 
 More of them than here: python tests/random_programs.py --programs 1000 --target jax
 """
@@ -14,26 +14,15 @@ import numpy as np
 import pytest
 import random_programs
 from jax.sharding import PartitionSpec
-from random_programs import ROWS, TARGETS, JaxForm, Program, Step, UndecidedError, draw, expected, failures
+from random_programs import PROGRAMS, ROWS, TARGETS, JaxForm, Program, Step, UndecidedError, draw, expected, failures
 from random_steps import KINDS, SHAPE
+from representatives import parts
 
 import jaxclamp
 
-PROGRAMS = range(1000)
 
-
-def parts(quick: int) -> pytest.MarkDecorator:
-    """Ten at a time, so that one program of JAX is not too large; all but the first are thorough."""
-    starts = range(0, len(PROGRAMS), 10)
-    seeds = [PROGRAMS[start : start + 10] for start in starts]
-    return pytest.mark.parametrize(
-        "seeds",
-        [pytest.param(s, marks=pytest.mark.thorough) if s.start >= quick else s for s in seeds],
-        ids=str,
-    )
-
-
-@parts(quick=10)
+# Ten at a time, so that one program of JAX is not too large.
+@parts(PROGRAMS, 10, quick=10)
 def test_jax(seeds: range) -> None:
     assert not (found := failures(seeds, TARGETS["jax"])), "\n".join(found)
 
@@ -41,11 +30,6 @@ def test_jax(seeds: range) -> None:
 @pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 30), marks=pytest.mark.thorough)], ids=str)
 def test_jax_op_by_op(seeds: range) -> None:
     assert not (found := failures(seeds, TARGETS["jax op by op"])), "\n".join(found)
-
-
-@parts(quick=60)
-def test_torch(seeds: range) -> None:
-    assert not (found := failures(seeds, TARGETS["torch"])), "\n".join(found)
 
 
 def test_what_is_drawn() -> None:
@@ -59,11 +43,6 @@ def test_what_is_drawn() -> None:
     assert {form.loop for form in forms} == random_programs.LOOPS.keys()
     assert {name for form in forms for name in form.around} == random_programs.WRAPPERS.keys()
     assert {name for form in forms for name in form.around_steps.values()} == random_programs.WRAPPERS.keys()
-    torch_forms = [random_programs.drawn_in_torch(program) for program in programs]
-    assert {(form.mode, form.batch) for form in torch_forms} == {
-        *((mode, batch) for mode in ("grad", "directional_derivative") for batch in random_programs.TORCH_BATCHES),
-        *(("along", batch) for batch in ("loop", "sum")),
-    }
     assert sum(map(has_kink, range(200))) > 130
 
 
