@@ -1,4 +1,6 @@
-"""Runs random programs under random transformations of JAX and torch, and compares them with the definition.
+"""Runs random programs under random transformations of JAX, and compares them with the definition.
+
+How torch runs them is in `fuzzing_torch`.
 
 For as long as wanted, with one line for each round: python tests/fuzzing.py --seconds 600 --start 1000
 
@@ -23,16 +25,11 @@ import definition
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from definition import DTYPES, POOLS, Array
 from jax.sharding import NamedSharding, PartitionSpec
 from programs import PARAMETERS, ROWS, Program, Ref, Step, draw
-from torch.autograd import forward_ad
-from torch.nn import functional
 
-import interop
 import jaxclamp
-from interop import native
 
 Tree: TypeAlias = Any
 Calls: TypeAlias = Mapping[str, Callable[..., Any]]
@@ -46,13 +43,13 @@ Torch's hardsigmoid has the slope 1/6 in float32 for float64 too."""
 # What a program calls, in each dialect.
 
 
-def _values(function: Callable[..., Any]) -> Callable[..., Any]:
+def first_of(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: function(*args, **kwargs)[0]
 
 
 JAXCLAMP: Calls = {
     **{name: op.function for name, op in jaxclamp.OPS.items()},
-    **{name: _values(getattr(jaxclamp, name)) for name in ("max_with_indices", "min_with_indices")},
+    **{name: first_of(getattr(jaxclamp, name)) for name in ("max_with_indices", "min_with_indices")},
     **{name: getattr(jnp, name) for name in ("add", "subtract", "multiply", "transpose")},
     "flip": lambda x: jnp.flip(x, -1),
     "halve": lambda x: x[..., : max(1, x.shape[-1] // 2)],
@@ -89,51 +86,7 @@ JAX_NATIVE: Calls = {
 }
 """JAX's own functions, for `jaxclamp.min_norm`; where it has none, or another formula, the op."""
 
-
-def _pool(pool: Callable[..., torch.Tensor], dims: int) -> Callable[..., torch.Tensor]:
-    """Torch's pools want one axis of channels, or two."""
-
-    def pooled(x: torch.Tensor, **windows: Any) -> torch.Tensor:
-        result = pool(x.reshape(1, -1, *x.shape[x.dim() - dims :]), **windows)
-        return result.reshape(x.shape[: x.dim() - dims] + result.shape[2:])
-
-    return pooled
-
-
-_ARITHMETIC: Calls = {
-    **{
-        "add": torch.add,
-        "subtract": torch.sub,
-        "multiply": torch.mul,
-        "transpose": lambda x: x.permute(tuple(range(x.dim() - 1, -1, -1))),
-    },
-    "flip": lambda x: x.flip(-1),
-    "halve": lambda x: x[..., : max(1, x.shape[-1] // 2)],
-    "stop_gradient": torch.Tensor.detach,
-}
-
-
-def _of_torch(ops: Calls) -> Calls:
-    with_indices = {name: _values(ops[name]) for name in ("max_with_indices", "min_with_indices")}
-    return {**ops, **with_indices, **{name: _pool(ops[name], dims) for name, dims in POOLS.items()}, **_ARITHMETIC}
-
-
-INTEROP: Calls = _of_torch(interop.TORCH_OPS)
-NATIVE: Calls = _of_torch(native.NATIVE)
-TORCH_NATIVE: Calls = _of_torch(
-    {name: getattr(torch, name, None) or getattr(functional, name, None) for name in jaxclamp.OPS}
-    | {"max_with_indices": torch.max, "min_with_indices": torch.Tensor.min}
-)
-"""Torch's own functions, for `interop.min_norm`."""
-
-DIALECTS: Mapping[str, tuple[Calls, Callable[[], contextlib.AbstractContextManager[Any]]]] = {
-    "jaxclamp": (JAXCLAMP, contextlib.nullcontext),
-    "jaxclamp.min_norm": (JAX_NATIVE, contextlib.nullcontext),
-    "interop": (INTEROP, contextlib.nullcontext),
-    "interop.native": (NATIVE, contextlib.nullcontext),
-    "interop.min_norm": (TORCH_NATIVE, interop.min_norm),
-    "interop.min_norm of jax": (TORCH_NATIVE, functools.partial(interop.min_norm, backend="jax")),
-}
+DIALECTS: Mapping[str, Calls] = {"jaxclamp": JAXCLAMP, "jaxclamp.min_norm": JAX_NATIVE}
 
 
 # How a program is run.
@@ -166,28 +119,6 @@ def _is_of_jaxclamp(step: Step) -> bool:
     return "ties" in step.static or (step.op in PARAMETERS and (step.by_keyword < 2 or "where" in step.static))
 
 
-_NAMES_OF_TORCH = {"x": "input", "y": "other", "axis": "dim", "keepdims": "keepdim"}
-_NAMES_OF_NUMPY = {"y": "x2"}
-
-
-def run_in_torch(program: Program, calls: Calls, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    known, dtype = list(inputs), inputs[0].dtype
-    for step in program.steps:
-        operands: list[Any] = [known[o.number] if isinstance(o, Ref) else o for o in step.operands]
-        operands = [torch.as_tensor(o, dtype=dtype) if isinstance(o, np.ndarray) else o for o in operands]
-        beside_tensors = any(isinstance(operand, torch.Tensor) for operand in operands[1:])
-        is_of_numbers = step.op in definition.KINKED and step.op != "prelu"  # for torch, not for interop
-        of_two = calls is not INTEROP and step.op in ("maximum", "minimum", "fmax", "fmin")
-        own = calls
-        if (beside_tensors and is_of_numbers) or ("ties" in step.static and calls is TORCH_NATIVE):
-            own = INTEROP
-        elif beside_tensors or of_two:  # torch takes no numbers there
-            operands = [torch.tensor(o, dtype=dtype) if isinstance(o, float) else o for o in operands]
-        names = _NAMES_OF_NUMPY if step.op in ("maximum", "amin") else _NAMES_OF_TORCH  # torch knows both
-        known.append(called(step, own, operands, names))
-    return known[-1]
-
-
 # How it is transformed.
 
 
@@ -215,9 +146,8 @@ class Form:
 
 _REVERSE = ("grad", "vjp", "linearize and transpose", "backward")
 _FORWARD = ("jvp", "forward_ad")
-_IN_BOTH = ("grad", "vjp", "jvp", "jacrev", "jacfwd", "hvp")
-JAX_MODES = (*_IN_BOTH, "linearize and transpose")
-TORCH_MODES = (*_IN_BOTH, "backward", "backward", "forward_ad")
+IN_BOTH = ("grad", "vjp", "jvp", "jacrev", "jacfwd", "hvp")
+JAX_MODES = (*IN_BOTH, "linearize and transpose")
 DEVICES = ("shard_map", "sharded")
 JAX_WRAPPERS: Mapping[str, Callable[..., Callable[..., Any]]] = {
     "jit": jax.jit,
@@ -229,29 +159,27 @@ JAX_WRAPPERS: Mapping[str, Callable[..., Callable[..., Any]]] = {
 }
 
 
-def drawn_form(program: Program, target: str, batched: Sequence[str]) -> Form:
-    choices = random.Random(f"form {target} {program.seed}")
-    modes = JAX_MODES if target == "jax" else TORCH_MODES
-    is_flat = program.is_piecewise_linear
-    if target == "torch":  # aten::hardsigmoid_backward has no forward mode
-        is_flat = is_flat and all(step.op != "hardsigmoid" for step in program.steps)
-    mode = choices.choice([mode for mode in modes if mode != "hvp" or is_flat])
+def drawn_in_jax(program: Program, batched: Sequence[str]) -> Form:
+    choices = random.Random(f"form jax {program.seed}")
+    mode = choices.choice([mode for mode in JAX_MODES if mode != "hvp" or program.is_piecewise_linear])
     how = choices.choice(batched)
-    if target == "jax":
-        # At NaN, JAX's own relu and torch's own amax have another gradient.
-        dialect = "jaxclamp" if program.is_special else choices.choice(("jaxclamp", "jaxclamp.min_norm"))
-        wrapped = choices.choices([*JAX_WRAPPERS], k=choices.choice((0, 1, 1, 2)))
-        if how == "shard_map":  # there JAX 0.10 cannot differentiate x * constant in a cond: pvary, it says
-            wrapped = [name for name in wrapped if name != "cond"]
-        if dialect == "jaxclamp.min_norm":
-            wrapped.insert(choices.randint(0, len(wrapped)), "min_norm")
-    else:
-        (dialect,) = choices.choices([*DIALECTS][2:], (1, 0, 0, 1) if program.is_special else (1, 6, 6, 1))
-        wrapped = ["checkpoint"] if mode == "backward" and choices.random() < 0.4 else []
-        how = "loop" if mode in ("backward", "forward_ad") else how
+    # At NaN, JAX's own relu has another gradient.
+    dialect = "jaxclamp" if program.is_special else choices.choice([*DIALECTS])
+    wrapped = choices.choices([*JAX_WRAPPERS], k=choices.choice((0, 1, 1, 2)))
+    if how == "shard_map":  # there JAX 0.10 cannot differentiate x * constant in a cond: pvary, it says
+        wrapped = [name for name in wrapped if name != "cond"]
+    if dialect == "jaxclamp.min_norm":
+        wrapped.insert(choices.randint(0, len(wrapped)), "min_norm")
+    return drawn_form(choices, program, dialect, mode, wrapped, how)
+
+
+def drawn_form(
+    choices: random.Random, program: Program, dialect: str, mode: str, wrapped: Sequence[str], batched: str
+) -> Form:
+    """That form; where the rows lie, and whether the batch is differentiated, is drawn."""
     axes = tuple(choices.randrange(-1, points.ndim) for points in program.inputs)
-    is_batched_first = how == "vmap" and mode in ("grad", "vjp", "jvp") and choices.random() < 0.5
-    return Form(dialect, mode, tuple(wrapped), how, axes, is_batched_first)
+    is_batched_first = batched == "vmap" and mode in ("grad", "vjp", "jvp") and choices.random() < 0.5
+    return Form(dialect, mode, tuple(wrapped), batched, axes, is_batched_first)
 
 
 def arguments_of(program: Program) -> list[Array]:
@@ -261,8 +189,22 @@ def arguments_of(program: Program) -> list[Array]:
     return [*inputs, *program.directions("result"), *program.directions("inputs")]
 
 
-def differentiated(api: Any, program: Program, form: Form, whole: Callable[..., Any], batch: Callable[..., Any]) -> Any:
-    """From the arguments to the value and the derivative, with the functions of `jax` or `torch.func`."""
+Mode: TypeAlias = Callable[[Callable[..., Any], Sequence[Any], Any, Sequence[Any]], Tree]
+"""From a function, its arguments, a cotangent and tangents to the value and the derivative."""
+
+
+def differentiated(
+    api: Any,
+    own_modes: Mapping[str, Mode],
+    program: Program,
+    form: Form,
+    whole: Callable[..., Any],
+    batch: Callable[..., Any],
+) -> Any:
+    """From the arguments to the value and the derivative, with the functions of `jax` or `torch.func`.
+
+    ``own_modes`` are those that the other framework does not have.
+    """
     count, numbers = sum(program.active), tuple(range(sum(program.active)))
 
     def of_active_first(*inputs: Any) -> Any:
@@ -285,6 +227,8 @@ def differentiated(api: Any, program: Program, form: Form, whole: Callable[..., 
             value = restricted(*moving)
             return (value * cotangent).sum(), value
 
+        if form.mode in own_modes:
+            return own_modes[form.mode](restricted, moving, cotangent, tangents)
         gradient = api.grad(loss, argnums=numbers, has_aux=True)
         match form.mode:
             case "grad":
@@ -298,18 +242,6 @@ def differentiated(api: Any, program: Program, form: Form, whole: Callable[..., 
                 return value, list(pull(cotangent))
             case "jvp":
                 return api.jvp(restricted, tuple(moving), tuple(tangents))
-            case "linearize and transpose":
-                value, push = jax.linearize(restricted, *moving)
-                return value, list(jax.linear_transpose(push, *moving)(cotangent))
-            case "backward":
-                leaves = [x.detach().requires_grad_() for x in moving]
-                value = restricted(*leaves)
-                return value.detach(), list(torch.autograd.grad(value, leaves, cotangent, materialize_grads=True))
-            case "forward_ad":
-                with forward_ad.dual_level():
-                    value = restricted(*map(forward_ad.make_dual, moving, tangents))
-                    unpacked = forward_ad.unpack_dual(value)
-                    return unpacked.primal, unpacked.tangent
         return restricted(*moving), list(getattr(api, form.mode)(restricted, argnums=numbers)(*moving))
 
     return run if form.is_batched_first else batch(run)
@@ -325,7 +257,7 @@ def vmapped(vmap: Any, moveaxis: Any, form: Form, function: Callable[..., Any]) 
 
 def in_jax(program: Program, form: Form) -> Callable[..., Tree]:
     """The function of the arguments that answers for all rows."""
-    whole = functools.partial(_called_with_all, functools.partial(run_in_jax, program, DIALECTS[form.dialect][0]))
+    whole = functools.partial(_called_with_all, functools.partial(run_in_jax, program, DIALECTS[form.dialect]))
     for name in form.wrapped:
         whole = jaxclamp.min_norm(whole) if name == "min_norm" else JAX_WRAPPERS[name](whole)
 
@@ -340,7 +272,12 @@ def in_jax(program: Program, form: Form) -> Callable[..., Tree]:
                 return jax.shard_map(jax.vmap(function), mesh=mesh(), in_specs=rows, out_specs=rows)
         return vmapped(jax.vmap, jnp.moveaxis, form, function)
 
-    return differentiated(jax, program, form, whole, batch)
+    return differentiated(jax, {"linearize and transpose": linearized}, program, form, whole, batch)
+
+
+def linearized(function: Callable[..., Any], inputs: Sequence[Any], cotangent: Any, _: Sequence[Any]) -> Tree:
+    value, push = jax.linearize(function, *inputs)
+    return value, list(jax.linear_transpose(push, *inputs)(cotangent))
 
 
 def _called_with_all(function: Callable[[Sequence[Any]], Any], *inputs: Any) -> Any:
@@ -351,36 +288,11 @@ def mesh() -> jax.sharding.Mesh:
     return jax.make_mesh((ROWS,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
 
 
-def in_torch(program: Program, form: Form) -> Callable[..., Tree]:
-    """The same; a loop is of two rows alone."""
-    calls, mode = DIALECTS[form.dialect]
-
-    def inside(*inputs: torch.Tensor) -> torch.Tensor:
-        with mode():
-            return run_in_torch(program, calls, inputs)
-
-    def whole(*inputs: torch.Tensor) -> torch.Tensor:
-        if "checkpoint" in form.wrapped:
-            return torch.utils.checkpoint.checkpoint(inside, *inputs, use_reentrant=False)
-        return inside(*inputs)
-
-    def batch(function: Callable[..., Any]) -> Callable[..., Any]:
-        if form.batched == "vmap":
-            return vmapped(torch.func.vmap, torch.movedim, form, function)
-
-        def loop(*arguments: torch.Tensor) -> Tree:
-            rows = [function(*(x[row] for x in arguments)) for row in range(min(2, len(arguments[0])))]
-            return jax.tree.map(lambda *leaves: torch.stack(leaves), *rows)
-
-        return loop
-
-    return differentiated(torch.func, program, form, whole, batch)
-
-
 # What programs answer.
 
 Pair: TypeAlias = tuple[Program, Form]
 Answers: TypeAlias = Callable[[Sequence[Pair]], list[Tree]]
+Round: TypeAlias = tuple[list[Pair], Answers]
 
 
 def answers_of_jax(pairs: Sequence[Pair], compiled: bool = True) -> list[Tree]:
@@ -397,51 +309,12 @@ def answers_of_jax(pairs: Sequence[Pair], compiled: bool = True) -> list[Tree]:
         return (jax.jit(together) if compiled else together)(arguments)
 
 
-def _tensors(program: Program, arrays: Iterable[Array]) -> list[torch.Tensor]:
-    return [torch.tensor(a, dtype=getattr(torch, program.dtype)) for a in arrays]
-
-
-def answers_of_torch(pairs: Sequence[Pair]) -> list[Tree]:
-    return [in_torch(program, form)(*_tensors(program, arguments_of(program))) for program, form in pairs]
-
-
-def answers_of_compiled_torch(pairs: Sequence[Pair]) -> list[Tree]:
-    """Values and gradients of one graph of all programs, run for two rows."""
-    torch._dynamo.reset()
-
-    def together(arguments: list[list[torch.Tensor]]) -> list[torch.Tensor]:
-        results = []
-        for (program, form), inputs in zip(pairs, arguments, strict=True):
-            calls, mode = DIALECTS[form.dialect]
-            with mode():
-                results.append(run_in_torch(program, calls, inputs))
-        return results
-
-    graph = torch.compile(together, fullgraph=True, backend="aot_eager")
-    found: list[list[Tree]] = []
-    for row in range(min(2, len(pairs[0][0].inputs[0]))):
-        arguments = [_tensors(program, (points[row] for points in program.inputs)) for program, _ in pairs]
-        leaves = [
-            [x.requires_grad_() for x, active in zip(inputs, program.active, strict=True) if active]
-            for (program, _), inputs in zip(pairs, arguments, strict=True)
-        ]
-        cotangents = [
-            torch.tensor(p.directions("result")[0][row], dtype=x[0].dtype)
-            for (p, _), x in zip(pairs, arguments, strict=True)
-        ]
-        values = graph(arguments)
-        together_with = [*itertools.chain(*leaves)]
-        gradients = iter(torch.autograd.grad(values, together_with, cotangents, materialize_grads=True))
-        found.append([(v.detach(), [next(gradients) for _ in xs]) for v, xs in zip(values, leaves, strict=True)])
-    return [jax.tree.map(lambda *leaves: torch.stack(leaves), *rows) for rows in zip(*found, strict=True)]
-
-
 # The comparison with the definition.
 
 
 def disagreement(program: Program, form: Form, answer: Tree) -> str:
     """How the values and the derivative differ from the definition; empty if they do not."""
-    value, *leaves = map(_as_float64, jax.tree.leaves(answer))
+    value, *leaves = (np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(answer))
     (cotangent,), tangents = program.directions("result"), program.directions("inputs")
     tolerance = TOLERANCE[program.dtype]
     for row, expected in enumerate(program.expected[: len(value)]):
@@ -469,12 +342,18 @@ def disagreement(program: Program, form: Form, answer: Tree) -> str:
     return ""
 
 
-def _as_float64(array: jax.Array | torch.Tensor) -> Array:
-    return array.double().numpy() if isinstance(array, torch.Tensor) else np.asarray(array, np.float64)
-
-
 def failures(pairs: Sequence[Pair], answers: Answers) -> list[str]:
     """A description of each program that disagrees with the definition or raises, made small."""
+    return [text for group in in_one_mode(pairs) for text in failures_together(group, answers)]
+
+
+def in_one_mode(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """The programs with 64 bits, which need JAX's mode of that name, and the others."""
+    groups = [[pair for pair in pairs if (pair[0].dtype == "float64") == wide] for wide in (False, True)]
+    return [group for group in groups if group]
+
+
+def failures_together(pairs: Sequence[Pair], answers: Answers) -> list[str]:
     try:
         found = answers(pairs)
     except Exception:  # of which one it was, each by itself will tell
@@ -526,55 +405,45 @@ def _smaller(program: Program, form: Form) -> Iterator[Pair]:
 
 def of_jax(seeds: Iterable[int], *batched: str) -> list[Pair]:
     programs = [draw(seed, "jax") for seed in seeds]
-    return [(program, drawn_form(program, "jax", batched or ("vmap", "vmap", "map"))) for program in programs]
+    return [(program, drawn_in_jax(program, batched or ("vmap", "vmap", "map"))) for program in programs]
 
 
-def of_torch(seeds: Iterable[int]) -> list[Pair]:
-    programs = [draw(seed, "torch") for seed in seeds]
-    return [(program, drawn_form(program, "torch", ("loop", "vmap"))) for program in programs]
+def check(pairs: Sequence[Pair], answers: Answers) -> None:
+    assert not (wrong := failures(pairs, answers)), "\n".join(wrong)
 
 
-def compiled_of_torch(seeds: Iterable[int]) -> list[Pair]:
-    plain: Any = {"mode": "backward", "wrapped": (), "batched": "loop", "is_batched_first": False}
-    return [(program, dataclasses.replace(form, **plain)) for program, form in of_torch(seeds)]
+def check_what_is_drawn(pairs: Sequence[Pair], modes: Sequence[str]) -> None:
+    """Every op, every way to differentiate it, and ties in most programs."""
+    programs = [program for program, _ in pairs]
+    assert jaxclamp.OPS.keys() <= {step.op for program in programs for step in program.steps}
+    assert {form.mode for _, form in pairs} == {*modes}
+    assert {program.dtype for program in programs} == {*DTYPES}
+    assert sum(any(row.tied for row in program.expected) for program in programs) > 0.8 * len(programs)
+    assert sum(len(program.steps) > 2 for program in programs) > 0.5 * len(programs)
 
 
-def in_one_mode(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """The programs with 64 bits, which need JAX's mode of that name, and the others."""
-    groups = [[pair for pair in pairs if (pair[0].dtype == "float64") == wide] for wide in (False, True)]
-    return [group for group in groups if group]
+def rounds(start: int) -> list[Round]:
+    """What is run from one seed on."""
+    return [
+        (of_jax(range(start, start + 20)), answers_of_jax),
+        (of_jax(range(start + 20, start + 26), *DEVICES), answers_of_jax),
+        (of_jax(range(start + 26, start + 28)), functools.partial(answers_of_jax, compiled=False)),
+    ]
 
 
-def rounds(start: int) -> dict[str, list[tuple[list[Pair], Answers]]]:
-    """What is run from one seed on, for each target."""
-    return {
-        "jax": [
-            (of_jax(range(start, start + 20)), answers_of_jax),
-            (of_jax(range(start + 20, start + 26), *DEVICES), answers_of_jax),
-            (of_jax(range(start + 26, start + 28)), functools.partial(answers_of_jax, compiled=False)),
-        ],
-        "torch": [
-            (of_torch(range(start, start + 24)), answers_of_torch),
-            (compiled_of_torch(range(start + 24, start + 28)), answers_of_compiled_torch),
-        ],
-    }
-
-
-def main() -> None:
+def main(rounds: Callable[[int], list[Round]]) -> None:
     """Draw programs until the time is over."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--start", type=int, default=1000, help="the first seed; those of the suite are below 1000")
-    parser.add_argument("--target", choices=("jax", "torch"), action="append", help="one alone")
     options = parser.parse_args()
     jax.config.update("jax_num_cpu_devices", ROWS)
     end, found = time.monotonic() + options.seconds, 0
     for start in itertools.count(options.start, 28):
-        for target in options.target or ("jax", "torch"):
-            for pairs, answers in rounds(start)[target]:
-                for text in itertools.chain(*(failures(group, answers) for group in in_one_mode(pairs))):
-                    found += 1
-                    print(text, flush=True)
+        for pairs, answers in rounds(start):
+            for text in failures(pairs, answers):
+                found += 1
+                print(text, flush=True)
         jax.clear_caches()
         print(f"seeds {start} to {start + 27}: {found} failures so far", flush=True)
         if time.monotonic() > end:
@@ -582,4 +451,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(rounds)

@@ -1,4 +1,4 @@
-"""Random compositions of the ops under random transformations of JAX and torch, against the definition.
+"""Random compositions of the ops under random transformations of JAX, against the definition.
 
 For longer than here: python tests/fuzzing.py
 """
@@ -7,38 +7,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import definition
 import fuzzing
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fuzzing import Answers, Form, Pair, failures
+from fuzzing import Form, check, check_what_is_drawn, failures
 from programs import Program, Ref, Step
-
-import jaxclamp
+from representatives import parts
 
 pytestmark = pytest.mark.thorough
 
 JAX_SEEDS = range(60)
 DEVICE_SEEDS = range(60, 70)
 EAGER_SEEDS = range(70, 72)
-TORCH_SEEDS = range(120)
-COMPILED_SEEDS = range(120, 123)
 
 
-def check(pairs: Sequence[Pair], answers: Answers) -> None:
-    wrong = [text for group in fuzzing.in_one_mode(pairs) for text in failures(group, answers)]
-    assert not wrong, "\n".join(wrong)
-
-
-def parts(seeds: range) -> pytest.MarkDecorator:
-    """Thirty at a time: what fails is then shown in time, and one program of JAX is not too large."""
-    return pytest.mark.parametrize("seeds", [seeds[start : start + 30] for start in range(0, len(seeds), 30)], ids=str)
-
-
-@parts(JAX_SEEDS)
+# Thirty at a time: what fails is then shown in time, and one program of JAX is not too large.
+@parts(JAX_SEEDS, 30, quick=0)
 def test_jax(seeds: range) -> None:
     check(fuzzing.of_jax(seeds), fuzzing.answers_of_jax)
 
@@ -51,30 +38,12 @@ def test_jax_op_by_op() -> None:
     check(fuzzing.of_jax(EAGER_SEEDS), functools.partial(fuzzing.answers_of_jax, compiled=False))
 
 
-@parts(TORCH_SEEDS)
-def test_torch(seeds: range) -> None:
-    check(fuzzing.of_torch(seeds), fuzzing.answers_of_torch)
-
-
-# As torch traces a torch.autograd.Function, it makes an object of it, of which it warns itself.
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-def test_compiled_torch() -> None:
-    check(fuzzing.compiled_of_torch(COMPILED_SEEDS), fuzzing.answers_of_compiled_torch)
-
-
 def test_what_is_drawn() -> None:
     """Every op, every way to run it, and ties in most programs."""
-    pairs = {"jax": fuzzing.of_jax(JAX_SEEDS), "torch": fuzzing.of_torch(TORCH_SEEDS)}
-    for target, modes in (("jax", fuzzing.JAX_MODES), ("torch", fuzzing.TORCH_MODES)):
-        programs = [program for program, _ in pairs[target]]
-        assert jaxclamp.OPS.keys() <= {step.op for program in programs for step in program.steps}
-        assert {form.mode for _, form in pairs[target]} == {*modes}
-        assert {program.dtype for program in programs} == {*definition.DTYPES}
-        assert sum(any(row.tied for row in program.expected) for program in programs) > 0.8 * len(programs)
-        assert sum(len(program.steps) > 2 for program in programs) > 0.5 * len(programs)
-    forms = [form for _, form in pairs["jax"] + pairs["torch"]]
-    assert {form.dialect for form in forms} == {*fuzzing.DIALECTS}
-    assert {name for form in forms for name in form.wrapped} == {*fuzzing.JAX_WRAPPERS, "min_norm"}
+    pairs = fuzzing.of_jax(JAX_SEEDS)
+    check_what_is_drawn(pairs, fuzzing.JAX_MODES)
+    assert {form.dialect for _, form in pairs} == {*fuzzing.DIALECTS}
+    assert {name for _, form in pairs for name in form.wrapped} == {*fuzzing.JAX_WRAPPERS, "min_norm"}
 
 
 @pytest.mark.parametrize(
@@ -99,8 +68,7 @@ def test_the_reference_knows_the_table_of_clamp(operands: tuple[float, ...], sha
 
 def test_a_wrong_gradient_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX's own maximum gives half of the gradient at 0."""
-    calls, nothing = fuzzing.DIALECTS["jaxclamp"]
-    monkeypatch.setitem(fuzzing.DIALECTS, "jaxclamp", ({**calls, "maximum": jnp.maximum}, nothing))
+    monkeypatch.setitem(fuzzing.DIALECTS, "jaxclamp", {**fuzzing.JAXCLAMP, "maximum": jnp.maximum})
     v0, v1 = Ref(0), Ref(1)
     steps = (Step("add", (v0, 1.0)), Step("maximum", (v0, np.zeros(()))), Step("multiply", (v1, Ref(2))))
     program = Program(0, "float32", (np.array([[1.0, 2.0], [0.0, 3.0]]),), (True,), steps)
