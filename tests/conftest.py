@@ -2,25 +2,34 @@
 
 import functools
 import gc
+import importlib.util
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import hypothesis
 import jax
 import pytest
+from imports import TESTS, needs_torch
 from jax._src.interpreters import mlir
 
 jax.config.update("jax_num_cpu_devices", 8)
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.load_profile("repeatable")
 
-collect_ignore = ["typed_use.py"]  # it is for mypy, and has errors on purpose
+LEFT_OUT = [] if importlib.util.find_spec("torch") else [file.name for file in TESTS.glob("*.py") if needs_torch(file)]
+collect_ignore = ["typed_use.py", *LEFT_OUT]  # the first is for mypy, and has errors on purpose
 
 # JAX makes a context of MLIR for each program. That takes 5 ms, longer than all else that lowers a small one. Here the
 # programs of a module share theirs. JAX has no setting for that, and the name is private; without it tests take longer.
 new_context = functools.cache(mlir.make_ir_context) if hasattr(mlir, "make_ir_context") else None
 if new_context:
     mlir.make_ir_context = new_context
+
+
+def pytest_report_header() -> str | None:
+    return f"torch is not installed: {len(LEFT_OUT)} modules of tests need it, and are left out" if LEFT_OUT else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -71,3 +80,25 @@ def strictest_settings() -> Iterator[None]:
         jax.checking_leaks(),
     ):
         yield
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Imports an example by its name."""
+
+    def example(name: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(name, TESTS.parent / "examples" / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)  # dataclasses look their module up
+        spec.loader.exec_module(module)
+        return module
+
+    return example

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="the processes import it")
+
 EXIT_PROCESSES = int(os.environ.get("JAXCLAMP_EXIT_PROCESSES", "8"))
 """How many processes are watched while they exit; aborts are rare, so now and then run it with 200."""
 

@@ -7,6 +7,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import pytest_jaxclamp
 
 ROOT = Path(__file__).parent.parent
@@ -28,6 +30,7 @@ def test_probed(compare):
 
 
 def test_a_port_that_differs_is_shown(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the ports are in torch")
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_port.py").write_text(TESTS)
     # The entry point is not asked for, as the installation of a checkout may be older than it.
