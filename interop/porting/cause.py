@@ -128,13 +128,15 @@ def _in_gradients(pairs: Sequence[LayerPair]) -> Cause | None:
     """The last layer with like gradients of what it returns, and other ones of what it takes, or of its parameters."""
     for n in reversed(range(len(pairs))):
         pair = pairs[n]
+        inside = [m for m, other in enumerate(pairs) if other.parent == n]
+        spoilt = [m for m in inside if not pairs[m].agrees("outputs", gradients=True)]
         differing = [j for j in pair.those("inputs", "parameters", gradients=True) if not j.agrees]
+        if spoilt and not differing:  # the gradient is 0 before the layers that it reaches
+            differing = [j for j in pairs[spoilt[-1]].those("outputs", gradients=True) if not j.agrees]
         if not differing or not pair.agrees("outputs", gradients=True):
             continue
-        inside = [m for m, other in enumerate(pairs) if other.parent == n]
         if not inside:
             return Cause(pair, tuple(differing))
-        spoilt = [m for m in inside if not pairs[m].agrees("outputs", gradients=True)]
         after = spoilt[-1] if spoilt else None
         later = [m for m in inside if (after is None or m > after) and pairs[m].agrees("inputs", gradients=True)]
         return Cause(

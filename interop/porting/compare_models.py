@@ -19,8 +19,18 @@ from interop.porting.checkpoints import values_from
 from interop.porting.comparison import Judged, What, apart_of, judge, places, with_random
 from interop.porting.layers import Answer, Layer
 from interop.porting.libraries import adapter_of
-from interop.porting.mapping import Override, ParameterMapping, inferred
-from interop.porting.matching import Align, Image, alignment, has_channels, kind_of, known_parent, matched_layers
+from interop.porting.mapping import Override, Pair, ParameterMapping, images_of, inferred
+from interop.porting.matching import (
+    Align,
+    Image,
+    agree,
+    alignment,
+    channel_order,
+    has_channels,
+    kind_of,
+    known_parent,
+    matched_layers,
+)
 from interop.porting.model import Call, Model, Orders, Run
 from interop.porting.report import ModelComparison
 
@@ -93,7 +103,7 @@ def compare_models(
     a, b = kinds[0](first, calls[0], given), kinds[1](second, calls[1], theirs)
     _refuse_wider(given, (a, b))
     found = inferred(a, b, mapping or {})
-    values = _values(a, b, parameters, found, notes)
+    values, replaced = _values(a, b, parameters, found)
     orders = _orders(a, b)
 
     def answers(run: Run) -> tuple[Answer, Answer]:
@@ -102,8 +112,15 @@ def compare_models(
     as_given = answers(Run())
     layers = tuple(as_given[0].layers), tuple(as_given[1].layers)
     indices = matched_layers(*layers, [(pair.first.owner, pair.second.owner) for pair in found.pairs])
-    aligns = _aligns(indices, layers, a.channels_last != b.channels_last, found.images)
     owners = {pair.first.name: _owner(pair.first.owner, layers[0], dict(indices)) for pair in found.pairs}
+    images = images_of(a, b)
+    while (seen := _as_rows_cross(found, images, owners, [(layers[0][i], layers[1][j]) for i, j in indices])) != found:
+        found = seen
+        values, replaced = _values(a, b, parameters, found)
+        as_given = answers(Run())
+        layers = tuple(as_given[0].layers), tuple(as_given[1].layers)
+    to_last = None if a.channels_last == b.channels_last else a.channels_last
+    aligns = _aligns(indices, layers, to_last, images, found, owners)
     compared = list(places(indices, aligns, found, owners, values[0], layers[0]))
     floats = [leaf.dtype for leaf in (*given, *values[0].values()) if _is_float(leaf)]
     coarsest = max(floats, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.dtype(np.float32))
@@ -126,7 +143,7 @@ def compare_models(
         for name, one in _own_parameters(found, *values):
             of_layer[owners[name]].append(one)
     pairs = _pairs(indices, layers, of_layer, _roundings(found, owners, float(jnp.finfo(coarsest).eps)))
-    comparison = ModelComparison(str(a), str(b), found, pairs, layers, tuple(notes))
+    comparison = ModelComparison(str(a), str(b), found, pairs, layers, (*notes, *replaced))
     if comparison.cause is None or comparison.cause.finding != "ties":
         return comparison
     return replace(comparison, ties=(a.ties(values[0]), b.ties(values[1])))
@@ -174,7 +191,7 @@ def _for_second(
     elif first_last == second_last:
         orders = {}
     else:
-        orders = {n: (0, n - 1, *range(1, n - 1)) if first_last else (0, *range(2, n), 1) for n in (4, 5)}
+        orders = {n: channel_order(n, to_last=second_last) for n in (4, 5)}
     theirs, notes = [], []
     for i, leaf in enumerate(given):
         order = orders.get(np.ndim(leaf)) if _is_float(leaf) else None
@@ -187,15 +204,15 @@ def _for_second(
 
 
 def _values(
-    a: Model, b: Model, parameters: Any, found: ParameterMapping, notes: list[str]
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The values of the parameters of both models."""
+    a: Model, b: Model, parameters: Any, found: ParameterMapping
+) -> tuple[tuple[dict[str, Array], dict[str, Array]], list[str]]:
+    """The values of the parameters of both models, and what is to be said of them."""
     own = [{p.name: p.value for p in model.parameters if p.value is not None} for model in (a, b)]
     complete = [len(values) == len(model.parameters) for values, model in zip(own, (a, b), strict=True)]
     if isinstance(parameters, str) and parameters == "own":
         if not all(complete):
             raise ValueError(f"compare_models: parameters is 'own', and {(a, b)[complete.index(False)]} has none.")
-        return own[0], own[1]
+        return (own[0], own[1]), []
     if parameters is not None:
         source, values = values_from(parameters, (a, b))
     elif any(complete):
@@ -215,12 +232,11 @@ def _values(
                 f"compare_models: {model} has no values for {', '.join(missing)}; bind it to its variables."
             )
     replaced = [name for name, value in target.items() if not np.array_equal(value, other[name])]
-    if replaced:
-        notes.append(
-            f"{len(replaced)} parameters of {b if source is a else a} had other values, and were given those of "
-            f"{source}; parameters='own' keeps them."
-        )
-    return ours
+    note = (
+        f"{len(replaced)} parameters of {b if source is a else a} had other values, and were given those of "
+        f"{source}; parameters='own' keeps them."
+    )
+    return ours, [note] if replaced else []
 
 
 def _orders(a: Model, b: Model) -> Orders:
@@ -238,8 +254,9 @@ def _orders(a: Model, b: Model) -> Orders:
         if kind != other:
             raise ValueError(f"compare_models: result {i} is of {kind} in {a}, and of {other} in {b}.")
         n = len(ours)
-        ways = [(0, n - 1, *range(1, n - 1)), (0, *range(2, n), 1)] if a.channels_last != b.channels_last else []
-        found = [way for way in ways if len(theirs) == n >= 3 and tuple(theirs[axis] for axis in way) == ours]
+        directions = (a.channels_last, b.channels_last) if a.channels_last != b.channels_last and n >= 3 else ()
+        ways = [channel_order(n, to_last=direction) for direction in directions]
+        found = [way for way in ways if len(theirs) == n and tuple(theirs[axis] for axis in way) == ours]
         if not found and ours != theirs:
             raise ValueError(f"compare_models: result {i} has shape {ours} in {a}, and {theirs} in {b}.")
         if kind in differentiated:
@@ -247,15 +264,39 @@ def _orders(a: Model, b: Model) -> Orders:
     return orders
 
 
+def _as_rows_cross(
+    found: ParameterMapping, images: Sequence[Image], owners: Mapping[str, int], layers: Sequence[tuple[Layer, Layer]]
+) -> ParameterMapping:
+    """The mapping, with each kernel behind flattened images in the order in which these enter its layer.
+
+    Where the values there agree in the order by which the kernel was mapped, or in no order, it stays as it was.
+    """
+
+    def settled(pair: Pair) -> Pair:
+        orders = pair.orders(images)
+        first, second = (side.inputs[:1] for side in layers[owners[pair.first.name]])
+        rows = [point.value for point in (*first, *second)]
+        if len(orders) == 1 or [array.shape[1:] for array in rows] != [(pair.rows,)] * 2:
+            return pair
+        fitting = [order for order in orders if agree(rows[0], order.rearranged(rows[1]) if order else rows[1])]
+        return pair if not fitting or pair.image in fitting else pair.behind(fitting[-1])
+
+    return replace(found, pairs=tuple(map(settled, found.pairs)))
+
+
 def _aligns(
     indices: Sequence[tuple[int, int]],
     layers: tuple[Sequence[Layer], Sequence[Layer]],
-    channels_differ: bool,
+    to_last: bool | None,
     images: Sequence[Image],
+    mapping: ParameterMapping,
+    owners: Mapping[str, int],
 ) -> dict[tuple[int, What, int], Align]:
     """How to lay the arrays of the second model beside those of the first, for all that can be."""
     found: dict[tuple[int, What, int], Align] = {}
     sides: tuple[What, ...] = ("inputs", "outputs")
+    kernels = [(indices[owners[pair.first.name]][0], pair.rows, pair.image) for pair in mapping.pairs if pair.rows]
+    kernels.sort(key=lambda kernel: kernel[0])
     for n, (i, j) in enumerate(indices):
         for side in sides:
             for k, (ours, theirs) in enumerate(
@@ -266,7 +307,11 @@ def _aligns(
                     is_settled &= side == "outputs"
                 else:
                     is_settled &= not (has_channels(layers[0], i) or has_channels(layers[1], j))
-                align = alignment(ours.value, theirs.value, channels_differ and not is_settled, images)
+                length, begin = ours.value.shape[-1:], i if side == "inputs" else layers[0][i].end
+                behind = next((image for at, rows, image in kernels if at >= begin and (rows,) == length), None)
+                fitting = [image for image in images if (math.prod(image.axes),) == length]
+                orders = list(dict.fromkeys([behind, None, *fitting]))
+                align = alignment(ours, theirs, None if is_settled else to_last, orders)
                 if align is not None:
                     found[n, side, k] = align
                 elif side == "outputs" and _differ_in_size(layers[0][i], layers[1][j]):

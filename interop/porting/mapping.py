@@ -38,13 +38,42 @@ class Pair:
     first: Parameter
     second: Parameter
     reason: str
-    """How it was found, as ``name``, ``order`` or ``given``."""
+    """How it was found, as ``name``, ``order``, ``given``, or ``given axes``."""
 
     def to_second(self, array: Array) -> Array:
         return self.second.layout.from_torch(self.first.layout.to_torch(array))
 
     def to_first(self, array: Array) -> Array:
         return self.first.layout.from_torch(self.second.layout.to_torch(array))
+
+    @property
+    def rows(self) -> int:
+        """The length of the rows that a dense layer multiplies with it; 0 of other kernels, or if axes were given."""
+        layouts = self.first.layout, self.second.layout
+        is_dense = self.first.role == "weight" and all(len(layout.own) == len(layout.shape) == 2 for layout in layouts)
+        return layouts[0].shape[1] if is_dense and self.reason != "given axes" else 0
+
+    @property
+    def image(self) -> Image | None:
+        """What the rows are made of, if they lie in another order on both sides."""
+        layouts = ((self.first.layout, True), (self.second.layout, False))
+        return next((Image(a.split[:-1], first) for a, first in layouts if self.rows and len(a.split) > 2), None)
+
+    def orders(self, images: Iterable[Image]) -> list[Image | None]:
+        """What the rows may be made of, the likeliest last; None if they are alike on both sides."""
+        return [None, *(image for image in images if math.prod(image.axes) == self.rows)]
+
+    def behind(self, image: Image | None) -> Pair:
+        """The pair, if its rows are made of this image."""
+        either = image or self.image
+        if either is None:
+            return self
+        kernel = self.first if either.is_last_in_first else self.second
+        split = (*image.axes, kernel.layout.own[1]) if image else kernel.layout.own
+        *window, inputs, outputs = range(len(split))
+        layout = replace(kernel.layout, split=split, order=(outputs, inputs, *window))
+        kernel = replace(kernel, layout=layout)
+        return replace(self, first=kernel) if either.is_last_in_first else replace(self, second=kernel)
 
 
 @dataclass(frozen=True)
@@ -61,18 +90,6 @@ class ParameterMapping:
             for pair in self.pairs
         ]
         return aligned(("first", "shape", "second", "shape", "by"), rows, folded=(0, 2))
-
-    @property
-    def images(self) -> list[Image]:
-        """Those that dense layers take flattened, in the order of the second model."""
-        found = []
-        for pair in self.pairs:
-            for layout, order in ((pair.first.layout, (1, 2, 0)), (pair.second.layout, (2, 0, 1))):
-                if layout.order == (3, 2, 0, 1) and len(layout.own) == 2:
-                    height, width, channels, _ = layout.split
-                    theirs = (channels, height, width) if order == (1, 2, 0) else (height, width, channels)
-                    found.append(Image(theirs, order))
-        return found
 
     def as_override(self) -> dict[str, str]:
         """The names, to be changed and passed as ``mapping``."""
@@ -119,8 +136,8 @@ def inferred(first: Model, second: Model, override: Override) -> ParameterMappin
             if pair is not None:
                 pairs.append(pair)
     _refuse_unpaired(first, second, pairs, alone)
-    if first.channels_last != second.channels_last:
-        pairs = [_of_flattened(pair, first, second) for pair in pairs]
+    images = images_of(first, second)
+    pairs = [pair.behind(pair.orders(images)[-1]) for pair in pairs]
     places = {p.name: place for place, p in zip(_turns(first), first.parameters, strict=True)}
     return ParameterMapping(tuple(sorted(pairs, key=lambda pair: places[pair.first.name])), tuple(alone))
 
@@ -165,7 +182,9 @@ def _fitted(first: Parameter, second: Parameter, reason: str, order: Sequence[in
         moved = tuple(first.layout.own[axis] for axis in order)
         kept = Layout.same(second.layout.own)
         return (
-            Pair(replace(first, layout=layout), replace(second, layout=kept), reason) if moved == kept.shape else None
+            Pair(replace(first, layout=layout), replace(second, layout=kept), f"{reason} axes")
+            if moved == kept.shape
+            else None
         )
     a, b = first.layout, second.layout
     if a.shape == b.shape:
@@ -177,41 +196,12 @@ def _fitted(first: Parameter, second: Parameter, reason: str, order: Sequence[in
     return None
 
 
-def _of_flattened(pair: Pair, first: Model, second: Model) -> Pair:
-    """The pair, which if it is the kernel of a dense layer on flattened images, is of these in another order."""
-    if pair.reason == "given" or pair.first.role != "weight" or len(pair.first.layout.shape) != 2:
-        return pair
-    last, kernel = (first, pair.first) if first.channels_last else (second, pair.second)
-    if kernel.layout.order != (1, 0):
-        return pair
-    image = _flattened_image(last, kernel)
-    if image is None:
-        return pair
-    own, (inputs, outputs) = kernel.layout.own, kernel.layout.split
-    reordered = replace(kernel, layout=Layout(own, (*image, outputs), (3, 2, 0, 1), (outputs, inputs)))
-    return replace(pair, first=reordered) if first.channels_last else replace(pair, second=reordered)
-
-
-def _flattened_image(model: Model, kernel: Parameter) -> tuple[int, ...] | None:
-    """Height, width and channels of the image that a dense layer takes, if it takes one.
-
-    It has the channels of what crossed a boundary last before the layer, and the proportions: pooling may have made it
-    smaller since.
-    """
-    index = next((i for i, layer in enumerate(model.layers) if layer.path == kernel.owner), 0)
-    shapes = [point.value.shape for layer in model.layers[:index] for point in (*layer.inputs, *layer.outputs)]
-    if not shapes or len(model.layers[index].inputs[0].value.shape) != 2:
-        return None
-    images = [shape for shape in shapes if len(shape) == 4]
-    flat = [shape for shape in shapes if len(shape) == 2 and shape[1] != kernel.layout.split[0]]
-    if not images or (flat and shapes.index(images[-1]) < len(shapes) - 1 - shapes[::-1].index(flat[-1])):
-        return None
-    _, height, width, channels = images[-1]
-    area, rest = divmod(kernel.layout.split[0], channels)
-    shrunk = math.sqrt(height * width / area) if area else 0.0
-    if rest or area <= 1 or channels == 1 or not (height / shrunk).is_integer() or not (width / shrunk).is_integer():
-        return None
-    return int(height / shrunk), int(width / shrunk), channels
+def images_of(first: Model, second: Model) -> list[Image]:
+    """What is flattened where one model has the channels last and the other first, in the order in which it is."""
+    if first.channels_last == second.channels_last:
+        return []
+    shapes = (first if first.channels_last else second).flattened
+    return [Image(axes, first.channels_last) for axes in shapes if axes[-1] > 1 and math.prod(axes[:-1]) > 1]
 
 
 def _owners(model: Model, used: Collection[str]) -> list[_Owner]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,16 +11,34 @@ import jax.numpy as jnp
 import numpy as np
 
 from interop.parity.frameworks import Array
-from interop.porting.layers import Layer
+from interop.parity.leaves import difference_of
+from interop.porting.layers import Layer, Point
 
 Align: TypeAlias = Callable[[Array], Array]
 
+_MANY = 16
+"""Over how many steps between the numbers of a dtype arrays may be apart, and not tell the order of their axes."""
+
 
 class Image(NamedTuple):
-    """The shape that an image had in the second model before it was flattened, and what makes it the first's."""
+    """What is flattened: an image, or a volume, of which one model has the channels last and the other first."""
 
-    shape: tuple[int, ...]
-    order: tuple[int, ...]
+    axes: tuple[int, ...]
+    """Without those of samples, the channels last."""
+    is_last_in_first: bool
+    """Whether it is the first model that has the channels last."""
+
+    def rearranged(self, rows: Array) -> Array:
+        """The flattened samples of the second model, in the order of the first."""
+        *window, channels = self.axes
+        seen = (channels, *window) if self.is_last_in_first else self.axes
+        order = channel_order(len(seen) + 1, to_last=self.is_last_in_first)
+        return rows.reshape(-1, *seen).transpose(order).reshape(rows.shape)
+
+
+def channel_order(ndim: int, *, to_last: bool) -> tuple[int, ...]:
+    """The order of the axes of images that moves the channels from before the window behind it, or back."""
+    return (0, *range(2, ndim), 1) if to_last else (0, ndim - 1, *range(1, ndim - 1))
 
 
 _FAMILIES = (
@@ -122,27 +139,54 @@ def has_channels(layers: Sequence[Layer], i: int) -> bool:
     return any(re.search("conv|pool|batch_?norm", layer.kind.lower()) for layer in near)
 
 
-def alignment(a: Array, b: Array, channels_differ: bool, images: Iterable[Image]) -> Align | None:
+def alignment(a: Point, b: Point, to_last: bool | None, images: Sequence[Image | None]) -> Align | None:
     """What gives an array of the second model the form that it has in the first; None if nothing does.
 
-    ``images`` are those that are flattened somewhere, with their axes in the order of the second model.
+    The shapes leave some ways. Of these it is the one with which the values agree, or are least apart; among several,
+    as of a constant, the first with which the gradients agree too.
+
+    Args:
+      a, b: what crossed the boundary in both models.
+      to_last: whether the first model has the channels of images last, and the second has them first; None if both
+        have them in the same place.
+      images: what may have been flattened there, the likeliest first; None is what has one order in both models.
     """
-    ways: list[Align] = []
-    if kind_of(a.dtype) != kind_of(b.dtype):
+    if kind_of(a.value.dtype) != kind_of(b.value.dtype):
         return None
-    if channels_differ and a.ndim == b.ndim >= 3:
-        last, before_last = a.ndim - 1, tuple(range(1, a.ndim - 1))
-        orders = (0, *range(2, a.ndim), 1), (0, last, *before_last)
-        ways += [_transposition(order) for order in orders if tuple(b.shape[axis] for axis in order) == a.shape]
-    if a.shape == b.shape:
-        ways.append(lambda array: array)
-        ways += [_unflattening(image) for image in images if a.ndim == 2 and math.prod(image.shape) == a.shape[1]]
-    if not ways and a.size == b.size and _joined(a.shape, b.shape):
-        ways.append(lambda array: array.reshape(a.shape))
+    ways: list[Align] = []
+    ours, theirs = a.value.shape, b.value.shape
+    directions = () if to_last is None or not len(ours) == len(theirs) >= 3 else (to_last, not to_last)
+    orders = [channel_order(len(ours), to_last=direction) for direction in directions]
+    transposed = [_transposition(order) for order in orders if tuple(theirs[axis] for axis in order) == ours]
+    if ours == theirs:
+        flattened = [image.rearranged if image else _as_it_is for image in images if len(ours) == 2]
+        ways = [*transposed[:1], *(flattened or [_as_it_is]), *transposed[1:]]
+    elif transposed:
+        ways = transposed
+    elif a.value.size == b.value.size and _joined(ours, theirs):
+        ways = [lambda array: array.reshape(ours)]
     if len(ways) < 2:
         return ways[0] if ways else None
-    wide = np.result_type(a.dtype, np.float64)
-    return min(ways, key=lambda way: float(np.abs(a.astype(wide) - way(b).astype(wide)).sum()))
+    return min(ways, key=lambda way: _misfit(a, b, way))
+
+
+def _as_it_is(array: Array) -> Array:
+    return array
+
+
+def _misfit(a: Point, b: Point, way: Align) -> tuple[bool, bool, float]:
+    """Whether the values differ, whether the gradients do, and how far values are apart where that is no rounding."""
+    ours, theirs = a.value, way(b.value)
+    gradients_differ = a.gradient is not None and b.gradient is not None and not agree(a.gradient, way(b.gradient))
+    wide = np.result_type(ours.dtype, np.float64)
+    apart = float(np.abs(ours.astype(wide) - theirs.astype(wide)).sum())
+    eps = float(jnp.finfo(ours.dtype).eps) if jnp.issubdtype(ours.dtype, jnp.inexact) else 0.0
+    return not agree(ours, theirs), gradients_differ, max(apart, _MANY * eps * float(np.abs(ours.astype(wide)).sum()))
+
+
+def agree(a: Array, b: Array) -> bool:
+    """Whether two arrays are the same but for rounding."""
+    return difference_of(a, b, None, None).beyond == 0
 
 
 def kind_of(dtype: Any) -> str:
@@ -153,11 +197,6 @@ def kind_of(dtype: Any) -> str:
 
 def _transposition(order: tuple[int, ...]) -> Align:
     return lambda array: array.transpose(order)
-
-
-def _unflattening(image: Image) -> Align:
-    order = (0, *(axis + 1 for axis in image.order))
-    return lambda array: array.reshape(-1, *image.shape).transpose(order).reshape(array.shape)
 
 
 def _joined(a: Sequence[int], b: Sequence[int]) -> bool:

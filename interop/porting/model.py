@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import Jaxpr, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core.primitives import reshape_p
 
 import jaxclamp
 from interop.parity.frameworks import Array, weighted_total
@@ -42,6 +43,8 @@ class Model(ABC):
     channels_last: ClassVar[bool]
     """Where convolutions of the library expect the channels of an image."""
     version: str
+    flattened: Sequence[tuple[int, ...]] = ()
+    """The shapes, without the first axis, of the arrays of channels last that it makes rows of."""
 
     def __init__(self, model: Any, call: Call | None, inputs: Sequence[Any]) -> None:
         self.model = model
@@ -131,6 +134,10 @@ class JaxModel(Model):
         layers, program = self._of_forms
         return _filled(layers, program, program.forms, [program.forms[i] for i in program.added])
 
+    @functools.cached_property
+    def flattened(self) -> Sequence[tuple[int, ...]]:  # type: ignore[override]
+        return list(_flattened(self._of_forms[1].program.jaxpr))
+
     @property
     def draws(self) -> bool:
         return draws(self._of_forms[1].program)
@@ -193,6 +200,17 @@ class JaxModel(Model):
         given = jax.tree.map(jnp.asarray, jax.tree.leaves((dict(values), arrays)))
         _, report = jaxclamp.ties(run)(*opening.zeros, *given)
         return report
+
+
+def _flattened(jaxpr: Jaxpr) -> Iterator[tuple[int, ...]]:
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is reshape_p:
+            operand, result = eqn.invars[0].aval, eqn.outvars[0].aval
+            before, after = operand.shape, result.shape  # type: ignore[attr-defined]
+            if len(before) > len(after) == 2 and before[0] == after[0]:
+                yield before[1:]
+        for inner in jaxprs_in_params(eqn.params):
+            yield from _flattened(inner)
 
 
 def _filled(layers: Sequence[Layer], opening: Opened, values: Sequence[Any], gradients: Sequence[Any]) -> list[Layer]:
