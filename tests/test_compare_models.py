@@ -39,7 +39,9 @@ def answered_once() -> Iterator[None]:
 
     def remembered(self: JaxModel, values: Any, orders: Any, run: Run) -> Any:
         arrays = b"".join(np.asarray(value).tobytes() for value in values.values())
-        key = self.call.__name__, run, arrays
+        if run.nudges:
+            return answer(self, values, orders, run)
+        key = self.call.__name__, run._replace(nudges=None), arrays
         if key not in answers:
             answers[key] = answer(self, values, orders, run)
         return copy.deepcopy(answers[key])
@@ -105,7 +107,7 @@ class TestOfNetworkAndPort:
         assert comparison.cause is not None
         assert comparison.cause.finding == "port"
         assert all(len(line) <= 100 for line in str(comparison).splitlines())
-        with pytest.raises(AssertionError, match=r"a\s+bug\s+of\s+the\s+port"):
+        with pytest.raises(AssertionError, match=r"not\s+explained\s+by\s+ties\s+or\s+rounding"):
             comparison.assert_agree(allow=["ties"])
 
     @pytest.mark.thorough
@@ -289,7 +291,7 @@ def test_a_bug_of_the_backward_pass_is_named() -> None:
     comparison = compare_models(port, Model(), np.eye(4, dtype=F32))
     assert blamed(comparison) == ("2 | Dense_1",)
     assert "Values agree; gradients part" in comparison.verdict
-    assert "a bug of the port, or a tie" in comparison.verdict
+    assert "not explained by ties or rounding" in comparison.verdict
 
 
 # Libraries.

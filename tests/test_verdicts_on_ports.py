@@ -138,3 +138,109 @@ def test_sequences_are_flattened_too() -> None:
     )
     x = np.random.default_rng(0).normal(size=(2, 3, 7)).astype(F32)
     assert compare_models(port, Sequence(), x, layouts=("NCL", "NLC")).agree
+
+
+class Larger(torch.nn.Module):
+    """The larger of two columns that are the same, of which ``divided`` rounds one."""
+
+    def __init__(self, *, divided: bool = False, detached: bool = False) -> None:
+        super().__init__()
+        self.divided, self.detached = divided, detached
+        self.a, self.b = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        left, right = x[:, :1], x[:, 1:]
+        h = self.b(self.a(x) * torch.maximum(left, right * 0.1 * 10 if self.divided else right))
+        return h + self.a(x.detach() if self.detached else x)
+
+
+def test_near_ties_are_told_from_bugs() -> None:
+    """The columns are equal in one model; in the other they differ by rounding, in float32 as in float64."""
+    x = np.random.default_rng(0).normal(size=(40, 1)).astype(F32) * np.ones(2, F32)
+    rounded = {dtype: (x[:, 0].astype(dtype) * dtype(0.1) * dtype(10) != x[:, 0]).sum() for dtype in (F32, np.float64)}
+    assert min(rounded.values()) > 4
+    comparison = compare_models(Larger(), Larger(divided=True), x)
+    assert comparison.cause is not None
+    assert (comparison.cause.finding, comparison.cause.is_gradient) == ("near ties", True)
+    assert "near ties: at numbers beside" in comparison.verdict
+    assert comparison.verdict.endswith("Use random inputs.")
+    comparison.assert_agree(allow=["near ties"])
+    with pytest.raises(AssertionError, match="near"):
+        comparison.assert_agree(allow=["ties"])
+    wrong = compare_models(Larger(), Larger(divided=True, detached=True), x)
+    assert wrong.cause is not None
+    assert (wrong.cause.finding, wrong.cause.is_gradient) == ("port", True)
+
+
+class Where(torch.nn.Module):
+    def __init__(self, *, includes_zero: bool, slope: float = 0.0) -> None:
+        super().__init__()
+        self.dense, self.slope = torch.nn.Linear(4, 3), slope
+        self.is_positive = torch.ge if includes_zero else torch.gt
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.dense(torch.where(self.is_positive(x, 0), x, self.slope * x))
+
+
+def test_a_choice_by_hand_ties_as_well() -> None:
+    """min_norm does not see that these meet at 0."""
+    x = np.random.default_rng(0).integers(-1, 2, (8, 4)).astype(F32)
+    cause = compare_models(Where(includes_zero=True), Where(includes_zero=False), x).cause
+    assert cause is not None
+    assert cause.finding == "near ties"
+    wrong = compare_models(Where(includes_zero=True), Where(includes_zero=False, slope=0.1), x * 0).cause
+    assert wrong is not None
+    assert (wrong.finding, wrong.is_gradient) == ("port", True)
+
+
+class Roots(torch.nn.Module):
+    def __init__(self, *, detached: bool) -> None:
+        super().__init__()
+        self.dense, self.detached = torch.nn.Linear(4, 3), detached
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.dense(x + (x.detach() if self.detached else x)) * (1 + x.detach().sqrt().sum())
+
+
+def test_nan_beside_is_no_agreement() -> None:
+    """Of the roots of numbers beside 0, nothing is learned."""
+    wrong = compare_models(Roots(detached=False), Roots(detached=True), np.zeros((2, 4), F32)).cause
+    assert wrong is not None
+    assert (wrong.finding, wrong.is_gradient) == ("port", True)
+
+
+class Detached(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.detach())
+
+
+class Clamped(torch.nn.Module):
+    def __init__(self, layer: type[torch.nn.Linear], clamp: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.a, self.b, self.clamp = layer(4, 4), torch.nn.Linear(4, 4), clamp
+        with torch.no_grad():
+            self.a.weight.copy_(torch.eye(4))
+            self.a.bias.zero_()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.b(self.clamp(self.a(x), -1, 1))
+
+
+def test_ties_do_not_hide_a_bug_of_the_backward_pass() -> None:
+    """The gradient comes to the ties first, and to the layer with the bug after that."""
+    x = np.random.default_rng(0).integers(-1, 2, (8, 4)).astype(F32)
+    right = Clamped(torch.nn.Linear, torch.nn.functional.hardtanh)
+    cause = compare_models(right, Clamped(torch.nn.Linear, torch.clamp), x).cause
+    assert cause is not None
+    assert (cause.finding, cause.after and cause.after.name, cause.before and cause.before.name) == ("ties", "a", "b")
+    wrong = compare_models(right, Clamped(Detached, torch.clamp), x).cause
+    assert wrong is not None
+    assert (wrong.finding, wrong.layer.name, wrong.is_own_code) == ("port", "a", False)
+
+
+def test_constant_inputs_are_said() -> None:
+    port = torch.nn.Linear(4, 3)
+    told = str(compare_models(port, port, np.ones((2, 4), F32)))
+    assert "Input 0 is 1 everywhere" in told
+    assert "use random inputs" in " ".join(told.split())
+    assert "everywhere" not in str(compare_models(port, port, np.eye(4, dtype=F32)))

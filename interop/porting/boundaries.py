@@ -68,6 +68,12 @@ class Opened:
     def zeros(self) -> list[jax.Array]:
         return [jnp.zeros(self.forms[i].shape, self.forms[i].dtype) for i in self.added]
 
+    def nudged(self, nudges: Mapping[Key, Any]) -> list[jax.Array]:
+        """The zeros, but for what is to be added at these crossings."""
+        by_home = {self.keys[key]: nudge for key, nudge in nudges.items()}
+        pairs = zip(self.added, self.zeros, strict=True)
+        return [jnp.asarray(by_home[i], zero.dtype) if i in by_home else zero for i, zero in pairs]
+
 
 def opened(traced: Any) -> Opened:
     """The boundaries of a program, opened.

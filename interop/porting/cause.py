@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from interop.porting.comparison import Judged, Judgement, What
 from interop.porting.layers import Layer
+
+_OF_TIES: tuple[Judgement, ...] = ("ties", "near ties")
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,13 @@ class LayerPair:
     rounding: float
     """What rounding may leave of the largest number here, after all sums up to here, in the dtype of the inputs."""
 
-    def agrees(self, *what: What, gradients: bool) -> bool:
-        return all(j.agrees for j in self.those(*what, gradients=gradients))
+    def agrees(self, *what: What, gradients: bool, allowed: Collection[Judgement] = ()) -> bool:
+        return not self.differing(*what, gradients=gradients, allowed=allowed)
+
+    def differing(self, *what: What, gradients: bool, allowed: Collection[Judgement] = ()) -> list[Judged]:
+        """Those that do not agree, but for findings that are allowed."""
+        chosen = self.those(*what, gradients=gradients)
+        return [j for j in chosen if not j.agrees and j.finding not in allowed]
 
     def those(self, *what: What, gradients: bool) -> list[Judged]:
         return [j for j in self.judged if j.is_gradient == gradients and (j.what in what or not what)]
@@ -46,7 +53,7 @@ class LayerPair:
 
 def gravest(judged: Sequence[Judged]) -> Judgement:
     found = {j.finding for j in judged}
-    order: tuple[Judgement, ...] = ("port", "random", "ties", "library", "rounding")
+    order: tuple[Judgement, ...] = ("port", "random", "ties", "near ties", "library", "rounding")
     return next((finding for finding in order if finding in found), "agrees")
 
 
@@ -77,8 +84,8 @@ class Cause:
 
 def cause_of(pairs: Sequence[LayerPair], all_layers: tuple[Sequence[Layer], Sequence[Layer]]) -> Cause | None:
     """The cause; None if they agree."""
-    found = _in_values(pairs) or _in_gradients(pairs)
-    if found is None or found.finding == "ties":  # other statistics are graver than ties
+    found = _in_values(pairs) or _in_gradients(pairs, allowed=_OF_TIES) or _in_gradients(pairs)
+    if found is None or found.finding in _OF_TIES:  # other statistics are graver than ties
         found = _in_state(pairs) or found
     if found is None or not found.is_own_code:
         return found
@@ -89,13 +96,13 @@ def cause_of(pairs: Sequence[LayerPair], all_layers: tuple[Sequence[Layer], Sequ
 def _in_values(pairs: Sequence[LayerPair]) -> Cause | None:
     """The first layer, in the order in which they end, that takes what is alike and returns what is not."""
     for pair in pairs:
-        differing = [j for j in pair.judged if j.what == "parameters" and not j.is_gradient and not j.agrees]
+        differing = pair.differing("parameters", gradients=False)
         if differing:
             return Cause(pair, tuple(differing))
     by_end = sorted(range(len(pairs)), key=lambda n: (pairs[n].first.end, -n))
     for n in by_end:
         pair = pairs[n]
-        differing = [j for j in pair.those("outputs", gradients=False) if not j.agrees]
+        differing = pair.differing("outputs", gradients=False)
         if not differing or not pair.agrees("inputs", gradients=False):
             continue
         inside = [m for m, other in enumerate(pairs) if other.parent == n]
@@ -107,7 +114,7 @@ def _in_values(pairs: Sequence[LayerPair]) -> Cause | None:
         before = spoilt[0] if spoilt else None
         earlier = [m for m in inside if (before is None or m < before) and pairs[m].agrees("outputs", gradients=False)]
         if before is not None:
-            differing = [j for j in pairs[before].those("inputs", gradients=False) if not j.agrees]
+            differing = pairs[before].differing("inputs", gradients=False)
         return Cause(
             pair,
             tuple(differing),
@@ -115,7 +122,7 @@ def _in_values(pairs: Sequence[LayerPair]) -> Cause | None:
             pairs[before] if before is not None else None,
             is_own_code=True,
         )
-    differing_pairs = [(n, [j for j in pairs[n].those("outputs", gradients=False) if not j.agrees]) for n in by_end]
+    differing_pairs = [(n, pairs[n].differing("outputs", gradients=False)) for n in by_end]
     return next((Cause(pairs[n], tuple(parts)) for n, parts in differing_pairs if parts), None)
 
 
@@ -124,35 +131,36 @@ def _is_mended_later(pairs: Sequence[LayerPair], n: int) -> bool:
     return any(pair.those("inputs", gradients=False) and pair.agrees("inputs", gradients=False) for pair in later)
 
 
-def _in_gradients(pairs: Sequence[LayerPair]) -> Cause | None:
+def _in_gradients(pairs: Sequence[LayerPair], allowed: Collection[Judgement] = ()) -> Cause | None:
     """The last layer with like gradients of what it returns, and other ones of what it takes, or of its parameters."""
     for n in reversed(range(len(pairs))):
         pair = pairs[n]
         inside = [m for m, other in enumerate(pairs) if other.parent == n]
-        spoilt = [m for m in inside if not pairs[m].agrees("outputs", gradients=True)]
-        differing = [j for j in pair.those("inputs", "parameters", gradients=True) if not j.agrees]
+        spoilt = [m for m in inside if not pairs[m].agrees("outputs", gradients=True, allowed=allowed)]
+        differing = pair.differing("inputs", "parameters", gradients=True, allowed=allowed)
         if spoilt and not differing:  # the gradient is 0 before the layers that it reaches
-            differing = [j for j in pairs[spoilt[-1]].those("outputs", gradients=True) if not j.agrees]
-        if not differing or not pair.agrees("outputs", gradients=True):
+            differing = pairs[spoilt[-1]].differing("outputs", gradients=True, allowed=allowed)
+        if not differing or not pair.agrees("outputs", gradients=True, allowed=allowed):
             continue
         if not inside:
             return Cause(pair, tuple(differing))
         after = spoilt[-1] if spoilt else None
-        later = [m for m in inside if (after is None or m > after) and pairs[m].agrees("inputs", gradients=True)]
+        later = [m for m in inside if after is None or m > after]
+        like = [m for m in later if pairs[m].agrees("inputs", gradients=True, allowed=allowed)]
         return Cause(
             pair,
             tuple(differing),
             pairs[after] if after is not None else None,
-            pairs[later[0]] if later else None,
+            pairs[like[0]] if like else None,
             is_own_code=True,
         )
-    differing_pairs = [(pair, [j for j in pair.those(gradients=True) if not j.agrees]) for pair in reversed(pairs)]
+    differing_pairs = [(pair, pair.differing(gradients=True, allowed=allowed)) for pair in reversed(pairs)]
     return next((Cause(pair, tuple(parts)) for pair, parts in differing_pairs if parts), None)
 
 
 def _in_state(pairs: Sequence[LayerPair]) -> Cause | None:
     """The first layer whose statistics differ after the call."""
-    differing = [(pair, [j for j in pair.those("state", gradients=False) if not j.agrees]) for pair in pairs]
+    differing = [(pair, pair.differing("state", gradients=False)) for pair in pairs]
     return next((Cause(pair, tuple(parts)) for pair, parts in differing if parts), None)
 
 

@@ -17,7 +17,7 @@ from interop.parity.frameworks import Array
 from interop.porting.cause import LayerPair
 from interop.porting.checkpoints import values_from
 from interop.porting.comparison import Judged, What, apart_of, judge, places, with_random
-from interop.porting.layers import Answer, Layer
+from interop.porting.layers import Answer, Key, Layer
 from interop.porting.libraries import adapter_of
 from interop.porting.mapping import Override, Pair, ParameterMapping, images_of, inferred
 from interop.porting.matching import (
@@ -32,6 +32,7 @@ from interop.porting.matching import (
     matched_layers,
 )
 from interop.porting.model import Call, Model, Orders, Run
+from interop.porting.nudges import crossings_to_nudge, nudges
 from interop.porting.report import ModelComparison
 
 
@@ -53,9 +54,10 @@ def compare_models(
     is none, it is the last in whose output gradients agree, and not in its input.
 
     Both run in the precision that was given, and in float64, where differences of rounding vanish, or shrink as
-    :math:`\epsilon` does. If only gradients differ, both run under `min_norm`, where differences at ties vanish. If
-    anything differs, each runs once more with other random numbers. What differs then from itself is random, and no
-    bug.
+    :math:`\epsilon` does. If only gradients differ, both run under `min_norm`, where differences at ties vanish, and at
+    numbers beside those that cross into their layers, where differences at near ties vanish: numbers that are equal but
+    for rounding. If anything differs, each runs once more with other random numbers. What differs then from itself is
+    random, and no bug.
 
     Args:
       first, second: models of torch.nn, Flax (linen and nnx), Equinox, Keras 3 on JAX, or what ``haiku.transform`` and
@@ -90,8 +92,11 @@ def compare_models(
     ...         return nn.Dense(2)(x)
     >>> port = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.GELU(), torch.nn.Linear(3, 2))
     >>> comparison = compare_models(Net(), port, np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4))
-    >>> print(comparison.verdict)
-    Values part in the models' own code, after Dense_0 | 0 and before Dense_1 | 2. That is a bug of the port.
+    >>> part, reason = comparison.verdict.split(". ")
+    >>> print(part)
+    Values part in the models' own code, after Dense_0 | 0 and before Dense_1 | 2
+    >>> print(reason)
+    That is not explained by ties or rounding: look at what both call there, as 1.
     >>> [layer.settings for layer in comparison.cause.between[1]]
     ["GELU(approximate='none')"]
     """
@@ -100,14 +105,16 @@ def compare_models(
     given = [_to_host(i, leaf) for i, leaf in enumerate(inputs)]
     kinds = adapter_of(first, "first"), adapter_of(second, "second")
     theirs, notes = _for_second(given, kinds[0].channels_last, kinds[1].channels_last, layouts)
+    notes += _of_constants(given)
     a, b = kinds[0](first, calls[0], given), kinds[1](second, calls[1], theirs)
     _refuse_wider(given, (a, b))
     found = inferred(a, b, mapping or {})
     values, replaced = _values(a, b, parameters, found)
     orders = _orders(a, b)
 
-    def answers(run: Run) -> tuple[Answer, Answer]:
-        return a.answer(values[0], None, run), b.answer(values[1], orders, run)
+    def answers(run: Run, nudged: tuple[Mapping[Key, Array], Mapping[Key, Array]] = ({}, {})) -> tuple[Answer, Answer]:
+        first, second = (run._replace(nudges=nudges) for nudges in nudged)
+        return a.answer(values[0], None, first), b.answer(values[1], orders, second)
 
     as_given = answers(Run())
     layers = tuple(as_given[0].layers), tuple(as_given[1].layers)
@@ -124,12 +131,12 @@ def compare_models(
     compared = list(places(indices, aligns, found, owners, values[0], layers[0]))
     floats = [leaf.dtype for leaf in (*given, *values[0].values()) if _is_float(leaf)]
     coarsest = max(floats, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.dtype(np.float32))
-    judged = judge(
-        compared,
-        lambda min_norm: answers(Run(min_norm=True)) if min_norm else as_given,
-        lambda min_norm: answers(Run(np.float32 if coarsest == np.float64 else np.float64, min_norm)),
-        coarsest == np.float64,
-    )
+
+    def beside(run: Run) -> tuple[Answer, Answer]:
+        crossings = crossings_to_nudge(indices, layers, aligns, owners.values())
+        return answers(run, nudges(crossings, layers, float(jnp.finfo(run.dtype or coarsest).eps)))
+
+    judged = judge(compared, lambda run: as_given if run == Run() else answers(run), beside, coarsest == np.float64)
     if not all(one.agrees for one in judged):
         again = (
             a.answer(values[0], None, Run(redrawn=True)) if a.draws else None,
@@ -201,6 +208,15 @@ def _for_second(
         theirs.append(leaf.transpose(order))
         notes.append(f"Input {i} of shape {leaf.shape} was given to the second model as {theirs[-1].shape}.")
     return theirs, notes
+
+
+def _of_constants(given: Sequence[Any]) -> list[str]:
+    """What is to be said of inputs that are the same number everywhere."""
+    return [
+        f"Input {i} is {leaf.flat[0]:g} everywhere, which hides differences and makes ties: use random inputs."
+        for i, leaf in enumerate(given)
+        if _is_float(leaf) and leaf.size > 1 and (leaf == leaf.flat[0]).all()
+    ]
 
 
 def _values(

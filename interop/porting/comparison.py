@@ -18,9 +18,12 @@ from interop.parity.recording import Recording
 from interop.porting.layers import Answer, Layer
 from interop.porting.mapping import ParameterMapping
 from interop.porting.matching import Align
+from interop.porting.model import Run
 
-Judgement: TypeAlias = Literal["agrees", "rounding", "library", "ties", "random", "port"]
+Judgement: TypeAlias = Literal["agrees", "rounding", "library", "ties", "near ties", "random", "port"]
 """``random``: a side has another array there when it runs again, with other random numbers.
+
+``near ties``: gradients that differ here and agree beside, where no numbers are equal but for rounding.
 
 ``library``: a variance that one library keeps with a factor n / (n - 1), the unbiased one, and the other without."""
 What: TypeAlias = Literal["inputs", "outputs", "parameters", "state"]
@@ -124,11 +127,11 @@ def _named(table: str, name: str, align: Align | None, answer: Answer) -> Array:
     return found if align is None else align(found)
 
 
-Ask: TypeAlias = Callable[[bool], tuple[Answer, Answer]]
-"""Both answers, natively or under min_norm."""
+Ask: TypeAlias = Callable[[Run], tuple[Answer, Answer]]
+"""Both answers."""
 
 
-def judge(found: Sequence[Place], given: Ask, other: Ask, is_float64: bool) -> list[Judged]:
+def judge(found: Sequence[Place], ask: Ask, beside: Ask, is_float64: bool) -> list[Judged]:
     """Each place, judged in the precision that was given and in float64.
 
     What differs as given, and neither in float64 nor under min_norm, is rounding; not so NaN or an infinity beside
@@ -136,19 +139,21 @@ def judge(found: Sequence[Place], given: Ask, other: Ask, is_float64: bool) -> l
 
     Args:
       found: the places.
-      given, other: the answers in the precision that was given, and in the other one: float64, or float32 if the one
-        that was given ``is_float64``.
+      ask, beside: the answers at the numbers that were given, and at numbers beside these.
+      is_float64: whether that is the precision that was given, which else is asked for, too.
     """
-    native = _arrays(found, *given(False))
-    as_given = precise = _Judge(found, given, native, frozenset())
+    other = Run(np.float32 if is_float64 else np.float64)
+    native = _arrays(found, *ask(Run()))
+    as_given = precise = _Judge(found, Run(), ask, native, frozenset())
     if not is_float64 or as_given.has_bugs:
-        beside = _arrays(found, *other(False))
-        coarse, fine = (beside, native) if is_float64 else (native, beside)
+        again = _arrays(found, *ask(other))
+        coarse, fine = (again, native) if is_float64 else (native, again)
         if _is_float64(fine):  # some libraries compute in a dtype of their own
             noise = _noise(found, coarse, fine)
-            as_given = precise = _Judge(found, given, native, noise)
+            as_given = precise = _Judge(found, Run(), ask, native, noise)
             if not is_float64:
-                precise = _Judge(found, other, fine, noise)
+                precise = _Judge(found, other, ask, fine, noise)
+    near = precise.near_ties(beside)
     judged = []
     for place in found:
         finding = precise.finding(place)
@@ -157,6 +162,8 @@ def judge(found: Sequence[Place], given: Ask, other: Ask, is_float64: bool) -> l
             finding = as_given.finding(place) if is_graver else "rounding"
         if finding == "port" and place.before is not None and precise.is_unbiased(place):
             finding = "library"
+        if finding == "port" and place.label in near:
+            finding = "near ties"
         judged.append(
             Judged(
                 place.what,
@@ -225,16 +232,26 @@ def with_random(
 class _Judge:
     """The findings in one precision; min_norm is asked only if gradients differ where values agree."""
 
-    def __init__(self, found: Sequence[Place], ask: Ask, native: Arrays, noise: Collection[str]) -> None:
-        self._native, self._noise = native, noise
+    def __init__(self, found: Sequence[Place], run: Run, ask: Ask, native: Arrays, noise: Collection[str]) -> None:
+        self._found, self._run, self._native, self._noise = found, run, native, noise
         self.apart = {p.label: apart_of(native[0][p.label], native[1][p.label]) for p in found}
         leaves = self._findings(native)
         crossing = [p for p in found if not p.is_gradient and p.what != "state"]  # gradients are not those of state
         values_agree = all(leaves[p.label] in ("agrees", "rounding") for p in crossing)
-        if values_agree and any(leaves[p.label] == "port" for p in found if p.is_gradient):
-            first, second = ask(True)
-            leaves = self._findings(_arrays(found, first, second))
+        self._gradients_differ = values_agree and any(leaves[p.label] == "port" for p in found if p.is_gradient)
+        if self._gradients_differ:
+            leaves = self._findings(_arrays(found, *ask(run._replace(min_norm=True))))
         self._leaves = leaves
+
+    def near_ties(self, beside: Ask) -> frozenset[str]:
+        """The labels of gradients that agree at the numbers beside, if gradients alone differ."""
+        labels = [place.label for place in self._found if place.is_gradient and self._leaves[place.label] == "port"]
+        if not self._gradients_differ or not labels:
+            return frozenset()
+        sides = _arrays(self._found, *beside(self._run))
+        leaves = _leaves(sides, sides)
+        is_finite = {label: all(np.isfinite(side[label]).all() for side in sides) for label in labels}
+        return frozenset(label for label in labels if leaves[label] in ("agrees", "rounding") and is_finite[label])
 
     def _findings(self, minimal: Arrays) -> dict[str, Judgement]:
         leaves = _leaves(self._native, minimal)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
@@ -17,7 +18,7 @@ import jaxclamp
 from interop.parity.frameworks import Array, weighted_total
 from interop.parity.redrawn import draws, redrawn_in_jax
 from interop.porting.boundaries import Opened, new_tape, opened
-from interop.porting.layers import Answer, Layer, Point, Tape
+from interop.porting.layers import Answer, Key, Layer, Point, Tape
 from interop.porting.parameters import Parameter
 
 Call: TypeAlias = Callable[..., Any]
@@ -35,6 +36,8 @@ class Run(NamedTuple):
     """Whether it is under the convention."""
     redrawn: bool = False
     """Whether its random numbers are others than in each other run."""
+    nudges: Mapping[Key, Array] = MappingProxyType({})
+    """What is added to the arrays that cross boundaries."""
 
 
 class Model(ABC):
@@ -189,7 +192,7 @@ class JaxModel(Model):
             others = {name: value for name, value in values.items() if name not in trained}
             differentiated = jax.jit(jax.grad(total, has_aux=True))
             gradients, (results, state, crossed) = jax.tree.map(
-                np.asarray, differentiated((opening.zeros, floats, weights), (others, arrays))
+                np.asarray, differentiated((opening.nudged(run.nudges), floats, weights), (others, arrays))
             )
         return Answer(_filled(layers, opening, crossed, gradients[0]), results, gradients[1], gradients[2], dict(state))
 

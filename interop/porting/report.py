@@ -70,17 +70,20 @@ class ModelComparison:
             )
         elif cause.finding == "ties":
             reason = "The reason is ties: under min_norm they agree."
-        elif cause.is_gradient:
-            reason = "That is a bug of the port, or a tie that min_norm cannot see (as in a hand-written where)."
+        elif cause.finding == "near ties":
+            reason = (
+                "The reason is near ties: at numbers beside these, further away than rounding, both agree. Use random "
+                "inputs."
+            )
         else:
-            reason = "That is a bug of the port."
+            reason = f"That is not explained by ties or rounding: look at {_suspect(cause)}."
         return f"{_subject(cause)} part {_place(cause)}. {reason}"
 
     def assert_agree(self, *, allow: Collection[str] = ()) -> None:
         """Check that the models agree, but for rounding.
 
         Args:
-          allow: ``["ties"]`` if gradients may differ because of ties.
+          allow: ``["ties"]`` if gradients may differ because of ties; ``"near ties"``, if because of these.
 
         Raises:
           AssertionError: they do not; the message is the report.
@@ -134,6 +137,15 @@ def _place(cause: Cause) -> str:
     own = "the models' own code" if not cause.layer.first.path else f"the own code of {cause.layer.name}"
     ends = [f"{word} {end.name}" for word, end in (("after", cause.after), ("before", cause.before)) if end]
     return f"in {own}" + (f", {' and '.join(ends)}" if ends else "")
+
+
+def _suspect(cause: Cause) -> str:
+    if cause.is_own_code:
+        layers = [layer.name for side in cause.between for layer in side]
+        return "what both call there" + (f", as {' and '.join(layers)}" if layers else "")
+    if cause.parts[0].what == "parameters" and not cause.is_gradient:
+        return "how they were converted"
+    return "the settings and the code of both"
 
 
 def _details(cause: Cause) -> list[str]:

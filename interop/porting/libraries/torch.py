@@ -53,7 +53,7 @@ class Torch(Model):
 
     @functools.cached_property
     def layers(self) -> Sequence[Layer]:
-        crossings = _Crossings()
+        crossings = _Crossings({})
         with torch.no_grad():
             self._run(crossings, {p.name: tensor_over(np.array(p.value)) for p in self.parameters}, self.inputs)
         return crossings.filled()
@@ -104,7 +104,7 @@ class Torch(Model):
         return True  # a module does not say what it draws
 
     def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
-        crossings = _Crossings()
+        crossings = _Crossings(run.nudges)
         trained = [p.name for p in self.parameters if p.trained]
         tensors = {name: tensor_over(np.array(cast(value, run.dtype))) for name, value in values.items()}
         for name in trained:
@@ -159,8 +159,9 @@ class _Called(torch.nn.Module):
 class _Crossings(Tape):
     """The arrays that cross the boundaries of one run, and their gradients as they come back."""
 
-    def __init__(self) -> None:
+    def __init__(self, nudges: Mapping[Key, Array]) -> None:
         super().__init__(self._mark, _flattened, _unflattened)
+        self._nudges = nudges
         self._values: dict[Key, Any] = {}
         self._gradients: dict[Key, torch.Tensor] = {}
         self._seen = WeakIdKeyDictionary()
@@ -181,6 +182,8 @@ class _Crossings(Tape):
     def _mark(self, key: Key, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or (leaf.dtype == torch.bool and key.side == "inputs"):
             return None
+        if key in self._nudges:
+            leaf = leaf + torch.from_numpy(self._nudges[key]).to(leaf.dtype)
         value = self._seen.get(leaf)
         if value is None or not torch.equal(value, leaf):
             value = leaf.detach().clone()  # the tensor itself may be overwritten later
