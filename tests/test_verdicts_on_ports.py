@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from random_networks import INPUTS, outcome
 
 from interop import compare_models
 
@@ -68,6 +69,30 @@ def test_a_constant_that_is_flattened_does_not_tell_the_order_of_axes(kind: str)
     assert not wrong.cause.is_gradient
 
 
+class Numbered(nn.Module):
+    """Layers that Flax numbers from 0 on."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for _ in range(3):
+            x = jnp.tanh(nn.Dense(4)(x))
+        return x
+
+
+def test_numbers_from_0_and_from_1_are_no_names() -> None:
+    port = torch.nn.Sequential()
+    for number in (1, 2, 3):
+        port.add_module(f"dense{number}", torch.nn.Linear(4, 4))
+        port.add_module(f"tanh{number}", torch.nn.Tanh())
+    comparison = compare_models(port, Numbered(), IMAGES[0, 0, :, :4])
+    assert comparison.agree, comparison
+    assert {pair.first.owner: pair.second.owner for pair in comparison.mapping.pairs} == {
+        "dense1": "Dense_0",
+        "dense2": "Dense_1",
+        "dense3": "Dense_2",
+    }
+
+
 class Normed(nn.Module):
     """Behind the norm, whose scale is 0, all is constant but the gradient."""
 
@@ -113,6 +138,12 @@ def test_a_model_may_permute_before_it_flattens(side: str) -> None:
     (kernel,) = [pair for pair in comparison.mapping.pairs if pair.first.name == "fc.weight"]
     weight = np.arange(600, dtype=F32).reshape(5, 120)
     np.testing.assert_array_equal(kernel.to_second(weight), weight.T)
+
+
+def test_the_order_of_axes_is_told_in_float64() -> None:
+    """In float32 the rows that enter the layer are apart by more than rounding of their own."""
+    port = FlatteningPort(lambda x: torch.tanh(x) + 1000 - 1000, (0, 2, 3, 1))
+    assert compare_models(port, Flattening(jnp.tanh), IMAGES).agree
 
 
 def test_images_are_flattened_behind_pools_of_any_shape() -> None:
@@ -244,3 +275,20 @@ def test_constant_inputs_are_said() -> None:
     assert "Input 0 is 1 everywhere" in told
     assert "use random inputs" in " ".join(told.split())
     assert "everywhere" not in str(compare_models(port, port, np.eye(4, dtype=F32)))
+
+
+SLICE = ((0, "ones"), (7, "integers"), (13, "half dead"), (18, "random"))
+AS_WELL = [(13, "zeros")]
+"""Where all in a window is equal, the element of minimum norm of a maximum is the gradient of the average."""
+MORE = [(seed, inputs) for seed in range(20) for inputs in INPUTS if (seed, inputs) not in SLICE]
+
+
+@pytest.mark.parametrize(
+    ("seed", "inputs"), [*SLICE, *(pytest.param(*each, marks=pytest.mark.thorough) for each in MORE)]
+)
+def test_random_networks(seed: int, inputs: str) -> None:
+    """A slice of benchmarks/porting_study.py: no port is blamed that is faithful, and bugs are found where they are."""
+    right, wrong = (outcome(seed, inputs, is_faithful=is_faithful) for is_faithful in (True, False))
+    assert right.finding in ("agrees", "ties", "near ties"), right
+    is_missed = wrong.shows and (seed, inputs) not in AS_WELL
+    assert wrong.is_right_place or not is_missed, wrong

@@ -116,27 +116,31 @@ def compare_models(
         first, second = (run._replace(nudges=nudges) for nudges in nudged)
         return a.answer(values[0], None, first), b.answer(values[1], orders, second)
 
-    as_given = answers(Run())
-    layers = tuple(as_given[0].layers), tuple(as_given[1].layers)
-    indices = matched_layers(*layers, [(pair.first.owner, pair.second.owner) for pair in found.pairs])
-    owners = {pair.first.name: _owner(pair.first.owner, layers[0], dict(indices)) for pair in found.pairs}
-    images = images_of(a, b)
-    while (seen := _as_rows_cross(found, images, owners, [(layers[0][i], layers[1][j]) for i, j in indices])) != found:
-        found = seen
-        values, replaced = _values(a, b, parameters, found)
-        as_given = answers(Run())
-        layers = tuple(as_given[0].layers), tuple(as_given[1].layers)
-    to_last = None if a.channels_last == b.channels_last else a.channels_last
-    aligns = _aligns(indices, layers, to_last, images, found, owners)
-    compared = list(places(indices, aligns, found, owners, values[0], layers[0]))
     floats = [leaf.dtype for leaf in (*given, *values[0].values()) if _is_float(leaf)]
     coarsest = max(floats, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.dtype(np.float32))
+    indices = matched_layers(a.layers, b.layers, [(pair.first.owner, pair.second.owner) for pair in found.pairs])
+    owners = {pair.first.name: _owner(pair.first.owner, a.layers, dict(indices)) for pair in found.pairs}
+    images = images_of(a, b)
+    fine = Run() if coarsest == np.float64 else Run(np.float64)
+    precise = answers(fine)
+    while (seen := _as_rows_cross(found, images, owners, indices, precise)) != found:
+        found = seen
+        values, replaced = _values(a, b, parameters, found)
+        precise = answers(fine)
+    as_given = precise if fine == Run() else answers(Run())
+    layers = tuple(as_given[0].layers), tuple(as_given[1].layers)
+    to_last = None if a.channels_last == b.channels_last else a.channels_last
+    aligns = _aligns(indices, (precise[0].layers, precise[1].layers), to_last, images, found, owners)
+    compared = list(places(indices, aligns, found, owners, values[0], layers[0]))
+
+    def ask(run: Run) -> tuple[Answer, Answer]:
+        return as_given if run == Run() else precise if run == fine else answers(run)
 
     def beside(run: Run) -> tuple[Answer, Answer]:
         crossings = crossings_to_nudge(indices, layers, aligns, owners.values())
         return answers(run, nudges(crossings, layers, float(jnp.finfo(run.dtype or coarsest).eps)))
 
-    judged = judge(compared, lambda run: as_given if run == Run() else answers(run), beside, coarsest == np.float64)
+    judged = judge(compared, ask, beside, coarsest == np.float64)
     if not all(one.agrees for one in judged):
         again = (
             a.answer(values[0], None, Run(redrawn=True)) if a.draws else None,
@@ -281,7 +285,11 @@ def _orders(a: Model, b: Model) -> Orders:
 
 
 def _as_rows_cross(
-    found: ParameterMapping, images: Sequence[Image], owners: Mapping[str, int], layers: Sequence[tuple[Layer, Layer]]
+    found: ParameterMapping,
+    images: Sequence[Image],
+    owners: Mapping[str, int],
+    indices: Sequence[tuple[int, int]],
+    answers: tuple[Answer, Answer],
 ) -> ParameterMapping:
     """The mapping, with each kernel behind flattened images in the order in which these enter its layer.
 
@@ -290,8 +298,8 @@ def _as_rows_cross(
 
     def settled(pair: Pair) -> Pair:
         orders = pair.orders(images)
-        first, second = (side.inputs[:1] for side in layers[owners[pair.first.name]])
-        rows = [point.value for point in (*first, *second)]
+        layers = [answer.layers[i] for answer, i in zip(answers, indices[owners[pair.first.name]], strict=True)]
+        rows = [point.value for layer in layers for point in layer.inputs[:1]]
         if len(orders) == 1 or [array.shape[1:] for array in rows] != [(pair.rows,)] * 2:
             return pair
         fitting = [order for order in orders if agree(rows[0], order.rearranged(rows[1]) if order else rows[1])]

@@ -231,11 +231,32 @@ def _turns(model: Model) -> list[tuple[int, int]]:
 
 
 def _by_name(ours: Sequence[_Owner], theirs: Sequence[_Owner]) -> list[tuple[_Owner, _Owner]]:
-    """The pairs whose names are the same when written the same way, and are so once on each side."""
+    """The pairs whose names are the same when written the same way, and are so once on each side.
+
+    Numbers tell only where all names of the same words are numbered alike: ``conv1`` and ``conv2`` are not the first
+    and the second of ``Conv_0`` and ``Conv_1``.
+    """
     written = [Counter(map(_tokens, side)) for side in (ours, theirs)]
+    numbered = [_numbers(side) for side in written]
     beside = {_tokens(owner): owner for owner in theirs}
-    once = [owner for owner in ours if written[0][_tokens(owner)] == written[1][_tokens(owner)] == 1]
-    return [(owner, beside[_tokens(owner)]) for owner in once]
+
+    def is_told(name: tuple[str, ...]) -> bool:
+        numbers = [side[_without_numbers(name)] for side in numbered]
+        return written[0][name] == written[1][name] == 1 and (numbers[0] <= numbers[1] or numbers[1] <= numbers[0])
+
+    return [(owner, beside[_tokens(owner)]) for owner in ours if is_told(_tokens(owner))]
+
+
+def _numbers(names: Iterable[tuple[str, ...]]) -> Mapping[tuple[str, ...], set[tuple[str, ...]]]:
+    """By the words of names in their order, the numbers in them."""
+    found: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
+    for name in names:
+        found[_without_numbers(name)].add(tuple(token for token in name if token.isdigit()))
+    return found
+
+
+def _without_numbers(name: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(token for token in name if not token.isdigit())
 
 
 def _by_order(ours: Sequence[_Owner], theirs: Sequence[_Owner]) -> list[tuple[_Owner, _Owner]]:
@@ -291,7 +312,7 @@ def _tokens(owner: _Owner) -> tuple[str, ...]:
 
 
 def _words(owner: _Owner) -> frozenset[str]:
-    return frozenset(token for token in _tokens(owner) if not token.isdigit())
+    return frozenset(_without_numbers(_tokens(owner)))
 
 
 def _words_of(owners: Iterable[_Owner]) -> frozenset[str]:
