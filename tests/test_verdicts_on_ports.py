@@ -292,3 +292,21 @@ def test_random_networks(seed: int, inputs: str) -> None:
     assert right.finding in ("agrees", "ties", "near ties"), right
     is_missed = wrong.shows and (seed, inputs) not in AS_WELL
     assert wrong.is_right_place or not is_missed, wrong
+
+
+class Hidden(torch.nn.Module):
+    """Nothing of what ``b`` returns is left in the end."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (torch.nn.Linear(4, 4) for _ in range(3))
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.c(torch.relu(self.b(self.function(self.a(x))) - 100))
+
+
+def test_a_bug_whose_difference_dies_later_is_named_where_it_is() -> None:
+    cause = compare_models(Hidden(torch.tanh), Hidden(torch.sin), IMAGES[0, 0, :, :4]).cause
+    assert cause is not None
+    assert (cause.is_own_code, cause.after and cause.after.name, cause.before and cause.before.name) == (True, "a", "b")

@@ -102,11 +102,13 @@ def _in_values(pairs: Sequence[LayerPair]) -> Cause | None:
     by_end = sorted(range(len(pairs)), key=lambda n: (pairs[n].first.end, -n))
     for n in by_end:
         pair = pairs[n]
-        differing = pair.differing("outputs", gradients=False)
-        if not differing or not pair.agrees("inputs", gradients=False):
-            continue
         inside = [m for m, other in enumerate(pairs) if other.parent == n]
         spoilt = [m for m in inside if not pairs[m].agrees("inputs", gradients=False)]
+        differing = pair.differing("outputs", gradients=False)
+        if spoilt and not differing:  # nothing is left of it in the end
+            differing = pairs[spoilt[0]].differing("outputs", gradients=False)
+        if not differing or not pair.agrees("inputs", gradients=False):
+            continue
         if inside and not spoilt and n and _is_mended_later(pairs, n):
             continue  # the boundary lies elsewhere, as before and behind an activation
         if not inside:
