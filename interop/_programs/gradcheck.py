@@ -13,7 +13,7 @@ from torch.autograd.gradcheck import GradcheckError
 
 from interop._convention.ties import ties
 from jaxclamp._checks.check import check
-from jaxclamp._checks.clarke import Array, Function
+from jaxclamp._checks.clarke import Array, Function, largest_beside
 from jaxclamp._checks.verdict import GradientReport, Names
 
 _CHUNK = 1024  # points in one call
@@ -68,8 +68,8 @@ def gradcheck(
     if not (check_forward_ad or check_backward_ad):
         raise ValueError("gradcheck: neither mode is asked for; set check_backward_ad or check_forward_ad.")
     function = _Flat(fun, (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs))
-    modes = {"forward": check_forward_ad, "reverse": check_backward_ad}
-    report = check(function, "gradcheck", **modes, atol=atol, rtol=rtol, eps=eps)
+    forward, reverse = check_forward_ad, check_backward_ad
+    report = check(function, "gradcheck", forward=forward, reverse=reverse, atol=atol, rtol=rtol, eps=eps)
     if raise_exception and not report:
         raise GradcheckError(report.failure("gradcheck"))
     return report
@@ -99,16 +99,18 @@ class _Flat:
         dtypes = [tensor.dtype for tensor in (*self._tensors, *results.values())]
         coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
         self.dtype = str(coarsest).removeprefix("torch.")
-        self._unit = torch.finfo(coarsest).eps
+        self.epsilon = torch.finfo(coarsest).eps
+        self.largest = largest_beside([_numbers(tensor) for tensor in self._tensors])
         arguments = {f"inputs[{i}]": tensor for i, tensor in zip(self._active, self._tensors, strict=True)}
         self.names = (_entries(results), _entries(arguments))
 
-    def forward(self) -> Array:
+    def forward(self, point: Array, wide: bool = False) -> Array:
+        primals = self._split(torch.from_numpy(point), torch.float64 if wide else None)
         columns = []
         for basis in np.eye(self.point.size):
             with forward_ad.dual_level():
-                tangents = self._split(torch.from_numpy(basis))
-                duals = [forward_ad.make_dual(*pair) for pair in zip(self._tensors, tangents, strict=True)]
+                tangents = self._split(torch.from_numpy(basis), torch.float64 if wide else None)
+                duals = [forward_ad.make_dual(*pair) for pair in zip(primals, tangents, strict=True)]
                 parts = [forward_ad.unpack_dual(result) for result in self._results(duals).values()]
                 columns.append(
                     np.concatenate(
@@ -120,8 +122,9 @@ class _Flat:
                 )
         return np.stack(columns, axis=1)
 
-    def reverse(self) -> Array:
-        tensors = [tensor.clone().requires_grad_() for tensor in self._tensors]
+    def reverse(self, point: Array, wide: bool = False) -> Array:
+        parts = self._split(torch.from_numpy(point), torch.float64 if wide else None)
+        tensors = [part.clone().requires_grad_() for part in parts]
         with torch.enable_grad():
             value = self._vector(tensors)
         rows = np.zeros((value.numel(), self.point.size))
@@ -165,7 +168,7 @@ class _Flat:
             with torch.no_grad():
                 return _numbers(batched(torch.from_numpy(points)))
 
-        return values, torch.finfo(wide).eps if wide else self._unit
+        return values, torch.finfo(wide).eps if wide else self.epsilon
 
     def ties_at(self, point: Array) -> dict[str, int]:
         with warnings.catch_warnings(), torch.no_grad(), ties() as counted:

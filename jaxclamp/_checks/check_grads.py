@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxclamp._checks.check import check
-from jaxclamp._checks.clarke import Array, Function
+from jaxclamp._checks.clarke import Array, Function, largest_beside
 from jaxclamp._checks.verdict import GradientReport, Names
 from jaxclamp._transforms.ties import ties
 
@@ -107,21 +108,27 @@ class _Flat:
         if not any(array.size for _, array in numbers):
             raise TypeError("check_grads: the result of fun has no floating point numbers, so there is no derivative.")
         dtypes = [array.dtype for array in [*self._arrays, *(array for _, array in numbers)]]
-        self.dtype = max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps)).name
+        self.largest = largest_beside([np.asarray(array, np.float64) for array in self._arrays])
+        coarsest = max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps))
+        self.dtype, self.epsilon = coarsest.name, float(jnp.finfo(coarsest).eps)
         self._ends = np.cumsum([array.size for array in self._arrays])[:-1]
         inputs = [(paths[i][0], array) for i, array in zip(self._active, self._arrays, strict=True)]
         self.names = (_named("out", numbers), _named("args", inputs))
 
-    def forward(self) -> Array:
-        parts = np.split(np.eye(self.point.size), self._ends, axis=1)
-        tangents = [jnp.asarray(p, a.dtype).reshape(-1, *a.shape) for p, a in zip(parts, self._arrays, strict=True)]
-        columns = jax.vmap(lambda tangent: jax.jvp(self._value, (self._arrays,), (tangent,))[1])(tangents)
-        return np.asarray(columns, np.float64).T
+    def forward(self, point: Array, wide: bool = False) -> Array:
+        with jax.enable_x64(True) if wide else contextlib.nullcontext():
+            arrays = self._split(point, np.dtype(np.float64) if wide else None)
+            parts = np.split(np.eye(self.point.size), self._ends, axis=1)
+            tangents = [jnp.asarray(p, a.dtype).reshape(-1, *a.shape) for p, a in zip(parts, arrays, strict=True)]
+            columns = jax.vmap(lambda tangent: jax.jvp(self._value, (arrays,), (tangent,))[1])(tangents)
+            return np.asarray(columns, np.float64).T
 
-    def reverse(self) -> Array:
-        value, pull = jax.vjp(self._value, self._arrays)
-        (rows,) = jax.jit(jax.vmap(pull))(jnp.eye(value.size, dtype=value.dtype))
-        return np.concatenate([np.asarray(row, np.float64).reshape(value.size, -1) for row in rows], axis=1)
+    def reverse(self, point: Array, wide: bool = False) -> Array:
+        with jax.enable_x64(True) if wide else contextlib.nullcontext():
+            arrays = self._split(point, np.dtype(np.float64) if wide else None)
+            value, pull = jax.vjp(self._value, arrays)
+            (rows,) = jax.jit(jax.vmap(pull))(jnp.eye(value.size, dtype=value.dtype))
+            return np.concatenate([np.asarray(row, np.float64).reshape(value.size, -1) for row in rows], axis=1)
 
     def values(self) -> tuple[Function, float]:
         dtype = np.dtype(np.float64)

@@ -5,13 +5,20 @@ Then its gradients at the nearby points at which it has one tend to finitely man
 touches the point one. Clarke's set is their convex hull. Hundreds of ties make 2^hundreds of pieces. So entries of
 which the function is a sum of terms, each with its own entries, are kept apart: the set of such a sum is the product of
 the sets of its terms.
+
+Each entry is measured in units of its own scale, so that slopes and gradients are in units of the output. How far the
+function is followed is not fixed. Values have noise, from rounding: a difference over the distance t has the error
+noise / t. And slopes change with the distance. Both errors are estimated at distances that differ by factors of 8, and
+the distance with the least sum of the two is taken, for each pair of an output and an entry.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +31,76 @@ Indices = NDArray[np.intp]
 Function = Callable[[Array], Array]
 """Maps points, an array of shape (k, n), to their values, of shape (k, m)."""
 
+_RAYS = 6  # random directions along which noise is measured
 _LINES = 32  # random directions, of which each is asked forwards and backwards
 _PIECES = 24  # nearby points at which a row that has a kink is differentiated first
 _SEARCH = 160  # nearby points that are tried at once, to find a piece that is farther ahead
 _PATIENCE = 4  # how many such searches in vain end the search
+
+RESOLUTION = 0.01
+"""A slope is known if its error is below this part of it: then an error of 1 % in a gradient can be told."""
+_RATIO = 8.0
+"""Of one distance to the next. A power of two keeps points exact in the precision of the function."""
+_BEYOND, _WITHIN = 1, 4
+"""How many distances are asked beyond the radius, to see how slopes change with the distance, and within it: unbounded
+slopes are told by three ratios of increments, of five slopes."""
+_FARTHER = 5
+"""How many more within, if nothing is known: an entry that is 0 may have a scale of 1e-6, which is 2^-20, and not 1.
+Nine distances from the radius of float64, 2^-16, lead to 2^-43. That is the same part of that scale, and 2^-7 of it."""
+
+
+class Steps(NamedTuple):
+    """How far away from the point a function is followed."""
+
+    scale: Array
+    """Of each entry, a power of two: how far it moves before slopes change much."""
+    radius: Array
+    """For each row, how far away nearby points lie along each entry, in units of the scale."""
+    step: Array
+    """For each row, the distance of a finite difference at such a point, in these units."""
+
+
+class LineSlopes(NamedTuple):
+    """Slopes along the entries, of shape (m, n), in units of the output for each scale of the entry."""
+
+    right: Array
+    left: Array
+    error: Array
+    """Of either; infinite where they cannot be measured."""
+    central: Array
+    """The derivative, where right and left are equal."""
+    central_error: Array
+    level: NDArray[np.int_]
+    """At which distance they were measured: the radius of the ladder divided by `_RATIO` to this power."""
+    finite: Mask
+    """Where values are finite, and slopes are bounded."""
+    jumps: Mask
+
+    @property
+    def kinked(self) -> Mask:
+        """Where right and left differ by more than their errors."""
+        differ: Mask = self.finite & (np.abs(self.right - self.left) > 2 * self.error)
+        return differ
+
+    @property
+    def size(self) -> Array:
+        """The steepest slope of each row."""
+        slopes = np.fmax(np.abs(self.right), np.abs(self.left))
+        size: Array = np.max(np.where(self.finite & ~self.jumps, slopes, 0.0), axis=1, initial=0.0)
+        return size
+
+    @property
+    def known(self) -> Mask:
+        """Where the error is so small a part of the slope that an error of 1 % in a gradient can be told."""
+        own = np.fmax(np.abs(self.right), np.abs(self.left))
+        known: Mask = self.finite & (self.error <= RESOLUTION * own) & (own > 0)
+        return known
+
+    def rescaled(self, factors: Array) -> LineSlopes:
+        """The slopes for scales that are ``factors`` times as large."""
+        slopes = (self.right, self.left, self.error, self.central, self.central_error)
+        right, left, error, central, central_error = (slope * factors for slope in slopes)
+        return LineSlopes(right, left, error, central, central_error, self.level, self.finite, self.jumps)
 
 
 @dataclass(frozen=True)
@@ -38,143 +111,334 @@ class Term:
     directions: Array
     """The nearby points, in units of the radius."""
     gradients: Array
-    """The gradients there with respect to ``entries``, a row each."""
+    """The gradients there with respect to ``entries``, a row each, in units of the output for each scale."""
 
     def joined(self, other: Term) -> Term:
         directions = np.concatenate([self.directions, other.directions])
         return Term(self.entries, directions, np.concatenate([self.gradients, other.gradients]))
 
 
-class Neighbourhood:
-    """A function near a point.
+def default_scale(point: Array, largest: Array | None = None) -> Array:
+    """The power of two next to the size of each entry.
 
-    ``radius`` is how far away the nearby points lie along each entry, and ``step`` that of a finite difference at such
-    a point; both are relative to ``scale``, which is the size of the entry or 1. They are powers of two: with them the
-    points are exact in the precision of the function. ``left`` and ``right`` are the one-sided slopes along each entry,
-    of shape (m, n), ``central`` is their mean where there is no kink.
+    An entry that is 0 but for rounding takes the size of ``largest``, the largest number beside it, or else 1.
     """
+    sizes = np.abs(np.where(np.isfinite(point), point, 1.0))
+    beside = np.full_like(sizes, sizes.max(initial=0.0)) if largest is None else largest
+    beside = np.where(beside > 0, beside, 1.0)
+    # 1e-6 beside 1e6 is a number of its own. 2^-44 of a number is 2^8 units in its last place: what is left of 0.
+    scale: Array = np.exp2(np.ceil(np.log2(np.where(sizes > 2.0**-44 * beside, sizes, beside))))
+    return scale
 
-    def __init__(self, function: Function, point: Array, unit: float, radius: float | None = None) -> None:
-        self._function = function
-        self.point = np.asarray(point, np.float64)
-        self.finite_entries = np.isfinite(self.point)
-        sizes = np.maximum(np.abs(np.where(self.finite_entries, self.point, 1.0)), 1.0)
-        self.scale = np.exp2(np.ceil(np.log2(sizes)))
-        self._random = np.random.default_rng(0)
-        self.value = self._values(self.point[None])[0]
-        self._choose_steps(unit, radius)
-        self._steep, bends = self._grows()
-        noise = self._measured_noise()
-        coarser = float(np.max(noise / np.maximum(np.abs(self.value), 1.0), initial=0.0, where=np.isfinite(noise)))
-        if coarser > 64 * unit:  # it computes with less than its dtype has, or cancels
-            self._choose_steps(min(coarser, 0.01), radius)
-        self.noise = np.fmax(unit * np.abs(np.nan_to_num(self.value)), np.nan_to_num(noise))
-        self._steep &= bends > 8 * self.noise[:, None]
-        self._follow_lines()
 
-    def _choose_steps(self, unit: float, radius: float | None) -> None:
-        self.radius = _power_of_two(2 * np.cbrt(unit) if radius is None else radius)
-        self.step = self.radius * _power_of_two(min(unit ** (1 / 6) / 2, 0.25))
-        self._grid = unit / self.radius
+def largest_beside(arrays: Sequence[Array]) -> Array:
+    """For each entry of the arrays, one after the other, the size of the largest number in its array."""
+    sizes = [np.abs(array) for array in arrays]
+    return np.concatenate([np.full(s.size, s.max(initial=0.0, where=np.isfinite(s))) for s in sizes])
 
-    def _values(self, points: Array) -> Array:
-        return np.asarray(self._function(points), np.float64)
 
-    def _at(self, directions: Array, factor: float) -> Array:
-        """The points ``factor`` times the radius away in these directions."""
-        moves = factor * self.radius * directions * self.scale
-        return np.where(self.finite_entries, self.point + moves, self.point)
+def default_radius(unit: float) -> float:
+    """The distance in units of the scale at which differences of values of this precision have the least error.
 
-    def _drawn(self, *shape: int) -> Array:
-        """Random directions, on a grid on which the points are exact."""
-        drawn: Array = np.round(self._random.uniform(-1.0, 1.0, shape) / self._grid) * self._grid
-        return drawn
+    The sum of noise / t and f'' t is least near the square root of the noise, that of noise / t and f''' t^2 near the
+    cube root. Slopes have the second kind of error, as those at two distances are combined.
+    """
+    return _power_of_two(2 * np.cbrt(unit))
 
-    def _measured_noise(self) -> Array:
-        """How far values lie from a smooth curve: fourth differences, on lines that begin beside the point."""
-        directions = self._drawn(16, self.point.size) * ~self._steep.any(axis=0)
-        values = np.stack([self._values(self._at(directions, k / 8)) for k in range(1, 13)])
-        differences = np.sqrt(np.mean(np.diff(values, 4, axis=0) ** 2, axis=0) / 70.0)
-        # A kink that is near, but not at the point, lies on some of the lines; imprecision on all.
-        noise: Array = 3 * np.quantile(differences, 0.25, axis=0)
-        return noise
 
-    def _grows(self) -> tuple[Mask, Array]:
-        """Where, for a row and an entry, slopes grow without bound as the point is approached, as of the square root.
+@dataclass(frozen=True)
+class Local:
+    """A function as one of moves from a point, each in units of its scale."""
 
-        Beside it, how far values bend at the least distance, which is to be compared with their noise.
+    function: Function
+    point: Array
+    scale: Array
+    unit: float
+    """The precision of the function's values, relative to them."""
 
-        At distances that shrink by 8 the increments of the slope of a smooth piece shrink by 8 as well. Those of a
-        power below 1, or of x log x, never shrink, and each is as many times the one before; of a jump 8 times.
-        """
-        n = self.point.size
-        factors = 8.0 ** -np.arange(5)
-        lines = np.concatenate([np.eye(n), -np.eye(n)])
-        rises = np.stack([self._values(self._at(lines, factor)) for factor in factors]) - self.value
-        slopes = rises / (factors * self.radius)[:, None, None]
-        increments = np.diff(slopes, axis=0)
-        with np.errstate(all="ignore"):  # where the increments are 0, or not finite
-            ratios = increments[1:] / increments[:-1]
-        regular = (ratios.max(axis=0) < 6.5) & (ratios.min(axis=0) > 0.7)
-        regular &= ratios.max(axis=0) < 1.3 * ratios.min(axis=0)
-        above_rounding = np.abs(increments[0]) > 1e-6 * np.abs(slopes[0])
-        ahead, behind = np.split(regular & above_rounding, 2)
-        bends = np.abs(increments[-1]) * factors[-1] * self.radius
-        return (ahead | behind).T, np.maximum(*np.split(bends, 2)).T
+    @functools.cached_property
+    def value(self) -> Array:
+        return np.asarray(self.function(self.point[None]), np.float64)[0]
 
-    def _follow_lines(self) -> None:
-        """Slopes along entries and along random lines, and what they tell: kinks, jumps, rows that are sums."""
-        n = self.point.size
-        lines = np.concatenate([np.eye(n), self._drawn(_LINES, n) * ~self._steep.any(axis=0)])
-        closest = self.step / self.radius
-        factors = (1.0, 0.5, closest, -1.0, -0.5, -closest)
-        moved = np.concatenate([self._values(self._at(lines, factor)) for factor in factors])
-        rises = moved.reshape(len(factors), n + _LINES, -1) - self.value
-        signed = rises / np.array(factors)[:, None, None] / self.radius
-        steepest = np.max(np.abs(signed[[0, 1, 3, 4]]), axis=0)
-        size = np.max(np.nan_to_num(steepest, nan=0.0, posinf=0.0), axis=0, initial=0.0)
-        self.size = size
-        """The steepest slope of each row."""
-        self.accuracy = 32 * (self.noise / self.radius + self.radius**2 * size)
-        """Of slopes along lines, for each row."""
+    @functools.cached_property
+    def grid(self) -> Array:
+        """How far apart two points are that differ in the function's precision, beyond the next power of two too."""
+        sizes = np.abs(np.where(np.isfinite(self.point), self.point, 1.0))
+        exponents = np.ceil(np.log2(np.where(sizes > 0, sizes, 1.0)))
+        grid: Array = np.where(sizes > 0, 2 * self.unit * np.exp2(exponents), 0.0) / self.scale
+        return grid
 
-        near, far = np.abs(rises[[2, 5]]), np.abs(rises[[0, 1, 3, 4]]).max(axis=0)
-        jumps = (near > 0.5 * far) & (near > 100 * self.step * (1 + np.abs(self.value)))
-        is_finite = np.isfinite(rises).all(axis=0)
-        self.finite = (is_finite[:n] & self.finite_entries[:, None]).T & np.isfinite(self.value)[:, None] & ~self._steep
-        """Where, for a row and an entry, all values are finite, and slopes are bounded."""
-        self._free = self.finite.all(axis=0, where=np.isfinite(self.value)[:, None])
-        """The entries along which all rows can be followed that have a value."""
-        self.jumps = jumps.any(axis=0)[:n].T
-        self.row_jumps = jumps.any(axis=(0, 1))
+    def points(self, moves: Array) -> Array:
+        grid = np.where(self.grid > 0, self.grid, 1.0)
+        exact = np.where(self.grid > 0, np.round(moves / grid) * grid, moves)
+        return np.where(np.isfinite(self.point), self.point + exact * self.scale, self.point)
 
-        scale = self.scale[:, None]
-        self.right = ((2 * signed[1] - signed[0])[:n] / scale).T
-        self.left = ((2 * signed[4] - signed[3])[:n] / scale).T
-        central = (signed[[0, 1]] + signed[[3, 4]]) / 2
-        self.central = ((4 * central[1] - central[0])[:n] / 3 / scale).T
+    def __call__(self, moves: Array) -> Array:
+        """The values after ``moves``, of shape (..., n), of shape (..., m)."""
+        points = self.points(moves)
+        values = np.asarray(self.function(points.reshape(-1, self.point.size)), np.float64)
+        return values.reshape(*moves.shape[:-1], -1)
 
-        # A row is a sum of terms of one entry each if its slopes along all lines are the sums of those along entries.
-        forwards, backwards = lines[n:] * self.scale, -lines[n:] * self.scale
-        left, right = np.where(self.finite, self.left, 0.0), np.where(self.finite, self.right, 0.0)
-        sums = [np.maximum(d, 0.0) @ right.T + np.minimum(d, 0.0) @ left.T for d in (forwards, backwards)]
-        along = [(2 * signed[1] - signed[0])[n:], -(2 * signed[4] - signed[3])[n:]]
-        errors = np.abs(np.array(along) - np.array(sums))
-        tolerance = 4 * np.sqrt(n) * self.accuracy
-        self.is_sum = ~(errors > tolerance).any(axis=(0, 1)) & ~self.row_jumps
-        """The rows that are sums of functions of one entry."""
+
+@dataclass(frozen=True)
+class Ladder:
+    """The rises of a function along each entry, forwards and backwards, at distances that shrink by `_RATIO`."""
+
+    radius: float
+    levels: NDArray[np.int_]
+    """Consecutive; the distances are the radius divided by `_RATIO` to these powers."""
+    rises: Array
+    """Of shape (distances, 2, m, n); NaN where a point was not asked, or is no other in the function's precision."""
+
+    @classmethod
+    def of(cls, local: Local, radius: float, levels: Sequence[int], entries: Indices | None = None) -> Ladder:
+        n = local.point.size
+        entries = np.arange(n) if entries is None else entries
+        lines = np.eye(n)[entries]
+        rises = np.full((len(levels), 2, local.value.size, n), np.nan)
+        for rise, level in zip(rises, levels, strict=True):
+            distance = radius * _RATIO**-level
+            values = local(distance * np.stack([lines, -lines])) - local.value
+            rise[..., entries] = np.moveaxis(values, 1, 2)
+            rise[..., distance < local.grid] = np.nan
+        return cls(radius, np.array(levels), rises)
+
+    def joined(self, other: Ladder) -> Ladder:
+        """Both, of which no level is in the two."""
+        order = np.argsort(np.concatenate([self.levels, other.levels]))
+        levels = np.concatenate([self.levels, other.levels])[order]
+        return Ladder(self.radius, levels, np.concatenate([self.rises, other.rises])[order])
+
+    def cut(self, level: int) -> Ladder:
+        """The ladder down to that level."""
+        left = self.levels <= level
+        return Ladder(self.radius, self.levels[left], self.rises[left])
 
     @property
-    def kinked(self) -> Mask:
-        """Where, for a row and an entry, the slopes on the two sides differ."""
-        differ: Mask = self.finite & (np.abs(self.right - self.left) > self.accuracy[:, None])
-        return differ
+    def distances(self) -> Array:
+        distances: Array = self.radius * _RATIO ** -self.levels.astype(np.float64)
+        return distances
+
+    @functools.cached_property
+    def slopes(self) -> Array:
+        """Of the lines from the point to the points at each distance."""
+        signed: Array = self.rises / np.array([1.0, -1.0])[:, None, None] / self.distances[:, None, None, None]
+        return signed
+
+    def steep(self) -> tuple[Mask, Array]:
+        """Where slopes grow without bound as the point is approached, and how far values bend at the least distance.
+
+        The second is to be compared with their noise. The increments of the slope of a smooth piece shrink as the
+        distances do. Those of the power p of the distance are `_RATIO` ** (1 - p) times the one before: never shrink
+        where p is below 1, or for x log x, and grow as the distances shrink for a jump, where p is 0. Powers from 0.1
+        to 1.15 are told from both; those a little above 1 belong to slopes that are bounded at distances too small to
+        see. And the ratio is the same at all distances, up to `_RATIO` ** 0.125.
+        """
+        increments = np.diff(self.slopes, axis=0)
+        with np.errstate(all="ignore"):  # where increments are 0, or not finite
+            ratios = increments[1:] / increments[:-1]
+        least, most = ratios.min(axis=0), ratios.max(axis=0)
+        regular = (most < _RATIO**0.9) & (least > _RATIO**-0.15) & (most < _RATIO**0.125 * least)
+        regular &= np.abs(increments[0]) > 1e-6 * np.abs(self.slopes[0])
+        bends = np.abs(increments[-1]) * self.distances[-1]
+        return regular.any(axis=0), bends.max(axis=0)
+
+
+def measured_noise(local: Local, directions: Array) -> Array:
+    """How far values lie from smooth curves, for each row.
+
+    The curves are rays from the point, which stay within one smooth piece. Fourth differences of values at equal
+    distances are those of the noise, whose variance they multiply by 1 + 16 + 36 + 16 + 1 = 70, and of the fourth
+    derivative. As the distance shrinks by 32, the second part shrinks by 32^4, and if a kink is crossed by 32. The
+    noise stays. So the noise is what no longer shrinks by 8.
+    """
+    reached = 2.0**-4 * 32.0 ** -np.arange(6)[:, None, None, None]
+    values = local(reached * np.arange(1, 9)[:, None, None] / 8 * directions)
+    squares = np.mean(np.diff(values, 4, axis=1) ** 2, axis=1) / 70
+    # Some rays cross a kink that is near, all are imprecise. Rounding to nearest lies within two standard deviations.
+    noise = 2 * np.sqrt(np.quantile(squares, 0.35, axis=1))
+    noise = np.where(np.isfinite(noise), noise, np.inf)
+    stays = np.isfinite(noise[:-1]) & (noise[:-1] <= 8 * noise[1:])
+    stays = np.concatenate([stays, np.ones((1, noise.shape[1]), bool)])
+    measured = np.take_along_axis(noise, stays.argmax(axis=0)[None], axis=0)[0]
+    rounding = local.unit * np.abs(np.nan_to_num(local.value))
+    return np.fmax(rounding, np.where(np.isfinite(measured), measured, 0.0))
+
+
+def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> LineSlopes:
+    """The slopes along the entries, each at the distance at which its error is least.
+
+    A kink counts only if it is seen at all distances, down to the least at which it could be.
+    """
+    distances = ladder.distances[:-1, None, None]
+    # Of D(t) = (f(x + t) - f(x)) / t the error is f'' t / 2 + f''' t^2 / 6 + ..., so that (8 D(t / 8) - D(t)) / 7 has
+    # no f'' in its error. The noise of D(t) is up to 2 noise / t, and that of the sum (8 * 8 + 1) / 7 times as large.
+    slopes = (_RATIO * ladder.slopes[1:] - ladder.slopes[:-1]) / (_RATIO - 1)
+    noise_of_slopes = 2 * (_RATIO**2 + 1) / (_RATIO - 1) * noise[:, None] / distances
+    # An error of the order of t^p is _RATIO^p times as large at the next distance. That of a kink within grows as t
+    # shrinks, so that p is -1, and it is _RATIO / (_RATIO - 1) times the difference of the two.
+    changes = np.full_like(slopes, np.inf)
+    changes[1:] = np.abs(np.diff(slopes, axis=0)) * _RATIO / (_RATIO - 1)
+    errors = noise_of_slopes + np.fmax(changes[:, 0], changes[:, 1])
+    errors = np.where(np.isfinite(errors) & np.isfinite(slopes).all(axis=1), errors, np.inf)
+
+    def at(array: Array, which: Indices) -> Array:
+        taken: Array = np.take_along_axis(array, which[None], axis=0)[0]
+        return taken
+
+    gaps = np.abs(slopes[:, 0] - slopes[:, 1])
+    which = errors.argmin(axis=0)
+    gap = at(gaps, which)
+    # A kink of that size is seen where the error of both slopes together is a quarter of it.
+    sees = errors <= gap / 8
+    closest = len(errors) - 1 - sees[::-1].argmax(axis=0)
+    passes = (gap > 2 * at(errors, which)) & sees.any(axis=0) & (at(gaps, closest) <= 2 * at(errors, closest))
+    which = np.where(passes, closest, which)
+    right, left, error = at(slopes[:, 0], which), at(slopes[:, 1], which), at(errors, which)
+    first = int(np.flatnonzero(ladder.levels == 0)[0])  # it does as well if little is lost, and is the same for many
+    does = (errors[first] <= RESOLUTION / 8 * np.fmax(np.abs(right), np.abs(left))) & ~passes
+    level = np.where(does, 0, ladder.levels[which])
+
+    # C(t) = (f(x + t) - f(x - t)) / 2 t has the error f''' t^2 / 6 + ..., and noise / t. (64 C(t / 8) - C(t)) / 63 has
+    # no f''' in its error. A difference of C(t / 8) and C(t) is 63 times the correction; 8 is on the safe side.
+    means = ladder.slopes.mean(axis=1)
+    centrals = (_RATIO**2 * means[1:] - means[:-1]) / (_RATIO**2 - 1)
+    noise_of_centrals = (_RATIO**3 + 1) / (_RATIO**2 - 1) * noise[:, None] / distances
+    central_errors = noise_of_centrals + np.abs(np.diff(means, axis=0)) / _RATIO
+    fits = np.abs(centrals - (right + left) / 2) <= error  # else there is a kink within that distance
+    central_errors = np.where(fits & np.isfinite(central_errors), central_errors, np.inf)
+    best = central_errors.argmin(axis=0)
+    central, central_error = at(centrals, best), at(central_errors, best)
+    central = np.where(np.isfinite(central_error), central, (right + left) / 2)
+
+    is_value = np.isfinite(local.value)[:, None] & np.isfinite(local.point)
+    finite = np.isfinite(error) & is_value & ~steep
+    heights = np.abs(ladder.rises)
+    last = len(heights) - 1 - np.isfinite(heights[::-1]).argmax(axis=0)
+    near, far = at(heights, last), at(heights, np.maximum(last - 3, 0))
+    # Over three distances the rise of a smooth piece shrinks by 512; that of a jump stays.
+    jumps = ((near > 0.5 * far) & (near > 32 * noise[:, None])).any(axis=0) & is_value & ~steep
+    found = LineSlopes(right, left, error, central, central_error, level, finite, jumps)
+    # Values nearby are as large as the slopes make them, and are rounded too.
+    rounding = 4 * local.unit * found.size[:, None]
+    return found._replace(error=error + rounding, central_error=np.fmin(central_error, error) + rounding)
+
+
+def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> Ladder:
+    """The ladder with more distances for the entries at whose scale no slope is known well."""
+    known = slopes.known
+    constant = (ladder.rises == 0).all(axis=(0, 1))
+    is_lost = ~known & ~constant & ~steep & np.isfinite(local.value)[:, None] & np.isfinite(local.point)
+    lost = (is_lost & ~known.any(axis=0)).any(axis=0) | (is_lost & ~known.any(axis=1)[:, None]).any(axis=0)
+    alone = constant.all(axis=0)  # nothing is known of it, but that farther points would tell
+    if not (lost | alone).any():
+        return ladder
+    # Up to moves that are four times as large as the entry, and as 1.
+    ratio = 4 * max(1.0, 1 / float(local.scale[lost | alone].min())) / ladder.radius
+    up = int(np.ceil(np.log(ratio) / np.log(_RATIO)))
+    above = range(-up, int(ladder.levels[0]))
+    ladder = ladder.joined(Ladder.of(local, ladder.radius, above, np.flatnonzero(lost | alone)))
+    below = range(_WITHIN + 1, _WITHIN + 1 + _FARTHER)
+    return ladder.joined(Ladder.of(local, ladder.radius, below, np.flatnonzero(lost))) if lost.any() else ladder
+
+
+def fitted_steps(local: Local, ladder: Ladder, slopes: LineSlopes, noise: Array) -> Steps:
+    """A scale for each entry and a radius for each row, so that their products are the distances of the slopes.
+
+    In powers of `_RATIO`, the distance is a sum of a part of each entry and a part of each row, both as medians.
+    """
+    known, level = slopes.known, slopes.level
+    of_row = np.array([_median(level[i, known[i]]) for i in range(level.shape[0])])
+    of_entry = np.array([_median((level - of_row[:, None])[known[:, j], j]) for j in range(level.shape[1])])
+    factors = _RATIO ** -of_entry.astype(np.float64)
+    radius = ladder.radius * _RATIO ** -of_row.astype(np.float64)
+    relative = noise / np.where(slopes.size > 0, slopes.size, 1.0)
+    # A difference over a step has the error noise / step, and step^2 if pieces bend; a point that is a radius away is
+    # in one piece for most steps of that part of the radius.
+    parts = np.fmin(np.fmax(local.unit, relative) ** (1 / 6) / 2, 0.25)
+    return Steps(local.scale * factors, radius, radius * np.exp2(np.round(np.log2(parts))))
+
+
+class Neighbourhood:
+    """A function near a point: its slopes along lines, its noise, and the pieces that touch the point.
+
+    ``scale`` replaces the size of each entry as its scale. ``radius``, in units of the scale, replaces the search for
+    the distance at which slopes have the least error.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        point: Array,
+        unit: float,
+        radius: float | None = None,
+        scale: Array | None = None,
+    ) -> None:
+        point = np.asarray(point, np.float64)
+        local = Local(function, point, default_scale(point) if scale is None else scale, unit)
+        self._random = np.random.default_rng(0)
+        self.point, self.value = local.point, local.value
+        levels = range(-_BEYOND, _WITHIN + 1)
+        ladder = Ladder.of(local, default_radius(unit) if radius is None else _power_of_two(radius), levels)
+        steep, bends = ladder.steep()
+        rays = self._random.uniform(-1.0, 1.0, (_RAYS, point.size)) * ~steep.any(axis=0)
+        self.noise = measured_noise(local, rays)
+        steep &= bends > 8 * self.noise[:, None]
+        if radius is not None:
+            ladder = ladder.cut(1)
+        slopes = line_slopes(local, ladder, self.noise, steep)
+        if radius is None:
+            ladder = searched(local, ladder, slopes, steep)
+            slopes = line_slopes(local, ladder, self.noise, steep)
+        self.steps = fitted_steps(local, ladder, slopes, self.noise)
+        self.slopes = slopes.rescaled(self.steps.scale / local.scale)
+        self._local = dataclasses.replace(local, scale=self.steps.scale)
+        # Of slopes at the radius: the error is that of `line_slopes`, with both constants rounded up to 32. The third
+        # derivative is taken to be as large as the slope, as the scale says.
+        self.accuracy = 32 * (self.noise / self.steps.radius + self.steps.radius**2 * self.slopes.size)
+        self._free = self.slopes.finite.all(axis=0, where=np.isfinite(self.value)[:, None])
+        self.row_jumps, self.is_sum = self._follow_lines(steep)
+
+    def _drawn(self, *shape: int) -> Array:
+        """Random directions, so that moves by the radius and by a part of it are exact."""
+        grain = np.clip(self._local.unit / self.steps.radius.min() * 128, 2.0**-20, 2.0**-4)
+        drawn: Array = np.round(self._random.uniform(-1.0, 1.0, shape) / grain) * grain
+        return drawn
+
+    def _rows_by_steps(self, rows: Indices) -> Iterator[tuple[Indices, float, float]]:
+        """The rows in groups that have their radius and step in common."""
+        pairs = np.stack([self.steps.radius[rows], self.steps.step[rows]], axis=1)
+        for radius, step in np.unique(pairs, axis=0):
+            yield rows[(pairs == (radius, step)).all(axis=1)], float(radius), float(step)
+
+    def _follow_lines(self, steep: Mask) -> tuple[Mask, Mask]:
+        """Which rows jump along entries or random lines, and which are sums of functions of one entry."""
+        m, n = self.value.size, self.point.size
+        lines = self._drawn(_LINES, n) * ~steep.any(axis=0)
+        factors = np.array([1.0, 1 / _RATIO, 1 / _RATIO**2])[:, None, None, None]
+        slopes = self.slopes
+        left, right = np.where(slopes.finite, slopes.left, 0.0), np.where(slopes.finite, slopes.right, 0.0)
+        sums = np.stack([np.maximum(s * lines, 0) @ right.T + np.minimum(s * lines, 0) @ left.T for s in (1, -1)])
+        errors = np.sqrt(np.sum(np.where(slopes.finite, slopes.error, 0.0) ** 2, axis=1))
+        jumps: Mask = np.zeros(m, bool) | slopes.jumps.any(axis=1)
+        is_sum = np.ones(m, bool)
+        for rows, radius, _ in self._rows_by_steps(np.arange(m)):
+            rises = self._local(radius * factors * np.stack([lines, -lines]))[..., rows] - self.value[rows]
+            near, far = np.abs(rises[-1]), np.abs(rises[:-1]).max(axis=0)
+            # Of a smooth piece it is a part of 1 / 64, and of the power 0.17 one half.
+            jumps[rows] |= ((near > 0.5 * far) & (near > 32 * self.noise[rows])).any(axis=(0, 1))
+            along = (_RATIO * _RATIO * rises[1] - rises[0]) / radius / (_RATIO - 1)
+            tolerance = 4 * (np.sqrt(n) * self.accuracy[rows] + errors[rows])
+            is_sum[rows] = ~(np.abs(along - sums[..., rows]) > tolerance).any(axis=(0, 1))
+        is_sum &= ~jumps
+        return jumps, is_sum
 
     @property
     def bounds(self) -> tuple[Array, Array]:
         """The least and the largest slope along each entry; the derivative twice where there is no kink."""
-        low, high = np.minimum(self.left, self.right), np.maximum(self.left, self.right)
-        return np.where(self.kinked, low, self.central), np.where(self.kinked, high, self.central)
+        left, right, kinked = self.slopes.left, self.slopes.right, self.slopes.kinked
+        low, high = np.minimum(left, right), np.maximum(left, right)
+        return np.where(kinked, low, self.slopes.central), np.where(kinked, high, self.slopes.central)
 
     def _distinct(self, row: int, term: Term) -> Term:
         """The term with one point of each piece."""
@@ -182,12 +446,11 @@ class Neighbourhood:
         first = np.unique(rounded, axis=0, return_index=True)[1]
         return Term(term.entries, term.directions[first], term.gradients[first])
 
-    def moved(self, entries: Indices) -> Array:
+    def moved(self, entries: Indices, radius: float) -> Array:
         """A nearby point at which these entries alone are others."""
-        directions = np.zeros((1, self.point.size))
-        directions[0, entries] = self._drawn(len(entries))
-        point: Array = self._at(directions, 1.0)[0]
-        return point
+        moves = np.zeros(self.point.size)
+        moves[entries] = self._drawn(len(entries)) * radius
+        return self._local.points(moves)
 
     def terms(self, row: int) -> list[Term]:
         """Clarke's set of a row that is not a sum of functions of one entry; empty, if no smooth piece was found.
@@ -199,7 +462,7 @@ class Neighbourhood:
         if not len(gradients):
             return []
         spread = gradients.max(axis=0) - gradients.min(axis=0) > self.accuracy_of_pieces(row)
-        inside = np.flatnonzero(self.finite[row] & (spread | self.kinked[row] | self.jumps[row]))
+        inside = np.flatnonzero(self.slopes.finite[row] & (spread | self.slopes.kinked[row] | self.slopes.jumps[row]))
         groups = [inside] if self.row_jumps[row] else self._groups(row, inside)
         found = [Term(group, directions, gradients[:, group]) for group in groups if len(group)]
         return [self._distinct(row, term) for term in found]
@@ -207,39 +470,48 @@ class Neighbourhood:
     @functools.cached_property
     def _samples(self) -> dict[int, tuple[Array, Array]]:
         """For each row that is no sum, nearby points at which it is smooth, and its gradients there."""
-        rows = np.flatnonzero(~self.is_sum)
-        everything = np.arange(self.point.size)
-        found: dict[int, list[tuple[Array, Array]]] = {int(row): [] for row in rows}
-        drawn = self._drawn(_PIECES, self.point.size) * self._free
-        for directions in np.array_split(drawn, min(_PIECES, 1 + self.central.size // 2**14)):
-            gradients, smooth = self._gradients(rows, everything, directions)
-            for i, row in enumerate(rows):
-                found[int(row)] += [(d, g[i]) for d, g, s in zip(directions, gradients, smooth, strict=True) if s[i]]
         n = self.point.size
+        found: dict[int, list[tuple[Array, Array]]] = {}
+        drawn = self._drawn(_PIECES, n) * self._free
+        for rows, _, _ in self._rows_by_steps(np.flatnonzero(~self.is_sum)):
+            found |= {int(row): [] for row in rows}
+            for directions in np.array_split(drawn, min(_PIECES, 1 + self.slopes.central.size // 2**14)):
+                gradients, smooth = self._gradients(rows, np.arange(n), directions)
+                for i, row in enumerate(rows):
+                    pairs = zip(directions, gradients, smooth, strict=True)
+                    found[int(row)] += [(d, g[i]) for d, g, s in pairs if s[i]]
         return {
             row: (np.array([d for d, _ in pairs]).reshape(-1, n), np.array([g for _, g in pairs]).reshape(-1, n))
             for row, pairs in found.items()
         }
 
     def nearest(
-        self, row: int, term: Term, target: Array, accuracy: float, patience: int = _PATIENCE
+        self,
+        row: int,
+        term: Term,
+        target: Array,
+        accuracy: float,
+        patience: int = _PATIENCE,
+        metric: Array | None = None,
     ) -> tuple[Array, Term]:
         """The point of Clarke's set nearest to ``target``, and the term with all pieces that were found on the way.
 
         The hull of the pieces found lies inside the set. So pieces are looked for in the direction in which ``target``
-        lies outside of it, until it does not, or none is found.
+        lies outside of it, until it does not, or none is found. ``metric`` weighs the entries of the distance.
         """
-        closest, weights = nearest(term.gradients, target)
+        metric = np.ones(len(target)) if metric is None else metric
+        weighed, weights = nearest(term.gradients * metric, target * metric)
         in_vain = 0
-        while in_vain < patience and np.linalg.norm(target - closest) > accuracy:
-            ahead = self._distinct(row, self._ahead(row, term, target - closest))
+        while in_vain < patience and np.linalg.norm(target * metric - weighed) > accuracy:
+            ahead = self._distinct(row, self._ahead(row, term, metric * (target * metric - weighed)))
             if not len(ahead.gradients):
                 in_vain += 1
                 continue
             in_vain = 0
             term = term.joined(ahead)
-            closest, weights = nearest(term.gradients, target, np.append(weights, np.zeros(len(ahead.gradients))))
-        return closest, term
+            weights = np.append(weights, np.zeros(len(ahead.gradients)))
+            weighed, weights = nearest(term.gradients * metric, target * metric, weights)
+        return weights @ term.gradients, term
 
     def _ahead(self, row: int, term: Term, direction: Array) -> Term:
         """New pieces of a term whose gradients lie farther in ``direction`` than all that are known."""
@@ -260,14 +532,13 @@ class Neighbourhood:
             np.where(self._random.random(beside.shape) < 0.8, second, beside),
         ]
         moved = np.concatenate(parts)
-        tried[: len(moved), entries] = np.round(moved / self._grid) * self._grid
+        tried[: len(moved), entries] = moved
 
+        radius, step = self.steps.radius[row], self.steps.step[row]
         along = np.zeros(n)
-        along[entries] = unit / self.scale[entries]
-        along *= self.step * self.scale.min()
-        base = self._at(tried, 0.5)
-        rise = self._values(base + along)[:, row] - self._values(base - along)[:, row]
-        slopes = rise / (2 * self.step * self.scale.min())
+        along[entries] = step * unit
+        base = radius / 2 * tried
+        slopes = (self._local(base + along) - self._local(base - along))[:, row] / (2 * step)
         margin = self.accuracy_of_pieces(row) * len(entries)
         order = [i for i in np.argsort(-slopes, kind="stable") if slopes[i] > support.max() + margin][:16]
         if not order:
@@ -278,26 +549,29 @@ class Neighbourhood:
 
     def accuracy_of_pieces(self, row: int) -> float:
         """Of gradients at nearby points."""
-        return float(32 * (self.noise[row] / self.step + self.radius**2 * self.size[row]))
+        # As of slopes at the radius, but that differences are taken over the step.
+        steps = self.steps
+        return float(32 * (self.noise[row] / steps.step[row] + steps.radius[row] ** 2 * self.slopes.size[row]))
 
     def _gradients(self, rows: Indices, entries: Indices, directions: Array) -> tuple[Array, Mask]:
         """The gradients of the rows with respect to the entries at nearby points, and which rows are smooth there.
 
         They are of shape (points, rows, entries). A limit is extrapolated from a point and from one half as far away.
         """
-        scale = self.scale[entries]
-        moves = np.zeros((len(entries), self.point.size))
-        moves[np.arange(len(entries)), entries] = self.step * scale
-        bases = np.stack([self._at(directions, 1.0), self._at(directions, 0.5)])[:, :, None]
-        stencil = np.concatenate([bases, bases + moves, bases - moves], axis=2)
-        values = self._values(stencil.reshape(-1, self.point.size))[:, rows].reshape(*stencil.shape[:3], -1)
+        radius, step = self.steps.radius[rows[0]], self.steps.step[rows[0]]
+        moves = step * np.eye(self.point.size)[entries]
+        bases = radius * np.stack([directions, directions / 2])[:, :, None]
+        values = self._local(np.concatenate([bases, bases + moves, bases - moves], axis=2))[..., rows]
         middle, ahead, behind = np.split(np.moveaxis(values, 3, 2), [1, 1 + len(entries)], axis=3)
-        forward, backward = (ahead - middle) / (self.step * scale), (middle - behind) / (self.step * scale)
+        forward, backward = (ahead - middle) / step, (middle - behind) / step
         gradients = (forward + backward) / 2
         steepest = np.abs(gradients).max(axis=3, initial=0.0)
-        error = 16 * self.noise[rows] / self.step + 4 * self.step / self.radius * steepest
+        # Of a smooth piece forward and backward differ by the noise of four values, and by step * curvature. Curvature
+        # that changes the slope four times over within a radius is a kink.
+        error = 16 * self.noise[rows] / step + 4 * step / radius * steepest
         smooth = np.abs(forward - backward).max(axis=3, initial=0.0) <= error
-        reach = 4 * self.radius * (np.abs(gradients) @ scale) + 1e3 * self.noise[rows] + self.radius**2
+        # A branch that the value is on is as near as its slopes, with a margin, and its curvature allow.
+        reach = 4 * radius * np.abs(gradients).sum(axis=3) + 32 * self.noise[rows] + radius**2 * self.slopes.size[rows]
         smooth &= ~self.row_jumps[rows] | (np.abs(middle[..., 0] - self.value[rows]) <= reach)
         far, near = gradients
         is_same = np.abs(far - near).max(axis=2, initial=0.0) <= 0.01 * np.abs(near).max(axis=2, initial=0.0)
@@ -320,30 +594,34 @@ class Neighbourhood:
 
     def _meets(self, row: int, first: int, others: Indices) -> Mask:
         met = np.zeros(len(others), bool)
+        radius = self.steps.radius[row]
         for sign in (1.0, -1.0):
-            one = np.zeros((1, self.point.size))
-            one[0, first] = sign
-            other = np.zeros((2 * len(others), self.point.size))
-            other[np.arange(2 * len(others)), np.tile(others, 2)] = np.repeat([1.0, -1.0], len(others))
-            points = np.concatenate([self._at(v, 1.0) for v in (one, other, other + one)])
-            values = self._values(points)[:, row]
+            one = sign * np.eye(self.point.size)[[first]]
+            other = np.concatenate([np.eye(self.point.size)[others], -np.eye(self.point.size)[others]])
+            values = self._local(radius * np.concatenate([one, other, other + one]))[:, row]
             alone, other_alone, both = values[0], values[1 : 1 + len(other)], values[1 + len(other) :]
-            excess = np.abs(both - alone - other_alone + self.value[row]) / self.radius
-            met |= (excess > self.accuracy_of_pieces(row) + self.radius * self.size[row]).reshape(2, -1).any(axis=0)
+            excess = np.abs(both - alone - other_alone + self.value[row]) / radius
+            # A product of two entries adds radius * size.
+            limit = self.accuracy_of_pieces(row) + radius * self.slopes.size[row]
+            met |= (excess > limit).reshape(2, -1).any(axis=0)
         return met
 
     def _is_sum_of(self, row: int, groups: list[Indices]) -> bool:
         """Whether the slopes of the row along random lines are the sums of those along their parts in each group."""
+        radius = self.steps.radius[row]
         directions = self._drawn(16, self.point.size)
         parts = np.zeros((len(groups) + 1, *directions.shape))
         for part, group in zip(parts[1:], groups, strict=True):
             part[:, group] = directions[:, group]
         parts[0] = parts.sum(axis=0)
-        points = np.concatenate([self._at(parts, 0.5), self._at(parts, 1.0)]).reshape(-1, self.point.size)
-        near, far = np.split(self._values(points)[:, row].reshape(-1, len(directions)) - self.value[row], 2)
-        slopes = (4 * near - far) / self.radius
+        near, far = self._local(radius * np.stack([parts / 2, parts]))[..., row] - self.value[row]
+        slopes = (4 * near - far) / radius
         excess = np.abs(slopes[0] - slopes[1:].sum(axis=0))
         return len(groups) == 1 or bool((excess <= len(parts) * self.accuracy_of_pieces(row)).all())
+
+
+def _median(levels: NDArray[np.int_]) -> int:
+    return int(np.round(np.median(levels))) if len(levels) else 0
 
 
 def _power_of_two(number: float) -> float:

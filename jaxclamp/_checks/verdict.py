@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from jaxclamp._checks.clarke import Array, Indices, Neighbourhood, Term
+from jaxclamp._checks.clarke import RESOLUTION, Array, Indices, Neighbourhood, Term
 
 Kind: TypeAlias = Literal[
     "right",
@@ -53,6 +54,8 @@ class Verdict(NamedTuple):
     """The derivative; at a kink the point of Clarke's set nearest to ``gradient``; what reverse mode says."""
     line: str
     """The line of code with the kink, if it is known, and the op there."""
+    reason: str = ""
+    """Why it is not checkable, and what to do."""
 
     @property
     def failed(self) -> bool:
@@ -147,71 +150,143 @@ def _numbers(values: Array) -> str:
     return told[0] if len(values) == 1 else f"[{' '.join(told)}{' ...' if len(values) > 4 else ''}]"
 
 
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a gradient may be from the nearest right one, for the units of the arguments."""
+
+    atol: float
+    rtol: float
+    least: float
+    """A derivative counts for nothing if its entry, moving by its scale, changes the output by less than this part of
+    what the entry with the largest effect does."""
+
+
 def judged(
     nearby: Neighbourhood,
     jacobian: Array,
+    rounding: Array,
     names: Names,
-    atol: float,
-    rtol: float,
+    tolerance: Tolerance,
     line: Callable[[Indices], str],
 ) -> Iterator[Verdict]:
     """The verdicts on ``jacobian``, of shape (m, n), but for what is right.
 
-    ``line`` tells the line of the code that has the kink of these entries of the input, if it is known.
+    ``rounding`` is how far its numbers are off by rounding. ``line`` tells the line of the code that has the kink of
+    these entries of the input, if it is known.
     """
-    least = np.clip(0.0, *nearby.bounds)
-    nearest = np.where(np.isnan(jacobian), least, np.clip(jacobian, *nearby.bounds))
-    tolerance = atol + rtol * np.abs(nearest) + nearby.accuracy[:, None]
-    is_in = np.abs(jacobian - nearest) <= tolerance
-    is_least = np.abs(jacobian - least) <= tolerance
-    skipped = ~nearby.finite
-    kinds = np.select(
-        [skipped, ~nearby.kinked & is_in, ~nearby.kinked, ~is_in, is_least],
-        [_KINDS.index(kind) for kind in ("not checkable", "right", "wrong", "not a member", "least norm")],
-        _KINDS.index("member"),
-    )
-    found: list[tuple[int, Indices, Kind]] = []
+    judge = _Judge(nearby, jacobian * nearby.steps.scale, rounding * nearby.steps.scale, tolerance)
+    slopes = nearby.slopes
+    kinds, nearest = judge.entries()
+    verdicts: list[tuple[int, Indices, Kind]] = []
     for row in np.flatnonzero(~nearby.is_sum & np.isfinite(nearby.value)).tolist():
         terms = nearby.terms(row)
         if not terms:  # there is no smooth piece, or the function is smooth after all
-            unknown = (nearby.kinked[row] | nearby.jumps[row]) & ~skipped[row]
-            kinds[row, unknown] = _KINDS.index("jump" if nearby.row_jumps[row] else "not checkable")
+            unknown = (slopes.kinked[row] | slopes.jumps[row]) & slopes.finite[row]
+            kinds[row, unknown] = "jump" if nearby.row_jumps[row] else "not checkable"
         for term in terms:
-            kind, nearest[row, term.entries] = _judged_term(nearby, row, term, jacobian[row, term.entries], atol, rtol)
-            kinds[row, term.entries] = _KINDS.index(kind if len(term.entries) == 1 else "right")
+            kind, nearest[row, term.entries] = judge.term(row, term)
+            kinds[row, term.entries] = kind if len(term.entries) == 1 else "right"
             if len(term.entries) > 1 and kind != "right":
-                found.append((row, term.entries, kind))
-    for row in np.flatnonzero((kinds != 0).any(axis=1)).tolist():
-        for code in np.unique(kinds[row][kinds[row] != 0]):
-            found.append((row, np.flatnonzero(kinds[row] == code), _KINDS[code]))
-    for row, entries, kind in sorted(found, key=lambda verdict: (verdict[0], verdict[1][0])):
-        yield _verdict(kind, row, entries, jacobian, nearest, names, line)
+                verdicts.append((row, term.entries, kind))
+    for row in np.flatnonzero((kinds != "right").any(axis=1)).tolist():
+        for kind in np.unique(kinds[row][kinds[row] != "right"]):
+            verdicts.append((row, np.flatnonzero(kinds[row] == kind), kind))
+    for row, entries, kind in sorted(verdicts, key=lambda verdict: (verdict[0], verdict[1][0])):
+        reason = judge.reason(row, entries) if kind == "not checkable" else ""
+        yield _verdict(kind, row, entries, jacobian, nearest / nearby.steps.scale, names, line, reason)
 
 
-def _judged_term(
-    nearby: Neighbourhood, row: int, term: Term, gradient: Array, atol: float, rtol: float
-) -> tuple[Kind, Array]:
-    tolerance = atol + rtol * float(np.abs(gradient).max()) + nearby.accuracy_of_pieces(row)
-    if not np.isfinite(gradient).all():
-        return "not a member", nearby.nearest(row, term, np.zeros_like(gradient), tolerance, patience=1)[0]
-    nearest, term = nearby.nearest(row, term, gradient, tolerance)
-    is_in = np.linalg.norm(gradient - nearest) <= tolerance
-    if nearby.row_jumps[row]:
-        return "jump" if is_in else "off the branch", nearest
-    if not is_in:
-        return "not a member", nearest
-    if np.ptp(term.gradients, axis=0).max() <= tolerance:
-        return "right", nearest
-    least, _ = nearby.nearest(row, term, np.zeros_like(gradient), tolerance, patience=1)
-    return "least norm" if np.linalg.norm(gradient - least) <= tolerance else "member", nearest
+class _Judge:
+    """Verdicts in units of the output for each scale of the entry, in which ``gradient`` is too."""
+
+    def __init__(self, nearby: Neighbourhood, gradient: Array, rounding: Array, tolerance: Tolerance) -> None:
+        self._nearby = nearby
+        self._gradient = gradient
+        self._rounding = rounding
+        self._atol = tolerance.atol * nearby.steps.scale
+        self._rtol = tolerance.rtol
+        self._least = tolerance.least
+        # An error of a derivative that is as small as this does not hide anything that has to be seen.
+        self._small = tolerance.least * nearby.slopes.size[:, None] + self._atol
+
+    def _tolerance(self, nearest: Array) -> Array:
+        tolerance: Array = self._atol + self._rtol * np.abs(nearest) + self._rounding
+        return tolerance
+
+    def entries(self) -> tuple[NDArray[np.object_], Array]:
+        """The kinds of the verdicts on each derivative by itself, and the nearest right ones."""
+        slopes, gradient = self._nearby.slopes, self._gradient
+        low, high = self._nearby.bounds
+        least = np.clip(0.0, low, high)
+        nearest = np.where(np.isnan(gradient), least, np.clip(gradient, low, high))
+        error = np.where(slopes.kinked, slopes.error, slopes.central_error)
+        tolerance = self._tolerance(nearest)
+        is_in = np.abs(gradient - nearest) <= tolerance + error
+        is_least = np.abs(gradient - least) <= tolerance + error
+        # A kink may be so small that noise hides it. Then all from the least to the largest slope is right.
+        lowest, highest = np.minimum(slopes.left, slopes.right), np.maximum(slopes.left, slopes.right)
+        may_be_in = (gradient >= lowest - slopes.error - tolerance) & (gradient <= highest + slopes.error + tolerance)
+        error_of_all = error + self._rounding
+        tells = error_of_all <= np.fmax(np.fmax(RESOLUTION, self._rtol) * np.abs(gradient), self._small)
+        # The gradient says that the output does not change beyond its noise, and it does not by much of its value.
+        is_none = np.abs(gradient) <= 4 * self._nearby.noise[:, None]
+        tells |= is_none & (error_of_all <= self._least * np.abs(self._nearby.value)[:, None])
+        kinds = np.select(
+            [
+                ~slopes.finite,
+                slopes.kinked & ~is_in,
+                ~is_in & ~may_be_in,
+                ~is_in | ~tells,
+                ~slopes.kinked,
+                is_least,
+            ],
+            [
+                np.array(kind, object)
+                for kind in ("not checkable", "not a member", "wrong", "not checkable", "right", "least norm")
+            ],
+            np.array("member", object),
+        )
+        return kinds, nearest
+
+    def term(self, row: int, term: Term) -> tuple[Kind, Array]:
+        """The verdict on the gradient with respect to the entries of a term, and the nearest right one."""
+        nearby, gradient = self._nearby, self._gradient[row, term.entries]
+        error = nearby.accuracy_of_pieces(row)
+        rounding = float(self._rounding[row, term.entries].max())
+        steepest = float(np.abs(gradient).max())
+        tolerance = float(self._atol[term.entries].max()) + self._rtol * steepest + rounding + error
+        metric = 1 / nearby.steps.scale[term.entries]
+        metric /= metric.max()  # lengths are those in the units of the arguments
+
+        def least() -> Array:
+            return nearby.nearest(row, term, np.zeros_like(gradient), tolerance, patience=1, metric=metric)[0]
+
+        if not np.isfinite(gradient).all():
+            return "not a member", least()
+        nearest, term = nearby.nearest(row, term, gradient, tolerance)
+        is_in = np.linalg.norm(gradient - nearest) <= tolerance
+        if nearby.row_jumps[row]:
+            return "jump" if is_in else "off the branch", nearest
+        if not is_in:
+            return "not a member", nearest
+        if error + rounding > max(RESOLUTION * steepest, self._rtol * steepest, float(self._small[row].max())):
+            return "not checkable", nearest
+        if np.ptp(term.gradients, axis=0).max() <= tolerance:
+            return "right", nearest
+        return "least norm" if np.linalg.norm((gradient - least()) * metric) <= tolerance else "member", nearest
+
+    def reason(self, row: int, entries: Indices) -> str:
+        """Why these derivatives are not checkable, and what to do."""
+        return ""
 
 
 def differing(
-    nearby: Neighbourhood, forward: Array, reverse: Array, names: Names, atol: float, rtol: float
+    nearby: Neighbourhood, forward: Array, reverse: Array, rounding: Array, names: Names, tolerance: Tolerance
 ) -> Iterator[Verdict]:
     """A verdict for each output of which the two modes have different derivatives."""
-    same = np.isclose(forward, reverse, rtol=rtol, atol=atol, equal_nan=True)
-    differ = ~same & nearby.finite
+    allowed = tolerance.atol + tolerance.rtol * np.abs(reverse) + 2 * rounding
+    same = (np.abs(forward - reverse) <= allowed) | (np.isnan(forward) & np.isnan(reverse)) | (forward == reverse)
+    differ = ~same & nearby.slopes.finite
     for row in np.flatnonzero(differ.any(axis=1)):
         yield _verdict("modes differ", int(row), np.flatnonzero(differ[row]), forward, reverse, names)
 
@@ -224,8 +299,9 @@ def _verdict(
     nearest: Array,
     names: Names,
     line: Callable[[Indices], str] | None = None,
+    reason: str = "",
 ) -> Verdict:
     outputs, inputs = names
     place = line(entries) if line and kind != "not checkable" else ""
     named = tuple(inputs[entry] for entry in entries)
-    return Verdict(kind, outputs[row], named, gradients[row, entries], nearest[row, entries], place)
+    return Verdict(kind, outputs[row], named, gradients[row, entries], nearest[row, entries], place, reason)
