@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.autograd.gradcheck import GradcheckError
 
 from interop._convention.ties import ties
-from jaxclamp._checks.check import check
+from jaxclamp._checks.check import Scale, check
 from jaxclamp._checks.clarke import Array, Function, largest_beside
 from jaxclamp._checks.verdict import GradientReport, Names
 
@@ -29,6 +29,7 @@ def gradcheck(
     raise_exception: bool = True,
     check_forward_ad: bool = False,
     check_backward_ad: bool = True,
+    scale: Scale = None,
 ) -> GradientReport:
     r"""Check the gradients of a function against its values, at kinks too: `torch.autograd.gradcheck` that holds there.
 
@@ -69,7 +70,7 @@ def gradcheck(
         raise ValueError("gradcheck: neither mode is asked for; set check_backward_ad or check_forward_ad.")
     function = _Flat(fun, (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs))
     forward, reverse = check_forward_ad, check_backward_ad
-    report = check(function, "gradcheck", forward=forward, reverse=reverse, atol=atol, rtol=rtol, eps=eps)
+    report = check(function, "gradcheck", forward=forward, reverse=reverse, atol=atol, rtol=rtol, eps=eps, scale=scale)
     if raise_exception and not report:
         raise GradcheckError(report.failure("gradcheck"))
     return report
@@ -101,6 +102,7 @@ class _Flat:
         self.dtype = str(coarsest).removeprefix("torch.")
         self.epsilon = torch.finfo(coarsest).eps
         self.largest = largest_beside([_numbers(tensor) for tensor in self._tensors])
+        self.arguments = np.repeat(self._active, [tensor.numel() for tensor in self._tensors])
         arguments = {f"inputs[{i}]": tensor for i, tensor in zip(self._active, self._tensors, strict=True)}
         self.names = (_entries(results), _entries(arguments))
 

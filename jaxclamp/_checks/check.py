@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jaxclamp._checks.clarke import Array, Function, Indices, Neighbourhood, default_scale
 from jaxclamp._checks.verdict import GradientReport, Names, Tolerance, Verdict, differing, judged
 
 _TOLERANCES = {"float64": 1e-5, "float32": 2e-3, "float16": 1e-2, "bfloat16": 1e-1}
 """Of derivatives, by the least precise dtype that takes part: those of `jax.test_util.check_grads`."""
-_ROUNDED = 5  # nearby points at which the rounding of gradients is measured
+_ROUNDED = 3  # nearby points at which the rounding of gradients is measured
 _MOVES = 8  # how often ties are counted anew to find the line of a kink
 _LINES = 3  # that may share one
+
+
+Scale: TypeAlias = float | Sequence[Any] | None
+"""A number, or for each argument a number, an array of them or None."""
 
 
 class Flat(Protocol):
@@ -24,6 +29,8 @@ class Flat(Protocol):
     point: Array
     largest: Array
     """For each entry, the largest number in its array."""
+    arguments: NDArray[np.int_]
+    """For each entry, the number of its argument."""
     names: Names
     dtype: str
     """The least precise of inputs and outputs."""
@@ -52,18 +59,18 @@ def check(
     atol: float | None,
     rtol: float | None,
     eps: float | None,
-    scale: Array | None = None,
+    scale: Scale = None,
 ) -> GradientReport:
     """The report on the modes that are asked for; None stands for what the dtype suggests."""
     for name, number in {"atol": atol, "rtol": rtol, "eps": eps}.items():
         if number is not None and not (number >= 0 and (number or name != "eps")):
             raise ValueError(f"{caller}: {name} is {number!r}; pass a positive number, or None.")
+    scales = _scales(function, caller, scale)
     default = _TOLERANCES.get(function.dtype, 0.5)
     tolerance = Tolerance(atol or 0.0, default if rtol is None else rtol, default)
     modes = [mode for mode, is_checked in [(function.reverse, reverse), (function.forward, forward)] if is_checked]
     jacobians = [mode(function.point) for mode in modes]
     values, unit = function.values()
-    scale = default_scale(function.point, function.largest) if scale is None else scale
     nothing = np.zeros_like(jacobians[0])
     with np.errstate(all="ignore"):  # what is not finite has a verdict
 
@@ -74,17 +81,35 @@ def check(
                 each += differing(nearby, jacobians[1], jacobians[0], rounding, function.names, tolerance)
             return each
 
-        nearby = Neighbourhood(values, function.point, unit, eps, scale)
+        nearby = Neighbourhood(values, function.point, unit, eps, scales)
         found = verdicts(nearby, nothing)
         if unit < function.epsilon and any(verdict.failed for verdict in found):
-            rounding = _rounding(function, modes[0], scale)
+            rounding = _rounding(function, modes[0], scales)
             found = verdicts(nearby, rounding)
             if any(verdict.failed for verdict in found):
                 # A tie that rounding makes or breaks lies a few units of the dtype away.
                 radius = max(8 * function.epsilon, float(nearby.steps.radius.max()))
-                coarse = Neighbourhood(values, function.point, unit, radius, scale)
+                coarse = Neighbourhood(values, function.point, unit, radius, scales)
                 found = _rounded(found, verdicts(coarse, rounding), function.dtype)
     return GradientReport(nothing.size, tuple(found))
+
+
+def _scales(function: Flat, caller: str, scale: Scale) -> Array:
+    """The scale of each entry, a power of two: that of its argument, or if that is None by its size."""
+    sizes = default_scale(function.point, function.largest)
+    if scale is None:
+        return sizes
+    given = list(scale) if isinstance(scale, Sequence) else [scale] * (int(function.arguments.max()) + 1)
+    for number, its in enumerate(given):
+        entries = function.arguments == number
+        if its is None or not entries.any():
+            continue
+        if not (np.isfinite(its).all() and np.all(np.asarray(its) > 0)):
+            raise ValueError(f"{caller}: scale is {its!r}; pass a positive number, or one for each argument.")
+        sizes[entries] = np.exp2(
+            np.ceil(np.log2(np.broadcast_to(its, entries.sum()) if np.ndim(its) == 0 else np.ravel(its)))
+        )
+    return sizes
 
 
 def _rounding(function: Flat, mode: Callable[..., Array], scale: Array) -> Array:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxclamp._checks.check import check
+from jaxclamp._checks.check import Scale, check
 from jaxclamp._checks.clarke import Array, Function, largest_beside
 from jaxclamp._checks.verdict import GradientReport, Names
 from jaxclamp._transforms.ties import ties
@@ -26,6 +26,7 @@ def check_grads(
     atol: float | None = None,
     rtol: float | None = None,
     eps: float | None = None,
+    scale: Scale = None,
 ) -> GradientReport:
     r"""Check the derivatives of a function against its values, as `jax.test_util.check_grads`, but at kinks too.
 
@@ -81,7 +82,9 @@ def check_grads(
         raise ValueError(f"check_grads: modes is {modes!r}; pass one or both of 'fwd' and 'rev' in a list.")
     function = _Flat(fun, tuple(args))
     forward, reverse = "fwd" in modes, "rev" in modes
-    report = check(function, "check_grads", forward=forward, reverse=reverse, atol=atol, rtol=rtol, eps=eps)
+    report = check(
+        function, "check_grads", forward=forward, reverse=reverse, atol=atol, rtol=rtol, eps=eps, scale=scale
+    )
     if not report:
         raise AssertionError(report.failure("check_grads"))
     return report
@@ -112,6 +115,8 @@ class _Flat:
         coarsest = max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps))
         self.dtype, self.epsilon = coarsest.name, float(jnp.finfo(coarsest).eps)
         self._ends = np.cumsum([array.size for array in self._arrays])[:-1]
+        numbers_of = [(paths[i][0][0].idx, array.size) for i, array in zip(self._active, self._arrays, strict=True)]
+        self.arguments = np.concatenate([np.full(size, number) for number, size in numbers_of])
         inputs = [(paths[i][0], array) for i, array in zip(self._active, self._arrays, strict=True)]
         self.names = (_named("out", numbers), _named("args", inputs))
 

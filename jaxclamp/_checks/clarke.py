@@ -44,6 +44,10 @@ _RATIO = 8.0
 _BEYOND, _WITHIN = 1, 4
 """How many distances are asked beyond the radius, to see how slopes change with the distance, and within it: unbounded
 slopes are told by three ratios of increments, of five slopes."""
+NOISE_OF_SLOPES = 2 * (_RATIO**2 + 1) / (_RATIO - 1)
+"""The error of the slope (8 D(t / 8) - D(t)) / 7, in units of noise / t, if both values in each D are off by it."""
+_FARTHEST = 4.0
+"""How many scales away slopes are still taken to be those at the point."""
 _FARTHER = 5
 """How many more within, if nothing is known: an entry that is 0 may have a scale of 1e-6, which is 2^-20, and not 1.
 Nine distances from the radius of float64, 2^-16, lead to 2^-43. That is the same part of that scale, and 2^-7 of it."""
@@ -70,11 +74,17 @@ class LineSlopes(NamedTuple):
     central: Array
     """The derivative, where right and left are equal."""
     central_error: Array
+    radius_level: NDArray[np.int_]
+    """For each row, the level of the ladder at which noise lets slopes have the least error."""
     level: NDArray[np.int_]
-    """At which distance they were measured: the radius of the ladder divided by `_RATIO` to this power."""
+    """How many levels farther slopes were measured; 0 if they could as well have been measured there."""
     finite: Mask
     """Where values are finite, and slopes are bounded."""
     jumps: Mask
+    far: Mask
+    """Where they were measured far beyond the scale."""
+    distance: Array
+    """How far away they were measured, in units of the scale."""
 
     @property
     def kinked(self) -> Mask:
@@ -93,14 +103,14 @@ class LineSlopes(NamedTuple):
     def known(self) -> Mask:
         """Where the error is so small a part of the slope that an error of 1 % in a gradient can be told."""
         own = np.fmax(np.abs(self.right), np.abs(self.left))
-        known: Mask = self.finite & (self.error <= RESOLUTION * own) & (own > 0)
+        known: Mask = self.finite & ~self.far & (self.error <= RESOLUTION * own) & (own > 0)
         return known
 
     def rescaled(self, factors: Array) -> LineSlopes:
         """The slopes for scales that are ``factors`` times as large."""
         slopes = (self.right, self.left, self.error, self.central, self.central_error)
         right, left, error, central, central_error = (slope * factors for slope in slopes)
-        return LineSlopes(right, left, error, central, central_error, self.level, self.finite, self.jumps)
+        return LineSlopes(right, left, error, central, central_error, *self[5:-1], self.distance / factors)
 
 
 @dataclass(frozen=True)
@@ -137,13 +147,14 @@ def largest_beside(arrays: Sequence[Array]) -> Array:
     return np.concatenate([np.full(s.size, s.max(initial=0.0, where=np.isfinite(s))) for s in sizes])
 
 
-def default_radius(unit: float) -> float:
+def default_radius(unit: float | Array) -> Array:
     """The distance in units of the scale at which differences of values of this precision have the least error.
 
     The sum of noise / t and f'' t is least near the square root of the noise, that of noise / t and f''' t^2 near the
     cube root. Slopes have the second kind of error, as those at two distances are combined.
     """
-    return _power_of_two(2 * np.cbrt(unit))
+    radius: Array = np.exp2(np.round(np.log2(2 * np.cbrt(unit))))
+    return radius
 
 
 @dataclass(frozen=True)
@@ -195,12 +206,11 @@ class Ladder:
         n = local.point.size
         entries = np.arange(n) if entries is None else entries
         lines = np.eye(n)[entries]
+        distances = radius * _RATIO ** -np.array(levels, np.float64)
         rises = np.full((len(levels), 2, local.value.size, n), np.nan)
-        for rise, level in zip(rises, levels, strict=True):
-            distance = radius * _RATIO**-level
-            values = local(distance * np.stack([lines, -lines])) - local.value
-            rise[..., entries] = np.moveaxis(values, 1, 2)
-            rise[..., distance < local.grid] = np.nan
+        values = local(distances[:, None, None, None] * np.stack([lines, -lines])) - local.value
+        rises[..., entries] = np.moveaxis(values, 2, 3)
+        rises[np.broadcast_to((distances[:, None] < local.grid)[:, None, None], rises.shape)] = np.nan
         return cls(radius, np.array(levels), rises)
 
     def joined(self, other: Ladder) -> Ladder:
@@ -255,12 +265,17 @@ def measured_noise(local: Local, directions: Array) -> Array:
     reached = 2.0**-4 * 32.0 ** -np.arange(6)[:, None, None, None]
     values = local(reached * np.arange(1, 9)[:, None, None] / 8 * directions)
     squares = np.mean(np.diff(values, 4, axis=1) ** 2, axis=1) / 70
-    # Some rays cross a kink that is near, all are imprecise. Rounding to nearest lies within two standard deviations.
-    noise = 2 * np.sqrt(np.quantile(squares, 0.35, axis=1))
+    # Fewer than half of the rays cross a kink that is near, all are imprecise. Errors of rounding to nearest are less
+    # than two of their standard deviations.
+    noise = 2 * np.sqrt(np.quantile(squares, 0.5, axis=1))
     noise = np.where(np.isfinite(noise), noise, np.inf)
+    # A function of a small scale looks like noise from afar, and imprecise values are constant nearby. So the noise
+    # counts where the function moves by more.
+    moves = np.quantile(np.abs(values[:, -1] - values[:, 0]), 0.5, axis=1) > 8 * noise
     stays = np.isfinite(noise[:-1]) & (noise[:-1] <= 8 * noise[1:])
     stays = np.concatenate([stays, np.ones((1, noise.shape[1]), bool)])
-    measured = np.take_along_axis(noise, stays.argmax(axis=0)[None], axis=0)[0]
+    still = np.take_along_axis(noise, stays.argmax(axis=0)[None], axis=0)[0]
+    measured = np.where(moves.any(axis=0), np.where(moves, noise, np.inf).min(axis=0), still)
     rounding = local.unit * np.abs(np.nan_to_num(local.value))
     return np.fmax(rounding, np.where(np.isfinite(measured), measured, 0.0))
 
@@ -272,9 +287,9 @@ def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> Line
     """
     distances = ladder.distances[:-1, None, None]
     # Of D(t) = (f(x + t) - f(x)) / t the error is f'' t / 2 + f''' t^2 / 6 + ..., so that (8 D(t / 8) - D(t)) / 7 has
-    # no f'' in its error. The noise of D(t) is up to 2 noise / t, and that of the sum (8 * 8 + 1) / 7 times as large.
+    # no f'' in its error. Its noise is that of D(t) times NOISE_OF_SLOPES.
     slopes = (_RATIO * ladder.slopes[1:] - ladder.slopes[:-1]) / (_RATIO - 1)
-    noise_of_slopes = 2 * (_RATIO**2 + 1) / (_RATIO - 1) * noise[:, None] / distances
+    noise_of_slopes = NOISE_OF_SLOPES * noise[:, None] / distances
     # An error of the order of t^p is _RATIO^p times as large at the next distance. That of a kink within grows as t
     # shrinks, so that p is -1, and it is _RATIO / (_RATIO - 1) times the difference of the two.
     changes = np.full_like(slopes, np.inf)
@@ -286,8 +301,18 @@ def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> Line
         taken: Array = np.take_along_axis(array, which[None], axis=0)[0]
         return taken
 
+    # Farther away than a few scales another function may be: a saturated one, say. So slopes from there are taken only
+    # if they are known and none is known from nearer, and are marked.
     gaps = np.abs(slopes[:, 0] - slopes[:, 1])
-    which = errors.argmin(axis=0)
+    own = np.abs(slopes).max(axis=1)
+    is_near = np.broadcast_to(distances <= _FARTHEST, errors.shape)
+    with np.errstate(all="ignore"):  # where there is no slope
+        relative = np.where((errors <= RESOLUTION * own) & (own > 0), errors / own, np.inf)
+    near, far = np.where(is_near, relative, np.inf), np.where(is_near, np.inf, relative)
+    is_known, is_far = np.isfinite(near).any(axis=0), np.isfinite(far).any(axis=0)
+    is_far &= ~is_known
+    which = np.where(is_known, near.argmin(axis=0), np.where(is_near, errors, np.inf).argmin(axis=0))
+    which = np.where(is_far, far.argmin(axis=0), which)
     gap = at(gaps, which)
     # A kink of that size is seen where the error of both slopes together is a quarter of it.
     sees = errors <= gap / 8
@@ -295,17 +320,14 @@ def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> Line
     passes = (gap > 2 * at(errors, which)) & sees.any(axis=0) & (at(gaps, closest) <= 2 * at(errors, closest))
     which = np.where(passes, closest, which)
     right, left, error = at(slopes[:, 0], which), at(slopes[:, 1], which), at(errors, which)
-    first = int(np.flatnonzero(ladder.levels == 0)[0])  # it does as well if little is lost, and is the same for many
-    does = (errors[first] <= RESOLUTION / 8 * np.fmax(np.abs(right), np.abs(left))) & ~passes
-    level = np.where(does, 0, ladder.levels[which])
-
     # C(t) = (f(x + t) - f(x - t)) / 2 t has the error f''' t^2 / 6 + ..., and noise / t. (64 C(t / 8) - C(t)) / 63 has
     # no f''' in its error. A difference of C(t / 8) and C(t) is 63 times the correction; 8 is on the safe side.
     means = ladder.slopes.mean(axis=1)
     centrals = (_RATIO**2 * means[1:] - means[:-1]) / (_RATIO**2 - 1)
     noise_of_centrals = (_RATIO**3 + 1) / (_RATIO**2 - 1) * noise[:, None] / distances
     central_errors = noise_of_centrals + np.abs(np.diff(means, axis=0)) / _RATIO
-    fits = np.abs(centrals - (right + left) / 2) <= error  # else there is a kink within that distance
+    # If it does not fit the other two, there is a kink within that distance.
+    fits = (np.abs(centrals - (right + left) / 2) <= error) & (is_near | is_far)
     central_errors = np.where(fits & np.isfinite(central_errors), central_errors, np.inf)
     best = central_errors.argmin(axis=0)
     central, central_error = at(centrals, best), at(central_errors, best)
@@ -315,13 +337,24 @@ def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> Line
     finite = np.isfinite(error) & is_value & ~steep
     heights = np.abs(ladder.rises)
     last = len(heights) - 1 - np.isfinite(heights[::-1]).argmax(axis=0)
-    near, far = at(heights, last), at(heights, np.maximum(last - 3, 0))
+    close, farther = at(heights, last), at(heights, np.maximum(last - 3, 0))
     # Over three distances the rise of a smooth piece shrinks by 512; that of a jump stays.
-    jumps = ((near > 0.5 * far) & (near > 32 * noise[:, None])).any(axis=0) & is_value & ~steep
-    found = LineSlopes(right, left, error, central, central_error, level, finite, jumps)
+    jumps = ((close > 0.5 * farther) & (close > 32 * noise[:, None])).any(axis=0) & is_value & ~steep
+    levels, near_to = ladder.levels[which], ladder.distances[which]
+    found = LineSlopes(right, left, error, central, central_error, levels[:, 0], levels, finite, jumps, is_far, near_to)
+    # Noise asks for its own radius. Entries for which that does have the scale that was taken.
+    ratio = default_radius(np.fmax(local.unit, noise / np.where(found.size > 0, found.size, np.inf))) / ladder.radius
+    of_row = np.round(-np.log2(ratio) / np.log2(_RATIO)).astype(int).clip(ladder.levels[0] + 1, 0)
+    there = at(errors, np.broadcast_to((of_row - ladder.levels[0])[:, None], which.shape))
+    does = (there <= RESOLUTION / 8 * np.fmax(np.abs(right), np.abs(left))) & ~passes
     # Values nearby are as large as the slopes make them, and are rounded too.
     rounding = 4 * local.unit * found.size[:, None]
-    return found._replace(error=error + rounding, central_error=np.fmin(central_error, error) + rounding)
+    return found._replace(
+        error=error + rounding,
+        central_error=np.fmin(central_error, error) + rounding,
+        radius_level=of_row,
+        level=np.where(does, 0, levels - of_row[:, None]),
+    )
 
 
 def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> Ladder:
@@ -345,13 +378,13 @@ def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> L
 def fitted_steps(local: Local, ladder: Ladder, slopes: LineSlopes, noise: Array) -> Steps:
     """A scale for each entry and a radius for each row, so that their products are the distances of the slopes.
 
-    In powers of `_RATIO`, the distance is a sum of a part of each entry and a part of each row, both as medians.
+    The radius is that of the noise, and the scale the median of what the rows say.
     """
     known, level = slopes.known, slopes.level
-    of_row = np.array([_median(level[i, known[i]]) for i in range(level.shape[0])])
-    of_entry = np.array([_median((level - of_row[:, None])[known[:, j], j]) for j in range(level.shape[1])])
-    factors = _RATIO ** -of_entry.astype(np.float64)
-    radius = ladder.radius * _RATIO ** -of_row.astype(np.float64)
+    columns = zip(level.T, known.T, strict=True)
+    of_entry = np.array([np.round(np.median(column[k])) if k.any() else 0.0 for column, k in columns])
+    factors = _RATIO**-of_entry
+    radius = ladder.radius * _RATIO ** -slopes.radius_level.astype(np.float64)
     relative = noise / np.where(slopes.size > 0, slopes.size, 1.0)
     # A difference over a step has the error noise / step, and step^2 if pieces bend; a point that is a radius away is
     # in one piece for most steps of that part of the radius.
@@ -379,7 +412,9 @@ class Neighbourhood:
         self._random = np.random.default_rng(0)
         self.point, self.value = local.point, local.value
         levels = range(-_BEYOND, _WITHIN + 1)
-        ladder = Ladder.of(local, default_radius(unit) if radius is None else _power_of_two(radius), levels)
+        ladder = Ladder.of(
+            local, float(default_radius(unit) if radius is None else np.exp2(np.round(np.log2(radius)))), levels
+        )
         steep, bends = ladder.steep()
         rays = self._random.uniform(-1.0, 1.0, (_RAYS, point.size)) * ~steep.any(axis=0)
         self.noise = measured_noise(local, rays)
@@ -397,7 +432,7 @@ class Neighbourhood:
         # derivative is taken to be as large as the slope, as the scale says.
         self.accuracy = 32 * (self.noise / self.steps.radius + self.steps.radius**2 * self.slopes.size)
         self._free = self.slopes.finite.all(axis=0, where=np.isfinite(self.value)[:, None])
-        self.row_jumps, self.is_sum = self._follow_lines(steep)
+        self.row_jumps, self.is_sum, self.sum_error = self._follow_lines(steep)
 
     def _drawn(self, *shape: int) -> Array:
         """Random directions, so that moves by the radius and by a part of it are exact."""
@@ -411,8 +446,8 @@ class Neighbourhood:
         for radius, step in np.unique(pairs, axis=0):
             yield rows[(pairs == (radius, step)).all(axis=1)], float(radius), float(step)
 
-    def _follow_lines(self, steep: Mask) -> tuple[Mask, Mask]:
-        """Which rows jump along entries or random lines, and which are sums of functions of one entry."""
+    def _follow_lines(self, steep: Mask) -> tuple[Mask, Mask, Array]:
+        """Which rows jump along entries or random lines, which are sums of functions of one entry, and up to what."""
         m, n = self.value.size, self.point.size
         lines = self._drawn(_LINES, n) * ~steep.any(axis=0)
         factors = np.array([1.0, 1 / _RATIO, 1 / _RATIO**2])[:, None, None, None]
@@ -420,18 +455,18 @@ class Neighbourhood:
         left, right = np.where(slopes.finite, slopes.left, 0.0), np.where(slopes.finite, slopes.right, 0.0)
         sums = np.stack([np.maximum(s * lines, 0) @ right.T + np.minimum(s * lines, 0) @ left.T for s in (1, -1)])
         errors = np.sqrt(np.sum(np.where(slopes.finite, slopes.error, 0.0) ** 2, axis=1))
-        jumps: Mask = np.zeros(m, bool) | slopes.jumps.any(axis=1)
-        is_sum = np.ones(m, bool)
+        tolerance = 4 * (np.sqrt(n) * self.accuracy + errors)
+        jumps: Mask = np.asarray(slopes.jumps.any(axis=1))
+        differences = np.zeros(m)
         for rows, radius, _ in self._rows_by_steps(np.arange(m)):
             rises = self._local(radius * factors * np.stack([lines, -lines]))[..., rows] - self.value[rows]
             near, far = np.abs(rises[-1]), np.abs(rises[:-1]).max(axis=0)
             # Of a smooth piece it is a part of 1 / 64, and of the power 0.17 one half.
             jumps[rows] |= ((near > 0.5 * far) & (near > 32 * self.noise[rows])).any(axis=(0, 1))
             along = (_RATIO * _RATIO * rises[1] - rises[0]) / radius / (_RATIO - 1)
-            tolerance = 4 * (np.sqrt(n) * self.accuracy[rows] + errors[rows])
-            is_sum[rows] = ~(np.abs(along - sums[..., rows]) > tolerance).any(axis=(0, 1))
-        is_sum &= ~jumps
-        return jumps, is_sum
+            differences[rows] = np.nan_to_num(np.abs(along - sums[..., rows])).max(axis=(0, 1))
+        is_sum = (differences <= tolerance) & ~jumps
+        return jumps, is_sum, np.where(is_sum, differences, 0.0)
 
     @property
     def bounds(self) -> tuple[Array, Array]:
@@ -452,17 +487,19 @@ class Neighbourhood:
         moves[entries] = self._drawn(len(entries)) * radius
         return self._local.points(moves)
 
-    def terms(self, row: int) -> list[Term]:
+    def terms(self, row: int, suspects: Mask | None = None) -> list[Term]:
         """Clarke's set of a row that is not a sum of functions of one entry; empty, if no smooth piece was found.
 
-        Entries that are in no term have one derivative, that of ``central``. Where the row jumps, the pieces are those
+        Entries that are in no term have one derivative, that of ``central``. ``suspects`` are in one: those of which a
+        gradient says otherwise, as few of the pieces may have another. Where the row jumps, the pieces are those
         whose values come close to the value at the point.
         """
         directions, gradients = self._samples[row]
         if not len(gradients):
             return []
         spread = gradients.max(axis=0) - gradients.min(axis=0) > self.accuracy_of_pieces(row)
-        inside = np.flatnonzero(self.slopes.finite[row] & (spread | self.slopes.kinked[row] | self.slopes.jumps[row]))
+        inside = spread | self.slopes.kinked[row] | self.slopes.jumps[row]
+        inside = np.flatnonzero(self.slopes.finite[row] & (inside if suspects is None else inside | suspects))
         groups = [inside] if self.row_jumps[row] else self._groups(row, inside)
         found = [Term(group, directions, gradients[:, group]) for group in groups if len(group)]
         return [self._distinct(row, term) for term in found]
@@ -618,11 +655,3 @@ class Neighbourhood:
         slopes = (4 * near - far) / radius
         excess = np.abs(slopes[0] - slopes[1:].sum(axis=0))
         return len(groups) == 1 or bool((excess <= len(parts) * self.accuracy_of_pieces(row)).all())
-
-
-def _median(levels: NDArray[np.int_]) -> int:
-    return int(np.round(np.median(levels))) if len(levels) else 0
-
-
-def _power_of_two(number: float) -> float:
-    return float(np.exp2(np.round(np.log2(number))))

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxclamp._checks.clarke import RESOLUTION, Array, Indices, Neighbourhood, Term
+from jaxclamp._checks.clarke import NOISE_OF_SLOPES, RESOLUTION, Array, Indices, Neighbourhood, Term
 
 Kind: TypeAlias = Literal[
     "right",
@@ -32,7 +32,7 @@ _MEANING = {
     "least norm": "at a kink, the point of least norm in Clarke's set",
     "member": "at a kink, a member of Clarke's set",
     "jump": "at a jump, where there is no Clarke's set",
-    "not checkable": "not checkable, since values or slopes nearby are not finite",
+    "not checkable": "not checkable",
     "wrong": "differentiable and wrong",
     "not a member": "at a kink, not a member of Clarke's set",
     "off the branch": "at a jump, not a gradient of the branch that the value takes",
@@ -67,7 +67,8 @@ class Verdict(NamedTuple):
         return float(np.linalg.norm(self.gradient - self.nearest))
 
     def __str__(self) -> str:
-        said = f"{self.output} by {_listed(self.entries, 4)}: {_MEANING[self.kind]}; "
+        said = f"{self.output} by {_listed(self.entries, 4)}: {_MEANING[self.kind]}"
+        said += f", since {self.reason}; " if self.reason else "; "
         said += f"the gradient is {_numbers(self.gradient)}"
         if self.failed:
             beside = _BESIDE.get(self.kind, "the nearest one is")
@@ -120,7 +121,7 @@ class GradientReport:
                 _numbers(v.gradient),
                 _numbers(v.nearest),
                 _numbers(np.array([v.distance])),
-                v.line,
+                v.reason or v.line,
             )
             for v in ordered
         ]
@@ -179,7 +180,7 @@ def judged(
     kinds, nearest = judge.entries()
     verdicts: list[tuple[int, Indices, Kind]] = []
     for row in np.flatnonzero(~nearby.is_sum & np.isfinite(nearby.value)).tolist():
-        terms = nearby.terms(row)
+        terms = nearby.terms(row, kinds[row] == "wrong")
         if not terms:  # there is no smooth piece, or the function is smooth after all
             unknown = (slopes.kinked[row] | slopes.jumps[row]) & slopes.finite[row]
             kinds[row, unknown] = "jump" if nearby.row_jumps[row] else "not checkable"
@@ -225,7 +226,11 @@ class _Judge:
         is_least = np.abs(gradient - least) <= tolerance + error
         # A kink may be so small that noise hides it. Then all from the least to the largest slope is right.
         lowest, highest = np.minimum(slopes.left, slopes.right), np.maximum(slopes.left, slopes.right)
-        may_be_in = (gradient >= lowest - slopes.error - tolerance) & (gradient <= highest + slopes.error + tolerance)
+        # And where there are kinks, they may be of several entries together.
+        hidden = (
+            slopes.error + 2 * np.where(slopes.kinked.any(axis=1), self._nearby.sum_error, 0.0)[:, None] + tolerance
+        )
+        may_be_in = (gradient >= lowest - hidden) & (gradient <= highest + hidden)
         error_of_all = error + self._rounding
         tells = error_of_all <= np.fmax(np.fmax(RESOLUTION, self._rtol) * np.abs(gradient), self._small)
         # The gradient says that the output does not change beyond its noise, and it does not by much of its value.
@@ -233,8 +238,8 @@ class _Judge:
         tells |= is_none & (error_of_all <= self._least * np.abs(self._nearby.value)[:, None])
         kinds = np.select(
             [
-                ~slopes.finite,
-                slopes.kinked & ~is_in,
+                ~slopes.finite | (slopes.far & ~is_in),
+                slopes.kinked & ~is_in & ~may_be_in,
                 ~is_in & ~may_be_in,
                 ~is_in | ~tells,
                 ~slopes.kinked,
@@ -277,7 +282,31 @@ class _Judge:
 
     def reason(self, row: int, entries: Indices) -> str:
         """Why these derivatives are not checkable, and what to do."""
-        return ""
+        nearby, slopes = self._nearby, self._nearby.slopes
+        if not np.isfinite(nearby.value[row]):
+            return "the value is not finite"
+        if not np.isfinite(slopes.error[row, entries]).all():
+            return "values nearby are not finite"
+        if not slopes.finite[row, entries].all():
+            return "slopes grow without bound"
+        which = entries[np.argmax(slopes.error[row, entries])]
+        scale, distance = nearby.steps.scale[which], slopes.distance[row, which]
+        if self._rounding[row, which] > slopes.error[row, which]:
+            return f"rounding changes the gradient by {self._rounding[row, which] / scale:.1g}; pass float64 arguments"
+        if slopes.far[row, which]:
+            away = f"{distance * scale:.1g}"
+            return f"the slope is that of points {away} away; pass scale={away} if the function is smooth so far"
+        noise = nearby.noise[row]
+        if NOISE_OF_SLOPES * noise >= slopes.error[row, which] * distance / 2 and self._gradient[row, which]:
+            needed = NOISE_OF_SLOPES * noise / RESOLUTION / abs(self._gradient[row, which]) * scale
+            return (
+                f"values have an error of {noise:.1g}, which hides one of 1 % in the gradient; "
+                f"pass scale={needed:.1g} if the function is smooth over such a distance"
+            )
+        return (
+            f"slopes differ at all distances down to {distance * scale:.1g}; "
+            "pass as scale how far the input moves before they do"
+        )
 
 
 def differing(
