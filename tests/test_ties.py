@@ -107,6 +107,50 @@ def test_own_ops_count_once_in_every_context(op: Op) -> None:
     assert counts(report) == {where: (times * value(x).size, times * tied)}
 
 
+def calls_at_ties(op: Op) -> tuple[Callable[..., Any], list[list[jax.Array]]]:
+    """The op and its counterparts in JAX as one function of the arrays at each of the op's ties, and these arrays."""
+    points = [dict(zip(op.signature.parameters, tie, strict=False)) for tie in op.tie_points]
+
+    def is_array(value: Any) -> bool:
+        return value is not None and np.asarray(value).dtype == float
+
+    def function(*arrays: list[jax.Array]) -> list[Any]:
+        results = []
+        for point, values in zip(points, arrays, strict=True):
+            given = dict(zip([name for name in point if is_array(point[name])], values, strict=True))
+            results += [op.function(**point | given)]
+            takes = op.counterparts_in("jax") if op.family == "reduction" or None not in point.values() else ()
+            results += [native(point | given) for native in takes if point.keys() <= native.names]
+        return results
+
+    return function, [[jnp.asarray(v, "float32") for v in point.values() if is_array(v)] for point in points]
+
+
+@pytest.mark.parametrize("op", represented(OPS.values()))
+def test_what_min_norm_made_counts_as_before(op: Op) -> None:
+    function, arrays = calls_at_ties(op)
+    (_, before), (_, after) = ties(function)(*arrays), ties(min_norm(function))(*arrays)
+    assert after == before
+    assert before.tied or op.name == "celu"
+
+
+def test_pools_that_min_norm_made_count_as_before() -> None:
+    """With padding, with gaps, and with windows that are reduced as axes."""
+
+    def pools(x: jax.Array) -> jax.Array:
+        def largest(*window: Any) -> jax.Array:
+            return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, *window).sum()
+
+        several = [largest((2, 3), (1, 2), "SAME"), largest((1, 2), (1, 1), "VALID", None, (1, 3))]
+        return several[0] + several[1] + largest((6, 6), (6, 6), "VALID")
+
+    x = jnp.asarray(np.random.default_rng(0).integers(0, 3, (6, 6)), "float32")
+    for form in (pools, jax.jit(pools)):
+        (_, before), (_, after) = ties(form)(x), ties(min_norm(form))(x)
+        assert after == before
+        assert before.tied == 16
+
+
 def test_other_derivatives_of_their_own_are_not_looked_into() -> None:
     @jax.custom_jvp
     def largest(x: jax.Array) -> jax.Array:

@@ -156,8 +156,10 @@ def _effects(holders: Iterable[Any]) -> frozenset[Any]:
 def inlined(fun: Callable[..., Any], eqn: JaxprEqn) -> list[JaxprEqn]:
     """The equations of ``fun``, traced at the types of the inputs of ``eqn``, reading its inputs, writing its outputs.
 
-    ``fun`` may also return nothing.
+    They are at the place of ``eqn`` in the source, in its scopes and in those that ``fun`` enters. ``fun`` may also
+    return nothing.
     """
+    place = eqn.source_info
 
     def traced(fun: Callable[..., Any]) -> tuple[Jaxpr, dict[Any, Any]]:
         with eqn.ctx.manager:  # the mesh, among others
@@ -175,7 +177,11 @@ def inlined(fun: Callable[..., Any], eqn: JaxprEqn) -> list[JaxprEqn]:
         return [atom if isinstance(atom, Literal) else atoms.get(atom, atom) for atom in atoms_of]
 
     return [
-        new.replace(invars=renamed(new.invars), outvars=renamed(new.outvars), source_info=eqn.source_info)
+        new.replace(
+            invars=renamed(new.invars),
+            outvars=renamed(new.outvars),
+            source_info=place.replace(name_stack=place.name_stack + new.source_info.name_stack),
+        )
         for new in jaxpr.eqns
     ]
 

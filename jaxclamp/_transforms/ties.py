@@ -209,8 +209,8 @@ def _on_tie_of_own(name: str, eqn: JaxprEqn) -> Callable[..., jax.Array]:
 
     Bounds that are built in follow the op's own parameters. A reduction has a form of its own for each axis.
     """
-    op = OPS[name]
-    if op.family != "reduction":
+    op = OPS.get(name)  # `min_norm` makes pools of a ``reduce_window``, which no op is
+    if op and op.family != "reduction":
         given = [p for p in op.signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         return lambda *operands: op.on_tie(*operands[: len(given)])
     body = eqn.params["call_jaxpr"]
