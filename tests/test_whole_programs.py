@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -133,6 +134,40 @@ CHOICES |= {
     for name, init, op in (("max", -jnp.inf, lax.max), ("min", jnp.inf, lax.min))
     for which, window in WINDOWS.items()
     if name == "max" or len(window) == 3
+}
+
+
+def by_its_result(function: Scalar, rule: Callable[[Any, Any, Any], Any]) -> Any:
+    """A ``custom_jvp`` whose rule gets the result of the function, as well as the primals and tangents."""
+    with_rule = jax.custom_jvp(function)
+
+    @with_rule.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        result = with_rule(*primals)
+        return result, rule(result, primals, tangents)
+
+    return with_rule
+
+
+def in_equal_parts(y: Any, primals: Any, tangents: Any) -> Any:
+    is_y = [(x == y).astype(y.dtype) for x in primals]
+    return sum(map(jnp.multiply, is_y, tangents)) / sum(is_y)
+
+
+relu_by_result = by_its_result(lambda x: jnp.maximum(x, 0), lambda y, _, v: jnp.where(y > 0, v[0], 0))
+maximum_by_result = by_its_result(jnp.maximum, in_equal_parts)
+absolute_by_result = by_its_result(
+    lambda x: lax.fori_loop(0, 2, lambda _, y: jnp.abs(y), x), lambda y, x, v: jnp.where(y == x[0], v[0], -v[0])
+)
+force = by_its_result(lambda gap: jnp.where(gap < 0, -3 * gap, 0), lambda y, _, v: jnp.where(y > 0, -3 * v[0], 0))
+CHOICES |= {
+    "relu by its result": lambda x: relu_by_result(relu_by_result(x)) - relu_by_result(-x),
+    "maximum by its result": lambda x: maximum_by_result(maximum_by_result(x[0], x[1]), jnp.zeros_like(x[0])),
+    "abs by its result": absolute_by_result,
+    "a rule in the rule": by_its_result(force, lambda y, x, v: jax.jvp(force, x, v)[1] * (y > 0)),
+    "a spring that is touched": lambda x: lax.scan(lambda q, _: (q + force(q) / 4, q), x, None, 3)[1],
+    "projection_simplex": optax.projections.projection_simplex,
+    "projection_l1_ball": optax.projections.projection_l1_ball,
 }
 CHOICES["while"] = lambda x: lax.fori_loop(0, 2, lambda _, c: jnp.where(c < 0, -2 * c, c), x)
 STEP = 2.0**-16  # to a nearby point, and from there
@@ -450,6 +485,26 @@ def test_rules_are_needed_where_the_function_has_no_derivative() -> None:
 
     x = jnp.array([2.0, 2.0, 2.0])
     np.testing.assert_allclose(jaxclamp.grad(fun)(x), jax.grad(fun)(x), rtol=1e-6)
+
+
+def test_where_its_movement_is_not_a_number_a_value_decides() -> None:
+    """As of a norm at 0, whose author chose the gradient 0 there."""
+    assert not np.any(jaxclamp.grad(lambda x: optax.safe_norm(x, 0.0))(jnp.zeros(2)))
+    touched = jnp.array([0.6, 0.8])
+    gradients = jaxclamp.subdifferential(lambda x: optax.safe_norm(x, 1.0))(touched).gradients
+    np.testing.assert_allclose(sorted(g.tolist() for g in gradients), [[0.0, 0.0], [0.6, 0.8]], rtol=1e-6)
+
+
+def test_a_rule_asks_for_a_result_from_the_host() -> None:
+    """It cannot be opened, and so it moves as its rule says: there the values at the point decide."""
+    from_host = by_its_result(on_the_host.fun, lambda y, x, v: jnp.where(y < 1, jnp.cos(x[0]), 0) * v[0])
+    np.testing.assert_allclose(jaxclamp.grad(from_host)(2.0), np.cos(2.0), rtol=1e-6)
+
+
+def test_second_derivatives_of_a_function_are_those_of_its_rule() -> None:
+    """Also of what the rule asks of the function, where the body has others."""
+    flat = by_its_result(lambda x: lax.stop_gradient(jnp.exp(x)), lambda y, _, v: y * v[0])
+    assert jaxclamp.grad(jaxclamp.grad(jaxclamp.grad(flat)))(0.0) == jaxclamp.grad(jax.grad(flat))(0.0) == 1.0
 
 
 def test_infinities_do_not_move() -> None:

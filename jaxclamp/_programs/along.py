@@ -257,9 +257,10 @@ class _Program(Generic[P, R]):
         if eqn.primitive is p.custom_jvp_call_p:
             own = str(eqn.params["call_jaxpr"])
             # A rule often calls the function itself: rules would be decided by rules, endlessly.
-            return [eqn] if own in self._within else inlined(_with_own_rule(eqn, self._within | {own}), eqn)
+            asks_own = own in self._within
+            return inlined(self._moving(eqn) if asks_own else _with_own_rule(eqn, self._within | {own}), eqn)
         if eqn.primitive is p.custom_vjp_call_p:
-            return inlined(self._with_own_pullback(eqn), eqn)
+            return inlined(self._moving(eqn), eqn)
         if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].eqns:
             carrying = inlined(_carrying_the_condition(eqn), eqn)
             return [new for inner in carrying for new in self._replace(inner, descend)]
@@ -271,24 +272,30 @@ class _Program(Generic[P, R]):
         self._is_discrete |= is_discrete(eqn)
         return inlined(decided(eqn), eqn)
 
-    def _with_own_pullback(self, eqn: JaxprEqn) -> Callable[..., Any]:
-        """A call of a ``custom_vjp``, which forward mode opens, and reverse mode takes as its author's word."""
-        own = computed(eqn)
-        opened = transformed(jaxpr_as_fun(eqn.params["call_jaxpr"]), self._replace)
-        entering = jax.custom_jvp(own)
+    def _moving(self, eqn: JaxprEqn) -> Callable[..., Any]:
+        """A call of a function with a derivative of its own, which moves as the body of the function does.
 
-        @entering.defjvp
+        So moves a ``custom_vjp``, which has no rule for forward mode, and what the rule of a ``custom_jvp`` asks of the
+        function itself. In reverse mode the derivative stays its author's word.
+        """
+        own = computed(eqn)
+        body = transformed(jaxpr_as_fun(eqn.params["call_jaxpr"]), self._replace)
+        moving = jax.custom_jvp(own)
+
+        @moving.defjvp
         def _(primals: Any, tangents: Any) -> Any:
             try:
-                return own(*primals), jax.jvp(opened, primals, tangents)[1]
+                return own(*primals), jax.jvp(body, primals, tangents)[1]
             except Exception as error:  # as of a callback in it
+                if eqn.primitive is p.custom_jvp_call_p:
+                    return jax.jvp(own, primals, tangents)
                 error.add_note(
                     "jaxclamp decides choices in forward mode, for which a jax.custom_vjp has no rule: the function "
                     "under it is differentiated instead. Give it a rule for forward mode, by jax.custom_jvp."
                 )
                 raise
 
-        return entering
+        return moving
 
 
 def _with_own_rule(eqn: JaxprEqn, within: frozenset[str]) -> Callable[..., Any]:

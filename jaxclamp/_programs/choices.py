@@ -95,9 +95,12 @@ def is_floating(x: Any) -> bool:
 
 
 def _holds(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays) -> jax.Array:
-    """Whether the comparison holds a small step along the tangents. Infinities do not move."""
+    """Whether the comparison holds a small step along the tangents.
+
+    Infinities do not move. A tangent that is NaN, as that of a norm at 0, does not tell: then the values decide.
+    """
     (x, y), (dx, dy) = operands, tangents
-    return jnp.where((x == y) & jnp.isfinite(x) & (dx != dy), comparison(dx, dy), comparison(x, y))
+    return jnp.where((x == y) & jnp.isfinite(x) & ((dx < dy) | (dx > dy)), comparison(dx, dy), comparison(x, y))
 
 
 def _comparison(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
