@@ -20,6 +20,7 @@ from interop.native.elementwise import maximum, minimum
 from interop.native.public import public, right_in_torch
 from interop.native.reads import AdaptiveWindows
 from interop.native.reductions import Reduction, reduce
+from interop.native.settled import settled
 from interop.native.windows import Pooling, pool
 from jaxclamp import Convention
 from jaxclamp._rules.windows import Windows, windows_of
@@ -62,8 +63,11 @@ def _extremum(
     ties: Convention,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    if ties in FOLLOWED[own.__name__] or out is not None or not is_active(input) or input.dim() == 0:
+    if out is not None or not is_active(input) or input.dim() == 0:
         return own(input, dim, keepdim, out=out)
+    input = settled(input)
+    if ties in FOLLOWED[own.__name__]:
+        return own(input, dim, keepdim)
     given = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
     axes = tuple(axis % input.dim() for axis in given)
     result: torch.Tensor = reduce(Reduction(axes, keepdim, ties), lambda x: own(x, dim, keepdim), input)
@@ -91,7 +95,7 @@ def _with_indices(name: str, input: torch.Tensor, dim: int, keepdim: bool, ties:
     if ties == "inclusive" or out is not None or not is_active(input) or input.dim() == 0:
         return own(input, dim, keepdim, out=out)
     reduction = Reduction((operator.index(dim) % input.dim(),), keepdim, ties)
-    return getattr(torch.return_types, name)(reduce(reduction, lambda x: own(x, dim, keepdim), input))
+    return getattr(torch.return_types, name)(reduce(reduction, lambda x: own(x, dim, keepdim), settled(input)))
 
 
 @public
@@ -108,11 +112,11 @@ def min(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 def _max_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torch.Tensor | None = None) -> torch.Tensor:
     # amax is not for inputs without elements.
-    return torch.max(input, out=out) if ties in FOLLOWED["max"] or out is not None else amax(input, ties=ties)
+    return torch.max(settled(input), out=out) if ties in FOLLOWED["max"] or out is not None else amax(input, ties=ties)
 
 
 def _min_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.min(input, out=out) if ties in FOLLOWED["min"] or out is not None else amin(input, ties=ties)
+    return torch.min(settled(input), out=out) if ties in FOLLOWED["min"] or out is not None else amin(input, ties=ties)
 
 
 @public
@@ -187,7 +191,7 @@ def _pool(
     ties: Convention,
     is_whole: bool,
 ) -> Any:
-    pooling = Pooling(windows, ties)
+    pooling, input = Pooling(windows, ties), settled(input)
 
     def without_views(x: torch.Tensor) -> Any:
         """A view, as of one more axis, could not be overwritten behind a Function."""
