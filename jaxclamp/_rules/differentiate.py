@@ -36,6 +36,8 @@ class Rule(Protocol):
     def __hash__(self) -> int: ...
     @property
     def operands(self) -> tuple[str, ...]: ...
+    @property
+    def compares_with_value(self) -> bool: ...  # or operands with each other, or with numbers
     def value(self, *primals: jax.Array) -> jax.Array: ...
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> Any: ...
     def linear(
@@ -103,6 +105,9 @@ def _jvp(
     primals: Sequence[jax.Array],
     tangents: Sequence[jax.Array | SymbolicZero],
 ) -> tuple[jax.Array, jax.Array | SymbolicZero]:
+    if rule.compares_with_value:
+        # XLA might compute an operand once for the value and once for the comparison, and round it in two ways.
+        primals = jax.lax.optimization_barrier(primals)
     value = op(*primals)
     active = [not isinstance(t, SymbolicZero) for t in tangents]
     if not any(active):  # integers and bools: JAX asks for a rule, yet nothing can be differentiated

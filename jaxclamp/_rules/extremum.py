@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ class Extremum:
     Each of k tied elements gets 1/k (``min_norm`` and ``balanced``); ``inclusive`` gives all to the first along the
     axes in row-major order, ``exclusive`` shares it among the others. The code has a 1 for each element with a share.
     """
+
+    compares_with_value: ClassVar[bool] = True
 
     name: str
     function: Callable[..., jax.Array]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,8 @@ class Kinked:
     The code is an index. For ``softshrink(x, 0.5)`` it is 0 left of -0.5, 1 from -0.5 to 0.5, 2 to the right of 0.5: at
     both kinks the flatter of the two pieces that meet is the middle one.
     """
+
+    compares_with_value: ClassVar[bool] = False
 
     name: str
     operands: tuple[str, ...]

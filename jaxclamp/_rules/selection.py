@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypeAlias, TypeVar
+from typing import ClassVar, NoReturn, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,8 @@ class Selection:
     The code is a set of operands in the bits of an int8. For ``clamp(x, min, max)`` bit 0 stands for x, bit 1 for min
     and bit 2 for max: at ``x == min < max`` it is 0b011 if both are active, and 0 if x is active alone.
     """
+
+    compares_with_value: ClassVar[bool] = False
 
     name: str
     operands: tuple[str, ...]

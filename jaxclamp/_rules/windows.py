@@ -9,7 +9,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -81,6 +81,8 @@ class LargestOfWindow:
     bool: XLA stores that. An int8 it would not store but compute once more for each place, each time from all places.
     """
 
+    compares_with_value: ClassVar[bool] = True
+
     name: str
     windows: Windows
     convention: Convention
@@ -133,6 +135,8 @@ class LargestOfTile:
 
     Windows of 2x3 over x of shape (4, 6), for example, are axes 1 and 3 of x reshaped to (2, 2, 2, 3).
     """
+
+    compares_with_value: ClassVar[bool] = True
 
     name: str
     extremum: Extremum
