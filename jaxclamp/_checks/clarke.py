@@ -169,7 +169,8 @@ class Local:
 
     @functools.cached_property
     def value(self) -> Array:
-        return np.asarray(self.function(self.point[None]), np.float64)[0]
+        value: Array = np.asarray(self.function(self.point[None]), np.float64)[0]
+        return value
 
     @functools.cached_property
     def grid(self) -> Array:
@@ -283,7 +284,7 @@ def measured_noise(local: Local, directions: Array) -> Array:
 def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> LineSlopes:
     """The slopes along the entries, each at the distance at which its error is least.
 
-    A kink counts only if it is seen at all distances, down to the least at which it could be.
+    A kink counts only if it is seen at all distances.
     """
     distances = ladder.distances[:-1, None, None]
     # Of D(t) = (f(x + t) - f(x)) / t the error is f'' t / 2 + f''' t^2 / 6 + ..., so that (8 D(t / 8) - D(t)) / 7 has
@@ -301,24 +302,21 @@ def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> Line
         taken: Array = np.take_along_axis(array, which[None], axis=0)[0]
         return taken
 
+    # What holds at a distance has to hold nearer, up to the noise there: this is Lepski's choice of a bandwidth. It tells
+    # kinks beside the point from those at it, and a function of a small scale from what it looks like from afar.
+    for k in range(len(errors) - 1):
+        differences = np.abs(slopes[k + 1 :] - slopes[k])
+        allowed = (noise_of_slopes[k + 1 :] + errors[k])[:, None] + 16 * local.unit * np.abs(slopes[k])
+        errors[k, (differences > allowed).any(axis=(0, 1))] = np.inf
     # Farther away than a few scales another function may be: a saturated one, say. So slopes from there are taken only
     # if they are known and none is known from nearer, and are marked.
-    gaps = np.abs(slopes[:, 0] - slopes[:, 1])
-    own = np.abs(slopes).max(axis=1)
     is_near = np.broadcast_to(distances <= _FARTHEST, errors.shape)
-    with np.errstate(all="ignore"):  # where there is no slope
-        relative = np.where((errors <= RESOLUTION * own) & (own > 0), errors / own, np.inf)
-    near, far = np.where(is_near, relative, np.inf), np.where(is_near, np.inf, relative)
-    is_known, is_far = np.isfinite(near).any(axis=0), np.isfinite(far).any(axis=0)
-    is_far &= ~is_known
-    which = np.where(is_known, near.argmin(axis=0), np.where(is_near, errors, np.inf).argmin(axis=0))
-    which = np.where(is_far, far.argmin(axis=0), which)
-    gap = at(gaps, which)
-    # A kink of that size is seen where the error of both slopes together is a quarter of it.
-    sees = errors <= gap / 8
-    closest = len(errors) - 1 - sees[::-1].argmax(axis=0)
-    passes = (gap > 2 * at(errors, which)) & sees.any(axis=0) & (at(gaps, closest) <= 2 * at(errors, closest))
-    which = np.where(passes, closest, which)
+    near, far = np.where(is_near, errors, np.inf), np.where(is_near, np.inf, errors)
+    own = np.abs(slopes).max(axis=1)
+    which, farther = near.argmin(axis=0), far.argmin(axis=0)
+    is_far = ~(at(near, which) <= RESOLUTION * at(own, which)) & (at(far, farther) <= RESOLUTION * at(own, farther))
+    is_far &= at(own, farther) > 0
+    which = np.where(is_far, farther, which)
     right, left, error = at(slopes[:, 0], which), at(slopes[:, 1], which), at(errors, which)
     # C(t) = (f(x + t) - f(x - t)) / 2 t has the error f''' t^2 / 6 + ..., and noise / t. (64 C(t / 8) - C(t)) / 63 has
     # no f''' in its error. A difference of C(t / 8) and C(t) is 63 times the correction; 8 is on the safe side.
@@ -337,16 +335,16 @@ def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> Line
     finite = np.isfinite(error) & is_value & ~steep
     heights = np.abs(ladder.rises)
     last = len(heights) - 1 - np.isfinite(heights[::-1]).argmax(axis=0)
-    close, farther = at(heights, last), at(heights, np.maximum(last - 3, 0))
+    close, away = at(heights, last), at(heights, np.maximum(last - 3, 0))
     # Over three distances the rise of a smooth piece shrinks by 512; that of a jump stays.
-    jumps = ((close > 0.5 * farther) & (close > 32 * noise[:, None])).any(axis=0) & is_value & ~steep
+    jumps = ((close > 0.5 * away) & (close > 32 * noise[:, None])).any(axis=0) & is_value & ~steep
     levels, near_to = ladder.levels[which], ladder.distances[which]
     found = LineSlopes(right, left, error, central, central_error, levels[:, 0], levels, finite, jumps, is_far, near_to)
     # Noise asks for its own radius. Entries for which that does have the scale that was taken.
     ratio = default_radius(np.fmax(local.unit, noise / np.where(found.size > 0, found.size, np.inf))) / ladder.radius
     of_row = np.round(-np.log2(ratio) / np.log2(_RATIO)).astype(int).clip(ladder.levels[0] + 1, 0)
     there = at(errors, np.broadcast_to((of_row - ladder.levels[0])[:, None], which.shape))
-    does = (there <= RESOLUTION / 8 * np.fmax(np.abs(right), np.abs(left))) & ~passes
+    does = there <= RESOLUTION / 8 * np.fmax(np.abs(right), np.abs(left))
     # Values nearby are as large as the slopes make them, and are rounded too.
     rounding = 4 * local.unit * found.size[:, None]
     return found._replace(
