@@ -72,43 +72,43 @@ def check(
     jacobians = [mode(function.point) for mode in modes]
     values, unit = function.values()
     nothing = np.zeros_like(jacobians[0])
+
+    def verdicts(nearby: Neighbourhood, jacobians: Sequence[Array], rounding: Array) -> list[Verdict]:
+        line = _line_of_kink(function, nearby)
+        each = list(judged(nearby, jacobians[0], rounding, function.names, tolerance, line))
+        if len(jacobians) > 1:
+            each += differing(nearby, jacobians[1], jacobians[0], rounding, function.names, tolerance)
+        return each
+
     with np.errstate(all="ignore"):  # what is not finite has a verdict
-
-        def verdicts(nearby: Neighbourhood, rounding: Array) -> list[Verdict]:
-            line = _line_of_kink(function, nearby)
-            each = list(judged(nearby, jacobians[0], rounding, function.names, tolerance, line))
-            if len(jacobians) > 1:
-                each += differing(nearby, jacobians[1], jacobians[0], rounding, function.names, tolerance)
-            return each
-
         nearby = Neighbourhood(values, function.point, unit, eps, scales)
-        found = verdicts(nearby, nothing)
-        if unit < function.epsilon and any(verdict.failed for verdict in found):
+        result = verdicts(nearby, jacobians, nothing)
+        if unit < function.epsilon and any(verdict.failed for verdict in result):
             rounding = _rounding(function, modes[0], scales)
-            found = verdicts(nearby, rounding)
-            if any(verdict.failed for verdict in found):
-                # A tie that rounding makes or breaks lies a few units of the dtype away.
+            result = verdicts(nearby, jacobians, rounding)
+            if any(verdict.failed for verdict in result):
+                # A tie that rounding makes or breaks lies a few units of the dtype away, and float64 knows of it.
                 radius = max(8 * function.epsilon, float(nearby.steps.radius.max()))
                 coarse = Neighbourhood(values, function.point, unit, radius, scales)
-                found = _rounded(found, verdicts(coarse, rounding), function.dtype)
-    return GradientReport(nothing.size, tuple(found))
+                wide = verdicts(nearby, [mode(function.point, wide=True) for mode in modes], nothing)
+                result = _rounded(result, [*verdicts(coarse, jacobians, rounding), *wide], function.dtype)
+    return GradientReport(nothing.size, tuple(result))
 
 
 def _scales(function: Flat, caller: str, scale: Scale) -> Array:
     """The scale of each entry, a power of two: that of its argument, or if that is None by its size."""
     sizes = default_scale(function.point, function.largest)
-    if scale is None:
-        return sizes
-    given = list(scale) if isinstance(scale, Sequence) else [scale] * (int(function.arguments.max()) + 1)
-    for number, its in enumerate(given):
+    last = int(function.arguments.max())
+    by_argument = list(scale) if isinstance(scale, Sequence) else [scale] * (last + 1)
+    if len(by_argument) <= last:
+        raise ValueError(f"{caller}: scale has {len(by_argument)} numbers; pass one for each argument, or one for all.")
+    for number, of_argument in enumerate(by_argument):
         entries = function.arguments == number
-        if its is None or not entries.any():
-            continue
-        if not (np.isfinite(its).all() and np.all(np.asarray(its) > 0)):
-            raise ValueError(f"{caller}: scale is {its!r}; pass a positive number, or one for each argument.")
-        sizes[entries] = np.exp2(
-            np.ceil(np.log2(np.broadcast_to(its, entries.sum()) if np.ndim(its) == 0 else np.ravel(its)))
-        )
+        if of_argument is not None and entries.any():
+            numbers = np.asarray(of_argument, np.float64).ravel()
+            if numbers.size not in (1, entries.sum()) or not (np.isfinite(numbers) & (numbers > 0)).all():
+                raise ValueError(f"{caller}: scale is {scale!r}; pass a positive number, or one for each argument.")
+            sizes[entries] = np.exp2(np.ceil(np.log2(numbers)))
     return sizes
 
 
@@ -123,15 +123,18 @@ def _rounding(function: Flat, mode: Callable[..., Array], scale: Array) -> Array
     return rounding
 
 
-def _rounded(verdicts: Sequence[Verdict], coarse: Sequence[Verdict], dtype: str) -> list[Verdict]:
-    """The verdicts, of which those that do not fail in a coarse look are put down to the precision of the dtype."""
+def _rounded(verdicts: Sequence[Verdict], others: Sequence[Verdict], dtype: str) -> list[Verdict]:
+    """The verdicts, of which those that fail in none of the others are put down to the precision of the dtype."""
 
     def fails(verdict: Verdict) -> bool:
         return any(
-            c.failed and c.output == verdict.output and not set(verdict.entries).isdisjoint(c.entries) for c in coarse
+            other.failed and other.output == verdict.output and not set(verdict.entries).isdisjoint(other.entries)
+            for other in others
         )
 
-    reason = f"{dtype} cannot tell on which side of a kink this point lies; pass float64 arguments"
+    reason = (
+        f"the gradient is right in float64, or nearby, and {dtype} cannot tell these points; pass float64 arguments"
+    )
     return [
         verdict._replace(kind="not checkable", reason=reason) if verdict.failed and not fails(verdict) else verdict
         for verdict in verdicts

@@ -302,8 +302,8 @@ def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> Line
         taken: Array = np.take_along_axis(array, which[None], axis=0)[0]
         return taken
 
-    # What holds at a distance has to hold nearer, up to the noise there: this is Lepski's choice of a bandwidth. It tells
-    # kinks beside the point from those at it, and a function of a small scale from what it looks like from afar.
+    # What holds at a distance has to hold nearer, up to the noise there: this is Lepski's choice of a bandwidth. It
+    # tells kinks beside the point from those at it, and a function of a small scale from what it looks like from afar.
     for k in range(len(errors) - 1):
         differences = np.abs(slopes[k + 1 :] - slopes[k])
         allowed = (noise_of_slopes[k + 1 :] + errors[k])[:, None] + 16 * local.unit * np.abs(slopes[k])
@@ -344,7 +344,7 @@ def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> Line
     ratio = default_radius(np.fmax(local.unit, noise / np.where(found.size > 0, found.size, np.inf))) / ladder.radius
     of_row = np.round(-np.log2(ratio) / np.log2(_RATIO)).astype(int).clip(ladder.levels[0] + 1, 0)
     there = at(errors, np.broadcast_to((of_row - ladder.levels[0])[:, None], which.shape))
-    does = there <= RESOLUTION / 8 * np.fmax(np.abs(right), np.abs(left))
+    does = there <= np.fmax(RESOLUTION / 8 * np.fmax(np.abs(right), np.abs(left)), 8 * error)
     # Values nearby are as large as the slopes make them, and are rounded too.
     rounding = 4 * local.unit * found.size[:, None]
     return found._replace(
@@ -360,8 +360,11 @@ def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> L
     known = slopes.known
     constant = (ladder.rises == 0).all(axis=(0, 1))
     is_lost = ~known & ~constant & ~steep & np.isfinite(local.value)[:, None] & np.isfinite(local.point)
-    lost = (is_lost & ~known.any(axis=0)).any(axis=0) | (is_lost & ~known.any(axis=1)[:, None]).any(axis=0)
-    alone = constant.all(axis=0)  # nothing is known of it, but that farther points would tell
+    elsewhere = known.any(axis=0) & known.any(axis=1)[:, None]  # for this entry, and for this row
+    lost: Mask = np.any(is_lost & ~elsewhere, axis=0, keepdims=True)[0]
+    alone: Mask = np.all(constant, axis=0, keepdims=True)[
+        0
+    ]  # nothing is known of it, but that farther points would tell
     if not (lost | alone).any():
         return ladder
     # Up to moves that are four times as large as the entry, and as 1.

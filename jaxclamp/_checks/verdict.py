@@ -232,7 +232,7 @@ class _Judge:
         )
         may_be_in = (gradient >= lowest - hidden) & (gradient <= highest + hidden)
         error_of_all = error + self._rounding
-        tells = error_of_all <= np.fmax(np.fmax(RESOLUTION, self._rtol) * np.abs(gradient), self._small)
+        tells = error_of_all <= np.fmax(np.fmax(RESOLUTION / 2, self._rtol) * np.abs(gradient), self._small)
         # The gradient says that the output does not change beyond its noise, and it does not by much of its value.
         is_none = np.abs(gradient) <= 4 * self._nearby.noise[:, None]
         tells |= is_none & (error_of_all <= self._least * np.abs(self._nearby.value)[:, None])
@@ -257,28 +257,35 @@ class _Judge:
         """The verdict on the gradient with respect to the entries of a term, and the nearest right one."""
         nearby, gradient = self._nearby, self._gradient[row, term.entries]
         error = nearby.accuracy_of_pieces(row)
-        rounding = float(self._rounding[row, term.entries].max())
-        steepest = float(np.abs(gradient).max())
-        tolerance = float(self._atol[term.entries].max()) + self._rtol * steepest + rounding + error
-        metric = 1 / nearby.steps.scale[term.entries]
-        metric /= metric.max()  # lengths are those in the units of the arguments
+        rounding = self._rounding[row, term.entries]
+        largest = np.fmax(np.abs(np.nan_to_num(gradient)), np.abs(term.gradients).max(axis=0))
+        # Each entry has its own tolerance. Distances are measured in units of these, times the least of them.
+        tolerances = self._atol[term.entries] + self._rtol * largest + rounding + error
+        tolerance = float(tolerances.min())
+        weights = tolerance / np.where(tolerances > 0, tolerances, 1.0) if tolerance else np.ones_like(tolerances)
+        in_arguments = 1 / nearby.steps.scale[term.entries]
 
         def least() -> Array:
+            """The point of least norm, as the arguments measure it."""
+            metric = in_arguments / in_arguments.max()
             return nearby.nearest(row, term, np.zeros_like(gradient), tolerance, patience=1, metric=metric)[0]
 
         if not np.isfinite(gradient).all():
             return "not a member", least()
-        nearest, term = nearby.nearest(row, term, gradient, tolerance)
-        is_in = np.linalg.norm(gradient - nearest) <= tolerance
+        nearest, term = nearby.nearest(row, term, gradient, tolerance, metric=weights)
+        away = float(np.linalg.norm((gradient - nearest) * weights))
         if nearby.row_jumps[row]:
-            return "jump" if is_in else "off the branch", nearest
-        if not is_in:
+            return "jump" if away <= tolerance else "off the branch", nearest
+        # The search finds no piece that lies less than the error of all entries ahead of the others.
+        if away > tolerance + 2 * len(term.entries) * error:
             return "not a member", nearest
-        if error + rounding > max(RESOLUTION * steepest, self._rtol * steepest, float(self._small[row].max())):
+        steepest = float(largest.max())
+        known = max(RESOLUTION / 2 * steepest, self._rtol * steepest, float(self._small[row].max()))
+        if away > tolerance or error + float(rounding.max()) > known:
             return "not checkable", nearest
         if np.ptp(term.gradients, axis=0).max() <= tolerance:
             return "right", nearest
-        return "least norm" if np.linalg.norm((gradient - least()) * metric) <= tolerance else "member", nearest
+        return "least norm" if np.linalg.norm((gradient - least()) * weights) <= tolerance else "member", nearest
 
     def reason(self, row: int, entries: Indices) -> str:
         """Why these derivatives are not checkable, and what to do."""
