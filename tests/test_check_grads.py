@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import re
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,6 +27,9 @@ from jaxclamp._checks.check import check
 from jaxclamp._checks.check_grads import _Flat
 from jaxclamp._checks.clarke import Neighbourhood
 from jaxclamp._programs.hull import nearest
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+import checkers
 
 F64 = 2.0**-52
 
@@ -276,6 +282,121 @@ def test_nearest_point_of_a_hull() -> None:
         assert weights.min() >= 0
         np.testing.assert_allclose(weights @ corners, point, atol=1e-9)
         assert ((corners - point) @ (point - target)).min() > -1e-6
+
+
+# Scales. A function of x / scale, times a size: in each entry of another scale it is the same function.
+
+SCALES = (1e-6, 1.0, 1e6)
+
+
+def scaled(scale: Any, size: float, factor: float = 1.0, entry: int = 0) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function with a tie, whose gradient has one entry times ``factor``."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        unit = torch.eye(len(x), dtype=x.dtype)[entry]
+        z = (x + (factor - 1) * unit * (x - x.detach())) / torch.as_tensor(scale, dtype=x.dtype)
+        kinks = interop.native.maximum(z[1], z[2]) + interop.native.relu(z[0] - z[3])
+        return size * (z[0].sin() + z[3].square() + kinks)
+
+    return function
+
+
+def at_tie(scale: Any, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return (torch.tensor([0.75, -1.25, -1.25, 1.5]) * torch.as_tensor(scale)).to(dtype).requires_grad_()
+
+
+@pytest.mark.parametrize("size", SCALES)
+@pytest.mark.parametrize("scale", [*SCALES, (1e6, 1e-6, 1e-6, 1.0)], ids=str)
+def test_scales(scale: Any, size: float) -> None:
+    """The same verdicts in all scales: at a tie, and of entries that are wrong by 1 %."""
+    x = at_tie(np.exp2(np.round(np.log2(scale))))
+    scale = x.detach() / torch.tensor([0.75, -1.25, -1.25, 1.5])
+    report = interop.gradcheck(scaled(scale, size), x, check_forward_ad=True)
+    assert kinds(report) == {"least norm": 1}
+    for factor, entry in itertools.product((1.01, 0.0), (0, 3)):
+        report = interop.gradcheck(scaled(scale, size, factor, entry), x, raise_exception=False)
+        assert [verdict.entries for verdict in report.failures] == [(f"inputs[0][{entry}]",)]
+
+
+def test_scales_in_jax() -> None:
+    """Of ties, steps and kinks beside the point, where inputs are small and outputs are not."""
+    with jax.enable_x64(True):
+        x = 2.0**-20 * jnp.array([1.0, 1.0, -2.0])
+        functions = {
+            "least norm": lambda x: jnp.max(2.0**20 * x) + jnp.exp(2.0**20 * x[2]),
+            "jump": lambda x: jnp.floor(2.0**20 * x[0]) * 0.5,
+            "right": lambda x: jnp.maximum(2.0**20 * x[0], 2.0**20 * x[2]) + jnp.sin(2.0**20 * x).sum(),
+        }
+        for kind, function in functions.items():
+            report = jaxclamp.check_grads(function, (x,))
+            assert set(kinds(report)) <= {kind}, kind
+        double = with_gradient(functions["right"], lambda x: 1.01 * jax.grad(functions["right"])(x))
+        assert "wrong" in refused(double, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_scales_in_narrow_dtypes(dtype: torch.dtype) -> None:
+    """An entry with twice its gradient is told; rounding is not an error."""
+    for scale, size in itertools.product((2.0**-20, 1.0, 2.0**20), repeat=2):
+        x = at_tie(scale, dtype)
+        assert kinds(interop.gradcheck(scaled(scale, size), x)) == {"least norm": 1}
+        assert interop.gradcheck(scaled(scale, size, 2.0), x, raise_exception=False).failures
+
+
+def noisy(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """With values that are off by up to 1e-3, as if by chance, though always by as much at the same point."""
+
+    def changed(x: torch.Tensor) -> torch.Tensor:
+        part = (1e9 * (1e4 * x.detach().sum()).sin()) % 1.0
+        return function(x) + 1e-3 * ((1e5 * part**2) % 1.0)
+
+    return changed
+
+
+def test_noise_hides_no_wrong_gradient() -> None:
+    """What it hides is not checkable, and said to be so; what is twice as large is wrong."""
+    x = torch.tensor([0.5, -1.0, 1.5], dtype=torch.float64, requires_grad=True)
+
+    def function(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
+        return noisy(lambda x: (x.detach() + factor * (x - x.detach())).sin().sum() + x.square().sum())
+
+    assert not interop.gradcheck(function(1.0), x, raise_exception=False).failures
+    hidden = interop.gradcheck(function(1.01), x, raise_exception=False)
+    assert kinds(hidden)["not checkable"] > 0
+    assert re.search(r"since values have an error of \S+, which hides one of 1 % .*; pass scale=", hidden.failure(""))
+    assert interop.gradcheck(function(3.0), x, raise_exception=False).failures
+
+
+def test_scale_that_nobody_can_guess() -> None:
+    """Of inputs that are 0. Then nothing is said to be wrong, and the scale can be passed."""
+    x = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([(1e9 * x[0] + 0.5).sin() + x[1].exp(), (1e9 * x[0] + 0.25).exp()])
+
+    report = interop.gradcheck(function, x, raise_exception=False)
+    assert not report.failures
+    assert interop.gradcheck(function, x, scale=[torch.tensor([1e-9, 1.0])])
+    wrong = with_gradient(lambda x: jnp.sin(1e9 * x + 0.5), lambda x: 1.01e9 * jnp.cos(1e9 * x + 0.5))
+    with jax.enable_x64(True):
+        assert "1 wrong" in refused(wrong, 0.0, scale=1e-9, modes=["rev"])
+        assert jaxclamp.check_grads(lambda x, y: jnp.sin(1e9 * x + 0.5) + y, (0.0, 0.0), scale=(1e-9, None))
+        for scale in (0.0, -1.0, [1.0], (1.0, float("nan"))):
+            with pytest.raises(ValueError, match=r"check_grads: scale (is|has)"):
+                jaxclamp.check_grads(jnp.add, (0.0, 0.0), scale=scale)
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_a_part_of_the_study(framework: str) -> None:
+    """Random functions in all scales and precisions. No right gradient fails, and no wrong one passes as right."""
+    seeds = range(7, 1007, 50) if framework == "jax" else range(7, 1007, 30)  # one form in JAX, where each is compiled
+    outcomes = checkers.study(framework, seeds)
+    assert not [o for o in outcomes if (o.truth, o.said) in {("right", "wrong"), ("wrong", "right")}]
+    counts = collections.Counter(
+        (o.truth, o.said) for o in outcomes if o.precision in ("float64", "float32", "bfloat16")
+    )
+    assert counts["wrong", "not checkable"] + counts["right", "not checkable"] <= len(outcomes) // 20
+    assert counts["wrong", "wrong"] > 5
 
 
 # The report, and what else is taken.

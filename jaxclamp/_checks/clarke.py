@@ -360,7 +360,7 @@ def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> L
     known = slopes.known
     constant = (ladder.rises == 0).all(axis=(0, 1))
     is_lost = ~known & ~constant & ~steep & np.isfinite(local.value)[:, None] & np.isfinite(local.point)
-    elsewhere = known.any(axis=0) & known.any(axis=1)[:, None]  # for this entry, and for this row
+    elsewhere = known.any(axis=0) & known.any(axis=1, keepdims=True)  # for this entry, and for this row
     lost: Mask = np.any(is_lost & ~elsewhere, axis=0, keepdims=True)[0]
     alone: Mask = np.all(constant, axis=0, keepdims=True)[
         0
