@@ -25,6 +25,7 @@ __all__ = [
     "Subdifferential",
     "TieReport",
     "Ties",
+    "UndecidedWarning",
     "Verdict",
 ]
 __all__ += [
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from jaxclamp._transforms.min_norm import min_norm
     from jaxclamp._transforms.report import Influence, Line, TieReport
     from jaxclamp._transforms.ties import ties
+    from jaxclamp._transforms.undecided import UndecidedWarning
 
     __version__: str
 else:
@@ -60,6 +62,7 @@ else:
         "as_of": "_transforms.as_of",
         "min_norm": "_transforms.min_norm",
         "ties": "_transforms.ties",
+        "UndecidedWarning": "_transforms.undecided",
         **dict.fromkeys(["Influence", "Line", "TieReport"], "_transforms.report"),
         **dict.fromkeys(["directional_derivative", "grad", "value_and_grad", "subdifferential"], "_programs.along"),
         "Subdifferential": "_programs.subdifferential",

@@ -167,7 +167,53 @@ CHOICES |= {
     "a rule in the rule": by_its_result(force, lambda y, x, v: jax.jvp(force, x, v)[1] * (y > 0)),
     "a spring that is touched": lambda x: lax.scan(lambda q, _: (q + force(q) / 4, q), x, None, 3)[1],
     "projection_simplex": optax.projections.projection_simplex,
-    "projection_l1_ball": optax.projections.projection_l1_ball,
+    "projection_l1_ball": lambda x: optax.projections.projection_l1_ball(x[0] * np.array([2.0, 1.0, 1.0])),
+}
+
+
+def wave(rest: Any, period: Any = 1.0) -> Any:
+    """Of what is left of a number above a multiple of the period. That jumps to 0; the wave does not jump."""
+    return jnp.minimum(rest, period - rest)
+
+
+def outwards(x: jax.Array, rest: jax.Array) -> jax.Array:
+    return jnp.where(x < 0, -rest, rest)
+
+
+def at_nodes(x: jax.Array) -> jax.Array:
+    """Linear between values at whole numbers, by the index of the one below."""
+    values, below = jnp.array([0.0, 3.0, 1.0, 2.0]), jnp.clip(jnp.floor(x), -1, 1).astype("int32") + 1
+    return values[below] + (values[below + 1] - values[below]) * (x + 1 - below)
+
+
+NUMBERS = np.array([2.0, 1.0, 5.0])
+
+
+def pool_by_its_gradient(x: jax.Array, limit: float, extremum: Any, *window: Any) -> jax.Array:
+    return jnp.vdot(x, jax.grad(lambda x: jnp.sum(lax.reduce_window(x, limit, extremum, *window)))(x))
+
+
+CHOICES |= {
+    "floor": lambda x: wave(x / 2 - jnp.floor(x / 2)),
+    "ceil": lambda x: wave(jnp.ceil(x / 2) - x / 2),
+    "round to even": lambda x: jnp.abs(x / 2 - jnp.round(x / 2)),
+    "round away from zero": lambda x: jnp.abs(x / 2 - lax.round(x / 2)),
+    "trunc": lambda x: wave(outwards(x, x - jnp.trunc(x))),
+    "rem": lambda x: wave(outwards(x[0], lax.rem(x[0], x[1] + 2)), x[1] + 2),
+    "mod": lambda x: wave(-jnp.mod(x[0], x[1] - 2), 2 - x[1]),
+    "conversion to int": lambda x: wave(outwards(x, x - x.astype("int32"))),
+    "conversion to unsigned": lambda x: wave(x + 2 - (x + 2).astype("uint8")),
+    "floor as an index": at_nodes,
+    "signbit": lambda x: jnp.where(jnp.signbit(x), -2 * x, x),
+    "copysign": lambda x: x * jnp.copysign(2, x),
+    "sort of pairs": lambda x: jnp.vdot(lax.sort_key_val(x[0], NUMBERS)[1], jnp.sort(x[0])),
+    "reduce, of numbers with numbers": lambda x: jnp.sum(
+        jnp.where(lax.reduce((x[0], NUMBERS), (-9.0, 0.0), later, (0,))[1] == NUMBERS, x[0], 0)
+    ),
+    "a pool by its gradient": lambda x: pool_by_its_gradient(x, -jnp.inf, lax.max, (2, 2), (1, 1), "SAME"),
+    "a pool of the smallest by its gradient": lambda x: pool_by_its_gradient(
+        x, jnp.inf, lax.min, (1, 2), (1, 1), "VALID"
+    ),
 }
 CHOICES["while"] = lambda x: lax.fori_loop(0, 2, lambda _, c: jnp.where(c < 0, -2 * c, c), x)
 STEP = 2.0**-16  # to a nearby point, and from there
@@ -487,6 +533,30 @@ def test_rules_are_needed_where_the_function_has_no_derivative() -> None:
     np.testing.assert_allclose(jaxclamp.grad(fun)(x), jax.grad(fun)(x), rtol=1e-6)
 
 
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_choices_in_the_operator_of_a_linear_solve(symmetric: bool) -> None:
+    """Of a solver that is given, and of conjugate gradients; the solution is b / (|x| + 1)."""
+    x, v, b = jnp.array([0.0, 0.0, -2.0]), jnp.array([1.0, -1.0, 1.0]), jnp.array([1.0, 2.0, 3.0])
+
+    def solved(x: jax.Array) -> jax.Array:
+        scale = lambda y: jnp.where(x > 0, x, -x) * y + y  # noqa: E731
+        divide = lambda _, y: y / (jnp.abs(x) + 1)  # noqa: E731
+        return lax.custom_linear_solve(scale, jnp.maximum(b, x), divide, divide, symmetric=symmetric)
+
+    def iterated(x: jax.Array) -> jax.Array:
+        return jax.scipy.sparse.linalg.cg(lambda y: y * (jnp.abs(x) + 1), b, tol=1e-15)[0]
+
+    wanted = -b / (jnp.abs(x) + 1) ** 2 * jnp.array([1.0, -1.0, -1.0])
+    for solution in (solved, iterated):
+        for form in (solution, jax.jit(solution), lambda x: jax.vmap(solution)(x[None])[0]):  # noqa: B023
+            gradient = jax.jit(jaxclamp.grad(lambda x: jnp.sum(form(x)), direction=v))(x)  # noqa: B023
+            np.testing.assert_allclose(gradient, wanted, atol=1e-12)
+            value, derivative = jaxclamp.directional_derivative(form, (x,), (v,))
+            np.testing.assert_array_equal(value, form(x))
+            np.testing.assert_allclose(derivative, wanted * v, atol=1e-12)
+
+
 def test_where_its_movement_is_not_a_number_a_value_decides() -> None:
     """As of a norm at 0, whose author chose the gradient 0 there."""
     assert not np.any(jaxclamp.grad(lambda x: optax.safe_norm(x, 0.0))(jnp.zeros(2)))
@@ -498,7 +568,8 @@ def test_where_its_movement_is_not_a_number_a_value_decides() -> None:
 def test_a_rule_asks_for_a_result_from_the_host() -> None:
     """It cannot be opened, and so it moves as its rule says: there the values at the point decide."""
     from_host = by_its_result(on_the_host.fun, lambda y, x, v: jnp.where(y < 1, jnp.cos(x[0]), 0) * v[0])
-    np.testing.assert_allclose(jaxclamp.grad(from_host)(2.0), np.cos(2.0), rtol=1e-6)
+    with pytest.warns(jaxclamp.UndecidedWarning, match="the rule of a jax.custom_jvp asks for the result"):
+        np.testing.assert_allclose(jaxclamp.grad(from_host)(2.0), np.cos(2.0), rtol=1e-6)
 
 
 def test_second_derivatives_of_a_function_are_those_of_its_rule() -> None:

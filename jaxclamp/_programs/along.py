@@ -15,15 +15,19 @@ from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn, jaxpr_as_fun
+from jax.extend.core import JaxprEqn, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core import primitives as p
 from jax.flatten_util import ravel_pytree
 
 from jaxclamp._programs.bodies import opened
-from jaxclamp._programs.choices import chooses, decided, entering, is_discrete, is_with_value
+from jaxclamp._programs.choices import chooses, decided, entering, is_with_value, jumps
+from jaxclamp._programs.following import without_choices_behind
+from jaxclamp._programs.solves import solved
 from jaxclamp._programs.subdifferential import Subdifferential, check_directions, explored
 from jaxclamp._rules.operands import check_function
-from jaxclamp._transforms.jaxprs import Descend, computed, inlined, transformed
+from jaxclamp._transforms.jaxprs import Descend, computed, inlined, needed, transformed
+from jaxclamp._transforms.ties import place
+from jaxclamp._transforms.undecided import ASKS_FOR_ITSELF, ROUNDING, STRAIGHT_THROUGH, UNDECIDED, warn
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,17 +40,22 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     Exact at kinks too, however the function is spelled, and not linear in v there. It holds for functions that are
     smooth but for choices, and continuous. The choices are ``max``, ``min``, ``clamp``, ``abs``, ``sign``, comparisons,
     and so ``where``, masks and ``lax.cond``, the reductions, cumulative, windowed and scattered forms of ``max`` and
-    ``min``, ``argmax``, ``argmin``, ``sort`` and ``top_k``, in all that `min_norm` reaches into, in functions
-    given to `jax.lax.reduce` and ``reduce_window``, in a ``custom_vmap``, and in the rules of a ``custom_jvp``, which
-    are their author's word else. A ``custom_vjp`` is opened.
+    ``min``, ``argmax``, ``argmin``, ``sort`` and ``top_k``, and what jumps: ``floor``, ``ceil``, ``round``, ``rem``,
+    conversions to integers, and the sign bit of a number. They are decided in all that `min_norm` reaches into, in
+    functions given to `jax.lax.reduce` and ``reduce_window``, in the operator of a linear solve, in a ``custom_vmap``,
+    and in the rules of a ``custom_jvp``, which are their author's word else. What such a rule asks of the function
+    itself moves as the function does. A ``custom_vjp`` is opened. Where the function itself jumps, the derivative is
+    that of the piece beyond the jump.
 
-    Taken as they are at x: ``floor``, ``ceil``, ``round``, ``rem``, ``reduce_precision``, conversions to integers,
-    ``approx_max_k``, callbacks, ``stop_gradient``, what is inside ``custom_linear_solve``, ``pallas_call``,
-    ``run_state`` and ``ffi_call``, and what Python decides.
+    Taken as they are at x: ``reduce_precision``, ``approx_max_k``, callbacks, ``stop_gradient``, what is inside
+    ``pallas_call``, ``run_state`` and ``ffi_call``, and what Python decides. An `UndecidedWarning` names the line
+    where the derivative depends on choices of ``approx_max_k``, ``pallas_call`` or ``run_state``, or a choice on a
+    ``custom_vjp`` that rounds, such as a straight-through estimator: forward mode sees that it stands still.
 
     A choice between operands that are equal and move alike is settled by higher derivatives, which are not looked at:
-    ``where(x * x > 0, x, -x)`` at 0 goes wrong. The branch that is entered may not be defined at the point:
-    ``where(x == 0, 1, sin(x) / x)``, which is ``jnp.sinc``, and ``where(x > 0, x * log(x), 0)`` at 0 give NaN.
+    ``where(x * x > 0, x, -x)`` at 0 goes wrong. Where one of them has no finite slope, such as a norm at 0, the values
+    decide. The branch that is entered may not be defined at the point: ``where(x == 0, 1, sin(x) / x)``, which is
+    ``jnp.sinc``, and ``where(x > 0, x * log(x), 0)`` at 0 give NaN.
 
     Args:
       fun: a function as for `jax.jvp`.
@@ -60,6 +69,9 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     Raises:
       TypeError: ``fun`` is not callable; or as `jax.jvp`.
       ValueError: as `jax.jvp`; or ``fun`` writes to its arguments.
+
+    Warns:
+      UndecidedWarning: the derivative may depend on a choice that was not decided; once for each line.
 
     >>> directional_derivative(lambda x: jax.nn.relu(x) - jax.nn.relu(-x), (0.0,), (-2.0,))
     (Array(0., dtype=float32, weak_type=True), Array(-2., dtype=float32, weak_type=True))
@@ -242,7 +254,8 @@ class _Program(Generic[P, R]):
         self._within = within
         """The functions with a ``custom_jvp`` in whose rules it is."""
         self._is_discrete = False
-        self.run: Callable[P, R] = transformed(fun, self._replace)
+        self._without_choices_behind: list[JaxprEqn] = []
+        self.run: Callable[P, R] = transformed(fun, self._replace, self._prepared)
 
     def result(self, result: R, *args: P.args, **kwargs: P.kwargs) -> R:
         """What the function returns, where ``run`` has returned ``result``.
@@ -251,26 +264,43 @@ class _Program(Generic[P, R]):
         """
         return self._fun(*args, **kwargs) if self._is_discrete else result
 
+    def _prepared(self, jaxpr: Any) -> Any:
+        """``jaxpr`` without what no result needs, as of a rule what gives the value of the function."""
+        jaxpr = needed(jaxpr)
+        self._without_choices_behind = without_choices_behind(
+            jaxpr, lambda eqn: eqn.primitive is p.custom_vjp_call_p or self._asks_for_itself(eqn)
+        )
+        return jaxpr
+
+    def _asks_for_itself(self, eqn: JaxprEqn) -> bool:
+        """Whether ``eqn`` calls a function in whose rule it is. Rules would be decided by rules, endlessly."""
+        return bool(self._within) and eqn.primitive is p.custom_jvp_call_p and _function(eqn) in self._within
+
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
         if is_with_value(eqn):
             return [eqn]
-        if eqn.primitive is p.custom_jvp_call_p:
-            own = str(eqn.params["call_jaxpr"])
-            # A rule often calls the function itself: rules would be decided by rules, endlessly.
-            asks_own = own in self._within
-            return inlined(self._moving(eqn) if asks_own else _with_own_rule(eqn, self._within | {own}), eqn)
-        if eqn.primitive is p.custom_vjp_call_p:
+        if eqn.primitive is p.custom_vjp_call_p or self._asks_for_itself(eqn):
             return inlined(self._moving(eqn), eqn)
+        if eqn.primitive is p.custom_jvp_call_p:
+            return inlined(_with_own_rule(eqn, self._within | {_function(eqn)}), eqn)
         if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].eqns:
             carrying = inlined(_carrying_the_condition(eqn), eqn)
             return [new for inner in carrying for new in self._replace(inner, descend)]
+        if reason := UNDECIDED.get(eqn.primitive.name):
+            return inlined(_warned_of(eqn, reason), eqn)
+        if eqn.primitive is p.linear_solve_p:
+            return inlined(entering(eqn, solved(eqn, self._decided)), eqn)
         if program := opened(eqn):
-            decided_inside = transformed(program, self._replace)
-            return inlined(entering(eqn, lambda *_: decided_inside), eqn)
+            decided_inside = self._decided(program)
+            self._is_discrete = True  # what is inside may jump
+            return inlined(entering(eqn, lambda *_: decided_inside, with_jumps=True), eqn)
         if not chooses(eqn):
             return descend(eqn)
-        self._is_discrete |= is_discrete(eqn)
+        self._is_discrete |= jumps(eqn)
         return inlined(decided(eqn), eqn)
+
+    def _decided(self, program: Callable[..., Any]) -> Callable[..., Any]:
+        return transformed(program, self._replace)
 
     def _moving(self, eqn: JaxprEqn) -> Callable[..., Any]:
         """A call of a function with a derivative of its own, which moves as the body of the function does.
@@ -279,23 +309,53 @@ class _Program(Generic[P, R]):
         function itself. In reverse mode the derivative stays its author's word.
         """
         own = computed(eqn)
-        body = transformed(jaxpr_as_fun(eqn.params["call_jaxpr"]), self._replace)
+        body = self._decided(jaxpr_as_fun(eqn.params["call_jaxpr"]))
         moving = jax.custom_jvp(own)
+        matters = not any(eqn is other for other in self._without_choices_behind)
 
         @moving.defjvp
         def _(primals: Any, tangents: Any) -> Any:
             try:
-                return own(*primals), jax.jvp(body, primals, tangents)[1]
+                moved = jax.jvp(body, primals, tangents)[1]
             except Exception as error:  # as of a callback in it
                 if eqn.primitive is p.custom_jvp_call_p:
+                    if matters:
+                        warn(place(eqn), ASKS_FOR_ITSELF)
                     return jax.jvp(own, primals, tangents)
                 error.add_note(
                     "jaxclamp decides choices in forward mode, for which a jax.custom_vjp has no rule: the function "
                     "under it is differentiated instead. Give it a rule for forward mode, by jax.custom_jvp."
                 )
                 raise
+            if matters and eqn.primitive is p.custom_vjp_call_p and _rounds(eqn):
+                warn(place(eqn), STRAIGHT_THROUGH)
+            return own(*primals), moved
 
         return moving
+
+
+def _function(eqn: JaxprEqn) -> str:
+    return str(eqn.params["call_jaxpr"])
+
+
+def _rounds(eqn: JaxprEqn) -> bool:
+    """Whether ``eqn`` rounds numbers, by itself or in a program among its parameters."""
+    inside = (inner for jaxpr in jaxprs_in_params(eqn.params) for inner in jaxpr.eqns)
+    return eqn.primitive.name in ROUNDING or any(map(_rounds, inside))
+
+
+def _warned_of(eqn: JaxprEqn, reason: str) -> Callable[..., Any]:
+    """What ``eqn`` computes; who differentiates it is warned."""
+    own = computed(eqn)
+    warned_of = jax.custom_jvp(own)
+
+    @warned_of.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        results = jax.jvp(own, primals, tangents)
+        warn(place(eqn), f"{eqn.primitive}: {reason}")
+        return results
+
+    return warned_of
 
 
 def _with_own_rule(eqn: JaxprEqn, within: frozenset[str]) -> Callable[..., Any]:

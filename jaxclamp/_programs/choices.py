@@ -34,28 +34,34 @@ A discrete choice, such as a comparison, enters a constant."""
 
 def chooses(eqn: JaxprEqn) -> bool:
     """Whether ``eqn`` chooses among numbers that can move."""
-    if eqn.primitive is p.convert_element_type_p and not jnp.issubdtype(eqn.params["new_dtype"], jnp.bool):
+    converts = eqn.primitive in (p.convert_element_type_p, p.bitcast_convert_type_p)
+    if converts and not (jnp.issubdtype(eqn.params["new_dtype"], jnp.bool) or _is_integer(eqn.params["new_dtype"])):
         return False
     return eqn.primitive in CHOICES and any(is_floating(atom.aval) for atom in eqn.invars)
 
 
-def is_discrete(eqn: JaxprEqn) -> bool:
-    """Whether a result of the choice is no number that moves: a bool or an index, a sign, or a derivative."""
-    return eqn.primitive in (p.sign_p, p.select_and_gather_add_p) or not all(
-        is_floating(atom.aval) for atom in eqn.outvars
-    )
+def jumps(eqn: JaxprEqn) -> bool:
+    """Whether a result of the choice jumps where it falls another way.
+
+    So do bools and integers, signs, what is rounded, derivatives, and what comes in the order of others.
+    """
+    return eqn.primitive in _JUMPING or len(eqn.outvars) > 1 or not is_floating(eqn.outvars[0].aval)
+
+
+def _is_integer(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.integer)
 
 
 def decided(eqn: JaxprEqn) -> Callable[..., Any]:
     """What ``eqn`` computes, with the derivative of the piece that its choice enters."""
-    return entering(eqn, functools.partial(CHOICES[eqn.primitive], **eqn.params))
+    return entering(eqn, functools.partial(CHOICES[eqn.primitive], **eqn.params), with_jumps=jumps(eqn))
 
 
-def entering(eqn: JaxprEqn, choice: Choice) -> Callable[..., Any]:
+def entering(eqn: JaxprEqn, choice: Choice, *, with_jumps: bool = False) -> Callable[..., Any]:
     """What ``eqn`` computes, with the derivative of the piece that ``choice`` gives for operands and their tangents.
 
-    In forward mode a discrete result is that of the piece: once ``x > 0`` has been decided at 0 by how x moves, a
-    select takes the branch of that side. All other results keep their bits, which may differ in the sign of a zero.
+    In forward mode results ``with_jumps`` are those of the piece: once ``x > 0`` has been decided at 0 by how x moves,
+    a select takes the branch of that side. All other results keep their bits, which may differ in the sign of a zero.
     """
 
     def plain(*operands: jax.Array) -> Any:
@@ -70,7 +76,7 @@ def entering(eqn: JaxprEqn, choice: Choice) -> Callable[..., Any]:
         seen, moving = lax.stop_gradient((primals, tangents))
         results, moved = jax.jvp(choice(seen, moving), tuple(primals), tuple(tangents))
         with jax.named_scope(_WITH_VALUE):
-            return (results if is_discrete(eqn) else jax.tree.map(_with_value, results, plain(*seen))), moved
+            return (results if with_jumps else jax.tree.map(_with_value, results, plain(*seen))), moved
 
     return along
 
@@ -108,9 +114,57 @@ def _comparison(comparison: Callable[..., jax.Array], operands: Arrays, tangents
     return lambda *_: holds
 
 
-def _is_not_zero(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+def _converted(operands: Arrays, tangents: Arrays, *, new_dtype: Any, **_: Any) -> Piece:
     (x,), (dx,) = operands, tangents
-    return _comparison(lax.ne, (x, jnp.zeros_like(x)), (dx, jnp.zeros_like(x)))
+    if not _is_integer(new_dtype):
+        return _comparison(lax.ne, (x, jnp.zeros_like(x)), (dx, jnp.zeros_like(x)))
+    moves_inwards = (x == jnp.trunc(x)) & (jnp.sign(x) * dx < 0)
+    number = lax.convert_element_type(x, new_dtype)
+    number = jnp.where(moves_inwards, number - jnp.sign(number), number)
+    return lambda _: number
+
+
+def _bits(operands: Arrays, tangents: Arrays, *, new_dtype: Any) -> Piece:
+    """Those of a number beside 0 have its sign; those of others are taken as they are."""
+    (x,), (dx,) = operands, tangents
+    beside = jnp.where(x == 0, jnp.where(dx < 0, -jnp.zeros_like(x), jnp.where(dx > 0, jnp.zeros_like(x), x)), x)
+    bits = lax.bitcast_convert_type(beside, new_dtype)
+    return lambda _: bits
+
+
+def _floor(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    (x,), (dx,) = operands, tangents
+    number = lax.floor(x)
+    number = jnp.where((x == number) & (dx < 0), number - 1, number)
+    return lambda _: number
+
+
+def _ceil(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    opposite = _floor([-x for x in operands], [-dx for dx in tangents])
+    return lambda x: -opposite(x)
+
+
+def _round(operands: Arrays, tangents: Arrays, *, rounding_method: Any) -> Piece:
+    (x,), (dx,) = operands, tangents
+    is_between = x - lax.floor(x) == 0.5
+    number = lax.round(x, rounding_method)
+    number = jnp.where(is_between & (dx < 0), lax.floor(x), jnp.where(is_between & (dx > 0), lax.ceil(x), number))
+    return lambda _: number
+
+
+def _remainder(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    """Where x is a multiple of y, and their quotient moves towards 0, the remainder jumps from 0 to y, with the sign of
+    x.
+    """
+    (x, y), (dx, dy) = operands, tangents
+    sign = jnp.sign(x) * jnp.sign(y)
+    jumps = (lax.rem(x, y) == 0) & (sign * (dx * y - x * dy) < 0)
+
+    def piece(x: jax.Array, y: jax.Array) -> jax.Array:
+        remainder = lax.rem(x, y)
+        return jnp.where(jumps, remainder + sign * y, remainder)
+
+    return piece
 
 
 def _sign(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
@@ -265,6 +319,14 @@ def _gathered(operands: Arrays, tangents: Arrays, *, select_prim: Primitive, **w
     return lambda array, _: kept(array)
 
 
+def _scattered(operands: Arrays, tangents: Arrays, *, select_prim: Primitive, **windows: Any) -> Piece:
+    """The derivative of a pool: each number goes to the place in its window that is chosen in another array."""
+    x, dx = operands[1], tangents[1]
+    undilated = {"base_dilation": (1,) * x.ndim, "window_dilation": (1,) * x.ndim}
+    kept = _windows(select_prim.bind, _OUTSIDE[select_prim], (x,), (dx,), **windows, **undilated)
+    return lambda source, x: jax.linear_transpose(kept, x)(source)[0]
+
+
 _OUTSIDE = {p.ge_p: -math.inf, p.le_p: math.inf}
 
 
@@ -325,7 +387,12 @@ CHOICES: Mapping[Primitive, Choice] = {
         primitive: functools.partial(_comparison, primitive.bind)
         for primitive in (p.gt_p, p.ge_p, p.lt_p, p.le_p, p.eq_p, p.ne_p, p.lt_to_p, p.le_to_p, p.eq_to_p)
     },
-    p.convert_element_type_p: _is_not_zero,
+    p.floor_p: _floor,
+    p.ceil_p: _ceil,
+    p.round_p: _round,
+    p.rem_p: _remainder,
+    p.convert_element_type_p: _converted,
+    p.bitcast_convert_type_p: _bits,
     p.reduce_max_p: functools.partial(_reduced, 1),
     p.reduce_min_p: functools.partial(_reduced, -1),
     p.argmax_p: functools.partial(_index, 1),
@@ -337,7 +404,13 @@ CHOICES: Mapping[Primitive, Choice] = {
     p.reduce_window_max_p: functools.partial(_windows, lax.ge, -math.inf),
     p.reduce_window_min_p: functools.partial(_windows, lax.le, math.inf),
     p.select_and_gather_add_p: _gathered,
+    p.select_and_scatter_add_p: _scattered,
     p.scatter_max_p: functools.partial(_scatter, 1),
     p.scatter_min_p: functools.partial(_scatter, -1),
 }
 """By the primitive, how its choice falls. Of floating point numbers alone; integers do not move."""
+
+_JUMPING = (
+    *(p.sign_p, p.floor_p, p.ceil_p, p.round_p, p.rem_p),
+    *(p.select_and_gather_add_p, p.select_and_scatter_add_p),
+)

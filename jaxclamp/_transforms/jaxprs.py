@@ -37,8 +37,13 @@ _CURE = (
 )
 
 
-def transformed(fun: Callable[P, R], replace: Replace) -> Callable[P, R]:
-    """``fun`` with its equations replaced; leaves that are not JAX arrays pass into it, and out, as they are."""
+def transformed(
+    fun: Callable[P, R], replace: Replace, prepare: Callable[[Any], Any] = lambda jaxpr: jaxpr
+) -> Callable[P, R]:
+    """``fun`` with its equations replaced; leaves that are not JAX arrays pass into it, and out, as they are.
+
+    ``prepare`` gets the program before, and returns the one to replace equations in.
+    """
     warn_of_an_untested_jax(jax.__version__)
 
     @functools.wraps(fun)
@@ -63,7 +68,7 @@ def transformed(fun: Callable[P, R], replace: Replace) -> Callable[P, R]:
             if _CURE not in getattr(error, "__notes__", ()):  # of a transformation inside
                 error.add_note(_CURE)
             raise
-        rewritten = _rewritten(replace)(traced)
+        rewritten = _rewritten(replace)(prepare(traced))
         return join_result(jaxpr_as_fun(rewritten)(*arrays))
 
     return run
@@ -99,6 +104,21 @@ def _refuse_writes(before: dict[str, Any], after: dict[str, Any]) -> None:
                 "return that. A module of flax.nnx: nnx.split outside, nnx.merge(..., copy=True) inside, return the "
                 "state."
             )
+
+
+def needed(jaxpr: Any) -> Any:
+    """``jaxpr`` without the equations by which no result and no effect comes about."""
+
+    def variables(atoms: Iterable[Any]) -> set[Any]:
+        return {atom for atom in atoms if isinstance(atom, Var)}
+
+    read = variables(jaxpr.outvars)
+    eqns = []
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or not read.isdisjoint(eqn.outvars):
+            eqns.append(eqn)
+            read |= variables(eqn.invars)
+    return with_parts(jaxpr, eqns=eqns[::-1])
 
 
 def _rewritten(replace: Replace) -> Callable[[Any], Any]:

@@ -27,6 +27,7 @@ from jaxclamp._transforms.jaxprs import Descend, inlined, transformed, with_bodi
 from jaxclamp._transforms.min_norm import replaced
 from jaxclamp._transforms.recognition import own_name, recognized
 from jaxclamp._transforms.report import Influence, Site, TieReport, Totals
+from jaxclamp._transforms.undecided import UNDECIDED
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,11 +41,11 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
     every step, a branch when it is taken, a function under ``shard_map`` once per device; what ``checkpoint`` computes
     a second time does not count. A select that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as
     a suspect, in this plain form only: of a comparison itself, not of ``~``, ``&`` or ``|`` of it, nor of arithmetic
-    inside it; neither is ``jnp.select``, nor a product with a mask. Suspects too are ``floor``, ``ceil``, ``round`` and
-    ``rem``, with the elements at which they jump, and ``reduce_precision``, ``approx_max_k``, calls of a
-    ``custom_vjp``, callbacks, ``custom_linear_solve``, ``pallas_call``, ``run_state`` and ``ffi_call``: what
-    `jaxclamp.grad` takes as it is. Other functions with a derivative of their own are not looked into, and what
-    `jax.random` compares inside counts too.
+    inside it; neither is ``jnp.select``, nor a product with a mask. Suspects too are ``floor``, ``ceil``, ``round``,
+    ``rem`` and the bits of a number, which ``jnp.signbit`` and ``copysign`` read, with the elements at which they jump;
+    and, not looked into, ``reduce_precision``, ``approx_max_k``, calls of a ``custom_vjp``, callbacks,
+    ``custom_linear_solve``, ``pallas_call``, ``run_state`` and ``ffi_call``. Other functions with a derivative of their
+    own are not looked into either, and what `jax.random` compares inside counts too.
 
     The module is known by the scopes of `jax.named_scope`. Flax linen enters one for each module, ``Net/Block_0``, and
     the layers of ``equinox.nn`` one with the name of their class. Modules of Flax nnx, and one's own of Equinox, enter
@@ -118,7 +119,7 @@ class _Counting:
             return [eqn, *self._count(on_tie, eqn, _site(eqn, name))]
         if comparison := self._suspected(eqn):
             return [eqn, *self._count(jnp.equal, comparison, _site(eqn, "select", suspect=True))]
-        if on_jump := UNDECIDED.get(eqn.primitive.name):
+        if (on_jump := SUSPECTS.get(eqn.primitive.name)) and not _is_of_integers(eqn):
             return [eqn, *self._count(on_jump, eqn, _site(eqn, eqn.primitive.name, suspect=True))]
         return descend(_located(eqn))
 
@@ -158,28 +159,38 @@ class _Counting:
         return comparison if real and not inputs.isdisjoint(compared) else None
 
 
+def _is_of_integers(eqn: JaxprEqn) -> bool:
+    """Whether ``eqn`` reads bits that are no number's, as `jax.random` does."""
+    operand: Any = eqn.invars[0].aval if eqn.invars else None
+    return eqn.primitive is p.bitcast_convert_type_p and not jnp.issubdtype(operand.dtype, jnp.floating)
+
+
 def _nowhere(*operands: jax.Array) -> jax.Array:
     return jnp.zeros(operands[0].shape if operands else (), bool)
 
 
-UNDECIDED: dict[str, Callable[..., jax.Array]] = {
+SUSPECTS: dict[str, Callable[..., jax.Array]] = {
     "floor": lambda x: x == jnp.floor(x),
     "ceil": lambda x: x == jnp.floor(x),
     "round": lambda x: x - jnp.floor(x) == 0.5,
     "rem": lambda x, y: jnp.equal(lax.rem(x, y), 0) if jnp.issubdtype(x.dtype, jnp.floating) else _nowhere(x),
-    **dict.fromkeys(("custom_vjp_call", "custom_linear_solve", "pure_callback", "io_callback", "ffi_call"), _nowhere),
-    **dict.fromkeys(("pallas_call", "run_state", "approx_top_k", "reduce_precision"), _nowhere),
+    "bitcast_convert_type": lambda x: x == 0,  # as of jnp.signbit and jnp.copysign
+    **dict.fromkeys((*UNDECIDED, "custom_linear_solve"), _nowhere),
 }
-"""By the primitive, what derivatives of whole programs take as it is: where it jumps, as far as that is known."""
+"""By the primitive, what jumps or is not looked into: where it jumps, as far as that is known."""
 
 
 _INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
 _LIBRARIES = (str(Path(jax.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep)
 
 
+def place(eqn: JaxprEqn) -> tuple[str, int]:
+    """The file and the line of ``eqn`` in the user's own code."""
+    return innermost((frame.file_name, frame.line_num) for frame in _frames(eqn))
+
+
 def _site(eqn: JaxprEqn, op: str, *, suspect: bool = False) -> Site:
-    place = innermost((frame.file_name, frame.line_num) for frame in _frames(eqn))
-    return (*place, op, suspect, _module(eqn))
+    return (*place(eqn), op, suspect, _module(eqn))
 
 
 def _module(eqn: JaxprEqn) -> str:

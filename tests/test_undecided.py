@@ -1,0 +1,145 @@
+"""`UndecidedWarning`: that it names the line where a gradient depends on what is not decided, and nothing else."""
+
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import lax
+from jax.experimental import pallas
+
+import jaxclamp
+
+Function = Callable[[jax.Array], Any]
+X = jnp.array([0.0, 1.0, 1.0, -2.0])
+
+
+def warned(call: Callable[[], object]) -> list[tuple[str, int]]:
+    """The places of the warnings of two calls, shown as Python shows them."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default", jaxclamp.UndecidedWarning)
+        call()
+        call()
+    assert {warning.category for warning in caught} <= {jaxclamp.UndecidedWarning}
+    for warning in caught:
+        assert str(warning.message).startswith(f"{warning.filename}:{warning.lineno}: ")
+    return [(warning.filename, warning.lineno) for warning in caught]
+
+
+@jax.custom_vjp
+def rounded(x: jax.Array) -> jax.Array:
+    return jnp.round(jnp.clip(x, -4.0, 4.0))
+
+
+rounded.defvjp(lambda x: (rounded(x), None), lambda _, cotangent: (cotangent,))
+
+
+@jax.custom_jvp
+def from_host(x: jax.Array) -> jax.Array:
+    return jax.pure_callback(np.abs, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential")
+
+
+@from_host.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    y = from_host(*primals)
+    return y, jnp.where(y == primals[0], tangents[0], -tangents[0])
+
+
+def kernel(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = jnp.maximum(x_ref[...], 0.0)
+
+
+def in_a_kernel(x: jax.Array) -> Any:
+    return pallas.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+
+
+def line_of(function: Callable[..., Any], text: str) -> int:
+    """The line of ``function`` that has ``text``."""
+    lines, first = inspect.getsourcelines(function)
+    return first + next(number for number, line in enumerate(lines) if text in line)
+
+
+def several(x: jax.Array) -> jax.Array:
+    clipped = jnp.clip(rounded(x), 0.0, 1.0)
+    largest = lax.approx_max_k(clipped * x, 2)[0]
+    return jnp.sum(largest) + jnp.sum(from_host(x))
+
+
+def in_bodies(x: jax.Array) -> jax.Array:
+    def step(carry: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return rounded(jax.nn.relu(carry)), None
+
+    return jax.jit(lambda x: lax.scan(step, x, None, 2)[0])(x).sum()
+
+
+FORMS: dict[str, Callable[[Function], object]] = {
+    "grad": lambda fun: jaxclamp.grad(fun)(X),
+    "value_and_grad": lambda fun: jax.jit(jaxclamp.value_and_grad(fun))(X),
+    "directional_derivative": lambda fun: jaxclamp.directional_derivative(fun, (X,), (X,)),
+    "subdifferential": lambda fun: jaxclamp.subdifferential(fun, directions=1)(X),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_line_is_named_once(form: str) -> None:
+    found = warned(lambda: FORMS[form](several))
+    assert sorted(found) == [(__file__, line_of(several, text)) for text in ("rounded", "approx_max_k", "from_host")]
+
+
+def test_in_bodies_and_kernels() -> None:
+    found = warned(lambda: jaxclamp.grad(in_bodies)(X))
+    assert found == [(__file__, line_of(in_bodies, "rounded("))]
+    found = warned(lambda: jaxclamp.directional_derivative(in_a_kernel, (X,), (X,)))
+    assert found == [(__file__, line_of(in_a_kernel, "pallas_call"))]
+
+
+def kept_on_the_way(x: jax.Array) -> Any:
+    """A training step as it is written: what rounds, drops, counts and looks up, and is not decided wrongly."""
+    labels = jax.nn.one_hot(jnp.argmax(x), 4)
+    hidden = jax.nn.relu(x) * jax.random.bernoulli(jax.random.key(0), 0.5, x.shape)
+    quantised = hidden + lax.stop_gradient(jnp.round(hidden * 8) / 8 - hidden)
+    loss = jnp.sum(optax.losses.softmax_cross_entropy(jnp.clip(quantised, 0.0, 6.0), labels))
+    rate = optax.cosine_decay_schedule(1.0, 10)(jnp.floor(x.size / 3.0))
+    return loss * rate + jnp.sum(jnp.abs(x).astype("bfloat16").astype("float32")), jnp.mean(jnp.argmax(x) == 1)
+
+
+QUIET: dict[str, Function] = {
+    "a training step": lambda x: kept_on_the_way(x)[0],
+    "jumps": lambda x: jnp.sum(jnp.floor(x) + jnp.copysign(x, -x) + x % 2 + lax.reduce_precision(x, 8, 7)),
+    "no choice behind it": lambda x: jnp.sum(rounded(jnp.abs(x)) ** 2) + jnp.sum(jax.nn.relu(x)),
+    "not differentiated": lambda x: jnp.sum(jnp.abs(rounded(lax.stop_gradient(x)) + in_a_kernel(jnp.ones(4)) - x)),
+    "no part of the result": lambda x: (in_a_kernel(x), lax.approx_max_k(x, 1), jnp.sum(jnp.abs(x)))[2],
+    "what the rule does not ask": lambda x: jnp.sum(sine_on_host(x)),
+    "an author's word": lambda x: jnp.sum(jnp.abs(optax.scale_gradient(x, 0.5))),
+}
+
+
+@jax.custom_jvp
+def sine_on_host(x: jax.Array) -> jax.Array:
+    return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential")
+
+
+sine_on_host.defjvp(lambda x, v: (sine_on_host(*x), jnp.cos(x[0]) * v[0]))
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_nothing_to_warn_of(name: str) -> None:
+    assert warned(lambda: jaxclamp.grad(QUIET[name])(X)) == []
+    assert warned(lambda: jax.jit(jaxclamp.value_and_grad(QUIET[name]))(X)) == []
+
+
+def test_suspects_of_ties() -> None:
+    """They have lines in the report, with how often they jump where that is known."""
+    _, report = jaxclamp.ties(lambda x: (jnp.copysign(x, -x), rounded(x), jnp.floor(x)))(X)
+    assert [(line.op, line.suspect, line.tied) for line in report.lines if line.suspect] == [
+        ("bitcast_convert_type", True, 1),
+        ("custom_vjp_call", True, 0),
+        ("floor", True, 4),
+    ]
+    _, report = jaxclamp.ties(lambda key: jax.random.normal(key, 4))(jax.random.key(0))
+    assert not [line for line in report.lines if line.suspect]
