@@ -251,3 +251,32 @@ def checkpoint_that_switches(func: Callable[..., Any]) -> Any:
 
 def _is_of(module: str, frame: FrameType) -> bool:
     return frame.f_globals.get("__name__") == module
+
+
+def operators_named(name: str) -> list[Callable[..., Any]]:
+    """The operators of ATen of that name: `torch.ops.aten.max`, and its overloads, `torch.ops.aten.max.dim`."""
+    packet = getattr(torch.ops.aten, name, None)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return []
+    return [packet, *(getattr(packet, overload) for overload in packet.overloads())]
+
+
+def bindings_named(name: str) -> list[Callable[..., Any]]:
+    """What calls an operator of that name from Python: of these, torch documents but some."""
+    homes = (torch._C._nn, torch._C._VariableFunctions)
+    return [getattr(home, name) for home in homes if hasattr(home, name)]
+
+
+def foreach_named(name: str) -> list[Callable[..., Any]]:
+    """The forms of the function of that name for many tensors, of which torch's optimizers are made."""
+    binding = getattr(torch, f"_foreach_{name}", None)
+    return [] if binding is None else [binding, *operators_named(f"_foreach_{name}")]
+
+
+def schema_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The schema of the overload that a call of an operator, or of a binding of one, is for."""
+    if not isinstance(operator, torch._ops.OpOverload):
+        given = {"self" if name == "input" else name: value for name, value in kwargs.items()}
+        overload = torch._C._jit_resolve_packet(f"aten::{operator.__name__}", *args, **given)
+        operator = getattr(getattr(torch.ops.aten, operator.__name__), overload)
+    return operator._schema

@@ -288,6 +288,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (3, None)), IMAGE),
     "adaptive_max_pool3d": (lambda x: F.adaptive_max_pool3d(x, 1), SOLID),
     "bool": (lambda x: x.relu() * x.relu().bool() + x * torch.logical_or(x, x), X),
+    "to, type": (lambda x: x * x.relu().to(torch.bool) + x * (2 * x.relu()).type(torch.bool) - x.to(x.dtype), X),
+    "type_as": (lambda x: x * x.relu().type_as(CELLS > 0), X),
     "logical_xor": (lambda x: x * x.logical_xor(torch.zeros(4)), X),
     "clamp_min": (torch.clamp_min, X, ROW),
     "relu_ and abs_": (lambda x: torch.relu_(x * 1) + (x * 2).abs_() - (x * 3).absolute_(), X),

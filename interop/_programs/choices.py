@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -28,6 +28,7 @@ from interop._convention.min_norm import namesakes
 from interop._forms import NUMPY_NAMES, overwrite
 from interop._private_torch import without_forward_mode
 from interop._programs.constants import FASTER
+from interop._programs.operators import operators_of, overwriting
 from interop._programs.order import (
     holds,
     moves,
@@ -68,8 +69,8 @@ class Decided(Block):
         if func in _BACKWARD and not kwargs.get("create_graph"):  # else the gradients move, and may be chosen from
             with without_forward_mode():
                 return func(*args, **kwargs)
-        rule = CHOICES.get(func)
-        if rule is None or not any(moves(value) and value.numel() for value in (*args, *kwargs.values())):
+        rule = DECIDED.get(func)
+        if rule is None or not any(moves(value) and value.numel() for value in _operands(*args, *kwargs.values())):
             return FASTER.get(func, func)(*args, **kwargs)
         if kwargs.get("out") is not None:
             raise NotImplementedError(f"{func.__name__}: out= has no derivative; call it without, and copy the result.")
@@ -79,13 +80,18 @@ class Decided(Block):
         return _Undecided()
 
 
+def _operands(*values: Any) -> Iterator[Any]:
+    for value in values:
+        yield from value if isinstance(value, Sequence) else (value,)
+
+
 class _Undecided(TorchFunctionMode):
     """A block without tangents, in which choices might fall in another way than they did with them."""
 
     def __torch_function__(
         self, func: Rule, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func in CHOICES:
+        if func in DECIDED:
             raise RuntimeError(
                 "torch.utils.checkpoint computes again, without tangents, what was decided by tangents; "
                 "call the function without a checkpoint in along and interop.grad."
@@ -135,6 +141,17 @@ def _is_not_zero(input: Tensor) -> Tensor:
 
 
 _RULES["bool"] = _is_not_zero
+
+
+def _converted(own: Rule) -> Rule:
+    def converted(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        kinds = [kind.dtype if isinstance(kind, Tensor) else kind for kind in (*args, *kwargs.values())]
+        return own(_is_not_zero(input) if torch.bool in kinds else input, *args, **kwargs)  # type: ignore[no-any-return]
+
+    return converted
+
+
+_RULES |= {name: _converted(getattr(torch.Tensor, name)) for name in ("to", "type", "type_as")}
 
 
 @_choice
@@ -691,15 +708,8 @@ def cosine_embedding_loss(
 _RULES |= {"__abs__": abs, "absolute": abs, "clip": clamp}
 
 
-def _overwriting(name: str, rule: Rule) -> Rule:
-    def overwritten(input: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
-        return overwrite(name, functools.partial(rule, **kwargs), input, *rest)
-
-    return overwritten
-
-
 _RULES |= {
-    f"{name}_": _overwriting(f"{name}_", rule)
+    f"{name}_": overwriting(f"{name}_", rule)
     for name, rule in _RULES.items()
     if not name.endswith("_") and any(hasattr(home, f"{name}_") for home in (torch, torch.Tensor, functional))
 }
@@ -718,3 +728,6 @@ CHOICES: Mapping[Rule, Rule] = {
     **{own: rule for _, own, rule in namesakes(_RULES)},
 }
 """By a function of torch or of this package, what is called in its place."""
+
+DECIDED: Mapping[Rule, Rule] = {**CHOICES, **dict(operators_of(CHOICES))}
+"""The same, and the operators behind these functions."""

@@ -55,6 +55,12 @@ def _with_number(of_number: Function, own: Function, *args: Any, **kwargs: Any) 
     return own(*args) if has_torch_function(args) else of_number(*args)
 
 
+def _difference(form: str) -> Function:
+    """A sum with the opposite: torch.func does not let the result of ``aten.sub.Scalar`` be overwritten."""
+    added = getattr(torch.ops.aten, f"add{form}").Scalar
+    return lambda input, number: added(input, -number)
+
+
 def _product(of_number: Function, own: Function, *args: Any, **kwargs: Any) -> Any:
     """A product, whose factors may be masks or integers, which are converted as torch does it."""
     if len(args) == 2 and all(isinstance(factor, Tensor) for factor in args):
@@ -117,7 +123,7 @@ def _faster() -> Iterator[tuple[Function, Function]]:
         for name, plain in _OF_TWO.items():
             for form in ("", "_"):
                 if own := getattr(home, name + form, None):
-                    of_number = getattr(torch.ops.aten, plain + form).Scalar
+                    of_number = _difference(form) if plain == "sub" else getattr(torch.ops.aten, plain + form).Scalar
                     yield own, functools.partial(_product if plain == "mul" else _with_number, of_number, own)
     yield torch.Tensor.__rtruediv__, _divided
     for own in (functional.batch_norm, functional.instance_norm):
