@@ -14,7 +14,7 @@ parity: $(INSTALLED_FOR_PARITY)  ## the main job: the parity matrix, the worked 
 # LLVM improves their machine code. Programs are not told which lines of Python they come from, as a test is called through
 # fifty of them. Threads of torch sleep while they wait, since two processes share the cores. And Python keeps what it has
 # compiled, for the many processes that tests start.
-QUICK := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
+QUICK := JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
 	JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=
 
 test: $(INSTALLED)  ## the tests but for those marked thorough, and which of them took longest

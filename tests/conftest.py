@@ -18,6 +18,10 @@ jax.config.update("jax_num_cpu_devices", 8)
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.load_profile("repeatable")
 
+# For programs that run once, XLA has a way to emit loops that compiles faster. JAX 0.11.2 took it away, with its flag.
+if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS") and jax.__version_info__ < (0, 11, 2):
+    os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false"
+
 LEFT_OUT = [] if importlib.util.find_spec("torch") else [file.name for file in TESTS.glob("*.py") if needs_torch(file)]
 collect_ignore = ["typed_use.py", *LEFT_OUT]  # the first is for mypy, and has errors on purpose
 

@@ -56,7 +56,10 @@ EXTREMA: dict[str, tuple[Callable[[Any, Tensor], Tensor], Sums]] = {
     "max_pool2d": (lambda lib, h: lib.max_pool2d(h, 2), tiles(2, 2)),
     "max_pool2d, overlapping": (lambda lib, h: lib.max_pool2d(h, 3, 2, 1), on_average(4 * 5 * 4)),
     "max_pool2d, axis by axis": (lambda lib, h: lib.max_pool2d(h, 5, 1, 2), on_average(4 * 10 * 8)),
-    "max_pool3d": (lambda lib, h: lib.max_pool3d(h[None], 2), lambda weights: 8 * functional.avg_pool3d(weights[None], 2)),
+    "max_pool3d": (
+        lambda lib, h: lib.max_pool3d(h[None], 2),
+        lambda weights: 8 * functional.avg_pool3d(weights[None], 2),
+    ),
     "adaptive_max_pool1d": (lambda lib, h: lib.adaptive_max_pool1d(h, 4), tiles(1, 2)),
     "adaptive_max_pool2d": (lambda lib, h: lib.adaptive_max_pool2d(h, (3, 3)), on_average(4 * 3 * 3)),
     "adaptive_max_pool3d": (lambda lib, h: lib.adaptive_max_pool3d(h[None], 1), torch.sum),

@@ -9,6 +9,7 @@ import torch
 
 from interop._recorded import is_recorded
 
+
 @torch.library.custom_op("jaxclamp::settle_", mutates_args=("x",))
 def settle_(x: torch.Tensor) -> None:
     """Leave x as it is, while compilers are told that it is overwritten.

@@ -182,6 +182,22 @@ class _Value(NamedTuple):
     axes: Mapping[int, tuple[int, ...]]
 
 
+class _Constant(NamedTuple):
+    """The formula of a number in the program: what it is to the bit, so that formulas can be looked up."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    bits: bytes
+
+    @classmethod
+    def of(cls, number: np.ndarray[Any, Any]) -> _Constant:
+        return cls(number.dtype, number.shape, number.tobytes())
+
+    @property
+    def number(self) -> np.ndarray[Any, Any]:
+        return np.frombuffer(self.bits, self.dtype).reshape(self.shape)
+
+
 def _of_scalars(eqn: JaxprEqn) -> JaxprEqn:
     """``eqn`` as it would be for scalars: it reduces no axes, and brings no derivative."""
     if eqn.primitive is p.custom_jvp_call_p:
@@ -201,8 +217,7 @@ def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
 
         def read(atom: Any) -> _Value:
             if isinstance(atom, Literal):
-                number = np.asarray(atom.val)
-                return _Value((number.dtype, number.shape, number.tobytes()), {})
+                return _Value(_Constant.of(np.asarray(atom.val)), {})
             return known.get(atom, _UNKNOWN)  # a constant array
 
         for inner in body.eqns:
@@ -214,6 +229,9 @@ def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
         return [_moved(inputs[0], eqn.params["permutation"].index)]
     if eqn.primitive.name in _SPREADING:
         return [inputs[0]]
+    if eqn.primitive is p.convert_element_type_p and isinstance(constant := inputs[0].formula, _Constant):
+        # JAX converts a number before it is traced, but in a shard_map of JAX 0.12, where a pvary comes first.
+        return [_Value(_Constant.of(constant.number.astype(eqn.params["new_dtype"])), {})]
     axes = {operand: places for value in inputs for operand, places in value.axes.items()}
     meets_elsewhere = any(axes[i] != places for value in inputs for i, places in value.axes.items())
     if not _is_elementwise(eqn) or meets_elsewhere:
