@@ -280,3 +280,12 @@ def schema_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
         overload = torch._C._jit_resolve_packet(f"aten::{operator.__name__}", *args, **given)
         operator = getattr(getattr(torch.ops.aten, operator.__name__), overload)
     return operator._schema
+
+
+def is_any(mask: torch.Tensor) -> bool:
+    """Whether an element is true, of a whole batch too: `torch.func.vmap` refuses to look at a number of it."""
+    own = torch._C._functorch
+    while own.is_functorch_wrapped_tensor(mask):
+        mask = own.get_unwrapped(mask)
+    with without_transformations():
+        return bool(mask.any())

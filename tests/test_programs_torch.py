@@ -169,6 +169,7 @@ X = tensor([[1.0, 0.0, -1.0, 0.0], [2.0, 2.0, -2.0, 2.0], [0.0, 0.0, 0.0, 0.0]])
 Y = tensor([[1.0, 0.0, 1.0, -1.0], [2.0, 0.0, -2.0, 2.0], [0.0, 0.0, 0.0, 0.0]])
 ROW = tensor(0.0, 2.0, -1.0, 0.0)
 LINE, IMAGE, SOLID = X[None, :, :], X.reshape(1, 3, 2, 2).repeat(1, 1, 2, 2), X.reshape(1, 3, 2, 2, 1)
+W = X[[0, 1, 2, 1]]
 CELLS = torch.tensor([[0, 1, 1, 0], [2, 2, 1, 0], [2, 1, 2, 2]])
 SIGNS = tensor(1.0, -1.0, 1.0)
 F = functional
@@ -341,6 +342,23 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "logit_": (lambda x: torch.logit_(x * 1, 0.25) + torch.special.logit(x, 0.25), tensor(0.25, 0.75, 0.5, 0.0)),
     "strided": (lambda x: x.t()[::2].amax(1) + F.relu(x[:, 0].expand(2, 3))[0, :2], X),
     "ours": (lambda x, y: interop.native.maximum(x, y) + interop.relu(x) - interop.native.amax(y, 1, True), X, Y),
+    "rnn_relu_cell": (
+        lambda x, w: torch.rnn_relu_cell(x, 0 * x, w[:, :4], w[:, :4]),
+        X,
+        X[:, [1, 0, 2, 3]][[0, 1, 2, 0]],
+    ),
+    "nn.RNN": (
+        lambda x, w: torch.rnn_relu(x[None], 0 * x[None], [w, w.t()], False, 1, 0.0, False, False, True)[0],
+        X,
+        W,
+    ),
+    "nn.RNN packed": (
+        lambda x, w: torch.rnn_relu(
+            x, torch.tensor([2, 1]), 0 * LINE.repeat(2, 1, 1)[:, :2], [w, w, -w, w], False, 1, 0.0, False, True
+        )[0],
+        X,
+        W,
+    ),
     "softmax": (lambda x: F.softmax(x, 1) + x.logsumexp(1, keepdim=True), X),
 }
 
@@ -391,7 +409,6 @@ UNDECIDED: dict[str, tuple[Function, torch.Tensor]] = {
     ),
     "power-average": (lambda x: F.lp_pool1d(x, 1.0, 1), 0 * LINE),
     "rrelu": (F.rrelu, X),
-    "nn.RNN": (lambda x: torch.rnn_relu_cell(x, 0 * x, POSITIVE[:1, :1], POSITIVE[:1, :1]), tensor([[0.0]])),
     "linalg.cond": (lambda x: torch.linalg.cond(x, 1), POSITIVE),
     "special.i0e": (torch.special.i0e, X),
     "renorm": (lambda x: torch.renorm(x, 2, 0, 2.0), tensor([[2.0, 0.0]])),
@@ -439,6 +456,7 @@ def is_right(fun: Function, x: torch.Tensor) -> bool:
     return True
 
 
+@pytest.mark.filterwarnings("ignore::jaxclamp.UndecidedWarning")
 @pytest.mark.parametrize("name", UNDECIDED)
 def test_the_undecided_are_listed(name: str) -> None:
     assert interop.directional_derivative.__doc__ is not None

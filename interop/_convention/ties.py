@@ -20,7 +20,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
+from interop._convention.jumps import JUMPS
 from interop._convention.min_norm import has_real_float_tensor, min_norm, namesakes
+from interop._recorded import is_active
 from interop.native import NATIVE
 from jaxclamp import OPS, Convention, Op
 from jaxclamp._transforms.report import Influence, TieReport, Totals
@@ -33,10 +35,11 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     """A context manager that counts the ties in torch code, which runs as usual.
 
     Counted is whatever `min_norm` intercepts, and the ops of this package: per line of the source and per module, the
-    elements of the results, and how many of them were on a tie or a kink. A backward pass does not count, nor does what
-    a checkpoint computes a second time in it. It holds for the thread that enters it, and may be entered again: counts
-    add up. Calls whose numbers cannot be seen (meta and fake tensors, within torch.func.vmap, sparse and nested ones)
-    are not counted, which a warning says.
+    elements of the results, and how many of them were on a tie or a kink. Suspects are functions that no convention
+    reaches, where a gradient can depend on them: those that jump, such as `torch.round`, and norms at 0. A backward
+    pass does not count, nor does what a checkpoint computes a second time in it. It holds for the thread that enters
+    it, and may be entered again: counts add up. Calls whose numbers cannot be seen (meta and fake tensors, within
+    torch.func.vmap, sparse and nested ones) are not counted, which a warning says.
 
     Raises when called:
       RuntimeError: in a function compiled as one graph, where there is nothing to see.
@@ -83,23 +86,26 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():
             raise RuntimeError("ties() cannot count in a compiled function; call the function as it is.")
-        if can_tie(func) and has_real_float_tensor((*args, *kwargs.values())):
-            self._count(func, args, kwargs)
+        given = (*args, *kwargs.values())
+        if can_tie(func) and has_real_float_tensor(given):
+            self._count(_tied()[func][0], False, tied_elements, func, args, kwargs)
+        elif func in JUMPS and any(is_active(value) for value in given):
+            self._count(JUMPS[func][0], True, _elements_on_jumps, func, args, kwargs)
         return func(*args, **kwargs)
 
-    def _count(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        name, _ = _tied()[func]
+    def _count(self, name: str, suspect: bool, counted: Callable[..., tuple[int, int]], *call: Any) -> None:
         file, number, module = self._place()
         try:
-            counts = np.array(tied_elements(func, args, kwargs))
+            counts = np.array(counted(*call))
         except (TypeError, ValueError, RuntimeError) as error:  # no numbers to see, or a call that fails by itself too
             warnings.warn(f"ties() did not count {name} at {file}:{number}: {error}", stacklevel=3)
             return
-        self._totals[file, number, name, False, module] += counts
+        if counts.any() or not suspect:  # a division is none unless it rounds
+            self._totals[file, number, name, suspect, module] += counts
 
     def _place(self) -> tuple[str, int, str]:
         """The file and the line of the user's code that is running, and the module."""
-        return (*innermost(_lines(), *_LIBRARIES), self._path[-1] if self._path else "")
+        return (*line_of_user(), self._path[-1] if self._path else "")
 
     def _entered(self, module: torch.nn.Module, args: Any) -> None:
         if threading.get_ident() == self._thread:
@@ -110,6 +116,11 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     def _left(self, module: torch.nn.Module, args: Any, result: Any) -> None:
         if threading.get_ident() == self._thread and self._path:
             self._path.pop()
+
+
+def line_of_user() -> tuple[str, int]:
+    """The file and the line of the user's code that is running."""
+    return innermost(_lines(), *_LIBRARIES)
 
 
 def _lines() -> Iterator[tuple[str, int]]:
@@ -131,6 +142,14 @@ def tied_elements(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     with torch.no_grad():
         found = tied(*args, **{"ties": "min_norm", **kwargs})  # whichever: a tie is one under all
         return found.numel(), int(found.sum().item())
+
+
+def _elements_on_jumps(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
+    """Of how many elements that a gradient can depend on a function jumps at how many."""
+    with torch.no_grad():
+        places = JUMPS[func][1](*args, **kwargs)
+    on_jump = [at for operand, at in places if is_active(operand)]
+    return sum(at.numel() for at in on_jump), sum(int(at.sum().item()) for at in on_jump)
 
 
 @functools.cache

@@ -60,14 +60,18 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
       ``angle`` and ``atan2``, ``isclose``, ``equal``, ``isin``, ``bucketize``, ``searchsorted``, ``histc``,
       ``matrix_rank``; whether a tensor itself is zero (``if x``, ``any``, ``all``, ``nonzero``, ``argwhere``,
       ``count_nonzero``).
-    - Choices in torch's kernels: quantiles and modes, fractional and power-average pooling, ``rrelu``, ``nn.RNN`` with
-      relu, ``linalg.cond`` for 1 and infinity, ``special.i0e`` at 0; the bounds of ``renorm``, ``max_norm`` in
+    - Choices in torch's kernels: quantiles and modes, fractional and power-average pooling, ``rrelu``,
+      ``linalg.cond`` for 1 and infinity, ``special.i0e`` at 0; the bounds of ``renorm``, ``max_norm`` in
       ``embedding``, and ``eps`` in ``cosine_similarity`` and ``gaussian_nll_loss``.
     - What torch does not see: numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
       ``autograd.Function``, TorchScript.
     - What has no choices, and is not smooth: ``abs`` of complex numbers, norms and standard deviations at 0, equal
       singular values and eigenvalues.
     - `directional_derivative`, `grad` and `subdifferential` of this package within ``fun``.
+
+    A `jaxclamp.UndecidedWarning` names the line, once, where a value that moves is where such a function jumps, or at a
+    norm or deviation of 0, or at equal elements of a quantile. No warning comes for ``histc``, modes, ``matrix_rank``,
+    ``cond``, the bounds and the poolings just named, and for what torch does not see.
 
     Torch has no forward mode for ``unique``, ``floor_divide`` and ``//``, ``histogram``, ``cdist``, ``pdist``,
     ``segment_reduce``, ``embedding_bag``, ``grid_sample``, ``multilabel_margin_loss`` and
@@ -350,16 +354,43 @@ def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], 
     return pushed
 
 
+_CURES: tuple[tuple[type[Exception], str, str], ...] = (
+    (
+        NotImplementedError,
+        "",
+        "{} needs forward mode: write a jvp for your autograd.Function, or avoid this function. For attention "
+        "there is torch.nn.attention.sdpa_kernel(SDPBackend.MATH), for an LSTM on the CPU "
+        "torch.backends.mkldnn.flags(enabled=False).",
+    ),
+    (
+        RuntimeError,
+        "saved tensor hooks",
+        "{} cannot compute again, as a checkpoint does: call the function without one.",
+    ),
+    (
+        RuntimeError,
+        "setup_context",
+        "{} needs setup_context and a jvp of an autograd.Function: write them. checkpoint(use_reentrant=True) has "
+        "neither: call the function without it.",
+    ),
+    (
+        RuntimeError,
+        "igher order operator",
+        "{} does not reach into torch.cond, while_loop and their kin, which compile their branches: write an if or a "
+        "while in Python, or torch.where.",
+    ),
+)
+"""By the kind of an error of torch and what it says, what to do."""
+
+
 @contextlib.contextmanager
 def _named_cure(name: str) -> Iterator[None]:
     try:
         yield
-    except NotImplementedError as error:
-        error.add_note(
-            f"{name} needs forward mode: write a jvp for your autograd.Function, or avoid this function. For attention "
-            "there is torch.nn.attention.sdpa_kernel(SDPBackend.MATH), for an LSTM on the CPU "
-            "torch.backends.mkldnn.flags(enabled=False)."
-        )
+    except (NotImplementedError, RuntimeError) as error:
+        cure = next((cure for kind, text, cure in _CURES if isinstance(error, kind) and text in str(error)), None)
+        if cure is not None and cure.format(name) not in getattr(error, "__notes__", ()):
+            error.add_note(cure.format(name))
         raise
 
 

@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from interop import native
 from interop._autocast import autocast, in_full_precision
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
+from interop._convention.jumps import JUMPS
 from interop._convention.min_norm import namesakes
 from interop._forms import NUMPY_NAMES, overwrite
 from interop._private_torch import without_forward_mode
@@ -38,6 +39,8 @@ from interop._programs.order import (
     rank,
     value_and_tangent,
 )
+from interop._programs.recurrent import rnn_relu, rnn_relu_cell
+from interop._programs.undecided import warn_on_jump
 from interop._programs.windows import Places, elements_of, elements_of_adaptive
 from interop._recomputed import Block
 from interop.native.kinked import pieces_that_meet
@@ -69,8 +72,14 @@ class Decided(Block):
         if func in _BACKWARD and not kwargs.get("create_graph"):  # else the gradients move, and may be chosen from
             with without_forward_mode():
                 return func(*args, **kwargs)
-        rule = DECIDED.get(func)
-        if rule is None or not any(moves(value) and value.numel() for value in _operands(*args, *kwargs.values())):
+        rule, jumps = DECIDED.get(func), func in JUMPS
+        if not (rule or jumps) or not any(
+            moves(value) and value.numel() for value in _operands(*args, *kwargs.values())
+        ):
+            return FASTER.get(func, func)(*args, **kwargs)
+        if jumps:
+            warn_on_jump(func, args, kwargs)
+        if rule is None:
             return FASTER.get(func, func)(*args, **kwargs)
         if kwargs.get("out") is not None:
             raise NotImplementedError(f"{func.__name__}: out= has no derivative; call it without, and copy the result.")
@@ -701,6 +710,9 @@ def cosine_embedding_loss(
     similar = functional.cosine_embedding_loss(input1, input2, torch.ones_like(target), reduction="none")
     loss = torch.where(target == 1, similar, maximum(1 - similar - margin, 0.0).where(target == -1, 0.0))
     return reduced(loss, size_average, reduce, reduction)
+
+
+_RULES |= {"rnn_relu": _spelled_out(rnn_relu), "rnn_relu_cell": _spelled_out(rnn_relu_cell)}
 
 
 # The table.

@@ -1,0 +1,173 @@
+"""Where functions of torch jump, or turn in a way that no rule decides: a gradient there is that of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch.nn import functional
+
+from interop._private_torch import bindings_named, foreach_named, operators_named
+
+Tensor = torch.Tensor
+Places: TypeAlias = Sequence[tuple[Any, Tensor]]
+"""Operands, and where the result jumps if they move."""
+Jump: TypeAlias = Callable[..., Places]
+
+
+def _at_integers(input: Tensor) -> Places:
+    return [(input, input == input.floor())]
+
+
+def _at_integers_but_0(input: Tensor, *_: Any) -> Places:
+    return [(input, (input == input.floor()) & (input != 0))]
+
+
+def _at_halves(input: Tensor, *, decimals: int = 0) -> Places:
+    scaled = input * 10.0**decimals
+    return [(input, scaled - scaled.floor() == 0.5)]
+
+
+def _at_0(input: Tensor, *_: Any, **__: Any) -> Places:
+    return [(input, input == 0)]
+
+
+def _fmod(input: Any, other: Any) -> Places:
+    at = (torch.fmod(input, other) == 0) & (torch.as_tensor(input) != 0)
+    return [(input, at), (other, at)]
+
+
+def _remainder(input: Any, other: Any) -> Places:
+    at = torch.remainder(input, other) == 0
+    return [(input, at), (other, at)]
+
+
+def _reflected(input: Any, other: Any) -> Places:
+    return _remainder(other, input)
+
+
+def _quotient(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Places:
+    return [] if rounding_mode is None else (_fmod if rounding_mode == "trunc" else _remainder)(input, other)
+
+
+def _conversion(input: Tensor, *args: Any, **kwargs: Any) -> Places:
+    kinds = [kind.dtype if isinstance(kind, Tensor) else kind for kind in (*args, *kwargs.values())]
+    is_of_integers = any(isinstance(kind, torch.dtype) and _is_integer(kind) for kind in kinds)
+    return _at_integers_but_0(input) if is_of_integers else []
+
+
+def _is_integer(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+
+
+def _copysign(input: Tensor, other: Any) -> Places:
+    return [(input, input == 0), (other, torch.as_tensor(other) == 0)]
+
+
+def _atan2(input: Tensor, other: Tensor) -> Places:
+    return [(input, (input == 0) & (other <= 0)), (other, (input == 0) & (other == 0))]
+
+
+def _at_powers_of_2(input: Tensor) -> Places:
+    return [(input, torch.frexp(input).mantissa.abs() == 0.5)]
+
+
+def _isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, *_: Any) -> Places:
+    at = (input - other).abs() == atol + rtol * other.abs()
+    return [(input, at), (other, at)]
+
+
+def _quantile(
+    input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Places:
+    """Where elements tie with one next to the quantile."""
+    if dim is None:
+        input, dim = input.flatten(), 0
+    axis = dim if dim < 0 else dim - input.dim()
+    places = []
+    for side in ("lower", "higher"):
+        here = input == torch.nanquantile(input, q, dim, keepdim=True, interpolation=side)
+        tied = here & (here.sum(axis, keepdim=True) > 1)
+        places.append((input, tied.flatten(0, tied.dim() - input.dim()).any(0) if tied.dim() > input.dim() else tied))
+    return places
+
+
+def _gaussian(
+    input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, *_: Any, **__: Any
+) -> Places:
+    return [(var, torch.as_tensor(var) == eps)]
+
+
+def _equal(input: Tensor, other: Tensor) -> Places:
+    return _nextafter(input, other) if torch.equal(input, other) else []
+
+
+def _nextafter(input: Tensor, other: Tensor) -> Places:
+    return [(operand, input == other) for operand in (input, other)]
+
+
+def _among(input: Any, elements: Any, *_: Any, **__: Any) -> Places:
+    input, elements = torch.as_tensor(input), torch.as_tensor(elements)
+    return [(input, torch.isin(input, elements)), (elements, torch.isin(elements, input))]
+
+
+def _among_sorted(sorted_sequence: Any, input: Any, *_: Any, **__: Any) -> Places:
+    return _among(input, sorted_sequence)
+
+
+def _norm(input: Tensor, p: Any = 2, dim: Any = None, *_: Any, **kwargs: Any) -> Places:
+    order = kwargs.get("ord", p)
+    if order not in (2, 2.0, "fro", None):
+        return []
+    return [(input, (input == 0).all() if dim is None else (input == 0).all(dim, keepdim=True))]
+
+
+def _deviation(input: Tensor, dim: Any = None, *_: Any, **__: Any) -> Places:
+    axes = tuple(range(input.dim())) if dim is None or isinstance(dim, bool) else dim
+    return [(input, input.amax(axes, keepdim=True) == input.amin(axes, keepdim=True))]
+
+
+_JUMPS: Mapping[str, Jump] = {
+    **dict.fromkeys(("floor", "ceil"), _at_integers),
+    **dict.fromkeys(("trunc", "fix", "frac", "int", "long", "short", "byte", "char"), _at_integers_but_0),
+    **dict.fromkeys(("round", "special_round"), _at_halves),
+    **dict.fromkeys(("to", "_to_copy", "type", "type_as"), _conversion),
+    **dict.fromkeys(("signbit", "angle", "rrelu", "i0e", "special_i0e"), _at_0),
+    **dict.fromkeys(("__bool__", "is_nonzero", "any", "all", "nonzero", "argwhere", "count_nonzero"), _at_0),
+    "fmod": _fmod,
+    **dict.fromkeys(("remainder", "__mod__"), _remainder),
+    "__rmod__": _reflected,
+    **dict.fromkeys(("div", "divide"), _quotient),
+    "copysign": _copysign,
+    **dict.fromkeys(("atan2", "arctan2"), _atan2),
+    "frexp": _at_powers_of_2,
+    "nextafter": _nextafter,
+    "equal": _equal,
+    "isclose": _isclose,
+    **dict.fromkeys(("quantile", "nanquantile"), _quantile),
+    "gaussian_nll_loss": _gaussian,
+    **dict.fromkeys(("isin", "bucketize"), _among),
+    "searchsorted": _among_sorted,
+    **dict.fromkeys(("std", "std_mean"), _deviation),
+    **dict.fromkeys(("norm", "vector_norm", "linalg_vector_norm"), _norm),
+}
+_OF_TENSORS = (torch, torch.Tensor, functional, torch.special, torch.linalg)
+
+
+def _functions() -> Iterator[tuple[Any, tuple[str, Jump]]]:
+    for name, jump in _JUMPS.items():
+        for form in (name, f"{name}_"):
+            named = [getattr(home, form) for home in _OF_TENSORS if hasattr(home, form)]
+            for own in (*named, *bindings_named(form), *operators_named(form)):
+                yield own, (name, jump)
+            for each in foreach_named(form):
+                yield each, (f"_foreach_{name}", _of_each(jump))
+
+
+def _of_each(jump: Jump) -> Jump:
+    return lambda tensors, *_, **__: [place for tensor in tensors for place in jump(tensor)]
+
+
+JUMPS: Mapping[Any, tuple[str, Jump]] = dict(_functions())
+"""By the function of torch, its name, and where it jumps."""

@@ -1,0 +1,48 @@
+"""Recurrent networks with relu, which torch computes in one kernel, as calls of functions that can be decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+Tensor = torch.Tensor
+
+
+def rnn_relu_cell(
+    input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
+    """A step of ``nn.RNN`` with relu, and ``nn.RNNCell``."""
+    return torch.relu(functional.linear(input, w_ih, b_ih) + functional.linear(hx, w_hh, b_hh))
+
+
+def rnn_relu(input: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    """What ``nn.RNN`` calls with a tensor, and with a packed sequence, whose batch sizes are the second argument."""
+    is_packed = isinstance(args[1], Tensor)
+    if is_packed:
+        sizes, hx, weights, _, layers, dropout, train, bidirectional = args
+        steps = list(input.split(sizes.tolist()))
+    else:
+        hx, weights, _, layers, dropout, train, bidirectional, batch_first = args
+        steps = list((input.transpose(0, 1) if batch_first else input).unbind(0))
+    ways = 2 if bidirectional else 1
+    each, ends = len(weights) // (layers * ways), list[Tensor]()
+    for layer in range(layers):
+        directions = []
+        for way in range(ways):
+            number = len(ends)
+            state, of_way = hx[number], weights[number * each : (number + 1) * each]
+            outputs = []
+            for step in reversed(steps) if way else steps:
+                new = rnn_relu_cell(step, state[: len(step)], *of_way)
+                state = torch.cat([new, state[len(step) :]])
+                outputs.append(new)
+            directions.append(outputs[::-1] if way else outputs)
+            ends.append(state)
+        steps = [torch.cat(step, -1) for step in zip(*directions, strict=True)]
+        if dropout and train and layer < layers - 1:
+            lengths = [len(step) for step in steps]
+            steps = list(functional.dropout(torch.cat(steps), dropout).split(lengths))
+    result = torch.cat(steps) if is_packed else torch.stack(steps, 1 if batch_first else 0)
+    return result, torch.stack(ends)

@@ -1,0 +1,42 @@
+"""The warning that a gradient of a whole program depends on a choice that was not decided, where that can be seen."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from interop._convention.jumps import JUMPS
+from interop._convention.ties import line_of_user
+from interop._private_torch import is_any
+from interop._programs.order import moves, value_and_tangent
+from jaxclamp import UndecidedWarning
+
+
+def warn_on_jump(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Warn, once for each line, if an operand of a function in `JUMPS` is where that jumps, and moves."""
+    name, jump = JUMPS[func]
+    try:
+        with torch.no_grad():
+            on_jump = [
+                at & (value_and_tangent(operand)[1] != 0) for operand, at in jump(*args, **kwargs) if moves(operand)
+            ]
+            if not any(map(is_any, on_jump)):
+                return
+    except (TypeError, ValueError, RuntimeError):  # no numbers to see, or a call that fails by itself too
+        return
+    file, line = place = line_of_user()
+    if place not in _SHOWN:
+        _SHOWN.add(place)
+        message = (
+            f"{file}:{line}: {name} jumps, or has no slope, at a value that it was given, and is taken as it is there. "
+            "The gradient may be that of another piece of the function; interop.ties lists the line, and "
+            "jaxclamp.UndecidedWarning can be filtered."
+        )
+        warnings.warn_explicit(message, UndecidedWarning, file, line)
+
+
+_SHOWN: set[tuple[str, int]] = set()
+"""The lines of which there was a warning: Python would forget them whenever a filter changes."""

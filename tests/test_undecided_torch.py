@@ -1,0 +1,152 @@
+"""Do derivatives of whole torch programs say where they depend on a choice that was not decided?"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import interop
+import jaxclamp
+from interop._programs import undecided
+
+aten = torch.ops.aten
+ONES = torch.ones(3, dtype=torch.float64)
+Function = Callable[[torch.Tensor], Any]
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undecided, "_SHOWN", set())
+
+
+def triangle(x: torch.Tensor) -> torch.Tensor:
+    return (x - 2 * (x / 2).round()).abs()
+
+
+# By the function: a call, a point where it jumps or turns, and one where it does not.
+JUMPS: dict[str, tuple[Function, list[float], list[float]]] = {
+    "floor": (torch.floor, [0.5, 1.0, 2.5], [0.5, 1.5, 2.5]),
+    "ceil_": (lambda x: (x * 1).ceil_(), [0.5, 0.0, 2.5], [0.5, 1.5, 2.5]),
+    "trunc": (lambda x: x.trunc(), [0.0, 0.5, -1.0], [0.0, 0.5, -1.5]),
+    "frac": (torch.frac, [0.0, 0.5, -1.0], [0.0, 0.5, -1.5]),
+    "round": (torch.round, [0.5, 0.0, 1.0], [0.0, 1.0, 0.75]),
+    "round, to decimals": (lambda x: x.round(decimals=1), [0.25, 0.0, 1.0], [0.5, 0.3, 0.78]),
+    "round, an operator": (lambda x: aten.round.default(x), [0.5, 0.0, 1.0], [0.0, 1.0, 0.75]),
+    "round, of many": (lambda x: sum(torch._foreach_round([x, x])), [0.5, 0.0, 1.0], [0.0, 1.0, 0.75]),
+    "a triangle wave": (triangle, [1.0, 0.5, 0.0], [0.0, 0.5, 1.5]),
+    "fmod": (lambda x: torch.fmod(x, 2.0), [4.0, 1.0, 0.0], [3.0, 1.0, 0.0]),
+    "%": (lambda x: x % 2, [4.0, 1.0, 1.0], [3.0, 1.0, 0.5]),
+    "div": (lambda x: torch.div(x, 2, rounding_mode="floor"), [4.0, 1.0, 1.0], [3.0, 1.0, 0.5]),
+    "long": (lambda x: x.long() * x, [2.0, 0.5, 0.0], [2.5, 0.5, 0.0]),
+    "to": (lambda x: x.to(torch.int32) * x, [2.0, 0.5, 0.0], [2.5, 0.5, 0.0]),
+    "copysign": (lambda x: torch.copysign(ONES, x), [0.0, 1.0, 2.0], [-1.0, 1.0, 2.0]),
+    "signbit": (lambda x: torch.where(x.signbit(), -x, x), [0.0, 1.0, 2.0], [-1.0, 1.0, 2.0]),
+    "atan2": (lambda x: torch.atan2(x, -ONES), [0.0, 1.0, 2.0], [-1.0, 1.0, 2.0]),
+    "bucketize": (lambda x: torch.bucketize(x, torch.arange(3.0)) * x, [0.5, 1.0, 1.5], [0.5, 0.7, 1.5]),
+    "any": (lambda x: x if x.any() else -x, [0.0, 0.0, 0.0], [1.0, 2.0, 3.0]),
+    "bool": (lambda x: x if x[0] else -x, [0.0, 1.0, 1.0], [1.0, 0.0, 0.0]),
+    "norm": (lambda x: x.norm(), [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]),
+    "norms of rows": (lambda x: torch.linalg.vector_norm(x[:, None], dim=1), [0.0, 1.0, 1.0], [2.0, 1.0, 1.0]),
+    "std": (lambda x: x.std(), [1.0, 1.0, 1.0], [1.0, 1.0, 2.0]),
+    "quantile": (lambda x: x.quantile(0.75), [0.0, 2.0, 2.0], [2.0, 0.0, 1.0]),
+    "quantiles of rows": (lambda x: x.reshape(1, 3).quantile(ONES / 2, 1), [0.0, 2.0, 2.0], [0.0, 1.0, 2.0]),
+    "equal": (lambda x: x if torch.equal(x, ONES) else -x, [1.0, 1.0, 1.0], [1.0, 1.0, 2.0]),
+    "frexp": (lambda x: torch.frexp(x).mantissa, [0.5, 3.0, 3.0], [3.0, 3.0, 3.0]),
+    "in a vmap": (torch.func.vmap(torch.round), [0.5, 0.0, 1.0], [0.0, 1.0, 0.75]),
+}
+
+
+def directional(fun: Function, at: list[float]) -> None:
+    x = torch.tensor(at, dtype=torch.float64)
+    interop.directional_derivative(fun, x, ONES)
+
+
+@pytest.mark.parametrize("name", JUMPS)
+def test_a_jump_warns_once_and_a_value_beside_it_does_not(name: str) -> None:
+    fun, on, beside = JUMPS[name]
+    directional(fun, beside)  # a warning would be an error
+    with pytest.warns(jaxclamp.UndecidedWarning, match=r"\.py:\d+: .* jumps") as shown:
+        directional(fun, on)
+    assert [warning.filename for warning in shown] == [__file__]
+    directional(fun, on)
+
+
+def test_what_does_not_move_is_no_jump() -> None:
+    directional(lambda x: x + torch.round(0.5 * ONES), [0.0, 1.0, 2.0])
+    directional(lambda x: x * torch.relu(-x).round(), [0.5, 1.0, 2.0])
+    directional(lambda x: torch.round(x.detach()) + x, [0.5, 1.0, 2.0])
+    directional(lambda x: torch.copysign(x, 0 * ONES), [0.5, 1.0, 2.0])
+
+
+def test_gradients_and_blocks_warn_at_the_line() -> None:
+    """Of a quantiser with a learned step: on a half it jumps, and the gradient of the step is another on each side."""
+
+    def quantised(x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        q = (x / step).clamp(-4, 3)
+        return ((q + (q.round() - q).detach()) * step).sum()
+
+    line = quantised.__code__.co_firstlineno + 2
+    x, step = torch.tensor([-1.5, 0.25, 2.0]), torch.tensor(1.0)
+    for call in (
+        lambda: interop.grad(quantised, (0, 1))(x, step),
+        lambda: torch.func.vmap(lambda x: interop.grad(quantised, (0, 1))(x, step))(x[:, None]),
+    ):
+        undecided._SHOWN.clear()
+        with pytest.warns(jaxclamp.UndecidedWarning, match="round") as shown:
+            call()
+        assert [warning.lineno for warning in shown] == [line]
+    undecided._SHOWN.clear()
+    layer = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(layer.weight)
+    with pytest.warns(jaxclamp.UndecidedWarning) as shown, interop.along(layer):
+        quantised(layer(x[:, None]), step).backward()
+    assert [warning.lineno for warning in shown] == [line]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        interop.grad(quantised, (0, 1))(x + 0.1, step)
+
+
+def test_ties_lists_the_jumps_that_a_gradient_can_depend_on() -> None:
+    x = torch.tensor([0.5, 1.5, 2.0], requires_grad=True)
+    with interop.ties() as counted:
+        x.round()
+        x.detach().round()
+        torch.copysign(torch.ones(3), x)
+        x.clamp(0.5, 2.0)
+    assert [(line.op, line.suspect, line.tied, line.elements) for line in counted.report.lines] == [
+        ("round", True, 2, 3),
+        ("copysign", True, 0, 3),
+        ("clamp", False, 2, 3),
+    ]
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return 2 * cotangent
+
+
+REFUSED: dict[str, tuple[Function, str]] = {
+    "torch.cond": (lambda x: torch.cond(x.sum() > 0, torch.relu, torch.abs, (x,)), "write an if"),
+    "a checkpoint": (lambda x: checkpoint(torch.relu, x, use_reentrant=False), "call the function without one"),
+    "a reentrant checkpoint": (lambda x: checkpoint(torch.relu, x, use_reentrant=True), "without it"),
+    "an autograd.Function": (Doubled.apply, "write them"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_torch_refuses_has_a_cure(name: str) -> None:
+    fun, cure = REFUSED[name]
+    with pytest.raises(RuntimeError) as refused:
+        interop.grad(lambda x: fun(x).sum())(ONES)
+    assert [cure in note for note in refused.value.__notes__] == [True]
