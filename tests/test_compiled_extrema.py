@@ -41,6 +41,11 @@ def tiles(*size: int) -> Sums:
     return lambda weights: functional.avg_pool2d(weights, size, divisor_override=1)
 
 
+def blocks(weights: Tensor) -> Tensor:
+    """For a pool of 2x2x2."""
+    return functional.avg_pool3d(weights[None], 2, divisor_override=1)
+
+
 def on_average(count: int) -> Sums:
     return lambda weights: weights.sum() / count
 
@@ -56,10 +61,7 @@ EXTREMA: dict[str, tuple[Callable[[Any, Tensor], Tensor], Sums]] = {
     "max_pool2d": (lambda lib, h: lib.max_pool2d(h, 2), tiles(2, 2)),
     "max_pool2d, overlapping": (lambda lib, h: lib.max_pool2d(h, 3, 2, 1), on_average(4 * 5 * 4)),
     "max_pool2d, axis by axis": (lambda lib, h: lib.max_pool2d(h, 5, 1, 2), on_average(4 * 10 * 8)),
-    "max_pool3d": (
-        lambda lib, h: lib.max_pool3d(h[None], 2),
-        lambda weights: 8 * functional.avg_pool3d(weights[None], 2),
-    ),
+    "max_pool3d": (lambda lib, h: lib.max_pool3d(h[None], 2), blocks),
     "adaptive_max_pool1d": (lambda lib, h: lib.adaptive_max_pool1d(h, 4), tiles(1, 2)),
     "adaptive_max_pool2d": (lambda lib, h: lib.adaptive_max_pool2d(h, (3, 3)), on_average(4 * 3 * 3)),
     "adaptive_max_pool3d": (lambda lib, h: lib.adaptive_max_pool3d(h[None], 1), torch.sum),

@@ -212,7 +212,7 @@ WITH_GRADIENT: dict[Callable[..., Tensor], frozenset[str]] = {
 
 
 def test_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all(asked.FOLLOWED[name] >= {"min_norm"} for name in ("relu", "hardtanh", "threshold", "amax"))
+    assert all(asked.FOLLOWED[name] >= {"min_norm"} for name in ("relu", "hardtanh", "threshold"))
     for own_function, followed in WITH_GRADIENT.items():
         monkeypatch.setitem(asked._OWN, "relu", own_function)
         assert asked._asked("relu") == followed
@@ -383,13 +383,17 @@ def gradients_of(
 
 
 @pytest.mark.parametrize("cotangent", [math.inf, -math.inf, math.nan])
-@pytest.mark.parametrize("name", ["clamp", "clamp_min", "clamp_max", "maximum", "relu", "hardtanh"])
-def test_bad_cotangents_reach_only_what_has_weight(name: str, cotangent: float) -> None:
-    x = torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "name", ["clamp", "clamp_min", "clamp_max", "maximum", "relu", "hardtanh", "amax", "amin", "max", "max_pool1d"]
+)
+def test_bad_cotangents_reach_only_what_has_weight(name: str, dtype: str, cotangent: float) -> None:
+    x = torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.0, 2.0], dtype=DTYPES[dtype])
     given = {
-        "clamp": (-1.0, 1.0), "clamp_min": (0.0,), "clamp_max": (0.0,), "maximum": (torch.zeros(6),), "relu": (),
-        "hardtanh": (),
+        "clamp": (-1.0, 1.0), "clamp_min": (0.0,), "clamp_max": (0.0,), "maximum": (torch.zeros_like(x),), "relu": (),
+        "hardtanh": (), "amax": (), "amin": (0,), "max": (), "max_pool1d": (3,),
     }[name]  # fmt: skip
+    x = x[None] if "pool" in name else x
     (clean,) = gradients_of(NATIVE[name], x, [*given], 1.0, None)
     (found,) = gradients_of(NATIVE[name], x, [*given], cotangent, None)
     assert torch.equal(found.isfinite(), clean == 0)

@@ -9,14 +9,13 @@ import torch
 from torch.nn import functional
 
 from interop.native.kinked import kinks_of
-from interop.native.reductions import Reduction, reduce
 from interop.native.selection import select
 from jaxclamp import CONVENTIONS, OPS, Convention, Op
 
 Own = Callable[..., torch.Tensor]
 
 _OWN: Mapping[str, Own] = {
-    **{name: getattr(torch, name) for name in ("clamp", "clamp_min", "clamp_max", "abs", "amax", "amin", "max", "min")},
+    **{name: getattr(torch, name) for name in ("clamp", "clamp_min", "clamp_max", "abs")},
     **{
         name: getattr(functional, name)
         for name in (
@@ -25,8 +24,6 @@ _OWN: Mapping[str, Own] = {
         )
     },
 }
-_OPS = {"max": "amax", "min": "amin"}
-"""The ops that are meant by other names."""
 _LEFT_OUT: Mapping[str, Callable[[float], bool]] = {
     "leaky_relu": lambda slope: not 0 <= slope <= 1,
     "elu": lambda alpha: not 0 <= alpha <= 1,
@@ -41,14 +38,12 @@ def _asked(name: str) -> frozenset[Convention]:
 
     It is asked in reverse mode, for a tensor and numbers.
     """
-    own, op = _OWN[name], OPS[_OPS.get(name, name)]
+    own, op = _OWN[name], OPS[name]
     leaves_out = _LEFT_OUT.get(name, lambda parameter: False)
     followed = set(CONVENTIONS if op.has_conventions else ("min_norm",))
     for at, *parameters in op.tie_points:
         if any(parameter is None or leaves_out(parameter) for parameter in parameters):
             continue
-        if op.family == "reduction" and parameters:
-            continue  # along axes
         x = torch.tensor(at, dtype=torch.float32, device="cpu", requires_grad=True)
         found = _gradient(own(x, *parameters), x)
         followed = {ties for ties in followed if torch.equal(found, _defined(op, own, x, parameters, ties))}
@@ -60,8 +55,6 @@ def _gradient(value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def _defined(op: Op, own: Own, x: torch.Tensor, parameters: Sequence[float], ties: Convention) -> torch.Tensor:
-    if op.family == "reduction":
-        return _gradient(reduce(Reduction(tuple(range(x.dim())), False, ties), own, x), x)
     if op.has_conventions:
         return _gradient(select(op.name, lambda x, *_: own(x, *parameters), ties, x, *parameters), x)
     return torch.tensor(dict(kinks_of(op.name, *parameters))[x.item()])

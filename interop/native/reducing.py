@@ -15,9 +15,8 @@ from torch.nn import functional
 
 from interop._forms import overloaded
 from interop._recorded import is_active
-from interop.native.asked import FOLLOWED
 from interop.native.elementwise import maximum, minimum
-from interop.native.public import public, right_in_torch
+from interop.native.public import public
 from interop.native.reads import AdaptiveWindows
 from interop.native.reductions import Reduction, reduce
 from interop.native.settled import settled
@@ -29,7 +28,7 @@ Sizes = int | Sequence[int]
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-@right_in_torch
+@public
 def amax(
     input: torch.Tensor,
     dim: Sizes | None = None,
@@ -38,11 +37,11 @@ def amax(
     ties: Convention = "min_norm",
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`torch.amax`, whose tied elements share the gradient evenly."""
+    """`torch.amax`, which multiplies an infinite gradient by 0 for the other elements: NaN."""
     return _extremum(torch.amax, input, dim, keepdim, ties, out)
 
 
-@right_in_torch
+@public
 def amin(
     input: torch.Tensor,
     dim: Sizes | None = None,
@@ -51,7 +50,7 @@ def amin(
     ties: Convention = "min_norm",
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`torch.amin`, whose tied elements share the gradient evenly."""
+    """`torch.amin`, by the way of `amax`."""
     return _extremum(torch.amin, input, dim, keepdim, ties, out)
 
 
@@ -63,14 +62,12 @@ def _extremum(
     ties: Convention,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    if out is not None or not is_active(input) or input.dim() == 0:
+    is_masked = isinstance(input, torch.masked.MaskedTensor)  # it is compared only with those of the same mask
+    if out is not None or not is_active(input) or input.dim() == 0 or is_masked:
         return own(input, dim, keepdim, out=out)
-    input = settled(input)
-    if ties in FOLLOWED[own.__name__]:
-        return own(input, dim, keepdim)
     given = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
     axes = tuple(axis % input.dim() for axis in given)
-    result: torch.Tensor = reduce(Reduction(axes, keepdim, ties), lambda x: own(x, dim, keepdim), input)
+    result: torch.Tensor = reduce(Reduction(axes, keepdim, ties), lambda x: own(x, dim, keepdim), settled(input))
     return result
 
 
@@ -111,12 +108,11 @@ def min(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _max_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torch.Tensor | None = None) -> torch.Tensor:
-    # amax is not for inputs without elements.
-    return torch.max(settled(input), out=out) if ties in FOLLOWED["max"] or out is not None else amax(input, ties=ties)
+    return torch.max(input, out=out) if out is not None or not is_active(input) else amax(input, ties=ties)
 
 
 def _min_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.min(settled(input), out=out) if ties in FOLLOWED["min"] or out is not None else amin(input, ties=ties)
+    return torch.min(input, out=out) if out is not None or not is_active(input) else amin(input, ties=ties)
 
 
 @public
