@@ -85,6 +85,8 @@ class LineSlopes(NamedTuple):
     """Where they were measured far beyond the scale."""
     distance: Array
     """How far away they were measured, in units of the scale."""
+    reach: Array
+    """The largest rise of each row within the scales."""
 
     @property
     def kinked(self) -> Mask:
@@ -110,7 +112,7 @@ class LineSlopes(NamedTuple):
         """The slopes for scales that are ``factors`` times as large."""
         slopes = (self.right, self.left, self.error, self.central, self.central_error)
         right, left, error, central, central_error = (slope * factors for slope in slopes)
-        return LineSlopes(right, left, error, central, central_error, *self[5:-1], self.distance / factors)
+        return LineSlopes(right, left, error, central, central_error, *self[5:-2], self.distance / factors, self.reach)
 
 
 @dataclass(frozen=True)
@@ -261,7 +263,8 @@ def measured_noise(local: Local, directions: Array) -> Array:
     The curves are rays from the point, which stay within one smooth piece. Fourth differences of values at equal
     distances are those of the noise, whose variance they multiply by 1 + 16 + 36 + 16 + 1 = 70, and of the fourth
     derivative. As the distance shrinks by 32, the second part shrinks by 32^4, and if a kink is crossed by 32. The
-    noise stays. So the noise is what no longer shrinks by 8.
+    noise stays. So the noise is what no longer shrinks by 8. But a function of a small scale looks like noise from
+    afar, and imprecise values are constant nearby. So first of all the noise counts where the function moves by more.
     """
     reached = 2.0**-4 * 32.0 ** -np.arange(6)[:, None, None, None]
     values = local(reached * np.arange(1, 9)[:, None, None] / 8 * directions)
@@ -270,8 +273,6 @@ def measured_noise(local: Local, directions: Array) -> Array:
     # than two of their standard deviations.
     noise = 2 * np.sqrt(np.quantile(squares, 0.5, axis=1))
     noise = np.where(np.isfinite(noise), noise, np.inf)
-    # A function of a small scale looks like noise from afar, and imprecise values are constant nearby. So the noise
-    # counts where the function moves by more.
     moves = np.quantile(np.abs(values[:, -1] - values[:, 0]), 0.5, axis=1) > 8 * noise
     stays = np.isfinite(noise[:-1]) & (noise[:-1] <= 8 * noise[1:])
     stays = np.concatenate([stays, np.ones((1, noise.shape[1]), bool)])
@@ -282,77 +283,110 @@ def measured_noise(local: Local, directions: Array) -> Array:
 
 
 def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> LineSlopes:
-    """The slopes along the entries, each at the distance at which its error is least.
+    """The slopes along the entries, each at the distance at which its error is least."""
+    slopes, errors = _one_sided(local, ladder, noise)
+    which, far = _least_errors(slopes, errors, ladder.distances)
+    right, left, error = _at(slopes[:, 0], which), _at(slopes[:, 1], which), _at(errors, which)
+    central, central_error = _central(ladder, noise, (right + left) / 2, error, far)
+    is_value = np.isfinite(local.value)[:, None] & np.isfinite(local.point) & ~steep
+    heights = np.abs(ladder.rises)
+    within = np.isfinite(heights) & (ladder.distances <= _FARTHEST)[:, None, None, None]
+    result = LineSlopes(
+        right,
+        left,
+        error,
+        central,
+        central_error,
+        radius_level=np.zeros(len(noise), int),
+        level=ladder.levels[which],
+        finite=np.isfinite(error) & is_value,
+        jumps=_jumps(heights, noise) & is_value,
+        far=far,
+        distance=ladder.distances[which],
+        reach=np.max(heights, axis=(0, 1, 3), initial=0.0, where=within),
+    )
+    # Noise asks for its own radius. Entries for which that does have the scale that was taken.
+    relative = noise / np.where(result.size > 0, result.size, np.inf)
+    ratio = default_radius(np.fmax(local.unit, relative)) / ladder.radius
+    of_row = np.round(-np.log2(ratio) / np.log2(_RATIO)).astype(int).clip(ladder.levels[0] + 1, 0)
+    there = _at(errors, np.broadcast_to((of_row - ladder.levels[0])[:, None], which.shape))
+    does = there <= np.fmax(RESOLUTION / 8 * np.fmax(np.abs(right), np.abs(left)), 8 * error)
+    # Values nearby are as large as the slopes make them, and are rounded too, four of them in a slope.
+    rounding = 4 * local.unit * result.size[:, None]
+    return result._replace(
+        error=error + rounding,
+        central_error=np.fmin(central_error, error) + rounding,
+        radius_level=of_row,
+        level=np.where(does, 0, result.level - of_row[:, None]),
+    )
 
-    A kink counts only if it is seen at all distances.
+
+def _at(array: Array, which: Indices) -> Array:
+    taken: Array = np.take_along_axis(array, which[None], axis=0)[0]
+    return taken
+
+
+def _one_sided(local: Local, ladder: Ladder, noise: Array) -> tuple[Array, Array]:
+    """The slopes forwards and backwards at each distance, and for each the larger of their errors.
+
+    The error of D(t) = (f(x + t) - f(x)) / t is f'' t / 2 + f''' t^2 / 6 + ..., so that (8 D(t / 8) - D(t)) / 7 has no
+    f'' in its error. The change from one distance to the next tells the error: one of the order of t^p is 8^p times as
+    large at the larger distance, so that it is less than the change, if p is 1 or more. That of a kink within the
+    distance grows as t shrinks, so that p is -1; it is 8 / 7 times the change.
     """
-    distances = ladder.distances[:-1, None, None]
-    # Of D(t) = (f(x + t) - f(x)) / t the error is f'' t / 2 + f''' t^2 / 6 + ..., so that (8 D(t / 8) - D(t)) / 7 has
-    # no f'' in its error. Its noise is that of D(t) times NOISE_OF_SLOPES.
     slopes = (_RATIO * ladder.slopes[1:] - ladder.slopes[:-1]) / (_RATIO - 1)
-    noise_of_slopes = NOISE_OF_SLOPES * noise[:, None] / distances
-    # An error of the order of t^p is _RATIO^p times as large at the next distance. That of a kink within grows as t
-    # shrinks, so that p is -1, and it is _RATIO / (_RATIO - 1) times the difference of the two.
+    noise_of_slopes = NOISE_OF_SLOPES * noise[:, None] / ladder.distances[:-1, None, None]
     changes = np.full_like(slopes, np.inf)
     changes[1:] = np.abs(np.diff(slopes, axis=0)) * _RATIO / (_RATIO - 1)
     errors = noise_of_slopes + np.fmax(changes[:, 0], changes[:, 1])
     errors = np.where(np.isfinite(errors) & np.isfinite(slopes).all(axis=1), errors, np.inf)
-
-    def at(array: Array, which: Indices) -> Array:
-        taken: Array = np.take_along_axis(array, which[None], axis=0)[0]
-        return taken
-
     # What holds at a distance has to hold nearer, up to the noise there: this is Lepski's choice of a bandwidth. It
     # tells kinks beside the point from those at it, and a function of a small scale from what it looks like from afar.
     for k in range(len(errors) - 1):
         differences = np.abs(slopes[k + 1 :] - slopes[k])
         allowed = (noise_of_slopes[k + 1 :] + errors[k])[:, None] + 16 * local.unit * np.abs(slopes[k])
         errors[k, (differences > allowed).any(axis=(0, 1))] = np.inf
-    # Farther away than a few scales another function may be: a saturated one, say. So slopes from there are taken only
-    # if they are known and none is known from nearer, and are marked.
-    is_near = np.broadcast_to(distances <= _FARTHEST, errors.shape)
-    near, far = np.where(is_near, errors, np.inf), np.where(is_near, np.inf, errors)
-    own = np.abs(slopes).max(axis=1)
-    which, farther = near.argmin(axis=0), far.argmin(axis=0)
-    is_far = ~(at(near, which) <= RESOLUTION * at(own, which)) & (at(far, farther) <= RESOLUTION * at(own, farther))
-    is_far &= at(own, farther) > 0
-    which = np.where(is_far, farther, which)
-    right, left, error = at(slopes[:, 0], which), at(slopes[:, 1], which), at(errors, which)
-    # C(t) = (f(x + t) - f(x - t)) / 2 t has the error f''' t^2 / 6 + ..., and noise / t. (64 C(t / 8) - C(t)) / 63 has
-    # no f''' in its error. A difference of C(t / 8) and C(t) is 63 times the correction; 8 is on the safe side.
-    means = ladder.slopes.mean(axis=1)
-    centrals = (_RATIO**2 * means[1:] - means[:-1]) / (_RATIO**2 - 1)
-    noise_of_centrals = (_RATIO**3 + 1) / (_RATIO**2 - 1) * noise[:, None] / distances
-    central_errors = noise_of_centrals + np.abs(np.diff(means, axis=0)) / _RATIO
-    # If it does not fit the other two, there is a kink within that distance.
-    fits = (np.abs(centrals - (right + left) / 2) <= error) & (is_near | is_far)
-    central_errors = np.where(fits & np.isfinite(central_errors), central_errors, np.inf)
-    best = central_errors.argmin(axis=0)
-    central, central_error = at(centrals, best), at(central_errors, best)
-    central = np.where(np.isfinite(central_error), central, (right + left) / 2)
+    return slopes, errors
 
-    is_value = np.isfinite(local.value)[:, None] & np.isfinite(local.point)
-    finite = np.isfinite(error) & is_value & ~steep
-    heights = np.abs(ladder.rises)
+
+def _least_errors(slopes: Array, errors: Array, distances: Array) -> tuple[Indices, Mask]:
+    """At which distance the error is least, and where that is far away.
+
+    Farther away than a few scales another function may be: a saturated one, say. So slopes from there are taken only if
+    they are known and none is known from nearer.
+    """
+    is_near = (distances[:-1] <= _FARTHEST)[:, None, None]
+    own = np.abs(slopes).max(axis=1)
+    near, far = np.where(is_near, errors, np.inf), np.where(is_near, np.inf, errors)
+    nearer, farther = near.argmin(axis=0), far.argmin(axis=0)
+    is_known = _at(near, nearer) <= RESOLUTION * _at(own, nearer)
+    is_far = ~is_known & (_at(far, farther) <= RESOLUTION * _at(own, farther)) & (_at(own, farther) > 0)
+    return np.where(is_far, farther, nearer), is_far
+
+
+def _central(ladder: Ladder, noise: Array, mean: Array, error: Array, far: Mask) -> tuple[Array, Array]:
+    """The central slopes with the least errors, of those that are ``mean`` up to ``error``.
+
+    The error of C(t) = (f(x + t) - f(x - t)) / 2 t is f''' t^2 / 6 + ..., and noise / t. (64 C(t / 8) - C(t)) / 63 has
+    no f''' in its error. The correction is a part of 1 / 63 of C(t / 8) - C(t); a part of 1 / 8 is on the safe side.
+    """
+    distances = ladder.distances[:-1, None, None]
+    means = ladder.slopes.mean(axis=1)
+    slopes = (_RATIO**2 * means[1:] - means[:-1]) / (_RATIO**2 - 1)
+    errors = (_RATIO**3 + 1) / (_RATIO**2 - 1) * noise[:, None] / distances + np.abs(np.diff(means, axis=0)) / _RATIO
+    fits = (np.abs(slopes - mean) <= error) & ((distances <= _FARTHEST) | far)  # else there is a kink within
+    errors = np.where(fits & np.isfinite(errors), errors, np.inf)
+    best = errors.argmin(axis=0)
+    is_any = np.isfinite(_at(errors, best))
+    return np.where(is_any, _at(slopes, best), mean), np.where(is_any, _at(errors, best), error)
+
+
+def _jumps(heights: Array, noise: Array) -> Mask:
+    """Where a rise stays as the distance shrinks: over three distances that of a smooth piece shrinks by 512."""
     last = len(heights) - 1 - np.isfinite(heights[::-1]).argmax(axis=0)
-    close, away = at(heights, last), at(heights, np.maximum(last - 3, 0))
-    # Over three distances the rise of a smooth piece shrinks by 512; that of a jump stays.
-    jumps = ((close > 0.5 * away) & (close > 32 * noise[:, None])).any(axis=0) & is_value & ~steep
-    levels, near_to = ladder.levels[which], ladder.distances[which]
-    found = LineSlopes(right, left, error, central, central_error, levels[:, 0], levels, finite, jumps, is_far, near_to)
-    # Noise asks for its own radius. Entries for which that does have the scale that was taken.
-    ratio = default_radius(np.fmax(local.unit, noise / np.where(found.size > 0, found.size, np.inf))) / ladder.radius
-    of_row = np.round(-np.log2(ratio) / np.log2(_RATIO)).astype(int).clip(ladder.levels[0] + 1, 0)
-    there = at(errors, np.broadcast_to((of_row - ladder.levels[0])[:, None], which.shape))
-    does = there <= np.fmax(RESOLUTION / 8 * np.fmax(np.abs(right), np.abs(left)), 8 * error)
-    # Values nearby are as large as the slopes make them, and are rounded too.
-    rounding = 4 * local.unit * found.size[:, None]
-    return found._replace(
-        error=error + rounding,
-        central_error=np.fmin(central_error, error) + rounding,
-        radius_level=of_row,
-        level=np.where(does, 0, levels - of_row[:, None]),
-    )
+    close, away = _at(heights, last), _at(heights, np.maximum(last - 3, 0))
+    jumps: Mask = np.any((close > 0.5 * away) & (close > 32 * noise[:, None]), axis=0)
+    return jumps
 
 
 def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> Ladder:
@@ -362,9 +396,8 @@ def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> L
     is_lost = ~known & ~constant & ~steep & np.isfinite(local.value)[:, None] & np.isfinite(local.point)
     elsewhere = known.any(axis=0) & known.any(axis=1, keepdims=True)  # for this entry, and for this row
     lost: Mask = np.any(is_lost & ~elsewhere, axis=0, keepdims=True)[0]
-    alone: Mask = np.all(constant, axis=0, keepdims=True)[
-        0
-    ]  # nothing is known of it, but that farther points would tell
+    # Of an entry that changes nothing, farther points may tell whether that is so.
+    alone: Mask = np.all(constant, axis=0, keepdims=True)[0]
     if not (lost | alone).any():
         return ladder
     # Up to moves that are four times as large as the entry, and as 1.

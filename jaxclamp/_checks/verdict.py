@@ -233,9 +233,10 @@ class _Judge:
         may_be_in = (gradient >= lowest - hidden) & (gradient <= highest + hidden)
         error_of_all = error + self._rounding
         tells = error_of_all <= np.fmax(np.fmax(RESOLUTION / 2, self._rtol) * np.abs(gradient), self._small)
-        # The gradient says that the output does not change beyond its noise, and it does not by much of its value.
+        # By the gradient the output does not change beyond its noise, and by the slopes it changes by a small part
+        # of itself and of what it does farther away.
         is_none = np.abs(gradient) <= 4 * self._nearby.noise[:, None]
-        tells |= is_none & (error_of_all <= self._least * np.abs(self._nearby.value)[:, None])
+        tells |= is_none & (error_of_all <= self._least * np.fmax(np.abs(self._nearby.value), slopes.reach)[:, None])
         kinds = np.select(
             [
                 ~slopes.finite | (slopes.far & ~is_in),
