@@ -731,3 +731,28 @@ def test_distributed_tensors() -> None:
 def test_scalars_of_numpy_as_parameters() -> None:
     x = torch.tensor([-1.0, 0.0])
     assert gradients_of(NATIVE["leaky_relu"], x, [np.float32(-2)], 1.0, None)[0].tolist() == [-2, 0]
+
+
+@pytest.mark.parametrize(("name", "shape"), [("adaptive_max_pool1d", (1, 9)), ("adaptive_max_pool2d", (1, 2, 3, 3))])
+def test_pools_without_windows_are_differentiated_as_little_as_by_torch(name: str, shape: tuple[int, ...]) -> None:
+    y = NATIVE[name](torch.ones(shape, requires_grad=True), 0)
+    with pytest.raises(RuntimeError, match="Expected grad_output to have non-zero size for non-batch dimensions"):
+        y.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
+def test_an_extremum_of_a_masked_tensor() -> None:
+    """It is that of its own kind: masked tensors are compared with those of the same mask alone."""
+    data, mask = torch.tensor([[1.0, 3.0, 3.0, 9.0]]), torch.tensor([[True, True, True, False]])
+    x = torch.masked.masked_tensor(data, mask, requires_grad=True)
+    with interop.min_norm():
+        y = x.amax(1)
+    y.backward(torch.masked.masked_tensor(torch.ones(1), torch.tensor([True])))
+    assert x.grad is not None
+    assert x.grad.to_tensor(0.0).tolist() == [[0.0, 0.5, 0.5, 0.0]]
+
+
+def test_a_bad_tangent_counts_only_where_it_has_weight() -> None:
+    x, tangent = torch.tensor([1.0, 3.0, 3.0]), torch.tensor([math.inf, 2.0, 0.0])
+    for name in ("amax", "max"):
+        assert torch.func.jvp(NATIVE[name], (x,), (tangent,))[1] == 1.0

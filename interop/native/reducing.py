@@ -62,8 +62,11 @@ def _extremum(
     ties: Convention,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    is_masked = isinstance(input, torch.masked.MaskedTensor)  # it is compared only with those of the same mask
-    if out is not None or not is_active(input) or input.dim() == 0 or is_masked:
+    if isinstance(input, torch.masked.MaskedTensor):  # it has an extremum of its own, and cannot be compared with that
+        along = {} if dim is None else {"dim": dim, "keepdim": keepdim}
+        masked: torch.Tensor = input.__torch_function__(own, (type(input),), (input,), along)
+        return masked
+    if out is not None or not is_active(input) or input.dim() == 0:
         return own(input, dim, keepdim, out=out)
     given = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
     axes = tuple(axis % input.dim() for axis in given)
@@ -240,6 +243,8 @@ def _adaptive_max_pool(name: str, input: torch.Tensor, output_size: Any, return_
     lengths = input.shape[-int(name[-2]) :]
     given = output_size if isinstance(output_size, Sequence) else (output_size,) * len(lengths)
     counts = [length if count is None else count for length, count in zip(lengths, given, strict=False)]
+    if 0 in counts:
+        return own(input, output_size, return_indices)  # which has no windows, and which torch does not differentiate
     windows, is_whole = _adapted(tuple(lengths), tuple(counts)), all(count == 1 for count in counts)
     result = _pool(windows, lambda x: own(x, output_size, True), input, ties, is_whole)
     return result if return_indices else result[0]
