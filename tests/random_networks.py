@@ -365,7 +365,7 @@ class _Drawing:
             through(self.block("conv", inputs=channels, outputs=width, **settings))
             blocks += self.sometimes(0.6, "batch norm", inputs=width)
             blocks.append(self.function())
-            if self.rng.random() < 0.5:
+            if self.rng.random() < 0.5 and min(sizes) > 1:
                 kind, (window, pads) = self.rng.choice(("max", "average")), self.rng.choice(((2, (0, 0)), (3, (1, 1))))
                 is_module = self.rng.random() < 0.5
                 pads, window = ((1, 1), 3) if kind == "average" else (pads, window)
