@@ -550,6 +550,14 @@ def in_jax(x, w):
     h = jax.numpy.clip(x * w[0], 0.0, 6.0)
     return abs(h), jax.numpy.where(h > 1.0, h, 1.0)
 def in_neither(x, w): return x.entries
+weight = torch.nn.Parameter(torch.zeros(2))
+def trained(x, a): return (torch.cat([weight, x.flatten()]) * 2).clamp(0.0, 6.0)
+def stepping(x, a):
+    loss = trained(x, a).sum()
+    with torch.no_grad(): weight.add_(1.0)
+    return loss
+held = jax.numpy.ones(3)
+def of_held(x, a): return jax.numpy.clip(x * held, 0.0, 6.0)
 def in_both(x, w): return (x * w[0]).clip(0.0, 6.0)
 """
 
@@ -611,6 +619,32 @@ def test_influence_of_ties(function: str, squares: tuple[int, int], inputs: str)
     assert result.exit_code == 0, result.output
     found = strictly(result.stdout)["influence"]
     assert [found["norm"] ** 2, found["gradient_norm"] ** 2] == pytest.approx(squares)
+
+
+def test_influence_on_parameters(inputs: str, tmp_path: Path) -> None:
+    """Of the parameters, both on a bound, and of x, two on one, torch lets pass 2 each; min_norm only of 2 within."""
+    result = run("ties", "tying:trained", "--inputs", inputs, "--influence", "--json")
+    assert result.exit_code == 0, result.output
+    report = strictly(result.stdout)
+    assert report["lines"][0]["tied"] == 4
+    assert [report["influence"]["norm"] ** 2, report["influence"]["gradient_norm"] ** 2] == pytest.approx((16, 8))
+    assert report["differentiated"] == "the inputs [0], [1] and 1 parameters (2 numbers)"
+    np.savez(tmp_path / "integers.npz", x=np.array([2, 8]), a=np.array([3]))
+    result = run("ties", "tying:trained", "--inputs", str(tmp_path / "integers.npz"), "--influence")
+    assert "with respect to 1 parameters (2 numbers), but not [0] (int64), [1] (int64)," in in_words(result)
+
+
+def test_what_has_no_influence_to_weigh_is_said(inputs: str) -> None:
+    result = run("ties", "tying:of_held", "--inputs", inputs, "--influence")
+    assert "but not what the function holds (1 arrays; pass them as inputs)," in in_words(result)
+    result = run("ties", "tying:stepping", "--inputs", inputs, "--influence")
+    assert result.exit_code == 2
+    assert "pass one that computes the loss alone" in in_words(result)
+
+
+def in_words(result: Any) -> str:
+    """The output, whose lines are broken."""
+    return " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("function", ["in_jax", "network"])

@@ -19,7 +19,7 @@ from interop._convention.ties import can_tie, tied_elements, ties
 from interop._private_torch import flattened, is_transformed
 from interop._recorded import is_recorded
 from interop.native import NATIVE
-from interop.parity.frameworks import weighted_total
+from interop.parity.frameworks import leaves_behind, weighted_total
 from jaxclamp import CONVENTIONS, Convention
 from jaxclamp._tables import to_json
 from jaxclamp._transforms.report import Line, Site, Totals
@@ -140,7 +140,7 @@ def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, pro
     differentiable = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     if differentiable:
         total = weighted_total(differentiable)
-        torch.autograd.grad(total, _leaves_behind(total))
+        torch.autograd.grad(total, leaves_behind(total))
     elif not any(call.cotangents for call in watching.calls):
         raise ValueError(
             "audit: nothing that was returned depends on a tensor that requires grad, and nothing was differentiated; "
@@ -162,20 +162,6 @@ def _to_tensor(given: Any) -> Any:
         return given
     tensor = torch.as_tensor(np.array(given))
     return tensor.requires_grad_(tensor.is_floating_point())
-
-
-def _leaves_behind(total: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that ``total`` is computed from and that require grad."""
-    seen, nodes, leaves = set(), [total.grad_fn], []
-    while nodes:
-        node: Any = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            leaves.append(node.variable)
-        nodes += [parent for parent, _ in node.next_functions]
-    return leaves
 
 
 @dataclass(eq=False)

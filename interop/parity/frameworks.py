@@ -24,6 +24,7 @@ from interop._bridge.arrays import X64, lend, tensor_over
 from interop._convention.min_norm import min_norm
 from interop._convention.ties import influence as influence_of
 from interop._convention.ties import ties
+from interop._private_torch import version_of
 from interop.parity.redrawn import redrawn_in_jax, redrawn_in_torch
 from jaxclamp import OPS, TieReport
 from jaxclamp._counterparts import Counterpart
@@ -67,6 +68,9 @@ def _is_float(leaf: Any) -> bool:
     if isinstance(leaf, torch.Tensor):
         return leaf.is_floating_point()
     return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+NOTHING_TO_DIFFERENTIATE = "there is no array of floats among the inputs to differentiate by, and no parameter."
 
 
 @dataclass(frozen=True)
@@ -303,8 +307,23 @@ class Jax(Convertible):
 
         with jax.enable_x64(_needs_64_bits(arguments.values())):
             given = {name: jnp.asarray(array) for name, array in arguments.items()}
+            if influence and not any(map(_is_float, given.values())):
+                raise ValueError(NOTHING_TO_DIFFERENTIATE)
             _, report = jaxclamp.ties(of_floats, influence=influence)(given)
-        return report
+            if not influence:
+                return report
+            held = [constant for constant in jax.make_jaxpr(of_floats)(given).consts if _is_float(constant)]
+        missing = f"what the function holds ({len(held)} arrays; pass them as inputs)" if held else ""
+        return replace(report, differentiated=_differentiated_in_words(arguments, "", missing))
+
+
+def _differentiated_in_words(arguments: Mapping[str, Array], held: str, missing: str = "") -> str:
+    """The inputs that are floats, and what the function holds; behind "not" the others, and what is missing."""
+    floats = [label for label, array in arguments.items() if _is_float(array)]
+    others = [f"{label} ({array.dtype})" for label, array in arguments.items() if not _is_float(array)]
+    with_respect_to = " and ".join(filter(None, (f"the inputs {', '.join(floats)}" if floats else "", held)))
+    without = " and ".join(filter(None, (", ".join(others), missing)))
+    return f"{with_respect_to}, but not {without}," if without else with_respect_to
 
 
 def _numbers(jaxpr: Jaxpr, constants: Iterable[Any]) -> Iterator[Any]:
@@ -350,6 +369,11 @@ def _stacked(arguments: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
     """The arrays among the arguments of several calls, with one axis more."""
     names = [name for name, value in arguments[0].items() if isinstance(value, np.ndarray)]
     return {name: np.stack([given[name] for given in arguments]) for name in names}
+
+
+_TAKES_A_STEP = (
+    "ties: the function differentiates by itself, or overwrites its parameters; pass one that computes the loss alone."
+)
 
 
 class Torch(Convertible):
@@ -414,14 +438,47 @@ class Torch(Convertible):
         tensors = {name: tensor_over(array.copy()) for name, array in arguments.items()}
 
         def of_floats() -> Any:  # of clones, since functions may overwrite their arguments
-            return _differentiable(total(function({name: tensor.clone() for name, tensor in tensors.items()})))
+            return total(function({name: tensor.clone() for name, tensor in tensors.items()}))
 
+        if influence:
+            active = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+            for tensor in active.values():
+                tensor.requires_grad_()
         with ties() as counted:
-            of_floats()
+            value = of_floats()
         if not influence:
             return counted.report
-        active = [tensor.requires_grad_() for tensor in tensors.values() if tensor.is_floating_point()]
-        return replace(counted.report, influence=influence_of(of_floats, active))
+        inputs = {id(tensor) for tensor in active.values()}
+        leaves = leaves_behind(value) if isinstance(value, torch.Tensor) else []
+        parameters = [leaf for leaf in leaves if id(leaf) not in inputs]
+        if not active and not parameters:
+            raise ValueError(NOTHING_TO_DIFFERENTIATE)
+        versions = [version_of(leaf) for leaf in parameters]
+        try:
+            found = influence_of(lambda: _differentiable(of_floats()), [*active.values(), *parameters])
+        except RuntimeError as error:
+            if "second time" not in str(error) and versions == [version_of(leaf) for leaf in parameters]:
+                raise
+            raise ValueError(_TAKES_A_STEP) from error
+        if versions != [version_of(leaf) for leaf in parameters]:
+            raise ValueError(_TAKES_A_STEP)
+        size = sum(leaf.numel() for leaf in parameters)
+        held = f"{len(parameters)} parameters ({size} numbers)" if parameters else ""
+        return replace(counted.report, influence=found, differentiated=_differentiated_in_words(arguments, held))
+
+
+def leaves_behind(total: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that ``total`` is computed from and that require grad."""
+    seen, nodes, leaves = set(), [total.grad_fn], []
+    while nodes:
+        node: Any = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        nodes += [parent for parent, _ in node.next_functions]
+    return leaves
 
 
 class _Compared(TorchFunctionMode):

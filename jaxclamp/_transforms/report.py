@@ -86,6 +86,8 @@ class TieReport:
 
     lines: tuple[Line, ...] = ()
     influence: Influence | None = None
+    differentiated: str = ""
+    """What the influence is on the gradient of, and of what it is not, in words; where that is to be said."""
 
     @property
     def elements(self) -> int:
@@ -102,7 +104,9 @@ class TieReport:
         totals = Totals()
         for line in (*self.lines, *other.lines):
             totals[line[:5]] += line[5:]
-        return TieReport(totals.lines(), functools.reduce(Influence.__add__, influences) if influences else None)
+        differentiated = "; ".join(dict.fromkeys(filter(None, (self.differentiated, other.differentiated))))
+        influence = functools.reduce(Influence.__add__, influences) if influences else None
+        return TieReport(totals.lines(), influence, differentiated)
 
     def assert_none(self) -> None:
         """Raise an AssertionError that names the lines and modules with ties, if there are any; suspects are none."""
@@ -132,7 +136,7 @@ class TieReport:
         """All of it; infinities and NaN, for which JSON has no number, are strings."""
         lines = [{**line._asdict(), "share": line.share} for line in self.lines]
         influence = self.influence and {**dataclasses.asdict(self.influence), "relative": self.influence.relative}
-        return to_json({"lines": lines, "influence": influence})
+        return to_json({"lines": lines, "influence": influence, "differentiated": self.differentiated})
 
     def _summary(self) -> str:
         summary = f"{self.tied} of {self.elements} elements on a tie"
@@ -140,7 +144,8 @@ class TieReport:
             return summary
         norm, relative = self.influence.norm, self.influence.relative
         beside = "that of minimum norm is 0" if math.isinf(relative) else f"{relative:.2%} of its norm"
-        return f"{summary}; another convention moves the gradient by {norm:.3g}, {beside}"
+        scope = f" with respect to {self.differentiated}" if self.differentiated else ""
+        return f"{summary}; another convention moves the gradient{scope} by {norm:.3g}, {beside}"
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
