@@ -7,6 +7,7 @@ of the Makefile keep glibc from returning pages between the calls.
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import time
@@ -93,6 +94,7 @@ BY_NUMBERS: dict[str, Callable[[Library, torch.Tensor], torch.Tensor]] = {
     "elu(x)": lambda lib, x: lib.elu(x),
     "elu(x, 2)": lambda lib, x: lib.elu(x, 2.0),
     "selu(x)": lambda lib, x: lib.selu(x),
+    "amax(x)": lambda lib, x: lib.amax(x),
 }
 BY_TENSORS: dict[str, Callable[[Library, torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "clamp(x, y, y + 1), x active": lambda lib, x, y: lib.clamp(x, y, y + 1),
@@ -121,6 +123,17 @@ def of_numbers(function: Callable[..., torch.Tensor], x: torch.Tensor, lib: Libr
 
 def of_tensors(function: Callable[..., torch.Tensor], x: torch.Tensor, y: torch.Tensor, lib: Library) -> Call:
     return step(lambda x, y: function(lib, x, y), x, y)
+
+
+OF_COMPUTED: dict[str, tuple[tuple[int, ...], Callable[[Library, torch.Tensor], torch.Tensor]]] = {
+    "amax(gelu(x), 1)": ((8192, 128), lambda lib, x: lib.amax(functional.gelu(x), 1)),
+    "max(gelu(x), 1)": ((8192, 128), lambda lib, x: lib.max(functional.gelu(x), 1)[0]),
+    "max_pool2d(gelu(x), 2)": ((8, 16, 64, 64), lambda lib, x: lib.max_pool2d(functional.gelu(x), 2)),
+    "max_pool2d(gelu(x), 3, 2, 1)": ((8, 16, 64, 64), lambda lib, x: lib.max_pool2d(functional.gelu(x), 3, 2, 1)),
+    "max_pool2d(x, 2)": ((8, 16, 64, 64), lambda lib, x: lib.max_pool2d(x, 2)),
+    "maximum(gelu(x), x)": ((8192, 128), lambda lib, x: lib.maximum(functional.gelu(x), x)),
+}
+"""Extrema in programs, by the shape of x: inductor fuses what is computed before, or keeps it."""
 
 
 class Watching(TorchFunctionMode):
@@ -170,6 +183,8 @@ def compiled() -> None:
     x, y = active(n), normal(n)
     for name, function in (BY_NUMBERS | BY_TENSORS).items():
         compare(f"compiled {name}", n, partial(of_inductor, function, [x] if name in BY_NUMBERS else [x, y]))
+    for name, (shape, of_computed) in OF_COMPUTED.items():
+        compare(f"compiled {name}", math.prod(shape), partial(of_inductor, of_computed, [active(*shape)]))
 
 
 def of_inductor(function: Callable[..., torch.Tensor], operands: Sequence[torch.Tensor], lib: Library) -> Call:

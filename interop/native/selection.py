@@ -14,7 +14,6 @@ import torch
 
 from interop.native.beside import beside
 from interop.native.differentiable import differentiable, tell_inactive
-from interop.native.settled import all_settled
 from jaxclamp import OPS, Convention
 from jaxclamp._rules.selection import Affine, Selection
 from jaxclamp._versions import Version, Weights
@@ -44,9 +43,9 @@ def select(
         has_numbers = any(not isinstance(argument, torch.Tensor) for argument in arguments)
         weights = ties.weights(name, has_numbers)
         value = beside(name, weights, *arguments) if has_numbers else None
-        return _selected(own, weights, *all_settled(arguments)) if value is None else value
+        return _selected(own, weights, *arguments) if value is None else value
     rule, operands = OPS[name].applied(*arguments, ties=ties)
-    value = _selected(own, rule, *all_settled(operands))
+    value = _selected(own, rule, *operands)
     return value
 
 

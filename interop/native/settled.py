@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,28 +30,9 @@ def settled(x: torch.Tensor) -> torch.Tensor:
     pass. The instructions may differ, and registers have more digits than 16-bit floats. Then no element is equal to
     the extremum: the gradient is 0, or 0/0.
     """
-    return _in_memory(x) if _is_in_graph() and is_recorded([x]) else x
-
-
-def all_settled(operands: Sequence[Any]) -> Sequence[Any]:
-    """`settled` for operands that are compared with each other, if more than one of them gets a gradient.
-
-    Inductor may compute their gradients in two kernels, which have to agree on who is tied.
-    """
-    if not _is_in_graph():
-        return operands
-    tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
-    if sum(is_recorded([tensor]) for tensor in tensors) < 2:
-        return operands
-    return [_in_memory(operand) if isinstance(operand, torch.Tensor) else operand for operand in operands]
-
-
-def _is_in_graph() -> bool:
-    """Whether a compiler looks on. A graph of `torch.export` is read where there is no jaxclamp."""
-    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-
-
-def _in_memory(x: torch.Tensor) -> torch.Tensor:
+    is_in_graph = torch.compiler.is_compiling() and not torch.compiler.is_exporting()  # that is read without jaxclamp
+    if not is_in_graph or not is_recorded([x]):
+        return x
     copy = x.clone()  # what inductor settles in its place, if nothing else reads x
     settle_(copy.detach())
     return copy
