@@ -143,14 +143,14 @@ def test_scale_that_nobody_can_guess() -> None:
 @pytest.mark.parametrize("framework", ["jax", "torch"])
 def test_a_part_of_the_study(framework: str) -> None:
     """Random functions in all scales and precisions. No right gradient fails, and no wrong one passes as right."""
-    seeds = range(7, 1007, 50) if framework == "jax" else range(7, 1007, 30)  # one form in JAX, where each is compiled
+    seeds = range(7, 507, 50) if framework == "jax" else range(7, 707, 30)  # one form in JAX, where each is compiled
     outcomes = checkers.study(framework, seeds)
     assert not [o for o in outcomes if (o.truth, o.said) in {("right", "wrong"), ("wrong", "right")}]
     counts = collections.Counter(
         (o.truth, o.said) for o in outcomes if o.precision in ("float64", "float32", "bfloat16")
     )
     assert counts["wrong", "not checkable"] + counts["right", "not checkable"] <= len(outcomes) // 20
-    assert counts["wrong", "wrong"] > 5
+    assert counts["wrong", "wrong"] > 2
 
 
 # Kinks, and functions with a derivative of their own.

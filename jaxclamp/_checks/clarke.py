@@ -396,8 +396,8 @@ def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> L
     is_lost = ~known & ~constant & ~steep & np.isfinite(local.value)[:, None] & np.isfinite(local.point)
     elsewhere = known.any(axis=0) & known.any(axis=1, keepdims=True)  # for this entry, and for this row
     lost: Mask = np.any(is_lost & ~elsewhere, axis=0, keepdims=True)[0]
-    # Of an entry that changes nothing, farther points may tell whether that is so.
-    alone: Mask = np.all(constant, axis=0, keepdims=True)[0]
+    # If no entry changes anything, farther points may tell whether that is so.
+    alone: Mask = np.all(constant, axis=0, keepdims=True)[0] & ~known.any()
     if not (lost | alone).any():
         return ladder
     # Up to moves that are four times as large as the entry, and as 1.
