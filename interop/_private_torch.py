@@ -289,3 +289,17 @@ def is_any(mask: torch.Tensor) -> bool:
         mask = own.get_unwrapped(mask)
     with without_transformations():
         return bool(mask.any())
+
+
+def sharding_of(tensor: torch.Tensor) -> str | None:
+    """What has cut the tensor into parts that lie in several processes, if it is such a part.
+
+    `FullyShardedDataParallel` marks the parameters that it leaves in their places, and has no public name for the mark.
+    """
+    distributed = sys.modules.get("torch.distributed.tensor")  # slow to import
+    if distributed is not None and isinstance(tensor, distributed.DTensor):
+        return "fully_shard or tensor parallelism (it is a DTensor)"
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is not None and (isinstance(tensor, fsdp.FlatParameter) or getattr(tensor, "_fsdp_flattened", False)):
+        return "FullyShardedDataParallel"
+    return None

@@ -25,6 +25,7 @@ from interop._private_torch import (
     is_compiled,
     is_forward_mode,
     is_transformed,
+    sharding_of,
     unflattened,
     with_old_versions,
     without_transformations,
@@ -206,7 +207,8 @@ def along(
       generator: for other draws, as of another direction in each step.
 
     Raises:
-      TypeError: ``parameters`` is neither a module nor tensors, or one of them is not floating-point.
+      TypeError: ``parameters`` is neither a module nor tensors, or one of them is not floating-point, or is cut into
+        parts by FullyShardedDataParallel, ``fully_shard`` or tensor parallelism.
       ValueError: no parameter requires grad; ``direction`` has another number of tensors, or one has another shape,
         dtype or device; both ``direction`` and ``generator`` are given.
       RuntimeError: forward mode is at work already, in whichever thread, as in another such block; or called in a
@@ -432,6 +434,11 @@ def _leaves_of(name: str, tree: Tree, what: str) -> list[torch.Tensor]:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
             kind = leaf.dtype if isinstance(leaf, torch.Tensor) else type(leaf).__name__
             raise TypeError(f"{name}: {what} has a leaf of {kind}; pass floating-point tensors.")
+        if sharding := sharding_of(leaf):
+            raise TypeError(
+                f"{name}: {what} has a tensor that {sharding} has cut into parts, of which torch carries no tangents; "
+                "take the gradient of the whole model, in one process or in DistributedDataParallel."
+            )
     return leaves
 
 

@@ -1,0 +1,101 @@
+"""Are gradients of parts that lie in several processes those of the whole, or refused?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+import interop
+
+
+@pytest.fixture
+def one_process() -> Iterator[None]:
+    """A group of processes that is this one alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def network() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+
+
+def in_units(keeps_originals: bool) -> torch.nn.Module:
+    return FullyShardedDataParallel(network(), device_id=torch.device("cpu"), use_orig_params=keeps_originals)
+
+
+def in_shards() -> torch.nn.Module:
+    model = network()
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    return model
+
+
+SHARDED: dict[str, tuple[Callable[[], torch.nn.Module], str]] = {
+    "FSDP1": (lambda: in_units(False), "FullyShardedDataParallel has cut into parts"),
+    "FSDP1 with the original parameters": (lambda: in_units(True), "FullyShardedDataParallel has cut into parts"),
+    "FSDP2": (in_shards, "it is a DTensor"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:FSDP is switching")  # with one process it cuts nothing
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("name", SHARDED)
+def test_along_refuses_parts(name: str) -> None:
+    sharded, reason = SHARDED[name]
+    model = sharded()
+    for parameters in (model, list(model.parameters())):
+        with pytest.raises(TypeError, match=reason), interop.along(parameters):
+            raise AssertionError("the block was entered")
+
+
+@pytest.mark.usefixtures("one_process")
+def test_functions_of_parts_are_refused() -> None:
+    x = distribute_tensor(torch.zeros(4), init_device_mesh("cpu", (1,)), [Shard(0)])
+    for call in (
+        lambda: interop.grad(lambda x: x.abs().sum())(x),
+        lambda: interop.directional_derivative(torch.abs, x, x),
+        lambda: interop.subdifferential(lambda x: x.abs().sum())(x),
+    ):
+        with pytest.raises(TypeError, match=r"it is a DTensor.*in one process or in DistributedDataParallel"):
+            call()
+
+
+EXTREMA: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "amax of all": lambda x: x.amax(),
+    "amax of axes": lambda x: x.amax((0, 1)),
+    "amin of an axis": lambda x: (-x).amin(0),
+    "max": lambda x: x.max(),
+    "max of an axis": lambda x: x.max(0).values,
+    "aminmax": lambda x: x.aminmax().max,
+}
+
+
+def share(rank: int, group: str, answers: str) -> None:
+    """In one of two processes: the gradients of extrema along the axis that is cut."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{group}", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    found = {}
+    for name, function in EXTREMA.items():
+        for axis in (0, 1):
+            x = distribute_tensor(torch.tensor([[1.0, 3.0], [3.0, 0.0]]), mesh, [Shard(axis)]).requires_grad_()
+            interop.min_norm()(function)(x).sum().backward()
+            found[name, axis] = x.grad.full_tensor()
+    if rank == 0:
+        torch.save(found, answers)
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.thorough
+def test_ties_are_counted_over_all_shards(tmp_path: Path) -> None:
+    """By the definition: of four elements in two processes two tie, and of each column one is the largest."""
+    torch.multiprocessing.spawn(share, (str(tmp_path / "group"), str(tmp_path / "answers")), nprocs=2)
+    shared, alone = [[0.0, 0.5], [0.5, 0.0]], [[0.0, 1.0], [1.0, 0.0]]
+    for (name, _), gradient in torch.load(tmp_path / "answers").items():
+        expected = alone if "an axis" in name else shared
+        assert gradient.abs().tolist() == expected, name
