@@ -169,5 +169,10 @@ def _of_each(jump: Jump) -> Jump:
     return lambda tensors, *_, **__: [place for tensor in tensors for place in jump(tensor)]
 
 
-JUMPS: Mapping[Any, tuple[str, Jump]] = dict(_functions())
-"""By the function of torch, its name, and where it jumps."""
+_ALL: Mapping[Any, tuple[str, Jump]] = dict(_functions())
+
+
+def jump_of(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> tuple[str, Jump] | None:
+    """The name of the function of torch, and where it jumps, if it does with these keywords: a division may round."""
+    found = _ALL.get(func)
+    return None if found is None or (found[1] is _quotient and "rounding_mode" not in kwargs) else found

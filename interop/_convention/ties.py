@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
-from interop._convention.jumps import JUMPS
+from interop._convention.jumps import Jump, jump_of
 from interop._convention.min_norm import has_real_float_tensor, min_norm, namesakes
 from interop._recorded import is_active
 from interop.native import NATIVE
@@ -89,8 +89,8 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         given = (*args, *kwargs.values())
         if can_tie(func) and has_real_float_tensor(given):
             self._count(_tied()[func][0], False, tied_elements, func, args, kwargs)
-        elif func in JUMPS and any(is_active(value) for value in given):
-            self._count(JUMPS[func][0], True, _elements_on_jumps, func, args, kwargs)
+        elif (found := jump_of(func, kwargs)) and any(is_active(value) for value in given):
+            self._count(found[0], True, _elements_on_jumps, found[1], args, kwargs)
         return func(*args, **kwargs)
 
     def _count(self, name: str, suspect: bool, counted: Callable[..., tuple[int, int]], *call: Any) -> None:
@@ -100,7 +100,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         except (TypeError, ValueError, RuntimeError) as error:  # no numbers to see, or a call that fails by itself too
             warnings.warn(f"ties() did not count {name} at {file}:{number}: {error}", stacklevel=3)
             return
-        if counts.any() or not suspect:  # a division is none unless it rounds
+        if counts.any() or not suspect:  # a conversion is none unless it is one to integers
             self._totals[file, number, name, suspect, module] += counts
 
     def _place(self) -> tuple[str, int, str]:
@@ -144,10 +144,10 @@ def tied_elements(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
         return found.numel(), int(found.sum().item())
 
 
-def _elements_on_jumps(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
+def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
     """Of how many elements that a gradient can depend on a function jumps at how many."""
     with torch.no_grad():
-        places = JUMPS[func][1](*args, **kwargs)
+        places = jump(*args, **kwargs)
     on_jump = [at for operand, at in places if is_active(operand)]
     return sum(at.numel() for at in on_jump), sum(int(at.sum().item()) for at in on_jump)
 

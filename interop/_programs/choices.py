@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from interop import native
 from interop._autocast import autocast, in_full_precision
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
-from interop._convention.jumps import JUMPS
+from interop._convention.jumps import jump_of
 from interop._convention.min_norm import namesakes
 from interop._forms import NUMPY_NAMES, overwrite
 from interop._private_torch import without_forward_mode
@@ -72,13 +72,13 @@ class Decided(Block):
         if func in _BACKWARD and not kwargs.get("create_graph"):  # else the gradients move, and may be chosen from
             with without_forward_mode():
                 return func(*args, **kwargs)
-        rule, jumps = DECIDED.get(func), func in JUMPS
-        if not (rule or jumps) or not any(
+        rule, jump = DECIDED.get(func), jump_of(func, kwargs)
+        if not (rule or jump) or not any(
             moves(value) and value.numel() for value in _operands(*args, *kwargs.values())
         ):
             return FASTER.get(func, func)(*args, **kwargs)
-        if jumps:
-            warn_on_jump(func, args, kwargs)
+        if jump:
+            warn_on_jump(*jump, args, kwargs)
         if rule is None:
             return FASTER.get(func, func)(*args, **kwargs)
         if kwargs.get("out") is not None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from interop._convention.jumps import JUMPS
+from interop._convention.jumps import Jump
 from interop._convention.ties import line_of_user
 from interop._private_torch import is_any
 from interop._programs.order import moves, value_and_tangent
 from jaxclamp import UndecidedWarning
 
 
-def warn_on_jump(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Warn, once for each line, if an operand of a function in `JUMPS` is where that jumps, and moves."""
-    name, jump = JUMPS[func]
+def warn_on_jump(name: str, jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Warn, once for each line, if an operand of the function of that name is where that jumps, and moves."""
     try:
         with torch.no_grad():
             on_jump = [
