@@ -66,12 +66,18 @@ def closed(jaxpr: Any, consts: Sequence[Any] = ()) -> Any:
     return jaxpr if isinstance(jaxpr, outer) and not consts else outer(jaxpr, consts)
 
 
-def expanded(eqn: Any) -> Callable[..., list[Any]] | None:
-    """What an equation computes, in ordinary primitives, if it calls one of `jax.experimental.hijax`; else None.
+def high_level(eqn: Any) -> Any:
+    """The primitive of `jax.experimental.hijax` that an equation calls, if it does; else None.
 
-    `jax.numpy.searchsorted` and `nonzero` are such calls since JAX 0.12, and so `jax.numpy.interp` contains one.
+    `jax.numpy.searchsorted`, `nonzero` and `jax.lax.custom_root` are such calls since JAX 0.12, and so
+    `jax.numpy.interp` contains one.
     """
-    called = eqn.params.get("_prim") if eqn.primitive.name == "call_hi_primitive" else None
+    return eqn.params.get("_prim") if eqn.primitive.name == "call_hi_primitive" else None
+
+
+def expanded(eqn: Any) -> Callable[..., list[Any]] | None:
+    """What an equation computes, in ordinary primitives, if it calls a high-level one; else None."""
+    called = high_level(eqn)
     if called is None:
         return None
     return lambda *operands: jax.tree.leaves(called.expand(*called.in_tree.unflatten(operands)))

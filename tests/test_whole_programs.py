@@ -536,7 +536,7 @@ def test_rules_are_needed_where_the_function_has_no_derivative() -> None:
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_choices_in_the_operator_of_a_linear_solve(symmetric: bool) -> None:
-    """Of a solver that is given, and of conjugate gradients; the solution is b / (|x| + 1)."""
+    """Of a solver that is given, of conjugate gradients, and of a root; the solution is b / (|x| + 1)."""
     x, v, b = jnp.array([0.0, 0.0, -2.0]), jnp.array([1.0, -1.0, 1.0]), jnp.array([1.0, 2.0, 3.0])
 
     def solved(x: jax.Array) -> jax.Array:
@@ -547,8 +547,12 @@ def test_choices_in_the_operator_of_a_linear_solve(symmetric: bool) -> None:
     def iterated(x: jax.Array) -> jax.Array:
         return jax.scipy.sparse.linalg.cg(lambda y: y * (jnp.abs(x) + 1), b, tol=1e-15)[0]
 
+    def rooted(x: jax.Array) -> jax.Array:
+        solve = lambda _, guess: guess / (jnp.abs(x) + 1)  # noqa: E731
+        return lax.custom_root(lambda y: y * (jnp.abs(x) + 1) - b, b, solve, lambda f, y: y / f(jnp.ones(3)))
+
     wanted = -b / (jnp.abs(x) + 1) ** 2 * jnp.array([1.0, -1.0, -1.0])
-    for solution in (solved, iterated):
+    for solution in (solved, iterated, rooted):
         for form in (solution, jax.jit(solution), lambda x: jax.vmap(solution)(x[None])[0]):  # noqa: B023
             gradient = jax.jit(jaxclamp.grad(lambda x: jnp.sum(form(x)), direction=v))(x)  # noqa: B023
             np.testing.assert_allclose(gradient, wanted, atol=1e-12)

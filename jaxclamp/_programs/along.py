@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 import jax
@@ -19,8 +19,9 @@ from jax.extend.core import JaxprEqn, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core import primitives as p
 from jax.flatten_util import ravel_pytree
 
+from jaxclamp._jax_versions import expanded, high_level
 from jaxclamp._programs.bodies import opened
-from jaxclamp._programs.choices import chooses, decided, entering, is_with_value, jumps
+from jaxclamp._programs.choices import chooses, decided, entering, is_floating, is_with_value, jumps
 from jaxclamp._programs.following import without_choices_behind
 from jaxclamp._programs.solves import solved
 from jaxclamp._programs.subdifferential import Subdifferential, check_directions, explored
@@ -249,7 +250,7 @@ def subdifferential(
 class _Program(Generic[P, R]):
     """A function whose choices are decided by the tangents in forward mode."""
 
-    def __init__(self, fun: Callable[P, R], within: frozenset[str] = frozenset()) -> None:
+    def __init__(self, fun: Callable[P, R], within: frozenset[Hashable] = frozenset()) -> None:
         self._fun = fun
         self._within = within
         """The functions with a ``custom_jvp`` in whose rules it is."""
@@ -274,14 +275,14 @@ class _Program(Generic[P, R]):
 
     def _asks_for_itself(self, eqn: JaxprEqn) -> bool:
         """Whether ``eqn`` calls a function in whose rule it is. Rules would be decided by rules, endlessly."""
-        return bool(self._within) and eqn.primitive is p.custom_jvp_call_p and _function(eqn) in self._within
+        return bool(self._within) and _has_own_rule(eqn) and _function(eqn) in self._within
 
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
         if is_with_value(eqn):
             return [eqn]
         if eqn.primitive is p.custom_vjp_call_p or self._asks_for_itself(eqn):
             return inlined(self._moving(eqn), eqn)
-        if eqn.primitive is p.custom_jvp_call_p:
+        if _has_own_rule(eqn):
             return inlined(_with_own_rule(eqn, self._within | {_function(eqn)}), eqn)
         if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].eqns:
             carrying = inlined(_carrying_the_condition(eqn), eqn)
@@ -309,7 +310,7 @@ class _Program(Generic[P, R]):
         function itself. In reverse mode the derivative stays its author's word.
         """
         own = computed(eqn)
-        body = self._decided(jaxpr_as_fun(eqn.params["call_jaxpr"]))
+        body = self._decided(expanded(eqn) or jaxpr_as_fun(eqn.params["call_jaxpr"]))
         moving = jax.custom_jvp(own)
         matters = not any(eqn is other for other in self._without_choices_behind)
 
@@ -318,7 +319,7 @@ class _Program(Generic[P, R]):
             try:
                 moved = jax.jvp(body, primals, tangents)[1]
             except Exception as error:  # as of a callback in it
-                if eqn.primitive is p.custom_jvp_call_p:
+                if _has_own_rule(eqn):
                     if matters:
                         warn(place(eqn), ASKS_FOR_ITSELF)
                     return jax.jvp(own, primals, tangents)
@@ -334,8 +335,15 @@ class _Program(Generic[P, R]):
         return moving
 
 
-def _function(eqn: JaxprEqn) -> str:
-    return str(eqn.params["call_jaxpr"])
+def _has_own_rule(eqn: JaxprEqn) -> bool:
+    """Whether ``eqn`` calls a function with a rule for forward mode, as a high-level primitive with moving results."""
+    moves = any(is_floating(var.aval) for var in eqn.outvars)
+    return eqn.primitive is p.custom_jvp_call_p or (high_level(eqn) is not None and moves)
+
+
+def _function(eqn: JaxprEqn) -> Hashable:
+    """What tells a function with a rule of its own from others."""
+    return high_level(eqn) or str(eqn.params["call_jaxpr"])
 
 
 def _rounds(eqn: JaxprEqn) -> bool:
@@ -358,7 +366,7 @@ def _warned_of(eqn: JaxprEqn, reason: str) -> Callable[..., Any]:
     return warned_of
 
 
-def _with_own_rule(eqn: JaxprEqn, within: frozenset[str]) -> Callable[..., Any]:
+def _with_own_rule(eqn: JaxprEqn, within: frozenset[Hashable]) -> Callable[..., Any]:
     """A call of a ``custom_jvp``: its rule is a program as well, the choices of which are decided along the direction.
 
     That of `jax.nn.relu` selects by ``x > 0``, and so gives the slope a small step away.

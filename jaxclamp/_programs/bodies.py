@@ -12,24 +12,17 @@ from jax import lax
 from jax.extend.core import JaxprEqn, jaxpr_as_fun
 
 from jaxclamp._jax_versions import closed, expanded
-from jaxclamp._programs.choices import flattened, is_floating, windows_of_padded
+from jaxclamp._programs.choices import flattened, windows_of_padded
 
 Arrays: TypeAlias = Sequence[jax.Array]
 Program: TypeAlias = Callable[..., list[jax.Array]]
 
 
 def opened(eqn: JaxprEqn) -> Callable[..., tuple[jax.Array, ...]] | None:
-    """What ``eqn`` computes, as a program of smaller operations, if choices that can be decided are inside.
-
-    A high-level primitive with numbers that move among its results has a derivative of its own, which stays.
-    """
-    if eqn.primitive.name in PROGRAMS:
-        program = PROGRAMS[eqn.primitive.name](**eqn.params)
-    elif (expansion := expanded(eqn)) and not any(is_floating(var.aval) for var in eqn.outvars):
-        program = expansion
-    else:
-        return None
-    return lambda *operands: tuple(program(*operands))
+    """What ``eqn`` computes, as a program of smaller operations, if choices that can be decided are inside."""
+    by_name = PROGRAMS.get(eqn.primitive.name)
+    program = by_name(**eqn.params) if by_name else expanded(eqn)
+    return None if program is None else lambda *operands: tuple(program(*operands))
 
 
 def _called(*, call: Any, **_: Any) -> Program:
