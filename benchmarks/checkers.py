@@ -93,7 +93,7 @@ KINKED = {
     "minimum": Kind(jaxclamp.minimum, _torch("minimum"), np.minimum, (lambda u, v: u <= v, lambda u, v: v < u)),
     "amax": Kind(
         lambda *u: jaxclamp.amax(jnp.stack(u)),
-        lambda *u: _torch("amax")(torch.stack(u)),
+        lambda *u: _torch("amax")(torch.stack(u), 0),
         lambda *u: np.max(u, axis=0),
         tuple(functools.partial(lambda i, *u: np.argmax(u, axis=0) == i, i) for i in range(3)),
     ),
@@ -164,23 +164,23 @@ class Form:
         )
 
     def in_torch(self, precision: str, numbers: Numbers, *args: torch.Tensor) -> torch.Tensor:
-        inputs = torch.cat(args)
-        numbers = Numbers(*(torch.from_numpy(np.asarray(n)).to(inputs.dtype) for n in numbers))
+        """As in JAX. Arguments may have points as their first axis; then so has the result."""
+        inputs = torch.cat(args, dim=-1)
 
         def plain(inputs: torch.Tensor) -> torch.Tensor:
-            scaled = inputs / numbers.scale
+            scaled = inputs / torch.from_numpy(numbers.scale).to(inputs)
             narrow = scaled.float() if precision == "float32 inside" else scaled
-            of = Numbers(*(n.to(narrow.dtype) for n in numbers))
-            sums = of.coefficients @ narrow + of.constants
-            known = torch.stack(self.numbers(sums, lambda kind, arguments: kind.in_torch(*arguments)))
-            result = of.weights @ known + of.offset
+            of = Numbers(*(torch.from_numpy(np.asarray(number)).to(narrow) for number in numbers))
+            sums = narrow @ of.coefficients.T + of.constants
+            known = self.numbers(sums.unbind(-1), lambda kind, arguments: kind.in_torch(*arguments))
+            result = torch.stack(known, -1) @ of.weights + of.offset
             if precision == "noise of 1e-3":
-                result = result + 1e-3 * _part(1e5 * _part(1e9 * torch.sin(1e4 * scaled.detach().sum())) ** 2)
+                result = result + 1e-3 * _part(1e5 * _part(1e9 * torch.sin(1e4 * scaled.detach().sum(-1))) ** 2)
             return (of.size * result).to(inputs.dtype)
 
         zero = inputs - inputs.detach()
-        faulty = plain(inputs + numbers.factors * zero)
-        return torch.stack([plain(inputs), faulty + numbers.extra @ zero])
+        factors, extra = (torch.from_numpy(number).to(inputs) for number in (numbers.factors, numbers.extra))
+        return torch.stack([plain(inputs), plain(inputs + factors * zero) + zero @ extra], -1)
 
 
 class Numbers(NamedTuple):
@@ -343,6 +343,21 @@ class _InJax(check_grads._Flat):
         return values, 2.0**-52
 
 
+class _InTorch(gradcheck._Flat):
+    """With values of many points at once, as the function allows it."""
+
+    def __init__(self, function: Function, args: tuple[Any, ...]) -> None:
+        self._of_many = functools.partial(function.form.in_torch, function.precision, function.numbers)
+        super().__init__(self._of_many, args)
+
+    def values(self) -> tuple[Callable[[Array], Array], float]:
+        def values(points: Array) -> Array:
+            with torch.no_grad():
+                return self._of_many(torch.from_numpy(points)).numpy()
+
+        return values, 2.0**-52
+
+
 def checked(function: Function, framework: str) -> Iterator[Outcome]:
     """What the checker says of the framework's gradient and of a wrong one, and what is so."""
     random = np.random.default_rng([2, function.seed])
@@ -358,9 +373,7 @@ def checked(function: Function, framework: str) -> Iterator[Outcome]:
         else:
             dtype = getattr(torch, function.dtype)
             tensors = tuple(torch.tensor(part, dtype=dtype, requires_grad=True) for part in parts)
-            flat = gradcheck._Flat(
-                functools.partial(function.form.in_torch, function.precision, function.numbers), tensors
-            )
+            flat = _InTorch(function, tensors)
         flat.ties_at = lambda point: {}  # lines are not asked for here
         both = function.seed % 4 == 0
         report = check(

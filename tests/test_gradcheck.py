@@ -98,7 +98,7 @@ def test_scales(scale: Any, size: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_scales_in_narrow_dtypes(dtype: torch.dtype) -> None:
     """An entry with twice its gradient is told; rounding is not an error."""
-    for scale, size in itertools.product((2.0**-20, 1.0, 2.0**20), repeat=2):
+    for scale, size in itertools.product((2.0**-20, 2.0**20), repeat=2):
         x = at_tie(scale, dtype)
         assert kinds(interop.gradcheck(scaled(scale, size), x)) == {"least norm": 1}
         assert interop.gradcheck(scaled(scale, size, 2.0), x, raise_exception=False).failures

@@ -40,13 +40,15 @@ def gradcheck(
     Args:
       fun: a function of tensors, with a tensor or several as its result. It gets copies of its arguments each time.
       inputs: its arguments. Those that are real and floating and require grad are checked; the others are constants.
-      eps: how far away nearby points are, relative to the size of each entry or 1; by default the precision of the
-        values decides, 1.5e-5 for float64.
-      atol: absolute tolerance; by default 1e-5 for float64, 2e-3 for float32, 1e-2 for float16 and 1e-1 for bfloat16.
-      rtol: relative tolerance, with the same default.
+      eps: how far away nearby points are, in units of ``scale``; by default the precision of the values decides, each
+        time anew.
+      atol: absolute tolerance; by default none but the error of the derivative that the values tell, and rounding.
+      rtol: relative tolerance; by default 1e-5 for float64, 2e-3 for float32, 1e-2 for float16 and 1e-1 for bfloat16.
       raise_exception: whether to raise an error if the check fails.
       check_forward_ad: whether to check forward mode; together with backward mode, that both agree.
       check_backward_ad: whether to check backward mode.
+      scale: how far each input moves before slopes change much: a number, or for each input a number, an array of them
+        or None. By default it is the size of each entry; that of the largest in its tensor, if it is 0; or 1.
 
     Returns:
       A report, which is true if the check passed, and prints as a short table.
@@ -55,8 +57,8 @@ def gradcheck(
       GradcheckError: the check failed, a RuntimeError as in torch. It has a line for each reason, with the entries,
         and the line of code where `ties` knows it.
       TypeError: one of the ``inputs`` that require grad is complex, or the result has no floating point numbers.
-      ValueError: none of the ``inputs`` requires grad, no mode is asked for, a tolerance or ``eps`` is negative, or
-        two calls of ``fun`` return different values.
+      ValueError: none of the ``inputs`` requires grad, no mode is asked for, a tolerance, ``eps`` or ``scale`` is
+        negative, or two calls of ``fun`` return different values.
 
     >>> x = torch.zeros(4, dtype=torch.float64, requires_grad=True)
     >>> print(gradcheck(lambda x: x * x, x))

@@ -40,14 +40,16 @@ def check_grads(
       another of its points, or none;
     - *jump*, *off the branch*: the function jumps, so that there is no such set; but the gradient may be one of the
       branch that the value takes, as it is for a step, or not;
-    - *not checkable*: the value, or one nearby, is infinite or NaN, or slopes grow without bound;
+    - *not checkable*: the value, or one nearby, is infinite or NaN, slopes grow without bound, or values are not
+      precise enough to tell an error of 1 %, or of ``rtol``; the report says why, and which ``scale`` may help;
     - *modes differ*: forward mode is not the transpose of reverse mode.
 
     Each entry of the output is checked by itself, with respect to all entries of the input. The function is computed
     some ten times as often as there are entries, and a hundred times as often where kinks depend on several of them: it
     is meant for some hundred. Values are computed in float64, whatever the dtype of ``args``, if ``fun`` allows it.
-    A kink that is nearer than ``eps`` counts as one at the point. Pieces of a hundred dimensions cannot all be found;
-    a gradient is no member if a search in its direction finds none that reaches as far.
+    The noise of values is measured, and how far the function is followed depends on it. A kink counts as one at the
+    point if it is too near to be told from one. Pieces of a hundred dimensions cannot all be found; a gradient is no
+    member if a search in its direction finds none that reaches as far.
 
     There is no ``order``: a gradient jumps at the kinks of its function. Elsewhere, check ``jax.grad(fun)``.
 
@@ -55,10 +57,12 @@ def check_grads(
       fun: a function of arrays, or pytrees of them, with such a result.
       args: its arguments. Leaves that are no floating point numbers are constants.
       modes: what to check: ``"rev"``, `jax.vjp`; ``"fwd"``, `jax.jvp`; or that both are right and agree.
-      atol: absolute tolerance; by default 1e-5 for float64, 2e-3 for float32, 1e-2 for float16 and 1e-1 for bfloat16.
-      rtol: relative tolerance, with the same default.
-      eps: how far away nearby points are, relative to the size of each entry or 1; by default the precision of the
-        values decides, 1.5e-5 for float64.
+      atol: absolute tolerance; by default none but the error of the derivative that the values tell, and rounding.
+      rtol: relative tolerance; by default 1e-5 for float64, 2e-3 for float32, 1e-2 for float16 and 1e-1 for bfloat16.
+      eps: how far away nearby points are, in units of ``scale``; by default the precision of the values decides, each
+        time anew.
+      scale: how far each input moves before slopes change much: a number, or for each argument a number, an array of
+        them or None. By default it is the size of each entry; that of the largest in its array, if it is 0; or 1.
 
     Returns:
       A report of all verdicts but *right*. It prints as a short table.
@@ -67,7 +71,7 @@ def check_grads(
       AssertionError: a verdict is *wrong*, *not a member*, *off the branch* or *modes differ*, or nothing can be
         checked. There is a line for each, with the path of the entries, and the line of code where `ties` knows it.
       TypeError: ``args`` has no floating point numbers or has complex ones, or so has the result of ``fun``.
-      ValueError: ``modes`` is empty or unknown, or a tolerance or ``eps`` is negative.
+      ValueError: ``modes`` is empty or unknown, or a tolerance, ``eps`` or ``scale`` is negative.
 
     >>> print(check_grads(jnp.max, (jnp.zeros(4),)))
     4 derivatives: 4 least norm
