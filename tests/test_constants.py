@@ -190,8 +190,9 @@ def frames_of(fun: Function, x: torch.Tensor, mode: Any) -> set[str]:
     return seen
 
 
-SLOW = {"keywords", "rounded", "overwritten by", "masks", "cosine_similarity"}
-"""With calls that are left as they are; the last one torch 2.15 computes in Python even of two dual tensors."""
+SLOW = {"keywords", "rounded", "overwritten by", "masks", "remainder", "cosine_similarity"}
+"""With calls that are left as they are, or asked whether they jump, as remainder; the last one torch 2.15 computes in
+Python even of two dual tensors."""
 
 
 @pytest.mark.parametrize("name", sorted((ARITHMETIC | SEVERAL).keys() - SLOW))

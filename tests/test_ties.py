@@ -490,7 +490,7 @@ def test_renderings() -> None:
         "tied": 10,
         "share": 0.25,
     }
-    assert json.loads(TieReport().to_json()) == {"lines": [], "influence": None}
+    assert json.loads(TieReport().to_json()) == {"lines": [], "influence": None, "differentiated": ""}
     nothing = TieReport((Line("/far/model.py", 7, "clamp", False, "", 0, 0),), Influence(1.0, 0.0))
     assert str(nothing).startswith(
         "0 of 0 elements on a tie; another convention moves the gradient by 1, that of minimum norm is 0\n"

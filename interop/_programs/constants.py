@@ -56,9 +56,12 @@ def _with_number(of_number: Function, own: Function, *args: Any, **kwargs: Any) 
 
 
 def _difference(form: str) -> Function:
-    """A sum with the opposite: torch.func does not let the result of ``aten.sub.Scalar`` be overwritten."""
-    added = getattr(torch.ops.aten, f"add{form}").Scalar
-    return lambda input, number: added(input, -number)
+    """A sum with the opposite: torch.func does not let the result of ``aten.sub.Scalar`` be overwritten.
+
+    A difference with a bool torch refuses.
+    """
+    subtracted, added = (getattr(torch.ops.aten, name + form).Scalar for name in ("sub", "add"))
+    return lambda input, number: subtracted(input, number) if isinstance(number, bool) else added(input, -number)
 
 
 def _product(of_number: Function, own: Function, *args: Any, **kwargs: Any) -> Any:
