@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from scipy.optimize import nnls
 
 from interop.parity.answers import Cell, Gradient, Mode, Record, choices
 from interop.parity.versions import same
-from jaxclamp._shared.oracle import least_norm
 
 FOLLOWED = ("min_norm", "inclusive", "exclusive", "balanced", "another subgradient", "no subgradient")
 """The values of ``ties=``, and what is left."""
@@ -36,5 +36,7 @@ def explanations(cell: Cell, gradient: Gradient) -> list[str]:
     names = [convention for convention, other in known.conventions.items() if same(gradient, other)]
     if names:
         return names
-    nearest = least_norm(np.array(known.corners) - np.array(gradient))
-    return ["another subgradient" if np.abs(nearest).max() < 1e-3 else "no subgradient"]
+    # A subgradient is a mean of the corners: with weights that are not negative, and whose sum is 1.
+    means = np.vstack([np.array(known.corners).T, np.ones(len(known.corners))])
+    _, distance = nnls(means, np.append(gradient, 1.0))
+    return ["another subgradient" if distance < 1e-3 else "no subgradient"]
