@@ -52,6 +52,7 @@ autodoc_type_aliases = {
         "FrameworkName",
         "Kind",
         "Save",
+        "Scale",
         "Tree",
     )
 }

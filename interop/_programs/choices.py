@@ -100,7 +100,8 @@ class _Undecided(TorchFunctionMode):
     def __torch_function__(
         self, func: Rule, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func in DECIDED:
+        # A hook that keeps tensors elsewhere brings them back by a conversion, which chooses if it is one to bools.
+        if func in DECIDED and (func not in _CONVERSIONS or _is_to_bools(*args[1:], **(kwargs or {}))):
             raise RuntimeError(
                 "torch.utils.checkpoint computes again, without tangents, what was decided by tangents; "
                 "call the function without a checkpoint in along and interop.grad."
@@ -152,14 +153,20 @@ def _is_not_zero(input: Tensor) -> Tensor:
 _RULES["bool"] = _is_not_zero
 
 
+def _is_to_bools(*args: Any, **kwargs: Any) -> bool:
+    """Whether these arguments of a conversion say that its result has truth values."""
+    kinds = [kind.dtype if isinstance(kind, Tensor) else kind for kind in (*args, *kwargs.values())]
+    return torch.bool in kinds
+
+
 def _converted(own: Rule) -> Rule:
     def converted(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        kinds = [kind.dtype if isinstance(kind, Tensor) else kind for kind in (*args, *kwargs.values())]
-        return own(_is_not_zero(input) if torch.bool in kinds else input, *args, **kwargs)  # type: ignore[no-any-return]
+        return own(_is_not_zero(input) if _is_to_bools(*args, **kwargs) else input, *args, **kwargs)  # type: ignore[no-any-return]
 
     return converted
 
 
+_CONVERSIONS = {torch.Tensor.to, torch.Tensor.type, torch.Tensor.type_as}
 _RULES |= {name: _converted(getattr(torch.Tensor, name)) for name in ("to", "type", "type_as")}
 
 

@@ -49,8 +49,8 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     that of the piece beyond the jump.
 
     Taken as they are at x: ``reduce_precision``, ``approx_max_k``, callbacks, ``stop_gradient``, what is inside
-    ``pallas_call``, ``run_state`` and ``ffi_call``, and what Python decides. An `UndecidedWarning` names the line
-    where the derivative depends on choices of ``approx_max_k``, ``pallas_call`` or ``run_state``, or a choice on a
+    ``pallas_call``, ``run_state`` and ``ffi_call``, and what Python decides. A `jaxclamp.UndecidedWarning` names the
+    line where the derivative depends on choices of ``approx_max_k``, ``pallas_call`` or ``run_state``, or a choice on a
     ``custom_vjp`` that rounds, such as a straight-through estimator: forward mode sees that it stands still.
 
     A choice between operands that are equal and move alike is settled by higher derivatives, which are not looked at:
