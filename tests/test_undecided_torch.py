@@ -147,6 +147,8 @@ REFUSED: dict[str, tuple[Function, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_torch_refuses_has_a_cure(name: str) -> None:
     fun, cure = REFUSED[name]
+    if name == "a checkpoint" and torch.__version__ < "2.12":
+        pytest.skip("torch 2.11 has no forward mode of checkpoints, and refuses them by another error")
     with pytest.raises(RuntimeError) as refused:
         interop.grad(lambda x: fun(x).sum())(ONES)
     assert [cure in note for note in refused.value.__notes__] == [True]

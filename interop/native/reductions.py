@@ -42,7 +42,7 @@ class _Reduced(torch.autograd.Function):
         if ctx.has_indices:
             ctx.mark_non_differentiable(output[1])
         # Neither x nor the values are kept: both may be overwritten then.
-        tied = (x == _kept(ctx.reduction, values)) | (x != x)
+        tied = (x == _kept(ctx.reduction, values)) | x.isnan()
         chosen = sharing(tied, ctx.reduction.axes, ctx.reduction.convention)
         ctx.save_for_backward(chosen)
         ctx.save_for_forward(chosen)
