@@ -38,6 +38,7 @@ class Block:
     inputs: int = 0
     outputs: int = 0
     window: int = 1
+    """Of a convolution or a pool; of an image that is flattened, the shorter side."""
     strides: tuple[int, int] = (1, 1)
     pads: tuple[int, int] = (0, 0)
     """Before and behind, along both axes of an image."""
@@ -96,7 +97,7 @@ BUGS: Mapping[str, Callable[[Block], bool]] = {
     "padding on the other side": lambda b: b.kind == "conv" and max(b.pads) > 0,
     "bias left out": lambda b: b.kind in ("conv", "dense"),
     "kernel transposed": lambda b: b.kind == "conv" and b.window > 1,
-    "axes swapped before flattening": lambda b: b.kind == "flatten",
+    "axes swapped before flattening": lambda b: b.kind == "flatten" and b.window > 1,
     "epsilon of a norm": lambda b: b.kind in ("batch norm", "layer norm"),
     "momentum of a norm": lambda b: b.kind == "batch norm",
     "batch norm in the other mode": lambda b: b.kind == "batch norm",
@@ -377,7 +378,7 @@ class _Drawing:
             blocks.append(self.block("chain", blocks=(inner[0], self.function(), inner[1])))
         if self.rng.random() < 0.3:
             return [*blocks, self.block("mean of image"), *self.vector((width,))]
-        blocks.append(self.block("flatten", function=self.rng.choice(("", "", "as in Flax"))))
+        blocks.append(self.block("flatten", window=min(sizes), function=self.rng.choice(("", "", "as in Flax"))))
         return [*blocks, *self.vector((math.prod(sizes) * width,))]
 
 
