@@ -28,6 +28,14 @@ def is_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
+def is_in_compiled_graph() -> bool:
+    """Whether this call is traced for torch.compile, and not for torch.export, whose graphs are read without jaxclamp.
+
+    `torch.compiler.is_exporting` would say the second, but Dynamo of torch 2.11 takes it for true in each graph.
+    """
+    return torch.compiler.is_compiling() and not torch.compiler._is_exporting_flag
+
+
 def without_forward_mode() -> contextlib.AbstractContextManager[Any]:
     """A block in which tangents are not propagated.
 

@@ -69,8 +69,8 @@ def closed(jaxpr: Any, consts: Sequence[Any] = ()) -> Any:
 def high_level(eqn: Any) -> Any:
     """The primitive of `jax.experimental.hijax` that an equation calls, if it does; else None.
 
-    `jax.numpy.searchsorted`, `nonzero` and `jax.lax.custom_root` are such calls since JAX 0.12, and so
-    `jax.numpy.interp` contains one.
+    `jax.lax.custom_root` is such a call since JAX 0.11.2; `jax.numpy.searchsorted` and `nonzero` are since JAX 0.12,
+    and so `jax.numpy.interp` contains one.
     """
     return eqn.params.get("_prim") if eqn.primitive.name == "call_hi_primitive" else None
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from interop._private_torch import is_in_compiled_graph
 from interop._recorded import is_recorded
 
 
@@ -30,8 +31,7 @@ def settled(x: torch.Tensor) -> torch.Tensor:
     pass. The instructions may differ, and registers have more digits than 16-bit floats. Then no element is equal to
     the extremum: the gradient is 0, or 0/0.
     """
-    is_in_graph = torch.compiler.is_compiling() and not torch.compiler.is_exporting()  # that is read without jaxclamp
-    if not is_in_graph or not is_recorded([x]):
+    if not is_in_compiled_graph() or not is_recorded([x]):
         return x
     copy = x.clone()  # what inductor settles in its place, if nothing else reads x
     settle_(copy.detach())

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from interop._private_torch import into_old_vmap, is_in_old_vmap, out_of_old_vmap
+from interop._private_torch import into_old_vmap, is_in_compiled_graph, is_in_old_vmap, out_of_old_vmap
 from interop.native.differentiable import differentiable
 from interop.native.reads import AT_ONCE, AdaptiveWindows, ReadStage, read_stages
 from interop.native.reductions import divided, sharing
@@ -59,8 +59,7 @@ class _Pooled(torch.autograd.Function):
         values, indices = output
         ctx.mark_non_differentiable(indices)
         # Not the values, which may be overwritten, as by a ReLU behind the pool. Inductor makes no copy for a clone.
-        in_graph = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-        kept = values.clone() if in_graph else indices
+        kept = values.clone() if is_in_compiled_graph() else indices
         ctx.save_for_backward(x, kept)
         ctx.save_for_forward(x, kept)
 

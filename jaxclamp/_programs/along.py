@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 import jax
@@ -250,7 +250,7 @@ def subdifferential(
 class _Program(Generic[P, R]):
     """A function whose choices are decided by the tangents in forward mode."""
 
-    def __init__(self, fun: Callable[P, R], within: frozenset[Hashable] = frozenset()) -> None:
+    def __init__(self, fun: Callable[P, R], within: frozenset[str] = frozenset()) -> None:
         self._fun = fun
         self._within = within
         """The functions with a ``custom_jvp`` in whose rules it is."""
@@ -341,9 +341,9 @@ def _has_own_rule(eqn: JaxprEqn) -> bool:
     return eqn.primitive is p.custom_jvp_call_p or (high_level(eqn) is not None and moves)
 
 
-def _function(eqn: JaxprEqn) -> Hashable:
-    """What tells a function with a rule of its own from others."""
-    return high_level(eqn) or str(eqn.params["call_jaxpr"])
+def _function(eqn: JaxprEqn) -> str:
+    """The text of the function with a rule that ``eqn`` calls; a batched high-level primitive cannot be hashed."""
+    return str(high_level(eqn) or eqn.params["call_jaxpr"])
 
 
 def _rounds(eqn: JaxprEqn) -> bool:
@@ -366,7 +366,7 @@ def _warned_of(eqn: JaxprEqn, reason: str) -> Callable[..., Any]:
     return warned_of
 
 
-def _with_own_rule(eqn: JaxprEqn, within: frozenset[Hashable]) -> Callable[..., Any]:
+def _with_own_rule(eqn: JaxprEqn, within: frozenset[str]) -> Callable[..., Any]:
     """A call of a ``custom_jvp``: its rule is a program as well, the choices of which are decided along the direction.
 
     That of `jax.nn.relu` selects by ``x > 0``, and so gives the slope a small step away.
