@@ -75,8 +75,17 @@ EXTREMA: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+POOLS: dict[str, tuple[torch.nn.Module, list[float]]] = {
+    "a window of a pool": (torch.nn.MaxPool2d((1, 4)), [0.0, 0.5, 0.5, 0.0]),
+    "windows in a row": (torch.nn.MaxPool2d((1, 2)), [0.0, 1.0, 1.0, 0.0]),
+    "all of an image": (torch.nn.AdaptiveMaxPool2d(1), [0.0, 0.125, 0.125, 0.0]),
+}
+"""By the name: a pool, and the gradient of each row of `IMAGES`."""
+IMAGES = torch.tensor([1.0, 3.0, 3.0, 0.0]).expand(2, 2, 4, 4)
+
+
 def share(rank: int, group: str, answers: str) -> None:
-    """In one of two processes: the gradients of extrema along the axis that is cut."""
+    """In one of two processes: the gradients of extrema, and of converted pools, along the axis that is cut."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{group}", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
@@ -86,6 +95,13 @@ def share(rank: int, group: str, answers: str) -> None:
             x = distribute_tensor(torch.tensor([[1.0, 3.0], [3.0, 0.0]]), mesh, [Shard(axis)]).requires_grad_()
             interop.min_norm()(function)(x).sum().backward()
             found[name, axis] = x.grad.full_tensor()
+    for name, (pool, _) in POOLS.items():
+        converted = torch.nn.Sequential(pool)
+        interop.nn.convert(converted)
+        for axis in range(IMAGES.dim()):
+            x = distribute_tensor(IMAGES.clone(), mesh, [Shard(axis)]).requires_grad_()
+            converted(x).sum().backward()
+            found[name, axis] = x.grad.full_tensor()
     if rank == 0:
         torch.save(found, answers)
     torch.distributed.destroy_process_group()
@@ -93,9 +109,15 @@ def share(rank: int, group: str, answers: str) -> None:
 
 @pytest.mark.thorough
 def test_ties_are_counted_over_all_shards(tmp_path: Path) -> None:
-    """By the definition: of four elements in two processes two tie, and of each column one is the largest."""
+    """By the definition: of four elements in two processes two tie, and of each column one is the largest.
+
+    In each row of an image the second and the third tie, and so do eight in all of it.
+    """
     torch.multiprocessing.spawn(share, (str(tmp_path / "group"), str(tmp_path / "answers")), nprocs=2)
     shared, alone = [[0.0, 0.5], [0.5, 0.0]], [[0.0, 1.0], [1.0, 0.0]]
     for (name, _), gradient in torch.load(tmp_path / "answers").items():
-        expected = alone if "an axis" in name else shared
-        assert gradient.abs().tolist() == expected, name
+        if name in POOLS:
+            expected = torch.tensor(POOLS[name][1]).expand_as(IMAGES)
+        else:
+            expected = torch.tensor(alone if "an axis" in name else shared)
+        assert torch.equal(gradient.abs(), expected), name
