@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from interop.parity.frameworks import Array
+    from interop.frameworks.base import Array
     from interop.parity.rows import Row
 
 

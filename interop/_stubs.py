@@ -13,9 +13,9 @@ from typing import Any, get_args
 import interop
 from interop import IN_PLACE_OPS, TORCH_OPS
 from interop._convention.modules import MODULES
+from interop.frameworks.registry import CONVERTIBLES
 from interop.native import NATIVE
 from interop.parity import render, rows
-from interop.parity.frameworks import CONVERTIBLES
 from interop.parity.leaves import Allowed
 from jaxclamp import OPS, Convention
 from jaxclamp._shared.tie_cases import DTYPES

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 from interop.__main__ import main
 from interop._commands.names import FORMATS
+from interop.frameworks.base import Array, Framework, Function
+from interop.frameworks.registry import ADAPTERS
 from interop.parity import rows as parity
-from interop.parity.adapters import ADAPTERS
-from interop.parity.frameworks import Array, Framework, Function
 from interop.parity.report import page, picture
 from jaxclamp import OPS
 from jaxclamp._counterparts import Counterpart

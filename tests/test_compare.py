@@ -512,8 +512,8 @@ def test_weights(dtype: str) -> None:
         leaves, expected = [np.zeros(2, dtype)], [WEIGHTS[0][:4].reshape(2, 2)]
     for convert in (jnp.asarray, interop._bridge.arrays.tensor_over):
         with jax.enable_x64(True):
-            moved = [interop.parity.frameworks._as_floats(convert(leaf)) for leaf in leaves]
-            found = [interop.parity.frameworks._weights(i, leaf) * (leaf * 0 + 1) for i, leaf in enumerate(moved)]
+            moved = [interop.frameworks.base._as_floats(convert(leaf)) for leaf in leaves]
+            found = [interop.frameworks.base._weights(i, leaf) * (leaf * 0 + 1) for i, leaf in enumerate(moved)]
         for weights, wanted in zip(found, expected, strict=True):
             if isinstance(weights, torch.Tensor):
                 weights = interop._bridge.arrays.lend(weights)
@@ -944,7 +944,7 @@ def test_table_and_markdown() -> None:
     assert "gradient[0] │ 0.5 at [3] │ 0.5 at [1] │ 8.39e+06 at [1] │ 2 of 5 │ 0              │ ties" in table
     title, _, verdict, _, headings, rule, value, gradient = comparison.to_markdown().splitlines()
     assert (
-        title == f"**jax_hard (jax {jax.__version__}) against torch_clip ({interop.parity.frameworks.Torch.version})**"
+        title == f"**jax_hard (jax {jax.__version__}) against torch_clip ({interop.frameworks.torch.Torch.version})**"
     )
     assert verdict == comparison.verdict
     assert headings.count("|") == rule.count("|") == value.count("|") == gradient.count("|") == 8

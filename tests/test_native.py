@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from interop.parity.frameworks import total
+from interop.frameworks.base import total
 from interop.parity.rows import THEIRS, theirs
 from jaxclamp import OPS, Op
 from jaxclamp._counterparts import Counterpart

@@ -17,11 +17,11 @@ import interop
 import jaxclamp
 from interop._commands import digits
 from interop._commands.cases import Gradients, compare_cases
+from interop.frameworks.base import Question
 from interop.parity import asking
 from interop.parity import rows as parity
 from interop.parity.answers import Record, choices, recorded
 from interop.parity.changes import Changes
-from interop.parity.frameworks import Question
 from interop.parity.render import at
 from interop.parity.rows import OURS, THEIRS, Row, matrix
 from jaxclamp import OPS

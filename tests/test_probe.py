@@ -16,7 +16,8 @@ from torch.nn import functional
 
 from interop import Comparison, Probe, Recording, compare, record
 from interop.__main__ import main
-from interop.parity.frameworks import Jax, Torch
+from interop.frameworks.jax import Jax
+from interop.frameworks.torch import Torch
 from interop.parity.probe import Probed, _drawn, search
 
 F32 = np.float32

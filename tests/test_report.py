@@ -21,8 +21,8 @@ from matplotlib.figure import Figure, SubFigure
 from representatives import represented
 
 from interop.__main__ import main
+from interop.frameworks.registry import ADAPTERS
 from interop.parity import rows as parity
-from interop.parity.adapters import ADAPTERS
 from interop.parity.plot import COLOURS, MARKERS, figure
 from interop.parity.render import cells_of, tallies
 from interop.parity.report import page, picture

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from interop.frameworks.base import Array, Question
 from interop.parity.answers import MODES, Cell, Choices, Gradient, Mode, Record, write, write_choices
-from interop.parity.frameworks import Array, Question
 from interop.parity.render import as_in_a_call, at
 from interop.parity.rows import THEIRS, Answer, Row, absent, counterparts, matrix, theirs
 from jaxclamp import CONVENTIONS, OPS, Convention, Op

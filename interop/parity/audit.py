@@ -18,8 +18,9 @@ from interop._convention.min_norm import has_real_float_tensor, namesakes
 from interop._convention.ties import can_tie, tied_elements, ties
 from interop._private_torch import flattened, is_transformed
 from interop._recorded import is_recorded
+from interop.frameworks.base import weighted_total
+from interop.frameworks.torch import leaves_behind
 from interop.native import NATIVE
-from interop.parity.frameworks import leaves_behind, weighted_total
 from jaxclamp import CONVENTIONS, Convention
 from jaxclamp._tables import to_json
 from jaxclamp._transforms.report import Line, Site, Totals

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
+from interop.frameworks.registry import CONVERTIBLES
 from interop.parity.comparison import Comparison, listed
-from interop.parity.frameworks import CONVERTIBLES
 from interop.parity.leaves import (
     Allowed,
     Difference,

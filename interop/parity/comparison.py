@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from interop.parity.frameworks import Array
+from interop.frameworks.base import Array
+from interop.frameworks.reseed import CURE
 from interop.parity.leaves import (
     ROUNDING,
     Allowed,
@@ -26,7 +27,6 @@ from interop.parity.leaves import (
 from interop.parity.leaves_shown import cures_of, in_words, markdown_of, table_of
 from interop.parity.probe import Probed
 from interop.parity.recording import FilePath, Recording, read, write
-from interop.parity.redrawn import CURE
 from jaxclamp._tables import to_json
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-from interop.parity.frameworks import Array
+from interop.frameworks.base import Array
 
 Finding: TypeAlias = Literal["agrees", "ties", "port", "hidden tie", "rounding", "unsteady"]
 Allowed: TypeAlias = Literal["ties", "rounding"]

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-from interop.parity.frameworks import Array
+from interop.frameworks.base import Array
 from interop.parity.recording import FilePath, write_inputs
 
 Arrays: TypeAlias = Mapping[str, Array]

@@ -18,15 +18,8 @@ import numpy as np
 import torch
 
 from interop._bridge.arrays import lend
-from interop.parity.frameworks import (
-    CONVERTIBLES,
-    Array,
-    Convertible,
-    Function,
-    frameworks_of,
-    hint_at_numpy,
-    weighted_total,
-)
+from interop.frameworks.base import Array, Convertible, Function, weighted_total
+from interop.frameworks.registry import CONVERTIBLES, frameworks_of, hint_at_numpy
 
 FilePath: TypeAlias = str | os.PathLike[str]
 FrameworkName: TypeAlias = Literal["jax", "torch"]

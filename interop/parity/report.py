@@ -13,7 +13,7 @@ import jinja2
 import matplotlib
 from markupsafe import Markup, escape
 
-from interop.parity.adapters import ADAPTERS
+from interop.frameworks.registry import ADAPTERS
 from interop.parity.plot import figure
 from interop.parity.render import AGREES, CAPTION, DISAGREES, cells_of, tallies
 from interop.parity.rows import Row

@@ -13,9 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from interop._bridge.ops import TORCH_OPS
+from interop.frameworks.base import Framework, Function, Question
+from interop.frameworks.jax import Jax
+from interop.frameworks.registry import ADAPTERS
+from interop.frameworks.torch import Torch
 from interop.native import NATIVE
-from interop.parity.adapters import ADAPTERS
-from interop.parity.frameworks import Framework, Function, Jax, Question, Torch
 from jaxclamp import CONVENTIONS, OPS, Op
 from jaxclamp._counterparts import Counterpart
 from jaxclamp._shared.tie_cases import DTYPES, cases, definitions, in_form, round_to

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from interop._bridge.arrays import lend
-from interop.parity.frameworks import Array
+from interop.frameworks.base import Array
 from interop.porting.model import Model
 
 _COLLECTIONS = ("params", "batch_stats", "state")

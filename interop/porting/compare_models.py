@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from interop._bridge.arrays import lend
-from interop.parity.frameworks import Array
+from interop.frameworks.base import Array
 from interop.porting.cause import LayerPair
 from interop.porting.checkpoints import values_from
 from interop.porting.comparison import Judged, What, apart_of, judge, places, with_random

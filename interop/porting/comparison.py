@@ -11,8 +11,8 @@ from typing import Literal, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
+from interop.frameworks.base import Array
 from interop.parity.comparison import Comparison
-from interop.parity.frameworks import Array
 from interop.parity.leaves import is_rounding_alone, largest_of
 from interop.parity.recording import Recording
 from interop.porting.layers import Answer, Layer

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from interop.parity.frameworks import Array
+from interop.frameworks.base import Array
 
 Side: TypeAlias = Literal["inputs", "outputs"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import TypeAlias
 
-from interop.parity.frameworks import Array
+from interop.frameworks.base import Array
 from interop.porting.matching import Image
 from interop.porting.model import Model
 from interop.porting.parameters import Layout, Parameter

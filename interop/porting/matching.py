@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-from interop.parity.frameworks import Array
+from interop.frameworks.base import Array
 from interop.parity.leaves import difference_of
 from interop.porting.layers import Layer, Point
 

@@ -15,8 +15,8 @@ from jax.extend.core import Jaxpr, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core.primitives import reshape_p
 
 import jaxclamp
-from interop.parity.frameworks import Array, weighted_total
-from interop.parity.redrawn import draws, redrawn_in_jax
+from interop.frameworks.base import Array, weighted_total
+from interop.frameworks.reseed import draws, redrawn_in_jax
 from interop.porting.boundaries import Opened, new_tape, opened
 from interop.porting.layers import Answer, Key, Layer, Point, Tape
 from interop.porting.parameters import Parameter

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from interop.parity.frameworks import Array
+from interop.frameworks.base import Array
 from interop.parity.leaves import largest_finite
 from interop.porting.comparison import What
 from interop.porting.layers import Key, Layer, Point, Side

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from interop.parity.frameworks import Array
+from interop.frameworks.base import Array
 
 _ROLES = {
     **dict.fromkeys(["kernel", "w", "weight", "scale", "gamma", "embedding", "embeddings"], "weight"),

@@ -6,8 +6,10 @@ import importlib
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from interop.parity.adapters.tensorflow import TensorFlow
-from interop.parity.frameworks import Adapter, Array, Framework, Function, Jax, Torch
+from interop.frameworks.base import Adapter, Array, Framework, Function
+from interop.frameworks.jax import Jax
+from interop.frameworks.tensorflow import TensorFlow
+from interop.frameworks.torch import Torch
 
 
 class Keras(Adapter):

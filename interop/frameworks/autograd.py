@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from interop.parity.frameworks import Adapter, Array, Function
+from interop.frameworks.base import Adapter, Array, Function
 
 
 class HipsAutograd(Adapter):

@@ -1,0 +1,67 @@
+"""The frameworks by name, and which of them a function runs in."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+
+import jax
+
+import interop.frameworks
+from interop.frameworks.base import Adapter, Array, Convertible, Function
+from interop.frameworks.jax import Jax
+from interop.frameworks.torch import Torch
+
+for _module in pkgutil.iter_modules(interop.frameworks.__path__, "interop.frameworks."):
+    if _module.name != __name__:
+        importlib.import_module(_module.name)
+
+ADAPTERS: dict[str, type[Adapter]] = {adapter.name: adapter for adapter in Adapter.__subclasses__()}
+"""By their names, those that need not be installed; each module here that holds one is imported."""
+
+CONVERTIBLES: Mapping[str, Callable[[], Convertible]] = {"jax": Jax, "torch": Torch}
+"""By their names, those whose functions can be compared."""
+
+
+def frameworks_of(name: str, function: Function, arguments: Mapping[str, Array]) -> list[Convertible]:
+    """Those that the function runs in, JAX first.
+
+    Most run in one: torch refuses traced arrays, operators between the two included, and JAX refuses tensors.
+
+    Raises:
+      Exception: what the function raises, if that is the same in both, given arrays.
+      TypeError: the function, which the message calls ``name``, runs in neither; the cause is what it raised in each.
+    """
+    found: list[Convertible] = []
+    refusals: list[Exception] = []
+    for framework in (made() for made in CONVERTIBLES.values()):
+        try:
+            framework.attempt(function, arguments)
+            found.append(framework)
+        except Exception as error:
+            refusals.append(error)
+    if found:
+        return found
+    in_jax, in_torch = refusals
+    if arguments and repr(in_jax) == repr(in_torch):
+        in_torch.add_note(f"{name} raised this with JAX arrays and with torch tensors.")
+        raise in_torch
+    reasons = [type(reason).__name__ + ": " + str(reason).partition("\n")[0] for reason in refusals]
+    cure = "a function of one of them that returns arrays" if arguments else "arrays, such as numpy.float32(6.0)"
+    hint = "".join(sorted({f" {hint}" for hint in map(hint_at_numpy, refusals) if hint}))
+    raise TypeError(
+        f"{name} takes neither JAX arrays ({reasons[0]}) nor torch tensors ({reasons[1]}); pass {cure}.{hint}"
+    ) from ExceptionGroup(f"what {name} raised with JAX arrays, and with torch tensors", refusals)
+
+
+def hint_at_numpy(error: Exception) -> str:
+    """What to do about an error that comes of a function of NumPy inside one of a framework; empty for other errors."""
+    of_torch = ("Can't call numpy() on Tensor that requires grad", "__array_wrap__")
+    of_numpy = any(words in str(error) for words in of_torch)
+    if not (of_numpy or isinstance(error, jax.errors.TracerArrayConversionError)):
+        return ""
+    return (
+        "A function of NumPy, such as np.maximum, has no gradient in either framework: call the framework's own, such "
+        "as torch.maximum or jnp.maximum."
+    )

@@ -1,0 +1,178 @@
+"""PyTorch as one of the frameworks that are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+
+from interop._bridge.arrays import lend, tensor_over
+from interop._convention.min_norm import min_norm
+from interop._convention.ties import influence as influence_of
+from interop._convention.ties import ties
+from interop._private_torch import version_of
+from interop.frameworks.base import (
+    NOTHING_TO_DIFFERENTIATE,
+    Array,
+    Convertible,
+    Function,
+    differentiated_in_words,
+    total,
+)
+from interop.frameworks.reseed import redrawn_in_torch
+from jaxclamp import OPS, TieReport
+
+_TAKES_A_STEP = (
+    "ties: the function differentiates by itself, or overwrites its parameters; pass one that computes the loss alone."
+)
+
+
+class Torch(Convertible):
+    """PyTorch, reverse mode; its random numbers on CPU are the same at each call, as the state is put back."""
+
+    name = "torch"
+    version = f"torch {torch.__version__.partition('+')[0]}"
+
+    def answer(
+        self,
+        function: Function,
+        arguments: Mapping[str, Any],
+        active: Collection[str],
+        summed: Callable[[Any], Any] = total,
+    ) -> tuple[Any, dict[str, Array]]:
+        tensors = {
+            name: tensor_over(value.copy()).requires_grad_(name in active)
+            for name, value in arguments.items()
+            if isinstance(value, np.ndarray)
+        }
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            # Clones, since torch refuses to overwrite a leaf that requires grad.
+            result = function({**arguments, **{name: tensor.clone() for name, tensor in tensors.items()}})
+            result = jax.tree.map(_to_tensor, _with_plain_tuples(result))
+            differentiable = _differentiable(summed(result))
+        chosen = [tensors[name] for name in active]
+        gradients = (
+            torch.autograd.grad(differentiable, chosen, allow_unused=True, materialize_grads=True) if chosen else ()
+        )
+        gradient = dict(zip(active, gradients, strict=True))
+        answer: tuple[Any, dict[str, Array]] = jax.tree.map(lambda tensor: np.array(lend(tensor)), (result, gradient))
+        return answer
+
+    def directional_derivative(
+        self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
+    ) -> float:
+        given = {name: tensor_over(v.copy()) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+        with forward_ad.dual_level():
+            duals = {n: forward_ad.make_dual(given[n], tensor_over(tangent)) for n, tangent in tangents.items()}
+            result = _with_plain_tuples(function({**given, **duals}))
+            derivative = forward_ad.unpack_dual(total(result)).tangent
+            return 0.0 if derivative is None else float(derivative)
+
+    def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
+        self.answer(function, arguments, ())
+
+    def min_norm(self, function: Function) -> Function:
+        wrapped: Function = min_norm()(function)
+        return wrapped
+
+    def redrawn(self, function: Function) -> Function:
+        return redrawn_in_torch(function)
+
+    def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
+        """The numbers in its calls of ops and comparisons, and the kinks that the ops have without them."""
+        seen = _Compared()
+        with seen:
+            self.attempt(function, arguments)
+        return seen.bounds
+
+    def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
+        tensors = {name: tensor_over(array.copy()) for name, array in arguments.items()}
+
+        def of_floats() -> Any:  # of clones, since functions may overwrite their arguments
+            return total(function({name: tensor.clone() for name, tensor in tensors.items()}))
+
+        if influence:
+            active = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+            for tensor in active.values():
+                tensor.requires_grad_()
+        with ties() as counted:
+            value = of_floats()
+        if not influence:
+            return counted.report
+        inputs = {id(tensor) for tensor in active.values()}
+        leaves = leaves_behind(value) if isinstance(value, torch.Tensor) else []
+        parameters = [leaf for leaf in leaves if id(leaf) not in inputs]
+        if not active and not parameters:
+            raise ValueError(NOTHING_TO_DIFFERENTIATE)
+        versions = [version_of(leaf) for leaf in parameters]
+        try:
+            found = influence_of(lambda: _differentiable(of_floats()), [*active.values(), *parameters])
+        except RuntimeError as error:
+            if "second time" not in str(error) and versions == [version_of(leaf) for leaf in parameters]:
+                raise
+            raise ValueError(_TAKES_A_STEP) from error
+        if versions != [version_of(leaf) for leaf in parameters]:
+            raise ValueError(_TAKES_A_STEP)
+        size = sum(leaf.numel() for leaf in parameters)
+        held = f"{len(parameters)} parameters ({size} numbers)" if parameters else ""
+        return replace(counted.report, influence=found, differentiated=differentiated_in_words(arguments, held))
+
+
+def leaves_behind(total: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that ``total`` is computed from and that require grad."""
+    seen, nodes, leaves = set(), [total.grad_fn], []
+    while nodes:
+        node: Any = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        nodes += [parent for parent, _ in node.next_functions]
+    return leaves
+
+
+class _Compared(TorchFunctionMode):
+    """Collects the numbers that torch code compares with."""
+
+    _COMPARISONS = frozenset({"gt", "ge", "lt", "le", "eq", "ne", "where", "threshold"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bounds: set[float] = set()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "").strip("_")
+        if name in OPS or name in self._COMPARISONS:
+            kinks = [point[0] for point in OPS[name].tie_points] if name in OPS else []
+            given = (*args, *kwargs.values(), *kinks)
+            numbers = (v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for v in given)
+            self.bounds.update(float(n) for n in numbers if isinstance(n, int | float) and math.isfinite(n))
+        return func(*args, **kwargs)
+
+
+def _with_plain_tuples(result: Any) -> Any:
+    """A result of torch with tuples in the place of its named ones, which are leaves for JAX."""
+    return jax.tree.map(lambda leaf: tuple(leaf) if isinstance(leaf, tuple) else leaf, result)
+
+
+def _to_tensor(leaf: Any) -> torch.Tensor:
+    if isinstance(leaf, jax.Array):
+        raise TypeError("the result of torch's function is an array of JAX.")
+    return torch.as_tensor(leaf)
+
+
+def _differentiable(number: Any) -> torch.Tensor:
+    """``number`` as a tensor of which torch takes gradients, if only zeros."""
+    differentiable: torch.Tensor = torch.zeros((), requires_grad=True) + number
+    return differentiable
