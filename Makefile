@@ -83,9 +83,9 @@ ifdef FRAMEWORK
 	.venv-answers/bin/python -m pip install --disable-pip-version-check --no-cache-dir --no-compile $(ASKED); \
 	.venv-answers/bin/python -m pip install --disable-pip-version-check --no-cache-dir --no-compile \
 		--constraint .venv-answers/constraints.txt --editable '.[cli]'; \
-	KERAS_BACKEND=$(KERAS_BACKEND) .venv-answers/bin/python -m interop.parity.asking $(FRAMEWORK)
+	KERAS_BACKEND=$(KERAS_BACKEND) .venv-answers/bin/python -m interop.survey.record_frameworks $(FRAMEWORK)
 else
-	.venv/bin/python -m interop.parity.asking
+	.venv/bin/python -m interop.survey.record_frameworks
 endif
 
 docs: $(INSTALLED) docs/_gallery/drawn  ## the documentation, as HTML in docs/_build/html; a warning is an error

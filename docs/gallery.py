@@ -5,10 +5,9 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from interop.parity import matrix
-from interop.parity.plot import COLOURS
-from interop.parity.report import page, picture
-from interop.parity.rows import Row
+from interop.survey.matrix import Row, matrix
+from interop.survey.show.plot import COLOURS
+from interop.survey.show.report import page, picture
 from jaxclamp import OPS
 
 FOLDER = Path(__file__).parent / "_gallery"

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from interop.parity.answers import Record, recorded
-from interop.parity.overview import of_versions, overview
+from interop.survey.overview import of_versions, overview
+from interop.survey.records import Record, recorded
 from jaxclamp._tables import markdown_table
 
 FOLDER = Path(__file__).parent

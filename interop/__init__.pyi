@@ -19,16 +19,16 @@ from interop._programs.along import directional_derivative as directional_deriva
 from interop._programs.along import grad as grad
 from interop._programs.along import subdifferential as subdifferential
 from interop._programs.gradcheck import gradcheck as gradcheck
-from interop.parity.audit import Audit as Audit
-from interop.parity.audit import ChangedLine as ChangedLine
-from interop.parity.audit import audit as audit
-from interop.parity.changes import Changes as Changes
-from interop.parity.changes import changes as changes
-from interop.parity.compare import compare as compare
-from interop.parity.comparison import Comparison as Comparison
-from interop.parity.probe import Probe as Probe
-from interop.parity.recording import Recording as Recording
-from interop.parity.recording import record as record
+from interop._audit import Audit as Audit
+from interop._audit import ChangedLine as ChangedLine
+from interop._audit import audit as audit
+from interop.survey.changes import Changes as Changes
+from interop.survey.changes import changes as changes
+from interop.comparison.compare import compare as compare
+from interop.comparison.comparison import Comparison as Comparison
+from interop.comparison.probe import Probe as Probe
+from interop.comparison.recording import Recording as Recording
+from interop.comparison.recording import record as record
 from interop.porting.compare_models import compare_models as compare_models
 from interop.porting.report import ModelComparison as ModelComparison
 from jaxclamp import Convention

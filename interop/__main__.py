@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from interop.frameworks.base import Array
-    from interop.parity.rows import Row
+    from interop.survey.matrix import Row
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
@@ -154,7 +154,7 @@ def _installed(context: click.Context, parameter: click.Parameter, names: tuple[
     if not names:
         return names
     _compile_quickly()
-    from interop.parity.rows import absent
+    from interop.survey.matrix import absent
 
     for name, reason in absent(names).items():
         raise click.BadParameter(f"{name} cannot be asked ({reason}).")
@@ -177,8 +177,8 @@ def _chosen(dtypes: Sequence[str], default: Sequence[str]) -> Sequence[str]:
 
 
 def _first(row: Row) -> str:
-    from interop.parity.render import AGREES, DISAGREES, at
-    from interop.parity.versions import rounded
+    from interop.survey.show.render import AGREES, DISAGREES, at
+    from interop.survey.versions import rounded
 
     answers = {answer.framework: AGREES if answer.agrees else DISAGREES for answer in row.answers}
     return f"the first: {row.op}({at(row)}), by definition {rounded(row.definition)}, " + ", ".join(
@@ -219,7 +219,7 @@ def _gathered(
     from rich.progress import Progress
 
     from interop._commands import halves
-    from interop.parity import rows as parity
+    from interop.survey import matrix as parity
     from jaxclamp import OPS as RECORDS
     from jaxclamp._shared.tie_cases import cases
 
@@ -305,8 +305,8 @@ def main(
                 raise click.UsageError(f"{option.opts[0]} is for the matrix, not for {context.invoked_subcommand!r}.")
         return
     _compile_quickly()
-    from interop.parity import listing, render, screen
-    from interop.parity.rows import OURS
+    from interop.survey.matrix import OURS
+    from interop.survey.show import listing, render, screen
 
     on_one_screen = form == "table" and not (ops or every_case or only_disagreements)
     overview = functools.partial(screen.screen, program=context.command_path) if on_one_screen else None
@@ -468,7 +468,7 @@ def changes(framework: str, before: str, after: str, form: str, file: Path | Non
 
     Exit status 0, whether something changed or not, 2 on bad usage.
     """
-    from interop.parity.changes import Changes, changes
+    from interop.survey.changes import Changes, changes
 
     try:
         found = changes(framework, before, after)
@@ -491,7 +491,7 @@ def changes(framework: str, before: str, after: str, form: str, file: Path | Non
 def plot(op: str, file: Path) -> None:
     """Draw an op, its slopes, and the gradients that are answered at its ties, in float32."""
     _compile_quickly()
-    from interop.parity.plot import COLOURS, figure
+    from interop.survey.show.plot import COLOURS, figure
     from jaxclamp import OPS as RECORDS
 
     rows = _ask([op], ["float32"], list(COLOURS))
@@ -509,7 +509,7 @@ def report(ops: tuple[str, ...], dtypes: tuple[str, ...], file: Path) -> None:
     from rich.console import Console
     from rich.progress import Progress
 
-    from interop.parity.report import page, picture
+    from interop.survey.show.report import page, picture
     from jaxclamp import OPS as RECORDS
 
     first = [row for row in rows if row.dtype == rows[0].dtype]
@@ -543,7 +543,7 @@ def ties(function: Callable[..., Any], inputs: list[Any], influence: bool, frame
 
     Exit status 0, whether there are ties or not, 2 on bad usage.
     """
-    from interop.parity.recording import computation_of
+    from interop.comparison.recording import computation_of
 
     def call(*args: Any) -> Any:  # a module is called with its own parameters
         return function(*args)

@@ -13,10 +13,11 @@ from typing import Any, get_args
 import interop
 from interop import IN_PLACE_OPS, TORCH_OPS
 from interop._convention.modules import MODULES
+from interop.comparison.leaves import Allowed
 from interop.frameworks.registry import CONVERTIBLES
 from interop.native import NATIVE
-from interop.parity import render, rows
-from interop.parity.leaves import Allowed
+from interop.survey import matrix
+from interop.survey.show import render
 from jaxclamp import OPS, Convention
 from jaxclamp._shared.tie_cases import DTYPES
 
@@ -150,7 +151,7 @@ def _names() -> str:
     names = {
         "OPS": OPS,
         "DTYPES": DTYPES,
-        "FRAMEWORKS": rows.FRAMEWORKS,
+        "FRAMEWORKS": matrix.FRAMEWORKS,
         "FORMATS": ("table", *render.FORMATS),
         "CONVERTIBLES": CONVERTIBLES,
         "ALLOWED": get_args(Allowed),

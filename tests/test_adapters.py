@@ -16,8 +16,8 @@ from interop.__main__ import main
 from interop._commands.names import FORMATS
 from interop.frameworks.base import Array, Framework, Function
 from interop.frameworks.registry import ADAPTERS
-from interop.parity import rows as parity
-from interop.parity.report import page, picture
+from interop.survey import matrix as parity
+from interop.survey.show.report import page, picture
 from jaxclamp import OPS
 from jaxclamp._counterparts import Counterpart
 from jaxclamp._shared.tie_cases import DTYPES, round_to
@@ -48,7 +48,7 @@ def test_counterparts_are_of_known_ops_and_of_the_framework(name: str) -> None:
 
 
 def test_importing_interop_imports_none_of_them() -> None:
-    code = f"import sys, interop.parity.rows\nprint([name for name in {[*ADAPTERS, 'torch']} if name in sys.modules])"
+    code = f"import sys, interop.survey.matrix\nprint([name for name in {[*ADAPTERS, 'torch']} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "['torch']"  # which shows that the check can see one
 

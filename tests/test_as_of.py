@@ -17,8 +17,8 @@ import interop
 from interop import as_of, min_norm
 from interop._convention.as_of import AS_OF
 from interop.native import NATIVE
-from interop.parity.answers import record_of
-from interop.parity.render import as_in_a_call
+from interop.survey.records import record_of
+from interop.survey.show.render import as_in_a_call
 from jaxclamp import OPS
 from jaxclamp._shared.tie_cases import cases, is_differentiable
 from jaxclamp._versions import VERSIONS, _release

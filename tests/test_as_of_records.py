@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from interop.parity import answers
-from interop.parity.answers import record_of
-from interop.parity.render import as_in_a_call
+from interop.survey import records
+from interop.survey.records import record_of
+from interop.survey.show.render import as_in_a_call
 from jaxclamp import OPS, as_of
 from jaxclamp._counterparts import Counterpart
 from jaxclamp._shared.tie_cases import cases, is_differentiable
@@ -113,4 +113,4 @@ def test_every_recorded_cell_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_versions_are_those_recorded() -> None:
     for framework, versions in VERSIONS.items():
-        assert {str(version) for version in versions.values()} == {r.name for r in answers.recorded()[framework]}
+        assert {str(version) for version in versions.values()} == {r.name for r in records.recorded()[framework]}

@@ -14,12 +14,12 @@ from click.testing import CliRunner, Result
 
 import interop
 from interop.__main__ import main
-from interop.parity import answers
-from interop.parity.answers import MODES, Cell, Gradient, Mode, Record, choices, read, record_of, recorded, write
-from interop.parity.changes import Changes, changes
-from interop.parity.followed import FOLLOWED, explanations, followed
-from interop.parity.history import COLOURS, figure
-from interop.parity.versions import same, side_by_side
+from interop.survey import records
+from interop.survey.changes import Changes, changes
+from interop.survey.classify import FOLLOWED, explanations, followed
+from interop.survey.history import COLOURS, figure
+from interop.survey.records import MODES, Cell, Gradient, Mode, Record, choices, read, record_of, recorded, write
+from interop.survey.versions import same, side_by_side
 
 RECORDS = [record for records in recorded().values() for record in records]
 
@@ -58,11 +58,11 @@ def test_the_torch_of_the_last_versions_and_both_ends_of_jax_are_recorded() -> N
 def test_versions_are_in_order() -> None:
     """As numbers: 2.9 is older than 2.13."""
     versions = ["3.15.1 on torch 2.13.0", "2.13.0.1", "2.9.1", "3.15.1 on jax 0.10.2", "2.13.0"]
-    assert sorted(versions, key=answers._order) == [versions[i] for i in (2, 4, 1, 3, 0)]
+    assert sorted(versions, key=records._order) == [versions[i] for i in (2, 4, 1, 3, 0)]
 
 
 def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "FOLDER", tmp_path)
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
     written = record(
         {
             "maximum(x=0, y=0), x y, none: torch.maximum": both(0.5, 0.5),
@@ -80,8 +80,8 @@ def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_record_is_as_it_would_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = answers.FOLDER
-    monkeypatch.setattr(answers, "FOLDER", tmp_path)
+    folder = records.FOLDER
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
     for found in RECORDS:
         file = write(found)
         assert file.read_text("utf-8") == (folder / file.name).read_text("utf-8"), file.name

@@ -27,11 +27,11 @@ from interop.__main__ import main
 from interop._commands import digits, halves
 from interop._commands.cases import compare_cases
 from interop._commands.names import FORMATS
-from interop.parity import render
-from interop.parity import rows as parity
-from interop.parity.listing import listing
-from interop.parity.rows import Answer, Row
-from interop.parity.screen import screen
+from interop.survey import matrix as parity
+from interop.survey.matrix import Answer, Row
+from interop.survey.show import render
+from interop.survey.show.listing import listing
+from interop.survey.show.screen import screen
 from jaxclamp import OPS, Op
 from jaxclamp._shared.tie_cases import DTYPES, cases
 

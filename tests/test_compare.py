@@ -98,8 +98,8 @@ def test_each_largest_difference_has_its_own_index() -> None:
 
 
 def test_scalars_and_nothing() -> None:
-    assert difference(F32(1.0), F32(3.0)).absolute == interop.parity.leaves.Largest(2.0, ())
-    assert difference(np.zeros((0, 3)), np.zeros((0, 3))).absolute == interop.parity.leaves.Largest(0.0, ())
+    assert difference(F32(1.0), F32(3.0)).absolute == interop.comparison.leaves.Largest(2.0, ())
+    assert difference(np.zeros((0, 3)), np.zeros((0, 3))).absolute == interop.comparison.leaves.Largest(0.0, ())
     assert Comparison(recording(np.zeros(0)), recording(np.zeros(0))).agree
 
 

@@ -29,7 +29,7 @@ def test_needs_torch(module: str, needs: bool) -> None:
 def test_what_is_imported_with_a_module() -> None:
     text = """
 import os, torch.nn as nn
-from interop.parity import rows
+from interop.survey import matrix
 from . import beside
 if TYPE_CHECKING:
     import jax

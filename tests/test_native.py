@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from interop.frameworks.base import total
-from interop.parity.rows import THEIRS, theirs
+from interop.survey.matrix import THEIRS, theirs
 from jaxclamp import OPS, Op
 from jaxclamp._counterparts import Counterpart
 from jaxclamp._shared.tie_cases import is_differentiable

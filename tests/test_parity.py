@@ -18,12 +18,12 @@ import jaxclamp
 from interop._commands import digits
 from interop._commands.cases import Gradients, compare_cases
 from interop.frameworks.base import Question
-from interop.parity import asking
-from interop.parity import rows as parity
-from interop.parity.answers import Record, choices, recorded
-from interop.parity.changes import Changes
-from interop.parity.render import at
-from interop.parity.rows import OURS, THEIRS, Row, matrix
+from interop.survey import matrix as parity
+from interop.survey import record_frameworks
+from interop.survey.changes import Changes
+from interop.survey.matrix import OURS, THEIRS, Row, matrix
+from interop.survey.records import Record, choices, recorded
+from interop.survey.show.render import at
 from jaxclamp import OPS
 from jaxclamp._counterparts import Counterpart
 from jaxclamp._shared.oracle import least_norm
@@ -186,7 +186,7 @@ def its_rows(framework: str) -> Iterator[Row]:
 @pytest.mark.parametrize("framework", THEIRS)
 def test_native_answers_are_those_recorded(framework: str) -> None:
     before = the_record(framework)
-    found = asking.records(its_rows(framework), modes=["reverse"])[framework]
+    found = record_frameworks.records(its_rows(framework), modes=["reverse"])[framework]
     assert before.answers.keys() == found.answers.keys()
     modes = {cell: {"reverse": modes["reverse"]} for cell, modes in before.answers.items()}
     changed = Changes(replace(before, answers=modes), found)
@@ -198,7 +198,7 @@ def test_native_answers_are_those_recorded(framework: str) -> None:
 )
 def test_native_answers_in_forward_mode_are_those_recorded(framework: str) -> None:
     before = the_record(framework)
-    changed = Changes(before, asking.records(its_rows(framework))[framework])
+    changed = Changes(before, record_frameworks.records(its_rows(framework))[framework])
     assert not changed.lines, str(changed)
 
 
@@ -212,7 +212,7 @@ def test_the_recorded_choices_have_the_definition(op: str) -> None:
 
 @pytest.mark.thorough
 def test_the_recorded_choices_are_fresh(op: str) -> None:
-    found = asking.choices(OPS[op])
+    found = record_frameworks.choices(OPS[op])
     recorded_choices = {case: known for case, known in choices().items() if case.startswith(f"{op}(")}
     assert found.keys() == recorded_choices.keys()
     for case, known in recorded_choices.items():

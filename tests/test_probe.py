@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from interop import Comparison, Probe, Recording, compare, record
 from interop.__main__ import main
+from interop.comparison.probe import Probed, _drawn, search
 from interop.frameworks.jax import Jax
 from interop.frameworks.torch import Torch
-from interop.parity.probe import Probed, _drawn, search
 
 F32 = np.float32
 GIVEN = F32([1, 2])

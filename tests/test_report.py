@@ -22,12 +22,12 @@ from representatives import represented
 
 from interop.__main__ import main
 from interop.frameworks.registry import ADAPTERS
-from interop.parity import rows as parity
-from interop.parity.plot import COLOURS, MARKERS, figure
-from interop.parity.render import cells_of, tallies
-from interop.parity.report import page, picture
-from interop.parity.rows import Answer, Row
-from interop.parity.versions import rounded
+from interop.survey import matrix as parity
+from interop.survey.matrix import Answer, Row
+from interop.survey.show.plot import COLOURS, MARKERS, figure
+from interop.survey.show.render import cells_of, tallies
+from interop.survey.show.report import page, picture
+from interop.survey.versions import rounded
 from jaxclamp import OPS, Op
 from jaxclamp._shared.tie_cases import cases
 

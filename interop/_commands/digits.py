@@ -26,7 +26,7 @@ from torch.nn import functional
 
 import interop
 import jaxclamp
-from interop.parity.palette import BLUE, GREEN, GRID_ALPHA, VERMILLION
+from interop._palette import BLUE, GREEN, GRID_ALPHA, VERMILLION
 
 Parameters = Mapping[str, NDArray[np.float64]]
 Activations = tuple[Callable[[Any], Any], Callable[[Any], Any]]

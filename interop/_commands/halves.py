@@ -14,7 +14,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from interop.parity.rows import Row
+    from interop.survey.matrix import Row
 
 
 @contextlib.contextmanager
@@ -30,11 +30,11 @@ def helper() -> Iterator[Executor]:
 
 def _ready() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who interrupts the command ends both
-    importlib.import_module("interop.parity.rows")
+    importlib.import_module("interop.survey.matrix")
 
 
 def matrix(helper: Executor, ops: Sequence[str], dtypes: Sequence[str], frameworks: Sequence[str]) -> Iterator[Row]:
-    """The rows of `interop.parity.matrix`; the helper takes ops from the end until there is none left."""
+    """The rows of `interop.survey.matrix.matrix`; the helper takes ops from the end until there is none left."""
     asked = [(op, dtype) for dtype in dtypes for op in ops]
     given: dict[tuple[str, str], Future[list[Row]]] = {}
     with contextlib.suppress(BrokenExecutor):  # a process may not start, or die: then this one asks alone
@@ -49,7 +49,7 @@ def matrix(helper: Executor, ops: Sequence[str], dtypes: Sequence[str], framewor
 
 
 def _rows(op: str, dtype: str, frameworks: Sequence[str]) -> list[Row]:
-    from interop.parity import rows
+    from interop.survey import matrix
     from jaxclamp import OPS
 
-    return list(rows.matrix([OPS[op]], [dtype], frameworks))
+    return list(matrix.matrix([OPS[op]], [dtype], frameworks))

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["Answer", "Row", "matrix"]
 
 if TYPE_CHECKING:
-    from interop.parity.rows import Answer, Row, matrix
+    from interop.survey.matrix import Answer, Row, matrix
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from interop.parity import rows  # it needs SciPy, which the ops do not
+    from interop.survey import matrix as rows  # it needs SciPy, which the ops do not
 
     return getattr(rows, name)

@@ -11,10 +11,10 @@ from typing import Literal, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
+from interop.comparison.comparison import Comparison
+from interop.comparison.leaves import is_rounding_alone, largest_of
+from interop.comparison.recording import Recording
 from interop.frameworks.base import Array
-from interop.parity.comparison import Comparison
-from interop.parity.leaves import is_rounding_alone, largest_of
-from interop.parity.recording import Recording
 from interop.porting.layers import Answer, Layer
 from interop.porting.mapping import ParameterMapping
 from interop.porting.matching import Align

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
+from interop.comparison.leaves import difference_of
 from interop.frameworks.base import Array
-from interop.parity.leaves import difference_of
 from interop.porting.layers import Layer, Point
 
 Align: TypeAlias = Callable[[Array], Array]

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from interop.comparison.leaves import largest_finite
 from interop.frameworks.base import Array
-from interop.parity.leaves import largest_finite
 from interop.porting.comparison import What
 from interop.porting.layers import Key, Layer, Point, Side
 from interop.porting.matching import Align

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from interop.parity.palette import BLUE, GRID_ALPHA, VERMILLION
+from interop._palette import BLUE, GRID_ALPHA, VERMILLION
 from interop.porting.tables import shortened
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from interop.comparison.recording import FilePath
 from interop.frameworks.reseed import CURE
-from interop.parity.recording import FilePath
 from interop.porting.cause import Cause, LayerPair, cause_of
 from interop.porting.layers import Layer
 from interop.porting.mapping import ParameterMapping

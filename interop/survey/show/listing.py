@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from interop.parity.render import AGREES, NO_ANSWER, Tally, at
-from interop.parity.rows import FRAMEWORKS, OURS, Answer, Row
-from interop.parity.versions import rounded
+from interop.survey.matrix import FRAMEWORKS, OURS, Answer, Row
+from interop.survey.show.render import AGREES, NO_ANSWER, Tally, at
+from interop.survey.versions import rounded
 
 _LEGEND = f"{AGREES} agrees with the definition · a number differs from it · {NO_ANSWER} has no such form"
 _DEFINITION = "definition"

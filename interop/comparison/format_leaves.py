@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from interop.parity.leaves import Allowed, Finding, Leaf
+from interop.comparison.leaves import Allowed, Finding, Leaf
 from jaxclamp._tables import markdown_table
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from interop.frameworks.base import Array
-from interop.frameworks.reseed import CURE
-from interop.parity.leaves import (
+from interop.comparison.format_leaves import cures_of, in_words, markdown_of, table_of
+from interop.comparison.leaves import (
     ROUNDING,
     Allowed,
     Finding,
@@ -24,9 +23,10 @@ from interop.parity.leaves import (
     relative_tolerance,
     same_kind,
 )
-from interop.parity.leaves_shown import cures_of, in_words, markdown_of, table_of
-from interop.parity.probe import Probed
-from interop.parity.recording import FilePath, Recording, read, write
+from interop.comparison.probe import Probed
+from interop.comparison.recording import FilePath, Recording, read, write
+from interop.frameworks.base import Array
+from interop.frameworks.reseed import CURE
 from jaxclamp._tables import to_json
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 from scipy.optimize import nnls
 
-from interop.parity.answers import Cell, Gradient, Mode, Record, choices
-from interop.parity.versions import same
+from interop.survey.records import Cell, Gradient, Mode, Record, choices
+from interop.survey.versions import same
 
 FOLLOWED = ("min_norm", "inclusive", "exclusive", "balanced", "another subgradient", "no subgradient")
 """The values of ``ties=``, and what is left."""

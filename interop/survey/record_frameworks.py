@@ -1,4 +1,4 @@
-"""Asks the installed frameworks at every tie, in reverse and forward mode: ``python -m interop.parity.asking``.
+"""Asks the installed frameworks at every tie, in both modes: ``python -m interop.survey.record_frameworks``.
 
 It writes one record for each framework that is named behind that. By default it asks all that are installed, and writes
 the choices that there are by definition.
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from interop.frameworks.base import Array, Question
-from interop.parity.answers import MODES, Cell, Choices, Gradient, Mode, Record, write, write_choices
-from interop.parity.render import as_in_a_call, at
-from interop.parity.rows import THEIRS, Answer, Row, absent, counterparts, matrix, theirs
+from interop.survey.matrix import THEIRS, Answer, Row, absent, counterparts, matrix, theirs
+from interop.survey.records import MODES, Cell, Choices, Gradient, Mode, Record, write, write_choices
+from interop.survey.show.render import as_in_a_call, at
 from jaxclamp import CONVENTIONS, OPS, Convention, Op
 from jaxclamp._shared.oracle import corners_of_values
 from jaxclamp._shared.tie_cases import cases, in_form, round_to, values_near

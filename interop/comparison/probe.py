@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
+from interop.comparison.recording import FilePath, write_inputs
 from interop.frameworks.base import Array
-from interop.parity.recording import FilePath, write_inputs
 
 Arrays: TypeAlias = Mapping[str, Array]
 """The arrays among the arguments, by their labels."""

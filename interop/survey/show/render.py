@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from interop.parity.rows import FRAMEWORKS, Answer, Row
-from interop.parity.versions import rounded
+from interop.survey.matrix import FRAMEWORKS, Answer, Row
+from interop.survey.versions import rounded
 from jaxclamp import _tables
 from jaxclamp._tables import markdown_table
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from interop.parity.answers import Record, Source, between, record_of, sources, writable
-from interop.parity.versions import Line, labels, same, side_by_side, told
+from interop.survey.records import Record, Source, between, record_of, sources, writable
+from interop.survey.versions import Line, labels, same, side_by_side, told
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,7 +115,7 @@ class Changes:
 
     def figure(self) -> Figure:
         """A picture: every op in every recorded version between the two, in the colours of what its answers follow."""
-        from interop.parity.history import figure
+        from interop.survey.history import figure
 
         return figure(between(self.before, self.after))
 

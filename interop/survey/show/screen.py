@@ -10,9 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from interop.parity.render import AGREES, NO_ANSWER, tallies
-from interop.parity.rows import OURS, Answer, Row
-from interop.parity.versions import rounded
+from interop.survey.matrix import OURS, Answer, Row
+from interop.survey.show.render import AGREES, NO_ANSWER, tallies
+from interop.survey.versions import rounded
 
 WIDTH = 100
 _BAR = 24

@@ -10,9 +10,8 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-from interop.frameworks.registry import CONVERTIBLES
-from interop.parity.comparison import Comparison, listed
-from interop.parity.leaves import (
+from interop.comparison.comparison import Comparison, listed
+from interop.comparison.leaves import (
     Allowed,
     Difference,
     Finding,
@@ -24,8 +23,8 @@ from interop.parity.leaves import (
     largest_of,
     relative_tolerance,
 )
-from interop.parity.probe import WORST, Arrays, Probe, is_float, search
-from interop.parity.recording import (
+from interop.comparison.probe import WORST, Arrays, Probe, is_float, search
+from interop.comparison.recording import (
     Computation,
     FilePath,
     FrameworkName,
@@ -34,6 +33,7 @@ from interop.parity.recording import (
     computation_of,
     read_inputs,
 )
+from interop.frameworks.registry import CONVERTIBLES
 
 __all__ = ["Allowed", "Comparison", "Difference", "Finding", "Largest", "Leaf", "compare"]
 

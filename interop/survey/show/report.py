@@ -14,9 +14,9 @@ import matplotlib
 from markupsafe import Markup, escape
 
 from interop.frameworks.registry import ADAPTERS
-from interop.parity.plot import figure
-from interop.parity.render import AGREES, CAPTION, DISAGREES, cells_of, tallies
-from interop.parity.rows import Row
+from interop.survey.matrix import Row
+from interop.survey.show.plot import figure
+from interop.survey.show.render import AGREES, CAPTION, DISAGREES, cells_of, tallies
 from jaxclamp import Op
 
 _VERSIONS = ("jaxclamp", "jax", "jaxlib", "torch", "numpy", "ml_dtypes")
@@ -51,7 +51,7 @@ def page(rows: Sequence[Row], pictures: Mapping[str, str], options: str = "") ->
     """
     summary = tallies(rows)
     headings, lines = cells_of(rows, summary)
-    source = importlib.resources.files("interop.parity").joinpath("report.html.jinja").read_text("utf-8")
+    source = importlib.resources.files("interop.survey.show").joinpath("report.html.jinja").read_text("utf-8")
     template = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -7,11 +7,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from interop.parity.answers import Cell, Gradient, Record
-from interop.parity.followed import explanations
-from interop.parity.render import NO_ANSWER, at
-from interop.parity.rows import Answer, Row, matrix
-from interop.parity.versions import rounded, side_by_side
+from interop.survey.classify import explanations
+from interop.survey.matrix import Answer, Row, matrix
+from interop.survey.records import Cell, Gradient, Record
+from interop.survey.show.render import NO_ANSWER, at
+from interop.survey.versions import rounded, side_by_side
 from jaxclamp import OPS, Op
 from jaxclamp._tables import markdown_table
 

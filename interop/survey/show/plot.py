@@ -16,10 +16,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
-from interop.parity.palette import BLUE, GREEN, GRID_ALPHA, PURPLE, SKY, VERMILLION
-from interop.parity.render import AGREES, DISAGREES, as_in_a_call
-from interop.parity.rows import Row
-from interop.parity.versions import rounded
+from interop._palette import BLUE, GREEN, GRID_ALPHA, PURPLE, SKY, VERMILLION
+from interop.survey.matrix import Row
+from interop.survey.show.render import AGREES, DISAGREES, as_in_a_call
+from interop.survey.versions import rounded
 from jaxclamp import Op
 
 COLOURS = {"jaxclamp": BLUE, "interop": GREEN, "native": SKY, "jax": PURPLE, "torch": VERMILLION}

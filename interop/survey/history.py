@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from interop.parity.answers import MODES, Record
-from interop.parity.followed import FOLLOWED, followed
-from interop.parity.palette import BLUE, GREEN, PURPLE, VERMILLION
+from interop._palette import BLUE, GREEN, PURPLE, VERMILLION
+from interop.survey.classify import FOLLOWED, followed
+from interop.survey.records import MODES, Record
 
 COLOURS = dict(zip(FOLLOWED, (GREEN, VERMILLION, BLUE, PURPLE, "0.75", "black"), strict=True))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from interop.parity.answers import MODES, Cell, Gradient, Mode, Record, choices
+from interop.survey.records import MODES, Cell, Gradient, Mode, Record, choices
 
 Answers: TypeAlias = tuple[Gradient | None, ...]
 """Of each record, None where it has no such cell."""
