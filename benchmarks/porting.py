@@ -110,7 +110,7 @@ def main() -> None:
         import jax  # noqa: F401
         import torch  # noqa: F401
 
-        import interop.porting.compare_models  # noqa: F401
+        import interop.comparison.models.compare_models  # noqa: F401
 
         start = time.process_time()
         {"runs": two_runs, "comparison": comparison}[sys.argv[1]]()

@@ -66,7 +66,8 @@ nitpick_ignore_regex = [
     (
         "py:(class|obj)",
         rf"({'|'.join(autodoc_type_aliases)}|TypeAliasForwardRef|(.*\.)?(Applied|Counterpart)|"
-        r"interop\.comparison\.leaves\.Leaf|interop\.survey\.(versions\.Line|records\.(Record|Source))|interop\.porting\.mapping\.Pair)",
+        r"interop\.comparison\.(leaves\.Leaf|models\.mapping\.Pair)|"
+        r"interop\.survey\.(versions\.Line|records\.(Record|Source)))",
     ),
     ("py:exc", "GradcheckError"),  # of torch
     ("py:(class|obj)", r"(interop\._convention\.min_norm\.)?[A-Z]"),  # type variables

@@ -26,8 +26,8 @@ _WHEN_USED = {
     "compare": "comparison.compare",
     "Probe": "comparison.probe",
     **dict.fromkeys(["Recording", "record"], "comparison.recording"),
-    "compare_models": "porting.compare_models",
-    "ModelComparison": "porting.report",
+    "compare_models": "comparison.models.compare_models",
+    "ModelComparison": "comparison.models.report",
 }
 _MODULES = ("native", "nn")
 

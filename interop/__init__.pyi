@@ -29,8 +29,8 @@ from interop.comparison.comparison import Comparison as Comparison
 from interop.comparison.probe import Probe as Probe
 from interop.comparison.recording import Recording as Recording
 from interop.comparison.recording import record as record
-from interop.porting.compare_models import compare_models as compare_models
-from interop.porting.report import ModelComparison as ModelComparison
+from interop.comparison.models.compare_models import compare_models as compare_models
+from interop.comparison.models.report import ModelComparison as ModelComparison
 from jaxclamp import Convention
 
 __version__: str

@@ -19,7 +19,7 @@ from flax import nnx
 from ported import BUGS, Network, Port, bound, images
 
 from interop import ModelComparison, compare_models
-from interop.porting.model import JaxModel, Run
+from interop.comparison.models.model import JaxModel, Run
 
 F32 = np.float32
 

@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import Any
 
-from interop.porting.model import Model
+from interop.comparison.models.model import Model
 
 # Keras first: on its torch backend its layers are modules of torch too.
 _LIBRARIES = {
@@ -26,7 +26,7 @@ def adapter_of(given: Any, argument: str) -> type[Model]:
     for name, (module, classes) in _LIBRARIES.items():
         package = sys.modules.get(module)
         if package is not None and isinstance(bare, tuple(getattr(package, each) for each in classes)):
-            adapter = importlib.import_module(f"interop.porting.libraries.{name}")
+            adapter = importlib.import_module(f"interop.comparison.models.libraries.{name}")
             found: type[Model] = adapter.MODEL
             return found
     raise TypeError(

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from interop.comparison.leaves import largest_finite
+from interop.comparison.models.comparison import What
+from interop.comparison.models.layers import Key, Layer, Point, Side
+from interop.comparison.models.matching import Align
 from interop.frameworks.base import Array
-from interop.porting.comparison import What
-from interop.porting.layers import Key, Layer, Point, Side
-from interop.porting.matching import Align
 
 Crossing = tuple[Key, Key, Align]
 """The same array in both models, and how that of the second lies beside that of the first."""

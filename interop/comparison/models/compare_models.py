@@ -13,14 +13,13 @@ import numpy as np
 import torch
 
 from interop._bridge.arrays import lend
-from interop.frameworks.base import Array
-from interop.porting.cause import LayerPair
-from interop.porting.checkpoints import values_from
-from interop.porting.comparison import Judged, What, apart_of, judge, places, with_random
-from interop.porting.layers import Answer, Key, Layer
-from interop.porting.libraries import adapter_of
-from interop.porting.mapping import Override, Pair, ParameterMapping, images_of, inferred
-from interop.porting.matching import (
+from interop.comparison.models.cause import LayerPair
+from interop.comparison.models.checkpoints import values_from
+from interop.comparison.models.comparison import Judged, What, apart_of, judge, places, with_random
+from interop.comparison.models.layers import Answer, Key, Layer
+from interop.comparison.models.libraries import adapter_of
+from interop.comparison.models.mapping import Override, Pair, ParameterMapping, images_of, inferred
+from interop.comparison.models.matching import (
     Align,
     Image,
     agree,
@@ -31,9 +30,10 @@ from interop.porting.matching import (
     known_parent,
     matched_layers,
 )
-from interop.porting.model import Call, Model, Orders, Run
-from interop.porting.nudges import crossings_to_nudge, nudges
-from interop.porting.report import ModelComparison
+from interop.comparison.models.model import Call, Model, Orders, Run
+from interop.comparison.models.nudges import crossings_to_nudge, nudges
+from interop.comparison.models.report import ModelComparison
+from interop.frameworks.base import Array
 
 
 def compare_models(

@@ -15,11 +15,11 @@ from interop._bridge.arrays import lend, tensor_over
 from interop._convention.min_norm import min_norm as under_min_norm
 from interop._convention.ties import ties
 from interop._private_torch import flattened, unflattened, version_of
+from interop.comparison.models.layers import Answer, Key, Layer, Point, Tape
+from interop.comparison.models.model import Call, Model, Orders, Run, cast, ordered_total
+from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array
 from interop.frameworks.reseed import redrawn_in_torch
-from interop.porting.layers import Answer, Key, Layer, Point, Tape
-from interop.porting.model import Call, Model, Orders, Run, cast, ordered_total
-from interop.porting.parameters import Layout, Parameter
 from jaxclamp import TieReport
 
 _FUSED = ("in_proj_weight", "in_proj_bias")

@@ -15,11 +15,11 @@ from jax.extend.core import Jaxpr, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core.primitives import reshape_p
 
 import jaxclamp
+from interop.comparison.models.boundaries import Opened, new_tape, opened
+from interop.comparison.models.layers import Answer, Key, Layer, Point, Tape
+from interop.comparison.models.parameters import Parameter
 from interop.frameworks.base import Array, weighted_total
 from interop.frameworks.reseed import draws, redrawn_in_jax
-from interop.porting.boundaries import Opened, new_tape, opened
-from interop.porting.layers import Answer, Key, Layer, Point, Tape
-from interop.porting.parameters import Parameter
 
 Call: TypeAlias = Callable[..., Any]
 """How a model is called: ``call(model, *inputs)``."""

@@ -14,7 +14,7 @@ from jax.extend.core import JaxprEqn, Primitive, Var, jaxpr_as_fun, jaxprs_in_pa
 from jax.extend.core import primitives as p
 from jax.interpreters import ad, batching, mlir
 
-from interop.porting.layers import Key, Tape
+from interop.comparison.models.layers import Key, Tape
 from jaxclamp._jax_versions import closed, with_parts
 from jaxclamp._transforms.jaxprs import inlined
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import TypeAlias
 
+from interop.comparison.models.matching import Image
+from interop.comparison.models.model import Model
+from interop.comparison.models.parameters import Layout, Parameter
+from interop.comparison.models.tables import aligned
 from interop.frameworks.base import Array
-from interop.porting.matching import Image
-from interop.porting.model import Model
-from interop.porting.parameters import Layout, Parameter
-from interop.porting.tables import aligned
 
 Override: TypeAlias = Mapping[str, str | tuple[str, Sequence[int]] | None]
 """For the name of a parameter of the first model, or of a module of it, its name in the second; a parameter may be

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from interop.porting.boundaries import new_tape
-from interop.porting.layers import Tape
-from interop.porting.libraries.settings import settings_of
-from interop.porting.model import Call, JaxModel
-from interop.porting.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
+from interop.comparison.models.boundaries import new_tape
+from interop.comparison.models.layers import Tape
+from interop.comparison.models.libraries.settings import settings_of
+from interop.comparison.models.model import Call, JaxModel
+from interop.comparison.models.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
 
 _MANY = 2**30
 _AVERAGES = {"mean_ema": "mean", "var_ema": "var"}

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from interop._bridge.arrays import lend
+from interop.comparison.models.model import Model
 from interop.frameworks.base import Array
-from interop.porting.model import Model
 
 _COLLECTIONS = ("params", "batch_stats", "state")
 

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from interop.porting.layers import Tape
-from interop.porting.libraries.patching import seen_by
-from interop.porting.libraries.settings import settings_of
-from interop.porting.model import Call, JaxModel
-from interop.porting.parameters import Layout, Parameter
+from interop.comparison.models.layers import Tape
+from interop.comparison.models.libraries.patching import seen_by
+from interop.comparison.models.libraries.settings import settings_of
+from interop.comparison.models.model import Call, JaxModel
+from interop.comparison.models.parameters import Layout, Parameter
 
 
 class Equinox(JaxModel):

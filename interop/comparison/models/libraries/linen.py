@@ -10,10 +10,10 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from interop.porting.layers import Tape
-from interop.porting.libraries.settings import settings_of
-from interop.porting.model import Call, JaxModel
-from interop.porting.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
+from interop.comparison.models.layers import Tape
+from interop.comparison.models.libraries.settings import settings_of
+from interop.comparison.models.model import Call, JaxModel
+from interop.comparison.models.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
 
 
 class Linen(JaxModel):

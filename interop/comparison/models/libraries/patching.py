@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from interop.porting.layers import Tape
+from interop.comparison.models.layers import Tape
 
 Describe: TypeAlias = Callable[[Any], tuple[str, str] | None]
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 
 from interop._palette import BLUE, GRID_ALPHA, VERMILLION
-from interop.porting.tables import shortened
+from interop.comparison.models.tables import shortened
 
 if TYPE_CHECKING:
-    from interop.porting.report import ModelComparison
+    from interop.comparison.models.report import ModelComparison
 
 _LEAST = 1e-18
 """What stands for no difference at all, on the logarithmic scale."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from interop.porting.comparison import Judged, Judgement, What
-from interop.porting.layers import Layer
+from interop.comparison.models.comparison import Judged, Judgement, What
+from interop.comparison.models.layers import Layer
 
 _OF_TIES: tuple[Judgement, ...] = ("ties", "near ties")
 

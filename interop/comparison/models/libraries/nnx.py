@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from interop.porting.layers import Tape
-from interop.porting.libraries.patching import seen_by
-from interop.porting.libraries.settings import settings_of
-from interop.porting.model import JaxModel
-from interop.porting.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
+from interop.comparison.models.layers import Tape
+from interop.comparison.models.libraries.patching import seen_by
+from interop.comparison.models.libraries.settings import settings_of
+from interop.comparison.models.model import JaxModel
+from interop.comparison.models.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
 
 
 class Nnx(JaxModel):

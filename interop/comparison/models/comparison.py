@@ -13,12 +13,12 @@ import numpy as np
 
 from interop.comparison.comparison import Comparison
 from interop.comparison.leaves import is_rounding_alone, largest_of
+from interop.comparison.models.layers import Answer, Layer
+from interop.comparison.models.mapping import ParameterMapping
+from interop.comparison.models.matching import Align
+from interop.comparison.models.model import Run
 from interop.comparison.recording import Recording
 from interop.frameworks.base import Array
-from interop.porting.layers import Answer, Layer
-from interop.porting.mapping import ParameterMapping
-from interop.porting.matching import Align
-from interop.porting.model import Run
 
 Judgement: TypeAlias = Literal["agrees", "rounding", "library", "ties", "near ties", "random", "port"]
 """``random``: a side has another array there when it runs again, with other random numbers.

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from interop.comparison.leaves import difference_of
+from interop.comparison.models.layers import Layer, Point
 from interop.frameworks.base import Array
-from interop.porting.layers import Layer, Point
 
 Align: TypeAlias = Callable[[Array], Array]
 

@@ -7,12 +7,12 @@ import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from interop.comparison.models.cause import Cause, LayerPair, cause_of
+from interop.comparison.models.layers import Layer
+from interop.comparison.models.mapping import ParameterMapping
+from interop.comparison.models.tables import WIDTH, aligned
 from interop.comparison.recording import FilePath
 from interop.frameworks.reseed import CURE
-from interop.porting.cause import Cause, LayerPair, cause_of
-from interop.porting.layers import Layer
-from interop.porting.mapping import ParameterMapping
-from interop.porting.tables import WIDTH, aligned
 from jaxclamp import TieReport
 
 _SHOWN = 8
@@ -119,7 +119,7 @@ class ModelComparison:
         Raises:
           ModuleNotFoundError: matplotlib is not installed.
         """
-        from interop.porting.plot import figure  # only who draws needs matplotlib
+        from interop.comparison.models.plot import figure  # only who draws needs matplotlib
 
         figure(self).savefig(path)
 
