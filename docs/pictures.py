@@ -16,8 +16,8 @@ from scipy.spatial import ConvexHull
 
 import interop
 import jaxclamp
-from interop._commands.digits import STYLES, VARIANTS, Step, log_with_zero, train
 from interop._palette import BLUE, GREEN, GRID_ALPHA, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
+from interop.cli.digits_training import STYLES, VARIANTS, Step, log_with_zero, train
 
 FOLDER = Path(__file__).parent / "_static"
 TIES = (0.0, 6.0)

@@ -31,7 +31,7 @@ def stubs() -> dict[Path, str]:
         _FOLDER / "__init__.pyi": _of_interop(),
         _FOLDER / "native" / "__init__.pyi": _of_native(),
         _FOLDER / "nn.pyi": _of_nn(),
-        _FOLDER / "_commands" / "names.py": _names(),
+        _FOLDER / "cli" / "names.py": _names(),
     }
 
 

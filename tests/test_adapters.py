@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from interop.__main__ import main
-from interop._commands.names import FORMATS
+from interop.cli.names import FORMATS
 from interop.frameworks.base import Array, Framework, Function
 from interop.frameworks.registry import ADAPTERS
 from interop.survey import matrix as parity

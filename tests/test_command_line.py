@@ -24,9 +24,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from interop.__main__ import main
-from interop._commands import digits, halves
-from interop._commands.cases import compare_cases
-from interop._commands.names import FORMATS
+from interop.cli import digits_training as digits
+from interop.cli import halves
+from interop.cli.names import FORMATS
+from interop.cli.worked_cases import compare_cases
 from interop.survey import matrix as parity
 from interop.survey.matrix import Answer, Row
 from interop.survey.show import render
@@ -526,13 +527,35 @@ print(os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"], os.environ["XLA_FLAGS"])
     assert done.stdout.splitlines()[-1].split() == ["1", "--xla_cpu_use_fusion_emitters=false"]
 
 
-@pytest.mark.parametrize("package", ["click", "rich", "sklearn"])
-def test_a_missing_package_is_named(package: str) -> None:
-    code = f"import sys; sys.modules[{package!r}] = None; import interop.__main__"
+@pytest.mark.parametrize(
+    ("package", "command"),
+    [
+        ("click", "changes torch 2.13 2.15"),
+        ("rich", "changes torch 2.13 2.15"),
+        ("rich", "relu"),
+        ("scipy", "--framework torch"),
+        ("sklearn", "digits"),
+        ("matplotlib", "changes torch 2.13 2.15 --output changes.png"),
+        ("jinja2", "report --output report.html"),
+    ],
+)
+def test_a_missing_package_is_named(package: str, command: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from interop.__main__ import main; main({command.split()})"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     cure = "pip install 'jaxclamp[cli]', or in a checkout '.[cli]'"
     assert done.stderr == f"The command line needs {package}: {cure}\n"
+
+
+def test_packages_of_other_commands_may_be_missing() -> None:
+    code = """
+import sys
+sys.modules |= dict.fromkeys(["jinja2", "matplotlib", "rich", "scipy", "sklearn"])
+from interop.__main__ import main
+main(["changes", "torch", "2.13", "2.15", "--format", "markdown"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("5 of 28 ops have other gradients at ties, from torch 2.13.0 to 2.15.0")
 
 
 def test_the_shell_has_it_as_jaxclamp() -> None:

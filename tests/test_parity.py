@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 import interop
 import jaxclamp
-from interop._commands import digits
-from interop._commands.cases import Gradients, compare_cases
+from interop.cli import digits_training as digits
+from interop.cli.worked_cases import Gradients, compare_cases
 from interop.frameworks.base import Question
 from interop.survey import matrix as parity
 from interop.survey import record_frameworks

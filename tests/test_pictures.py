@@ -10,7 +10,7 @@ import pytest
 from pinned import of_pinned
 
 import interop
-from interop._commands import digits
+from interop.cli import digits_training as digits
 
 ROOT = Path(__file__).parent.parent
 STATIC = ROOT / "docs" / "_static"

@@ -100,7 +100,6 @@ def test_graphs_of_fx_would_drop_the_convention() -> None:
     ("missing", "statement", "message"),
     [
         ("click", "import interop.__main__", "The command line needs click: pip install 'jaxclamp[cli]'"),
-        ("jinja2", "import interop.__main__", "The command line needs jinja2: pip install 'jaxclamp[cli]'"),
         ("torch", "import interop", "interop needs PyTorch: pip install 'jaxclamp[torch]'"),
     ],
 )

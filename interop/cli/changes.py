@@ -1,0 +1,49 @@
+"""The command that says what changed between two versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from interop.cli.options import OUTPUT, a_picture
+from interop.cli.packages import require
+
+if TYPE_CHECKING:
+    from interop.survey.changes import Changes
+
+
+@click.command()
+@click.argument("framework")
+@click.argument("before")
+@click.argument("after")
+@click.option("--format", "form", type=click.Choice(("table", "markdown", "json")), default="table", show_default=True)
+@click.option("--output", "file", type=OUTPUT, callback=a_picture, help="Draw every op in every version between them.")
+def changes(framework: str, before: str, after: str, form: str, file: Path | None) -> None:
+    """Say which gradients at ties changed from one version of a framework to another, by the records of this package.
+
+    As in: changes torch 2.13 2.15. Neither version need be installed.
+
+    Exit status 0, whether something changed or not, 2 on bad usage.
+    """
+    if form == "table":
+        require("rich")
+    if file is not None:
+        require("matplotlib", "scipy")
+    from interop.survey.changes import Changes, changes
+
+    try:
+        found = changes(framework, before, after)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    forms: Mapping[str, Callable[[Changes], str]] = {
+        "table": str,
+        "markdown": Changes.to_markdown,
+        "json": Changes.to_json,
+    }
+    click.echo(forms[form](found).rstrip("\n"))
+    if file is not None:
+        found.figure().savefig(file, dpi=150)
+        click.echo(f"picture written to {file}", err=True)

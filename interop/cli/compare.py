@@ -1,0 +1,81 @@
+"""The command that compares two functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from interop.cli.console import console
+from interop.cli.names import ALLOWED, CONVERTIBLES
+from interop.cli.options import AS_JSON, INPUTS, OUTPUT, a_function, bad_usage, in_a_folder
+from interop.cli.packages import require
+
+
+@click.command()
+@click.argument("first", metavar="MODULE:FUNCTION", callback=a_function)
+@click.argument("second", metavar="MODULE:FUNCTION", callback=a_function)
+@INPUTS
+@click.option(
+    "--frameworks",
+    nargs=2,
+    type=click.Choice(CONVERTIBLES),
+    help="That of each function; needed where both run in both, as operators and methods may.",
+)
+@click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance, by default what rounding explains.")
+@click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance, by default what rounding explains.")
+@click.option(
+    "--allow",
+    multiple=True,
+    type=click.Choice(ALLOWED),
+    default=("rounding",),
+    show_default=True,
+    help="A finding that counts as agreement; repeatable.",
+)
+@click.option("--probe", type=click.IntRange(min=1), help="Draw so many inputs, for one at which they differ more.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
+@click.option("--nonfinite", is_flag=True, help="Draw NaN and infinities too.")
+@click.option("--save-case", type=OUTPUT, callback=in_a_folder, help="Where to keep the inputs that are found.")
+@click.option(
+    "--case",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file that --save-case wrote, in place of the inputs, whose form it has.",
+)
+@AS_JSON
+@click.pass_context
+def compare(
+    context: click.Context,
+    first: Callable[..., Any],
+    second: Callable[..., Any],
+    inputs: list[Any],
+    frameworks: tuple[Any, Any] | None,
+    rtol: float | None,
+    atol: float | None,
+    allow: tuple[Any, ...],
+    probe: int | None,
+    seed: int,
+    nonfinite: bool,
+    save_case: Path | None,
+    case: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare the values and gradients of two functions, of JAX or torch, and say which differences ties explain.
+
+    Exit status 1 when the functions, as they are, disagree beyond the tolerance and what is allowed; 2 on bad usage.
+    """
+    require("rich")
+    import interop
+
+    drawn = interop.Probe(probe, seed, nonfinite) if probe else None
+    settings: dict[str, Any] = {"frameworks": frameworks, "rtol": rtol, "atol": atol, "probe": drawn, "case": case}
+    with bad_usage():
+        comparison = interop.compare(first, second, *inputs, **settings)
+    if save_case and comparison.probed and comparison.probed.case:
+        comparison.probed.case.save(save_case)
+    if as_json:
+        click.echo(comparison.to_json(), nl=False)
+    else:
+        console().print(comparison)
+    context.exit(1 if comparison.disagreeing(allow) else 0)

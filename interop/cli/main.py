@@ -1,0 +1,113 @@
+"""The matrix, which is what the command line shows if no command is named, and the group of all commands."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from interop.cli.audit import audit
+from interop.cli.cases import cases
+from interop.cli.changes import changes
+from interop.cli.compare import compare
+from interop.cli.console import console
+from interop.cli.digits import digits
+from interop.cli.names import DTYPES, FORMATS, FRAMEWORKS, OPS
+from interop.cli.options import ONLY_DTYPES, ONLY_OPS, OUTPUT, chosen_dtypes, hint, in_a_folder
+from interop.cli.packages import require
+from interop.cli.plot import plot
+from interop.cli.report import report
+from interop.cli.rows import ask, compile_quickly, installed
+from interop.cli.ties import ties
+
+
+class _Commands(click.Group):
+    """Commands, and in the place of one the ops to be shown."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ops = list(itertools.takewhile(OPS.__contains__, args))
+        return super().parse_args(ctx, [*(f"--op={op}" for op in ops), *args[len(ops) :]])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name in OPS:
+            ctx.fail(f"{name!r} is an op: name it before the options, or as --op {name}.")
+        if name not in self.commands and not name.startswith("-"):
+            ctx.fail(f"No such command {name!r}, and no such op." + hint(name, [*self.commands, *OPS]))
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    subcommand_metavar="[OP]... | COMMAND [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@ONLY_OPS
+@ONLY_DTYPES
+@click.option(
+    "--framework",
+    "frameworks",
+    multiple=True,
+    type=click.Choice(FRAMEWORKS),
+    callback=installed,
+    help="Only ask this framework; repeatable.",
+)
+@click.option("--all", "every_case", is_flag=True, help="A line for each case, as there is where ops are named.")
+@click.option("--only-disagreements", is_flag=True, help="Only the cases in which some answer differs.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True)
+@click.option("--output", type=OUTPUT, callback=in_a_folder, help="Write to a file.")
+@click.pass_context
+def main(
+    context: click.Context,
+    ops: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    frameworks: tuple[str, ...],
+    every_case: bool,
+    only_disagreements: bool,
+    form: str,
+    output: Path | None,
+) -> None:
+    """Print the gradients at every tie: by definition, and of jaxclamp, interop and the frameworks that are installed.
+
+    They are asked in float32, if no dtype is named. Name ops for the cases of these.
+
+    Exit status 1 when jaxclamp or interop disagrees with the definition, 2 on bad usage.
+    """
+    if context.invoked_subcommand is not None:
+        for option in context.command.params:
+            if context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"{option.opts[0]} is for the matrix, not for {context.invoked_subcommand!r}.")
+        return
+    require("rich", "scipy")
+    compile_quickly()
+    from interop.survey.matrix import OURS
+    from interop.survey.show import listing, render, screen
+
+    on_one_screen = form == "table" and not (ops or every_case or only_disagreements)
+    overview = functools.partial(screen.screen, program=context.command_path) if on_one_screen else None
+    rows = ask(ops, chosen_dtypes(dtypes, default=DTYPES[:1]), frameworks or FRAMEWORKS, overview)
+    width = console().width if output is None and sys.stdout.isatty() else screen.WIDTH
+    shown = [row for row in rows if not (only_disagreements and row.agrees)]
+    if overview:
+        text = render.drawn(overview(rows), min(width, screen.WIDTH))
+    elif form == "table":
+        text = render.drawn(listing.listing(shown, render.tallies(rows), width), width)
+    else:
+        text = render.FORMATS[form](shown, render.tallies(rows))
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        output.write_text(click.unstyle(text), encoding="utf-8")
+    if any(not answer.agrees for row in rows for answer in row.answers if answer.framework in OURS):
+        context.exit(1)
+
+
+for _command in (cases, digits, compare, changes, plot, report, ties, audit):
+    main.add_command(_command)

@@ -1,0 +1,26 @@
+"""The command that draws an op."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from interop.cli.options import OUTPUT, OpName, a_picture
+from interop.cli.packages import require
+from interop.cli.rows import ask, compile_quickly
+
+
+@click.command()
+@click.argument("op", metavar="OP", type=OpName())
+@click.option("--output", "file", type=OUTPUT, callback=a_picture, required=True, help="The picture to write.")
+def plot(op: str, file: Path) -> None:
+    """Draw an op, its slopes, and the gradients that are answered at its ties, in float32."""
+    require("matplotlib", "rich", "scipy")
+    compile_quickly()
+    from interop.survey.show.plot import COLOURS, figure
+    from jaxclamp import OPS as RECORDS
+
+    rows = ask([op], ["float32"], list(COLOURS))
+    figure(RECORDS[op], rows).savefig(file, dpi=150)
+    click.echo(f"plot written to {file}")
