@@ -29,7 +29,7 @@ from scipy.optimize import nnls
 
 import interop
 import jaxclamp
-from interop._programs import gradcheck
+from interop._checks import gradcheck
 from jaxclamp._checks import check_grads
 from jaxclamp._checks.check import check
 

@@ -13,11 +13,11 @@ import jax
 import numpy as np
 import torch
 
-from interop._convention.as_of import as_of, differentiated_by, uncovered_losses
-from interop._convention.min_norm import has_real_float_tensor, namesakes
-from interop._convention.ties import can_tie, tied_elements, ties
-from interop._private_torch import flattened, is_transformed
-from interop._recorded import is_recorded
+from interop._torch.grad_state import is_recorded
+from interop._torch.private_api import flattened, is_transformed
+from interop._transforms.as_of import as_of, differentiated_by, uncovered_losses
+from interop._transforms.min_norm import has_real_float_tensor, namesakes
+from interop._transforms.ties import can_tie, tied_elements, ties
 from interop.frameworks.base import weighted_total
 from interop.frameworks.torch import leaves_behind
 from interop.native import NATIVE

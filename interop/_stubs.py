@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import interop
 from interop import IN_PLACE_OPS, TORCH_OPS
-from interop._convention.modules import MODULES
+from interop._transforms.modules import MODULES
 from interop.comparison.leaves import Allowed
 from interop.frameworks.registry import CONVERTIBLES
 from interop.native import NATIVE
@@ -137,8 +137,8 @@ def _of_nn() -> str:
             _HEAD,
             "import torch",
             "",
-            "from interop._convention.modules import Conversion as Conversion",
-            "from interop._convention.modules import convert as convert",
+            "from interop._transforms.modules import Conversion as Conversion",
+            "from interop._transforms.modules import convert as convert",
             "from jaxclamp import Convention",
             "",
             *modules,

@@ -1,6 +1,6 @@
 """The modules of torch.nn with the gradients of jaxclamp: the same constructor arguments, state and printed form."""
 
-from interop._convention.modules import MODULES, Conversion, convert
+from interop._transforms.modules import MODULES, Conversion, convert
 
 __all__ = ["Conversion", "convert", *MODULES]
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from interop._convention.modules import Conversion as Conversion
-from interop._convention.modules import convert as convert
+from interop._transforms.modules import Conversion as Conversion
+from interop._transforms.modules import convert as convert
 from jaxclamp import Convention
 
 class AdaptiveMaxPool1d(torch.nn.AdaptiveMaxPool1d):

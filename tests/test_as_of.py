@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import interop
 from interop import as_of, min_norm
-from interop._convention.as_of import AS_OF
+from interop._transforms.as_of import AS_OF
 from interop.native import NATIVE
 from interop.survey.records import record_of
 from interop.survey.show.render import as_in_a_call
@@ -325,7 +325,7 @@ def test_compiled() -> None:
 
 def test_made_where_other_modes_are_on() -> None:
     """What the installed version answers is asked once, outside of them."""
-    from interop._convention.as_of import _tables
+    from interop._transforms.as_of import _tables
 
     with torch.no_grad(), torch.device("meta"), min_norm():
         from concurrent.futures import ThreadPoolExecutor

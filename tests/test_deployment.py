@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import interop
 from interop import min_norm, native
-from interop._convention.modules import MODULES
+from interop._transforms.modules import MODULES
 from interop.native import RIGHT_IN_TORCH
 
 Tensor = torch.Tensor

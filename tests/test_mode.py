@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 import interop
 import jaxclamp
 from interop import TORCH_OPS, min_norm
-from interop._convention.min_norm import Backend
+from interop._transforms.min_norm import Backend
 from jaxclamp import CONVENTIONS, OPS, Op
 
 Tensor = torch.Tensor

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint_sequential
 
 import interop
 from interop import min_norm
-from interop._convention.modules import MODULES
+from interop._transforms.modules import MODULES
 from interop.native import NATIVE, RIGHT_IN_TORCH
 
 Tensor = torch.Tensor

@@ -10,8 +10,9 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import CheckpointError, CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import interop
-from interop import _recomputed, min_norm
-from interop._private_torch import function_modes, top_hooks
+from interop import min_norm
+from interop._torch import checkpoint_modes
+from interop._torch.private_api import function_modes, top_hooks
 
 pytestmark = [
     # of a reentrant checkpoint in another
@@ -138,8 +139,8 @@ def test_as_if_it_were_no_checkpoint(form: str) -> None:
 @pytest.mark.parametrize("form", ["not reentrant", "reentrant"])
 def test_that_test_can_fail(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where torch's checkpoints are not found, the gradient is another, or torch raises an error."""
-    monkeypatch.setattr(_recomputed, "top_hooks", lambda: None)
-    monkeypatch.setattr(_recomputed, "checkpoint_that_switches", lambda func: None)
+    monkeypatch.setattr(checkpoint_modes, "top_hooks", lambda: None)
+    monkeypatch.setattr(checkpoint_modes, "checkpoint_that_switches", lambda func: None)
     right = set()
     for name, program in PROGRAMS.items():
         with contextlib.suppress(CheckpointError):

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from interop._private_jax import has_started
+from interop._torch.private_jax import has_started
 
 HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Order: TypeAlias = tuple[int, ...] | None

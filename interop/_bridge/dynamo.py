@@ -8,7 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from interop._bridge.names import function_named
-from interop._private_torch import nonstrict_trace
+from interop._torch.private_api import nonstrict_trace
 
 _NONE = "None, which is no leaf of a tree"
 

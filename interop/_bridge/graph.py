@@ -10,7 +10,7 @@ import torch
 from interop._bridge.flat import FlatFunction
 from interop._bridge.names import call_named, name_call
 from interop._bridge.saved import CallState, pull_back, remember
-from interop._private_torch import is_forward_mode
+from interop._torch.private_api import is_forward_mode
 
 
 def leaves_in_graph(

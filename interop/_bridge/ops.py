@@ -17,15 +17,15 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 import jaxclamp
-from interop._autocast import autocast, in_full_precision
 from interop._bridge.arrays import X64, jax_dtype, jax_to_torch, refuse_after_fork, tensor_over
 from interop._bridge.bounded import Bounded
 from interop._bridge.flat import FlatFunction, Layout, with_x64
 from interop._bridge.opaque import opaque
 from interop._bridge.signatures import MISSING, Signature, torch_counterpart
 from interop._bridge.tape import call
-from interop._forms import overwrite, write_to
-from interop._private_torch import without_dispatch_modes
+from interop._torch.autocast import autocast, in_full_precision
+from interop._torch.forms import overwrite, write_to
+from interop._torch.private_api import without_dispatch_modes
 from jaxclamp import OPS, Op, WithIndices
 
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})

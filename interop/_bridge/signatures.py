@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from interop._forms import NUMPY_NAMES
+from interop._torch.forms import NUMPY_NAMES
 from jaxclamp import Op
 from jaxclamp._counterparts import Counterpart
 

@@ -10,7 +10,8 @@ import torch
 
 from interop._bridge.flat import LEAF, FlatFunction
 from interop._bridge.saved import CallState, pull_back, remember
-from interop._private_torch import (
+from interop._torch.grad_state import is_recorded
+from interop._torch.private_api import (
     into_old_vmap,
     is_dispatch_mode_active,
     is_forward_mode,
@@ -19,7 +20,6 @@ from interop._private_torch import (
     old_vmap_level,
     out_of_old_vmap,
 )
-from interop._recorded import is_recorded
 
 
 def call(flat: FlatFunction, traced: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor]) -> Any:

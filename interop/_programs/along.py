@@ -19,7 +19,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from interop._private_torch import (
+from interop._programs.choices import Decided
+from interop._programs.order import tangents_at
+from interop._torch.private_api import (
     depth_of_transformations,
     flattened,
     is_compiled,
@@ -30,8 +32,6 @@ from interop._private_torch import (
     with_old_versions,
     without_transformations,
 )
-from interop._programs.choices import Decided
-from interop._programs.order import tangents_at
 from jaxclamp._programs.subdifferential import Subdifferential, check_directions, explored
 from jaxclamp._rules.operands import check_function
 

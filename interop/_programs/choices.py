@@ -22,12 +22,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from interop import native
-from interop._autocast import autocast, in_full_precision
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
-from interop._convention.jumps import jump_of
-from interop._convention.min_norm import namesakes
-from interop._forms import NUMPY_NAMES, overwrite
-from interop._private_torch import without_forward_mode
 from interop._programs.constants import FASTER
 from interop._programs.operators import operators_of, overwriting
 from interop._programs.order import (
@@ -42,7 +37,12 @@ from interop._programs.order import (
 from interop._programs.recurrent import rnn_relu, rnn_relu_cell
 from interop._programs.undecided import warn_on_jump
 from interop._programs.windows import Places, elements_of, elements_of_adaptive
-from interop._recomputed import Block
+from interop._torch.autocast import autocast, in_full_precision
+from interop._torch.checkpoint_modes import Block
+from interop._torch.forms import NUMPY_NAMES, overwrite
+from interop._torch.private_api import without_forward_mode
+from interop._transforms.jumps import jump_of
+from interop._transforms.min_norm import namesakes
 from interop.native.kinked import pieces_that_meet
 from interop.native.losses import reduced
 from jaxclamp._rules.windows import windows_of

@@ -16,8 +16,8 @@ import torch
 from torch.nn import functional
 from torch.overrides import resolve_name
 
-from interop._forms import overwrite
-from interop._private_torch import bindings_named, foreach_named, operators_named, schema_of
+from interop._torch.forms import overwrite
+from interop._torch.private_api import bindings_named, foreach_named, operators_named, schema_of
 
 Rule = Callable[..., Any]
 

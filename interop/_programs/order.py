@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from interop._private_torch import depth_of_transformations, outside_of_transformations
+from interop._torch.private_api import depth_of_transformations, outside_of_transformations
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 _DEPTH = ContextVar("depth", default=0)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from interop._convention.jumps import Jump
-from interop._convention.ties import line_of_user
-from interop._private_torch import is_any
 from interop._programs.order import moves, value_and_tangent
+from interop._torch.private_api import is_any
+from interop._transforms.jumps import Jump
+from interop._transforms.ties import line_of_user
 from jaxclamp import UndecidedWarning
 
 

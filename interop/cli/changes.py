@@ -28,7 +28,7 @@ def changes(framework: str, before: str, after: str, form: str, file: Path | Non
 
     Exit status 0, whether something changed or not, 2 on bad usage.
     """
-    if form == "table":
+    if form != "json":
         require("rich")
     if file is not None:
         require("matplotlib", "scipy")

@@ -14,10 +14,10 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from interop._bridge.arrays import lend, tensor_over
-from interop._convention.min_norm import min_norm
-from interop._convention.ties import influence as influence_of
-from interop._convention.ties import ties
-from interop._private_torch import version_of
+from interop._torch.private_api import version_of
+from interop._transforms.min_norm import min_norm
+from interop._transforms.ties import influence as influence_of
+from interop._transforms.ties import ties
 from interop.frameworks.base import (
     NOTHING_TO_DIFFERENTIATE,
     Array,

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from interop._private_torch import is_forward_mode, is_transformed
+from interop._torch.private_api import is_forward_mode, is_transformed
 from jaxclamp._versions import Weights
 
 Moves: TypeAlias = Literal["apart", "together"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from interop._private_torch import is_forward_mode, is_transformed
+from interop._torch.private_api import is_forward_mode, is_transformed
 
 
 def differentiable(rule: type[torch.autograd.Function]) -> Callable[..., Any]:

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from interop._autocast import autocast
-from interop._forms import overwrite
-from interop._private_torch import constant_of, is_constant
-from interop._recorded import is_active
+from interop._torch.autocast import autocast
+from interop._torch.forms import overwrite
+from interop._torch.grad_state import is_active
+from interop._torch.private_api import constant_of, is_constant
 from interop.native.asked import FOLLOWED
 from interop.native.kinked import bend, bend_by_weight
 from interop.native.public import public, right_in_torch

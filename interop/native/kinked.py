@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from interop._private_torch import constant_in_graphs, is_forward_mode, is_transformed
+from interop._torch.private_api import constant_in_graphs, is_forward_mode, is_transformed
 from interop.native.differentiable import differentiable, tell_inactive
 from jaxclamp import OPS
 from jaxclamp._rules.kinked import Piece

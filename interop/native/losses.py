@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from interop._autocast import in_full_precision
-from interop._private_torch import named_reduction
-from interop._recorded import is_active
+from interop._torch.autocast import in_full_precision
+from interop._torch.grad_state import is_active
+from interop._torch.private_api import named_reduction
 from interop.native.elementwise import clamp_min, minimum
 from interop.native.public import public
 from jaxclamp import Convention

@@ -9,8 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch.overrides import handle_torch_function
 
-from interop._forms import NUMPY_NAMES
-from interop._private_torch import is_overridden
+from interop._torch.forms import NUMPY_NAMES
+from interop._torch.private_api import is_overridden
 from interop.native.asked import FOLLOWED
 from jaxclamp import CONVENTIONS
 from jaxclamp._rules.conventions import refuse_convention

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from interop._forms import overloaded
-from interop._recorded import is_active
+from interop._torch.forms import overloaded
+from interop._torch.grad_state import is_active
 from interop.native.elementwise import maximum, minimum
 from interop.native.public import public
 from interop.native.reads import AdaptiveWindows

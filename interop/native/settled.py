@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from interop._private_torch import is_in_compiled_graph
-from interop._recorded import is_recorded
+from interop._torch.grad_state import is_recorded
+from interop._torch.private_api import is_in_compiled_graph
 
 
 @torch.library.custom_op("jaxclamp::settle_", mutates_args=("x",))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from interop._private_torch import into_old_vmap, is_in_compiled_graph, is_in_old_vmap, out_of_old_vmap
+from interop._torch.private_api import into_old_vmap, is_in_compiled_graph, is_in_old_vmap, out_of_old_vmap
 from interop.native.differentiable import differentiable
 from interop.native.reads import AT_ONCE, AdaptiveWindows, ReadStage, read_stages
 from interop.native.reductions import divided, sharing

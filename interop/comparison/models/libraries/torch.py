@@ -12,9 +12,9 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from interop._bridge.arrays import lend, tensor_over
-from interop._convention.min_norm import min_norm as under_min_norm
-from interop._convention.ties import ties
-from interop._private_torch import flattened, unflattened, version_of
+from interop._torch.private_api import flattened, unflattened, version_of
+from interop._transforms.min_norm import min_norm as under_min_norm
+from interop._transforms.ties import ties
 from interop.comparison.models.layers import Answer, Key, Layer, Point, Tape
 from interop.comparison.models.model import Call, Model, Orders, Run, cast, ordered_total
 from interop.comparison.models.parameters import Layout, Parameter

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from interop._private_torch import is_forward_mode, is_transformed
+from interop._torch.private_api import is_forward_mode, is_transformed
 
 
 def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.autograd.gradcheck import GradcheckError
 
-from interop._convention.ties import ties
+from interop._transforms.ties import ties
 from jaxclamp._checks.check import Scale, check
 from jaxclamp._checks.clarke import Array, Function, largest_beside
 from jaxclamp._checks.verdict import GradientReport, Names

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from interop._private_torch import constant_in_graphs
+from interop._torch.private_api import constant_in_graphs
 
 
 def autocast(*values: Any) -> list[Any]:

@@ -20,9 +20,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
-from interop._convention.jumps import Jump, jump_of
-from interop._convention.min_norm import has_real_float_tensor, min_norm, namesakes
-from interop._recorded import is_active
+from interop._torch.grad_state import is_active
+from interop._transforms.jumps import Jump, jump_of
+from interop._transforms.min_norm import has_real_float_tensor, min_norm, namesakes
 from interop.native import NATIVE
 from jaxclamp import OPS, Convention, Op
 from jaxclamp._transforms.report import Influence, TieReport, Totals

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn import functional
 
-from interop._private_torch import bindings_named, foreach_named, operators_named
+from interop._torch.private_api import bindings_named, foreach_named, operators_named
 
 Tensor = torch.Tensor
 Places: TypeAlias = Sequence[tuple[Any, Tensor]]

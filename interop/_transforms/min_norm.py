@@ -16,10 +16,10 @@ from torch.overrides import handle_torch_function
 
 from interop import native
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
-from interop._forms import overloaded
-from interop._private_torch import is_in_function_mode, make_overridable
-from interop._recomputed import Block
-from interop._recorded import is_recorded
+from interop._torch.checkpoint_modes import Block
+from interop._torch.forms import overloaded
+from interop._torch.grad_state import is_recorded
+from interop._torch.private_api import is_in_function_mode, make_overridable
 from jaxclamp import CONVENTIONS, Convention
 from jaxclamp._rules.conventions import refuse_convention
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from interop._recorded import is_recorded
+from interop._torch.grad_state import is_recorded
 
 NUMPY_NAMES = {"x": "input", "a": "input", "x1": "input", "x2": "other", "axis": "dim", "keepdims": "keepdim"}
 """The names that functions of torch take beside their own."""

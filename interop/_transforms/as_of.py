@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, final
 import torch
 from torch.overrides import handle_torch_function
 
-from interop._convention.min_norm import OF_OTHER_ARGUMENTS, UNCOVERED, Intercepting, Replacements, in_block, namesakes
-from interop._private_torch import is_overridden
-from interop._recorded import is_recorded
+from interop._torch.grad_state import is_recorded
+from interop._torch.private_api import is_overridden
+from interop._transforms.min_norm import OF_OTHER_ARGUMENTS, UNCOVERED, Intercepting, Replacements, in_block, namesakes
 from interop.native import NATIVE, losses
 from interop.native.selection import weighed
 from jaxclamp._versions import VERSIONS, Version, Weights, version_of

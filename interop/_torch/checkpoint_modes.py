@@ -10,7 +10,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
-from interop._private_torch import checkpoint_that_switches, function_modes, top_hooks
+from interop._torch.private_api import checkpoint_that_switches, function_modes, top_hooks
 
 
 class Block(TorchFunctionMode):

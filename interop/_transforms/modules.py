@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from interop._convention.as_of import AS_OF
-from interop._convention.min_norm import UNCOVERED, in_block, namesakes
-from interop._recorded import records_nothing
+from interop._torch.grad_state import records_nothing
+from interop._transforms.as_of import AS_OF
+from interop._transforms.min_norm import UNCOVERED, in_block, namesakes
 from interop.native import NATIVE, RIGHT_IN_TORCH
 from jaxclamp import CONVENTIONS, Convention
 

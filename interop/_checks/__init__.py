@@ -1,0 +1,1 @@
+"""What asks a checker of gradients to judge a function of torch."""
