@@ -7,30 +7,30 @@ import torch
 
 from interop import native as native
 from interop import nn as nn
+from interop._audit import Audit as Audit
+from interop._audit import ChangedLine as ChangedLine
+from interop._audit import audit as audit
 from interop._bridge.arrays import jax_to_torch as jax_to_torch
 from interop._bridge.arrays import torch_to_jax as torch_to_jax
 from interop._bridge.wrap import wrap_for_torch as wrap_for_torch
-from interop._transforms.as_of import as_of as as_of
-from interop._transforms.min_norm import min_norm as min_norm
-from interop._transforms.ties import influence as influence
-from interop._transforms.ties import ties as ties
+from interop._checks.gradcheck import gradcheck as gradcheck
 from interop._programs.along import along as along
 from interop._programs.along import directional_derivative as directional_derivative
 from interop._programs.along import grad as grad
 from interop._programs.along import subdifferential as subdifferential
-from interop._checks.gradcheck import gradcheck as gradcheck
-from interop._audit import Audit as Audit
-from interop._audit import ChangedLine as ChangedLine
-from interop._audit import audit as audit
-from interop.survey.changes import Changes as Changes
-from interop.survey.changes import changes as changes
+from interop._transforms.as_of import as_of as as_of
+from interop._transforms.min_norm import min_norm as min_norm
+from interop._transforms.ties import influence as influence
+from interop._transforms.ties import ties as ties
 from interop.comparison.compare import compare as compare
 from interop.comparison.comparison import Comparison as Comparison
+from interop.comparison.models.compare_models import compare_models as compare_models
+from interop.comparison.models.report import ModelComparison as ModelComparison
 from interop.comparison.probe import Probe as Probe
 from interop.comparison.recording import Recording as Recording
 from interop.comparison.recording import record as record
-from interop.comparison.models.compare_models import compare_models as compare_models
-from interop.comparison.models.report import ModelComparison as ModelComparison
+from interop.survey.changes import Changes as Changes
+from interop.survey.changes import changes as changes
 from jaxclamp import Convention
 
 __version__: str

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 import interop
 from interop._programs.choices import Decided
-from interop._programs.constants import FASTER
+from interop._programs.dual_fast_paths import FASTER
 
 Function = Callable[..., Any]
 F = functional

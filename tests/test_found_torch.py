@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 import interop
 import jaxclamp
 from interop import min_norm
-from interop._bridge import names, ops
+from interop._bridge import graph_registry, ops
 from interop._bridge.bounded import Bounded
 
 Tensor = torch.Tensor
@@ -211,7 +211,7 @@ def test_numbers_in_a_compiled_function() -> None:
     function = torch.compile(lambda x, bound: interop.clamp(x, max=bound), fullgraph=True, backend=counter)
     for bound in [k / 7 for k in range(20)]:
         assert torch.equal(function(X, bound), interop.clamp(X, max=bound))
-        named.append(len(names._CALLS))
+        named.append(len(graph_registry._CALLS))
     assert counter.frame_count == 2
     assert named[2] == named[-1]
     for bound in (-0.0, float("inf"), float("nan"), -float("inf"), 0.0):
@@ -274,11 +274,11 @@ def test_number_in_the_first_call_under_a_transformation(name: str, monkeypatch:
 
 def test_calls_leave_nothing_behind() -> None:
     """Meta tensors and numbers had a name each, for graphs that nobody made."""
-    before = len(names._CALLS), len(names._CALL_NAMES)
+    before = len(graph_registry._CALLS), len(graph_registry._CALL_NAMES)
     for k in range(50):
         interop.clamp(torch.ones(k + 1, device="meta"), 0.0, k / 3)
         interop.clamp(torch.ones(2), 0.0, k / 3)
-    assert (len(names._CALLS), len(names._CALL_NAMES)) == before
+    assert (len(graph_registry._CALLS), len(graph_registry._CALL_NAMES)) == before
 
 
 def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,7 +278,7 @@ def test_meta_beside_another_device() -> None:
 
 
 def test_meta_calls_leave_nothing_behind() -> None:
-    from interop._bridge import names
+    from interop._bridge import graph_registry
 
     x = torch.ones(3, device="meta")
     scaled = wrap_for_torch(lambda x, scale: scale * x)
@@ -289,7 +289,7 @@ def test_meta_calls_leave_nothing_behind() -> None:
         scaled(x, float("nan"))
 
     call()
-    before = len(names._CALLS)
+    before = len(graph_registry._CALLS)
     for _ in range(5):
         call()
-    assert len(names._CALLS) == before
+    assert len(graph_registry._CALLS) == before

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from interop._bridge.flat import FlatFunction
-from interop._bridge.names import call_named, name_call
+from interop._bridge.graph_registry import call_named, name_call
 from interop._bridge.saved import CallState, pull_back, remember
 from interop._torch.private_api import is_forward_mode
 

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from interop import native
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
-from interop._programs.constants import FASTER
+from interop._programs.dual_fast_paths import FASTER
 from interop._programs.operators import operators_of, overwriting
 from interop._programs.order import (
     holds,
@@ -43,7 +43,7 @@ from interop._torch.forms import NUMPY_NAMES, overwrite
 from interop._torch.private_api import without_forward_mode
 from interop._transforms.jumps import jump_of
 from interop._transforms.min_norm import namesakes
-from interop.native.kinked import pieces_that_meet
+from interop.native._rules.kinked import pieces_that_meet
 from interop.native.losses import reduced
 from jaxclamp._rules.windows import windows_of
 

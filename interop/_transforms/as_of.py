@@ -17,7 +17,7 @@ from interop._torch.grad_state import is_recorded
 from interop._torch.private_api import is_overridden
 from interop._transforms.min_norm import OF_OTHER_ARGUMENTS, UNCOVERED, Intercepting, Replacements, in_block, namesakes
 from interop.native import NATIVE, losses
-from interop.native.selection import weighed
+from interop.native._rules.selection import weighed
 from jaxclamp._versions import VERSIONS, Version, Weights, version_of
 
 

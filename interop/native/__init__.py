@@ -7,8 +7,8 @@ one of jaxclamp.
 """
 
 import jaxclamp
-from interop.native import elementwise, losses, reducing  # noqa: F401  # they publish their functions
-from interop.native.public import NATIVE, RIGHT_IN_TORCH
+from interop.native import kinked, losses, reductions, selection  # noqa: F401  # they publish their functions
+from interop.native.decorators import NATIVE, RIGHT_IN_TORCH
 from jaxclamp import OPS
 
 for _alias, _function in vars(jaxclamp).items():

@@ -1,184 +1,217 @@
-"""The kink rule in torch: torch's own function and its derivative, but for the slope at kinks.
+"""The kinked ops in torch alone: torch's own function where it answers as the definition does, else a detour.
 
-Which slope counts there follows from the pieces and kinks in the rule of jaxclamp.
+Where nothing is differentiated, and with ``out=``, each is torch's own function, unchanged.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
-from interop._torch.private_api import constant_in_graphs, is_forward_mode, is_transformed
-from interop.native.differentiable import differentiable, tell_inactive
-from jaxclamp import OPS
-from jaxclamp._rules.kinked import Piece
+from interop._torch.autocast import autocast
+from interop._torch.forms import overwrite
+from interop._torch.grad_state import is_active
+from interop._torch.private_api import constant_of
+from interop.native._rules.conventions_of_torch import FOLLOWED
+from interop.native._rules.kinked import bend, bend_by_weight
+from interop.native.decorators import public, right_in_torch
+from interop.native.selection import selected
+from jaxclamp import Convention
+from jaxclamp.kinked import SELU_ALPHA, SELU_SCALE
 
-Slope = Callable[..., torch.Tensor]
-Kink: TypeAlias = tuple[float, float]
-"""A place where pieces meet, and the slope that counts there. Dynamo of torch 2.11 unpacks no constant NamedTuple."""
+aten: Any = torch.ops.aten
 
-
-@constant_in_graphs
-def kinks_of(name: str, *parameters: float) -> tuple[Kink, ...]:
-    """The kinks of the op of that name with these parameters.
-
-    >>> kinks_of("elu", 2.0)
-    ((0.0, 1.0),)
-    """
-    return _kinks_of(name, *parameters)
+Out = torch.Tensor | None
 
 
-@functools.lru_cache(maxsize=1024)
-def _kinks_of(name: str, *parameters: float) -> tuple[Kink, ...]:
-    kinks = []
-    for place, before, after in pieces_that_meet(name, *parameters):
-        left, right = (_slope(piece, place, parameters) for piece in (before, after))
-        least = min(left, right, key=abs) if left * right > 0 else 0.0
-        kinks.append((place, least))
-    return tuple(kinks)
+@right_in_torch
+def hardsigmoid(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_norm") -> torch.Tensor:
+    """`torch.nn.functional.hardsigmoid`."""
+    if ties in FOLLOWED["hardsigmoid"] or not is_active(input):
+        return functional.hardsigmoid(input, inplace)
+    return selected("hardsigmoid", functional.hardsigmoid, input, inplace, ties)
 
 
-def pieces_that_meet(name: str, *parameters: float) -> Iterator[tuple[float, Piece, Piece]]:
-    """The places of the kinks of the op of that name, and the pieces to the left and to the right of each."""
-    rule: Any = OPS[name].applied(0.0, *parameters).rule
-    places = [float(place) for place in rule.kinks(np, *parameters)]
-    for place in dict.fromkeys(places):
-        # Kinks may coincide: then the pieces to either side of all of them meet.
-        yield (
-            place,
-            rule.pieces[sum(other < place for other in places)],
-            rule.pieces[sum(other <= place for other in places)],
-        )
+@right_in_torch
+def abs(input: torch.Tensor, *, out: Out = None) -> torch.Tensor:
+    """`torch.abs`."""
+    if _is_right("abs") or out is not None or not is_active(input):
+        return torch.abs(input, out=out)
+    return _bent("abs", torch.abs, _of_abs, input, False)
 
 
-def _slope(piece: Piece, place: float, parameters: Sequence[float]) -> float:
-    """The derivative of an analytic piece to the last digit: its imaginary part beside the real axis."""
-    step = 2.0**-300
-    return float(np.imag(piece(np, place + 1j * step, *parameters)) / step)
+@public
+def leaky_relu(input: torch.Tensor, negative_slope: float = 0.01, inplace: bool = False) -> torch.Tensor:
+    """`torch.nn.functional.leaky_relu`, whose gradient at 0 is the slope: right from 0 to 1."""
+    if (_is_right("leaky_relu") and 0 <= negative_slope <= 1) or not is_active(input):
+        return functional.leaky_relu(input, negative_slope, inplace)
+    return _bent("leaky_relu", functional.leaky_relu, _of_leaky_relu, input, inplace, negative_slope)
 
 
-def bend(
+@public
+def prelu(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """`torch.nn.functional.prelu`."""
+    if not is_active(input, weight):
+        return functional.prelu(input, weight)
+    return bend_by_weight(functional.prelu, *autocast(input, weight))
+
+
+@public
+def elu(input: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torch.Tensor:
+    """`torch.nn.functional.elu`, whose gradient at 0 is alpha: right from 0 to 1."""
+    if (_is_right("elu") and 0 <= alpha <= 1) or not is_active(input):
+        return functional.elu(input, alpha, inplace)
+    return _bent("elu", functional.elu, _of_elu, input, inplace, alpha)
+
+
+@public
+def selu(input: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    """`torch.nn.functional.selu`."""
+    return (
+        _bent("selu", functional.selu, _of_selu, input, inplace)
+        if is_active(input)
+        else functional.selu(input, inplace)
+    )
+
+
+@right_in_torch
+def celu(input: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torch.Tensor:
+    """`torch.nn.functional.celu`."""
+    if _is_right("celu") or not is_active(input):
+        return functional.celu(input, alpha, inplace)
+    return _bent("celu", functional.celu, _of_celu, input, inplace, alpha)
+
+
+@right_in_torch
+def hardswish(input: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    """`torch.nn.functional.hardswish`."""
+    if _is_right("hardswish") or not is_active(input):
+        return functional.hardswish(input, inplace)
+    return _bent("hardswish", functional.hardswish, aten.hardswish_backward, input, inplace)
+
+
+@public
+def softshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
+    """`torch.nn.functional.softshrink`, whose gradient at 0 is 0 also with ``lambd=0``, where it is the identity."""
+    if (_is_right("softshrink") and lambd) or not is_active(input):
+        return functional.softshrink(input, lambd)
+    return _bent("softshrink", functional.softshrink, _of_shrink, input, False, lambd)
+
+
+@public
+def hardshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
+    """`torch.nn.functional.hardshrink`, whose gradient at 0 is 0 also with ``lambd=0``, where it is the identity."""
+    if (_is_right("hardshrink") and lambd) or not is_active(input):
+        return functional.hardshrink(input, lambd)
+    return _bent("hardshrink", functional.hardshrink, _of_shrink, input, False, lambd)
+
+
+@right_in_torch
+def threshold(input: torch.Tensor, threshold: float, value: float, inplace: bool = False) -> torch.Tensor:
+    """`torch.nn.functional.threshold`."""
+    if _is_right("threshold") or not is_active(input):
+        return functional.threshold(input, threshold, value, inplace)
+    return _bent("threshold", functional.threshold, _of_threshold, input, inplace, threshold, value)
+
+
+def _is_right(name: str) -> bool:
+    return "min_norm" in FOLLOWED[name]
+
+
+def _bent(
     name: str,
     own: Callable[..., torch.Tensor],
     derivative: Callable[..., torch.Tensor],
-    x: torch.Tensor,
+    input: torch.Tensor,
+    inplace: bool,
     *parameters: float,
 ) -> torch.Tensor:
-    """The value of ``own``, torch's function, with the gradient of the op of that name.
+    numbers = [_number(parameter) for parameter in parameters]
 
-    Args:
-      name: of the op.
-      own: torch's function of x and the parameters.
-      derivative: from a vector, x and the parameters to the vector times torch's slopes.
-    """
-    kinks = kinks_of(name, *parameters)
-    if is_forward_mode() or is_transformed():
-        return _spelled_out(own, kinks, x, *parameters)
+    def of(x: torch.Tensor) -> torch.Tensor:
+        return bend(name, own, derivative, x, *numbers)
 
-    def sloped(vector: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """The vector times the slopes, which maps tangents and cotangents alike."""
-        found = derivative(vector, x, *parameters)
-        for place, slope in kinks:
-            there = slope * vector if slope not in (0.0, 1.0) else vector if slope else 0.0
-            found = torch.where(x == place, there, found)
-        return found
-
-    value: torch.Tensor = _bent(lambda x: own(x, *parameters), sloped, x)
-    return value
+    return overwrite(f"{name}_", of, input) if inplace else of(input)
 
 
-def _spelled_out(
-    own: Callable[..., torch.Tensor], kinks: Sequence[Kink], x: torch.Tensor, *parameters: float
-) -> torch.Tensor:
-    """The same without a Function, whose ``jvp`` torch does not differentiate: in forward mode over forward mode."""
-    value: torch.Tensor = own(x, *parameters)
-    for place, slope in kinks:
-        there = own(torch.full_like(x, place), *parameters)
-        value = torch.where(x == place, there + slope * (x - place), value)
-    return value
+def _number(parameter: Any) -> float:
+    """As torch reads a number: a scalar of NumPy is one, and a tensor without axes, but for one that requires grad."""
+    if isinstance(parameter, torch.Tensor) and parameter.requires_grad:
+        raise TypeError("a slope or threshold must be a number, not a tensor that requires grad; pass its item().")
+    return parameter.item() if isinstance(parameter, torch.Tensor | np.generic) else constant_of(parameter)
 
 
-class _Bent(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(own: Any, sloped: Any, x: torch.Tensor) -> torch.Tensor:
-        value: torch.Tensor = own(x)
-        return value
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        _, ctx.sloped, x = inputs
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return None, None, ctx.sloped(cotangent, *ctx.saved_tensors)
-
-    @staticmethod
-    def jvp(ctx: Any, _own: None, _sloped: None, tangent: torch.Tensor) -> torch.Tensor:
-        moved: torch.Tensor = ctx.sloped(tangent, *ctx.saved_tensors)
-        return moved
+def _of_leaky_relu(vector: torch.Tensor, x: torch.Tensor, negative_slope: float) -> Any:
+    return aten.leaky_relu_backward(vector, x, negative_slope, False)
 
 
-_bent = differentiable(_Bent)
+def _of_elu(vector: torch.Tensor, x: torch.Tensor, alpha: float) -> Any:
+    return aten.elu_backward(vector, alpha, 1.0, 1.0, False, x)
 
 
-def bend_by_weight(own: Callable[..., torch.Tensor], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """`bend` for a slope that is a tensor: that of the values below 0, which broadcasts against x."""
-    value: torch.Tensor = _bent_by_weight(own, x, weight)
-    return value
+def _of_selu(vector: torch.Tensor, x: torch.Tensor) -> Any:
+    return aten.elu_backward(vector, SELU_ALPHA, SELU_SCALE, 1.0, False, x)
 
 
-class _BentByWeight(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(own: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        value: torch.Tensor = own(x, weight)
-        return value
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        tell_inactive(ctx)
-        ctx.save_for_backward(*inputs[1:])
-        ctx.save_for_forward(*inputs[1:])
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        if cotangent is None:
-            return None, None, None
-        x, weight = ctx.saved_tensors
-        _, of_x, of_weight = ctx.needs_input_grad
-        return (
-            None,
-            _slope_at(x, weight) * cotangent if of_x else None,
-            torch.where(x < 0, x * cotangent, 0.0).sum_to_size(_aligned(weight, x).shape).reshape(weight.shape)
-            if of_weight
-            else None,
-        )
-
-    @staticmethod
-    def jvp(ctx: Any, _own: None, of_x: torch.Tensor | None, of_weight: torch.Tensor | None) -> torch.Tensor:
-        x, weight = ctx.saved_tensors
-        moved = torch.zeros_like(x) if of_x is None else _slope_at(x, weight) * of_x
-        return moved if of_weight is None else moved + torch.where(x < 0, x * _aligned(of_weight, x), 0.0)
+def _of_abs(vector: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return vector * x.sgn()
 
 
-_bent_by_weight = differentiable(_BentByWeight)
+def _of_celu(vector: torch.Tensor, x: torch.Tensor, alpha: float) -> Any:
+    return aten.elu_backward(vector, alpha, 1.0, 1.0 / alpha, False, x)
 
 
-def _slope_at(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The slope at each element: at 0 the number nearest to 0 between the slopes to the two sides, weight and 1."""
-    below = _aligned(weight, x)
-    return torch.where(x < 0, below, torch.where(x == 0, below.clamp(0.0, 1.0), 1.0))
+def _of_threshold(vector: torch.Tensor, x: torch.Tensor, threshold: float, value: float) -> Any:
+    return aten.threshold_backward(vector, x, threshold)
 
 
-def _aligned(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """The weight of each channel along axis 1 of x; one weight for all has no axes."""
-    return weight.reshape(()) if weight.numel() == 1 else weight.reshape(1, -1, *[1] * (x.dim() - 2))
+def _of_shrink(vector: torch.Tensor, x: torch.Tensor, lambd: float) -> torch.Tensor:
+    """Of softshrink and hardshrink; torch's own of these two refuses symbolic shapes."""
+    return torch.where(x.abs() <= lambd, 0.0, vector)
+
+
+# The forms that overwrite their first argument.
+
+
+@right_in_torch
+def abs_(input: torch.Tensor) -> torch.Tensor:
+    """`torch.abs_`."""
+    if _is_right("abs") or not is_active(input):
+        return torch.abs_(input)
+    return overwrite("abs_", abs, input)
+
+
+@public
+def leaky_relu_(input: torch.Tensor, negative_slope: float = 0.01) -> torch.Tensor:
+    """`torch.nn.functional.leaky_relu_`."""
+    return leaky_relu(input, negative_slope, True)
+
+
+@public
+def elu_(input: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
+    """`torch.nn.functional.elu_`."""
+    return elu(input, alpha, True)
+
+
+@public
+def selu_(input: torch.Tensor) -> torch.Tensor:
+    """`torch.selu_`."""
+    return selu(input, True)
+
+
+@right_in_torch
+def celu_(input: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
+    """`torch.celu_`."""
+    return celu(input, alpha, True)
+
+
+@right_in_torch
+def threshold_(input: torch.Tensor, threshold: float, value: float) -> torch.Tensor:
+    """`torch.threshold_`."""
+    if _is_right("threshold") or not is_active(input):
+        return torch.threshold_(input, threshold, value)
+    return _bent("threshold", functional.threshold, _of_threshold, input, True, threshold, value)

@@ -14,8 +14,8 @@ from torch.nn import functional
 from interop._torch.autocast import in_full_precision
 from interop._torch.grad_state import is_active
 from interop._torch.private_api import named_reduction
-from interop.native.elementwise import clamp_min, minimum
-from interop.native.public import public
+from interop.native.decorators import public
+from interop.native.selection import clamp_min, minimum
 from jaxclamp import Convention
 
 Tensor = torch.Tensor

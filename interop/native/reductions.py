@@ -1,97 +1,258 @@
-"""The rule of the reductions in torch: the tied elements along some axes share the gradient, at torch's own value."""
+"""The reductions and poolings in torch alone.
+
+Where nothing is differentiated, and with ``out=``, each is torch's own function, unchanged. Under the convention
+inclusive, by which the first of the tied elements gets all, so are the poolings and those with indices.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.nn import functional
 
-from interop.native.differentiable import differentiable
+from interop._torch.forms import overloaded
+from interop._torch.grad_state import is_active
+from interop.native._rules.reductions import Reduction, reduce
+from interop.native._rules.settled import settled
+from interop.native._rules.windows import Pooling, pool
+from interop.native._rules.windows_compiled import AdaptiveWindows
+from interop.native.decorators import public
+from interop.native.selection import maximum, minimum
 from jaxclamp import Convention
+from jaxclamp._rules.windows import Windows, windows_of
+
+Sizes = int | Sequence[int]
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-@dataclass(frozen=True)  # and no tuple, in which torch.func.vmap would look for tensors
-class Reduction:
-    """The axes that are reduced, whether they stay, and how tied elements share."""
-
-    axes: tuple[int, ...]
-    keeps: bool
-    convention: Convention
-
-
-def reduce(reduction: Reduction, own: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
-    """The result of ``own``, torch's function: the values alone, or a pair of the values and their indices."""
-    return _reduced(own, reduction, x)
-
-
-class _Reduced(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(own: Callable[[torch.Tensor], Any], reduction: Reduction, x: torch.Tensor) -> Any:
-        result = own(x)
-        return tuple(result) if isinstance(result, tuple) else result
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _, ctx.reduction, x = inputs
-        ctx.has_indices = isinstance(output, tuple)
-        values = output[0] if ctx.has_indices else output
-        if ctx.has_indices:
-            ctx.mark_non_differentiable(output[1])
-        # Neither x nor the values are kept: both may be overwritten then.
-        tied = (x == _kept(ctx.reduction, values)) | x.isnan()
-        chosen = sharing(tied, ctx.reduction.axes, ctx.reduction.convention)
-        ctx.save_for_backward(chosen)
-        ctx.save_for_forward(chosen)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
-        (chosen,) = ctx.saved_tensors
-        weighted = divided(_kept(ctx.reduction, cotangent), _shares(ctx.reduction, chosen))
-        return None, None, torch.where(chosen, weighted, 0.0)
-
-    @staticmethod
-    def jvp(ctx: Any, _own: None, _reduction: None, tangent: torch.Tensor) -> Any:
-        (chosen,) = ctx.saved_tensors
-        weighted = torch.where(chosen, divided(tangent, _shares(ctx.reduction, chosen)), 0.0)
-        moved = weighted.sum(ctx.reduction.axes, keepdim=ctx.reduction.keeps)
-        return (moved, None) if ctx.has_indices else moved
+@public
+def amax(
+    input: torch.Tensor,
+    dim: Sizes | None = None,
+    keepdim: bool = False,
+    *,
+    ties: Convention = "min_norm",
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`torch.amax`, which multiplies an infinite gradient by 0 for the other elements: NaN."""
+    return _extremum(torch.amax, input, dim, keepdim, ties, out)
 
 
-_reduced = differentiable(_Reduced)
+@public
+def amin(
+    input: torch.Tensor,
+    dim: Sizes | None = None,
+    keepdim: bool = False,
+    *,
+    ties: Convention = "min_norm",
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`torch.amin`, by the way of `amax`."""
+    return _extremum(torch.amin, input, dim, keepdim, ties, out)
 
 
-def _shares(reduction: Reduction, chosen: torch.Tensor) -> torch.Tensor:
-    """How many elements share; reduced axes stay."""
-    return chosen.sum(reduction.axes, keepdim=True, dtype=torch.int32)  # half the time of int64
+def _extremum(
+    own: Callable[..., torch.Tensor],
+    input: torch.Tensor,
+    dim: Sizes | None,
+    keepdim: bool,
+    ties: Convention,
+    out: torch.Tensor | None,
+) -> torch.Tensor:
+    if isinstance(input, torch.masked.MaskedTensor):  # it has an extremum of its own, and cannot be compared with that
+        along = {} if dim is None else {"dim": dim, "keepdim": keepdim}
+        masked: torch.Tensor = input.__torch_function__(own, (type(input),), (input,), along)
+        return masked
+    if out is not None or not is_active(input) or input.dim() == 0:
+        return own(input, dim, keepdim, out=out)
+    given = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
+    axes = tuple(axis % input.dim() for axis in given)
+    result: torch.Tensor = reduce(Reduction(axes, keepdim, ties), lambda x: own(x, dim, keepdim), settled(input))
+    return result
 
 
-def _kept(reduction: Reduction, reduced: torch.Tensor) -> torch.Tensor:
-    """What is left of a reduction, with the reduced axes of size 1."""
-    if not reduction.keeps:
-        for axis in sorted(reduction.axes):
-            reduced = reduced.unsqueeze(axis)
-    return reduced
+@public
+def max_with_indices(
+    input: torch.Tensor, dim: int, keepdim: bool = False, *, ties: Convention = "min_norm", out: Pair | None = None
+) -> Any:
+    """`torch.max` along an axis."""
+    return _with_indices("max", input, dim, keepdim, ties, out)
 
 
-def divided(vector: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    """By way of float32 where the dtype could hold neither many shares nor the part of one."""
-    if vector.dtype in (torch.float16, torch.bfloat16):
-        return (vector.float() / shares).to(vector.dtype)
-    return vector / shares
+@public
+def min_with_indices(
+    input: torch.Tensor, dim: int, keepdim: bool = False, *, ties: Convention = "min_norm", out: Pair | None = None
+) -> Any:
+    """`torch.min` along an axis."""
+    return _with_indices("min", input, dim, keepdim, ties, out)
 
 
-def sharing(tied: torch.Tensor, axes: tuple[int, ...], convention: Convention) -> torch.Tensor:
-    """Which of the tied elements along ``axes`` share the gradient."""
-    if convention in ("min_norm", "balanced"):
-        return tied
-    last = tuple(range(-len(axes), 0))
-    lines = tied.movedim(axes, last)
-    flat = lines.flatten(lines.dim() - len(axes))
-    chosen = flat & (flat.cumsum(-1) == 1)
-    if convention == "exclusive":
-        chosen = torch.where(flat.sum(-1, keepdim=True) == 1, flat, flat & ~chosen)
-    return chosen.reshape(lines.shape).movedim(last, axes)
+def _with_indices(name: str, input: torch.Tensor, dim: int, keepdim: bool, ties: Convention, out: Pair | None) -> Any:
+    own: Callable[..., Any] = getattr(torch, name)
+    if ties == "inclusive" or out is not None or not is_active(input) or input.dim() == 0:
+        return own(input, dim, keepdim, out=out)
+    reduction = Reduction((operator.index(dim) % input.dim(),), keepdim, ties)
+    return getattr(torch.return_types, name)(reduce(reduction, lambda x: own(x, dim, keepdim), settled(input)))
+
+
+@public
+def max(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`torch.max`: of two tensors, along an axis, or of all elements."""
+    return overloaded(maximum, max_with_indices, _max_of_all, input, *args, **kwargs)
+
+
+@public
+def min(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`torch.min`: of two tensors, along an axis, or of all elements."""
+    return overloaded(minimum, min_with_indices, _min_of_all, input, *args, **kwargs)
+
+
+def _max_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.max(input, out=out) if out is not None or not is_active(input) else amax(input, ties=ties)
+
+
+def _min_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.min(input, out=out) if out is not None or not is_active(input) else amin(input, ties=ties)
+
+
+@public
+def max_pool1d(
+    input: torch.Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+    *,
+    ties: Convention = "min_norm",
+) -> Any:
+    """`torch.nn.functional.max_pool1d`."""
+    window = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool("max_pool1d", input, window, return_indices, ties)
+
+
+@public
+def max_pool2d(
+    input: torch.Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+    *,
+    ties: Convention = "min_norm",
+) -> Any:
+    """`torch.nn.functional.max_pool2d`."""
+    window = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool("max_pool2d", input, window, return_indices, ties)
+
+
+@public
+def max_pool3d(
+    input: torch.Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+    *,
+    ties: Convention = "min_norm",
+) -> Any:
+    """`torch.nn.functional.max_pool3d`."""
+    window = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool("max_pool3d", input, window, return_indices, ties)
+
+
+def _max_pool(name: str, input: torch.Tensor, window: tuple[Any, ...], return_indices: bool, ties: Convention) -> Any:
+    own = getattr(functional, name)
+    if ties == "inclusive" or not is_active(input):
+        return own(input, *window, return_indices=return_indices)
+
+    def with_indices(x: torch.Tensor) -> Any:
+        return own(x, *window, return_indices=True)
+
+    windows = _ruled(with_indices, input, lambda: windows_of(name, tuple(input.shape), int(name[-2]), *window))
+    is_whole = windows.sizes == tuple(input.shape[-len(windows.sizes) :]) and not any(map(any, windows.paddings))
+    result = _pool(windows, with_indices, input, ties, is_whole)
+    return result if return_indices else result[0]
+
+
+def _pool(
+    windows: Windows | AdaptiveWindows,
+    own: Callable[[torch.Tensor], Any],
+    input: torch.Tensor,
+    ties: Convention,
+    is_whole: bool,
+) -> Any:
+    pooling, input = Pooling(windows, ties), settled(input)
+
+    def without_views(x: torch.Tensor) -> Any:
+        """A view, as of one more axis, could not be overwritten behind a Function."""
+        values, indices = own(x)
+        return values.clone() if pooling.dims == 1 else values, indices
+
+    if is_whole:
+        axes = tuple(range(input.dim() - pooling.dims, input.dim()))
+        return reduce(Reduction(axes, True, ties), without_views, input)
+    return pool(pooling, without_views, input)
+
+
+def _ruled(own: Callable[[torch.Tensor], Any], input: torch.Tensor, make: Callable[[], Any]) -> Any:
+    """What ``make`` makes; where it refuses the arguments, torch refuses them first."""
+    try:
+        return make()
+    except (TypeError, ValueError):
+        own(input)
+        raise
+
+
+@public
+def adaptive_max_pool1d(
+    input: torch.Tensor, output_size: Any, return_indices: bool = False, *, ties: Convention = "min_norm"
+) -> Any:
+    """`torch.nn.functional.adaptive_max_pool1d`."""
+    return _adaptive_max_pool("adaptive_max_pool1d", input, output_size, return_indices, ties)
+
+
+@public
+def adaptive_max_pool2d(
+    input: torch.Tensor, output_size: Any, return_indices: bool = False, *, ties: Convention = "min_norm"
+) -> Any:
+    """`torch.nn.functional.adaptive_max_pool2d`."""
+    return _adaptive_max_pool("adaptive_max_pool2d", input, output_size, return_indices, ties)
+
+
+@public
+def adaptive_max_pool3d(
+    input: torch.Tensor, output_size: Any, return_indices: bool = False, *, ties: Convention = "min_norm"
+) -> Any:
+    """`torch.nn.functional.adaptive_max_pool3d`."""
+    return _adaptive_max_pool("adaptive_max_pool3d", input, output_size, return_indices, ties)
+
+
+def _adaptive_max_pool(name: str, input: torch.Tensor, output_size: Any, return_indices: bool, ties: Convention) -> Any:
+    own = getattr(functional, name)
+    if ties == "inclusive" or not is_active(input):
+        return own(input, output_size, return_indices)
+    lengths = input.shape[-int(name[-2]) :]
+    given = output_size if isinstance(output_size, Sequence) else (output_size,) * len(lengths)
+    counts = [length if count is None else count for length, count in zip(lengths, given, strict=False)]
+    if 0 in counts:
+        return own(input, output_size, return_indices)  # which has no windows, and which torch does not differentiate
+    windows, is_whole = _adapted(tuple(lengths), tuple(counts)), all(count == 1 for count in counts)
+    result = _pool(windows, lambda x: own(x, output_size, True), input, ties, is_whole)
+    return result if return_indices else result[0]
+
+
+def _adapted(lengths: tuple[int, ...], counts: tuple[int, ...]) -> Windows | AdaptiveWindows:
+    """The windows; alike where their number divides the length."""
+    if len(lengths) != len(counts) or any(not m or n % m for n, m in zip(lengths, counts, strict=True)):
+        return AdaptiveWindows(counts)
+    sizes = tuple(n // m for n, m in zip(lengths, counts, strict=True))
+    return Windows(sizes, sizes, ((0, 0),) * len(sizes), (1,) * len(sizes))

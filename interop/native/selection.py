@@ -1,211 +1,238 @@
-"""The selection rule in torch: the gradient of an op whose value is one of its operands, at torch's own value.
+"""The selection ops in torch alone: torch's own function where it answers as the definition does, else a detour.
 
-The order of the operands, the steps by which the value is found and the convention come from the rule of jaxclamp; or
-the weights of the operands from a version of torch.
+Where nothing is differentiated, and with ``out=``, each is torch's own function, unchanged.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+import functools
+import math
+import sys
+from collections.abc import Callable
+from typing import Any, TypeGuard
 
 import torch
+from torch.nn import functional
 
-from interop.native.beside import beside
-from interop.native.differentiable import differentiable, tell_inactive
-from jaxclamp import OPS, Convention
-from jaxclamp._rules.selection import Affine, Selection
-from jaxclamp._versions import Version, Weights
+from interop._torch.forms import overwrite
+from interop._torch.grad_state import is_active
+from interop._torch.private_api import is_constant
+from interop.native._rules.conventions_of_torch import FOLLOWED
+from interop.native._rules.selection import select
+from interop.native.decorators import public, right_in_torch
+from jaxclamp import Convention
 
-Operand: TypeAlias = torch.Tensor | float
-Mask: TypeAlias = torch.Tensor
+Bound = torch.Tensor | float
 
-_LOSES_OR_TIES: Mapping[Any, Callable[[Any, Any], Any]] = {
-    torch.maximum: operator.le,
-    torch.fmax: operator.le,
-    torch.minimum: operator.ge,
-    torch.fmin: operator.ge,
-}
-_SKIPS_NAN = (torch.fmax, torch.fmin)
+Out = torch.Tensor | None
 
 
-def select(
-    name: str, own: Callable[..., torch.Tensor], ties: Convention | Version, *arguments: Operand | None
+@public
+def clamp(
+    input: torch.Tensor,
+    min: Bound | None = None,
+    max: Bound | None = None,
+    *,
+    ties: Convention = "min_norm",
+    out: Out = None,
 ) -> torch.Tensor:
-    """The value of ``own``, torch's function, with the gradient of the op of that name by its rule, or in a version.
+    """`torch.clamp`: of numbers below torch 2.14 by way of `torch.nn.functional.hardtanh`, of gradient 0 at both."""
+    own: Callable[..., torch.Tensor] = torch.clamp
+    if out is not None or not is_active(input, min, max):
+        return own(input, min, max, out=out)
+    if max is None and min is not None:
+        return clamp_min(input, min, ties=ties)
+    if min is None and max is not None:
+        return clamp_max(input, max, ties=ties)
+    if _is_exact(min, input) and _is_exact(max, input):
+        if ties in FOLLOWED["clamp"]:
+            return own(input, min, max)
+        if ties in FOLLOWED["hardtanh"] and min <= max:
+            return functional.hardtanh(input, min, max)
+    return select("clamp", own, ties, input, min, max)
 
-    In a version the operands are the arguments: what it has no weights for is never asked.
+
+@public
+def clamp_min(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
+    """`torch.clamp_min`: of a number below torch 2.14 by `torch.threshold`, of gradient 0 there."""
+    if out is not None or not is_active(input, min):
+        return torch.clamp_min(input, min, out=out)
+    if _is_exact(min, input):
+        if ties in FOLLOWED["clamp_min"]:
+            return torch.clamp_min(input, min)
+        if min and ties in FOLLOWED["threshold"]:
+            return torch.threshold(input, min, min)
+        if not min and math.copysign(1.0, min) > 0 and ties in FOLLOWED["relu"]:  # a threshold loses the sign of -0.0
+            return functional.relu(input)
+    return select("clamp_min", torch.clamp_min, ties, input, min)
+
+
+@public
+def clamp_max(input: torch.Tensor, max: Bound, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
+    """`torch.clamp_max`: of a number as ``-threshold(-input)``, by the way of `clamp_min`."""
+    if out is not None or not is_active(input, max):
+        return torch.clamp_max(input, max, out=out)
+    if _is_exact(max, input):
+        if ties in FOLLOWED["clamp_max"]:
+            return torch.clamp_max(input, max)
+        if max and ties in FOLLOWED["threshold"]:  # the sign of 0.0 might be lost
+            return -torch.threshold(-input, -max, -max)
+    return select("clamp_max", torch.clamp_max, ties, input, max)
+
+
+_NUMBERS = frozenset((int, float, torch.SymInt, torch.SymFloat))
+
+_DIGITS = {torch.float16: 11, torch.bfloat16: 8}
+"""The binary digits of the dtypes whose derivatives compare with a number as it is, not as the dtype has it."""
+
+
+def _is_exact(bound: Any, x: torch.Tensor) -> TypeGuard[float]:
+    """Whether torch's kernels with bounds built in can be used: for a number, and one that the dtype of x has.
+
+    A symbol of a graph cannot be compared, where it stands for what is known only when the graph runs.
     """
-    value: torch.Tensor | None
-    if isinstance(ties, Version):
-        # Beside a number, torch takes a tensor without axes as a number too.
-        has_numbers = any(not isinstance(argument, torch.Tensor) for argument in arguments)
-        weights = ties.weights(name, has_numbers)
-        value = beside(name, weights, *arguments) if has_numbers else None
-        return _selected(own, weights, *arguments) if value is None else value
-    rule, operands = OPS[name].applied(*arguments, ties=ties)
-    value = _selected(own, rule, *operands)
-    return value
+    if type(bound) not in _NUMBERS or bound != bound or not is_constant(bound) or _is_distributed(x):
+        return False
+    return x.dtype not in _DIGITS or _has(_DIGITS[x.dtype], bound)
 
 
-class _Selected(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(own: Callable[..., torch.Tensor], rule: Selection | Weights, *operands: Operand) -> torch.Tensor:
-        return own(*operands)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        _, ctx.rule, *operands = inputs
-        tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
-        ctx.numbers = [None if isinstance(operand, torch.Tensor) else operand for operand in operands]
-        ctx.dtype = output.dtype
-        tell_inactive(ctx)
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        operands = _operands(ctx)
-        if cotangent is None:
-            return None, None, *[None] * len(operands)
-        weighted = _weighted(ctx.rule, operands, [cotangent if active else None for active in ctx.needs_input_grad[2:]])
-        return None, None, *map(_as_operand, weighted, operands)
-
-    @staticmethod
-    def jvp(ctx: Any, _own: None, _rule: None, *tangents: torch.Tensor | None) -> torch.Tensor:
-        moving = [None if tangent is None else tangent.to(ctx.dtype) for tangent in tangents]
-        first, *others = [part for part in _weighted(ctx.rule, _operands(ctx), moving) if part is not None]
-        return sum(others, first)
+def _is_distributed(x: torch.Tensor) -> bool:
+    """Whether x is a `torch.distributed.tensor.DTensor`: torch has no derivative of `hardtanh` for these."""
+    distributed = None if type(x) is torch.Tensor else sys.modules.get("torch.distributed.tensor")  # slow to import
+    return distributed is not None and isinstance(x, distributed.DTensor)
 
 
-_selected = differentiable(_Selected)
+def _has(digits: int, number: float) -> bool:
+    """Whether ``number`` has so few binary digits; of very small and very large ones it may say no."""
+    if number in (math.inf, -math.inf):
+        return True
+    mantissa, exponent = math.frexp(number)
+    return (mantissa * 2**digits).is_integer() and -13 <= exponent <= 16
 
 
-def _operands(ctx: Any) -> list[Any]:
-    tensors = iter(ctx.saved_tensors)
-    return [next(tensors) if number is None else number for number in ctx.numbers]
+@public
+def maximum(
+    input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None
+) -> torch.Tensor:
+    """`torch.maximum`."""
+    return _of_two("maximum", input, other, ties, out)
 
 
-def _as_operand(part: torch.Tensor | None, operand: Any) -> torch.Tensor | None:
-    """The gradient of an operand, which may have been broadcast and promoted."""
-    if part is None or (part.shape == operand.shape and part.dtype == operand.dtype):
-        return part
-    return part.sum_to_size(operand.shape).to(operand.dtype)
+@public
+def minimum(
+    input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None
+) -> torch.Tensor:
+    """`torch.minimum`."""
+    return _of_two("minimum", input, other, ties, out)
 
 
-def _weighted(
-    rule: Selection | Weights, operands: Sequence[Any], vectors: Sequence[torch.Tensor | None]
-) -> list[torch.Tensor | None]:
-    """Each vector times the weight of its operand, by selection; None stands for an operand that is not active.
-
-    The weights map tangents to the tangent of the value, and its cotangent to those of the operands.
-    """
-    if isinstance(rule, Weights):
-        return [
-            None if vector is None else weighed(masks, operands, vector)
-            for masks, vector in zip(rule.of, vectors, strict=False)  # numbers have no weights
-        ] + [None] * (len(operands) - len(rule.of))
-    if isinstance(rule, Affine):
-        vectors = [None if vector is None else rule.scale * vector for vector in vectors]
-    active = [vector is not None for vector in vectors]
-    # Steps of JAX and of torch have the same names. By those, as Dynamo of torch 2.11 hashes no function of JAX.
-    steps = [getattr(torch, step.__name__) for step in rule.steps]
-    if rule.convention == "min_norm" and sum(active) == 1:
-        lost = _lost(steps, operands, active.index(True))
-        return [None if vector is None else torch.where(lost, 0.0, vector) for vector in vectors]
-    members = _members(steps, operands)
-    chosen = _sharing(rule, members, active)
-    shares = _counted(chosen).clamp(min=1)
-    return [
-        None if vector is None else torch.where(mask, vector / shares, 0.0)
-        for mask, vector in zip(chosen, vectors, strict=True)
-    ]
+@public
+def fmax(input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
+    """`torch.fmax`."""
+    return _of_two("fmax", input, other, ties, out)
 
 
-def weighed(masks: Sequence[Callable[..., Mask]], operands: Sequence[Any], vector: torch.Tensor) -> torch.Tensor:
-    """The vector times the weight of an operand, as `Weights` has it."""
-    gets, *halves = masks
-    for half in halves:
-        vector = torch.where(half(*operands), vector / 2, vector)
-    return torch.where(gets(*operands), vector, 0.0)
+@public
+def fmin(input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
+    """`torch.fmin`."""
+    return _of_two("fmin", input, other, ties, out)
 
 
-def _lost(steps: Sequence[Callable[..., Any]], operands: Sequence[Any], index: int) -> Mask:
-    """Where another operand is in C, so that the one at ``index``, which alone is active, gets nothing.
-
-    Where none of the others has reached the value yet, that operand is the value: it stands for it in the comparisons.
-    """
-    lost: Mask | None = None
-    value = operands[0]
-    for k, (step, operand) in enumerate(zip(steps, operands[1:], strict=True), 1):
-        if k == index:
-            lost, value = _reaches(step, value, operand), operand
-        elif k < index:
-            value = _folded(step, value, operand)
-        else:
-            wins = _reaches(step, operand, value)
-            lost = wins if lost is None else lost | wins
-    assert lost is not None
-    return lost
+def _of_two(name: str, input: torch.Tensor, other: torch.Tensor, ties: Convention, out: Out) -> torch.Tensor:
+    own: Callable[..., torch.Tensor] = getattr(torch, name)
+    if out is not None or not is_active(input, other):
+        return own(input, other, out=out)
+    return select(name, own, ties, input, other)
 
 
-def _members(steps: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> list[Mask]:
-    """For each operand, where it is in C."""
-    members: list[Any] = [True]
-    value = operands[0]
-    for step, operand in zip(steps, operands[1:], strict=True):
-        keeps = _reaches(step, value, operand)
-        members = [keeps if member is True else member & keeps for member in members]
-        members.append(_reaches(step, operand, value))
-        value = _folded(step, value, operand)
-    if members == [True]:
-        members = [torch.ones_like(value, dtype=torch.bool)]
-    return members
+@right_in_torch
+def relu(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_norm") -> torch.Tensor:
+    """`torch.nn.functional.relu`."""
+    if ties in FOLLOWED["relu"] or not is_active(input):
+        return functional.relu(input, inplace)
+    return selected("relu", functional.relu, input, inplace, ties)
 
 
-def _sharing(rule: Selection, members: Sequence[Mask], active: Sequence[bool]) -> list[Mask]:
-    """For each operand, where it gets a share."""
-    match rule.convention:
-        case "min_norm":
-            inactive = [member for member, is_active in zip(members, active, strict=True) if not is_active]
-            return [member & ~_any(inactive) for member in members] if inactive else list(members)
-        case "balanced":
-            return list(members)
-    first = [member & ~_any(members[:k]) if k else member for k, member in enumerate(members)]
-    if rule.convention == "inclusive":
-        return first
-    tied = _counted(members) > 1
-    return [member & ~(leads & tied) for member, leads in zip(members, first, strict=True)]
+@right_in_torch
+def relu6(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_norm") -> torch.Tensor:
+    """`torch.nn.functional.relu6`."""
+    if ties in FOLLOWED["relu6"] or not is_active(input):
+        return functional.relu6(input, inplace)
+    return selected("relu6", functional.relu6, input, inplace, ties)
 
 
-def _counted(masks: Sequence[Mask]) -> torch.Tensor:
-    """How many of the masks hold at each element."""
-    first, *others = [mask.to(torch.int8) for mask in masks]
-    return sum(others, first)
+@public
+def hardtanh(
+    input: torch.Tensor,
+    min_val: float = -1.0,
+    max_val: float = 1.0,
+    inplace: bool = False,
+    *,
+    ties: Convention = "min_norm",
+) -> torch.Tensor:
+    """`torch.nn.functional.hardtanh`."""
+    if ties in FOLLOWED["hardtanh"] and _is_exact(min_val, input) and _is_exact(max_val, input):
+        return functional.hardtanh(input, min_val, max_val, inplace)
+    if not is_active(input):
+        return functional.hardtanh(input, min_val, max_val, inplace)
+    return selected("hardtanh", functional.hardtanh, input, inplace, ties, min_val, max_val)
 
 
-def _any(masks: Sequence[Mask]) -> Mask:
-    first, *others = masks
-    for mask in others:
-        first = first | mask
-    return first
+def selected(
+    name: str,
+    own: Callable[..., torch.Tensor],
+    input: torch.Tensor,
+    inplace: bool,
+    ties: Convention,
+    *bounds: float,
+) -> torch.Tensor:
+    def of(x: torch.Tensor) -> torch.Tensor:
+        return select(name, lambda x, *_: own(x, *bounds), ties, x, *bounds)
+
+    return overwrite(f"{name}_", of, input) if inplace else of(input)
 
 
-def _folded(step: Callable[..., torch.Tensor], value: Operand, operand: Operand) -> torch.Tensor:
-    like = next(x for x in (value, operand) if isinstance(x, torch.Tensor))
-    first, second = (
-        torch.as_tensor(x, dtype=getattr(x, "dtype", like.dtype), device=like.device) for x in (value, operand)
-    )
-    return step(first, second)
+@public
+def clamp_(
+    input: torch.Tensor, min: Bound | None = None, max: Bound | None = None, *, ties: Convention = "min_norm"
+) -> torch.Tensor:
+    """`torch.clamp_`."""
+    own: Callable[..., torch.Tensor] = torch.clamp_
+    if not is_active(input, min, max):
+        return own(input, min, max)
+    if _is_exact(min, input) and _is_exact(max, input):
+        if ties in FOLLOWED["clamp"]:
+            return own(input, min, max)
+        if ties in FOLLOWED["hardtanh"] and min <= max:
+            return functional.hardtanh_(input, min, max)
+    return overwrite("clamp_", functools.partial(clamp, ties=ties), input, min, max)
 
 
-def _reaches(step: Callable[..., torch.Tensor], operand: Operand, other: Operand) -> Mask:
-    """Where ``operand`` is the value of ``step(operand, other)``, alone or tied with the other."""
-    reaches: Mask = _LOSES_OR_TIES[step](other, operand)
-    deciding = other if step in _SKIPS_NAN else operand
-    if isinstance(deciding, torch.Tensor) or deciding != deciding:
-        reaches = reaches | (deciding != deciding)
-    return reaches
+@public
+def clamp_min_(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm") -> torch.Tensor:
+    """`torch.clamp_min_`."""
+    if not is_active(input, min):
+        return torch.clamp_min_(input, min)
+    return overwrite("clamp_min_", functools.partial(clamp_min, ties=ties), input, min)
+
+
+@public
+def clamp_max_(input: torch.Tensor, max: Bound, *, ties: Convention = "min_norm") -> torch.Tensor:
+    """`torch.clamp_max_`."""
+    if not is_active(input, max):
+        return torch.clamp_max_(input, max)
+    return overwrite("clamp_max_", functools.partial(clamp_max, ties=ties), input, max)
+
+
+@right_in_torch
+def relu_(input: torch.Tensor, *, ties: Convention = "min_norm") -> torch.Tensor:
+    """`torch.relu_`."""
+    return relu(input, True, ties=ties)
+
+
+@public
+def hardtanh_(
+    input: torch.Tensor, min_val: float = -1.0, max_val: float = 1.0, *, ties: Convention = "min_norm"
+) -> torch.Tensor:
+    """`torch.nn.functional.hardtanh_`."""
+    return hardtanh(input, min_val, max_val, True, ties=ties)

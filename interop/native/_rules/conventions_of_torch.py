@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch.nn import functional
 
-from interop.native.kinked import kinks_of
-from interop.native.selection import select
+from interop.native._rules.kinked import kinks_of
+from interop.native._rules.selection import select
 from jaxclamp import CONVENTIONS, OPS, Convention, Op
 
 Own = Callable[..., torch.Tensor]

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from interop._torch.private_api import into_old_vmap, is_in_compiled_graph, is_in_old_vmap, out_of_old_vmap
-from interop.native.differentiable import differentiable
-from interop.native.reads import AT_ONCE, AdaptiveWindows, ReadStage, read_stages
-from interop.native.reductions import divided, sharing
+from interop.native._rules.differentiable import differentiable
+from interop.native._rules.reductions import divided, sharing
+from interop.native._rules.windows_compiled import AT_ONCE, AdaptiveWindows, ReadStage, read_stages
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.windows import Windows
 

@@ -11,7 +11,7 @@ from torch.overrides import handle_torch_function
 
 from interop._torch.forms import NUMPY_NAMES
 from interop._torch.private_api import is_overridden
-from interop.native.asked import FOLLOWED
+from interop.native._rules.conventions_of_torch import FOLLOWED
 from jaxclamp import CONVENTIONS
 from jaxclamp._rules.conventions import refuse_convention
 from jaxclamp._versions import Version

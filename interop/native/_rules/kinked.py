@@ -1,0 +1,184 @@
+"""The kink rule in torch: torch's own function and its derivative, but for the slope at kinks.
+
+Which slope counts there follows from the pieces and kinks in the rule of jaxclamp.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from interop._torch.private_api import constant_in_graphs, is_forward_mode, is_transformed
+from interop.native._rules.differentiable import differentiable, tell_inactive
+from jaxclamp import OPS
+from jaxclamp._rules.kinked import Piece
+
+Slope = Callable[..., torch.Tensor]
+Kink: TypeAlias = tuple[float, float]
+"""A place where pieces meet, and the slope that counts there. Dynamo of torch 2.11 unpacks no constant NamedTuple."""
+
+
+@constant_in_graphs
+def kinks_of(name: str, *parameters: float) -> tuple[Kink, ...]:
+    """The kinks of the op of that name with these parameters.
+
+    >>> kinks_of("elu", 2.0)
+    ((0.0, 1.0),)
+    """
+    return _kinks_of(name, *parameters)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kinks_of(name: str, *parameters: float) -> tuple[Kink, ...]:
+    kinks = []
+    for place, before, after in pieces_that_meet(name, *parameters):
+        left, right = (_slope(piece, place, parameters) for piece in (before, after))
+        least = min(left, right, key=abs) if left * right > 0 else 0.0
+        kinks.append((place, least))
+    return tuple(kinks)
+
+
+def pieces_that_meet(name: str, *parameters: float) -> Iterator[tuple[float, Piece, Piece]]:
+    """The places of the kinks of the op of that name, and the pieces to the left and to the right of each."""
+    rule: Any = OPS[name].applied(0.0, *parameters).rule
+    places = [float(place) for place in rule.kinks(np, *parameters)]
+    for place in dict.fromkeys(places):
+        # Kinks may coincide: then the pieces to either side of all of them meet.
+        yield (
+            place,
+            rule.pieces[sum(other < place for other in places)],
+            rule.pieces[sum(other <= place for other in places)],
+        )
+
+
+def _slope(piece: Piece, place: float, parameters: Sequence[float]) -> float:
+    """The derivative of an analytic piece to the last digit: its imaginary part beside the real axis."""
+    step = 2.0**-300
+    return float(np.imag(piece(np, place + 1j * step, *parameters)) / step)
+
+
+def bend(
+    name: str,
+    own: Callable[..., torch.Tensor],
+    derivative: Callable[..., torch.Tensor],
+    x: torch.Tensor,
+    *parameters: float,
+) -> torch.Tensor:
+    """The value of ``own``, torch's function, with the gradient of the op of that name.
+
+    Args:
+      name: of the op.
+      own: torch's function of x and the parameters.
+      derivative: from a vector, x and the parameters to the vector times torch's slopes.
+    """
+    kinks = kinks_of(name, *parameters)
+    if is_forward_mode() or is_transformed():
+        return _spelled_out(own, kinks, x, *parameters)
+
+    def sloped(vector: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """The vector times the slopes, which maps tangents and cotangents alike."""
+        found = derivative(vector, x, *parameters)
+        for place, slope in kinks:
+            there = slope * vector if slope not in (0.0, 1.0) else vector if slope else 0.0
+            found = torch.where(x == place, there, found)
+        return found
+
+    value: torch.Tensor = _bent(lambda x: own(x, *parameters), sloped, x)
+    return value
+
+
+def _spelled_out(
+    own: Callable[..., torch.Tensor], kinks: Sequence[Kink], x: torch.Tensor, *parameters: float
+) -> torch.Tensor:
+    """The same without a Function, whose ``jvp`` torch does not differentiate: in forward mode over forward mode."""
+    value: torch.Tensor = own(x, *parameters)
+    for place, slope in kinks:
+        there = own(torch.full_like(x, place), *parameters)
+        value = torch.where(x == place, there + slope * (x - place), value)
+    return value
+
+
+class _Bent(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(own: Any, sloped: Any, x: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = own(x)
+        return value
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        _, ctx.sloped, x = inputs
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return None, None, ctx.sloped(cotangent, *ctx.saved_tensors)
+
+    @staticmethod
+    def jvp(ctx: Any, _own: None, _sloped: None, tangent: torch.Tensor) -> torch.Tensor:
+        moved: torch.Tensor = ctx.sloped(tangent, *ctx.saved_tensors)
+        return moved
+
+
+_bent = differentiable(_Bent)
+
+
+def bend_by_weight(own: Callable[..., torch.Tensor], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """`bend` for a slope that is a tensor: that of the values below 0, which broadcasts against x."""
+    value: torch.Tensor = _bent_by_weight(own, x, weight)
+    return value
+
+
+class _BentByWeight(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(own: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = own(x, weight)
+        return value
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        tell_inactive(ctx)
+        ctx.save_for_backward(*inputs[1:])
+        ctx.save_for_forward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if cotangent is None:
+            return None, None, None
+        x, weight = ctx.saved_tensors
+        _, of_x, of_weight = ctx.needs_input_grad
+        return (
+            None,
+            _slope_at(x, weight) * cotangent if of_x else None,
+            torch.where(x < 0, x * cotangent, 0.0).sum_to_size(_aligned(weight, x).shape).reshape(weight.shape)
+            if of_weight
+            else None,
+        )
+
+    @staticmethod
+    def jvp(ctx: Any, _own: None, of_x: torch.Tensor | None, of_weight: torch.Tensor | None) -> torch.Tensor:
+        x, weight = ctx.saved_tensors
+        moved = torch.zeros_like(x) if of_x is None else _slope_at(x, weight) * of_x
+        return moved if of_weight is None else moved + torch.where(x < 0, x * _aligned(of_weight, x), 0.0)
+
+
+_bent_by_weight = differentiable(_BentByWeight)
+
+
+def _slope_at(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The slope at each element: at 0 the number nearest to 0 between the slopes to the two sides, weight and 1."""
+    below = _aligned(weight, x)
+    return torch.where(x < 0, below, torch.where(x == 0, below.clamp(0.0, 1.0), 1.0))
+
+
+def _aligned(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The weight of each channel along axis 1 of x; one weight for all has no axes."""
+    return weight.reshape(()) if weight.numel() == 1 else weight.reshape(1, -1, *[1] * (x.dim() - 2))

@@ -1,0 +1,211 @@
+"""The selection rule in torch: the gradient of an op whose value is one of its operands, at torch's own value.
+
+The order of the operands, the steps by which the value is found and the convention come from the rule of jaxclamp; or
+the weights of the operands from a version of torch.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from interop.native._rules.beside import beside
+from interop.native._rules.differentiable import differentiable, tell_inactive
+from jaxclamp import OPS, Convention
+from jaxclamp._rules.selection import Affine, Selection
+from jaxclamp._versions import Version, Weights
+
+Operand: TypeAlias = torch.Tensor | float
+Mask: TypeAlias = torch.Tensor
+
+_LOSES_OR_TIES: Mapping[Any, Callable[[Any, Any], Any]] = {
+    torch.maximum: operator.le,
+    torch.fmax: operator.le,
+    torch.minimum: operator.ge,
+    torch.fmin: operator.ge,
+}
+_SKIPS_NAN = (torch.fmax, torch.fmin)
+
+
+def select(
+    name: str, own: Callable[..., torch.Tensor], ties: Convention | Version, *arguments: Operand | None
+) -> torch.Tensor:
+    """The value of ``own``, torch's function, with the gradient of the op of that name by its rule, or in a version.
+
+    In a version the operands are the arguments: what it has no weights for is never asked.
+    """
+    value: torch.Tensor | None
+    if isinstance(ties, Version):
+        # Beside a number, torch takes a tensor without axes as a number too.
+        has_numbers = any(not isinstance(argument, torch.Tensor) for argument in arguments)
+        weights = ties.weights(name, has_numbers)
+        value = beside(name, weights, *arguments) if has_numbers else None
+        return _selected(own, weights, *arguments) if value is None else value
+    rule, operands = OPS[name].applied(*arguments, ties=ties)
+    value = _selected(own, rule, *operands)
+    return value
+
+
+class _Selected(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(own: Callable[..., torch.Tensor], rule: Selection | Weights, *operands: Operand) -> torch.Tensor:
+        return own(*operands)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        _, ctx.rule, *operands = inputs
+        tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
+        ctx.numbers = [None if isinstance(operand, torch.Tensor) else operand for operand in operands]
+        ctx.dtype = output.dtype
+        tell_inactive(ctx)
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        operands = _operands(ctx)
+        if cotangent is None:
+            return None, None, *[None] * len(operands)
+        weighted = _weighted(ctx.rule, operands, [cotangent if active else None for active in ctx.needs_input_grad[2:]])
+        return None, None, *map(_as_operand, weighted, operands)
+
+    @staticmethod
+    def jvp(ctx: Any, _own: None, _rule: None, *tangents: torch.Tensor | None) -> torch.Tensor:
+        moving = [None if tangent is None else tangent.to(ctx.dtype) for tangent in tangents]
+        first, *others = [part for part in _weighted(ctx.rule, _operands(ctx), moving) if part is not None]
+        return sum(others, first)
+
+
+_selected = differentiable(_Selected)
+
+
+def _operands(ctx: Any) -> list[Any]:
+    tensors = iter(ctx.saved_tensors)
+    return [next(tensors) if number is None else number for number in ctx.numbers]
+
+
+def _as_operand(part: torch.Tensor | None, operand: Any) -> torch.Tensor | None:
+    """The gradient of an operand, which may have been broadcast and promoted."""
+    if part is None or (part.shape == operand.shape and part.dtype == operand.dtype):
+        return part
+    return part.sum_to_size(operand.shape).to(operand.dtype)
+
+
+def _weighted(
+    rule: Selection | Weights, operands: Sequence[Any], vectors: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Each vector times the weight of its operand, by selection; None stands for an operand that is not active.
+
+    The weights map tangents to the tangent of the value, and its cotangent to those of the operands.
+    """
+    if isinstance(rule, Weights):
+        return [
+            None if vector is None else weighed(masks, operands, vector)
+            for masks, vector in zip(rule.of, vectors, strict=False)  # numbers have no weights
+        ] + [None] * (len(operands) - len(rule.of))
+    if isinstance(rule, Affine):
+        vectors = [None if vector is None else rule.scale * vector for vector in vectors]
+    active = [vector is not None for vector in vectors]
+    # Steps of JAX and of torch have the same names. By those, as Dynamo of torch 2.11 hashes no function of JAX.
+    steps = [getattr(torch, step.__name__) for step in rule.steps]
+    if rule.convention == "min_norm" and sum(active) == 1:
+        lost = _lost(steps, operands, active.index(True))
+        return [None if vector is None else torch.where(lost, 0.0, vector) for vector in vectors]
+    members = _members(steps, operands)
+    chosen = _sharing(rule, members, active)
+    shares = _counted(chosen).clamp(min=1)
+    return [
+        None if vector is None else torch.where(mask, vector / shares, 0.0)
+        for mask, vector in zip(chosen, vectors, strict=True)
+    ]
+
+
+def weighed(masks: Sequence[Callable[..., Mask]], operands: Sequence[Any], vector: torch.Tensor) -> torch.Tensor:
+    """The vector times the weight of an operand, as `Weights` has it."""
+    gets, *halves = masks
+    for half in halves:
+        vector = torch.where(half(*operands), vector / 2, vector)
+    return torch.where(gets(*operands), vector, 0.0)
+
+
+def _lost(steps: Sequence[Callable[..., Any]], operands: Sequence[Any], index: int) -> Mask:
+    """Where another operand is in C, so that the one at ``index``, which alone is active, gets nothing.
+
+    Where none of the others has reached the value yet, that operand is the value: it stands for it in the comparisons.
+    """
+    lost: Mask | None = None
+    value = operands[0]
+    for k, (step, operand) in enumerate(zip(steps, operands[1:], strict=True), 1):
+        if k == index:
+            lost, value = _reaches(step, value, operand), operand
+        elif k < index:
+            value = _folded(step, value, operand)
+        else:
+            wins = _reaches(step, operand, value)
+            lost = wins if lost is None else lost | wins
+    assert lost is not None
+    return lost
+
+
+def _members(steps: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> list[Mask]:
+    """For each operand, where it is in C."""
+    members: list[Any] = [True]
+    value = operands[0]
+    for step, operand in zip(steps, operands[1:], strict=True):
+        keeps = _reaches(step, value, operand)
+        members = [keeps if member is True else member & keeps for member in members]
+        members.append(_reaches(step, operand, value))
+        value = _folded(step, value, operand)
+    if members == [True]:
+        members = [torch.ones_like(value, dtype=torch.bool)]
+    return members
+
+
+def _sharing(rule: Selection, members: Sequence[Mask], active: Sequence[bool]) -> list[Mask]:
+    """For each operand, where it gets a share."""
+    match rule.convention:
+        case "min_norm":
+            inactive = [member for member, is_active in zip(members, active, strict=True) if not is_active]
+            return [member & ~_any(inactive) for member in members] if inactive else list(members)
+        case "balanced":
+            return list(members)
+    first = [member & ~_any(members[:k]) if k else member for k, member in enumerate(members)]
+    if rule.convention == "inclusive":
+        return first
+    tied = _counted(members) > 1
+    return [member & ~(leads & tied) for member, leads in zip(members, first, strict=True)]
+
+
+def _counted(masks: Sequence[Mask]) -> torch.Tensor:
+    """How many of the masks hold at each element."""
+    first, *others = [mask.to(torch.int8) for mask in masks]
+    return sum(others, first)
+
+
+def _any(masks: Sequence[Mask]) -> Mask:
+    first, *others = masks
+    for mask in others:
+        first = first | mask
+    return first
+
+
+def _folded(step: Callable[..., torch.Tensor], value: Operand, operand: Operand) -> torch.Tensor:
+    like = next(x for x in (value, operand) if isinstance(x, torch.Tensor))
+    first, second = (
+        torch.as_tensor(x, dtype=getattr(x, "dtype", like.dtype), device=like.device) for x in (value, operand)
+    )
+    return step(first, second)
+
+
+def _reaches(step: Callable[..., torch.Tensor], operand: Operand, other: Operand) -> Mask:
+    """Where ``operand`` is the value of ``step(operand, other)``, alone or tied with the other."""
+    reaches: Mask = _LOSES_OR_TIES[step](other, operand)
+    deciding = other if step in _SKIPS_NAN else operand
+    if isinstance(deciding, torch.Tensor) or deciding != deciding:
+        reaches = reaches | (deciding != deciding)
+    return reaches
