@@ -31,7 +31,7 @@ import interop
 import jaxclamp
 from interop._checks import gradcheck
 from jaxclamp._checks import check_grads
-from jaxclamp._checks.check import check
+from jaxclamp._shared.gradient_check import check
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

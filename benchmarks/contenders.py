@@ -15,7 +15,7 @@ import torch
 from interop import TORCH_OPS
 from interop._bridge.arrays import adopt, lend
 from jaxclamp import OPS, Op
-from jaxclamp._counterparts import Counterpart
+from jaxclamp._shared.counterparts import Counterpart
 
 Call = Callable[[], object]
 

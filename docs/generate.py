@@ -7,7 +7,7 @@ from pathlib import Path
 
 from interop.survey.overview import of_versions, overview
 from interop.survey.records import Record, recorded
-from jaxclamp._tables import markdown_table
+from jaxclamp._shared.tables import markdown_table
 
 FOLDER = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- (\w+): .*? -->\n)(.*?)(<!-- end -->)", re.DOTALL)

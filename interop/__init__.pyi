@@ -14,10 +14,10 @@ from interop._bridge.arrays import jax_to_torch as jax_to_torch
 from interop._bridge.arrays import torch_to_jax as torch_to_jax
 from interop._bridge.wrap import wrap_for_torch as wrap_for_torch
 from interop._checks.gradcheck import gradcheck as gradcheck
-from interop._programs.along import along as along
-from interop._programs.along import directional_derivative as directional_derivative
-from interop._programs.along import grad as grad
-from interop._programs.along import subdifferential as subdifferential
+from interop._programs.gradients import along as along
+from interop._programs.gradients import directional_derivative as directional_derivative
+from interop._programs.gradients import grad as grad
+from interop._programs.gradients import subdifferential as subdifferential
 from interop._transforms.as_of import as_of as as_of
 from interop._transforms.min_norm import min_norm as min_norm
 from interop._transforms.ties import influence as influence

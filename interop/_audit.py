@@ -22,9 +22,9 @@ from interop.frameworks.base import weighted_total
 from interop.frameworks.torch import leaves_behind
 from interop.native import NATIVE
 from jaxclamp import CONVENTIONS, Convention
-from jaxclamp._tables import to_json
-from jaxclamp._transforms.report import Line, Site, Totals
-from jaxclamp._versions import version_of
+from jaxclamp._shared.tables import to_json
+from jaxclamp._shared.tie_report import Line, Site, Totals
+from jaxclamp._shared.version_derivatives import version_of
 
 WIDTH = 100
 """Of the report, in columns."""

@@ -47,12 +47,12 @@ Ties, TIES = Convention, CONVENTIONS  # the names of 0.1
 
 if TYPE_CHECKING:
     from jaxclamp._checks.check_grads import check_grads
-    from jaxclamp._checks.verdict import GradientReport, Verdict
-    from jaxclamp._programs.along import directional_derivative, grad, subdifferential, value_and_grad
-    from jaxclamp._programs.subdifferential import Subdifferential
+    from jaxclamp._shared.verdict import GradientReport, Verdict
+    from jaxclamp._programs.gradients import directional_derivative, grad, subdifferential, value_and_grad
+    from jaxclamp._shared.subdifferential import Subdifferential
     from jaxclamp._transforms.as_of import as_of
     from jaxclamp._transforms.min_norm import min_norm
-    from jaxclamp._transforms.report import Influence, Line, TieReport
+    from jaxclamp._shared.tie_report import Influence, Line, TieReport
     from jaxclamp._transforms.ties import ties
     from jaxclamp._transforms.undecided import UndecidedWarning
 
@@ -63,11 +63,11 @@ else:
         "min_norm": "_transforms.min_norm",
         "ties": "_transforms.ties",
         "UndecidedWarning": "_transforms.undecided",
-        **dict.fromkeys(["Influence", "Line", "TieReport"], "_transforms.report"),
-        **dict.fromkeys(["directional_derivative", "grad", "value_and_grad", "subdifferential"], "_programs.along"),
-        "Subdifferential": "_programs.subdifferential",
+        **dict.fromkeys(["Influence", "Line", "TieReport"], "_shared.tie_report"),
+        **dict.fromkeys(["directional_derivative", "grad", "value_and_grad", "subdifferential"], "_programs.gradients"),
+        "Subdifferential": "_shared.subdifferential",
         "check_grads": "_checks.check_grads",
-        **dict.fromkeys(["GradientReport", "Verdict"], "_checks.verdict"),
+        **dict.fromkeys(["GradientReport", "Verdict"], "_shared.verdict"),
     }
 
     def __getattr__(name):

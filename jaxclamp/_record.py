@@ -10,8 +10,8 @@ from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 import jax
 
-from jaxclamp._counterparts import Counterpart
 from jaxclamp._rules.differentiate import Applied
+from jaxclamp._shared.counterparts import Counterpart
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -19,7 +19,7 @@ from interop.frameworks.registry import ADAPTERS
 from interop.survey import matrix as parity
 from interop.survey.show.report import page, picture
 from jaxclamp import OPS
-from jaxclamp._counterparts import Counterpart
+from jaxclamp._shared.counterparts import Counterpart
 from jaxclamp._shared.tie_cases import DTYPES, round_to
 
 

@@ -21,7 +21,7 @@ from interop.survey.records import record_of
 from interop.survey.show.render import as_in_a_call
 from jaxclamp import OPS
 from jaxclamp._shared.tie_cases import cases, is_differentiable
-from jaxclamp._versions import VERSIONS, _release
+from jaxclamp._shared.version_derivatives import VERSIONS, _release
 
 Tensor = torch.Tensor
 TEXTS = list(dict.fromkeys(map(str, VERSIONS["torch"].values())))

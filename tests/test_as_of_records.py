@@ -14,9 +14,9 @@ from interop.survey import records
 from interop.survey.records import record_of
 from interop.survey.show.render import as_in_a_call
 from jaxclamp import OPS, as_of
-from jaxclamp._counterparts import Counterpart
+from jaxclamp._shared.counterparts import Counterpart
 from jaxclamp._shared.tie_cases import cases, is_differentiable
-from jaxclamp._versions import VERSIONS
+from jaxclamp._shared.version_derivatives import VERSIONS
 
 Cells = dict[str, dict[str, list[float]]]
 """By the question, the answers of the spellings."""

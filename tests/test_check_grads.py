@@ -19,10 +19,10 @@ from verdicts import kinds, refused, with_gradient
 
 import jaxclamp
 from jaxclamp import CONVENTIONS, OPS, Op
-from jaxclamp._checks.check import check
 from jaxclamp._checks.check_grads import _Flat
-from jaxclamp._checks.clarke import Neighbourhood
-from jaxclamp._programs.hull import nearest
+from jaxclamp._shared.gradient_check import check
+from jaxclamp._shared.hull import nearest
+from jaxclamp._shared.neighbourhood import Neighbourhood
 
 F64 = 2.0**-52
 RECORDS = Path(__file__).parent.parent / "interop" / "answers"

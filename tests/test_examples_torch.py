@@ -11,7 +11,7 @@ from rich.console import Console
 
 import interop
 from interop import native
-from jaxclamp._versions import VERSIONS
+from jaxclamp._shared.version_derivatives import VERSIONS
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch
 from interop.frameworks.base import total
 from interop.survey.matrix import THEIRS, theirs
 from jaxclamp import OPS, Op
-from jaxclamp._counterparts import Counterpart
+from jaxclamp._shared.counterparts import Counterpart
 from jaxclamp._shared.tie_cases import is_differentiable
 
 PAIRS = [

@@ -25,7 +25,7 @@ from interop.survey.matrix import OURS, THEIRS, Row, matrix
 from interop.survey.records import Record, choices, recorded
 from interop.survey.show.render import at
 from jaxclamp import OPS
-from jaxclamp._counterparts import Counterpart
+from jaxclamp._shared.counterparts import Counterpart
 from jaxclamp._shared.oracle import least_norm
 from jaxclamp._shared.tie_cases import DTYPES
 

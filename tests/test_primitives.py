@@ -13,8 +13,8 @@ from jax.extend.core import primitives
 from pinned import of_pinned
 
 import jaxclamp
-from jaxclamp._programs.bodies import PROGRAMS
 from jaxclamp._programs.choices import CHOICES
+from jaxclamp._programs.open_primitives import PROGRAMS
 from jaxclamp._transforms.jaxprs import WITH_BODIES
 from jaxclamp._transforms.ties import SUSPECTS
 from jaxclamp._transforms.undecided import UNDECIDED

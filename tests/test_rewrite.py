@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxclamp
 from jaxclamp import OPS, TIES, Op, min_norm, ties
-from jaxclamp._counterparts import Counterpart
+from jaxclamp._shared.counterparts import Counterpart
 from jaxclamp._shared.tie_cases import cases, is_differentiable
 from jaxclamp._transforms.jaxprs import _rewritten
 

@@ -65,6 +65,17 @@ def test_jaxclamp_knows_nothing_of_interop() -> None:
             assert not any(m.startswith("interop") for m in imported(ast.parse(file.read_text("utf-8")))), name
 
 
+def test_what_is_shared_knows_no_framework() -> None:
+    """But for the ties of all ops, which the ops name."""
+    framework = re.compile(r"^(from|import) (jax|torch)\b", re.MULTILINE)
+    knowing = {
+        name
+        for name, file in MODULES.items()
+        if name.startswith("jaxclamp._shared.") and framework.search(ast.unparse(ast.parse(file.read_text("utf-8"))))
+    }
+    assert knowing == {"jaxclamp._shared.tie_cases"}  # which shows that the check can see one
+
+
 PRIVATE = {
     "interop/_torch/private_api.py": re.compile(r"\btorch(\.\w+)*\._(?!_)\w+"),
     "interop/_torch/private_jax.py": re.compile(r"\bjax(lib)?(\.\w+)*\._(?!_)\w+"),

@@ -11,7 +11,7 @@ import torch
 
 from interop._torch.forms import NUMPY_NAMES
 from jaxclamp import Op
-from jaxclamp._counterparts import Counterpart
+from jaxclamp._shared.counterparts import Counterpart
 
 _TORCH_NAMES = {"x": "input", "y": "other", "axis": "dim", "keepdims": "keepdim"}
 MISSING: Any = inspect.Parameter.empty

@@ -12,9 +12,9 @@ from torch.autograd import forward_ad
 from torch.autograd.gradcheck import GradcheckError
 
 from interop._transforms.ties import ties
-from jaxclamp._checks.check import Scale, check
-from jaxclamp._checks.clarke import Array, Function, largest_beside
-from jaxclamp._checks.verdict import GradientReport, Names
+from jaxclamp._shared.gradient_check import Scale, check
+from jaxclamp._shared.neighbourhood import Array, Function, largest_beside
+from jaxclamp._shared.verdict import GradientReport, Names
 
 _CHUNK = 1024  # points in one call
 

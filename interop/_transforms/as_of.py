@@ -18,7 +18,7 @@ from interop._torch.private_api import is_overridden
 from interop._transforms.min_norm import OF_OTHER_ARGUMENTS, UNCOVERED, Intercepting, Replacements, in_block, namesakes
 from interop.native import NATIVE, losses
 from interop.native._rules.selection import weighed
-from jaxclamp._versions import VERSIONS, Version, Weights, version_of
+from jaxclamp._shared.version_derivatives import VERSIONS, Version, Weights, version_of
 
 
 @final

@@ -25,7 +25,7 @@ from interop._transforms.jumps import Jump, jump_of
 from interop._transforms.min_norm import has_real_float_tensor, min_norm, namesakes
 from interop.native import NATIVE
 from jaxclamp import OPS, Convention, Op
-from jaxclamp._transforms.report import Influence, TieReport, Totals
+from jaxclamp._shared.tie_report import Influence, TieReport, Totals
 from jaxclamp._transforms.ties import innermost
 
 _LIBRARIES = tuple(str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))

@@ -27,7 +27,7 @@ from interop.comparison.probe import Probed
 from interop.comparison.recording import FilePath, Recording, read, write
 from interop.frameworks.base import Array
 from interop.frameworks.reseed import CURE
-from jaxclamp._tables import to_json
+from jaxclamp._shared.tables import to_json
 
 if TYPE_CHECKING:
     from rich.table import Table

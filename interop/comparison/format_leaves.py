@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from interop.comparison.leaves import Allowed, Finding, Leaf
-from jaxclamp._tables import markdown_table
+from jaxclamp._shared.tables import markdown_table
 
 if TYPE_CHECKING:
     from rich.table import Table

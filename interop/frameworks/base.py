@@ -15,7 +15,7 @@ import torch
 
 from interop._bridge.arrays import X64
 from jaxclamp import TieReport
-from jaxclamp._counterparts import Counterpart
+from jaxclamp._shared.counterparts import Counterpart
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 

@@ -14,7 +14,7 @@ from interop._torch.private_api import is_overridden
 from interop.native._rules.conventions_of_torch import FOLLOWED
 from jaxclamp import CONVENTIONS
 from jaxclamp._rules.conventions import refuse_convention
-from jaxclamp._versions import Version
+from jaxclamp._shared.version_derivatives import Version
 
 P = ParamSpec("P")
 R = TypeVar("R")

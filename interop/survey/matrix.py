@@ -19,7 +19,7 @@ from interop.frameworks.registry import ADAPTERS
 from interop.frameworks.torch import Torch
 from interop.native import NATIVE
 from jaxclamp import CONVENTIONS, OPS, Op
-from jaxclamp._counterparts import Counterpart
+from jaxclamp._shared.counterparts import Counterpart
 from jaxclamp._shared.tie_cases import DTYPES, cases, definitions, in_form, round_to
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]

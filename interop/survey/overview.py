@@ -13,7 +13,7 @@ from interop.survey.records import Cell, Gradient, Record
 from interop.survey.show.render import NO_ANSWER, at
 from interop.survey.versions import rounded, side_by_side
 from jaxclamp import OPS, Op
-from jaxclamp._tables import markdown_table
+from jaxclamp._shared.tables import markdown_table
 
 
 def overview() -> str:

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxclamp._checks.check import Scale, check
-from jaxclamp._checks.clarke import Array, Function, largest_beside
-from jaxclamp._checks.verdict import GradientReport, Names
+from jaxclamp._shared.gradient_check import Scale, check
+from jaxclamp._shared.neighbourhood import Array, Function, largest_beside
+from jaxclamp._shared.verdict import GradientReport, Names
 from jaxclamp._transforms.ties import ties
 
 _CHUNK = 512  # points in one call

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxclamp._versions import Side
+from jaxclamp._shared.version_derivatives import Side
 
 Piece: TypeAlias = Callable[..., Any]
 """A function ``piece(xp, x, *parameters)``, where ``xp`` is the namespace of the arrays, such as `jax.numpy`."""

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
-from jaxclamp._versions import Weights
+from jaxclamp._shared.version_derivatives import Weights
 
 S = TypeVar("S", bound="Selection")
 Step: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]

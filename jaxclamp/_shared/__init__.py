@@ -1,1 +1,1 @@
-"""What the tests of the ops and the comparison of frameworks both need, for which torch need not be installed."""
+"""What knows no framework, but for `tie_cases`, which names the ops: numbers in, numbers and reports out."""

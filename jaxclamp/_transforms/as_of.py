@@ -14,9 +14,9 @@ from jaxclamp._rules.differentiate import Applied
 from jaxclamp._rules.kinked import Kinked, sided
 from jaxclamp._rules.operands import check_function
 from jaxclamp._rules.selection import Selection, weighed
+from jaxclamp._shared.version_derivatives import VERSIONS, Version, version_of
 from jaxclamp._transforms.jaxprs import Descend, inlined, transformed
 from jaxclamp._transforms.recognition import Recognized, recognized
-from jaxclamp._versions import VERSIONS, Version, version_of
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -23,10 +23,10 @@ from jaxclamp._record import OPS
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, OP_SCOPE
 from jaxclamp._rules.operands import check_function
+from jaxclamp._shared.tie_report import Influence, Site, TieReport, Totals
 from jaxclamp._transforms.jaxprs import Descend, inlined, transformed, with_bodies
 from jaxclamp._transforms.min_norm import replaced
 from jaxclamp._transforms.recognition import own_name, recognized
-from jaxclamp._transforms.report import Influence, Site, TieReport, Totals
 from jaxclamp._transforms.undecided import UNDECIDED
 
 P = ParamSpec("P")

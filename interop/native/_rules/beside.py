@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from interop._torch.private_api import is_forward_mode, is_transformed
-from jaxclamp._versions import Weights
+from jaxclamp._shared.version_derivatives import Weights
 
 Moves: TypeAlias = Literal["apart", "together"]
 

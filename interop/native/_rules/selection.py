@@ -16,7 +16,7 @@ from interop.native._rules.beside import beside
 from interop.native._rules.differentiable import differentiable, tell_inactive
 from jaxclamp import OPS, Convention
 from jaxclamp._rules.selection import Affine, Selection
-from jaxclamp._versions import Version, Weights
+from jaxclamp._shared.version_derivatives import Version, Weights
 
 Operand: TypeAlias = torch.Tensor | float
 Mask: TypeAlias = torch.Tensor

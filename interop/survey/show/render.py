@@ -12,8 +12,8 @@ from rich.console import Console, RenderableType
 
 from interop.survey.matrix import FRAMEWORKS, Answer, Row
 from interop.survey.versions import rounded
-from jaxclamp import _tables
-from jaxclamp._tables import markdown_table
+from jaxclamp._shared import tables
+from jaxclamp._shared.tables import markdown_table
 
 AGREES, DISAGREES, NO_ANSWER = "✓", "✗", "–"
 CAPTION = f"{AGREES} agrees with the definition, {DISAGREES} does not; behind =, the convention that gives it here"
@@ -67,7 +67,7 @@ def to_markdown(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
 def to_json(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
     """The fields of the dataclasses."""
     content = {"summary": [asdict(tally) for tally in summary], "rows": [asdict(row) for row in rows]}
-    return _tables.to_json(content, indent=1) + "\n"
+    return tables.to_json(content, indent=1) + "\n"
 
 
 def to_csv(rows: Sequence[Row], summary: Sequence[Tally]) -> str:

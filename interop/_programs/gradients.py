@@ -32,8 +32,8 @@ from interop._torch.private_api import (
     with_old_versions,
     without_transformations,
 )
-from jaxclamp._programs.subdifferential import Subdifferential, check_directions, explored
 from jaxclamp._rules.operands import check_function
+from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
 
 P = ParamSpec("P")
 R = TypeVar("R")

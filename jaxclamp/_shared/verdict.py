@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxclamp._checks.clarke import NOISE_OF_SLOPES, RESOLUTION, Array, Indices, Neighbourhood, Term
+from jaxclamp._shared.neighbourhood import NOISE_OF_SLOPES, RESOLUTION, Array, Indices, Neighbourhood, Term
 
 Kind: TypeAlias = Literal[
     "right",

@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxclamp._checks.clarke import Array, Function, Indices, Neighbourhood, default_scale
-from jaxclamp._checks.verdict import GradientReport, Names, Tolerance, Verdict, differing, judged
+from jaxclamp._shared.neighbourhood import Array, Function, Indices, Neighbourhood, default_scale
+from jaxclamp._shared.verdict import GradientReport, Names, Tolerance, Verdict, differing, judged
 
 _TOLERANCES = {"float64": 1e-5, "float32": 2e-3, "float16": 1e-2, "bfloat16": 1e-1}
 """Of derivatives, by the least precise dtype that takes part: those of `jax.test_util.check_grads`."""

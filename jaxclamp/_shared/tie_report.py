@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from jaxclamp._rules.conventions import Convention
-from jaxclamp._tables import markdown_table, to_json
+from jaxclamp._shared.tables import markdown_table, to_json
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxclamp._programs.hull import nearest
+from jaxclamp._shared.hull import nearest
 
 Array = NDArray[np.float64]
 Along = Callable[[Array], tuple[float, Array]]

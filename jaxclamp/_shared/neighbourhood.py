@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxclamp._programs.hull import nearest
+from jaxclamp._shared.hull import nearest
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
