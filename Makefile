@@ -91,7 +91,7 @@ endif
 docs: $(INSTALLED) docs/_gallery/drawn  ## the documentation, as HTML in docs/_build/html; a warning is an error
 	.venv/bin/python -m sphinx --fail-on-warning --nitpicky --keep-going --quiet docs docs/_build/html
 
-docs/_gallery/drawn: docs/gallery.py $(wildcard jaxclamp/*.py jaxclamp/*/*.py interop/*.py interop/*/*.py) | $(INSTALLED)
+docs/_gallery/drawn: docs/gallery.py $(shell find jaxclamp interop -name '*.py') | $(INSTALLED)
 	$(QUICK) .venv/bin/python docs/gallery.py
 
 # dist: a second environment has the wheel and what it declares to need; torch is not among that.

@@ -1,5 +1,6 @@
 """What is public, and what stays out of an import."""
 
+import importlib
 import importlib.metadata
 import importlib.resources
 import importlib.util
@@ -50,6 +51,40 @@ def test_every_op_is_public_in_both_packages() -> None:
     assert set(jaxclamp.OPS) <= set(interop.__all__)
     assert {"clip", "hard_tanh"} <= set(interop.__all__)
     assert interop.clip is interop.clamp
+
+
+@pytest.mark.parametrize(
+    ("former", "home", "names"),
+    [
+        ("parity", "survey.matrix", "Answer Row matrix"),
+        ("parity.rows", "survey.matrix", "FRAMEWORKS OURS THEIRS Answer Row absent counterparts matrix theirs"),
+        ("parity.frameworks", "frameworks.base", "Adapter Array Convertible Framework Question total weighted_total"),
+        ("parity.frameworks", "frameworks.jax", "Jax"),
+        ("parity.frameworks", "frameworks.torch", "Torch leaves_behind"),
+        ("parity.frameworks", "frameworks.registry", "ADAPTERS CONVERTIBLES frameworks_of hint_at_numpy"),
+        ("parity.answers", "survey.records", "FOLDER MODES Cell Record Source choices read record_of recorded write"),
+        ("parity.render", "survey.show.render", "AGREES DISAGREES FORMATS as_in_a_call at drawn tallies"),
+        ("parity.probe", "comparison.probe", "Case Change Probe Probed"),
+        ("porting.compare_models", "comparison.models.compare_models", "compare_models"),
+        ("porting.report", "comparison.models.report", "ModelComparison"),
+        ("porting.cause", "comparison.models.cause", "Cause LayerPair"),
+        ("porting.layers", "comparison.models.layers", "Layer Point"),
+        ("porting.comparison", "comparison.models.comparison", "Judged"),
+        ("porting.mapping", "comparison.models.mapping", "Pair ParameterMapping"),
+    ],
+)
+def test_former_places_have_the_same_objects(former: str, home: str, names: str) -> None:
+    here, there = (importlib.import_module(f"interop.{module}") for module in (former, home))
+    for name in names.split():
+        assert getattr(here, name) is getattr(there, name)
+
+
+def test_the_former_place_of_the_oracle_has_the_same_functions() -> None:
+    from interop.parity import oracle as former
+    from jaxclamp._shared import oracle
+
+    for name in former.__all__:
+        assert getattr(former, name) is getattr(oracle, name)
 
 
 def is_loaded(module: str, *statements: str) -> list[bool]:

@@ -1,4 +1,4 @@
-"""The comparison of frameworks at ties: the matrix of answers, the oracle, adapters, whole computations, reports."""
+"""The former place of frameworks, comparison and survey, kept until 0.3 for code that imports from here."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,6 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from interop.survey import matrix as rows  # it needs SciPy, which the ops do not
+    from interop.survey import matrix as home  # it needs SciPy, which the ops do not
 
-    return getattr(rows, name)
+    return getattr(home, name)
