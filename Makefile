@@ -100,7 +100,7 @@ dist: $(INSTALLED)  ## sdist and wheel in dist/, and a test of the wheel where t
 	.venv/bin/python -m build --outdir dist
 	$(PYTHON) -m venv --clear dist/venv
 	dist/venv/bin/python $(INSTALL) --constraint constraints.txt dist/*.whl
-	cd dist && venv/bin/python ../tests/installed.py *.tar.gz
+	cd dist && venv/bin/python ../tests/project/installed.py *.tar.gz
 
 # bench: ALLOCATOR=default lets glibc return large blocks to the system, and pays for new pages at each call;
 # DISPATCH=asynchronous hands small computations to XLA's own thread.

@@ -22,8 +22,8 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
-from random_networks import BUGS, INPUTS, Outcome, outcome
+sys.path.append(str(Path(__file__).parent.parent))
+from tests.compare.random_networks import BUGS, INPUTS, Outcome, outcome
 
 NETWORKS = 100
 PROCESSES = 2

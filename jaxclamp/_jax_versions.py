@@ -1,7 +1,8 @@
 """What differs between JAX 0.10 and 0.12 in jaxprs and in how programs enter them, behind one form.
 
 Read alike in all of these versions are ``eqns``, ``invars``, ``outvars``, ``effects``, ``constvars`` and ``consts`` of
-a program, closed or not. Made and changed they are by the functions here. `tests/test_jax_versions.py` asks for each.
+a program, closed or not. Made and changed they are by the functions here. `tests/jax/test_jax_versions.py` asks for
+each.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ from types import ModuleType
 import hypothesis
 import jax
 import pytest
-from imports import TESTS, needs_torch
 from jax._src.interpreters import mlir
+
+from tests.support.imports import TESTS, needs_torch
 
 jax.config.update("jax_num_cpu_devices", 8)
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
@@ -22,8 +23,8 @@ hypothesis.settings.load_profile("repeatable")
 if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS") and jax.__version_info__ < (0, 11, 2):
     os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false"
 
-LEFT_OUT = [] if importlib.util.find_spec("torch") else [file.name for file in TESTS.glob("*.py") if needs_torch(file)]
-collect_ignore = ["typed_use.py", *LEFT_OUT]  # the first is for mypy, and has errors on purpose
+LEFT_OUT = [] if importlib.util.find_spec("torch") else [file for file in TESTS.rglob("*.py") if needs_torch(file)]
+collect_ignore = [TESTS / "project" / "typed_use.py", *LEFT_OUT]  # the first is for mypy, and has errors on purpose
 
 # JAX makes a context of MLIR for each program. That takes 5 ms, longer than all else that lowers a small one. Here the
 # programs of a module share theirs. JAX has no setting for that, and the name is private; without it tests take longer.
@@ -43,7 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     get it by their environment.
     """
     if config.option.markexpr == "not thorough":
-        collect_ignore.append("test_opinfo.py")  # as a whole it is thorough, and it imports all tests of torch
+        # As a whole it is thorough, and it imports all tests of torch.
+        collect_ignore.append(TESTS / "torch" / "test_opinfo.py")
     cache = getattr(config, "cache", None)  # there is none with -p no:cacheprovider
     settings = {
         "jax_compilation_cache_dir": str(cache.mkdir("xla")) if cache else None,

@@ -1,0 +1,1 @@
+"""The tests, by subject: one question per file."""

@@ -1,0 +1,1 @@
+"""Functions and models beside their ports."""

@@ -1,0 +1,1 @@
+"""Random programs, against definitions that share no code with the packages."""

@@ -1,0 +1,1 @@
+"""The ops of jaxclamp, and the transformations of JAX functions."""

@@ -1,0 +1,1 @@
+"""Derivatives of whole programs, in JAX and in torch."""

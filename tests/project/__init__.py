@@ -1,0 +1,1 @@
+"""The repository: documentation, examples, packages, the command line, the layers of the code."""

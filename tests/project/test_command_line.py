@@ -1,0 +1,695 @@
+"""The command line: every format, filter and exit status, and what the subcommands print."""
+
+import ast
+import csv
+import io
+import json
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from interop.__main__ import main
+from interop.cli import digits_training as digits
+from interop.cli import halves
+from interop.cli.names import FORMATS
+from interop.cli.worked_cases import compare_cases
+from interop.survey import matrix as parity
+from interop.survey.matrix import Answer, Row
+from interop.survey.show import render
+from interop.survey.show.listing import listing
+from interop.survey.show.screen import screen
+from jaxclamp import OPS, Op
+from jaxclamp._shared.tie_cases import DTYPES, cases
+
+ALWAYS = (*parity.OURS, "jax", "torch")
+"""The frameworks that are installed wherever the tests run."""
+INSTALLED = [name for name in parity.FRAMEWORKS if name not in parity.absent()]
+ONLY_ALWAYS = [f"--framework={name}" for name in ALWAYS]
+SMALL = (*ONLY_ALWAYS, "--op", "abs", "--op", "maximum", "--op", "selu", "--dtype", "float32")
+
+
+FORMS = pytest.mark.parametrize(
+    "form",
+    [pytest.param(f, marks=[pytest.mark.thorough] * (f in ("csv", "markdown"))) for f in FORMATS],
+)
+
+
+def run(*arguments: str, color: bool = False) -> Result:
+    return CliRunner().invoke(main, arguments, color=color)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    """What SMALL asks for."""
+    return list(parity.matrix([OPS["abs"], OPS["maximum"], OPS["selu"]], ["float32"], ALWAYS))
+
+
+def as_json(rows: Sequence[Row]) -> Any:
+    return json.loads(json.dumps([asdict(row) for row in rows]))
+
+
+def strictly(text: str) -> Any:
+    """JSON without the NaN and Infinity that Python adds to it."""
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split()))
+
+
+def test_json(rows: list[Row]) -> None:
+    result = run(*SMALL, "--format", "json")
+    assert result.exit_code == 0
+    content = strictly(result.stdout)
+    assert content["rows"] == as_json(rows)
+    tallies = {tally["framework"]: tally for tally in content["summary"]}
+    assert set(tallies) == set(ALWAYS)
+    for framework, tally in tallies.items():
+        answers = [answer for row in rows for answer in row.answers if answer.framework == framework]
+        assert tally["cases"] == len(answers)
+        assert tally["agreeing"] == sum(answer.agrees for answer in answers)
+        assert tally["dtypes"] == ["float32"]
+
+
+def test_csv(rows: list[Row]) -> None:
+    result = run(*SMALL, "--format", "csv")
+    assert result.exit_code == 0
+    lines = list(csv.DictReader(io.StringIO(result.stdout), strict=True))
+    expected = [(row, answer) for row in rows for answer in row.answers]
+    for line, (row, answer) in zip(lines, expected, strict=True):
+        assert (line["op"], line["inactive"], line["dtype"]) == (row.op, row.inactive, row.dtype)
+        assert tuple(line["active"].split()) == row.active
+        assert all(f"{name}=" in line["at"] for name in row.arguments)
+        assert numbers(line["definition"]) == row.definition
+        assert (line["framework"], line["version"]) == (answer.framework, answer.version)
+        assert line["spelling"] == answer.spelling
+        assert numbers(line["gradient"]) == answer.gradient
+        assert line["agrees"] == str(answer.agrees)
+
+
+def test_markdown(rows: list[Row]) -> None:
+    result = run(*SMALL, "--format", "markdown")
+    assert result.exit_code == 0
+    table, _, summary = result.stdout.partition("\n\n")
+    headings, rule, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+    assert headings == ["op", "at", "active", "dtype", "definition", *ALWAYS]
+    assert set(rule) == {"---"}
+    assert {len(line) for line in [rule, *lines]} == {len(headings)}
+    assert [line[0] for line in lines] == [row.op for row in rows]
+    for line, row in zip(lines, rows, strict=True):
+        assert numbers(line[4]) == pytest.approx(row.definition, abs=0.01)
+        for framework, cell in zip(ALWAYS, line[5:], strict=True):
+            answers = [answer for answer in row.answers if answer.framework == framework]
+            assert ("✓" in cell) == any(answer.agrees for answer in answers)
+            assert ("✗" in cell) == any(not answer.agrees for answer in answers)
+    assert len(summary.splitlines()) == len(ALWAYS)
+    assert all(line.startswith("- ") for line in summary.splitlines())
+
+
+def test_table(rows: list[Row]) -> None:
+    result = run(*SMALL)
+    assert result.exit_code == 0
+    assert result.stdout == run(*SMALL, "--format", "table").stdout
+    lines = result.stdout.splitlines()
+    titles = [line for line in lines if line.endswith(", float32")]
+    assert titles == ["abs, float32", "maximum, float32", "selu, float32"]
+    headings = [line.split() for line in lines if line.split()[:1] == ["definition"]]
+    assert headings == [
+        ["definition", "ours", "numpy.abs", "lax.abs", "torch"],
+        ["definition", "ours", "numpy.maximum", "lax.max", "torch"],
+        ["definition", "ours", "jax", "torch"],
+    ]
+    cases = [line for line in lines if line.startswith("  ") and "definition" not in line]
+    for line, row in zip(cases, rows, strict=True):
+        active, definition, ours, *theirs = re.split(r"  +", line.strip())
+        assert active.removesuffix(" (numbers)") == ", ".join(row.active)
+        assert numbers(definition) == pytest.approx(row.definition, abs=0.01)
+        assert ours == "✓"
+        answers = [answer for name in ("jax", "torch") for answer in row.answers if answer.framework == name]
+        for cell, answer in zip((cell for cell in theirs if cell != "–"), answers, strict=True):
+            assert cell == "✓" if answer.agrees else numbers(cell) == pytest.approx(answer.gradient, abs=0.01)
+    for framework in ALWAYS:
+        answers = [answer for row in rows for answer in row.answers if answer.framework == framework]
+        assert f"{sum(answer.agrees for answer in answers)} of {len(answers)} cases agree" in result.stdout
+
+
+def test_answers_that_are_alike_in_all_dtypes_share_a_line() -> None:
+    one, all_of_them = (run("--op", "abs", *ONLY_ALWAYS, "--dtype", dtype) for dtype in ("float32", "all"))
+    assert f"abs, {', '.join(DTYPES)}\n" in all_of_them.stdout
+    assert len(one.stdout.splitlines()) == len(all_of_them.stdout.splitlines())
+
+
+@FORMS
+def test_only_disagreements(form: str, rows: list[Row]) -> None:
+    """The summary still counts every row."""
+    everything, result = run(*SMALL, "--format", form), run(*SMALL, "--format", form, "--only-disagreements")
+    assert result.exit_code == 0
+    differing = [row for row in rows if not all(answer.agrees for answer in row.answers)]
+    assert 0 < len(differing) < len(rows)
+    if form == "json":
+        shown = strictly(result.stdout)
+        assert shown["rows"] == as_json(differing)
+        assert shown["summary"] == strictly(everything.stdout)["summary"]
+    elif form == "csv":
+        assert len(result.stdout.splitlines()) == 1 + sum(len(row.answers) for row in differing)
+    elif form == "table":
+        cases = [line for line in result.stdout.splitlines() if line.startswith("  ") and "definition" not in line]
+        assert len(cases) == len(differing)
+        assert result.stdout.splitlines()[-len(ALWAYS) :] == everything.stdout.splitlines()[-len(ALWAYS) :]
+    else:
+        lines, shown = everything.stdout.splitlines(), result.stdout.splitlines()
+        assert len(lines) - len(shown) == len(rows) - len(differing)
+        assert shown[-len(ALWAYS) :] == lines[-len(ALWAYS) :]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_no_disagreements_at_all(form: str) -> None:
+    result = run(
+        "--op", "relu", "--dtype", "float32", "--framework", "interop", "--only-disagreements", "--format", form
+    )
+    assert result.exit_code == 0
+    if form == "json":
+        assert strictly(result.stdout)["rows"] == []
+    else:
+        assert result.stdout
+        assert "x=0" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ops", "dtypes", "frameworks"),
+    [
+        ("--op abs --dtype float32", ["abs"], ["float32"], INSTALLED),
+        ("--op relu --op abs --dtype float16", ["relu", "abs"], ["float16"], INSTALLED),
+        ("--op abs --dtype float32 --dtype bfloat16", ["abs"], ["float32", "bfloat16"], INSTALLED),
+        ("--op abs --framework jax", ["abs"], ["float32"], ["jax"]),
+        ("abs --framework jax", ["abs"], ["float32"], ["jax"]),
+        ("relu abs --all --dtype float64 --framework jax", ["relu", "abs"], ["float64"], ["jax"]),
+        ("--op abs --dtype all --framework torch --framework jaxclamp", ["abs"], DTYPES, ["torch", "jaxclamp"]),
+    ],
+)
+def test_filters(arguments: str, ops: list[str], dtypes: list[str], frameworks: list[str]) -> None:
+    result = run(*arguments.split(), "--format", "json")
+    assert result.exit_code == 0
+    shown = strictly(result.stdout)["rows"]
+    assert shown == as_json(list(parity.matrix([OPS[op] for op in ops], dtypes, frameworks)))
+    assert {row["op"] for row in shown} == set(ops)
+    assert {row["dtype"] for row in shown} == set(dtypes)
+    assert {answer["framework"] for row in shown for answer in row["answers"]} == set(frameworks)
+
+
+def test_without_filters_all_is_asked_in_float32(monkeypatch: pytest.MonkeyPatch, rows: list[Row]) -> None:
+    """Those of few cases first, so that there is soon a result."""
+    asked: list[tuple[Any, ...]] = []
+
+    def remember(*arguments: Any) -> list[Row]:
+        asked.append(arguments)
+        return rows
+
+    monkeypatch.setattr(parity, "matrix", remember)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # no other process
+    assert run().exit_code == 0
+    ((ops, dtypes, frameworks),) = asked
+    assert sorted(op.name for op in ops) == sorted(OPS)
+    counts = [len(list(cases(op))) for op in ops]
+    assert counts == sorted(counts)
+    assert tuple(dtypes) == ("float32",)
+    assert tuple(frameworks) == parity.FRAMEWORKS
+
+
+@pytest.fixture
+def everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All frameworks answer in all cases, and all but ours differ in one of three ways."""
+
+    def asked(ops: Iterable[Op], dtypes: Sequence[str], frameworks: Sequence[str]) -> Iterator[Row]:
+        for op in ops:
+            for i, (arguments, active, inactive) in enumerate(cases(op)):
+                gradients = {name: (0.0,) if name in parity.OURS else (-1.25 * (i % 4),) for name in frameworks}
+                answers = [
+                    Answer(name, f"{name} 10.10.10", f"{name}.{op.name}", gradient, not any(gradient), ())
+                    for name, gradient in gradients.items()
+                ]
+                yield Row(op.name, arguments, active, inactive, dtypes[0], (0.0,), tuple(answers))
+
+    monkeypatch.setattr(parity, "matrix", asked)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # no other process
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_one_screen(width: int, everybody: None) -> None:
+    rows = list(parity.matrix(OPS.values(), ["float32"], parity.FRAMEWORKS))
+    lines = click.unstyle(render.drawn(screen(rows, "python -m interop"), width)).splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 36 + len(parity.FRAMEWORKS) + 3 * (width < 100)  # there sentences take a line more
+    words = [line.split() for line in lines if line]
+    assert [line[0] for line in words if line[0] in parity.FRAMEWORKS] == list(parity.FRAMEWORKS)
+    assert [line[0] for line in words if line[0] in OPS] == list(OPS)
+    (headings,) = (line for line in words if line[:2] == ["op", "ours"])
+    assert len(headings) == 2 + len(parity.THEIRS)
+    for heading, name in zip(headings[2:], parity.THEIRS, strict=True):
+        assert heading == name or (width <= 100 and heading.endswith("…") and name.startswith(heading[:-1]))
+    assert "–" not in "".join(lines)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_cases_fit_and_no_word_is_broken(width: int, everybody: None) -> None:
+    """A column that has no room is in a further table."""
+    rows = list(parity.matrix([OPS[name] for name in ("clamp", "amax", "max_pool2d")], ["float32"], parity.FRAMEWORKS))
+    text = click.unstyle(render.drawn(listing(rows, render.tallies(rows), width), width))
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    headings = [line.split()[1:] for line in text.splitlines() if line.split()[:1] == ["definition"]]
+    assert len(headings) == {60: 7, 80: 6}[width]
+    for name in ("ours", *parity.THEIRS):
+        assert sum(name in line for line in headings) == 3
+    ties = [line for line in text.splitlines() if "=" in line and not line.startswith(" ")]
+    assert any(line.startswith("x=0, min=0, max=6") for line in ties)
+
+
+def test_one_screen_by_default(everybody: None) -> None:
+    result = run()
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 0
+    assert (len(lines) <= 36 + len(parity.FRAMEWORKS), max(map(len, lines)) <= 100) == (True, True)
+    (first,) = (line for line in result.stderr.splitlines() if not line.startswith("not asked"))
+    assert first.startswith("asking for 335 gradients in float32; the first: relu")
+    (mine,) = (line for line in lines if line.startswith("jaxclamp"))
+    assert mine.split()[1:6] == ["10.10.10", "335", "of", "335", "agree"]
+    (relu,) = (line for line in lines if line.startswith("relu "))
+    assert relu.split()[:3] == ["relu", "✓", "-1.25"]
+    for option in ("--all", "--only-disagreements"):
+        assert "max_pool3d, float32" in run(option).stdout
+
+
+class Busy(Executor):
+    """A helper that comes to nothing."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return Future()
+
+
+class Quick(Executor):
+    """One that is done at once."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+class Dying(Executor):
+    """One that dies after its first answer."""
+
+    def __init__(self) -> None:
+        self.first = True
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        if not self.first:
+            raise BrokenExecutor
+        self.first = False
+        future.set_exception(BrokenExecutor())
+        return future
+
+
+@pytest.mark.parametrize("helper", [Busy, Quick, Dying])
+def test_a_helper_changes_no_row(helper: type[Executor], everybody: None) -> None:
+    ops = ["abs", "maximum", "selu"]
+    found = list(halves.matrix(helper(), ops, ["float32"], ALWAYS))
+    assert as_json(found) == as_json(list(parity.matrix([OPS[op] for op in ops], ["float32"], ALWAYS)))
+
+
+@pytest.mark.thorough
+def test_two_processes_find_what_one_does(rows: list[Row]) -> None:
+    with halves.helper() as helper:
+        found = list(halves.matrix(helper, ["abs", "maximum", "selu"], ["float32"], ALWAYS))
+    assert as_json(found) == as_json(rows)
+
+
+@FORMS
+def test_output_is_a_file_without_colours(form: str, tmp_path: Path) -> None:
+    file = tmp_path / "report"
+    file.write_text("from an earlier run")
+    result = run(*SMALL, "--format", form, "--output", str(file), color=True)
+    assert (result.exit_code, result.stdout) == (0, "")
+    written = file.read_bytes()
+    assert b"\x1b" not in written
+    assert written.decode() == run(*SMALL, "--format", form).stdout
+
+
+def test_a_terminal_gets_colours() -> None:
+    coloured = run(*SMALL, color=True).stdout
+    assert "\x1b[" in coloured
+    assert click.unstyle(coloured) == run(*SMALL).stdout
+
+
+def wrong_abs(x: jax.Array) -> jax.Array:
+    return jnp.abs(x)
+
+
+wrong_abs.__name__ = "abs"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ((), 1),
+        (("--only-disagreements",), 1),
+        (("--framework", "jaxclamp"), 1),
+        (("--framework", "torch"), 0),
+        (("--framework", "interop"), 0),
+    ],
+)
+@pytest.mark.parametrize("form", render.FORMATS)
+def test_status_1_where_jaxclamp_is_wrong(
+    arguments: Sequence[str], status: int, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OPS, "abs", replace(OPS["abs"], function=wrong_abs))
+    result = run("--op", "abs", "--dtype", "float32", "--format", form, *arguments)
+    assert result.exit_code == status
+    assert result.stdout, "the report comes first"
+
+
+def test_status_1_where_interop_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(parity.TORCH_OPS, "abs", lambda x: x * x.sign() + x - x.detach())
+    file = tmp_path / "report"
+    result = run("--op", "abs", "--dtype", "float32", "--format", "json", "--output", str(file))
+    assert result.exit_code == 1
+    wrong = {a["framework"] for row in strictly(file.read_text())["rows"] for a in row["answers"] if not a["agrees"]}
+    assert "interop" in wrong
+    assert "jaxclamp" not in wrong
+
+
+@pytest.mark.parametrize(
+    ("option", "choices"),
+    [("--op", list(OPS)), ("--dtype", DTYPES), ("--framework", parity.FRAMEWORKS), ("--format", FORMATS)],
+)
+def test_status_2_names_the_valid_choices(option: str, choices: Sequence[str]) -> None:
+    result = run(option, "nonsense")
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}': 'nonsense' is not one of " in result.stderr
+    assert all(f"'{choice}'" in result.stderr for choice in choices)
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("nonsense", "No such command 'nonsense', and no such op.\n"),
+        ("digts", "Did you mean 'digits' or "),
+        ("clmp", "Did you mean 'clamp' or "),
+        ("plot clmp", "Did you mean 'clamp' or "),
+        ("--all clamp", "'clamp' is an op: name it before the options"),
+        ("clamp cases", "--op is for the matrix, not for 'cases'"),
+        ("--nonsense", "No such option"),
+        ("--op", "requires an argument"),
+        ("--output .", "is a directory"),
+        ("cases nonsense", "unexpected extra argument"),
+        ("digits --steps 0", "0 is not in the range x>=1"),
+        ("digits --steps many", "'many' is not a valid integer"),
+        ("digits --seed -1", "-1 is not in the range x>=0"),
+        ("digits --plot .", "is a directory"),
+    ],
+)
+def test_status_2_on_bad_usage(arguments: str, message: str) -> None:
+    result = run(*arguments.split())
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_cases_prints_the_numbers() -> None:
+    result = run("cases")
+    assert result.exit_code == 0
+    printed: list[list[str]] = []
+    for line in result.stdout.splitlines():
+        if line.startswith("│"):
+            cells = [cell.strip() for cell in line.split("│")[2:5]]
+            if cells[0]:
+                printed.append(cells)
+            else:  # the rest of a long cell
+                printed[-1] = [before + after for before, after in zip(printed[-1], cells, strict=True)]
+    expected = [(c.spelling, c.native.tolist(), c.ours.tolist()) for c in compare_cases()]
+    assert [(spelling, *map(ast.literal_eval, gradients)) for spelling, *gradients in printed] == expected
+
+
+def test_digits_prints_the_steps_and_plots_them(tmp_path: Path) -> None:
+    file = tmp_path / "steps.png"
+    result = run("digits", "--steps", "3", "--seed", "1", "--plot", str(file))
+    assert result.exit_code == 0
+    assert file.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    first, *_, last = digits.train(3, seed=1)
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.stdout.splitlines() if "│" in line]
+    table = {line[0]: line[1:] for line in cells}
+    assert [name for name in table if name.isdigit()] == ["0", "1", "2"]
+    assert table["0"] == [f"{first.difference(*pair):.1e}" for pair in digits.PAIRS] + [
+        str(first.variants[digits.PAIRS[0][0]].ties)
+    ]
+    for name in digits.VARIANTS:
+        assert table[name][:2] == [f"{step.variants[name].loss:.4f}" for step in (first, last)]
+
+
+def test_digits_without_a_plot_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("digits", "--steps", "1")
+    assert result.exit_code == 0
+    assert "over 1 step" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+@pytest.mark.parametrize(("path", "command"), [((), main), *(((name,), c) for name, c in main.commands.items())])
+def test_help(path: tuple[str, ...], command: click.Command, flag: str) -> None:
+    result = run(*path, flag)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage: ")
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    assert all(name in result.stdout for option in options for name in option.opts)
+    summary = (command.help or "").splitlines()[0]
+    assert " ".join(result.stdout.split()).count(" ".join(summary.split())) == 1
+    if isinstance(command, click.Group):
+        assert all(f"\n  {name} " in result.stdout for name in command.commands)
+
+
+def test_as_a_process() -> None:
+    command = [sys.executable, "-m", "interop", *SMALL]
+    process = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == run(*SMALL).stdout
+    assert process.stderr.startswith("asking for ")
+    assert len(process.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["digits", "-h"], ["nonsense"], ["--op", "nonsense"], ["changes", "torch", "0", "1"]]
+)
+def test_help_and_bad_usage_wait_for_no_import(arguments: list[str]) -> None:
+    code = f"""
+import atexit, sys
+from interop.__main__ import main
+slow = "torch", "jax", "numpy", "scipy", "matplotlib", "rich", "click"
+atexit.register(lambda: print([name for name in slow if name in sys.modules]))
+main({arguments})
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "['click']", done.stderr  # which shows that the check can see one
+
+
+@pytest.mark.thorough
+def test_the_matrix_is_compiled_quickly() -> None:
+    """JAX reads the settings when it is imported, so that they have to come first."""
+    code = """
+import os, sys
+from interop.__main__ import main
+main(["relu", "--framework", "jaxclamp"], standalone_mode=False)
+print(os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"], os.environ["XLA_FLAGS"])
+"""
+    plain = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS")}
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=plain)
+    assert done.stdout.splitlines()[-1].split() == ["1", "--xla_cpu_use_fusion_emitters=false"]
+
+
+@pytest.mark.parametrize(
+    ("package", "command"),
+    [
+        ("click", "changes torch 2.13 2.15"),
+        ("rich", "changes torch 2.13 2.15"),
+        ("rich", "relu"),
+        ("scipy", "--framework torch"),
+        ("sklearn", "digits"),
+        ("matplotlib", "changes torch 2.13 2.15 --output changes.png"),
+        ("jinja2", "report --output report.html"),
+    ],
+)
+def test_a_missing_package_is_named(package: str, command: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from interop.__main__ import main; main({command.split()})"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    cure = "pip install 'jaxclamp[cli]', or in a checkout '.[cli]'"
+    assert done.stderr == f"The command line needs {package}: {cure}\n"
+
+
+def test_packages_of_other_commands_may_be_missing() -> None:
+    code = """
+import sys
+sys.modules |= dict.fromkeys(["jinja2", "matplotlib", "rich", "scipy", "sklearn"])
+from interop.__main__ import main
+main(["changes", "torch", "2.13", "2.15", "--format", "json"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert json.loads(done.stdout)["after"]["version"] == "2.15.0"
+
+
+def test_the_shell_has_it_as_jaxclamp() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    assert pkgutil.resolve_name(project["scripts"]["jaxclamp"]) is main
+
+
+CODE = """
+import jax, torch
+class Network(torch.nn.Module):
+    def forward(self, x, w): return self.bounded(x * w[0]).abs()
+    def __init__(self): super().__init__(); self.bounded = torch.nn.Hardtanh(0.0, 6.0)
+network = Network()
+def in_jax(x, w):
+    h = jax.numpy.clip(x * w[0], 0.0, 6.0)
+    return abs(h), jax.numpy.where(h > 1.0, h, 1.0)
+def in_neither(x, w): return x.entries
+weight = torch.nn.Parameter(torch.zeros(2))
+def trained(x, a): return (torch.cat([weight, x.flatten()]) * 2).clamp(0.0, 6.0)
+def stepping(x, a):
+    loss = trained(x, a).sum()
+    with torch.no_grad(): weight.add_(1.0)
+    return loss
+held = jax.numpy.ones(3)
+def of_held(x, a): return jax.numpy.clip(x * held, 0.0, 6.0)
+def in_both(x, w): return (x * w[0]).clip(0.0, 6.0)
+"""
+
+
+@pytest.fixture
+def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module ``tying`` to import, and a file with arguments for its functions, not in the order of the alphabet."""
+    (tmp_path / "tying.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    # The last product is above 6 by as little as float32 would round away.
+    np.savez(
+        tmp_path / "inputs.npz", x=np.array([[-1.0, 0.0, 1.0], [2.0, 3.0, 3.0 + 1e-9]]), a=np.array([2.0, 2.0, 2.0])
+    )
+    yield str(tmp_path / "inputs.npz")
+    sys.modules.pop("tying", None)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ("in_jax", [(8, "clamp", "", 6, 2), (9, "abs", "", 6, 2), (9, "select", "", 6, 0)]),
+        ("network", [(4, "abs", "Network", 6, 2), (4, "hardtanh", "bounded", 6, 2)]),
+    ],
+)
+def test_ties(function: str, expected: list[tuple[Any, ...]], inputs: str) -> None:
+    """x * w[0] is -2, 0, 2, 4, 6 and a little more than 6."""
+    result = run("ties", f"tying:{function}", "--inputs", inputs, "--json")
+    assert result.exit_code == 0, result.output
+    lines = strictly(result.stdout)["lines"]
+    assert {Path(line["file"]).name for line in lines} == {"tying.py"}
+    found = [tuple(line[key] for key in ("number", "op", "module", "elements", "tied")) for line in lines]
+    assert found == expected
+
+
+@pytest.mark.parametrize(("framework", "op"), [("jax", "clamp"), ("torch", "clip")])
+def test_ties_in_the_framework_that_is_named(framework: str, op: str, inputs: str) -> None:
+    """The method is jax.numpy's clip, which calls clamp, or torch's."""
+    result = run("ties", "tying:in_both", "--inputs", inputs, "--framework", framework, "--json")
+    assert result.exit_code == 0, result.output
+    (line,) = strictly(result.stdout)["lines"]
+    assert (line["op"], line["tied"]) == (op, 2)
+
+
+def test_ties_as_a_table(inputs: str) -> None:
+    result = run("ties", "tying:in_jax", "--inputs", inputs)
+    assert result.exit_code == 0, result.output
+    assert "4 of 12 elements on a tie" in result.output
+    (row,) = (line for line in result.output.splitlines() if "select (suspect)" in line)
+    assert [cell.strip() for cell in row.split("│")[2:-1]] == ["select (suspect)", "6", "0", "0.00%"]
+
+
+@pytest.mark.parametrize(("function", "squares"), [("in_jax", (52, 68)), ("network", (13, 17))])
+def test_influence_of_ties(function: str, squares: tuple[int, int], inputs: str) -> None:
+    """By hand: at 2 and 4 dx is 2 and dw 1 and 2, at 6, if inclusive, 2 and 3; twice that through the select of in_jax.
+
+    At 0, abs lets nothing pass under any convention.
+    """
+    result = run("ties", f"tying:{function}", "--inputs", inputs, "--influence", "--json")
+    assert result.exit_code == 0, result.output
+    found = strictly(result.stdout)["influence"]
+    assert [found["norm"] ** 2, found["gradient_norm"] ** 2] == pytest.approx(squares)
+
+
+def test_influence_on_parameters(inputs: str, tmp_path: Path) -> None:
+    """Of the parameters, both on a bound, and of x, two on one, torch lets pass 2 each; min_norm only of 2 within."""
+    result = run("ties", "tying:trained", "--inputs", inputs, "--influence", "--json")
+    assert result.exit_code == 0, result.output
+    report = strictly(result.stdout)
+    assert report["lines"][0]["tied"] == 4
+    assert [report["influence"]["norm"] ** 2, report["influence"]["gradient_norm"] ** 2] == pytest.approx((16, 8))
+    assert report["differentiated"] == "the inputs [0], [1] and 1 parameters (2 numbers)"
+    np.savez(tmp_path / "integers.npz", x=np.array([2, 8]), a=np.array([3]))
+    result = run("ties", "tying:trained", "--inputs", str(tmp_path / "integers.npz"), "--influence")
+    assert "with respect to 1 parameters (2 numbers), but not [0] (int64), [1] (int64)," in in_words(result)
+
+
+def test_what_has_no_influence_to_weigh_is_said(inputs: str) -> None:
+    result = run("ties", "tying:of_held", "--inputs", inputs, "--influence")
+    assert "but not what the function holds (1 arrays; pass them as inputs)," in in_words(result)
+    result = run("ties", "tying:stepping", "--inputs", inputs, "--influence")
+    assert result.exit_code == 2
+    assert "pass one that computes the loss alone" in in_words(result)
+
+
+def in_words(result: Any) -> str:
+    """The output, whose lines are broken."""
+    return " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("function", ["in_jax", "network"])
+def test_no_influence(function: str, inputs: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "integers.npz", x=np.array([2, 3]), a=np.array([3]))
+    result = run("ties", f"tying:{function}", "--inputs", str(tmp_path / "integers.npz"), "--influence")
+    assert result.exit_code == 2
+    assert "no array of floats" in result.output
+    np.savez(tmp_path / "outside.npz", x=np.array([-2.0, 8.0]), a=np.array([3.0]))
+    result = run("ties", f"tying:{function}", "--inputs", str(tmp_path / "outside.npz"), "--influence", "--json")
+    assert strictly(result.stdout)["influence"] == {"norm": 0.0, "gradient_norm": 0.0, "relative": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("tying:absent", "'tying:absent' is not found"),
+        ("tying:in_neither", "in_neither takes neither JAX arrays"),
+        ("tying:in_both", "in_both runs in JAX and in torch, as operators and methods do; name the one"),
+    ],
+)
+def test_ties_on_bad_usage(function: str, message: str, inputs: str) -> None:
+    result = run("ties", function, "--inputs", inputs)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.output.split())  # click breaks lines

@@ -1,0 +1,167 @@
+"""That README and documentation tell the truth: their code runs, tables are fresh, docstrings complete."""
+
+import contextlib
+import importlib.util
+import inspect
+import io
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import interop
+import jaxclamp
+from jaxclamp import OPS, Op
+from tests.support.pinned import of_pinned
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    file
+    for file in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")))
+    if "```python" in file.read_text("utf-8")
+]
+FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def code_blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Each Python block of a page, and what it prints: the block behind it, if that is untagged."""
+    blocks = [*FENCED.findall(text), ("end", "")]
+    before = ""
+    for (language, content), (following, shown) in itertools.pairwise(blocks):
+        assert language or before == "python", f"what prints this?\n{content}"
+        if language == "python":
+            yield content, shown if not following else ""
+        before = language
+
+
+def run(text: str) -> int:
+    """Run the Python blocks of a page in one namespace, check what each prints, and count them."""
+    namespace: dict[str, object] = {"__name__": "page"}
+    count = 0
+    for code, shown in code_blocks(text):
+        count += 1
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, f"block {count}", "exec"), namespace)
+        assert printed.getvalue() == shown, f"block {count}:\n{code}"
+    return count
+
+
+TELL_ANSWERS = ("README", "architecture", "porting-a-model")
+"""Pages on which torch itself is asked about ties, or its version is shown."""
+
+
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch.export.load of torch 2.11
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.stem, marks=[of_pinned] if page.stem in TELL_ANSWERS else []) for page in PAGES],
+)
+def test_code_prints_what_the_page_says(page: Path) -> None:
+    assert run(page.read_text("utf-8")) == page.read_text("utf-8").count("```python")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "```python\nprint(1)\n```\n\n```\n2\n```\n",
+        "```python\nprint(1)\n```\n",
+        "```python\nx = 1\n```\n\n```\n1\n```\n",
+        "```\n1\n```\n",
+    ],
+    ids=["wrong", "untold", "silent", "of nothing"],
+)
+def test_the_check_of_pages_can_fail(page: str) -> None:
+    with pytest.raises(AssertionError):
+        run(page)
+    assert run("```python\nx = 1\nprint(x)\n```\n\nand\n\n```\n1\n```\n\n```python\nx += 1\n```\n") == 2
+
+
+@of_pinned
+def test_generated_tables_are_fresh() -> None:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)  # type: ignore[union-attr]
+    for file, text in generate.pages().items():
+        assert "| `clamp` |" in text
+        assert file.read_text("utf-8") == text, "run `make tables`"
+
+
+def lacking_of_op(op: Op, doc: str) -> list[str]:
+    """What the docstring of an op leaves out."""
+    summary, _, rest = doc.partition("\n\n")
+    parts = {
+        "formula": ":math:`" in summary,
+        "Ties": "\n\nTies: " in doc,
+        "Raises": "\n\nRaises:\n" in rest,
+        "Counterparts": re.search(r"\n\nCounterparts?: ", doc) is not None,
+        "torch's name": all(
+            re.search(
+                rf"torch\.(nn\.functional\.)?{native.name.rpartition('.')[2]}\b", rest.partition("\n\nCounterpart")[2]
+            )
+            for native in op.counterparts
+            if native.framework == "torch"
+        ),
+    }
+    return [name for name, there in parts.items() if not there] + lacking(op.function, doc)
+
+
+def lacking(function: Callable[..., object], doc: str) -> list[str]:
+    """What the docstring of any public function leaves out."""
+    arguments = re.search(r"^Args:\n((?:  .*\n|\n)*)", doc + "\n", re.MULTILINE)
+    told = re.findall(r"^  (\w+(?:, \w+)*): ", arguments[1], re.MULTILINE) if arguments else []
+    documented = {name for names in told for name in names.split(", ")}
+    parameters = {name.lstrip("*") for name in inspect.signature(function).parameters}
+    missing = [f"argument {name}" for name in sorted(parameters - documented)]
+    missing += [f"no such argument: {name}" for name in sorted(documented - parameters)]
+    if not re.search(r"^(Returns|Raises.*):\n", doc, re.MULTILINE):
+        missing.append("Returns or Raises")
+    if ">>> " not in doc:
+        missing.append("example")
+    return missing
+
+
+def doc_of(thing: object) -> str:
+    return inspect.getdoc(thing) or ""
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_docstring_of_op_is_complete(op: Op) -> None:
+    assert not lacking_of_op(op, doc_of(op.function))
+
+
+FUNCTIONS = {
+    f"{package.__name__}.{name}": getattr(package, name)
+    for package in (jaxclamp, interop, interop.nn)
+    for name in package.__all__
+    if inspect.isroutine(getattr(package, name)) or (inspect.isclass(getattr(package, name)) and name.islower())
+    if name not in interop.TORCH_OPS.keys() | interop.IN_PLACE_OPS.keys()
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_docstring_of_function_is_complete(name: str) -> None:
+    assert not lacking(FUNCTIONS[name], doc_of(FUNCTIONS[name]))
+
+
+def test_everything_public_has_a_docstring() -> None:
+    for package in (jaxclamp, interop, interop.nn):
+        for name in package.__all__:
+            thing = getattr(package, name)
+            if callable(thing) and not hasattr(thing, "__args__"):
+                assert doc_of(thing), name
+
+
+def test_the_check_of_docstrings_can_fail() -> None:
+    doc = doc_of(jaxclamp.clamp)
+    clamp = OPS["clamp"]
+    assert lacking_of_op(clamp, doc.replace("Ties: ", "At ties ")) == ["Ties"]
+    assert lacking_of_op(clamp, doc.replace(":math:", "")) == ["formula"]
+    assert lacking_of_op(clamp, doc.replace("  x: real", "  y: real")) == ["argument x", "no such argument: y"]
+    assert lacking_of_op(clamp, doc.replace("torch.clamp", "torch")) == ["torch's name"]
+    assert lacking(jaxclamp.clamp, doc.replace("Raises:", "Errors:").replace(">>>", "e.g.")) == [
+        "Returns or Raises",
+        "example",
+    ]

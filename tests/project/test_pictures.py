@@ -1,0 +1,125 @@
+"""The pictures in docs: each shows what the frameworks answer, is drawn alike each time, and a page has it."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import interop
+from interop.cli import digits_training as digits
+from tests.support.pinned import of_pinned
+
+ROOT = Path(__file__).parents[2]
+STATIC = ROOT / "docs" / "_static"
+
+
+@pytest.fixture(scope="module")
+def pictures() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("pictures", ROOT / "docs" / "pictures.py")
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
+
+
+@pytest.fixture(scope="module")
+def steps() -> list[digits.Step]:
+    return list(digits.train(3, seed=0))
+
+
+def texts(svg: str) -> list[str]:
+    """Matplotlib draws text as paths, and says before each in a comment what it is."""
+    return re.findall(r"<!-- (.*?) -->", svg)
+
+
+def test_the_five_spellings_are_one_function(pictures: ModuleType) -> None:
+    x = np.array([-1.0, 0.0, 2.5, 6.0, 7.0], np.float32)
+    for name, function in {**pictures.NATIVE, **pictures.OURS}.items():
+        given = x if name.startswith("jax") else pictures.torch.tensor(x)
+        np.testing.assert_array_equal(np.asarray(function(given)), np.clip(x, 0, 6), err_msg=name)
+
+
+@of_pinned
+def test_the_picture_of_spellings_is_fresh(pictures: ModuleType) -> None:
+    """Each spelling with its answers, as the installed versions give them now."""
+    shown = texts((STATIC / "spellings.svg").read_text("utf-8"))
+    answers = [pictures.gradients(name) for name in (*pictures.NATIVE, *pictures.OURS)]
+    names, lines = shown.index(next(iter(pictures.NATIVE))), [text for text in shown if " and " in text]
+    assert shown[names : names + len(answers)] == [*pictures.NATIVE, *pictures.OURS]
+    assert [line for line in lines if line[0].isdigit()] == [f"{first:g} and {last:g}" for first, last in answers]
+    assert len(set(map(tuple, answers[: len(pictures.NATIVE)]))) > 1
+    assert answers[len(pictures.NATIVE) :] == [[0, 0]] * len(pictures.OURS)
+
+
+@of_pinned
+def test_the_picture_of_trainings_is_of_this_code(pictures: ModuleType, steps: list[digits.Step]) -> None:
+    left, right = pictures.drift(steps).axes
+    assert {line.get_label() for line in left.lines} == set(digits.VARIANTS)
+    for line in left.lines:
+        assert list(line.get_ydata()) == [step.variants[line.get_label()].loss for step in steps]
+    drawn = {line.get_label(): list(line.get_ydata()) for line in right.lines}
+    assert drawn["interop clamp"] == [0, 0, 0]
+    assert drawn["torch clamp"][0] == 0
+    assert min(drawn["torch clamp"][1:]) > 1e-6
+    assert max(drawn["jaxclamp clamp"]) < 1e-13
+    shown = texts((STATIC / "drift.svg").read_text("utf-8"))
+    assert {left.get_title(), right.get_title(), "exactly 0", *digits.VARIANTS} <= set(shown)
+
+
+def test_pictures_are_the_same_bytes_each_time(
+    pictures: ModuleType, steps: list[digits.Step], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "FOLDER", tmp_path)
+    written = []
+    for _ in range(2):
+        pictures.write(pictures.drift(steps), "drift")
+        written.append((tmp_path / "drift.svg").read_bytes())
+    assert written[0] == written[1]
+
+
+def test_readme_shows_both_with_a_text_for_those_who_do_not_see_them() -> None:
+    shown = re.findall(r"!\[([^]]+)\]\((docs/_static/[^)]+)\)", (ROOT / "README.md").read_text("utf-8"))
+    assert {file for _, file in shown} == {"docs/_static/spellings.svg", "docs/_static/drift.svg"}
+    assert all((ROOT / file).exists() for _, file in shown)
+
+
+def test_digits_draws_exact_zero_as_zero_and_each_spelling_in_one_colour(
+    steps: list[digits.Step], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = []
+    monkeypatch.setattr(digits.Figure, "savefig", lambda figure, file: figures.append(figure))
+    digits.plot_steps(steps, tmp_path / "steps.png")
+    upper, lower = figures[0].axes
+    drawn = {line.get_label(): line for line in upper.lines}
+    assert list(drawn["interop clamp (exactly 0)"].get_ydata()) == [0, 0, 0]
+    ticks = zip(upper.get_yticks(), (label.get_text() for label in upper.get_yticklabels()), strict=True)
+    assert next(ticks) == (0, "exactly 0")
+    assert upper.get_ylim()[0] < 0
+    colours = {line.get_label(): line.get_color() for line in lower.lines}
+    assert len(set(colours.values())) == len(digits.VARIANTS)
+    for label, line in drawn.items():
+        assert line.get_color() == colours[label.removesuffix(" (exactly 0)")]
+
+
+@pytest.mark.parametrize(("name", "least"), [("pieces", (1, 0)), ("lasso", (0, 0)), ("machine", (0, 0))])
+def test_the_pictures_of_kinks_are_fresh(
+    name: str, least: tuple[float, float], pictures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "FOLDER", tmp_path)
+    figure = pictures.pieces(*pictures.FUNCTIONS[name])
+    star = next(line for line in figure.axes[1].lines if line.get_label() == "least point of their hull")
+    np.testing.assert_allclose(star.get_xydata(), [least], atol=1e-6)
+    pictures.write(figure, name)
+    drawn, shown = (texts((folder / f"{name}.svg").read_text("utf-8")) for folder in (tmp_path, STATIC))
+    assert drawn == shown
+
+
+def test_the_picture_of_versions_is_fresh() -> None:
+    """The records that it shows, and the ops of which the gradients changed, in bold."""
+    shown = texts((STATIC / "changes.svg").read_text("utf-8"))
+    (axes,) = interop.changes("torch", "2.11", "2.15").figure().axes
+    labels = [label.get_text() for label in (*axes.get_xticklabels(), *axes.get_yticklabels())]
+    assert [text for text in shown if text in labels] == labels

@@ -1,0 +1,1 @@
+"""What the frameworks answer at ties: the oracle, the matrix, the records."""

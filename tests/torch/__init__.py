@@ -1,0 +1,1 @@
+"""The same ops on torch's tensors: by JAX on torch's tape, and by torch's own kernels."""

@@ -1,0 +1,295 @@
+"""Wrapped functions where torch traces instead of computing: torch.compile, torch.export, meta tensors."""
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import torch._dynamo
+import torch._dynamo.testing
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import interop
+from interop import TORCH_OPS, min_norm, wrap_for_torch
+from jaxclamp import OPS, Op
+from tests.support.calls import arguments
+from tests.support.representatives import represented
+
+Tensor = torch.Tensor
+every_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+TIED = torch.tensor([-1.0, 0.0, 3.0, 6.0, 7.0])
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> None:
+    torch._dynamo.reset()
+
+
+def compiled(function: Callable[..., Any], backend: str = "aot_eager", **options: Any) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, backend=backend, **options)
+    return compiled
+
+
+def clamped(x: Tensor) -> Tensor:
+    return interop.clamp(2 * x, 0.0, 6.0)
+
+
+def value_and_gradient(function: Callable[[Tensor], Any], x: Tensor) -> tuple[Any, Tensor]:
+    x = x.detach().clone().requires_grad_()
+    value = function(x)
+    return value, torch.autograd.grad((value[0] if isinstance(value, tuple) else value).sum(), x)[0]
+
+
+@pytest.mark.parametrize("op", represented(OPS.values()))
+def test_ops_compiled(op: Op) -> None:
+    x, *rest = arguments(op)
+    ours = TORCH_OPS[op.name]
+
+    def function(x: Tensor) -> Any:
+        return ours(x, *rest)
+
+    (eager, expected), (value, gradient) = (value_and_gradient(f, x) for f in (function, compiled(function)))
+    assert type(value) is type(eager)
+    for got, want in zip(*((value, eager) if isinstance(value, tuple) else ([value], [eager])), strict=True):
+        assert torch.equal(got, want)
+    assert torch.equal(gradient, expected)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="inductor needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch itself
+def test_inductor() -> None:
+    for got, want in zip(
+        value_and_gradient(compiled(clamped, "inductor"), TIED), value_and_gradient(clamped, TIED), strict=True
+    ):
+        assert torch.equal(got, want)
+
+
+def loss(params: dict[str, Any], x: Any, scale: float = 1.0, *, power: int = 1) -> dict[str, Any]:
+    hidden = jnp.tanh(x[0] @ params["w"] + params["b"][0])
+    return {"loss": scale * (hidden**power).sum(), "best": jnp.argmax(hidden, 1), "both": [hidden, x[0]]}
+
+
+def test_trees_static_arguments_and_integer_outputs() -> None:
+    wrapped = wrap_for_torch(loss)
+
+    def function(w: Tensor, b: Tensor, x: Tensor) -> Any:
+        result = wrapped({"w": w, "b": (b,)}, [x], 2.5, power=2)
+        return result["loss"] + result["both"][0].sum(), result["best"]
+
+    generator = torch.Generator().manual_seed(0)
+    w, b, x = (torch.randn(shape, generator=generator) for shape in ((3, 2), (2,), (4, 3)))
+    results = []
+    for f in (function, compiled(function)):
+        leaves = [w.clone().requires_grad_(), b.clone().requires_grad_()]
+        total, best = f(*leaves, x)
+        results.append([total, best, *torch.autograd.grad(total, leaves)])
+        assert not best.requires_grad
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def pooled(x: Tensor) -> Tensor:
+    return clamped(x).sum() + interop.max_with_indices(x, 0).values + interop.max_pool1d(x[None], 3, 2, 1).sum()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("dynamic", "graphs"), [(None, 2), (True, 1)])
+def test_one_graph_for_all_sizes(dynamic: bool | None, graphs: int) -> None:
+    counter = CompileCounterWithBackend("aot_eager")
+    function = compiled(pooled, counter, dynamic=dynamic)
+    for size in range(3, 25):
+        x = torch.arange(size) / 2.0
+        assert torch.equal(value_and_gradient(function, x)[1], value_and_gradient(pooled, x)[1])
+    assert counter.frame_count == graphs
+
+
+def test_a_graph_for_each_size_that_is_looked_at() -> None:
+    function = compiled(wrap_for_torch(lambda x: 2 * x if x.shape[0] > 3 else x), dynamic=True)
+    assert [function(torch.ones(size)).sum() for size in (2, 3, 4, 5)] == [2, 3, 8, 10]
+
+
+def test_functions_compiled_as_they_are() -> None:
+    """They share the code of their wrapper, which torch.compile must not take for one function."""
+    other = wrap_for_torch(lambda x: 3 * x)
+    for function in (interop.relu, interop.abs, other, wrap_for_torch(lambda x: x)):
+        assert torch.equal(compiled(function)(TIED), function(TIED))
+    choose = compiled(lambda x, function: function(x))
+    assert torch.equal(choose(TIED, interop.abs), choose(-TIED, interop.abs))
+    assert torch.equal(choose(TIED, other), 3 * TIED)
+
+
+def test_several_bounds() -> None:
+    function = compiled(lambda x, bound: interop.clamp(x, 0.0, bound))
+    assert [function(TIED, bound).max().item() for bound in (1.0, 2.0, 3.0)] == [1, 2, 3]
+
+
+def test_compiled_once_for_one_shape() -> None:
+    counter = torch._dynamo.testing.CompileCounter()
+    function = compiled(clamped, counter)
+    for _ in range(3):
+        function(TIED.clone())
+    assert counter.frame_count == 1
+
+
+def test_64_bits() -> None:
+    exact = torch.tensor([2**40 + 3, 5])
+    assert torch.equal(compiled(lambda x: interop.clamp(x, 0, 2**41))(exact), exact)
+    x = torch.tensor([1 + 2**-40], dtype=torch.float64)
+    assert torch.equal(compiled(clamped)(x), 2 * x)
+
+
+def test_input_changed_before_the_backward_pass() -> None:
+    x = TIED.clone().requires_grad_()
+    y = compiled(interop.relu)(x)
+    with torch.no_grad():
+        x.fill_(-1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("size", [1_000, 300_000])
+def test_input_overwritten_right_after_a_call(size: int) -> None:
+    function = compiled(clamped)
+    for _ in range(10):
+        x = torch.full((size,), 2.0)
+        y = function(x)
+        x.fill_(100.0)
+        assert (y == 4).all()
+
+
+def test_in_place_inside() -> None:
+    def function(x: Tensor) -> Tensor:
+        y = 2 * x
+        interop.clamp_(y, 0.0, 6.0)
+        return interop.relu6(y, inplace=True)
+
+    for got, want in zip(value_and_gradient(compiled(function), TIED), value_and_gradient(function, TIED), strict=True):
+        assert torch.equal(got, want)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch itself, as it traces one
+def test_under_min_norm() -> None:
+    native = compiled(lambda x: x.maximum(torch.zeros(())).minimum(torch.tensor(6.0)))
+
+    def inside(x: Tensor) -> Tensor:
+        with min_norm():
+            return x.clamp(0.0, 6.0)
+
+    for _ in range(2):
+        assert value_and_gradient(native, TIED)[1].tolist() == [0, 0.5, 1, 0.5, 0]
+        with min_norm():
+            assert value_and_gradient(native, TIED)[1].tolist() == [0, 0, 1, 0, 0]
+        assert value_and_gradient(compiled(inside), TIED)[1].tolist() == [0, 0, 1, 0, 0]
+    module = torch.nn.Sequential(torch.nn.Hardtanh(0.0, 6.0))
+    interop.nn.convert(module)
+    assert value_and_gradient(compiled(module), TIED)[1].tolist() == [0, 0, 1, 0, 0]
+
+
+def test_vmap_inside() -> None:
+    x = torch.stack([TIED, -TIED])
+    assert torch.equal(compiled(torch.func.vmap(clamped))(x), clamped(x))
+
+
+def test_forward_mode_is_refused_rather_than_dropped() -> None:
+    with pytest.raises(Exception, match=r"forward-mode|Unsupported"):
+        compiled(lambda x: torch.func.jvp(clamped, (x,), (x,)))(TIED)
+
+
+def test_forward_mode_of_meta_tensors() -> None:
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(TIED.to("meta"), TIED.to("meta"))
+        tangent = torch.autograd.forward_ad.unpack_dual(clamped(dual)).tangent
+    assert (tangent.device.type, tangent.shape) == ("meta", TIED.shape)
+
+
+class Module(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return clamped(x) + interop.amax(x, 0)
+
+
+def test_export_with_a_dynamic_size() -> None:
+    program = torch.export.export(Module(), (TIED,), dynamic_shapes={"x": {0: torch.export.Dim("n", min=2)}})
+    longer = torch.arange(9.0)
+    assert torch.equal(program.module()(longer), Module()(longer))
+
+
+def test_traces_of_torchscript_are_refused() -> None:
+    with (
+        pytest.raises(RuntimeError, match=r"relu: torch\.jit\.trace would record its result as a constant"),
+        pytest.warns((DeprecationWarning, FutureWarning), match="torch.jit.trace"),
+    ):
+        torch.jit.trace(interop.relu, TIED)
+
+
+def test_signs_of_zero_are_told_apart() -> None:
+    wrapped = wrap_for_torch(lambda x, b: x / b)
+    found = []
+    for b in (0.0, -0.0):
+        torch._dynamo.reset()
+        found.append(compiled(lambda x, b=b: wrapped(x, b))(torch.ones(())).item())
+    assert found == [float("inf"), -float("inf")]
+
+
+def test_export() -> None:
+    program = torch.export.export(Module(), (TIED,))
+    exported = program.module()
+    for got, want in zip(value_and_gradient(exported, TIED), value_and_gradient(Module(), TIED), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_graph_of_another_process_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="this graph calls 'clamp', a function of the process that traced it"):
+        torch.ops.jaxclamp.call("clamp 0a1b", [TIED], [])
+
+
+def test_opcheck() -> None:
+    program = torch.export.export(Module(), (TIED,))
+    key = next(node.args[0] for node in program.graph.nodes if "jaxclamp.call" in str(node.target))
+    for requires_grad in (False, True):
+        outcome = torch.library.opcheck(
+            torch.ops.jaxclamp.call.default, (key, [TIED.clone().requires_grad_(requires_grad)], [])
+        )
+        assert set(outcome.values()) == {"SUCCESS"}
+
+
+# Meta tensors.
+
+
+@every_op
+def test_meta(op: Op) -> None:
+    """Shapes, dtypes and gradients without data, as of the op on data."""
+    x, *rest = arguments(op, torch.float32)
+    there = [a.to("meta") if isinstance(a, Tensor) else a for a in rest]
+    on_cpu, shape = value_and_gradient(lambda x: TORCH_OPS[op.name](x, *rest), x)
+    on_meta, gradient = value_and_gradient(lambda x: TORCH_OPS[op.name](x, *there), x.to("meta"))
+    pairs = zip(*((on_cpu, on_meta) if isinstance(on_cpu, tuple) else ([on_cpu], [on_meta])), strict=True)
+    for real, meta in (*pairs, (shape, gradient)):
+        assert meta.is_meta
+        assert (meta.shape, meta.dtype) == (real.shape, real.dtype)
+
+
+def test_meta_beside_another_device() -> None:
+    with pytest.raises(ValueError, match="maximum: the tensors are on different devices"):
+        interop.maximum(torch.ones(2, device="meta"), torch.ones(2))
+
+
+def test_meta_calls_leave_nothing_behind() -> None:
+    from interop._bridge import graph_registry
+
+    x = torch.ones(3, device="meta")
+    scaled = wrap_for_torch(lambda x, scale: scale * x)
+
+    def call() -> None:
+        clamped(x)
+        scaled(x, np.arange(3.0))
+        scaled(x, float("nan"))
+
+    call()
+    before = len(graph_registry._CALLS)
+    for _ in range(5):
+        call()
+    assert len(graph_registry._CALLS) == before

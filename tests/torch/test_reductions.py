@@ -1,0 +1,115 @@
+"""The reductions and what has parameters, beside torch: values, gradients without ties, and what is refused."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+import interop
+import jaxclamp
+from jaxclamp import OPS
+from jaxclamp._shared.oracle import min_norm_of_values, points_near
+from tests.support.compilations import compilations
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_indices(name: str) -> None:
+    ours, theirs = OPS[f"{name}_with_indices"].function, getattr(torch, name)
+    x = jnp.array([[1.0, 3.0, 3.0], [2.0, 0.0, 0.0], [jnp.nan, 1.0, jnp.nan]])
+    for axis, keepdims in itertools.product((0, 1, -1), (False, True)):
+        expected = theirs(torch.tensor(np.asarray(x)), axis, keepdim=keepdims)
+        for got, want in zip(ours(x, axis, keepdims), expected, strict=True):
+            np.testing.assert_array_equal(got, want)
+    t = torch.tensor(np.asarray(x), requires_grad=True)
+    wrapped = interop.TORCH_OPS[f"{name}_with_indices"](t, dim=1)
+    assert not wrapped.indices.requires_grad
+    wrapped.values.sum().backward()
+    tied = [[0, 0.5, 0.5], [1, 0, 0]] if name == "max" else [[1, 0, 0], [0, 0.5, 0.5]]
+    assert t.grad.tolist() == [*tied, [0.5, 0, 0.5]]
+
+
+WINDOWS_1D = [(2,), (3, 1), (3, 2, 1), (2, 3, 0, 2), (2, None, 1), (1,)]
+WINDOWS_2D = [(2,), ((2, 1), (1, 2)), (2, 1, (0, 1)), (2, 2, 1, (1, 2)), ((1, 3), None, 0, 1)]
+
+
+def pools() -> list[Any]:
+    one = [(jaxclamp.max_pool1d, functional.max_pool1d, w, (2, 3, 7)) for w in WINDOWS_1D]
+    two = [(jaxclamp.max_pool2d, functional.max_pool2d, w, (2, 3, 4, 5)) for w in WINDOWS_2D]
+    tiles = [(jaxclamp.max_pool2d, functional.max_pool2d, w, (2, 3, 10, 8)) for w in (((5, 4),), ((5, 8), None, 0, 1))]
+    return [
+        # Of the first tile, a compiled program takes as long as all others together.
+        pytest.param(*case, id=f"{case[0].__name__}{case[2]}", marks=[pytest.mark.thorough] * (case is tiles[0]))
+        for case in one + two + tiles
+    ]
+
+
+@pytest.mark.parametrize(("pool", "native", "window", "shape"), pools())
+def test_pools(pool: Callable[..., Any], native: Callable[..., Any], window: Any, shape: tuple[int, ...]) -> None:
+    """Values as in torch; without ties the gradient too; with ties, that of each output, by definition."""
+    rng = np.random.default_rng(0)
+    distinct = torch.tensor(rng.permutation(np.prod(shape)).reshape(shape).astype(np.float32), requires_grad=True)
+    pooled = native(distinct, *window)
+    pooled.sum().backward()
+    tied = rng.integers(0, 2, shape).astype(np.float32)[0, 0]
+
+    @jax.jit
+    def everything(distinct: jax.Array, tied: jax.Array) -> list[jax.Array]:
+        gradient = jax.grad(lambda x: pool(x, *window).sum())(distinct)
+        return [pool(distinct, *window), gradient, jax.jacrev(lambda x: pool(x, *window))(tied)]
+
+    value, gradient, jacobian = everything(distinct.detach().numpy(), tied)
+    np.testing.assert_array_equal(value, pooled.detach())
+    np.testing.assert_array_equal(gradient, distinct.grad)
+
+    point = tied.astype(np.float64).ravel()
+    near = torch.tensor(points_near(point).reshape(-1, 1, *tied.shape))
+    values = native(near, *window).flatten(1).numpy()
+    for output, row in enumerate(jacobian.reshape(-1, tied.size)):
+        expected = min_norm_of_values(point, values[:, output])
+        np.testing.assert_allclose(row, expected, atol=1e-3, err_msg=f"output {output}")
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 3, 2)])
+def test_prelu_by_channel_as_in_torch(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=shape).astype(np.float32)
+    channels = shape[1] if len(shape) > 1 else 1
+    for size in {1, channels}:
+        weight = rng.uniform(0.1, 0.9, size).astype(np.float32)
+        tensors = [torch.tensor(a, requires_grad=True) for a in (x, weight)]
+        functional.prelu(*tensors).sum().backward()
+        np.testing.assert_allclose(jaxclamp.prelu(x, weight), functional.prelu(*tensors).detach(), rtol=1e-6)
+        gradients = jax.grad(lambda x, w: jaxclamp.prelu(x, w).sum(), argnums=(0, 1))(x, weight)
+        for found, tensor in zip(gradients, tensors, strict=True):
+            np.testing.assert_allclose(found, tensor.grad, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"prelu: weight has shape \(5,\), but x .* channels along axis 1"):
+        jaxclamp.prelu(x, np.ones(5, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: interop.softshrink(torch.ones(2), -1.0), RuntimeError, r"softshrink: lambd=-1\.0 is negative"),
+        (lambda: interop.hardtanh(torch.ones(2), 2.0, 1.0), ValueError, r"hardtanh: min_val=2\.0 is greater"),
+    ],
+)
+def test_parameters_refused(call: Callable[[], object], kind: type[Exception], message: str) -> None:
+    """By the kind of exception that torch raises."""
+    with pytest.raises(kind, match=message):
+        call()
+
+
+def test_int_bounds_do_not_compile_anew() -> None:
+    interop.clamp(torch.ones(2), 0, 7)
+    before = compilations()
+    for bound in range(8, 12):
+        assert interop.clamp(torch.full((2,), 20.0), 0, bound).tolist() == [bound, bound]
+    assert compilations() == before
+    interop.clamp(torch.ones(5), 0, 7)  # another shape
+    assert compilations() > before

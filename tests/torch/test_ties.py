@@ -1,0 +1,197 @@
+"""`interop.ties`: the counts are those of NumPy, at the lines and in the modules where they belong."""
+
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+import interop
+from interop import TORCH_OPS
+from jaxclamp import OPS, Op
+from tests.support.calls import arguments
+
+Tensor = torch.Tensor
+X = torch.randint(-2, 8, (4, 6), generator=torch.Generator().manual_seed(0)).float()
+X[0] = torch.tensor([0.0, 0.0, 6.0, 1.0, 2.0, 3.0])  # every bound below is met
+N = X.numpy()
+
+
+def counts(function: Callable[[], Any]) -> list[tuple[str, int, int]]:
+    """Op, elements and ties of each line that was counted."""
+    with interop.ties() as counted:
+        function()
+    return [(line.op, line.elements, line.tied) for line in counted.report.lines]
+
+
+def tied_rows(x: np.ndarray, extreme: np.ndarray) -> int:
+    return int((np.sum(x == extreme, axis=1) > 1).sum())
+
+
+WINDOWS = N.reshape(4, 3, 2)
+CODE: dict[str, tuple[Callable[[], Any], tuple[str, int, int]]] = {
+    "function": (lambda: torch.clamp(X, 0.0, 6.0), ("clamp", 24, int(np.isin(N, (0, 6)).sum()))),
+    "method": (lambda: X.clamp_min(1.0), ("clamp_min", 24, int((N == 1).sum()))),
+    "method in place": (lambda: X.clone().clamp_(max=3.0), ("clamp", 24, int((N == 3).sum()))),
+    "inplace=True": (lambda: functional.relu6(X.clone(), inplace=True), ("relu6", 24, int(np.isin(N, (0, 6)).sum()))),
+    "out=": (lambda: torch.maximum(X, torch.ones(6), out=torch.empty(0)), ("maximum", 24, int((N == 1).sum()))),
+    "torch.max of two": (lambda: torch.max(X, torch.full((), 2.0)), ("max", 24, int((N == 2).sum()))),
+    "torch.max along an axis": (lambda: torch.max(X, 1), ("max", 4, tied_rows(N, N.max(1, keepdims=True)))),
+    "torch.min of all": (lambda: torch.min(X), ("min", 1, int((N.min() == N).sum() > 1))),
+    "builtin abs": (lambda: abs(X), ("abs", 24, int((N == 0).sum()))),
+    "pool": (lambda: functional.max_pool1d(X, 2), ("max_pool1d", 12, int((WINDOWS[..., 0] == WINDOWS[..., 1]).sum()))),
+    "pool with indices": (
+        lambda: functional.max_pool1d(X, 2, return_indices=True),
+        ("max_pool1d", 12, int((WINDOWS[..., 0] == WINDOWS[..., 1]).sum())),
+    ),
+    "op of interop": (lambda: interop.relu(X), ("relu", 24, int((N == 0).sum()))),
+    "smooth where a parameter makes it so": (lambda: functional.leaky_relu(X, 1.0), ("leaky_relu", 24, 0)),
+}
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_counts(name: str) -> None:
+    function, expected = CODE[name]
+    assert counts(function) == [expected]
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_every_op_is_counted(op: Op) -> None:
+    """At a tie of its record; under the mode too, which replaces the call, whichever of the two is entered first."""
+    native = getattr(functional, op.name, getattr(torch, op.name, TORCH_OPS[op.name]))
+    plain, within, around = interop.ties(), interop.ties(), interop.ties()
+    for tie in op.tie_points:
+        x, *rest = arguments(op, tie=tie)
+        with plain:
+            native(x, *rest)
+        with interop.min_norm(), within:
+            native(x, *rest)
+        with around, interop.min_norm():
+            native(x, *rest)
+    totals = {(counted.report.elements, counted.report.tied) for counted in (plain, within, around)}
+    assert len(totals) == 1
+    assert (totals.pop()[1] > 0) == (op.name != "celu")  # which has one slope at 0, whatever alpha
+
+
+def test_values_and_gradients_stay_what_they_are() -> None:
+    def clamped(block: Any) -> tuple[Tensor, Tensor]:
+        x = X.clone().requires_grad_()
+        with block:
+            y = x.clamp(0.0, 6.0)
+        return y, torch.autograd.grad(y.sum(), x)[0]
+
+    for found, expected in zip(clamped(interop.ties()), clamped(contextlib.nullcontext()), strict=True):
+        assert torch.equal(found, expected)
+
+
+class Network(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.ReLU6(), torch.nn.MaxPool1d(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x).clamp(min=2.0)
+
+
+def test_lines_and_modules() -> None:
+    network = Network()
+    with interop.ties() as counted:
+        for _ in range(3):
+            network(X)
+        torch.abs(X)
+    lines = {(line.op, line.module): line for line in counted.report.lines}
+    assert set(lines) == {("hardtanh", "layers.0"), ("max_pool1d", "layers.1"), ("clamp", "Network"), ("abs", "")}
+    assert lines["clamp", "Network"].elements == 3 * 12
+    assert {Path(line.file).name for line in lines.values()} == {"test_ties.py"}
+    source, first = inspect.getsourcelines(Network.forward)
+    assert lines["hardtanh", "layers.0"].number == lines["clamp", "Network"].number == first + 1
+    assert "return self.layers" in source[1]
+    assert f"test_ties.py:{first + 1} layers.0  hardtanh" in str(counted.report)
+
+
+def test_counting_again_adds_up_and_ends_with_the_block() -> None:
+    counted = interop.ties()
+    for _ in range(2):
+        with counted:
+            torch.relu(X)
+        torch.relu(X)
+    assert counted.report.elements == 48
+    with pytest.raises(IndexError), counted:
+        X[99]
+    torch.relu(X)
+    Network()(X)
+    assert counted.report.elements == 48
+    with pytest.raises(AssertionError, match=r"test_ties.py:\d+: relu"):
+        counted.report.assert_none()
+
+
+def test_other_threads_do_not_count() -> None:
+    with interop.ties() as counted:
+        thread = threading.Thread(target=lambda: Network()(X))
+        thread.start()
+        thread.join()
+    assert counted.report.lines == ()
+
+
+def test_what_has_no_gradient_does_not_count() -> None:
+    assert counts(lambda: torch.tensor([1, 2]).clamp(max=2)) == []
+    assert counts(lambda: torch.abs(torch.tensor([3 + 4j]))) == []
+
+
+def test_compiled_functions_are_refused() -> None:
+    function = torch.compile(lambda x: x.clamp(0.0, 6.0), fullgraph=True, backend="eager")
+    with interop.ties(), pytest.raises(Exception, match=r"ties\(\) cannot count in a compiled function"):
+        function(X)
+
+
+def test_influence() -> None:
+    """By hand: of the six entries between the bounds, and of those on them, which the other convention lets through."""
+    x = torch.tensor([-1.0, 0.0, 3.0, 6.0, 5.0], requires_grad=True)
+    weights = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+    unused = torch.ones(2, requires_grad=True)
+    found = interop.influence(lambda: (weights * x.clamp(0.0, 6.0)).sum(), [x, unused])
+    assert found.norm == pytest.approx(np.hypot(2, 4))
+    assert found.gradient_norm == pytest.approx(np.hypot(3, 5))
+    assert found.relative == pytest.approx(np.hypot(2, 4) / np.hypot(3, 5))
+
+
+def test_influence_of_random_code_is_not_that_of_the_dice() -> None:
+    x = torch.ones(100, requires_grad=True)
+    state = torch.random.get_rng_state()
+    assert interop.influence(lambda: functional.dropout(2 * x, 0.5).sum(), [x]).norm == 0
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_influence_of_nothing() -> None:
+    with pytest.raises(ValueError, match="parameters is empty"):
+        interop.influence(lambda: torch.ones(()), [])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: torch.func.vmap(torch.abs)(torch.zeros(3, 2)),
+        lambda: torch.zeros(4, device="meta").abs(),
+        lambda: torch.zeros(4).to_sparse().abs(),
+    ],
+    ids=["vmap", "meta", "sparse"],
+)
+def test_code_whose_numbers_cannot_be_seen_runs_as_usual(function: Callable[[], Tensor]) -> None:
+    expected = function()
+    with interop.ties() as counted, pytest.warns(UserWarning, match=r"did not count abs at .*test_ties.py:\d+: "):
+        found = function()
+    assert (found.shape, found.dtype, found.layout) == (expected.shape, expected.dtype, expected.layout)
+    assert counted.report.lines == ()
+
+
+def test_nothing_to_count() -> None:
+    with interop.ties() as counted:
+        torch.zeros(0, 3).abs()
+    assert counted.report.tied == 0
+    assert "0.00%" in str(counted.report)
