@@ -95,6 +95,13 @@ def float64() -> Iterator[None]:
 
 
 @pytest.fixture
+def float32() -> Iterator[None]:
+    """JAX's 64-bit mode is off, whatever the environment says."""
+    with jax.enable_x64(False):
+        yield
+
+
+@pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     """Imports an example by its name."""
 
