@@ -12,7 +12,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import interop
-from tests.programs.test_programs_torch import FUNCTIONS, X, Y, check
+from tests.programs.nearby import X, Y, check
+from tests.programs.torch_functions import FUNCTIONS
 
 aten = torch.ops.aten
 POINT = X.flatten()

@@ -1,0 +1,198 @@
+"""`interop.along`: a block in which torch's own backward pass differentiates along a direction, and training in it."""
+
+from __future__ import annotations
+
+import operator
+import threading
+
+import pytest
+import torch
+from torch.nn import functional
+
+import interop
+from tests.programs.nearby import tensor
+
+
+def test_along_always_the_same_direction() -> None:
+    """It is kept from step to step; what overwrites a parameter, its dtype too, does not touch it."""
+    x = torch.zeros(40, requires_grad=True)
+
+    def signs() -> torch.Tensor:
+        with interop.along(x):
+            (gradient,) = torch.autograd.grad(x.abs().sum(), x)
+        return gradient
+
+    first = signs()
+    assert {-1.0, 1.0} == set(first.tolist())
+    with interop.along(x):
+        x.abs().sum().backward()
+        with torch.no_grad():
+            x.mul_(-2.0).sub_(1.0)
+    with torch.no_grad():
+        x.zero_()
+    assert torch.equal(signs(), first)
+    with torch.inference_mode(), interop.along(x):
+        pass
+    x.data = x.data.double()
+    assert signs().dtype is torch.float64
+    x.data = x.data.float()
+    assert torch.equal(signs(), first)
+
+
+def test_what_does_not_move_is_left_to_torch() -> None:
+    x = torch.zeros(3, requires_grad=True)
+    numbers, waves = torch.tensor([3, 1, 2]), torch.tensor([1j, 2.0])
+    with interop.along([x]):
+        assert torch.equal(numbers.clamp(2, 2), torch.full((3,), 2))
+        assert torch.equal(numbers.sort().indices, torch.tensor([1, 2, 0]))
+        assert torch.equal(waves.abs(), torch.tensor([1.0, 2.0]))
+        assert (torch.zeros(3) > 0).tolist() == [False] * 3
+        assert x[:0].relu().shape == (0,)
+        with pytest.raises((RuntimeError, IndexError)):
+            x[:0].amax()
+
+
+def test_a_block_ends_with_an_exception() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    with pytest.raises(KeyError), interop.along(x):
+        raise KeyError
+    assert torch.autograd.grad((x.relu() - (-x).relu()).sum(), x)[0].tolist() == [0.0, 0.0]
+    with interop.along([x, x]):
+        (x.relu() - (-x).relu()).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 1.0]
+
+
+def test_one_block_at_a_time() -> None:
+    x, told = torch.zeros(2, requires_grad=True), []
+
+    def elsewhere() -> None:
+        with pytest.raises(RuntimeError, match="in this thread or in another"), interop.along(x):
+            pass
+        told.append(True)
+
+    with interop.along(x):
+        with pytest.raises(RuntimeError, match="Leave the other block"), interop.along(x):
+            pass
+        with pytest.raises(RuntimeError, match="grad: forward mode is at work already"):
+            interop.grad(torch.abs)(torch.tensor(0.0))
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+    assert told
+
+
+def trained(steps: int) -> tuple[torch.nn.Module, list[float]]:
+    """A network on data with ties: of whole numbers, with equal rows of weights and zeros as biases."""
+    model = torch.nn.Sequential(
+        torch.nn.Linear(2, 4),
+        torch.nn.ReLU(inplace=True),
+        torch.nn.Linear(4, 4),
+        torch.nn.Hardtanh(),
+        torch.nn.Linear(4, 1),
+    )
+    for parameter in model.parameters():
+        torch.nn.init.constant_(parameter, 0.5 if parameter.dim() > 1 else 0.0)
+    x = torch.tensor([[0.0, 0.0], [1.0, -1.0], [1.0, 0.0], [0.0, 1.0]])
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    source, losses = torch.Generator().manual_seed(0), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with interop.along(model, generator=source):
+            loss = functional.l1_loss(model(x), x[:, :1])
+            loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return model, losses
+
+
+def test_training_on_ties() -> None:
+    model, losses = trained(150)
+    assert losses[-1] < 0.1 * losses[0]
+    names = dict(model.named_parameters())
+    assert all(type(parameter) is torch.nn.Parameter and parameter.is_leaf for parameter in names.values())
+
+
+def test_gradients_of_modules_are_those_nearby() -> None:
+    torch.manual_seed(0)
+    shared = torch.nn.Linear(3, 3)
+    model = torch.nn.Sequential(
+        shared, torch.nn.LeakyReLU(-0.5), shared, torch.nn.ReLU6(), torch.nn.BatchNorm1d(3)
+    ).double()
+    with torch.no_grad():
+        for parameter in shared.parameters():
+            parameter.copy_(parameter.sign().floor())
+    x = tensor([[0.0, 0.0, 0.0], [1.0, 1.0, -2.0], [0.0, 1.0, 0.0], [2.0, 2.0, 0.0]])
+    parameters = list(model.parameters())
+    direction = [torch.randn(p.shape, dtype=p.dtype, generator=torch.Generator().manual_seed(1)) for p in parameters]
+    before, seen = [parameter.detach().clone() for parameter in parameters], []
+    hook = shared.weight.register_hook(lambda gradient: seen.append(gradient.clone()))
+    with interop.along(model, direction=direction):
+        assert all(map(operator.is_, model.parameters(), parameters))
+        loss = (model(x) ** 2 * torch.arange(12.0).reshape(4, 3)).sum()
+    loss.backward()
+    hook.remove()
+    assert torch.equal(seen[0], shared.weight.grad)
+    found = [parameter.grad for parameter in parameters]
+    assert all(torch.equal(a, b) for a, b in zip(before, parameters, strict=True))
+    model.zero_grad()
+    with torch.no_grad():
+        for parameter, v in zip(parameters, direction, strict=True):
+            parameter.add_(1e-9 * v)
+    (model(x) ** 2 * torch.arange(12.0).reshape(4, 3)).sum().backward()
+    for gradient, parameter in zip(found, parameters, strict=True):
+        torch.testing.assert_close(gradient, parameter.grad, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")  # a cycle of references, which the test leaves behind
+def test_gradients_of_gradients_move() -> None:
+    """What is computed of a gradient, such as a penalty, is decided as well."""
+    w, v = torch.zeros(3, requires_grad=True), torch.tensor([1.0, -1.0, 2.0])
+    with interop.along(w, direction=[v]):
+        x = torch.ones(3, requires_grad=True)
+        (gradient,) = torch.autograd.grad((x * w).sum(), x, create_graph=True)  # it is w
+        (gradient.relu() - (-gradient).relu()).sum().backward()
+        (x * w).sum().backward(create_graph=True, inputs=[x])
+        penalty = (x.grad.relu() - (-x.grad).relu()).sum()
+    assert w.grad.tolist() == [1.0, 1.0, 1.0]
+    assert torch.autograd.grad(penalty, w)[0].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_losses_of_several_blocks_are_differentiated_together() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh(), torch.nn.Linear(2, 1))
+    before = model(torch.ones(1, 2)).sum()
+    for _ in range(2):
+        with interop.along(model):
+            before = before + model(torch.ones(1, 2)).sum()
+    before.backward()
+    together = model[0].weight.grad.clone()
+    model.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    torch.testing.assert_close(together, 3 * model[0].weight.grad)
+
+
+def test_losses_of_half_precision() -> None:
+    """Under autocast torch computes these in float32."""
+    scores = torch.zeros(2, 3, requires_grad=True)
+    for loss in (lambda x: functional.multi_margin_loss(x, torch.tensor([0, 2])), lambda x: functional.l1_loss(x, -x)):
+        with torch.autocast("cpu", torch.bfloat16):
+            usual = loss(scores.bfloat16())
+            with interop.along(scores):
+                decided = loss(scores.bfloat16())
+        assert decided.dtype == usual.dtype
+        assert torch.equal(decided, usual)
+
+
+def test_an_optimizer_may_step_in_the_block() -> None:
+    for make in (lambda p: torch.optim.SGD(p, 0.1), lambda p: torch.optim.AdamW(p, foreach=True)):
+        layer = torch.nn.Linear(2, 2)
+        optimizer = make(layer.parameters())
+        before = layer.weight.detach().clone()
+        with interop.along(layer):
+            torch.nn.utils.clip_grad_norm_([p for p in layer.parameters() if p.grad is not None], 1.0)
+            functional.mse_loss(layer(torch.ones(1, 2)).abs(), torch.zeros(1, 2)).backward()
+            torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        assert not torch.equal(before, layer.weight)
+        assert set(layer.state_dict()) == {"weight", "bias"}

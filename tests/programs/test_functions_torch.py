@@ -1,0 +1,236 @@
+"""Every function of torch at ties: its derivative is that of its values, or it is listed as undecided."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode, get_overridable_functions
+
+import interop
+from interop._programs.choices import CHOICES
+from tests.programs.nearby import IMAGE, LINE, ROW, X, Y, check, drawn, tensor
+from tests.programs.torch_functions import FUNCTIONS
+from tests.support.calls import of_aminmax
+
+Function = Callable[..., torch.Tensor]
+
+F = functional
+
+T = tensor(0.0)
+
+POSITIVE = tensor([[2.0, 1.0], [1.0, 2.0]])
+UNDECIDED: dict[str, tuple[Function, torch.Tensor]] = {
+    **{
+        name: (getattr(torch, name), X / 2)
+        for name in (
+            "floor",
+            "ceil",
+            "round",
+            "trunc",
+            "fix",
+            "frac",
+            "signbit",
+            "angle",
+            "nonzero",
+            "argwhere",
+        )
+    },
+    **{
+        name: (lambda x, own=own: own(x, torch.ones_like(x)), X)
+        for name, own in {"fmod": torch.fmod, "remainder": torch.remainder, "%": operator.mod}.items()
+    },
+    "rounding_mode": (lambda x: torch.div(x, 1, rounding_mode="floor"), X),
+    "conversions to integers": (lambda x: x.long(), X),
+    "frexp": (lambda x: torch.frexp(x).mantissa, X),
+    "nextafter": (lambda x: torch.nextafter(x, torch.zeros_like(x)), X),
+    "copysign": (lambda x: torch.copysign(torch.ones_like(x), x), X),
+    "atan2": (lambda x: torch.atan2(x, -torch.ones_like(x)), X),
+    "isclose": (lambda x: torch.isclose(x, torch.zeros_like(x)), X),
+    "equal": (lambda x: torch.tensor(torch.equal(x, X)), X),
+    "isin": (lambda x: torch.isin(x, ROW), X),
+    "bucketize": (lambda x: torch.bucketize(x, torch.arange(3.0)), X),
+    "searchsorted": (lambda x: torch.searchsorted(x, tensor([[0.5], [2.0], [0.0]])), X.sort().values),
+    "histc": (lambda x: torch.histc(x, 2, -1, 1), X),
+    "matrix_rank": (torch.linalg.matrix_rank, 0 * POSITIVE),
+    "if x": (lambda x: torch.tensor(1.0 if x else 0.0), T),
+    "any": (torch.any, 0 * X),
+    "all": (torch.all, 0 * X),
+    "count_nonzero": (torch.count_nonzero, X),
+    "quantiles": (lambda x: torch.quantile(x, 0.3, 1), X),
+    "modes": (lambda x: x.mode(1).values, X),
+    "fractional": (
+        lambda x: F.fractional_max_pool2d(x, 2, 2, _random_samples=0.5 + tensor(np.zeros((1, 3, 2)))),
+        0 * IMAGE,
+    ),
+    "power-average": (lambda x: F.lp_pool1d(x, 1.0, 1), 0 * LINE),
+    "rrelu": (F.rrelu, X),
+    "linalg.cond": (lambda x: torch.linalg.cond(x, 1), POSITIVE),
+    "special.i0e": (torch.special.i0e, X),
+    "renorm": (lambda x: torch.renorm(x, 2, 0, 2.0), tensor([[2.0, 0.0]])),
+    "max_norm": (lambda x: F.embedding(torch.tensor([0]), x * 1, max_norm=2.0), tensor([[2.0, 0.0]])),
+    "cosine_similarity": (lambda x: F.cosine_similarity(x, 1 + 0 * x, eps=2.0), tensor([[2.0, 0.0]])),
+    "gaussian_nll_loss": (lambda x: F.gaussian_nll_loss(T + 3, T, x, eps=1.0), tensor(1.0)),
+    "item()": (lambda x: x * (1.0 if x.item() > 0 else -1.0), T),
+    "detach()": (lambda x: torch.where(x.detach() > 0, x, -x), T),
+    "complex": (lambda x: torch.abs(x * 1j), X),
+    "norms": (torch.norm, 0 * X),
+    "standard deviations": (torch.std, 0 * X),
+    "singular": (torch.linalg.svdvals, 0 * X),
+    "eigenvalues": (torch.linalg.eigvalsh, 0 * POSITIVE),
+}
+"""What the documentation says is not decided, each at a tie."""
+
+
+def differences(fun: Function, x: torch.Tensor, v: torch.Tensor) -> torch.Tensor | None:
+    """The one-sided derivative, from values; none where the shapes differ."""
+    with torch.random.fork_rng():
+        values = []
+        for step in (0.0, 1e-5, 5e-6):
+            torch.manual_seed(0)
+            value = fun((x + step * v).clone())
+            values.append(value[0].double() if isinstance(value, tuple) else value.double())
+    if len({value.shape for value in values}) > 1:
+        return None
+    whole, half = ((value - values[0]) / step for value, step in zip(values[1:], (1e-5, 5e-6), strict=True))
+    return 2 * half - whole
+
+
+def is_right(fun: Function, x: torch.Tensor) -> bool:
+    """Whether the derivative is that of the values, as far as both are finite, along a direction and its opposite."""
+    (v,) = drawn((x,), 0)
+    for direction in (v, -v):
+        wanted = differences(fun, x, direction)
+        torch.manual_seed(0)
+        found = interop.directional_derivative(fun, x, direction)[1]
+        found = found[0] if isinstance(found, tuple) else found
+        if wanted is None:
+            return False
+        finite = found.isfinite() & wanted.isfinite()
+        if not torch.allclose(found[finite].double(), wanted[finite], atol=1e-4, rtol=1e-3):
+            return False
+    return True
+
+
+@pytest.mark.filterwarnings("ignore::jaxclamp.UndecidedWarning")
+@pytest.mark.parametrize("name", UNDECIDED)
+def test_the_undecided_are_listed(name: str) -> None:
+    assert interop.directional_derivative.__doc__ is not None
+    assert name in interop.directional_derivative.__doc__
+    try:
+        is_decided = is_right(*UNDECIDED[name])
+    except NotImplementedError:
+        pytest.skip("the installed torch has no forward mode of it")
+    assert not is_decided
+
+
+WITHOUT_FORWARD_MODE: dict[str, tuple[Function, torch.Tensor]] = {
+    "unique": (torch.unique, X),
+    "floor_divide": (lambda x: torch.floor_divide(x, 1), X),
+    "//": (lambda x: x // 1, X),
+    "histogram": (lambda x: torch.histogram(x, 2).hist, X),
+    "cdist": (lambda x: torch.cdist(x, Y, 1), X),
+    "pdist": (F.pdist, X),
+    "segment_reduce": (lambda x: torch.segment_reduce(x, "max", lengths=torch.tensor([1, 3])), ROW),
+    "embedding_bag": (lambda x: F.embedding_bag(torch.tensor([[0, 1]]), x, mode="max"), X),
+    "grid_sample": (lambda x: F.grid_sample(IMAGE, x, align_corners=True), tensor([[[[0.0, 0.0]]]])),
+    "multilabel_margin_loss": (lambda x: F.multilabel_margin_loss(x, torch.tensor([1, 0, -1, 0])), ROW),
+    "fake_quantize_per_tensor_affine": (lambda x: torch.fake_quantize_per_tensor_affine(x.float(), 1.0, 0, 0, 3), X),
+}
+
+
+def test_what_has_no_forward_mode_is_listed() -> None:
+    for name, (fun, x) in WITHOUT_FORWARD_MODE.items():
+        assert name in (interop.directional_derivative.__doc__ or "")
+        try:
+            interop.directional_derivative(fun, x, x)
+        except NotImplementedError:
+            continue
+        assert (name, torch.__version__ >= "2.15") == ("grid_sample", True)
+
+
+def listed_as(name: str) -> str:
+    """What the documentation calls a function of torch."""
+    name = name.removeprefix("special_")
+    words = {
+        "conversions to integers": ("int", "long", "short", "byte", "char"),
+        "quantiles": ("quantile", "nanquantile"),
+        "modes": ("mode",),
+        "norms": ("norm", "vector_norm", "linalg_vector_norm", "linalg_norm", "norm_except_dim"),
+        "standard deviations": ("std", "std_mean"),
+        "``unique``": ("unique_consecutive",),
+        "special.i0e": ("i0e",),
+        "``atan2``": ("arctan2",),
+    }
+    return next((word for word, names in words.items() if name in names), f"``{name}``")
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore")
+def test_all_the_undecided_are_listed() -> None:
+    """Of the functions of torch that take a tensor, or a number or a tensor more, those that are right but at ties."""
+    document = interop.directional_derivative.__doc__ or ""
+    homes = {torch, torch.Tensor, functional, torch.special, torch.linalg}
+    others = {torch.where, torch.hinge_embedding_loss}  # where(x) is nonzero; the loss is what functional's calls
+    missing, asked = [], 0
+    for home, functions in get_overridable_functions().items():
+        for own in functions if home in homes else ():
+            name = getattr(own, "__name__", "_")
+            if (
+                own in CHOICES
+                or own in others
+                or name.startswith("_")
+                or name.endswith("_")
+                or listed_as(name) in document
+            ):
+                continue
+            calls: list[Function] = [own, lambda x, own=own: own(x, 1.0), lambda x, own=own: own(x, Y.flatten())]
+            for fun in calls:
+                with contextlib.suppress(Exception):  # other arguments or results, or no forward mode
+                    if is_right(fun, X.flatten() + 0.3):
+                        asked += 1
+                        if not is_right(fun, X.flatten() / 2):
+                            missing.append(name)
+    assert asked > 200
+    assert set(missing) == set()
+
+
+def parts(rule: Any) -> set[Any]:
+    """The functions that a rule is made of, such as those of the three forms of torch.max."""
+    return set().union(*map(parts, rule.args)) if isinstance(rule, functools.partial) and rule.args else {rule}
+
+
+class Called(TorchFunctionMode):
+    """What takes the place of the functions that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rules: set[Any] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.rules |= parts(CHOICES.get(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_every_choice_is_among_the_functions() -> None:
+    with Called() as called:
+        for fun, *inputs in FUNCTIONS.values():
+            fun(*(x.clone() for x in inputs))
+    assert not [own for own, rule in CHOICES.items() if not parts(rule) <= called.rules]
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[of_aminmax] if name == "torch.aminmax" else []) for name in FUNCTIONS]
+)
+def test_functions_at_ties(name: str) -> None:
+    fun, *inputs = FUNCTIONS[name]
+    check(fun, *inputs)

@@ -1,0 +1,138 @@
+"""What derivatives of whole torch programs refuse, and the cure that the message names."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+import interop
+from tests.programs.nearby import ZERO
+
+
+def test_checkpoints_are_refused() -> None:
+    layer, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
+    with interop.along(layer):
+        loss = checkpoint(lambda x: layer(x).relu(), x, use_reentrant=False).sum()
+    with pytest.raises(RuntimeError, match="call the function without a checkpoint"):
+        loss.backward()
+
+
+class WithoutJvp(torch.autograd.Function):
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: torch.Tensor) -> torch.Tensor:
+        return cotangent * 2
+
+
+BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "no function": (lambda: interop.grad(3), TypeError, "grad: fun is 3"),
+    "both": (
+        lambda: interop.grad(torch.abs, direction=ZERO, generator=torch.Generator()),
+        ValueError,
+        "direction and generator are both given",
+    ),
+    "integers": (lambda: interop.grad(torch.abs)(torch.tensor(1)), TypeError, "torch.int64"),
+    "a number": (lambda: interop.directional_derivative(torch.abs, 1.0, 1.0), TypeError, "float"),
+    "shape": (
+        lambda: interop.directional_derivative(torch.abs, ZERO, torch.zeros(2)),
+        ValueError,
+        r"shape torch.Size\(\[2\]\)",
+    ),
+    "dtype": (lambda: interop.grad(torch.abs, direction=ZERO.double())(ZERO), ValueError, "float64"),
+    "structure": (lambda: interop.grad(torch.abs, direction=(ZERO,))(ZERO), ValueError, "structure"),
+    "out": (
+        lambda: interop.grad(lambda x: torch.maximum(x, x, out=torch.zeros(())))(ZERO),
+        NotImplementedError,
+        "out= has no derivative",
+    ),
+    "not a scalar": (lambda: interop.grad(torch.abs)(torch.zeros(2)), RuntimeError, "scalar"),
+    "no parameters": (lambda: interop.along(torch.nn.ReLU()).__enter__(), ValueError, "none of the parameters"),
+    "no tensors": (lambda: interop.along([1]).__enter__(), TypeError, "one of the parameters is 1"),
+    "neither": (lambda: interop.along(1).__enter__(), TypeError, "parameters is 1"),
+    "too few": (
+        lambda: interop.along(torch.nn.Linear(1, 1), direction=[torch.zeros(1, 1)]).__enter__(),
+        ValueError,
+        "structure",
+    ),
+    "directions": (lambda: interop.subdifferential(torch.abs, directions=0), ValueError, "directions=0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name: str) -> None:
+    call, error, message = BAD[name]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_functions_without_forward_mode_name_the_cure() -> None:
+    with pytest.raises(NotImplementedError) as raised:
+        interop.directional_derivative(WithoutJvp.apply, ZERO, ZERO)
+    assert "write a jvp" in raised.value.__notes__[0]
+    with pytest.raises(NotImplementedError) as raised, interop.along(x := torch.zeros((), requires_grad=True)):
+        WithoutJvp.apply(x)
+    assert "along needs forward mode" in raised.value.__notes__[0]
+    with pytest.raises(NotImplementedError, match="derivative of products for 0"):
+        interop.grad(lambda x: x.scatter_reduce(0, torch.tensor([0, 0]), x, "prod").sum())(torch.ones(2))
+
+
+@pytest.mark.filterwarnings("ignore:TF32")  # torch asks about Intel's GPUs
+def test_the_cures_for_attention_and_lstm() -> None:
+    attention, lstm = torch.nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), torch.nn.LSTM(4, 2)
+    x = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0))
+    gradients = []
+    for block in (contextlib.nullcontext, lambda: interop.along([*attention.parameters(), *lstm.parameters()])):
+        with block(), sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+            lstm(attention(x))[0].square().sum().backward()
+        gradients.append([parameter.grad for parameter in (*attention.parameters(), *lstm.parameters())])
+        attention.zero_grad()
+        lstm.zero_grad()
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin")  # torch 2.11, of a Generator
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # for which Dynamo asks tensors of torch.func
+def test_compiled() -> None:
+    """One graph is refused; else Dynamo leaves the call to Python."""
+
+    def fun(x: torch.Tensor) -> torch.Tensor:
+        return (x.relu() - (-x).relu()).sum()
+
+    x = torch.zeros(3)
+    assert torch.compile(lambda x: interop.grad(fun)(x), backend="eager")(x).tolist() == [1.0, 1.0, 1.0]
+    with pytest.raises(Exception, match="cannot run in a compiled function"):
+        torch.compile(lambda x: interop.grad(fun)(x), backend="eager", fullgraph=True)(x)
+    assert interop.grad(torch.compile(fun, backend="eager"))(x).tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_functions_and_along(backend: str) -> None:
+    """Neither works in the other, and both say so, also where Dynamo leaves the block to Python."""
+    layer, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        with interop.along(layer):
+            return layer(x).relu().sum()
+
+    with pytest.raises(
+        RuntimeError, match=r"along cannot run in a compiled function; call it outside of torch\.compile"
+    ):
+        torch.compile(step, backend=backend)(x)
+    compiled = torch.compile(lambda x: layer(x).relu().sum(), backend=backend)
+    compiled(x)
+    for fun in (compiled, lambda x: torch.compile(layer, backend=backend)(x)):
+        with interop.along(layer), pytest.raises(RuntimeError, match="call the function that was compiled"):
+            fun(x)

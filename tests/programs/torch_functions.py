@@ -1,0 +1,214 @@
+"""The functions of torch that choose, each with as many ties as it can have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+import interop
+from interop._programs.choices import CHOICES
+from tests.programs.nearby import CELLS, IMAGE, LINE, ROW, SOLID, X, Y, tensor
+
+Function = Callable[..., torch.Tensor]
+
+F = functional
+
+
+def taken_at(x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    return x.flatten(2).gather(2, indices.flatten(2))
+
+
+W = X[[0, 1, 2, 1]]
+SIGNS = tensor(1.0, -1.0, 1.0)
+
+MASKS_IN_PLACE: list[Function] = [
+    *(
+        torch.no_grad()(lambda x, name=name: getattr(x.clone(), f"{name}_")(0.0))
+        for name in ("eq", "ne", "not_equal", "gt", "greater", "ge", "greater_equal", "lt", "less", "le", "less_equal")
+    ),
+    *(
+        torch.no_grad()(lambda x, name=name: getattr(x.clone(), f"{name}_")())
+        for name in ("sign", "sgn", "logical_not")
+    ),
+    *(
+        torch.no_grad()(lambda x, name=name: getattr(x.clone(), f"{name}_")(x.abs()))
+        for name in ("logical_and", "logical_or", "logical_xor", "heaviside")
+    ),
+]
+
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    **{
+        f"{name} {place}": (lambda x, name=name, home=home: getattr(home, name)(x), X + shift)
+        for name, shift in {"abs": 0.0, "relu": 0.0, "absolute": 0.0}.items()
+        for place, home in {"function": torch, "method": torch.Tensor}.items()
+        if name != "relu" or home is torch
+    },
+    "F.relu": (F.relu, X),
+    "F.relu6": (F.relu6, 3 * X),
+    "F.relu6 inplace": (lambda x: F.relu6(x * 1, True), 3 * X),
+    "F.hardtanh": (F.hardtanh, X),
+    "F.hardtanh_": (lambda x: F.hardtanh_(x * 2.0, -2.0, 2.0), X),
+    "F.hardsigmoid": (F.hardsigmoid, tensor(-3.0, 3.0, 0.0, 4.0, -4.0)),
+    "F.hardsigmoid inplace": (lambda x: F.hardsigmoid(x * 1, inplace=True), tensor(-3.0, 3.0, 0.0)),
+    "F.hardswish": (F.hardswish, tensor(-3.0, 3.0, 0.0, 4.0, -4.0)),
+    "F.leaky_relu": (lambda x: F.leaky_relu(x, -0.5), X),
+    "F.leaky_relu_": (lambda x: F.leaky_relu_(x * 1, 2.0), X),
+    "F.prelu": (F.prelu, X, tensor(0.25, -0.5, 2.0, 1.0)),
+    "F.prelu one": (F.prelu, X, tensor([0.25])),
+    "F.elu": (lambda x: F.elu(x, 2.0), X),
+    "F.elu_": (lambda x: F.elu_(x * 1, 0.5), X),
+    "F.selu": (F.selu, X),
+    "torch.selu_": (lambda x: torch.selu_(x * 1), X),
+    "F.celu": (lambda x: F.celu(x, 0.5), X),
+    "F.softshrink": (lambda x: F.softshrink(x, 1.0), X),
+    "F.softshrink of 0": (lambda x: F.softshrink(x, 0.0), X),
+    "F.hardshrink of 0": (lambda x: F.hardshrink(x, 0.0), X),
+    "F.threshold": (lambda x: F.threshold(x, 1.0, 1.0), X),
+    "F.threshold_": (lambda x: F.threshold_(x * 1, 0.0, 0.0), X),
+    "torch.clamp": (lambda x: torch.clamp(x, -1.0, 1.0), X),
+    "torch.clamp equal": (lambda x: torch.clamp(x, 2.0, 2.0), X),
+    "torch.clamp crossed": (lambda x: torch.clamp(x, 2.0, 0.0), X),
+    "torch.clamp of tensors": (torch.clamp, X, Y, ROW),
+    "torch.clamp max": (lambda x, y: x.clamp(max=y), X, ROW),
+    "torch.clip of NumPy's names": (lambda x, y: torch.clip(x, min=y), X, Y),
+    "clamp_": (lambda x, y: (x * 1).clamp_(y, x.abs()), X, Y),
+    "clamp_min_": (lambda x: (x * 1).clamp_min_(0.0), X),
+    "torch.clamp_max": (lambda x, y: torch.clamp_max(x, y), X, Y),
+    "torch.maximum": (torch.maximum, X, Y),
+    "torch.minimum": (lambda x, y: x.minimum(other=y), X, ROW),
+    "torch.fmax": (torch.fmax, X, Y),
+    "torch.fmin": (torch.fmin, X, ROW),
+    "torch.max of two": (torch.max, X, Y),
+    "torch.min of two": (lambda x, y: x.min(y), X, ROW),
+    "torch.max": (torch.max, X),
+    "x.min()": (lambda x: x.min(), X),
+    "torch.max of an axis": (lambda x: torch.max(x, 1)[0], X),
+    "x.min(dim, keepdim)": (lambda x: x.min(dim=0, keepdim=True).values, X),
+    "x.max(axis)": (lambda x: x.max(axis=-1, keepdims=True).values, X),
+    "taken at indices": (lambda x, y: y.gather(1, x.min(1, True).indices) * 0 + x.min(1, True).values, X, Y),
+    "torch.amax": (lambda x: torch.amax(x, (0, 1)), X),
+    "x.amin()": (lambda x: x.amin(), X),
+    "x.amax(axes, keepdim)": (lambda x: x.amax((0, -1), keepdim=True), IMAGE),
+    "amin of a scalar": (lambda x: x.amin() + x.max(0).values + x.max(), tensor(0.0)),
+    "orders of a scalar": (lambda x: x.topk(1).values + x.kthvalue(1).values + x.sort().values, tensor(0.0)),
+    "torch.aminmax": (lambda x: torch.stack(torch.aminmax(x, dim=1)), X),
+    "argmax": (lambda x: x.gather(1, x.argmax(1, keepdim=True)), X),
+    "argmin": (lambda x: x.flatten()[torch.argmin(x)], X),
+    "x.sort": (lambda x: x.sort(descending=True).values, X),
+    "torch.sort": (lambda x: torch.sort(x, dim=0, stable=True)[0], X),
+    "torch.sort stable first": (lambda x: torch.sort(x, stable=True, dim=0)[0], X),
+    "argsort": (lambda x: x.gather(0, x.argsort(0, True)), X),
+    "torch.msort": (torch.msort, X),
+    "topk": (lambda x: x.topk(2).values, X),
+    "torch.topk smallest": (lambda x: torch.topk(x, 2, dim=0, largest=False)[0], X),
+    "kthvalue": (lambda x: x.kthvalue(2, 0)[0], X),
+    "torch.kthvalue": (lambda x: torch.kthvalue(x, 3, keepdim=True).values, X),
+    "median": (lambda x: x.median(), X),
+    "torch.median": (lambda x: torch.median(x, 1, True).values, X),
+    "nanmedian": (lambda x: x.nanmedian(0).values, X),
+    "cummax": (lambda x: x.cummax(1).values, X),
+    "torch.cummin": (lambda x: torch.cummin(x, 0)[0], X),
+    "scatter_reduce amax": (lambda x, y: x.scatter_reduce(0, CELLS, y, "amax"), X, Y),
+    "scatter_reduce amin": (lambda x, y: torch.scatter_reduce(x, 0, CELLS, y, "amin", include_self=False), X, Y),
+    "scatter_reduce_": (lambda x, y: (x * 1).scatter_reduce_(0, CELLS, y, reduce="amax"), X, Y),
+    "scatter_reduce sum": (lambda x, y: x.scatter_reduce(0, CELLS, y, "sum"), X, Y),
+    "where": (lambda x, y: torch.where(x > y, x, y), X, Y),
+    "where of numbers": (lambda x: torch.where(torch.tensor(1) >= x, x, 1), X),
+    "ge": (lambda x, y: torch.where(torch.ge(x, y), x, y), X, Y),
+    "lt": (lambda x, y: torch.where(x.lt(y), x, y), X, Y),
+    "less_equal": (lambda x, y: torch.where(torch.less_equal(x, y), x, y), X, ROW),
+    "eq": (lambda x: torch.where(x == 0, 2 * x, x) + torch.where(x != 0, x, -x), X),
+    "masked writes": (lambda x: torch.Tensor.__setitem__(y := x * 1, y < 0, 0) or y, X),
+    "masked_fill": (lambda x: (-x).masked_fill(x > 0, 0), X),
+    "masks of masks": (lambda x: x * (~(x > 0) | (x > 1)) + ((x > 0) & (x <= 1)) * x**2 * 1.0, X.clamp(max=0.0)),
+    "sign": (lambda x: x * x.sign(), X),
+    "sgn": (lambda x: x * torch.sgn(x), X),
+    "heaviside": (lambda x: x * torch.no_grad()(torch.heaviside)(x, tensor(0.5)), X),
+    "logical": (lambda x: x.relu() * torch.logical_not(x.relu()) + x.abs() * torch.logical_and(x, x), X),
+    "max_pool1d": (lambda x: F.max_pool1d(x, 2), LINE),
+    "max_pool2d": (lambda x: F.max_pool2d(x, 3, 1, padding=1, dilation=2), IMAGE),
+    "max_pool2d overlapping": (lambda x: F.max_pool2d(x, (3, 2), stride=(2, 1), ceil_mode=True), IMAGE),
+    "max_pool2d with indices": (lambda x: taken_at(x, F.max_pool2d(x, 2, return_indices=True)[1]), IMAGE),
+    "max_pool2d of one image": (lambda x: torch.max_pool2d(x, 2, 2), IMAGE[0]),
+    "max_pool3d": (lambda x: F.max_pool3d(x, (1, 2, 1), 1), SOLID),
+    "adaptive_max_pool1d": (lambda x: F.adaptive_max_pool1d(x, 3), LINE),
+    "torch.adaptive_max_pool1d": (lambda x: torch.adaptive_max_pool1d(x, 3)[0], LINE),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (3, None)), IMAGE),
+    "adaptive_max_pool3d": (lambda x: F.adaptive_max_pool3d(x, 1), SOLID),
+    "bool": (lambda x: x.relu() * x.relu().bool() + x * torch.logical_or(x, x), X),
+    "to, type": (lambda x: x * x.relu().to(torch.bool) + x * (2 * x.relu()).type(torch.bool) - x.to(x.dtype), X),
+    "type_as": (lambda x: x * x.relu().type_as(CELLS > 0), X),
+    "logical_xor": (lambda x: x * x.logical_xor(torch.zeros(4)), X),
+    "clamp_min": (torch.clamp_min, X, ROW),
+    "relu_ and abs_": (lambda x: torch.relu_(x * 1) + (x * 2).abs_() - (x * 3).absolute_(), X),
+    "clamp_max_ and clip_": (lambda x, y: (x * 1).clamp_max_(y) + (x * 1).clip_(min=y), X, Y),
+    "masks in place": (lambda x: sum(x * mask(x) for mask in MASKS_IN_PLACE), X),
+    "index_reduce": (lambda x, y: x.index_reduce(0, CELLS[0, :3], y, "amax"), X, Y),
+    "index_reduce_": (lambda x, y: (x * 1).index_reduce_(0, CELLS[0, :3], y, "amin", include_self=False), X, Y),
+    "triplet_margin_with_distance_loss": (
+        lambda x, y, z: F.triplet_margin_with_distance_loss(x, y, z, distance_function=F.l1_loss),
+        *(tensor(k, 0.0) for k in (0.0, 1.0, 3.0)),
+    ),
+    "l1_loss": (F.l1_loss, X, Y),
+    # torch forgets the weight when it asks a mode
+    "l1_loss weighted": (lambda x, y: CHOICES[F.l1_loss](x, y, weight=1 + CELLS), X, Y),
+    "l1_loss none": (lambda x, y: F.l1_loss(x, y, reduction="none"), X, Y),
+    "smooth_l1_loss": (lambda x, y: F.smooth_l1_loss(x, y, beta=0.0), X, Y),
+    "huber_loss": (lambda x, y: F.huber_loss(x, y), X, Y),
+    "hinge by hand": (lambda x, w: (1 - SIGNS * (x @ w)).clamp(min=0).mean(), X, tensor(1.0, 0.0, 0.0, 0.0)),
+    "hinge_embedding_loss": (lambda x: F.hinge_embedding_loss(x, CELLS.sign() * 2 - 1), X),
+    "margin_ranking_loss": (lambda x, y: F.margin_ranking_loss(x, y, SIGNS[:, None], 1.0, reduction="sum"), X, Y),
+    "triplet_margin_loss": (
+        lambda x, y, z: F.triplet_margin_loss(x, y, z, swap=True, eps=0.0),
+        tensor([[0.0, 0.0]]),
+        tensor([[1.0, 0.0]]),
+        tensor([[2.0, 0.0]]),
+    ),
+    "multi_margin_loss": (lambda x: F.multi_margin_loss(x, torch.tensor([1, 0, 3])), X),
+    "multi_margin_loss of one": (lambda x: F.multi_margin_loss(x, torch.tensor(1), weight=2 + ROW), X[0]),
+    "cosine_embedding_loss": (
+        lambda x, y: F.cosine_embedding_loss(x, y, -SIGNS[:2], 0.0, reduction="none"),
+        tensor([[1.0, 0.0], [1.0, 1.0]]),
+        tensor([[0.0, 1.0], [1.0, -1.0]]),
+    ),
+    "normalize": (lambda x: F.normalize(x, eps=2.0), tensor([[2.0, 0.0], [0.0, -2.0]])),
+    "normalize of 1-norms": (lambda x: F.normalize(x, p=1.0), tensor([[2.0, 0.0], [0.0, -2.0]])),
+    "norm 1": (lambda x: x.norm(1), X),
+    "norm inf": (lambda x: torch.norm(x, math.inf, dim=1, keepdim=True), X),
+    "vector_norm": (lambda x: torch.linalg.vector_norm(x, ord=-math.inf, dim=0) + torch.linalg.vector_norm(x, 1), X),
+    "linalg.norm": (lambda x: torch.linalg.norm(x[0] * 0, 1) + torch.linalg.norm(x, math.inf, 1) + x.norm(), X),
+    "linalg.norm of matrices": (lambda x: torch.linalg.norm(x, 1, keepdim=True) + torch.linalg.norm(x, -math.inf), X),
+    "matrix_norm": (
+        lambda x: torch.linalg.matrix_norm(x, -1, (0, -1)).sum() + torch.linalg.matrix_norm(x[1:], math.inf).sum(),
+        IMAGE[0],
+    ),
+    "dist": (lambda x, y: torch.dist(x, y, 1) + x.dist(y, math.inf), X, Y),
+    "pairwise_distance": (lambda x, y: F.pairwise_distance(x, y, 1.0, 0.0), X, ROW),
+    "triplet_margin_loss of 1-norms": (lambda x, y: F.triplet_margin_loss(x, y, -y, p=1.0, eps=0.0), X, Y),
+    "logit": (lambda x: torch.logit(x, 0.25) - x.logit(eps=0.25) / 2, tensor(0.25, 0.75, 0.5, 0.0)),
+    "logit_": (lambda x: torch.logit_(x * 1, 0.25) + torch.special.logit(x, 0.25), tensor(0.25, 0.75, 0.5, 0.0)),
+    "strided": (lambda x: x.t()[::2].amax(1) + F.relu(x[:, 0].expand(2, 3))[0, :2], X),
+    "ours": (lambda x, y: interop.native.maximum(x, y) + interop.relu(x) - interop.native.amax(y, 1, True), X, Y),
+    "rnn_relu_cell": (
+        lambda x, w: torch.rnn_relu_cell(x, 0 * x, w[:, :4], w[:, :4]),
+        X,
+        X[:, [1, 0, 2, 3]][[0, 1, 2, 0]],
+    ),
+    "nn.RNN": (
+        lambda x, w: torch.rnn_relu(x[None], 0 * x[None], [w, w.t()], False, 1, 0.0, False, False, True)[0],
+        X,
+        W,
+    ),
+    "nn.RNN packed": (
+        lambda x, w: torch.rnn_relu(
+            x, torch.tensor([2, 1]), 0 * LINE.repeat(2, 1, 1)[:, :2], [w, w, -w, w], False, 1, 0.0, False, True
+        )[0],
+        X,
+        W,
+    ),
+    "softmax": (lambda x: F.softmax(x, 1) + x.logsumexp(1, keepdim=True), X),
+}
