@@ -65,7 +65,8 @@ def compare(
 
     Exit status 1 when the functions, as they are, disagree beyond the tolerance and what is allowed; 2 on bad usage.
     """
-    require("rich")
+    if not as_json:
+        require("rich")
     import interop
 
     drawn = interop.Probe(probe, seed, nonfinite) if probe else None

@@ -32,7 +32,8 @@ def ties(function: Callable[..., Any], inputs: list[Any], influence: bool, frame
 
     Exit status 0, whether there are ties or not, 2 on bad usage.
     """
-    require("rich")
+    if not as_json:
+        require("rich")
     from interop.comparison.recording import computation_of
 
     def call(*args: Any) -> Any:  # a module is called with its own parameters
