@@ -102,6 +102,16 @@ def float32() -> Iterator[None]:
 
 
 @pytest.fixture
+def seeded() -> Iterator[None]:
+    """Torch draws the same random numbers in each test, and goes on afterwards as if it had drawn none."""
+    import torch
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+@pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     """Imports an example by its name."""
 

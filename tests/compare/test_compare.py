@@ -291,8 +291,8 @@ def test_weights(dtype: str) -> None:
         leaves, expected = [np.zeros(2, dtype)], [WEIGHTS[0][:4].reshape(2, 2)]
     for convert in (jnp.asarray, interop._bridge.arrays.tensor_over):
         with jax.enable_x64(True):
-            moved = [interop.parity.frameworks._as_floats(convert(leaf)) for leaf in leaves]
-            found = [interop.parity.frameworks._weights(i, leaf) * (leaf * 0 + 1) for i, leaf in enumerate(moved)]
+            moved = [interop.frameworks.base._as_floats(convert(leaf)) for leaf in leaves]
+            found = [interop.frameworks.base._weights(i, leaf) * (leaf * 0 + 1) for i, leaf in enumerate(moved)]
         for weights, wanted in zip(found, expected, strict=True):
             if isinstance(weights, torch.Tensor):
                 weights = interop._bridge.arrays.lend(weights)

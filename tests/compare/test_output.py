@@ -59,7 +59,7 @@ def test_table_and_markdown() -> None:
     assert "gradient[0] │ 0.5 at [3] │ 0.5 at [1] │ 8.39e+06 at [1] │ 2 of 5 │ 0              │ ties" in table
     title, _, verdict, _, headings, rule, value, gradient = comparison.to_markdown().splitlines()
     assert (
-        title == f"**jax_hard (jax {jax.__version__}) against torch_clip ({interop.parity.frameworks.Torch.version})**"
+        title == f"**jax_hard (jax {jax.__version__}) against torch_clip ({interop.frameworks.torch.Torch.version})**"
     )
     assert verdict == comparison.verdict
     assert headings.count("|") == rule.count("|") == value.count("|") == gradient.count("|") == 8

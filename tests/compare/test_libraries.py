@@ -1,0 +1,250 @@
+"""`interop.compare_models` of models of Flax, Equinox, Haiku, Keras and torch, and of two of one library."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+from interop import compare_models
+from tests.compare.models import OfNnx, X, dense, linear, port_of, port_of_image_model, small_images
+
+F32 = np.float32
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+class OfEquinox(eqx.Module):
+    conv: eqx.nn.Conv2d
+    norm: eqx.nn.BatchNorm
+    pool: eqx.nn.MaxPool2d
+    rest: eqx.nn.Sequential
+
+    def __init__(self, key: jax.Array) -> None:
+        keys = jax.random.split(key, 3)
+        self.conv = eqx.nn.Conv2d(3, 4, 3, padding=1, key=keys[0])
+        self.norm = eqx.nn.BatchNorm(4, "batch", momentum=0.9, mode="batch")
+        self.pool = eqx.nn.MaxPool2d(2, 2)
+        dense = eqx.nn.Linear(32, 8, key=keys[1]), eqx.nn.Linear(8, 2, key=keys[2])
+        self.rest = eqx.nn.Sequential([dense[0], eqx.nn.LayerNorm(8), eqx.nn.Lambda(jax.nn.relu), dense[1]])
+
+    def __call__(self, x: jax.Array, state: eqx.nn.State) -> tuple[jax.Array, eqx.nn.State]:
+        x, state = self.norm(self.conv(x), state)
+        return self.rest(self.pool(jax.nn.relu(x)).ravel()), state
+
+
+def of_haiku() -> Any:
+    hk = pytest.importorskip("haiku", reason="Haiku is not installed: it is in the extra test")
+
+    def function(x: jax.Array) -> Any:
+        x = jax.nn.relu(hk.BatchNorm(True, True, 0.9)(hk.Conv2D(4, 3)(x), is_training=True))
+        x = hk.Linear(8)(hk.Flatten()(hk.MaxPool((2, 2, 1), (2, 2, 1), "VALID")(x)))
+        return hk.Linear(2)(jax.nn.relu(hk.LayerNorm(-1, True, True)(x)))
+
+    return hk.transform_with_state(function)
+
+
+def imported_keras() -> Any:
+    keras = pytest.importorskip(
+        "keras", reason="Keras is not installed: as it is large, it is in the extra frameworks alone"
+    )
+    if keras.backend.backend() != "jax":
+        pytest.skip("Keras runs on another backend; set KERAS_BACKEND=jax")
+    return keras
+
+
+def of_keras() -> Any:
+    keras = imported_keras()
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((8, 4, 3)),
+            layers.Conv2D(4, 3, padding="same"),
+            layers.BatchNormalization(epsilon=1e-5, momentum=0.9),
+            layers.ReLU(),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(8),
+            layers.LayerNormalization(epsilon=1e-5),
+            layers.ReLU(),
+            layers.Dense(2),
+        ]
+    )
+
+
+LIBRARIES: dict[str, Callable[[], Any]] = {
+    "nnx": lambda: OfNnx(nnx.Rngs(0)),
+    "equinox": lambda: eqx.nn.make_with_state(OfEquinox)(jax.random.key(0)),
+    "haiku": of_haiku,
+    "keras": of_keras,
+}
+CALLS = {"keras": lambda model, x: model(x, training=True)}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_models_of_all_libraries(library: str) -> None:
+    """In training; the dense layer takes the image flattened, in another order."""
+    model = LIBRARIES[library]()
+    x = small_images() if library != "equinox" else small_images().transpose(0, 3, 1, 2)
+    comparison = compare_models(model, port_of_image_model(), x, calls=(CALLS.get(library), None))
+    assert comparison.agree, comparison
+    assert len(comparison.layers) >= 6
+    assert len(comparison.mapping.pairs) == 12
+
+
+def port_of_upsampling(groups: int) -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(4, 8, 3, padding=1, groups=4),
+        torch.nn.Tanh(),
+        torch.nn.ConvTranspose2d(8, 6, (3, 2), stride=2, groups=groups),
+        torch.nn.ConvTranspose2d(6, 4, (2, 3), groups=groups),
+    )
+
+
+class LinenUpsampling(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = jnp.tanh(nn.Conv(8, (3, 3), padding=1, feature_group_count=4)(x))
+        x = nn.ConvTranspose(6, (3, 2), strides=(2, 2), padding="VALID")(x)
+        return nn.ConvTranspose(4, (2, 3), padding="VALID", transpose_kernel=True)(x)
+
+
+def nnx_upsampling() -> nnx.Module:
+    rngs = nnx.Rngs(0)
+    return nnx.Sequential(
+        nnx.Conv(4, 8, (3, 3), padding=1, feature_group_count=4, rngs=rngs),
+        jnp.tanh,
+        nnx.ConvTranspose(8, 6, (3, 2), strides=(2, 2), padding="VALID", rngs=rngs),
+        nnx.ConvTranspose(6, 4, (2, 3), padding="VALID", transpose_kernel=True, rngs=rngs),
+    )
+
+
+def equinox_upsampling() -> eqx.Module:
+    keys = jax.random.split(jax.random.key(0), 3)
+    return eqx.nn.Sequential(
+        [
+            eqx.nn.Conv2d(4, 8, 3, padding=1, groups=4, key=keys[0]),
+            eqx.nn.Lambda(jnp.tanh),
+            eqx.nn.ConvTranspose2d(8, 6, (3, 2), stride=2, groups=2, key=keys[1]),
+            eqx.nn.ConvTranspose2d(6, 4, (2, 3), groups=2, key=keys[2]),
+        ]
+    )
+
+
+def haiku_upsampling() -> Any:
+    hk = pytest.importorskip("haiku", reason="Haiku is not installed: it is in the extra test")
+
+    def function(x: jax.Array) -> Any:
+        x = jnp.tanh(hk.DepthwiseConv2D(2, 3, padding="SAME")(x))
+        x = hk.Conv2DTranspose(6, (3, 2), stride=2, padding="VALID", name="up")(x)
+        return hk.Conv2DTranspose(4, (2, 3), padding="VALID")(x)
+
+    return hk.transform(function)
+
+
+def keras_upsampling() -> Any:
+    keras = imported_keras()
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((4, 3, 4)),
+            layers.DepthwiseConv2D(3, padding="same", depth_multiplier=2),
+            layers.Activation("tanh"),
+            layers.Conv2DTranspose(6, (3, 2), strides=2),
+            layers.Conv2DTranspose(4, (2, 3)),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "groups"),
+    [
+        (LinenUpsampling, 1),
+        (nnx_upsampling, 1),
+        (equinox_upsampling, 2),
+        (haiku_upsampling, 1),
+        (keras_upsampling, 1),
+    ],
+)
+def test_depthwise_and_transposed_convolutions(model: Callable[[], Any], groups: int) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype(F32)
+    comparison = compare_models(port_of_upsampling(groups), model(), x)
+    assert comparison.agree, comparison
+    assert len(comparison.mapping.pairs) == 6
+    for pair in comparison.mapping.pairs:
+        assert pair.first.value is not None
+        np.testing.assert_array_equal(pair.to_first(pair.to_second(pair.first.value)), pair.first.value)
+
+
+def test_two_models_of_one_library() -> None:
+    first, second = port_of_image_model(), port_of_image_model()
+    x = small_images().transpose(0, 3, 1, 2)
+    assert compare_models(first, second, x).agree
+    second[3] = torch.nn.AvgPool2d(2)
+    assert "AvgPool2d" in str(compare_models(first, second, x))
+
+
+class OfLayers(eqx.Module):
+    """A layer in a vmap of its own, and one in a jit."""
+
+    inner: eqx.nn.Linear
+    outer: eqx.nn.Linear
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return eqx.filter_jit(self.outer)(jnp.tanh(jax.vmap(self.inner)(x)).sum(axis=0))
+
+
+def test_boundaries_within_vmap() -> None:
+    keys = jax.random.split(jax.random.key(0))
+    model = OfLayers(eqx.nn.Linear(3, 4, key=keys[0]), eqx.nn.Linear(4, 2, key=keys[1]))
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.outer(torch.tanh(self.inner(x)).sum(dim=1))
+
+    comparison = compare_models(model, Model(), np.random.default_rng(0).normal(size=(2, 5, 3)).astype(F32))
+    assert comparison.agree, comparison
+    inner = next(pair for pair in comparison.layers if pair.first.path == "inner")
+    assert inner.first.outputs[0].value.shape == inner.second.outputs[0].value.shape == (2, 5, 4)
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    file = tmp_path / "parameters.safetensors"
+    file.write_bytes(b"")
+    with pytest.raises(ModuleNotFoundError, match="pip install safetensors"):
+        compare_models(port_of(a=linear()), dense("a"), X, parameters=file)
+
+
+class Pair(NamedTuple):
+    a: eqx.nn.Linear
+    b: eqx.nn.Linear
+
+
+class InPair(eqx.Module):
+    pair: Pair
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.pair.b(jnp.tanh(self.pair.a(x)))
+
+
+def test_one_array_in_two_places_of_equinox() -> None:
+    keys = jax.random.split(jax.random.key(0))
+    model = InPair(Pair(eqx.nn.Linear(4, 4, key=keys[0]), eqx.nn.Linear(4, 4, key=keys[1])))
+    zeros = jnp.zeros(4)
+    model = eqx.tree_at(lambda m: (m.pair.a.bias, m.pair.b.bias), model, (zeros, zeros))
+    comparison = compare_models(torch.nn.Sequential(linear(), torch.nn.Tanh(), linear()), model, X)
+    assert comparison.agree, comparison
+    assert comparison.mapping.as_override()["0.bias"] == "pair.a.bias"

@@ -1,0 +1,130 @@
+"""Which parameters and layers `interop.compare_models` maps to one another, and which mappings it refuses."""
+
+import copy
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+from interop import compare_models
+from tests.compare.models import OfNnx, X, blamed, dense, linear, port_of, port_of_image_model, small_images
+
+F32 = np.float32
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+class Heads(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.MultiHeadDotProductAttention(num_heads=2)(x)
+
+
+def test_fused_and_split_projections() -> None:
+    port = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    with torch.no_grad():
+        port.in_proj_bias.uniform_()
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype(F32)
+    comparison = compare_models(port, Heads(), x, calls=(lambda model, x: model(x, x, x, need_weights=False)[0], None))
+    assert comparison.agree, comparison
+    assert comparison.mapping.as_override()["query.weight"] == "MultiHeadDotProductAttention_0.query.kernel"
+
+
+def test_what_nothing_tells_apart_is_refused_and_can_be_given() -> None:
+    """Two layers run first in one model and last in the other, the three that differ in shape the other way."""
+    narrow = [torch.nn.Linear(4, n, bias=False) for n in (3, 2)], [torch.nn.Linear(n, 4) for n in (3, 2)]
+
+    def middle(names: str) -> dict[str, torch.nn.Module]:
+        layers = copy.deepcopy([narrow[0][0], narrow[1][0], narrow[0][1], narrow[1][1]])
+        return dict(zip(names, layers, strict=True))
+
+    first = port_of(a=linear(), b=linear(), **middle("cdef"))
+    second = port_of(**middle("tuvw"), x=linear(), y=linear())
+    with pytest.raises(ValueError, match=r"neither their names nor the order(.|\n)*  a: x, y(.|\n)*mapping=\{"):
+        compare_models(first, second, X)
+    comparison = compare_models(first, second, X, mapping={"a": "y", "b": "x"})
+    assert not comparison.agree
+    assert comparison.mapping.as_override()["a.weight"] == "y.weight"
+    assert {pair.reason for pair in comparison.mapping.pairs} == {"given", "order"}
+
+
+class Shortcut(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for width in (4, 6, 6):
+            h = nn.LayerNorm(epsilon=1e-5)(nn.Dense(width)(jnp.tanh(nn.LayerNorm(epsilon=1e-5)(nn.Dense(width)(x)))))
+            x = nn.LayerNorm(epsilon=1e-5)(nn.Dense(width, use_bias=False)(x)) + h
+        return x
+
+
+class PortedShortcut(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = []
+        for inputs, width in ((4, 4), (4, 6), (6, 6)):
+            layers = torch.nn.Linear(inputs, width), torch.nn.LayerNorm(width), torch.nn.Tanh()
+            main = torch.nn.Sequential(*layers, torch.nn.Linear(width, width), torch.nn.LayerNorm(width))
+            down = torch.nn.Sequential(torch.nn.Linear(inputs, width, bias=False), torch.nn.LayerNorm(width))
+            blocks.append(torch.nn.ModuleDict({"main": main, "down": down}))
+        self.blocks = torch.nn.ModuleList(blocks)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block["down"](x) + block["main"](x)
+        return x
+
+
+def test_shortcuts_may_run_before_and_behind_their_blocks() -> None:
+    comparison = compare_models(PortedShortcut(), Shortcut(), X)
+    assert comparison.agree, comparison
+    mapping = comparison.mapping.as_override()
+    assert mapping["blocks.1.down.1.weight"] == "LayerNorm_5.scale"
+
+
+def test_names_before_order() -> None:
+    swapped = port_of(b=linear(), a=linear())
+    mapping = compare_models(swapped, dense("a", "b"), X).mapping
+    assert mapping.as_override()["a.weight"] == "a.kernel"
+    assert str(mapping).splitlines()[1].split() == ["b.weight", "4×4", "b.kernel", "4×4", "name"]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"c": "a"}, "mapping names 'c', which is no parameter or module of Model"),
+        ({"a": "c"}, "mapping names 'c', which is no parameter or module of Model"),
+        ({"a.weight": "a.bias"}, r"mapping makes a.weight of shape \(4, 4\) a.bias of shape \(4,\)"),
+    ],
+)
+def test_bad_mappings(mapping: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        compare_models(port_of(a=linear()), dense("a"), X, mapping=mapping)
+
+
+def test_parameters_without_counterpart() -> None:
+    first = port_of(a=torch.nn.Linear(4, 4, bias=False))
+    with pytest.raises(ValueError, match=r"no counterpart:\n  Model a.bias \[4\]: no candidate of its shape"):
+        compare_models(first, dense("a"), X)
+    with pytest.raises(ValueError, match=r"has no values for a\.bias; bind it"):
+        compare_models(first, dense("a"), X, mapping={"a.bias": None})
+    model = dense("a")
+    with_bias = model.bind(model.init(jax.random.key(0), X))
+    assert compare_models(with_bias, first, X, mapping={"a.bias": None}).agree
+    order = compare_models(with_bias, first, X, mapping={"a.bias": None, "a.kernel": ("a.weight", (0, 1))})
+    assert blamed(order) == ("a",)
+
+
+def test_layouts_of_inputs() -> None:
+    """A torch model that takes images as Flax does."""
+    model = port_of_image_model()
+    x = small_images()
+    first = OfNnx(nnx.Rngs(0))
+    as_in_flax = (None, lambda model, x: model(x.permute(0, 3, 1, 2)))
+    comparison = compare_models(first, model, x, calls=as_in_flax, layouts=("NHWC", "NHWC"))
+    assert comparison.agree, comparison
+    assert not any("was given to the second model as" in note for note in comparison.notes)

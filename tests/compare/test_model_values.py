@@ -1,0 +1,267 @@
+"""Which values `interop.compare_models` compares: rounding, buffers, what is overwritten, results of every kind."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from interop import compare_models
+from tests.compare.models import Clamped, X, between_0_and_6, dense, linear, port_of
+
+F32 = np.float32
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+def test_an_input_of_float64_beside_parameters_of_float32() -> None:
+    """As NumPy makes them unless told otherwise."""
+    wide = X.astype(np.float64)
+    for first, second in ((port_of(a=linear()), dense("a")), (dense("a"), port_of(a=linear()))):
+        with pytest.raises(ValueError, match=r"input 0 is of float64.* of float32; pass input\.astype\('float32'\)"):
+            compare_models(first, second, wide)
+    doubled = [port_of(a=linear()).double() for _ in range(2)]
+    assert compare_models(*doubled, wide).agree
+
+
+class NaiveSoftmax(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        e = x.exp()
+        return e / e.sum(-1, keepdim=True)
+
+
+def test_nan_is_no_rounding() -> None:
+    """The exponential overflows in float32, and not in float64."""
+    layer = linear()
+    first = torch.nn.Sequential(layer, torch.nn.Softmax(dim=-1))
+    second = torch.nn.Sequential(copy.deepcopy(layer), NaiveSoftmax())
+    assert compare_models(first, second, X).agree
+    comparison = compare_models(first, second, 300 * X)
+    assert np.isnan(second(torch.from_numpy(300 * X)).detach().numpy()).any()
+    assert comparison.cause is not None
+    assert (comparison.cause.is_gradient, comparison.cause.finding) == (False, "port")
+
+
+def test_buffers_stay_as_they_are() -> None:
+    models = Clamped(between_0_and_6), Clamped(torch.nn.functional.relu6)
+    before = [copy.deepcopy(dict(model.named_buffers())) for model in models]
+    comparison = compare_models(*models, X)
+    assert comparison.ties is not None
+    for model, buffers in zip(models, before, strict=True):
+        for name, buffer in model.named_buffers():
+            assert torch.equal(buffer, buffers[name]), name
+
+
+class InJax(nn.Module):
+    f: Callable[[jax.Array, jax.Array], jax.Array]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.Dense(4)(self.f(nn.Dense(4)(x), x))
+
+
+class InPlace(torch.nn.Module):
+    def __init__(self, f: Callable[[torch.nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.f = linear(), linear(), f
+        self.relu = torch.nn.Sequential(torch.nn.ReLU(inplace=True))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.f(self.relu, self.first(x), x))
+
+
+def dropped_result(relu: torch.nn.Module, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    relu(h)
+    return h
+
+
+def both_names(relu: torch.nn.Module, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    y = relu(h)
+    y += x
+    return h * y
+
+
+def overwritten_later(relu: torch.nn.Module, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    h += x
+    return relu(h)
+
+
+@pytest.mark.parametrize(
+    ("in_torch", "in_jax"),
+    [
+        (dropped_result, lambda h, x: jax.nn.relu(h)),
+        (both_names, lambda h, x: (jax.nn.relu(h) + x) ** 2),
+        (overwritten_later, lambda h, x: jax.nn.relu(h + x)),
+    ],
+)
+def test_what_is_overwritten(in_torch: Any, in_jax: Any) -> None:
+    """A module under hooks overwrites what it does without, and values at boundaries are those of that moment."""
+    port = InPlace(in_torch)
+    comparison = compare_models(port, InJax(in_jax), X)
+    assert comparison.agree, comparison
+    points = {layer.path: layer for layer in comparison.all_layers[0]}
+    with torch.no_grad():
+        h = port.first(torch.from_numpy(X.copy()))
+        np.testing.assert_array_equal(points["first"].outputs[0].value, h)
+        np.testing.assert_array_equal(points[""].outputs[0].value, port(torch.from_numpy(X.copy())))
+    before = h.numpy() + X if in_torch is overwritten_later else h.numpy()
+    np.testing.assert_array_equal(points["relu.0"].inputs[0].value, before)
+    np.testing.assert_array_equal(points["relu.0"].outputs[0].value, np.maximum(before, 0))
+
+
+class Cell(torch.nn.Module):
+    """Returns what it keeps, and overwrites it at the next call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kept.mul_(2)
+
+
+class Cells(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.cell = linear(), Cell()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + self.cell(x) * self.cell(x)
+
+
+def test_what_a_module_keeps_and_overwrites() -> None:
+    layers = compare_models(Cells(), Cells(), X).all_layers[0]
+    returned = [layer.outputs[0].value for layer in layers if layer.path == "cell"]
+    np.testing.assert_array_equal(returned, [[2.0] * 4, [4.0] * 4])
+
+
+class WrittenOut(torch.nn.BatchNorm1d):
+    """A batch norm that rounds otherwise."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        variance = (x * x).mean(0) - x.mean(0) ** 2
+        scale = self.weight / (variance.clamp(min=0) + self.eps).sqrt()
+        return x * scale + (self.bias - x.mean(0) * scale)
+
+
+class ShiftedTanh(torch.nn.Tanh):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + 1e-6
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("length", [6, 7])
+def test_values_that_are_rounding_alone(dtype: Any, length: int) -> None:
+    """Behind a batch norm, a constant is 0, and so is the gradient before it; a bug beside that is found."""
+    x = np.full((length, 4), 0.1, dtype)
+    layers = torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Tanh(), torch.nn.Linear(4, 2)
+    model = torch.nn.Sequential(*layers)
+
+    def port_with(i: int, layer: torch.nn.Module) -> torch.nn.Sequential:
+        port = copy.deepcopy(model)
+        port[i] = layer
+        return port.to(torch.from_numpy(x).dtype)
+
+    model.to(torch.from_numpy(x).dtype)
+    statistics = {"1.running_mean": None, "1.running_var": None}
+    comparison = compare_models(model, port_with(1, WrittenOut(4)), x, mapping=statistics)
+    assert comparison.agree, comparison
+    (norm,) = [pair for pair in comparison.layers if pair.first.path == "1"]
+    assert norm.apart(gradients=False) > 0.1
+    assert (norm.finding(gradients=False), norm.finding(gradients=True)) == ("rounding", "rounding")
+    for layer, path, is_gradient in (
+        (torch.nn.BatchNorm1d(4, eps=1e-3), "1", True),
+        (ShiftedTanh(), "2", False),
+    ):
+        wrong = compare_models(model, port_with(int(path), layer), x)
+        assert wrong.cause is not None
+        assert (wrong.cause.finding, wrong.cause.layer.first.path) == ("port", path)
+        assert wrong.cause.is_gradient == is_gradient
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.dense, self.factor = linear(), factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dense(x) * self.factor
+
+
+def test_small_numbers_are_no_rounding() -> None:
+    for factor in (1e-12, 1e-20):
+        assert compare_models(Scaled(factor), Scaled(factor), X).agree
+        wrong = compare_models(Scaled(factor), Scaled(1.01 * factor), X)
+        assert wrong.cause is not None
+        assert wrong.cause.finding == "port"
+        assert not wrong.cause.is_gradient
+
+
+class Spectrum(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> Any:
+        h = nn.Dense(4)(x)
+        return h, jnp.fft.fft(h), h > 0, h.argmax(-1)
+
+
+RESULTS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "alike": lambda h: (h, torch.fft.fft(h), h > 0, h.argmax(-1)),
+    "complex": lambda h: (h, torch.fft.ifft(h), h > 0, h.argmax(-1)),
+    "truth values": lambda h: (h, torch.fft.fft(h), h < 0, h.argmax(-1)),
+    "integers": lambda h: (h, torch.fft.fft(h), h > 0, h.argmin(-1)),
+}
+
+
+def test_all_results_are_compared() -> None:
+    """Complex numbers, truth values and integers, too."""
+    port = torch.nn.Sequential(linear())
+    found = {
+        kind: compare_models(port, Spectrum(), X, calls=(lambda model, x, f=f: f(model(x)), None))
+        for kind, f in RESULTS.items()
+    }
+    assert {kind: comparison.agree for kind, comparison in found.items()} == {kind: kind == "alike" for kind in RESULTS}
+    results = [[j for j in c.layers[0].judged if j.what == "outputs" and not j.agrees] for c in found.values()]
+    assert [[j.name for j in judged] for judged in results] == [[], ["1"], ["2"], ["3"]]
+
+    with pytest.raises(ValueError, match=r"returns floats \(3, 4\), integers \(3,\); Sequential .* floats \(3, 4\)\."):
+        compare_models(port, port, X, calls=(lambda model, x: (model(x), model(x).argmax(-1)), None))
+    with pytest.raises(ValueError, match=r"result 1 is of floats in .* and of truth values in"):
+        compare_models(port, port, X, calls=(lambda m, x: (m(x), m(x)), lambda m, x: (m(x), m(x) > 0)))
+
+
+class Named(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> Any:
+        a = nn.Dense(4)(x)
+        return ({"logits": nn.Dense(4)(a), "aux": {"z": 2 * a, "a": a}},)
+
+
+class PortOfNamed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = linear(), linear()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        a = self.first(x)
+        return ({"logits": self.second(a), "aux": {"z": 2 * a, "a": a}},)
+
+
+def test_results_in_dicts_are_paired_by_key() -> None:
+    """JAX sorts the keys, torch does not; the model gets its dicts back in its own order."""
+    port = torch.nn.ModuleDict({"inner": PortOfNamed()})
+    orders = []
+
+    def called(model: Any, x: torch.Tensor) -> Any:
+        (result,) = model["inner"](x)
+        orders.append([*result, *result["aux"]])
+        return (result,)
+
+    comparison = compare_models(port, Named(), X, calls=(called, None))
+    assert comparison.agree, comparison
+    assert orders
+    assert all(order == ["logits", "aux", "z", "a"] for order in orders)
