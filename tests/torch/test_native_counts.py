@@ -1,0 +1,139 @@
+"""`interop.native` in windows and along axes, by counting who is tied."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from interop import TORCH_OPS
+from interop.native import NATIVE
+from tests.support.calls import of_aminmax
+from tests.torch.natively import Tensor, values
+
+
+def tied_shares(values: np.ndarray) -> np.ndarray:
+    """What each element of a window gets: the tied ones share."""
+    tied = values == values.max()
+    return tied / tied.sum()
+
+
+WINDOWS = [
+    (2, None, 0, 1, False), (3, 2, 1, 1, False), (3, 1, 0, 1, False), (3, 2, 1, 1, True), (2, 1, 0, 2, False),
+    (2, 3, 0, 1, False), (4, 2, 2, 1, True), (5, 1, 2, 1, False), (2, 4, 0, 3, False), (2, 4, 1, 1, False),
+    (2, 2, 0, 1, True),
+]  # fmt: skip
+
+
+@pytest.fixture(params=[False, True], ids=["by slices", "by reads"])
+def slices_or_reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What shares in eager code, and what shares in a compiled program."""
+    if request.param:
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+
+
+def gradient_and_transposed(y: Tensor, x: Tensor, cotangent: Tensor) -> Tensor:
+    """The gradient along ``cotangent``, whose own derivative is asked too: what that spreads, this gathers."""
+    cotangent.requires_grad_()
+    (gradient,) = torch.autograd.grad(y, x, cotangent, create_graph=True)
+    vector = torch.arange(1, x.numel() + 1, dtype=x.dtype).reshape(x.shape)
+    (gathered,) = torch.autograd.grad(gradient, cotangent, vector)
+    torch.testing.assert_close((gathered * cotangent).sum(), (vector * gradient).sum())
+    return gradient.detach()
+
+
+@pytest.mark.usefixtures("slices_or_reads")
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_pools_share_by_count(dims: int, window: tuple[Any, ...]) -> None:
+    size, stride, padding, dilation, _ = window
+    stride = stride or size
+    numbers = np.random.default_rng(dims)
+    x = numbers.integers(-2, 3, (2, 2, *(7, 6, 5)[:dims])).astype(np.float64)
+    active = torch.tensor(x, requires_grad=True)
+    y = getattr(functional, f"max_pool{dims}d")(torch.tensor(x), *window)
+    cotangent = numbers.integers(-3, 4, y.shape).astype(np.float64)
+    expected = np.zeros_like(x)
+    for place in np.ndindex(*y.shape):
+        along = [
+            [
+                start + step * dilation
+                for start in (index * stride - padding,)
+                for step in range(size)
+                if 0 <= start + step * dilation < length
+            ]
+            for index, length in zip(place[2:], x.shape[2:], strict=True)
+        ]
+        window_of_place = np.ix_([place[0]], [place[1]], *along)
+        expected[window_of_place] += cotangent[place] * tied_shares(x[window_of_place])
+    pooled = NATIVE[f"max_pool{dims}d"](active, *window)
+    assert torch.equal(pooled, y)
+    found = gradient_and_transposed(pooled, active, torch.tensor(cotangent))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_large_window_with_nan_and_infinities(compiled: bool) -> None:
+    """It is taken axis by axis, which the program of JAX is not."""
+    numbers = torch.Generator().manual_seed(0)
+    x = torch.randint(-2, 3, (2, 2, 9, 8), generator=numbers).float()
+    x[0, 0, 3, 3], x[0, 1, 2, 2:4], x[1, 0], x[1, 1, 4, 4:6] = torch.nan, torch.inf, -torch.inf, torch.nan
+    x.requires_grad_()
+    cotangent = torch.randint(-3, 4, x.shape, generator=numbers).float()
+    cotangent[0, 0, 0, 0] = torch.inf
+
+    def gradient(pool: Callable[..., Tensor]) -> Tensor:
+        return torch.autograd.grad(pool(x, 5, 1, 2), x, cotangent)[0]
+
+    ours = NATIVE["max_pool2d"]
+    found = gradient(torch.compile(ours, fullgraph=True, backend="aot_eager") if compiled else ours)
+    torch.testing.assert_close(found, gradient(TORCH_OPS["max_pool2d"]), equal_nan=True)
+
+
+@pytest.mark.usefixtures("slices_or_reads")
+@pytest.mark.parametrize("counts", [3, 4, 1, 9], ids="to_{}".format)
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_adaptive_pools_share_by_count(dims: int, counts: int) -> None:
+    """7 and 5 elements in windows of different sizes, 6 in equal ones; 9 windows have elements in common."""
+    numbers = np.random.default_rng(dims)
+    x = numbers.integers(-1, 2, (2, 3, *(7, 6, 5)[:dims])).astype(np.float64)
+    active = torch.tensor(x, requires_grad=True)
+    y, indices = NATIVE[f"adaptive_max_pool{dims}d"](active, counts, return_indices=True)
+    own_y, own_indices = getattr(functional, f"adaptive_max_pool{dims}d")(torch.tensor(x), counts, True)
+    assert torch.equal(y, own_y)
+    assert torch.equal(indices, own_indices)
+    cotangent = numbers.integers(-3, 4, y.shape).astype(np.float64)
+    expected = np.zeros_like(x)
+    for place in np.ndindex(*y.shape):
+        along = [
+            range(index * length // counts, -(-(index + 1) * length // counts))
+            for index, length in zip(place[2:], x.shape[2:], strict=True)
+        ]
+        window_of_place = np.ix_([place[0]], [place[1]], *along)
+        expected[window_of_place] += cotangent[place] * tied_shares(x[window_of_place])
+    found = gradient_and_transposed(y, active, torch.tensor(cotangent))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("name", ["amax", "max_with_indices", "max"])
+def test_reductions_share_by_count(name: str, axis: int, keepdim: bool) -> None:
+    x = np.random.default_rng(1).integers(-1, 2, (3, 4, 5)).astype(np.float64)
+    active = torch.tensor(x, requires_grad=True)
+    y = values(NATIVE[name](active, axis, keepdim))
+    (found,) = torch.autograd.grad(y.sum(), active)
+    np.testing.assert_allclose(found.numpy(), np.apply_along_axis(tied_shares, axis, x))
+
+
+@of_aminmax
+def test_what_torch_has_right_in_aminmax() -> None:
+    """It shares evenly: the mode leaves it alone."""
+    x = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0], requires_grad=True)
+    low, high = torch.aminmax(x)
+    third = 1 / 3
+    assert torch.allclose(torch.autograd.grad(high, x, retain_graph=True)[0], torch.tensor([0.5, 0.5, 0, 0, 0]))
+    assert torch.allclose(torch.autograd.grad(low, x)[0], torch.tensor([0, 0, third, third, third]))

@@ -1,0 +1,134 @@
+"""`interop.native` at special values: torch's own values, and the gradients of the programs of JAX."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from interop import TORCH_OPS
+from interop.native import NATIVE
+from jaxclamp import CONVENTIONS, OPS
+from tests.torch.natively import DTYPES, OF_OPS, TAKE_TENSORS, WANT_TENSORS, Tensor, gradients_of, own, values
+
+NUMBERS = (-math.inf, -7.0, -6.0, -3.0, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 3.0, 6.0, 7.0, math.inf, math.nan)
+KINKS = (-6.0, -3.0, -1.0, 0.5, 1.0, 3.0, 6.0)
+"""Those of the numbers whose neighbours are no subnormal numbers, which XLA takes for 0."""
+HAVE_A_TENSOR = {"maximum", "minimum", "fmax", "fmin"}
+
+
+def special(dtype: torch.dtype) -> Tensor:
+    """The numbers, and the neighbours of the kinks."""
+    kinks = torch.tensor(KINKS, dtype=dtype)
+    far = torch.full_like(kinks, math.inf)
+    return torch.cat([torch.tensor(NUMBERS, dtype=dtype), torch.nextafter(kinks, far), torch.nextafter(kinks, -far)])
+
+
+def further_arguments(name: str, x: Tensor) -> Iterator[list[Any]]:
+    """The arguments beside x: as numbers, as tensors, and as tensors that are differentiated."""
+
+    def like_x(value: float | None, active: bool) -> Tensor | None:
+        return None if value is None else torch.full_like(x, value).requires_grad_(active)
+
+    for tie in dict.fromkeys(tie[1:] for tie in OPS[name].tie_points):
+        if name not in WANT_TENSORS:
+            yield list(tie)
+        if name in TAKE_TENSORS | HAVE_A_TENSOR:
+            yield from ([like_x(value, active) for value in tie] for active in (False, True))
+        if name == "prelu":
+            yield from ([torch.tensor(tie, dtype=x.dtype, requires_grad=active)] for active in (False, True))
+    if name in HAVE_A_TENSOR:
+        yield from ([like_x(math.nan, active)] for active in (False, True))
+
+
+def at_special_values(name: str, dtype: torch.dtype) -> Iterator[tuple[Tensor, list[Any]]]:
+    x = special(dtype)
+    if OPS[name].family == "reduction":
+        rolled = torch.stack([x.roll(shift) for shift in range(12)])
+        axes: list[Any] = [2 if "3d" in name else 4] if "pool" in name else [1]
+        yield torch.stack([rolled] * 2)[None] if "3d" in name else rolled[None], axes
+    else:
+        yield from ((x, given) for given in further_arguments(name, x))
+
+
+def bits(x: Tensor) -> Tensor:
+    """Where NaN is NaN: of its many forms any will do."""
+    known = torch.where(x.isnan(), math.nan, x.detach()).contiguous()
+    return known.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
+
+
+@pytest.mark.parametrize("name", OF_OPS)
+def test_values_are_those_of_torch_to_the_bit(name: str) -> None:
+    for x, given in itertools.chain(*(at_special_values(name, dtype) for dtype in DTYPES.values())):
+        for ties in CONVENTIONS if OPS[name].has_conventions else (None,):
+            active = x.clone().requires_grad_()
+            found = NATIVE[name](active, *given, **({"ties": ties} if ties else {}))
+            expected = own(name)(x, *given)
+            assert torch.equal(bits(values(found)), bits(values(expected))), (x.dtype, given, ties)
+            if isinstance(expected, tuple):
+                assert torch.equal(found[1], expected[1]), (x.dtype, given, ties)
+
+
+CURVED = {"elu", "selu", "celu", "hardswish", "hardsigmoid", "prelu"}
+"""Those whose slopes are computed, so that two libraries round differently."""
+TORCH_S_AT_NAN = {
+    "relu6", "hardtanh", "hardsigmoid", "elu", "celu", "selu", "softshrink", "hardshrink", "hardswish", "clamp",
+    "clamp_min", "clamp_max", "leaky_relu", "threshold", "abs", "relu",
+}  # fmt: skip
+"""Those that are torch's own functions, whose derivatives at NaN differ even between the parts of one tensor."""
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", *(pytest.param(dtype, marks=pytest.mark.thorough) for dtype in DTYPES if dtype != "float32")]
+)
+@pytest.mark.parametrize("name", OF_OPS)
+def test_gradients_are_those_of_jax(name: str, dtype: str) -> None:
+    """Under every convention, for the cotangent 0 too; each further dtype under min_norm alone."""
+    wrong = []
+    for x, given in at_special_values(name, DTYPES[dtype]):
+        for ties in CONVENTIONS if OPS[name].has_conventions and dtype == "float32" else (None,):
+            for cotangent in (1.0, -2.0, 0.0):
+                found, expected = (
+                    gradients_of(functions[name], x, given, cotangent, ties) for functions in (NATIVE, TORCH_OPS)
+                )
+                tolerance = 8 * torch.finfo(x.dtype).eps if name in CURVED or x.dim() > 1 else 0
+                if name == "hardsigmoid":  # torch has 1/6 in float32 only
+                    tolerance = max(tolerance, torch.finfo(torch.float32).eps)
+                for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+                    same = torch.isclose(one, other, rtol=tolerance, atol=2 * tolerance, equal_nan=True)
+                    if index == 0:
+                        same |= differs_at_nan(name, ties, x)
+                    if not same.all():
+                        pairs = list(zip(one[~same].tolist(), other[~same].tolist(), strict=True))
+                        wrong.append(f"{x.dtype}, {given}, {ties}, {cotangent}: (ours, JAX's) {pairs}")
+    assert not wrong, "\n".join(wrong)
+
+
+def differs_at_nan(name: str, ties: str | None, x: Tensor) -> Tensor:
+    """Where torch's own function answers, and its gradient with NaN is not that of jaxclamp."""
+    unknown = x.isnan()
+    if "pool" in name and ties == "inclusive":  # torch takes the last NaN of a window
+        return unknown.any().expand_as(x)
+    if name in ("amax", "amin"):
+        return unknown.any(1, keepdim=True).expand_as(x)
+    return unknown & (name in TORCH_S_AT_NAN)
+
+
+@pytest.mark.parametrize("cotangent", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "name", ["clamp", "clamp_min", "clamp_max", "maximum", "relu", "hardtanh", "amax", "amin", "max", "max_pool1d"]
+)
+def test_bad_cotangents_reach_only_what_has_weight(name: str, dtype: str, cotangent: float) -> None:
+    x = torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.0, 2.0], dtype=DTYPES[dtype])
+    given = {
+        "clamp": (-1.0, 1.0), "clamp_min": (0.0,), "clamp_max": (0.0,), "maximum": (torch.zeros_like(x),), "relu": (),
+        "hardtanh": (), "amax": (), "amin": (0,), "max": (), "max_pool1d": (3,),
+    }[name]  # fmt: skip
+    x = x[None] if "pool" in name else x
+    (clean,) = gradients_of(NATIVE[name], x, [*given], 1.0, None)
+    (found,) = gradients_of(NATIVE[name], x, [*given], cotangent, None)
+    assert torch.equal(found.isfinite(), clean == 0)
+    assert torch.equal(found[clean == 0], clean[clean == 0])
