@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import jet
 
 import jaxclamp
 from jaxclamp import OPS
@@ -110,3 +111,14 @@ def test_influence_wants_a_scalar() -> None:
     for fun, has_aux, message in cases:
         with pytest.raises(TypeError, match=message):
             jaxclamp.ties(fun, influence=True, has_aux=has_aux)(ONES)
+
+
+@pytest.mark.parametrize("op", [jaxclamp.relu, jaxclamp.leaky_relu, jaxclamp.amax], ids=lambda op: op.__name__)
+def test_jet_is_refused(op: Callable[[jax.Array], jax.Array]) -> None:
+    """It does not ask functions for a derivative of their own, and would take another.
+
+    JAX itself refuses such a function under ``jit``, `jax.nn.relu` too; since 0.11.2 by an error of its own code.
+    """
+    ones = jnp.ones(2)
+    with pytest.raises((jax.errors.UnexpectedTracerError, AttributeError)):
+        jet.jet(op, (ones,), ((ones, ones),))

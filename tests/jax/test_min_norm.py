@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import check_jaxpr
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.sharding import PartitionSpec as P
 
 import jaxclamp
@@ -605,3 +606,44 @@ def test_operands_that_the_value_does_not_need() -> None:
 def test_strict_modes() -> None:
     f = min_norm(lambda x: jnp.clip(x, 0.0, 6.0))
     assert gradient_of_sum(jax.jit(f), jnp.zeros(2)).tolist() == [0, 0]
+
+
+def test_clip_without_bounds() -> None:
+    """It was taken for clamp_min without a minimum."""
+    x = jnp.array([-1.0, 0.0, -0.0, jnp.inf, jnp.nan])
+
+    def identities(x: jax.Array) -> list[jax.Array]:
+        of_jax = [jnp.clip(x), x.clip(), jnp.clip(x, None, None)]
+        return of_jax + [jaxclamp.clip(x), jaxclamp.clip(x, None, None), jaxclamp.clamp(x, min=None)]
+
+    values, report = jaxclamp.ties(identities)(x)
+    for found in (*identities(x), *values, *jaxclamp.min_norm(identities)(x)):
+        assert found.tobytes() == x.tobytes()
+    assert report.tied == 0
+    for function in (identities, jaxclamp.min_norm(identities)):
+        assert jax.grad(lambda x, f=function: sum(map(jnp.sum, f(x))))(x).tolist() == [6, 6, 6, 6, 6]
+
+
+def device_mesh(axis_type: str) -> jax.sharding.Mesh:
+    return jax.make_mesh((8,), ("i",), axis_types=(getattr(jax.sharding.AxisType, axis_type),))
+
+
+@pytest.mark.parametrize("zero", [jnp.zeros((2, 1)), np.zeros((2, 1), np.float32)], ids=["of JAX", "of NumPy"])
+@pytest.mark.parametrize("op", [jnp.fmin, jnp.fmax], ids=lambda op: op.__name__)
+def test_skipping_ops_in_a_shard_map(op: Callable[..., jax.Array], zero: Any) -> None:
+    """What spreads a constant over the devices hid the formula, for operands of different rank."""
+    spread = jax.shard_map(
+        lambda x: op(zero, x), mesh=device_mesh("Auto"), in_specs=PartitionSpec("i"), out_specs=PartitionSpec(None, "i")
+    )
+    x = jnp.array([-1.0, 0.0, 1.0, 0.0] * 2)
+    gradient = jax.jit(jax.grad(lambda x: jaxclamp.min_norm(spread)(x).sum()))(x)
+    assert gradient.tolist() == [2.0 * float(v < 0 if op is jnp.fmin else v > 0) for v in x.tolist()]
+
+
+@pytest.mark.parametrize("op", [jnp.fmin, jnp.fmax], ids=lambda op: op.__name__)
+def test_skipping_ops_under_explicit_sharding(op: Callable[..., jax.Array]) -> None:
+    mesh = device_mesh("Explicit")
+    with jax.set_mesh(mesh):
+        x = jax.device_put(jnp.array([-1.0, 0.0, 1.0, 0.0] * 2), NamedSharding(mesh, PartitionSpec("i")))
+        gradient = jax.grad(lambda x: jaxclamp.min_norm(lambda x: op(jnp.full((2, 8), 0.0), x))(x).sum())(x)
+    assert gradient.tolist() == [2.0 * float(v < 0 if op is jnp.fmin else v > 0) for v in x.tolist()]

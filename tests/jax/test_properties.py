@@ -368,3 +368,21 @@ def test_subnormal_numbers_tie_with_zero_on_cpu() -> None:
     subnormal = jnp.float32(1e-40)
     assert subnormal != np.float32(0) or jax.default_backend() == "cpu"
     assert jax.grad(jaxclamp.relu)(subnormal) == 0
+
+
+@pytest.mark.parametrize("function", [lambda f: f, jax.jit], ids=["op by op", "compiled"])
+def test_nan_that_cannot_be_negative(function: Callable[..., Any]) -> None:
+    """XLA takes ``relu(x) >= 0`` to be true of NaN too, and so took 0 for a value of the minimum, or the maximum."""
+
+    def compared(x: jax.Array) -> list[jax.Array]:
+        return [
+            *(
+                op(inner(x), 0.0)
+                for op in (jaxclamp.minimum, jaxclamp.clamp_max)
+                for inner in (jaxclamp.relu, jaxclamp.abs)
+            ),
+            *(op(inner(x), 0.0) for op in (jaxclamp.fmax, jaxclamp.fmin) for inner in (jaxclamp.relu, jaxclamp.abs)),
+        ]
+
+    for x, expected in ((jnp.nan, [1, 1, 1, 1, 0, 0, 0, 0]), (0.0, [0] * 8), (1.0, [0, 0, 0, 0, 1, 1, 0, 0])):
+        assert [float(v) for v in function(jax.jacfwd(compared))(x)] == expected

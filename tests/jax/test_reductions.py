@@ -1,7 +1,8 @@
 """The reductions: axes, windows, several outputs from one input, and what they refuse."""
 
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 
 import jaxclamp
 from jaxclamp._shared.oracle import min_norm_gradient
+from tests.fuzz import definition
 from tests.support.compilations import compilations
 
 AXES = [None, 0, 1, -1, (0, 1), (-1, 0), [1]]
@@ -282,3 +284,108 @@ def test_an_eager_call_is_one_program(call: Callable[..., Any]) -> None:
 def test_strict_modes(function: Callable[..., Any]) -> None:
     x = jnp.array([[1.0, 3.0, 3.0], [3.0, 0.0, 3.0]])
     assert jnp.isfinite(jax.jit(jax.grad(function))(x)).all()
+
+
+def small_integers(shape: Sequence[int]) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 2, shape).astype(np.float32)
+
+
+def axes_of(ndim: int) -> Iterator[tuple[int, ...] | None]:
+    """Every set of axes; None stands for all of them."""
+    yield None
+    for count in range(1, ndim + 1):
+        yield from itertools.combinations(range(ndim), count)
+
+
+def max_along(x: jax.Array, axis: Any, keepdims: bool) -> jax.Array:
+    return jaxclamp.max_with_indices(x, axis[0], keepdims).values
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 3, 2)], ids=str)
+def test_ties_and_gradients_of_reductions(shape: tuple[int, ...]) -> None:
+    """Of a vector no axis is left, and what was kept of it was lost: ``amax(x, keepdims=True)`` was an IndexError."""
+    x = small_integers(shape)
+    calls: list[tuple[Callable[..., Any], Any, bool]] = [
+        (call, axes, keepdims)
+        for axes in axes_of(len(shape))
+        for keepdims in (False, True)
+        for call in (jaxclamp.amax, jnp.max, *([max_along] if axes and len(axes) == 1 else []))
+    ]
+
+    def reduced(x: jax.Array) -> list[jax.Array]:
+        return [call(x, axis=axes, keepdims=keepdims) for call, axes, keepdims in calls]
+
+    def weighted(x: jax.Array) -> jax.Array:  # by powers of 2, so that no gradient can stand for another
+        return sum(2.0**-n * value.sum() for n, value in enumerate(jaxclamp.min_norm(reduced)(x)))
+
+    values, report = jaxclamp.ties(reduced)(jnp.asarray(x))
+    tied = elements = 0
+    gradient = np.zeros(shape)
+    for n, (value, (call, axes, keepdims)) in enumerate(zip(values, calls, strict=True)):
+        np.testing.assert_array_equal(value, x.max(axes, keepdims=keepdims))
+        shares = x == x.max(axes, keepdims=True)
+        counts = shares.sum(axes, keepdims=True)
+        gradient += 2.0**-n * shares / counts
+        tied += int((counts > 1).sum())
+        elements += counts.size if shape or call is not jnp.max else 0  # jnp.max of a scalar computes nothing
+    assert (report.tied, report.elements) == (tied, elements)
+    np.testing.assert_allclose(jax.grad(weighted)(jnp.asarray(x)), gradient, rtol=1e-5)
+
+
+INITIAL = np.float32([-1.0, 0.0, 1.0, 2.0])
+"""Below all elements, tied with the smallest, tied with the largest, above all."""
+MASKS = {"all": True, "some": np.array([True, False, True]), "none": False}
+ROW = {"amax": np.array([0.0, 1.0, 1.0]), "amin": np.array([1.0, 0.0, 0.0])}
+
+
+@pytest.mark.parametrize(("name", "native"), [("amax", jnp.max), ("amin", jnp.min)])
+def test_values_of_initial_and_where(name: str, native: Callable[..., jax.Array]) -> None:
+    """Which `jax.numpy.max` has, and amax had not."""
+    forms = [*itertools.product((None, 0, -1, (0, 1)), (False, True), MASKS.values())]
+
+    def values(op: Callable[..., jax.Array], initial: jax.Array) -> list[jax.Array]:
+        x = jnp.asarray(small_integers((2, 3)))
+        return [op(x, axis=a, keepdims=k, initial=initial, where=mask) for a, k, mask in forms]
+
+    @jax.jit
+    def both(initial: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
+        return values(getattr(jaxclamp, name), initial), values(native, initial)
+
+    for initial in INITIAL:
+        for form, found, expected in zip(forms, *both(initial), strict=True):
+            np.testing.assert_array_equal(found, expected, err_msg=f"{initial} {form}")
+
+
+@pytest.mark.parametrize("active", [(0,), (1,), (0, 1)], ids=["x", "initial", "both"])
+@pytest.mark.parametrize("name", ["amax", "amin"])
+def test_gradient_of_initial_and_where(name: str, active: tuple[int, ...]) -> None:
+    @jax.jit
+    @jax.vmap
+    def gradients(initial: jax.Array) -> list[tuple[jax.Array, ...]]:
+        def of(x: jax.Array, initial: jax.Array, mask: Any) -> jax.Array:
+            return getattr(jaxclamp, name)(x, initial=initial, where=mask)
+
+        x = jnp.asarray(ROW[name], jnp.float32)
+        return [jax.grad(of, argnums=active)(x, initial, mask) for mask in MASKS.values()]
+
+    for mask, found in zip(MASKS.values(), gradients(INITIAL), strict=True):
+        for n, initial in enumerate(INITIAL):
+            operands = definition.inputs_of([ROW[name], np.float64(initial)], [0 in active, 1 in active])
+            expected = definition.evaluate(name, operands, {"where": mask}, "float64").jacobian.ravel()
+            np.testing.assert_allclose(np.concatenate([part[n].ravel() for part in found]), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["amax", "amin"])
+def test_nan_beside_initial_and_behind_where(name: str) -> None:
+    x = jnp.array([jnp.nan, 1.0, jnp.nan])
+    gradient = jax.jit(jax.grad(getattr(jaxclamp, name), argnums=(0, 3)), static_argnums=(1, 2))
+
+    def shares(initial: float, where: Any = None) -> list[float]:
+        of_x, of_initial = gradient(x, None, False, initial, where)
+        return [*of_x.tolist(), float(of_initial)]
+
+    assert shares(0.5) == [0.5, 0.0, 0.5, 0.0]
+    np.testing.assert_allclose(shares(jnp.nan), [1 / 3, 0, 1 / 3, 1 / 3])
+    assert shares(0.5 if name == "amax" else 1.5, ~jnp.isnan(x)) == [0, 1, 0, 0]
+    alone = jax.grad(getattr(jaxclamp, name))(x, None, False, jnp.nan)
+    assert alone.tolist() == [0, 0, 0]  # a number is tied, and not differentiated

@@ -605,3 +605,47 @@ def test_what_programs_take_as_it_is_is_a_suspect() -> None:
         "custom_vjp_call": (True, 4, 0),
         "pure_callback": (True, 4, 0),
     }
+
+
+def test_influence_of_a_function_with_auxiliary_results() -> None:
+    x = jnp.array([-1.0, 0.0, 2.0])
+    (value, rest), report = jaxclamp.ties(
+        lambda x: (jnp.maximum(x, 0.0).sum(), {"x": x}), influence=True, has_aux=True
+    )(x)
+    assert (value, rest["x"].tolist(), report.tied) == (2, [-1, 0, 2], 1)
+    assert report.influence == jaxclamp.ties(lambda x: jnp.maximum(x, 0.0).sum(), influence=True)(x)[1].influence
+    assert report.influence.norm == 1
+
+
+def test_ties_of_a_select_between_constants() -> None:
+    """Partial evaluation leaves a select without operands."""
+    x = jnp.array([-1.0, 0.0, 2.0])
+    value, report = jaxclamp.ties(lambda x: x * jnp.where(True, 1.0, 0.0))(x)
+    assert (value.tolist(), report.lines) == ([-1, 0, 2], ())
+
+
+def test_flax_scan() -> None:
+    from flax import linen
+
+    class Cell(linen.Module):
+        @linen.compact
+        def __call__(self, carry: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            carry = linen.leaky_relu(linen.Dense(3, use_bias=False)(carry) + x)
+            return carry, carry
+
+    class Model(linen.Module):
+        @linen.compact
+        def __call__(self, xs: jax.Array) -> jax.Array:
+            over = linen.scan(Cell, variable_broadcast="params", split_rngs={"params": False})
+            return over()(jnp.zeros(3), xs)[1]
+
+    model, xs = Model(), jnp.array([[0.0, 0.0, -1.0], [0.0, 1.0, 2.0]])
+    parameters = model.init(jax.random.key(0), xs)
+
+    def loss(xs: jax.Array) -> jax.Array:
+        return model.apply(parameters, xs)[0].sum()
+
+    _, report = jaxclamp.ties(jax.value_and_grad(loss))(xs)
+    assert (report.elements, report.tied) == (6, 2)  # of the first step, in which the carry is 0
+    np.testing.assert_allclose(jax.grad(jaxclamp.min_norm(loss))(xs), [[0.01, 0.01, 0.01], [0, 0, 0]], rtol=1e-6)
+    assert jax.grad(loss)(xs)[0].tolist() == pytest.approx([1, 1, 0.01])

@@ -8,11 +8,13 @@ import jax
 import numpy as np
 import pytest
 import torch
+from jaxclamp._counterparts import Counterpart
+from torch.nn import functional
 
-from interop.frameworks.base import total
-from interop.survey.matrix import THEIRS, theirs
+import interop
+from interop.parity.frameworks import total
+from interop.parity.rows import THEIRS, theirs
 from jaxclamp import OPS, Op
-from jaxclamp._shared.counterparts import Counterpart
 from jaxclamp._shared.tie_cases import is_differentiable
 
 PAIRS = [
@@ -115,3 +117,39 @@ def test_equal_away_from_ties(op: Op, counterpart: Counterpart) -> None:
             np.testing.assert_allclose(our_slopes[away], slopes[away], rtol=1e-7, atol=1e-10, err_msg=label)
             asked += 1
     assert asked
+
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def ordinals(x: torch.Tensor) -> torch.Tensor:
+    """The numbers of the floats in ascending order: the difference of two is that in units in the last place."""
+    width = x.element_size()
+    bits = x.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[width]).to(torch.int64)
+    return torch.where(bits < 0, -(2 ** (8 * width - 1)) - bits, bits)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_hardswish_at_infinities(dtype: torch.dtype) -> None:
+    """To the bit: minus infinity times 0 is NaN."""
+    largest = torch.finfo(dtype).max
+    x = torch.tensor([float("inf"), -float("inf"), float("nan"), 0.0, -0.0, 3.0, -3.0, -largest], dtype=dtype)
+    found, expected = interop.hardswish(x), functional.hardswish(x)
+    unknown = [False, True, True, False, False, False, False, False]
+    assert found.isnan().tolist() == expected.isnan().tolist() == unknown
+    known = ~torch.tensor(unknown)
+    assert torch.equal(ordinals(found[known]), ordinals(expected[known]))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_hardswish_elsewhere(dtype: torch.dtype) -> None:
+    """Torch divides the product by 6, XLA multiplies by a sixth: two units in the last place at most."""
+    info = torch.finfo(dtype)
+    if dtype.itemsize == 2:
+        x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)  # all numbers
+    else:
+        x = 3 * torch.randn(100_000, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    x = x[(x.abs() > 4 * info.tiny) & (x.abs() < info.max / 8)]  # no subnormal products, and none that overflow
+    found, expected = interop.hardswish(x), functional.hardswish(x)
+    is_flushed = expected.abs() < info.tiny
+    assert int((ordinals(found) - ordinals(expected)).abs()[~is_flushed].max()) <= 2

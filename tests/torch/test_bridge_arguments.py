@@ -1,5 +1,6 @@
 """Arguments and results of wrapped functions: trees, static ones, subclasses of tensors, which inputs are active."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,10 @@ import pytest
 import torch
 
 import interop
+import jaxclamp
 from interop import torch_to_jax, wrap_for_torch
+from interop._bridge import names, ops
+from interop._bridge.bounded import Bounded
 from tests.support.calls import refusal
 from tests.support.compilations import compilations
 from tests.torch.bridged import points
@@ -256,3 +260,41 @@ def test_active_inputs_may_change_from_call_to_call() -> None:
         inputs = [t.clone().requires_grad_(i in active) for i, t in enumerate((x, lo))]
         gradients = torch.autograd.grad(interop.clamp(*inputs), [inputs[i] for i in active])
         assert [g.item() for g in gradients] == expected
+
+
+X = torch.tensor([[-1.0, 0.5, 3.0, 2.0]])
+
+DERIVATIVES: dict[str, Callable[..., torch.Tensor]] = {
+    "jvp": lambda f, x: torch.func.jvp(f, (x,), (x,))[1],
+    "vjp": lambda f, x: torch.func.vjp(f, x)[1](x)[0],
+    "jacfwd": lambda f, x: torch.func.jacfwd(f)(x),
+    "grad": lambda f, x: torch.func.vmap(torch.func.grad(f))(x),
+}
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_number_in_the_first_call_under_a_transformation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor for the number, made to ask torch for the dtype, was one that the transformation watched."""
+    monkeypatch.setattr(ops._IMPLEMENTED[jaxclamp.clamp_min], "_plans", Bounded(1))
+    found, expected = (DERIVATIVES[name](lambda x, h=h: h.clamp_min(x, 0.7), X[0]) for h in (interop, torch))
+    assert torch.equal(found, expected)
+
+
+def test_calls_leave_nothing_behind() -> None:
+    """Meta tensors and numbers had a name each, for graphs that nobody made."""
+    before = len(names._CALLS), len(names._CALL_NAMES)
+    for k in range(50):
+        interop.clamp(torch.ones(k + 1, device="meta"), 0.0, k / 3)
+        interop.clamp(torch.ones(2), 0.0, k / 3)
+    assert (len(names._CALLS), len(names._CALL_NAMES)) == before
+
+
+def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one for each kind of call."""
+    op = ops._IMPLEMENTED[jaxclamp.amax]
+    assert isinstance(op._plans, Bounded)
+    monkeypatch.setattr(op, "_plans", Bounded(3))
+    x = torch.arange(24.0).reshape(2, 3, 4)
+    for _, dims in itertools.product(range(2), itertools.permutations(range(3), 2)):
+        assert torch.equal(interop.amax(x, dims), torch.amax(x, dims))
+        assert len(op._plans) <= 3

@@ -11,12 +11,19 @@ import torch
 import torch._dynamo
 import torch._dynamo.testing
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
 
 import interop
 from interop import TORCH_OPS, min_norm, wrap_for_torch
+from interop._bridge import names
 from jaxclamp import OPS, Op
 from tests.support.calls import arguments
 from tests.support.representatives import represented
+
+# As torch traces a torch.autograd.Function, it makes an object of it, of which it warns itself.
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 Tensor = torch.Tensor
 every_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
@@ -278,7 +285,7 @@ def test_meta_beside_another_device() -> None:
 
 
 def test_meta_calls_leave_nothing_behind() -> None:
-    from interop._bridge import graph_registry
+    from interop._bridge import names
 
     x = torch.ones(3, device="meta")
     scaled = wrap_for_torch(lambda x, scale: scale * x)
@@ -289,7 +296,138 @@ def test_meta_calls_leave_nothing_behind() -> None:
         scaled(x, float("nan"))
 
     call()
-    before = len(graph_registry._CALLS)
+    before = len(names._CALLS)
     for _ in range(5):
         call()
-    assert len(graph_registry._CALLS) == before
+    assert len(names._CALLS) == before
+
+
+of_each_backend = pytest.mark.parametrize("backend", ["torch", "jax"])
+
+X = torch.tensor([[-1.0, 0.5, 3.0, 2.0]])
+
+IN_PLACE: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], list[float]]] = {
+    "clamp_": (lambda x: torch.clamp_(x, 0.0, 1.0), lambda x: interop.clamp(x, 0.0, 1.0), [0, 0.5, 1]),
+    "clip_": (lambda x: torch.clip_(x, 0.0, 1.0), lambda x: interop.clamp(x, 0.0, 1.0), [0, 0.5, 1]),
+    "Tensor.clamp_": (lambda x: x.clamp_(0.0, 1.0), lambda x: interop.clamp(x, 0.0, 1.0), [0, 0.5, 1]),
+    "clamp_min_": (lambda x: torch.clamp_min_(x, 0.0), lambda x: interop.clamp_min(x, 0.0), [-1, 0, 1]),
+    "clamp_max_": (lambda x: torch.clamp_max_(x, 0.0), lambda x: interop.clamp_max(x, 0.0), [-1, 0, 1]),
+    "selu_": (torch.selu_, interop.selu, [-1, 0, 1]),
+    "leaky_relu_": (lambda x: functional.leaky_relu_(x, 2.0), lambda x: interop.leaky_relu(x, 2.0), [-1, 0, 1]),
+    "elu_": (lambda x: functional.elu_(x, 2.0), lambda x: interop.elu(x, 2.0), [-1, 0, 1]),
+    "hardtanh_": (lambda x: functional.hardtanh_(x), lambda x: interop.hardtanh(x), [-1, 0, 1]),
+    "relu_": (torch.relu_, interop.relu, [-1, 0, 1]),
+    "threshold_": (lambda x: functional.threshold_(x, 0.0, 1.0), lambda x: interop.threshold(x, 0.0, 1.0), [-1, 0, 1]),
+    "hardswish": (functional.hardswish, interop.hardswish, [-3, 0, 3]),
+}
+
+
+@of_each_backend
+def test_in_place_forms_in_a_compiled_function(backend: Any) -> None:
+    """They had torch's own gradients, silently: of ``clamp_(x, 0, 1)`` at 0 it is 1. One graph has all of them."""
+
+    def all_forms(*given: Tensor) -> tuple[Tensor, ...]:
+        with min_norm(backend=backend):
+            return tuple(form(1 * x) for (form, _, _), x in zip(IN_PLACE.values(), given, strict=True))
+
+    given = [torch.tensor(at, dtype=torch.float32, requires_grad=True) for _, _, at in IN_PLACE.values()]
+    results = compiled(all_forms)(*given)
+    found = torch.autograd.grad([result.sum() for result in results], given)
+    for name, of_graph, x in zip(IN_PLACE, found, given, strict=True):
+        expected = torch.autograd.grad(IN_PLACE[name][1](x).sum(), x)[0]
+        assert torch.allclose(of_graph, expected), (name, of_graph, expected)
+
+
+WITH_NONE: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "clamp": lambda home, x: home.clamp(x, None, 1.0),
+    "clamp by keyword": lambda home, x: home.clamp(x, min=0.0, max=None),
+    "clamp_": lambda home, x: home.clamp_(x.clone(), None, 1.0),
+    "amax": lambda home, x: home.amax(x, None if home is interop else ()),
+    "max_pool1d": lambda home, x: (functional if home is torch else home).max_pool1d(x, 2, None),
+    "method": lambda home, x: x.clamp(min=0.0, max=None),
+}
+
+
+@pytest.mark.parametrize("backend", ["none", "torch", "jax"])
+def test_none_in_a_compiled_function(backend: Any) -> None:
+    """Dynamo refuses None among the arguments of what it does not look into."""
+
+    def all_calls(home: Any, x: Tensor) -> list[Tensor]:
+        return [call(home, x) for call in WITH_NONE.values()]
+
+    def function(x: Tensor) -> list[Tensor]:
+        if backend == "none":
+            return all_calls(interop, x)
+        with min_norm(backend=backend):
+            return all_calls(torch, x)
+
+    for name, found, expected in zip(WITH_NONE, compiled(function)(X), all_calls(torch, X), strict=True):
+        assert torch.equal(found, expected), name
+
+
+OVERLOADS: list[Callable[[Tensor], Any]] = [
+    *(torch.max, torch.min, lambda x: x.max(), lambda x: x.min()),
+    *(lambda x: torch.max(x, 1)[0], lambda x: x.min(1)[0], lambda x: torch.max(x, dim=0, keepdim=True).values),
+    *(lambda x: torch.max(x, 0 * x), lambda x: torch.min(x, other=0 * x), lambda x: x.max(0 * x)),
+]
+
+
+@of_each_backend
+def test_overloads_in_a_compiled_function(backend: Any) -> None:
+    """Dynamo did not know a method that tells which of the functions called torch.max is meant."""
+
+    def function(x: Tensor) -> list[Tensor]:
+        with min_norm(backend=backend):
+            return [call(x) for call in OVERLOADS]
+
+    for n, found in enumerate(compiled(function)(X)):
+        assert torch.equal(found, OVERLOADS[n](X)), n
+
+
+def test_numbers_in_a_compiled_function() -> None:
+    """One graph for the first number, and one for all others; each had its own. No call leaves anything behind."""
+    counter, named = CompileCounterWithBackend("aot_eager"), []
+    function = torch.compile(lambda x, bound: interop.clamp(x, max=bound), fullgraph=True, backend=counter)
+    for bound in [k / 7 for k in range(20)]:
+        assert torch.equal(function(X, bound), interop.clamp(X, max=bound))
+        named.append(len(names._CALLS))
+    assert counter.frame_count == 2
+    assert named[2] == named[-1]
+    for bound in (-0.0, float("inf"), float("nan"), -float("inf"), 0.0):
+        found, expected = function(X, bound), interop.clamp(X, max=bound)
+        assert found.numpy().tobytes() == expected.numpy().tobytes(), bound
+    assert counter.frame_count <= 5  # torch makes graphs of its own for NaN, which is not equal to itself
+
+
+def of_interop(x: Tensor) -> Tensor:
+    return interop.clamp(2 * x, 0.0, 1.0).sum() + interop.amax(x, 0)
+
+
+def of_torch(x: Tensor) -> Tensor:
+    with min_norm():
+        return torch.clamp(2 * x, 0.0, 1.0).sum() + x.max(0).values
+
+
+def of_torch_in_jax(x: Tensor) -> Tensor:
+    with min_norm(backend="jax"):
+        return torch.clamp(2 * x, 0.0, 1.0).sum() + x.max(0).values
+
+
+@pytest.mark.parametrize("function", [of_interop, of_torch, of_torch_in_jax], ids=lambda f: f.__name__)
+def test_fake_tensors(function: Callable[[Tensor], Tensor]) -> None:
+    with FakeTensorMode():
+        result = function(torch.ones(3))
+        pooled = interop.max_pool1d(torch.ones(2, 8), 2)
+    assert (type(result).__name__, result.shape, result.dtype) == ("FakeTensor", (), torch.float32)
+    assert pooled.shape == (2, 4)
+
+
+@pytest.mark.parametrize("tracing", ["fake", "real", "symbolic"])
+@pytest.mark.parametrize("function", [of_interop, of_torch, of_torch_in_jax], ids=lambda f: f.__name__)
+def test_make_fx(function: Callable[[Tensor], Tensor], tracing: str) -> None:
+    """The graph computes the op. It held the result for the example as a constant."""
+    graph = make_fx(function, tracing_mode=tracing)(torch.tensor([0.5, 2.0]))
+    called = [node for node in graph.graph.nodes if str(node.target) == "jaxclamp.call.default"]
+    assert len(called) == (0 if function is of_torch else 2)
+    for x in ([-1.0, 0.25], [3.0, 0.0], *([[0.1, 0.2, 0.3]] if tracing == "symbolic" else [])):
+        assert graph(torch.tensor(x)) == function(torch.tensor(x)), x

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
+from torch.nn import functional
 
 import interop
 from interop import TORCH_OPS
@@ -252,3 +253,19 @@ def test_model_in_channels_last_stays_so() -> None:
     interop.nn.convert(model)
     y = model(CHANNELS_LAST(values(*SHAPE)))
     assert y.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("home", [interop, interop.native], ids=lambda home: home.__name__)
+def test_pools_keep_channels_last(home: Any) -> None:
+    numbers = torch.arange(2 * 3 * 4 * 6.0).reshape(2, 3, 4, 6)
+    for window in ((2,), ((1, 3), 1), (3, 2, 1)):
+        found = []
+        for pool in (home.max_pool2d, functional.max_pool2d):
+            x = numbers.to(memory_format=torch.channels_last).requires_grad_()
+            value = pool(x, *window)
+            found.append((value.detach(), torch.autograd.grad((value**2).sum(), x)[0]))
+        for got, want in zip(*found, strict=True):
+            assert torch.equal(got, want)
+            assert got.stride() == want.stride()
+            assert got.is_contiguous(memory_format=torch.channels_last)
+    assert home.max_pool2d(numbers, 2).is_contiguous()

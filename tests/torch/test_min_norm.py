@@ -390,3 +390,30 @@ def test_a_compiled_block_around_code_that_is_not_compiled() -> None:
     assert gradient(step, TIED).tolist() == EXPECTED
     assert gradient(step, TIED).tolist() == EXPECTED
     assert gradient(clamped, TIED).tolist() == NATIVE
+
+
+of_each_backend = pytest.mark.parametrize("backend", ["torch", "jax"])
+
+
+def gradient_at(function: Callable[[Tensor], Tensor], at: list[float]) -> list[float]:
+    x = torch.tensor(at, requires_grad=True)
+    function(x).sum().backward()
+    return x.grad.tolist()
+
+
+def test_the_mode_refuses_classes() -> None:
+    """It did nothing to them, silently."""
+    for decorate in (min_norm(), min_norm, min_norm(backend="jax")):
+        with pytest.raises(TypeError, match="cannot decorate the class ReLU6"):
+            decorate(torch.nn.ReLU6)
+
+
+@of_each_backend
+def test_modules_take_the_convention_of_the_block(backend: Any) -> None:
+    """Converted ones ignored it."""
+    module = interop.nn.Hardtanh(0.0, 6.0)
+    assert gradient_at(module, [0.0, 3.0, 6.0]) == [0, 1, 0]
+    with min_norm(ties="inclusive", backend=backend):
+        assert gradient_at(module, [0.0, 3.0, 6.0]) == [1, 1, 1]
+        with min_norm(backend=backend):
+            assert gradient_at(module, [0.0, 3.0, 6.0]) == [0, 1, 0]

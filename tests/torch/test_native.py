@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 import interop
 import jaxclamp
 from interop import TORCH_OPS
-from interop.native import NATIVE, asked
+from interop.native import NATIVE
+from interop.native._rules import conventions_of_torch
 from jaxclamp import OPS
 from jaxclamp._shared.tie_cases import cases, definitions, in_form, round_to
 from tests.support.representatives import thorough
@@ -186,10 +187,10 @@ WITH_GRADIENT: dict[Callable[..., Tensor], frozenset[str]] = {
 
 
 def test_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all(asked.FOLLOWED[name] >= {"min_norm"} for name in ("relu", "hardtanh", "threshold"))
+    assert all(conventions_of_torch.FOLLOWED[name] >= {"min_norm"} for name in ("relu", "hardtanh", "threshold"))
     for own_function, followed in WITH_GRADIENT.items():
-        monkeypatch.setitem(asked._OWN, "relu", own_function)
-        assert asked._asked("relu") == followed
+        monkeypatch.setitem(conventions_of_torch._OWN, "relu", own_function)
+        assert conventions_of_torch._asked("relu") == followed
 
 
 @pytest.mark.parametrize("context", [
@@ -198,12 +199,12 @@ def test_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 ])  # fmt: skip
 def test_torch_is_asked_wherever_it_is_imported(context: Callable[[], Any]) -> None:
     with context():
-        assert runpy.run_path(asked.__file__)["FOLLOWED"] == asked.FOLLOWED
+        assert runpy.run_path(conventions_of_torch.__file__)["FOLLOWED"] == conventions_of_torch.FOLLOWED
 
 
 def test_torch_is_asked_under_a_transformation() -> None:
     def function(x: Tensor) -> Tensor:
-        assert runpy.run_path(asked.__file__)["FOLLOWED"] == asked.FOLLOWED
+        assert runpy.run_path(conventions_of_torch.__file__)["FOLLOWED"] == conventions_of_torch.FOLLOWED
         return x
 
     torch.func.grad(function)(torch.ones(()))
@@ -222,20 +223,20 @@ def with_another_gradient(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
 @pytest.mark.parametrize("mode", [reverse, forward, forward_of_func], ids=lambda mode: mode.__name__)
 def test_definition_at_ties_where_torch_does_not_follow_it(mode: Gradient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each function has a way that does not rest on what torch answers at ties, in reverse mode on none of it."""
-    for name, function in asked._OWN.items():
-        monkeypatch.setitem(asked.FOLLOWED, name, frozenset())
+    for name, function in conventions_of_torch._OWN.items():
+        monkeypatch.setitem(conventions_of_torch.FOLLOWED, name, frozenset())
         if mode is reverse:
             home = torch if function is getattr(torch, name, None) else functional
             monkeypatch.setattr(home, name, with_another_gradient(function))
-    for name in asked.FOLLOWED.keys() & OPS.keys():
+    for name in conventions_of_torch.FOLLOWED.keys() & OPS.keys():
         wrong = wrong_at_ties(name, mode, ["float32"])
         assert not wrong, "\n".join([name, *wrong])
 
 
 def test_values_in_forward_mode_where_torch_does_not_follow_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, function in asked._OWN.items():
+    for name, function in conventions_of_torch._OWN.items():
         if name in OPS and OPS[name].family == "kinked":
-            monkeypatch.setitem(asked.FOLLOWED, name, frozenset())
+            monkeypatch.setitem(conventions_of_torch.FOLLOWED, name, frozenset())
             for at, *parameters in OPS[name].tie_points:
                 x = torch.tensor(at)
                 value, _ = torch.func.jvp(lambda x: NATIVE[name](x, *parameters), (x,), (x,))  # noqa: B023  # called here

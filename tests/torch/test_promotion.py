@@ -1,8 +1,9 @@
-"""The dtype of a result: what torch promotes to, whatever was called before."""
+"""The dtype and the device of a result: what torch promotes to, whatever was called before."""
 
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -106,3 +107,42 @@ def test_integers_with_float_parameters_as_in_torch(ours: Callable[..., Any], na
     x = torch.tensor([-3, 0, 2], dtype=torch.int32)
     assert ours(x).dtype == native(x).dtype
     assert torch.equal(ours(x), native(x))
+
+
+def test_jax_told_to_be_strict() -> None:
+    """Torch broadcasts and promotes, whatever JAX has been told."""
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        assert interop.maximum(torch.ones(2, 3), torch.zeros(3)).tolist() == [[1, 1, 1]] * 2
+        half, x = torch.ones(3, dtype=torch.float16), torch.zeros(2, 3, requires_grad=True)
+        clamped = interop.clamp(x, half, 2.0)
+        clamped.sum().backward()
+        assert interop.leaky_relu(half, 0.5).dtype == torch.float16
+        assert interop.prelu(torch.ones(2, 3), torch.ones(3)).shape == (2, 3)
+    assert clamped.dtype == torch.float32
+    assert x.grad.tolist() == [[0, 0, 0]] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_numbers_leave_the_dtype_of_the_tensor(dtype: torch.dtype) -> None:
+    """Where torch takes tensors alone: a number there is none of the default dtype."""
+    x = torch.tensor(-1.0, dtype=dtype)
+    assert torch.equal(interop.prelu(x, 0.25), torch.tensor(-0.25, dtype=dtype))
+    assert torch.equal(interop.maximum(x, 0.25), torch.tensor(0.25, dtype=dtype))
+
+
+@pytest.mark.parametrize("home", [interop, interop.native], ids=lambda home: home.__name__)
+def test_number_on_cpu_beside_a_tensor_elsewhere(home: Any) -> None:
+    x, number = torch.ones(2, 3, device="meta"), torch.tensor(1.0)
+    for call in (
+        lambda home: home.maximum(x, number),
+        lambda home: home.fmin(x, number),
+        lambda home: home.clamp(x, number, torch.tensor(2.0)),
+        lambda home: home.clamp(x, max=number),
+    ):
+        found, expected = call(home), call(torch)
+        assert (found.device, found.shape, found.dtype) == (expected.device, expected.shape, expected.dtype)
+
+
+def test_tensors_on_two_devices_are_refused() -> None:
+    with pytest.raises((RuntimeError, ValueError), match="different devices"):
+        interop.maximum(torch.ones(2, 3, device="meta"), torch.ones(3))

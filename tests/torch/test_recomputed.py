@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 import torch
 from torch.autograd.graph import save_on_cpu
-from torch.utils.checkpoint import CheckpointError, CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointError,
+    CheckpointPolicy,
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+)
 
 import interop
 from interop import min_norm
@@ -246,3 +252,45 @@ def test_checkpoint_around_a_gradient_along_a_direction() -> None:
     x = torch.tensor([-1.0, 0.0, 3.0, 0.5], requires_grad=True)
     plain = torch.autograd.grad(function(x).sum(), x)[0]
     assert torch.equal(torch.autograd.grad(checkpoint(function, x, use_reentrant=False).sum(), x)[0], plain)
+
+
+of_each_backend = pytest.mark.parametrize("backend", ["torch", "jax"])
+
+
+def gradient_at(function: Callable[[Tensor], Tensor], at: list[float]) -> list[float]:
+    x = torch.tensor(at, requires_grad=True)
+    function(x).sum().backward()
+    return x.grad.tolist()
+
+
+def inclusive_inside(x: Tensor) -> Tensor:
+    with min_norm(ties="inclusive"):
+        inner = x.clamp(0.0, 6.0)
+    return inner + 10 * x.clamp(0.0, 6.0)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@of_each_backend
+def test_checkpoint_of_two_conventions(backend: Any, reentrant: bool) -> None:
+    """The reentrant one recomputed all of it as inclusive."""
+
+    def function(x: Tensor) -> Tensor:
+        with min_norm(backend=backend):
+            return checkpoint(inclusive_inside, x, use_reentrant=reentrant)
+
+    assert gradient_at(function, [0.0, 3.0, 6.0]) == [1, 11, 1]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("inside", ["torch", "jax", "nn"])
+def test_checkpoint_sequential(inside: Any, reentrant: bool) -> None:
+    """A KeyError 'ctx', where it was looked for in a frame that has none."""
+    layers = torch.nn.Sequential(*[torch.nn.Hardtanh(0.0, 6.0), torch.nn.Hardtanh(-6.0, 3.0)] * 2)
+    if inside == "nn":
+        interop.nn.convert(layers)
+
+    def function(x: Tensor) -> Tensor:
+        with torch.no_grad() if inside == "nn" else min_norm(backend=inside), torch.enable_grad():
+            return checkpoint_sequential(layers, 2, x, use_reentrant=reentrant)
+
+    assert gradient_at(function, [0.0, 1.0, 3.0, 6.0]) == [0, 1, 0, 0]

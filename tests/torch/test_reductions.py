@@ -113,3 +113,34 @@ def test_int_bounds_do_not_compile_anew() -> None:
     assert compilations() == before
     interop.clamp(torch.ones(5), 0, 7)  # another shape
     assert compilations() > before
+
+
+@pytest.mark.parametrize("name", ["amax", "amin"])
+def test_amax_of_integers(name: str) -> None:
+    """To find the dtype of the result, a scalar stood for the tensor, and no axis but the first was in range."""
+    for shape in ((), (3,), (3, 2, 1, 2)):
+        x = torch.arange(torch.Size(shape).numel()).reshape(shape)
+        dims = [(), *range(-len(shape), len(shape)), *itertools.combinations(range(len(shape)), 2)]
+        for dim, keepdim in itertools.product(dims, (False, True)):
+            found, expected = (getattr(home, name)(x, dim, keepdim=keepdim) for home in (interop, torch))
+            assert found.dtype == expected.dtype
+            assert torch.equal(found, expected), (shape, dim, keepdim)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
+def test_amax_of_other_integers(dtype: torch.dtype) -> None:
+    x = torch.tensor([[0, 127, 3], [5, 4, 127]]).to(dtype)
+    assert torch.equal(interop.amax(x, 1), torch.amax(x, 1))
+    assert torch.equal(interop.amin(x, dim=1), torch.amin(x, dim=1))
+
+
+@pytest.mark.parametrize(("shape", "weights"), [((0, 3), 3), ((2, 0), 0), ((2, 0), 1), ((2, 0, 4), 0), ((0,), 1)])
+def test_prelu_of_no_elements(shape: tuple[int, ...], weights: int) -> None:
+    """It could not reshape them."""
+    results = []
+    for prelu in (interop.prelu, interop.native.prelu, functional.prelu):
+        x, weight = torch.ones(shape, requires_grad=True), torch.ones(weights, requires_grad=True)
+        value = prelu(x, weight)
+        results.append([value.detach(), *torch.autograd.grad(value.sum(), (x, weight))])
+    for *found, expected in zip(*results, strict=True):
+        assert all(f.dtype == expected.dtype and torch.equal(f, expected) for f in found)
