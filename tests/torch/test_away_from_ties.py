@@ -8,13 +8,13 @@ import jax
 import numpy as np
 import pytest
 import torch
-from jaxclamp._counterparts import Counterpart
 from torch.nn import functional
 
 import interop
 from interop.parity.frameworks import total
-from interop.parity.rows import THEIRS, theirs
+from interop.survey.matrix import THEIRS, theirs
 from jaxclamp import OPS, Op
+from jaxclamp._shared.counterparts import Counterpart
 from jaxclamp._shared.tie_cases import is_differentiable
 
 PAIRS = [
