@@ -109,12 +109,27 @@ class _Undecided(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class _SpelledOut(Decided):
+    """The block around a function of this package that leaves what torch refuses to torch's function of that name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def __torch_function__(
+        self, func: Rule, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__name__", None) == self._name:
+            return func(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
 def _spelled_out(function: Rule) -> Rule:
     """A function of this package whose choices are calls of others."""
 
     @functools.wraps(function)
     def seen(*args: Any, **kwargs: Any) -> Any:
-        with Decided():
+        with _SpelledOut(function.__name__):
             return function(*args, **kwargs)
 
     return seen
@@ -321,6 +336,15 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 
     kinks = _kinks_of("leaky_relu", negative_slope)
     return _in_form(inplace, "leaky_relu_", lambda x: _at_kinks(own, kinks, x), input)
+
+
+@_choice
+def rrelu(
+    input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+) -> Tensor:
+    if training:
+        return functional.rrelu(input, lower, upper, training, inplace)
+    return leaky_relu(input, (lower + upper) / 2, inplace)
 
 
 @_choice
@@ -629,7 +653,28 @@ def _largest_of_windows(
     return (result, index.reshape(shape)) if return_indices else result
 
 
+def _fractional_max_pool(name: str) -> Rule:
+    own: Rule = getattr(functional, name)
+    dims = int(name[-2])
+
+    def pool(
+        input: Tensor, kernel_size: Any, output_size: Any = None, *, return_indices: bool = False, **kwargs: Any
+    ) -> Any:
+        # The windows are random, and torch alone knows them: it is shown the rank of each element.
+        flat = input.flatten(-dims)
+        places = rank(value_and_tangent(flat), -1).double().reshape(input.shape)
+        if (samples := kwargs.get("_random_samples")) is not None:
+            kwargs["_random_samples"] = samples.double()
+        index = own(places, kernel_size, output_size, return_indices=True, **kwargs)[1]
+        result = flat.gather(-1, index.flatten(-dims)).reshape(index.shape)
+        return (result, index) if return_indices else result
+
+    return pool
+
+
 for _dims in (1, 2, 3):
+    if _dims > 1:
+        _RULES[f"fractional_max_pool{_dims}d"] = _fractional_max_pool(f"fractional_max_pool{_dims}d")
     _RULES[f"max_pool{_dims}d"] = _max_pool(f"max_pool{_dims}d")
     _RULES[f"adaptive_max_pool{_dims}d"] = _adaptive_max_pool(f"adaptive_max_pool{_dims}d")
 

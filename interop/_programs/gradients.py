@@ -61,7 +61,7 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
       ``angle`` and ``atan2``, ``isclose``, ``equal``, ``isin``, ``bucketize``, ``searchsorted``, ``histc``,
       ``matrix_rank``; whether a tensor itself is zero (``if x``, ``any``, ``all``, ``nonzero``, ``argwhere``,
       ``count_nonzero``).
-    - Choices in torch's kernels: quantiles and modes, fractional and power-average pooling, ``rrelu``,
+    - Choices in torch's kernels: quantiles and modes, power-average pooling, ``rrelu`` in training,
       ``linalg.cond`` for 1 and infinity, ``special.i0e`` at 0; the bounds of ``renorm``, ``max_norm`` in
       ``embedding``, and ``eps`` in ``cosine_similarity`` and ``gaussian_nll_loss``.
     - What torch does not see: numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
@@ -71,8 +71,9 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     - `directional_derivative`, `grad` and `subdifferential` of this package within ``fun``.
 
     A `jaxclamp.UndecidedWarning` names the line, once, where a value that moves is where such a function jumps, or at a
-    norm or deviation of 0, or at equal elements of a quantile. No warning comes for ``histc``, modes, ``matrix_rank``,
-    ``cond``, the bounds and the poolings just named, and for what torch does not see.
+    norm or deviation of 0, at equal elements of a quantile or mode, at equal singular values or eigenvalues, or at the
+    bound of ``renorm`` or ``max_norm``. No warning comes for ``histc``, ``matrix_rank``, ``cond``, complex numbers, the
+    other bounds and the pooling just named, and for what torch does not see.
 
     Torch has no forward mode for ``unique``, ``floor_divide`` and ``//``, ``histogram``, ``cdist``, ``pdist``,
     ``segment_reduce``, ``embedding_bag``, ``grid_sample``, ``multilabel_margin_loss`` and
@@ -374,6 +375,11 @@ _CURES: tuple[tuple[type[Exception], str, str], ...] = (
         "setup_context",
         "{} needs setup_context and a jvp of an autograd.Function: write them. checkpoint(use_reentrant=True) has "
         "neither: call the function without it.",
+    ),
+    (
+        RuntimeError,
+        "does not have a grad_fn",
+        "{} does not reach torch.autograd.grad and backward() within the function: call torch.func.grad there.",
     ),
     (
         RuntimeError,

@@ -123,6 +123,65 @@ def _norm(input: Tensor, p: Any = 2, dim: Any = None, *_: Any, **kwargs: Any) ->
     return [(input, (input == 0).all() if dim is None else (input == 0).all(dim, keepdim=True))]
 
 
+def _mode(input: Tensor, dim: int = -1, *_: Any, **__: Any) -> Places:
+    if not input.dim():
+        return []
+    return [(input, (input.sort(dim).values.diff(dim=dim) == 0).any(dim, keepdim=True))]
+
+
+def _singular(input: Tensor, *_: Any, **__: Any) -> Places:
+    """Where singular values are equal, or 0."""
+    return [(input, _meet(torch.linalg.svdvals(input), with_0=True))]
+
+
+def _eigenvalues(input: Tensor, *_: Any, **__: Any) -> Places:
+    return [(input, _meet(torch.linalg.eigvalsh(input)))]
+
+
+def _meet(values: Tensor, with_0: bool = False) -> Tensor:
+    """Whether two of the ``values`` of a matrix are equal, but for rounding."""
+    size = values.abs().amax(-1, keepdim=True)
+    every = torch.cat([values, 0 * size], -1) if with_0 else values
+    nearest = every.sort(-1).values.diff(dim=-1)
+    return (nearest <= 8 * torch.finfo(values.dtype).eps * size).any(-1)[..., None, None]
+
+
+def _matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), *_: Any, **__: Any) -> Places:
+    if ord in (2, -2, "nuc"):
+        return _singular(input.movedim(dim, (-2, -1)))
+    return _norm(input, ord, dim)
+
+
+def _norm_of_either(input: Tensor, ord: Any = None, dim: Any = None, *_: Any, **__: Any) -> Places:
+    axes = tuple(range(input.dim())) if dim is None else dim
+    if ord is None or isinstance(axes, int) or len(axes) != 2:
+        return _norm(input, 2 if ord is None else ord, dim)
+    return _matrix_norm(input, ord, axes)
+
+
+def _renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Places:
+    others = [axis for axis in range(input.dim()) if axis != dim % input.dim()]
+    return [(input, torch.linalg.vector_norm(input, p, others, keepdim=True) == maxnorm)]
+
+
+def _embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: Any = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    *_: Any,
+    **__: Any,
+) -> Places:
+    return [] if max_norm is None else _renorm(weight, norm_type, 0, max_norm)
+
+
+def _rrelu(
+    input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *_: Any, **__: Any
+) -> Places:
+    return _at_0(input) if training else []
+
+
 def _deviation(input: Tensor, dim: Any = None, *_: Any, **__: Any) -> Places:
     axes = tuple(range(input.dim())) if dim is None or isinstance(dim, bool) else dim
     return [(input, input.amax(axes, keepdim=True) == input.amin(axes, keepdim=True))]
@@ -133,8 +192,11 @@ _JUMPS: Mapping[str, Jump] = {
     **dict.fromkeys(("trunc", "fix", "frac", "int", "long", "short", "byte", "char"), _at_integers_but_0),
     **dict.fromkeys(("round", "special_round"), _at_halves),
     **dict.fromkeys(("to", "_to_copy", "type", "type_as"), _conversion),
-    **dict.fromkeys(("signbit", "angle", "rrelu", "i0e", "special_i0e"), _at_0),
+    **dict.fromkeys(("signbit", "angle", "i0e", "special_i0e"), _at_0),
     **dict.fromkeys(("__bool__", "is_nonzero", "any", "all", "nonzero", "argwhere", "count_nonzero"), _at_0),
+    "rrelu": _rrelu,
+    "renorm": _renorm,
+    "embedding": _embedding,
     "fmod": _fmod,
     **dict.fromkeys(("remainder", "__mod__"), _remainder),
     "__rmod__": _reflected,
@@ -147,6 +209,10 @@ _JUMPS: Mapping[str, Jump] = {
     "isclose": _isclose,
     **dict.fromkeys(("quantile", "nanquantile"), _quantile),
     "gaussian_nll_loss": _gaussian,
+    "mode": _mode,
+    **dict.fromkeys(("svd", "svdvals", "linalg_svdvals", "_linalg_svd"), _singular),
+    **dict.fromkeys(("eigh", "eigvalsh", "linalg_eigvalsh", "_linalg_eigh"), _eigenvalues),
+    **dict.fromkeys(("matrix_norm", "linalg_matrix_norm"), _matrix_norm),
     **dict.fromkeys(("isin", "bucketize"), _among),
     "searchsorted": _among_sorted,
     **dict.fromkeys(("std", "std_mean"), _deviation),
@@ -169,7 +235,7 @@ def _of_each(jump: Jump) -> Jump:
     return lambda tensors, *_, **__: [place for tensor in tensors for place in jump(tensor)]
 
 
-_ALL: Mapping[Any, tuple[str, Jump]] = dict(_functions())
+_ALL: Mapping[Any, tuple[str, Jump]] = {**dict(_functions()), torch.linalg.norm: ("norm", _norm_of_either)}
 
 
 def jump_of(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> tuple[str, Jump] | None:

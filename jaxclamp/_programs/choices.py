@@ -167,6 +167,15 @@ def _remainder(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
     return piece
 
 
+def _atan2(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    """Where x is negative and y is 0, the angle jumps from -pi to pi."""
+    (y, x), (dy, _dx) = operands, tangents
+    angle = lax.atan2(y, x)
+    entered = jnp.where((y == 0) & (x < 0) & (dy != 0), jnp.copysign(angle, dy), angle)
+    turn = entered - angle
+    return lambda y, x: lax.atan2(y, x) + turn
+
+
 def _sign(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
     (x,), (dx,) = operands, tangents
     sign = jnp.where(x == 0, jnp.sign(dx), jnp.sign(x))
@@ -391,6 +400,7 @@ CHOICES: Mapping[Primitive, Choice] = {
     p.ceil_p: _ceil,
     p.round_p: _round,
     p.rem_p: _remainder,
+    p.atan2_p: _atan2,
     p.convert_element_type_p: _converted,
     p.bitcast_convert_type_p: _bits,
     p.reduce_max_p: functools.partial(_reduced, 1),
@@ -411,6 +421,6 @@ CHOICES: Mapping[Primitive, Choice] = {
 """By the primitive, how its choice falls. Of floating point numbers alone; integers do not move."""
 
 _JUMPING = (
-    *(p.sign_p, p.floor_p, p.ceil_p, p.round_p, p.rem_p),
+    *(p.sign_p, p.floor_p, p.ceil_p, p.round_p, p.rem_p, p.atan2_p),
     *(p.select_and_gather_add_p, p.select_and_scatter_add_p),
 )

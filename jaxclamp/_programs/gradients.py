@@ -42,11 +42,11 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     smooth but for choices, and continuous. The choices are ``max``, ``min``, ``clamp``, ``abs``, ``sign``, comparisons,
     and so ``where``, masks and ``lax.cond``, the reductions, cumulative, windowed and scattered forms of ``max`` and
     ``min``, ``argmax``, ``argmin``, ``sort`` and ``top_k``, and what jumps: ``floor``, ``ceil``, ``round``, ``rem``,
-    conversions to integers, and the sign bit of a number. They are decided in all that `min_norm` reaches into, in
-    functions given to `jax.lax.reduce` and ``reduce_window``, in the operator of a linear solve, in a ``custom_vmap``,
-    and in the rules of a ``custom_jvp``, which are their author's word else. What such a rule asks of the function
-    itself moves as the function does. A ``custom_vjp`` is opened. Where the function itself jumps, the derivative is
-    that of the piece beyond the jump.
+    ``atan2``, conversions to integers, and the sign bit of a number. They are decided in all that `min_norm` reaches
+    into, in functions given to `jax.lax.reduce` and ``reduce_window``, in the operator of a linear solve, in a
+    ``custom_vmap``, and in the rules of a ``custom_jvp``, which are their author's word else. What such a rule asks of
+    the function itself moves as the function does. A ``custom_vjp`` is opened. Where the function itself jumps, the
+    derivative is that of the piece beyond the jump.
 
     Taken as they are at x: ``reduce_precision``, ``approx_max_k``, callbacks, ``stop_gradient``, what is inside
     ``pallas_call``, ``run_state`` and ``ffi_call``, and what Python decides. A `jaxclamp.UndecidedWarning` names the

@@ -42,8 +42,8 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
     a second time does not count. A select that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as
     a suspect, in this plain form only: of a comparison itself, not of ``~``, ``&`` or ``|`` of it, nor of arithmetic
     inside it; neither is ``jnp.select``, nor a product with a mask. Suspects too are ``floor``, ``ceil``, ``round``,
-    ``rem`` and the bits of a number, which ``jnp.signbit`` and ``copysign`` read, with the elements at which they jump;
-    and, not looked into, ``reduce_precision``, ``approx_max_k``, calls of a ``custom_vjp``, callbacks,
+    ``rem``, ``atan2`` and the bits of a number, which ``jnp.signbit`` and ``copysign`` read, with the elements at which
+    they jump; and, not looked into, ``reduce_precision``, ``approx_max_k``, calls of a ``custom_vjp``, callbacks,
     ``custom_linear_solve``, ``pallas_call``, ``run_state`` and ``ffi_call``. Other functions with a derivative of their
     own are not looked into either, and what `jax.random` compares inside counts too.
 
@@ -174,6 +174,7 @@ SUSPECTS: dict[str, Callable[..., jax.Array]] = {
     "ceil": lambda x: x == jnp.floor(x),
     "round": lambda x: x - jnp.floor(x) == 0.5,
     "rem": lambda x, y: jnp.equal(lax.rem(x, y), 0) if jnp.issubdtype(x.dtype, jnp.floating) else _nowhere(x),
+    "atan2": lambda y, x: (y == 0) & (x < 0),
     "bitcast_convert_type": lambda x: x == 0,  # as of jnp.signbit and jnp.copysign
     **dict.fromkeys((*UNDECIDED, "custom_linear_solve"), _nowhere),
 }

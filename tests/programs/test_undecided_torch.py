@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import interop
@@ -55,6 +56,19 @@ JUMPS: dict[str, tuple[Function, list[float], list[float]]] = {
     "std": (lambda x: x.std(), [1.0, 1.0, 1.0], [1.0, 1.0, 2.0]),
     "quantile": (lambda x: x.quantile(0.75), [0.0, 2.0, 2.0], [2.0, 0.0, 1.0]),
     "quantiles of rows": (lambda x: x.reshape(1, 3).quantile(ONES / 2, 1), [0.0, 2.0, 2.0], [0.0, 1.0, 2.0]),
+    "mode": (lambda x: x.mode().values, [1.0, 2.0, 2.0], [1.0, 2.0, 3.0]),
+    "svdvals": (lambda x: torch.linalg.svdvals(x.diag()), [1.0, 2.0, 1.0], [1.0, 2.0, 3.0]),
+    "svd, at 0": (lambda x: torch.linalg.svd(x.diag())[1], [1.0, 2.0, 0.0], [1.0, 2.0, 3.0]),
+    "eigvalsh": (lambda x: torch.linalg.eigvalsh(x.diag()), [1.0, 2.0, 1.0], [1.0, 2.0, 0.0]),
+    "largest singular value": (lambda x: torch.linalg.norm(x.diag(), 2), [1.0, 2.0, 2.0], [1.0, 2.0, 3.0]),
+    "nuclear norm": (lambda x: torch.linalg.matrix_norm(x.diag(), "nuc"), [1.0, 2.0, 0.0], [1.0, 2.0, 3.0]),
+    "renorm": (lambda x: x[None].renorm(1, 0, 4.0), [1.0, -1.0, 2.0], [1.0, -1.0, 1.0]),
+    "embedding": (
+        lambda x: functional.embedding(torch.tensor([0]), x[None] * 1, max_norm=4.0, norm_type=1.0),
+        [1.0, -1.0, 2.0],
+        [1.0, -1.0, 1.0],
+    ),
+    "rrelu, in training": (lambda x: functional.rrelu(x, training=True), [0.0, 1.0, 2.0], [1.0, 1.0, 2.0]),
     "equal": (lambda x: x if torch.equal(x, ONES) else -x, [1.0, 1.0, 1.0], [1.0, 1.0, 2.0]),
     "frexp": (lambda x: torch.frexp(x).mantissa, [0.5, 3.0, 3.0], [3.0, 3.0, 3.0]),
     "in a vmap": (torch.func.vmap(torch.round), [0.5, 0.0, 1.0], [0.0, 1.0, 0.75]),
@@ -140,6 +154,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "a checkpoint": (lambda x: checkpoint(torch.relu, x, use_reentrant=False), "call the function without one"),
     "a reentrant checkpoint": (lambda x: checkpoint(torch.relu, x, use_reentrant=True), "without it"),
     "an autograd.Function": (Doubled.apply, "write them"),
+    "torch.autograd.grad": (lambda x: torch.autograd.grad(x.sum(), x)[0], "call torch.func.grad"),
 }
 
 
@@ -152,3 +167,12 @@ def test_what_torch_refuses_has_a_cure(name: str) -> None:
     with pytest.raises(RuntimeError) as refused:
         interop.grad(lambda x: fun(x).sum())(ONES)
     assert [cure in note for note in refused.value.__notes__] == [True]
+
+
+def test_what_torch_refuses_by_itself_is_refused_so() -> None:
+    """It called itself without end: the function of this package left the call to torch's, which was replaced by it."""
+    row = ONES[None]
+    with pytest.raises(ValueError, match="margin"):
+        interop.grad(lambda x: functional.triplet_margin_loss(x * row, row, row, margin=0.0))(ONES)
+    with pytest.raises(RuntimeError, match="dimension"):
+        interop.grad(lambda x: functional.margin_ranking_loss(x, row, torch.ones(3)))(ONES)

@@ -1,0 +1,832 @@
+"""Small JAX programs at points where choices tie: does `jaxclamp.grad` give a wrong gradient without a word?
+
+The truth is JAX's own: its gradient a small step along a direction, where nothing ties, and the difference of values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from imports import TESTS
+from jax import lax
+from jax.experimental import pallas
+
+import jaxclamp
+from jaxclamp._transforms import undecided
+
+Program = Callable[[jax.Array], Any]
+
+POINT = [0.0, 1.0, -2.0, 1.0]
+"""With a zero, and with two that are equal, on the bound of many of the programs."""
+ZEROS, ONES, EQUAL = [0.0] * 4, [1.0] * 4, [1.0, 2.0, 2.0, 1.0]
+GRID = [[0.0, 2.0, 2.0, 1.0], [2.0, -1.0, 2.0, 0.0], [0.0, 0.0, 1.0, 1.0], [1.0, 0.0, 0.0, -1.0]]
+
+
+def numbers(*size: int, start: float = -1.0, step: float = 0.375) -> jax.Array:
+    """Weights that differ."""
+    return (start + step * jnp.arange(math.prod(size), dtype=float)).reshape(size)
+
+
+def rows(x: jax.Array) -> jax.Array:
+    return x.reshape(2, -1)
+
+
+def simplex(x: jax.Array) -> jax.Array:
+    ordered = jnp.sort(x)[::-1]
+    excess = jnp.cumsum(ordered) - 1
+    count = jnp.sum(ordered * jnp.arange(1, x.size + 1) > excess)
+    return jax.nn.relu(x - excess[count - 1] / count)
+
+
+def l1_ball(x: jax.Array) -> jax.Array:
+    return jnp.where(jnp.abs(x).sum() <= 1, x, jnp.sign(x) * simplex(jnp.abs(x)))
+
+
+def group_shrunk(x: jax.Array) -> jax.Array:
+    size = jnp.linalg.norm(x)
+    return x * jnp.where(size > math.sqrt(6), 1 - math.sqrt(6) / size, 0.0)
+
+
+def stable_softmax(x: jax.Array) -> jax.Array:
+    e = jnp.exp(x - x.max())
+    return e / e.sum()
+
+
+def stable_sigmoid(x: jax.Array) -> jax.Array:
+    z = jnp.exp(-jnp.abs(x))
+    return jnp.where(x >= 0, 1 / (1 + z), z / (1 + z))
+
+
+# Functions with rules of their own.
+
+
+@jax.custom_jvp
+def relu_by_result(x: jax.Array) -> jax.Array:
+    return jnp.maximum(x, 0.0)
+
+
+@relu_by_result.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    y = relu_by_result(*primals)
+    return y, jnp.where(y > 0, tangents[0], 0.0)
+
+
+@jax.custom_jvp
+def relu_by_operand(x: jax.Array) -> jax.Array:
+    return jnp.maximum(x, 0.0)
+
+
+@relu_by_operand.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    return relu_by_operand(*primals), tangents[0] * (primals[0] > 0)
+
+
+@jax.custom_jvp
+def maximum_by_result(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.maximum(x, y)
+
+
+@maximum_by_result.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    z = maximum_by_result(*primals)
+    return z, jnp.where(z == primals[0], tangents[0], tangents[1])
+
+
+@jax.custom_jvp
+def largest_by_result(x: jax.Array) -> jax.Array:
+    return jnp.max(x)
+
+
+@largest_by_result.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    z = largest_by_result(*primals)
+    ties = primals[0] == z
+    return z, jnp.sum(jnp.where(ties, tangents[0], 0.0)) / jnp.sum(ties)
+
+
+@jax.custom_jvp
+def safe_norm(x: jax.Array) -> jax.Array:
+    return jnp.sqrt(jnp.sum(x * x))
+
+
+@safe_norm.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    size = safe_norm(*primals)
+    return size, jnp.sum(primals[0] * tangents[0]) / jnp.where(size > 0, size, 1.0)
+
+
+@jax.custom_jvp
+def contact(x: jax.Array) -> jax.Array:
+    """The force of a spring that pushes and does not pull."""
+    return jnp.where(x < 0, -4.0 * x, 0.0)
+
+
+contact.defjvp(lambda x, v: (contact(*x), jnp.where(contact(*x) > 0, -4.0 * v[0], 0.0)))
+
+
+@jax.custom_vjp
+def relu_with_vjp(x: jax.Array) -> jax.Array:
+    return jnp.maximum(x, 0.0)
+
+
+relu_with_vjp.defvjp(lambda x: (relu_with_vjp(x), x), lambda x, cotangent: (jnp.where(x > 0, cotangent, 0.0),))
+
+
+@jax.custom_vjp
+def abs_with_vjp(x: jax.Array) -> jax.Array:
+    return jnp.abs(x)
+
+
+abs_with_vjp.defvjp(lambda x: (jnp.abs(x), jnp.sign(x)), lambda sign, cotangent: (sign * cotangent,))
+
+
+@jax.custom_vjp
+def clipped_gradient(x: jax.Array) -> jax.Array:
+    return x
+
+
+clipped_gradient.defvjp(lambda x: (x, None), lambda _, cotangent: (jnp.clip(cotangent, -1.0, 1.0),))
+
+
+@jax.custom_vjp
+def rounded(x: jax.Array) -> jax.Array:
+    return jnp.round(x)
+
+
+rounded.defvjp(lambda x: (rounded(x), None), lambda _, cotangent: (cotangent,))
+
+
+@jax.custom_vjp
+def clipped_in_vjp(x: jax.Array) -> jax.Array:
+    return jnp.round(jnp.clip(x, 0.0, 1.0))
+
+
+clipped_in_vjp.defvjp(
+    lambda x: (clipped_in_vjp(x), x), lambda x, cotangent: (jnp.where((x >= 0) & (x <= 1), cotangent, 0.0),)
+)
+
+
+@jax.custom_jvp
+def on_the_host(x: jax.Array) -> jax.Array:
+    return jax.pure_callback(np.abs, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential")
+
+
+@on_the_host.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    y = on_the_host(*primals)
+    return y, jnp.where(y == primals[0], tangents[0], -tangents[0])
+
+
+@jax.custom_batching.custom_vmap
+def batched_abs(x: jax.Array) -> jax.Array:
+    return jnp.abs(x)
+
+
+@batched_abs.def_vmap
+def _(size: int, batched: Any, x: jax.Array) -> Any:
+    return jnp.abs(x), True
+
+
+def in_a_kernel(x: jax.Array) -> Any:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.maximum(x_ref[...], 0.0)
+
+    return pallas.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+
+
+# Loops.
+
+
+def spring(x: jax.Array) -> jax.Array:
+    """Masses that touch: forces while they overlap, in a few steps of time."""
+
+    def step(state: Any, _: None) -> Any:
+        position, velocity = state
+        velocity = velocity + 0.1 * (jnp.where(position < 0, -4.0 * position, 0.0) - 1)
+        return (position + 0.1 * velocity, velocity), None
+
+    return lax.scan(step, (x, jnp.zeros_like(x)), None, 3)[0][0]
+
+
+def running_maximum(x: jax.Array) -> jax.Array:
+    def step(best: jax.Array, a: jax.Array) -> Any:
+        best = jnp.where(a > best, a, best)
+        return best, best
+
+    return lax.scan(step, x[0], x)[1]
+
+
+def with_loop_state(x: jax.Array) -> jax.Array:
+    return lax.fori_loop(0, 3, lambda i, y: jnp.maximum(y, jnp.roll(y, 1)) + 0.1 * x, x)
+
+
+def until_settled(x: jax.Array) -> jax.Array:
+    """A loop whose number of steps is chosen by the values; no gradient in reverse mode, so of fixed length."""
+
+    def step(y: jax.Array, _: None) -> Any:
+        return jnp.where(y > 1, y - 0.5 * (y - 1), y), None
+
+    return lax.scan(step, x, None, 4)[0]
+
+
+def while_in_forward_mode(x: jax.Array) -> jax.Array:
+    return jax.jvp(lambda y: lax.while_loop(lambda y: y.sum() > 2, lambda y: y / 2, y), (x,), (x,))[0]
+
+
+def with_a_break(x: jax.Array) -> jax.Array:
+    """A sum up to the first element that is not above the mean of the others, in a scan with a flag."""
+    ordered = jnp.sort(x)[::-1]
+
+    def step(state: Any, k: jax.Array) -> Any:
+        best, is_open = state
+        new = (jnp.sum(jnp.where(jnp.arange(4) <= k, ordered, 0.0)) - 1) / (k + 1)
+        is_open = is_open & (ordered[k] > best - 1)
+        return (jnp.where(is_open, new, best), is_open), None
+
+    return lax.scan(step, (ordered[0], jnp.asarray(True)), jnp.arange(4))[0][0]
+
+
+def bellman_ford(x: jax.Array) -> jax.Array:
+    lengths = jnp.abs(x) + 1
+    first = jnp.stack([0.0 * lengths[0], lengths[0], lengths[1], lengths[2]])
+    return lax.fori_loop(0, 3, lambda _, d: jnp.minimum(d, jnp.roll(d, 1) + lengths), first)
+
+
+def time_warping(x: jax.Array) -> jax.Array:
+    cost = jnp.abs(x[:, None] - jnp.array([1.0, 0.0, 1.0]))
+    table = [[cost[0, 0] + 9] * 4 for _ in range(5)]
+    table[0][0] = cost[0, 0] * 0
+    for i, j in itertools.product(range(4), range(3)):
+        table[i + 1][j + 1] = cost[i, j] + jnp.minimum(table[i][j], jnp.minimum(table[i + 1][j], table[i][j + 1]))
+    return table[4][3]
+
+
+def viterbi(x: jax.Array) -> jax.Array:
+    def step(score: jax.Array, _: None) -> Any:
+        return (score[:, None] - jnp.eye(4)).max(0) + x, None
+
+    return lax.scan(step, x, None, 3)[0].max()
+
+
+def bisected(x: jax.Array) -> jax.Array:
+    """The bound that leaves a sum of 1, by bisection and a step of Newton's method."""
+
+    def step(_: int, bounds: Any) -> Any:
+        low, high = bounds
+        middle = (low + high) / 2
+        is_large = jax.nn.relu(x - middle).sum() > 1
+        return jnp.where(is_large, middle, low), jnp.where(is_large, high, middle)
+
+    low, high = lax.stop_gradient(lax.fori_loop(0, 40, step, (x.min() - 1, x.max())))
+    active = x > high
+    return (x - (jnp.sum(x * active) - 1) / active.sum()) * active
+
+
+def conjugate_gradient(x: jax.Array) -> Any:
+    return jax.scipy.sparse.linalg.cg(lambda y: (jnp.abs(x) + 2) * y + 0.25 * y.sum(), jnp.ones_like(x), tol=1e-13)[0]
+
+
+def custom_root(x: jax.Array) -> Any:
+    """The root of y + relu(y) = x, with the derivative of `jax.lax.custom_root`."""
+
+    def solve(function: Any, y: jax.Array) -> Any:
+        for _ in range(4):
+            y = y - function(y) / (1 + (y > 0))
+        return y
+
+    return lax.custom_root(
+        lambda y: y + jax.nn.relu(y) - x, jnp.zeros_like(x), solve, lambda g, y: y / g(jnp.ones_like(y))
+    )
+
+
+def rnn(x: jax.Array) -> jax.Array:
+    w = jnp.array([1.0, -1.0])
+
+    def step(state: jax.Array, a: jax.Array) -> Any:
+        state = jax.nn.relu(w * a + state[::-1])
+        return state, state
+
+    return lax.scan(step, jnp.zeros(2), x)[1]
+
+
+def sorting_network(x: jax.Array) -> jax.Array:
+    a = list(x)
+    for i, j in itertools.combinations(range(4), 2):
+        a[i], a[j] = jnp.minimum(a[i], a[j]), jnp.maximum(a[i], a[j])
+    return jnp.stack(a)
+
+
+# Tables and quantisers.
+
+
+def table_at_floor(x: jax.Array) -> jax.Array:
+    table = jnp.array([0.0, 1.0, -1.0, 2.0, 0.5, 0.25, 3.0])
+    left = jnp.floor(x)
+    place = left.astype(int) + 3
+    return table[place] + (x - left) * (table[place + 1] - table[place])
+
+
+def table_at_integer(x: jax.Array) -> jax.Array:
+    table = jnp.array([0.0, 1.0, -1.0, 2.0, 0.5])
+    y = jnp.abs(x)
+    place = y.astype(int)
+    return table[place] + (y - place) * (table[place + 1] - table[place])
+
+
+def table_at_searchsorted(x: jax.Array) -> jax.Array:
+    knots, table = jnp.array([-3.0, -2.0, 0.0, 1.0, 4.0]), jnp.array([0.0, 1.0, -1.0, 2.0, 0.5])
+    place = jnp.searchsorted(knots, x, side="right") - 1
+    return table[place] + (x - knots[place]) * (table[place + 1] - table[place]) / (knots[place + 1] - knots[place])
+
+
+def table_at_digitize(x: jax.Array) -> jax.Array:
+    slopes, offsets = jnp.array([-1.0, 0.0, 2.0, 1.0]), jnp.array([-1.0, 0.0, 0.0, 1.0])
+    place = jnp.digitize(x, jnp.array([-1.0, 0.0, 1.0]))
+    return slopes[place] * x + offsets[place]
+
+
+def table_at_stopped(x: jax.Array) -> jax.Array:
+    table = jnp.array([0.0, 1.0, -1.0, 2.0, 0.5, 0.25, 3.0])
+    left = jnp.floor(lax.stop_gradient(x))
+    place = left.astype(int) + 3
+    return table[place] + (x - left) * (table[place + 1] - table[place])
+
+
+def straight_through(x: jax.Array) -> jax.Array:
+    q = jnp.clip(x / 0.5, -4, 2)
+    return (q + lax.stop_gradient(jnp.round(q) - q)) * 0.5
+
+
+def learned_step(x: jax.Array) -> jax.Array:
+    """LSQ: the last entry of ``x`` is the step."""
+    step = x[3]
+    q = jnp.clip(x[:3] / step, -2, 1)
+    return (q + lax.stop_gradient(jnp.round(q) - q)) * step
+
+
+def binarised(x: jax.Array) -> jax.Array:
+    y = jax.nn.hard_tanh(x)
+    return y + lax.stop_gradient(jnp.where(x >= 0, 1.0, -1.0) - y)
+
+
+# Attention and networks.
+
+
+def attention(x: jax.Array) -> jax.Array:
+    q, k = x[:, None] * numbers(3), x[:, None] * numbers(3, start=0.5)
+    return jax.nn.relu(q @ k.T) @ k
+
+
+def hard_attention(x: jax.Array) -> jax.Array:
+    values, index = lax.top_k(-jnp.abs(x[:, None] - x), 3)
+    return (jax.nn.softmax(values) * x[index]).sum(1)
+
+
+def dot_product_attention(x: jax.Array) -> jax.Array:
+    q = jax.nn.relu(x).reshape(1, 4, 1, 1)
+    return jax.nn.dot_product_attention(q, q + 1, q)
+
+
+def flax_network(x: jax.Array) -> Any:
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array) -> jax.Array:
+            x = nn.relu(nn.Conv(2, (3, 3), use_bias=False)(x.reshape(1, 4, 4, 1)))
+            return nn.Dense(2)(nn.max_pool(x, (2, 2), (2, 2)).reshape(-1))
+
+    network = Network()
+    shapes = jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((4, 4)))
+    return network.apply(jax.tree.map(lambda s: numbers(*s.shape, step=0.25), shapes), x)
+
+
+def dense(x: jax.Array) -> jax.Array:
+    return jax.nn.relu(jax.nn.relu(x @ numbers(4, 4)) @ numbers(4, 2))
+
+
+def equinox_network(x: jax.Array) -> Any:
+    layers = eqx.nn.Sequential([eqx.nn.PReLU(0.25), eqx.nn.MaxPool1d(2, 1), eqx.nn.Lambda(jax.nn.relu6)])
+    return layers(x[None])
+
+
+def clipped_by_norm(x: jax.Array) -> jax.Array:
+    return x * jnp.minimum(1.0, math.sqrt(6) / jnp.linalg.norm(x))
+
+
+def median_filter(x: jax.Array) -> jax.Array:
+    padded = jnp.pad(x, 1, mode="edge")
+    return jnp.median(jnp.stack([padded[:-2], padded[1:-1], padded[2:]]), 0)
+
+
+def pool(x: jax.Array) -> Any:
+    return lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (1, 1), "VALID")
+
+
+def in_a_map(x: jax.Array) -> Any:
+    return lax.map(lambda row: row.max(), rows(x))
+
+
+PROGRAMS: dict[str, tuple[Program, Any]] = {
+    # Rectifiers, clamps and absolute values.
+    "relu": (jax.nn.relu, POINT),
+    "relu(x) - relu(-x)": (lambda x: jax.nn.relu(x) - jax.nn.relu(-x), POINT),
+    "relu(relu(x)) - relu(-x)": (lambda x: jax.nn.relu(jax.nn.relu(x)) - jax.nn.relu(-x), POINT),
+    "maximum": (lambda x: jnp.maximum(x, 0), POINT),
+    "maximum, reversed": (lambda x: jnp.maximum(x, x[::-1]), EQUAL),
+    "minimum": (lambda x: jnp.minimum(x, x[::-1]), EQUAL),
+    "fmax": (lambda x: jnp.fmax(x, 0.0), POINT),
+    "fmin": (lambda x: jnp.fmin(x, x**2), POINT),
+    "lax.max": (lambda x: lax.max(x, jnp.zeros_like(x)), POINT),
+    "clip": (lambda x: jnp.clip(x, 0, 1), POINT),
+    "x.clip": (lambda x: x.clip(min=0.0), POINT),
+    "clip, moving bounds": (lambda x: jnp.clip(x, -x[1], x[3] ** 2), POINT),
+    "clip, one bound": (lambda x: jnp.clip(x, 0, 0) + x, POINT),
+    "lax.clamp": (lambda x: lax.clamp(0.0, x, 1.0), POINT),
+    "lax.clamp, moving": (lambda x: lax.clamp(0 * x - x[1], x, 0 * x + x[3] ** 2), POINT),
+    "where(x > 0)": (lambda x: jnp.where(x > 0, x, 0.0), POINT),
+    "where(x >= 0)": (lambda x: jnp.where(x >= 0, x, 0.01 * x), POINT),
+    "where(0 < x)": (lambda x: jnp.where(0 < x, x, -x), POINT),
+    "where, nested": (lambda x: jnp.where(x < 0, 0.0, jnp.where(x > 1, 1.0, x)), POINT),
+    "where, not": (lambda x: jnp.where(~(x > 0), -x, x), POINT),
+    "where, and": (lambda x: jnp.where((x >= 0) & (x <= 1), x, jnp.clip(x, 0, 1)), POINT),
+    "where, either": (lambda x: jnp.where((x < 0) | (x > 1), x - x * x, 0.0), POINT),
+    "where, exclusive or": (lambda x: jnp.where((x > 0) ^ (x > 1), x, jnp.clip(x, 0, 1)), POINT),
+    "where, logical_not": (lambda x: jnp.where(jnp.logical_not(jax.nn.relu(x)), -x, x), POINT),
+    "where(x == 0), both defined": (lambda x: jnp.where(x == 0, 3 * x, x), POINT),
+    "where(x != 1)": (lambda x: jnp.where(x != 1, x, 2 - x), POINT),
+    "select": (lambda x: lax.select(x > 0, x, -x), POINT),
+    "jnp.select": (lambda x: jnp.select([x < -1, x > 1], [-jnp.ones_like(x), jnp.ones_like(x)], x), [-1.0, 1.0, 0.0, 2.0]),
+    "piecewise": (lambda x: jnp.piecewise(x, [x < 0, x >= 0], [lambda x: -x, lambda x: 2 * x]), POINT),
+    "choose": (lambda x: jnp.choose((x > 0).astype(int), [-x, x], mode="clip"), POINT),
+    "select_n": (lambda x: lax.select_n((x > 0).astype("int32") + (x > 1), -x, x, x**2), POINT),
+    "x * (x > 0)": (lambda x: x * (x > 0), POINT),
+    "a mask as numbers": (lambda x: x * (x > 0).astype(x.dtype), POINT),
+    "a mask as integers": (lambda x: x * (x >= 0).astype("int32"), POINT),
+    "relu as a mask": (lambda x: x * jax.nn.relu(x).astype(bool), POINT),
+    "sum, where": (lambda x: jnp.sum(x, where=x > 0), POINT),
+    "max, where": (lambda x: jnp.max(x, where=x > 0, initial=0.0), POINT),
+    "set": (lambda x: x.at[jnp.array([0, 2])].set(jnp.abs(x[:2])), POINT),
+    "at[].max": (lambda x: jnp.zeros(2).at[jnp.array([0, 1, 1, 0])].max(x), POINT),
+    "at[].min": (lambda x: jnp.zeros(2).at[jnp.array([0, 1, 1, 0])].min(x), POINT),
+    "at[].multiply": (lambda x: x.at[jnp.array([0, 1])].multiply(x[2:] > 0), [0.0, 1.0, 1.0, 2.0]),
+    "segment_max": (lambda x: jax.ops.segment_max(x, jnp.array([0, 1, 1, 0]), 2), ONES),
+    "segment_min": (lambda x: jax.ops.segment_min(x, jnp.array([0, 0, 1, 1]), 2), ONES),
+    "nonzero": (lambda x: x[jnp.nonzero(x > 0, size=4, fill_value=0)].sum() - x[0], [0.5, 1.0, -2.0, 1.0]),
+    "compress": (lambda x: jnp.compress(x > 0, x, size=2), [0.5, 1.0, -2.0, -1.0]),
+    "heaviside": (lambda x: x * jnp.heaviside(x, 0.5), POINT),
+    "(x + |x|) / 2": (lambda x: (x + jnp.abs(x)) / 2, POINT),
+    "x * (1 + sign(x)) / 2": (lambda x: x * (1 + jnp.sign(x)) / 2, POINT),
+    "abs": (jnp.abs, POINT),
+    "fabs": (jnp.fabs, POINT),
+    "abs() of Python": (lambda x: abs(x), POINT),
+    "abs of abs": (lambda x: jnp.abs(jnp.abs(x) - 1), POINT),
+    "|x| by relus": (lambda x: jax.nn.relu(x) + jax.nn.relu(-x) - jnp.abs(x), POINT),
+    "sign(x) * x": (lambda x: jnp.sign(x) * x, POINT),
+    "x / (|x| + 1)": (lambda x: x / (jnp.abs(x) + 1), POINT),
+    "x^2 / |x|": (lambda x: jnp.where(x == 0, 0.0, x**2 / jnp.abs(x)), POINT),
+    "sqrt(x^2)": (lambda x: jnp.sqrt(x**2), POINT),
+    "sin(x) / x": (lambda x: jnp.where(x == 0, 1.0, jnp.sin(x) / x), POINT),
+    "sinc": (jnp.sinc, POINT),
+    "relu(x)^2.5": (lambda x: jax.nn.relu(x) ** 2.5, POINT),
+    "relu(x)^0.5 * relu(x)^2": (lambda x: jax.nn.relu(x) ** 0.5 * jax.nn.relu(x) ** 2, POINT),
+    "xlogy": (lambda x: jax.scipy.special.xlogy(jax.nn.relu(x) ** 2, jax.nn.relu(x)), POINT),
+    "hypot": (lambda x: jnp.hypot(x, 0.0), POINT),
+    "dead zone": (lambda x: jnp.sign(x) * jax.nn.relu(jnp.abs(x) - 1), POINT),
+    "soft threshold by parts": (lambda x: jax.nn.relu(x - 1) - jax.nn.relu(-x - 1), POINT),
+    "copysign of ones": (lambda x: x * jnp.copysign(jnp.ones_like(x), x), POINT),
+    "copysign of |x|": (lambda x: jnp.copysign(jnp.abs(x), x), POINT),
+    "signbit": (lambda x: jnp.where(jnp.signbit(x), -x, x), POINT),
+    "second order": (lambda x: jnp.where(x * x > 0, x, -x), POINT),
+    "angle": (lambda x: jnp.angle(x) * jax.nn.relu(-x), POINT),
+    "atan2": (lambda x: jnp.abs(jnp.arctan2(x, -1.0)), POINT),
+    "|z| of complex numbers": (lambda x: jnp.abs(x + 0j), POINT),
+    "nan_to_num": (lambda x: jnp.nan_to_num(jax.nn.relu(x)), POINT),
+    "isclose": (lambda x: jnp.where(jnp.isclose(x, 1.0, 0.0, 0.0), x, x**2), POINT),
+    "prod": (lambda x: jnp.prod(jax.nn.relu(x)), POINT),
+    "cumprod": (lambda x: jnp.cumprod(x), POINT),
+    # Activations.
+    "relu6": (lambda x: jax.nn.relu6(6 * x), POINT),
+    "hard_tanh": (jax.nn.hard_tanh, POINT),
+    "hard_sigmoid": (lambda x: jax.nn.hard_sigmoid(3 * x), POINT),
+    "hard_swish": (lambda x: jax.nn.hard_swish(3 * x), POINT),
+    "leaky_relu": (lambda x: jax.nn.leaky_relu(x, 0.2), POINT),
+    "elu": (lambda x: jax.nn.elu(x, 2.0), POINT),
+    "celu": (lambda x: jax.nn.celu(x, 2.0), POINT),
+    "selu": (jax.nn.selu, POINT),
+    "squareplus": (jax.nn.squareplus, POINT),
+    "softplus": (jax.nn.softplus, POINT),
+    "soft_sign": (jax.nn.soft_sign, POINT),
+    "log_sigmoid": (jax.nn.log_sigmoid, POINT),
+    "sparse_plus": (jax.nn.sparse_plus, POINT),
+    "sparse_sigmoid": (jax.nn.sparse_sigmoid, POINT),
+    "glu of relu": (lambda x: jax.nn.glu(jax.nn.relu(x)), POINT),
+    "squared relu": (lambda x: jax.nn.relu(x) ** 2, POINT),
+    "crelu": (lambda x: jnp.concatenate([jax.nn.relu(x), jax.nn.relu(-x)]), POINT),
+    "maxout": (lambda x: rows(x).max(1), EQUAL),
+    "standardize": (lambda x: jax.nn.standardize(jax.nn.relu(x)), POINT),
+    # Reductions and orders.
+    "max": (jnp.max, EQUAL),
+    "min": (lambda x: x.min(), EQUAL),
+    "amax, axis": (lambda x: jnp.amax(rows(x), 1), ONES),
+    "min, keepdims": (lambda x: rows(x).min(0, keepdims=True), ONES),
+    "ptp": (lambda x: jnp.ptp(x), EQUAL),
+    "x[argmax]": (lambda x: x[jnp.argmax(x)], EQUAL),
+    "x[argmin]": (lambda x: x[x.argmin()], EQUAL),
+    "take_along_axis": (lambda x: jnp.take_along_axis(rows(x), rows(x).argmax(1, keepdims=True), 1), ONES),
+    "one_hot of argmax": (lambda x: jnp.sum(jax.nn.one_hot(x.argmax(), 4) * x), EQUAL),
+    "x == x.max()": (lambda x: jnp.sum(x * (x == x.max())) / jnp.sum(x == x.max()), EQUAL),
+    "nanmax": (lambda x: jnp.nanmax(x), EQUAL),
+    "lax.reduce": (lambda x: lax.reduce(x, -jnp.inf, lax.max, (0,)), EQUAL),
+    "lax.reduce, by where": (lambda x: lax.reduce(x, -jnp.inf, lambda a, b: jnp.where(a > b, a, b), (0,)), EQUAL),
+    "lax.argmax": (lambda x: x[lax.argmax(x, 0, jnp.int32)], EQUAL),
+    "dynamic_slice": (lambda x: lax.dynamic_slice(x, (x.argmax(),), (1,)), EQUAL),
+    "dynamic_index": (lambda x: lax.dynamic_index_in_dim(x, x.argmin(), keepdims=False), EQUAL),
+    "unravel_index": (lambda x: rows(x)[jnp.unravel_index(x.argmax(), (2, 2))], EQUAL),
+    "top_k": (lambda x: lax.top_k(x, 2)[0], EQUAL),
+    "top_k, a mask": (lambda x: lax.top_k(jnp.where(x < lax.top_k(x, 3)[0][-1], 0.0, x), 3)[0], EQUAL),
+    "approx_max_k": (lambda x: lax.approx_max_k(x, 2)[0], EQUAL),
+    "sort": (jnp.sort, EQUAL),
+    "sort, descending": (lambda x: jnp.sort(x, descending=True), EQUAL),
+    "sort, two operands": (lambda x: lax.sort((x, numbers(4)), num_keys=1)[0], EQUAL),
+    "argsort": (lambda x: x[jnp.argsort(x)], EQUAL),
+    "lexsort": (lambda x: x[jnp.lexsort((numbers(4), x))], EQUAL),
+    "partition": (lambda x: jnp.partition(x, 1)[1], EQUAL),
+    "median": (jnp.median, EQUAL),
+    "nanmedian": (jnp.nanmedian, EQUAL),
+    "median, axis": (lambda x: jnp.median(rows(x), 0), ONES),
+    "quantile": (lambda x: jnp.quantile(x, 0.4), EQUAL),
+    "percentile, nearest": (lambda x: jnp.percentile(x, 40, method="nearest"), EQUAL),
+    "unique": (lambda x: jnp.unique(x, size=4), EQUAL),
+    "cummax": (lambda x: lax.cummax(x), EQUAL),
+    "cummin, reverse": (lambda x: lax.cummin(x, reverse=True), EQUAL),
+    "associative_scan": (lambda x: lax.associative_scan(jnp.maximum, x), EQUAL),
+    "maximum.accumulate": (lambda x: jnp.maximum.accumulate(x), EQUAL),
+    "maximum.reduce": (lambda x: jnp.maximum.reduce(x), EQUAL),
+    "logsumexp": (jax.nn.logsumexp, EQUAL),
+    "softmax": (jax.nn.softmax, EQUAL),
+    "logaddexp": (lambda x: jnp.logaddexp(x, x[::-1]), EQUAL),
+    "std": (jnp.std, ONES),
+    "var": (jnp.var, ONES),
+    "trimmed mean": (lambda x: jnp.sort(x)[1:-1].mean(), EQUAL),
+    "median filter": (median_filter, EQUAL),
+    "sorting network": (sorting_network, EQUAL),
+    "any": (lambda x: jnp.where(jnp.any(x > 1), x, jnp.minimum(x, 1)), POINT),
+    "all": (lambda x: jnp.where(jnp.all(x[1:2] >= 1), x, x * x[1]), POINT),
+    "count_nonzero": (lambda x: jax.nn.relu(x) * (jnp.count_nonzero(jax.nn.relu(x)) > -1), POINT),
+    # Norms and distances.
+    "norm, 1": (lambda x: jnp.linalg.norm(x, 1), POINT),
+    "norm, inf": (lambda x: jnp.linalg.norm(x, jnp.inf), EQUAL),
+    "norm, -inf": (lambda x: jnp.linalg.norm(x, -jnp.inf), POINT),
+    "norm, 2, at 0": (lambda x: jnp.linalg.norm(x), ZEROS),
+    "norm, 3": (lambda x: jnp.linalg.norm(x, 3), [0.5, 1.0, -2.0, 1.0]),
+    "matrix norm, 1": (lambda x: jnp.linalg.norm(rows(x), 1), ONES),
+    "matrix norm, 2": (lambda x: jnp.linalg.norm(rows(x), 2), [1.0, 0.0, 0.0, 1.0]),
+    "clipped by its norm": (clipped_by_norm, POINT),
+    "safe norm by a rule": (safe_norm, ZEROS),
+    "optax.safe_norm": (lambda x: optax.safe_norm(x, 1e-3) + x.sum(), ZEROS),
+    "total variation": (lambda x: jnp.abs(jnp.diff(x)).sum(), EQUAL),
+    "distance to the nearest": (lambda x: jnp.abs(x[:, None] - jnp.array([-1.0, 1.0])).min(1), POINT),
+    # Losses.
+    "huber": (lambda x: optax.losses.huber_loss(x, 0 * x), POINT),
+    "huber by hand": (lambda x: jnp.where(jnp.abs(x) < 1, 0.5 * x * x, jnp.abs(x) - 0.5), POINT),
+    "l1": (lambda x: jnp.abs(x - 1).mean(), POINT),
+    "pinball": (lambda x: jnp.maximum(0.3 * x, -0.7 * x), POINT),
+    "insensitive": (lambda x: jnp.maximum(jnp.abs(x - 2) - 1, 0), [1.0, 3.0, 2.0, 1.0]),
+    "hinge": (lambda x: optax.losses.hinge_loss(x, jnp.ones_like(x)), POINT),
+    "perceptron": (lambda x: optax.losses.perceptron_loss(x, jnp.ones_like(x)), POINT),
+    "ramp": (lambda x: jnp.clip(1 - x, 0, 1), POINT),
+    "sigmoid cross entropy": (lambda x: optax.losses.sigmoid_binary_cross_entropy(x, 0.3), POINT),
+    "cross entropy at argmax": (
+        lambda x: optax.losses.softmax_cross_entropy_with_integer_labels(x, x.argmax()) + 0 * x,
+        EQUAL,
+    ),
+    "triplet": (lambda x: jax.nn.relu(jnp.abs(x[0] - x[1]) - jnp.abs(x[0] - x[3]) + 0.0 * x[2]), POINT),
+    "contrastive": (lambda x: jax.nn.relu(1 - jnp.abs(x[0] - x[1])) ** 2 + jnp.abs(x[1] - x[3]), POINT),
+    "clip by global norm": (lambda x: optax.clip_by_global_norm(math.sqrt(6)).update(x, optax.EmptyState())[0], POINT),
+    "optax.clip": (lambda x: optax.clip(1.0).update(x, optax.EmptyState())[0], POINT),
+    # Pools.
+    "reduce_window": (pool, GRID),
+    "reduce_window, by where": (
+        lambda x: lax.reduce_window(x, -jnp.inf, lambda a, b: jnp.where(a > b, a, b), (2, 2), (2, 2), "VALID"),
+        GRID,
+    ),
+    "a minimum pool": (lambda x: lax.reduce_window(x, jnp.inf, lax.min, (2, 2), (2, 2), "SAME"), GRID),
+    "flax.max_pool": (lambda x: nn.max_pool(x[None, :, :, None], (2, 2), (2, 2), "SAME"), GRID),
+    "equinox, adaptive": (lambda x: eqx.nn.AdaptiveMaxPool2d(2)(x[None]), GRID),
+    "the gradient of a pool": (lambda x: jax.grad(lambda x: jnp.sum(pool(x) ** 2))(x).sum(), GRID),
+    "avg_pool of relu": (lambda x: nn.avg_pool(jax.nn.relu(x)[None, :, :, None], (2, 2)), GRID),
+    "image.resize of relu": (lambda x: jax.image.resize(jax.nn.relu(x), (3, 3), "linear"), GRID),
+    # Control flow.
+    "cond": (lambda x: lax.cond(x.sum() > 0, lambda x: x, lambda x: 2 * x, x), ZEROS),
+    "cond, of one element": (lambda x: lax.cond(x[1] > x[3], lambda x: x[1], lambda x: x[3], x), POINT),
+    "cond under vmap": (lambda x: jax.vmap(lambda a: lax.cond(a > 0, jnp.positive, jnp.negative, a))(x), POINT),
+    "switch": (lambda x: lax.switch((x.sum() > 0).astype(int), [jnp.negative, lambda x: 2 * x], x), ZEROS),
+    "platform_dependent": (lambda x: lax.platform_dependent(x, default=jax.nn.relu), POINT),
+    "scan": (running_maximum, EQUAL),
+    "fori_loop": (with_loop_state, EQUAL),
+    "a loop that settles": (until_settled, POINT),
+    "while_loop": (lambda x: lax.while_loop(lambda y: y.sum() > 2, lambda y: y / 2, x), POINT),
+    "a flag that breaks": (with_a_break, EQUAL),
+    "map": (in_a_map, ONES),
+    "Bellman-Ford": (bellman_ford, POINT),
+    "time warping": (time_warping, POINT),
+    "Viterbi": (viterbi, EQUAL),
+    "spring contact": (spring, POINT),
+    "spring energy": (lambda x: 0.5 * jax.nn.relu(-x) ** 2, POINT),
+    "friction": (lambda x: jnp.clip(-3.0 * x, -3.0, 3.0), POINT),
+    "bisection": (bisected, EQUAL),
+    "rnn": (rnn, POINT),
+    # Projections and proximal steps.
+    "projection_simplex": (lambda x: optax.projections.projection_simplex(x), [0.5, 0.5, -0.5, 0.0]),
+    "projection_l1_ball": (lambda x: optax.projections.projection_l1_ball(x), [0.5, -0.5, 0.0, 0.0]),
+    "projection_l2_ball": (lambda x: optax.projections.projection_l2_ball(x, math.sqrt(6)), POINT),
+    "projection_box": (lambda x: optax.projections.projection_box(x, -1.0, 1.0), POINT),
+    "projection_halfspace": (lambda x: optax.projections.projection_halfspace(x, jnp.ones(4), 0.0), POINT),
+    "projection_hypercube": (lambda x: optax.projections.projection_hypercube(x), POINT),
+    "projection_non_negative": (lambda x: optax.projections.projection_non_negative(x), POINT),
+    "projection_linf_ball": (lambda x: optax.projections.projection_linf_ball(x), POINT),
+    "simplex": (simplex, [0.5, 0.5, -0.5, 0.0]),
+    "l1 ball": (l1_ball, [0.5, -0.5, 0.0, 0.0]),
+    "group lasso": (group_shrunk, POINT),
+    "isotonic": (lambda x: (lax.cummax(x) + lax.cummin(x, reverse=True)) / 2, EQUAL),
+    "optax.isotonic": (lambda x: optax.projections.projection_box(lax.cummax(x), 0.0, 2.0), EQUAL),
+    # Jumps that cancel, interpolation.
+    "triangle wave, floor": (lambda x: jnp.abs(x - 2 * jnp.floor(x / 2) - 1), POINT),
+    "triangle wave, round": (lambda x: jnp.abs(x - 2 * jnp.round(x / 2)), POINT),
+    "triangle wave, %": (lambda x: jnp.abs(x % 2 - 1), POINT),
+    "triangle wave, fmod": (lambda x: 1 - jnp.abs(jnp.fmod(jnp.abs(x), 2.0) - 1), POINT),
+    "triangle wave, modf": (lambda x: 0.5 - jnp.abs(jnp.modf(jnp.abs(x))[0] - 0.5), POINT),
+    "triangle wave, divmod": (lambda x: jnp.abs(jnp.divmod(x, 2.0)[1] - 1), POINT),
+    "triangle wave, //": (lambda x: jnp.abs(x - 2 * (x // 2) - 1), POINT),
+    "triangle wave, trunc": (lambda x: 0.5 - jnp.abs(jnp.abs(x) - jnp.trunc(jnp.abs(x)) - 0.5), POINT),
+    "triangle wave, rint": (lambda x: jnp.abs(x - jnp.rint(x)), [0.5, -0.5, 1.5, 0.25]),
+    "ceil - floor": (lambda x: (jnp.ceil(x) - x) * (x - jnp.floor(x)), POINT),
+    "a table at floor": (table_at_floor, POINT),
+    "a table at an integer": (table_at_integer, POINT),
+    "a table at searchsorted": (table_at_searchsorted, POINT),
+    "a table at digitize": (table_at_digitize, POINT),
+    "a table behind stop_gradient": (table_at_stopped, POINT),
+    "interp": (lambda x: jnp.interp(x, jnp.array([-2.0, 0.0, 1.0, 2.0]), jnp.array([0.0, 1.0, -1.0, 2.0])), POINT),
+    "map_coordinates": (
+        lambda x: jax.scipy.ndimage.map_coordinates(numbers(4) ** 2, [x + 1], 1, mode="nearest"),
+        [0.0, 1.0, -0.5, 1.0],
+    ),
+    "hats": (lambda x: jax.nn.relu(1 - jnp.abs(x[:, None] - jnp.arange(-3.0, 4.0))) @ numbers(7) ** 2, POINT),
+    "frexp": (lambda x: jnp.ldexp(*jnp.frexp(x)), POINT),
+    "a mask behind stop_gradient": (lambda x: jnp.where(lax.stop_gradient(x) > 0, x, -x), POINT),
+    # Quantisers and rules of their own.
+    "straight through": (straight_through, POINT),
+    "straight through, at halves": (straight_through, [0.25, 0.75, -0.25, 0.25]),
+    "learned step, straight through": (learned_step, [1.0, -2.0, 0.0, 1.0]),
+    "learned step, straight through, at halves": (learned_step, [0.5, -1.0, 0.25, 0.5]),
+    "straight through, then clip": (lambda x: jnp.clip(x + lax.stop_gradient(jnp.round(x) - x), 0, 1), POINT),
+    "straight through by custom_vjp": (lambda x: rounded(x) * 2, [0.25, 1.0, -2.0, 1.0]),
+    "straight through by custom_vjp, then clip": (lambda x: jnp.clip(rounded(x), 0.0, 1.0), [0.25, 1.0, -2.0, 1.0]),
+    "straight through, clipped in its rule": (clipped_in_vjp, POINT),
+    "straight through, binarised": (binarised, POINT),
+    "custom_jvp, by its result": (relu_by_result, POINT),
+    "custom_jvp, by its operand": (relu_by_operand, POINT),
+    "custom_jvp, of two": (lambda x: maximum_by_result(x, x[::-1]), EQUAL),
+    "custom_jvp, of many": (largest_by_result, EQUAL),
+    "custom_jvp, a contact": (lambda x: contact(x) - contact(-x), POINT),
+    "custom_jvp, in a scan": (lambda x: lax.scan(lambda y, _: (relu_by_result(y - 1), None), x, None, 2)[0], POINT),
+    "custom_jvp, under vmap": (lambda x: jax.vmap(relu_by_result)(x), POINT),
+    "custom_jvp, of a callback": (on_the_host, POINT),
+    "custom_vjp, of relu": (relu_with_vjp, POINT),
+    "custom_vjp, of abs": (abs_with_vjp, POINT),
+    "custom_vjp, then a clip": (lambda x: jnp.clip(clipped_gradient(x), 0, 1), POINT),
+    "custom_vmap": (lambda x: jax.vmap(batched_abs)(x), POINT),
+    "pallas_call": (in_a_kernel, POINT),
+    "pure_callback": (
+        lambda x: jax.pure_callback(np.abs, jax.ShapeDtypeStruct(x.shape, x.dtype), x),
+        POINT,
+    ),
+    # Stable forms.
+    "softmax less its maximum": (stable_softmax, EQUAL),
+    "logsumexp less its maximum": (lambda x: x.max() + jnp.log(jnp.exp(x - x.max()).sum()), EQUAL),
+    "sigmoid by sign": (stable_sigmoid, POINT),
+    # Networks and attention.
+    "attention by relu": (attention, POINT),
+    "attention to the nearest": (hard_attention, EQUAL),
+    "dot_product_attention": (dot_product_attention, POINT),
+    "dense layers": (dense, ZEROS),
+    "flax": (flax_network, [0.0] * 16),
+    "equinox": (equinox_network, [0.0, 6.0, 6.0, 0.0]),
+    "layer norm of relu": (lambda x: jax.nn.standardize(jax.nn.relu(x)), POINT),
+    # Transformations within.
+    "vmap": (lambda x: jax.vmap(jax.nn.relu)(x), POINT),
+    "vmap of max": (lambda x: jax.vmap(jnp.max)(rows(x)), ONES),
+    "vmap of sort": (lambda x: jax.vmap(jnp.sort)(rows(x)), ONES),
+    "jvp": (lambda x: sum(jax.jvp(lambda x: jax.nn.relu(x) ** 2, (x,), (jnp.ones_like(x),))), POINT),
+    "grad": (lambda x: jax.grad(lambda x: jnp.sum(jax.nn.relu(x) ** 3))(x), POINT),
+    "vjp": (lambda x: jax.vjp(lambda x: jnp.abs(x) * x, x)[1](x)[0], POINT),
+    "jacrev": (lambda x: jax.jacrev(lambda x: jax.nn.relu(x) ** 2)(x).sum(0), POINT),
+    "jacfwd": (lambda x: jax.jacfwd(lambda x: jax.nn.relu(x) ** 2)(x).sum(0), POINT),
+    "hessian": (lambda x: jax.hessian(lambda x: jnp.sum(jax.nn.relu(x) ** 3))(x).sum(0), POINT),
+    "linearize": (lambda x: jax.linearize(lambda x: jnp.maximum(x, 0) ** 2, x)[1](x), POINT),
+    "jit": (jax.jit(lambda x: jnp.where(x > 0, x, -x)), POINT),
+    "checkpoint": (jax.checkpoint(lambda x: jax.nn.relu(x) * jnp.abs(x)), POINT),
+    "named_call": (jax.named_call(lambda x: jax.nn.relu(x) * 2), POINT),
+    "jnp.vectorize": (jnp.vectorize(lambda a: jnp.where(a > 0, a, -a)), POINT),
+    "under min_norm": (lambda x: jaxclamp.min_norm(jax.nn.relu)(x) - jax.nn.relu(-x), POINT),
+    "jaxclamp.relu": (lambda x: jaxclamp.relu(x) - jaxclamp.relu(-x), POINT),
+    "jaxclamp.amax": (lambda x: jaxclamp.amax(x), EQUAL),
+    # Linear algebra and solvers.
+    "solve": (lambda x: jnp.linalg.solve(jnp.diag(jax.nn.relu(x) + 1) + 0.5, jnp.ones(4)), POINT),
+    "solve, abs on the right": (lambda x: jnp.linalg.solve(jnp.cos(numbers(4, 4)) + 3 * jnp.eye(4), jnp.abs(x)), POINT),
+    "inverse": (lambda x: jnp.linalg.inv(jnp.diag(jnp.abs(x) + 1)), POINT),
+    "cholesky": (lambda x: jnp.linalg.cholesky(jnp.diag(jnp.abs(x) + 1) + 0.5), POINT),
+    "det": (lambda x: jnp.linalg.det(jnp.maximum(rows(x), rows(x).T)), EQUAL),
+    "expm": (lambda x: jax.scipy.linalg.expm(jax.nn.relu(rows(x))), POINT),
+    "eigvalsh, equal": (lambda x: jnp.linalg.eigvalsh(rows(x)), [1.0, 0.0, 0.0, 1.0]),
+    "svdvals, equal": (lambda x: jnp.linalg.svd(rows(x), compute_uv=False), [1.0, 0.0, 0.0, 1.0]),
+    "conjugate gradient": (conjugate_gradient, POINT),
+    "custom_root": (custom_root, POINT),
+    # Dtypes.
+    "float32": (lambda x: jax.nn.relu(x.astype("float32")).astype(float), POINT),
+    "a mask as float32": (lambda x: x * (x > 0).astype("float32"), POINT),
+    "reduce_precision": (lambda x: jax.nn.relu(lax.reduce_precision(x, 11, 52)), POINT),
+    "bitcast": (lambda x: jnp.where(lax.bitcast_convert_type(x, jnp.uint64) >> 63 == 1, -x, x), POINT),
+    # Linear operations around.
+    "einsum": (lambda x: jnp.einsum("i,j->ij", jax.nn.relu(x), jnp.abs(x)), POINT),
+    "convolve": (lambda x: jnp.convolve(jax.nn.relu(x), numbers(2)), POINT),
+    "matmul": (lambda x: jax.nn.relu(numbers(3, 4) @ jax.nn.relu(x)), POINT),
+    "fft": (lambda x: jnp.fft.fft(jax.nn.relu(x)).real, POINT),
+    "roll": (lambda x: jnp.maximum(x, jnp.roll(x, 1)), EQUAL),
+    "trapezoid": (lambda x: jnp.trapezoid(jnp.abs(x)), POINT),
+    "cumsum": (lambda x: jax.nn.relu(jnp.cumsum(x)), POINT),
+    "donated": (lambda x: jax.jit(jax.nn.relu)(x + 0), POINT),
+}
+
+
+def loss_of(program: Program) -> Program:
+    """A weighted sum of the results, which tells them apart."""
+
+    def loss(x: jax.Array) -> jax.Array:
+        result = program(x)
+        return jnp.sum(result * numbers(*result.shape, start=1.0))
+
+    return loss
+
+
+def verdict(name: str) -> tuple[str, str]:
+    """In a word, and what shows it."""
+    program, at = PROGRAMS[name]
+    loss, x = loss_of(program), jnp.array(at)
+    t = 1e-3 if name in COARSE else 1e-5
+    v = jnp.asarray(np.random.default_rng(0).normal(size=x.shape))
+
+    @jax.jit
+    def ask(v: jax.Array) -> Any:
+        return jaxclamp.grad(loss, direction=v)(x), jaxclamp.directional_derivative(loss, (x,), (v,))
+
+    undecided._SHOWN.clear()
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default", jaxclamp.UndecidedWarning)
+        try:
+            answers = [ask(direction) for direction in (v, -v)]
+        except (NotImplementedError, ValueError, TypeError) as error:
+            return "refused", "\n".join([str(error), *getattr(error, "__notes__", ())])
+    own = jax.jit(jax.value_and_grad(loss))
+    for direction, (gradient, (value, derivative)) in zip((v, -v), answers, strict=True):
+        (near, near_gradient), (far, far_gradient) = own(x + t * direction), own(x + 2 * t * direction)
+        np.testing.assert_allclose(near_gradient, far_gradient, atol=2e-2, rtol=2e-2)  # no choice ties between
+        limit, quotient = 2 * near_gradient - far_gradient, (4 * near - far - 3 * value) / (2 * t)
+        expected = jnp.vdot(limit, direction) if "straight through" in name else quotient
+        if not (is_close(gradient, limit) and is_close(derivative, expected) and is_close(value, own(x)[0])):
+            found = f"gradient {gradient.tolist()}, limit {limit.tolist()}, derivative {derivative}, {expected}"
+            return "warned" if shown else "wrong", found
+    return "right", "with a warning" if shown else ""
+
+
+def is_close(one: Any, other: Any) -> bool:
+    return np.allclose(one, other, rtol=1e-3, atol=1e-3)
+
+
+
+COARSE={"float32"}
+if __name__ == "__main__":
+    import collections, sys, time
+    count = collections.Counter()
+    jax.config.update("jax_enable_x64", True)
+    for name in PROGRAMS:
+        if sys.argv[1:] and name not in sys.argv[1:]: continue
+        t=time.time()
+        try:
+            v, shows = verdict(name)
+        except BaseException as e:
+            v, shows = "CRASH", repr(e)[:400]
+        count[v] += 1
+        t=time.time()-t
+        if v != "right" or t>4: print(f"{v:8} {name!r} {t:.1f}s: {shows[:420]}", flush=True)
+    print(count)

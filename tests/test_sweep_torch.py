@@ -1,0 +1,945 @@
+"""Small torch programs at points where choices tie: does `interop.grad` give a wrong gradient without a word?
+
+The truth is torch's own: its gradient a small step along a direction, where nothing ties, and the difference of values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from imports import TESTS
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
+
+import interop
+import jaxclamp
+from interop._programs import undecided
+
+Tensor = torch.Tensor
+Program = Callable[[Tensor], Any]
+aten = torch.ops.aten
+
+POINT = [0.0, 1.0, -2.0, 1.0]
+"""With a zero, and with two that are equal, on the bound of many of the programs."""
+ZEROS, ONES, HALVES, EQUAL = [0.0] * 4, [1.0] * 4, [0.5, 1.5, 0.5, -2.5], [1.0, 2.0, 2.0, 1.0]
+GRID = [[0.0, 2.0, 2.0, 1.0], [2.0, -1.0, 2.0, 0.0], [0.0, 0.0, 1.0, 1.0], [1.0, 0.0, 0.0, -1.0]]
+
+
+def numbers(*size: int, start: float = -1.0, step: float = 0.375) -> Tensor:
+    """Weights that differ."""
+    return (start + step * torch.arange(math.prod(size), dtype=torch.float64)).reshape(size)
+
+
+def rows(x: Tensor) -> Tensor:
+    return x.reshape(2, -1)
+
+
+def over(x: Tensor, **values: Any) -> Tensor:
+    """A copy of ``x`` with entries overwritten."""
+    copy = x.clone()
+    for number, value in values.items():
+        copy[int(number.removeprefix("at_"))] = value
+    return copy
+
+
+def overwritten(x: Tensor, name: str, *args: Any) -> Tensor:
+    copy = x * 1
+    getattr(copy, name)(*args)
+    return copy
+
+
+def negatives_by_index(x: Tensor) -> Tensor:
+    copy = x.clone()
+    copy[copy < 0] = 0.0
+    return copy
+
+
+def negated_by_index(x: Tensor) -> Tensor:
+    copy = x.clone()
+    copy[x < 0] = -x[x < 0]
+    return copy
+
+
+def by_an_if(x: Tensor) -> Tensor:
+    return torch.stack([a if a > 0 else -a for a in x])
+
+
+def by_elif(x: Tensor) -> Tensor:
+    result = []
+    for a in x:
+        if a < -1:
+            result.append(a * 0 - 1)
+        elif a > 1:
+            result.append(a * 0 + 1)
+        else:
+            result.append(a)
+    return torch.stack(result)
+
+
+def bubble(x: Tensor) -> Tensor:
+    a = list(x)
+    for i, j in itertools.combinations(range(len(a)), 2):
+        if a[i] > a[j]:
+            a[i], a[j] = a[j], a[i]
+    return torch.stack(a)
+
+
+def running_maximum(x: Tensor) -> Tensor:
+    best = x[0]
+    for a in x[1:]:
+        if a > best:
+            best = a
+    return best
+
+
+def masked_without_grad(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        mask = x > 0
+    return torch.where(mask, x, -x)
+
+
+def water_filling(x: Tensor) -> Tensor:
+    """The largest of averages of the first elements, found by a loop with a break."""
+    ordered, best = torch.sort(x, descending=True).values, x.max()
+    for k in range(1, len(x)):
+        if ordered[k] <= best - 1:
+            break
+        best = (ordered[: k + 1].sum() - 1) / (k + 1)
+    return best
+
+
+def until_settled(x: Tensor) -> Tensor:
+    """A loop whose number of steps is chosen by the values."""
+    y = x.sum()
+    while y > 1:
+        y = y - (y - 1)
+    return y
+
+
+def bisected(x: Tensor) -> Tensor:
+    """The bound that leaves a sum of 1, by bisection and a step of Newton's method."""
+    low, high = x.min().detach() - 1, x.max().detach()
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (x - middle).relu().sum() > 1 else (low, middle)
+    active = (x > high).double()
+    return (x - ((x * active).sum() - 1) / active.sum()) * active
+
+
+def simplex(x: Tensor) -> Tensor:
+    ordered = torch.sort(x, descending=True).values
+    excess = ordered.cumsum(0) - 1
+    count = (ordered * torch.arange(1, len(x) + 1) > excess).sum()
+    return torch.relu(x - excess[count - 1] / count)
+
+
+def sparsemax(x: Tensor) -> Tensor:
+    ordered, _ = x.sort(descending=True)
+    k = torch.arange(1, len(x) + 1, dtype=x.dtype)
+    support = 1 + k * ordered > ordered.cumsum(0)
+    size = support.sum(0)
+    threshold = (torch.where(support, ordered, 0.0).sum() - 1) / size
+    return torch.clamp(x - threshold, min=0)
+
+
+def l1_ball(x: Tensor) -> Tensor:
+    return x if x.abs().sum() <= 1 else x.sign() * simplex(x.abs())
+
+
+def group_shrunk(x: Tensor) -> Tensor:
+    size = x.norm()
+    return x * torch.where(size > math.sqrt(6), 1 - math.sqrt(6) / size, 0.0)
+
+
+def huber(x: Tensor) -> Tensor:
+    return torch.where(x.abs() < 1, 0.5 * x * x, x.abs() - 0.5)
+
+
+def eps_insensitive(x: Tensor) -> Tensor:
+    return torch.clamp((x - 2).abs() - 1, min=0)
+
+
+def pinball(x: Tensor) -> Tensor:
+    return torch.max(0.3 * x, -0.7 * x)
+
+
+def stable_cross_entropy(x: Tensor) -> Tensor:
+    return x.clamp(min=0) - 0.3 * x + torch.log1p(torch.exp(-x.abs()))
+
+
+def stable_softmax(x: Tensor) -> Tensor:
+    e = torch.exp(x - x.max())
+    return e / e.sum()
+
+
+def stable_logsumexp(x: Tensor) -> Tensor:
+    m = x.amax()
+    return m + torch.log(torch.exp(x - m).sum())
+
+
+def stable_sigmoid(x: Tensor) -> Tensor:
+    z = torch.exp(-x.abs())
+    return torch.where(x >= 0, 1 / (1 + z), z / (1 + z))
+
+
+def spring(x: Tensor) -> Tensor:
+    """Masses that touch: forces while they overlap, in a few steps of time."""
+    position, velocity = x, torch.zeros_like(x)
+    for _ in range(3):
+        force = torch.where(position < 0, -4.0 * position, torch.zeros_like(position)) - 1
+        velocity = velocity + 0.1 * force
+        position = position + 0.1 * velocity
+    return position
+
+
+def friction(x: Tensor) -> Tensor:
+    stick = -3.0 * x
+    return torch.minimum(torch.maximum(stick, torch.full_like(x, -3.0)), torch.full_like(x, 3.0))
+
+
+def bellman_ford(x: Tensor) -> Tensor:
+    lengths = x.abs() + 1
+    distance = torch.stack([lengths[0] * 0, lengths[0], lengths[1], lengths[2]])
+    for _ in range(3):
+        distance = torch.minimum(distance, distance.roll(1) + lengths)
+    return distance
+
+
+def time_warping(x: Tensor) -> Tensor:
+    cost = (x[:, None] - torch.tensor([1.0, 0.0, 1.0])).abs()
+    table = [[cost[0, 0] + 9] * 4 for _ in range(5)]
+    table[0][0] = cost[0, 0] * 0
+    for i, j in itertools.product(range(4), range(3)):
+        table[i + 1][j + 1] = cost[i, j] + min(table[i][j], table[i + 1][j], table[i][j + 1])
+    return table[4][3]
+
+
+def viterbi(x: Tensor) -> Tensor:
+    score = x
+    for _ in range(3):
+        score = (score[:, None] + numbers(4, 4, step=0.0)).max(0).values + x
+    return score.max()
+
+
+def conjugate_gradient(x: Tensor) -> Tensor:
+    """Of a matrix with absolute values, by a loop with a tolerance."""
+    matrix = torch.diag(x.abs() + 2) + 0.25
+    b = torch.ones_like(x)
+    y, r = torch.zeros_like(x), b
+    p = r
+    for _ in range(6):
+        step = (r @ r) / (p @ matrix @ p)
+        y, new = y + step * p, r - step * matrix @ p
+        if new @ new < 1e-26:
+            break
+        p = new + (new @ new) / (r @ r) * p
+        r = new
+    return y
+
+
+def newton_of_relu(x: Tensor) -> Tensor:
+    """The root of a piecewise linear function, by Newton's method until it stands."""
+    y = torch.zeros_like(x)
+    for _ in range(8):
+        residual = y + torch.relu(y) - x
+        y = y - residual / (1 + (y > 0).double())
+    return y
+
+
+def interpolated(x: Tensor) -> Tensor:
+    """In a table, at knots, with weights and hats."""
+    knots = torch.arange(-3.0, 4.0, dtype=x.dtype)
+    return (torch.relu(1 - (x[:, None] - knots).abs()) * knots.cos()).sum(1)
+
+
+def looked_up_by_floor(x: Tensor) -> Tensor:
+    table = torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5, 0.25, 3.0], dtype=x.dtype)
+    left = torch.floor(x)
+    place = left.detach().long() + 3
+    return table[place] + (x - left) * (table[place + 1] - table[place])
+
+
+def looked_up_by_long(x: Tensor) -> Tensor:
+    table = torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5], dtype=x.dtype)
+    y = x.abs()
+    place = y.long()
+    return table[place] + (y - place) * (table[place + 1] - table[place])
+
+
+def looked_up_by_searchsorted(x: Tensor) -> Tensor:
+    knots, table = torch.tensor([-3.0, -2.0, 0.0, 1.0, 4.0]), torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5])
+    place = torch.searchsorted(knots, x.detach().float(), right=True) - 1
+    slope = (table[place + 1] - table[place]) / (knots[place + 1] - knots[place])
+    return table[place] + (x - knots[place]) * slope
+
+
+def looked_up_by_moving_searchsorted(x: Tensor) -> Tensor:
+    knots = torch.tensor([-3.0, -2.0, 0.0, 1.0, 4.0], dtype=x.dtype)
+    table = torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5], dtype=x.dtype)
+    place = torch.searchsorted(knots, x, right=True) - 1
+    return table[place] + (x - knots[place]) * (table[place + 1] - table[place]) / (knots[place + 1] - knots[place])
+
+
+def looked_up_by_bucketize(x: Tensor) -> Tensor:
+    knots = torch.tensor([-1.0, 0.0, 1.0], dtype=x.dtype)
+    slopes, offsets = torch.tensor([-1.0, 0.0, 2.0, 1.0]), torch.tensor([-1.0, 0.0, 0.0, 1.0])
+    place = torch.bucketize(x, knots)
+    return slopes[place] * x + offsets[place]
+
+
+def looked_up_by_counting(x: Tensor) -> Tensor:
+    knots = torch.tensor([-1.0, 0.0, 1.0], dtype=x.dtype)
+    slopes, offsets = torch.tensor([-1.0, 0.0, 2.0, 1.0]), torch.tensor([-1.0, 0.0, 0.0, 1.0])
+    place = (x[:, None] > knots).sum(1)
+    return slopes[place] * x + offsets[place]
+
+
+def straight_through(x: Tensor) -> Tensor:
+    q = (x / 0.5).clamp(-4, 2)
+    return (q + (q.round() - q).detach()) * 0.5
+
+
+def learned_step(x: Tensor) -> Tensor:
+    """LSQ: the last entry of ``x`` is the step."""
+    step = x[3]
+    q = (x[:3] / step).clamp(-2, 1)
+    return (q + (q.round() - q).detach()) * step
+
+
+def straight_through_then_clip(x: Tensor) -> Tensor:
+    return (x + (x.round() - x).detach()).clamp(0, 1)
+
+
+def binarised(x: Tensor) -> Tensor:
+    """Weights of -1 and 1, with the gradient of hardtanh."""
+    y = F.hardtanh(x)
+    return y + (torch.where(x >= 0, 1.0, -1.0) - y).detach()
+
+
+class ReluWithJvp(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clamp(min=0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(inputs[0])
+        ctx.save_for_forward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return cotangent * (x > 0)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return tangent * (x > 0)
+
+
+class ReluWithoutJvp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return cotangent * (x > 0)
+
+
+def module(layer: nn.Module, *shape: int) -> Program:
+    """A module with weights that differ, of an input of that shape."""
+    layer = layer.double().eval()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(numbers(*parameter.shape, start=-0.5, step=0.25))
+    return lambda x: layer(x.reshape(shape) if shape else x)
+
+
+def recurrent(layer: nn.Module) -> Program:
+    """From a zero state, with weights of small integers: there preactivations tie with 0."""
+    layer = layer.double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(numbers(*parameter.shape, step=1.0).remainder(3) - 1)
+    return lambda x: layer(x.reshape(4, 1, 1))[0]
+
+
+def cell(x: Tensor) -> Tensor:
+    w = torch.tensor([[1.0], [-1.0]], dtype=x.dtype)
+    u = torch.eye(2, dtype=x.dtype)
+    state = x.new_zeros(1, 2)
+    for a in x:
+        state = torch.rnn_relu_cell(a.reshape(1, 1), state, w, u, x.new_zeros(2), x.new_zeros(2))
+    return state
+
+
+def attention(x: Tensor) -> Tensor:
+    """With relu in the place of softmax."""
+    q, k = x[:, None] * numbers(3), x[:, None] * numbers(3, start=0.5)
+    return torch.relu(q @ k.T) @ k
+
+
+def hard_attention(x: Tensor) -> Tensor:
+    scores = x[:, None] - x
+    values, index = scores.abs().neg().topk(3, dim=1)
+    return (values.softmax(1) * x[index]).sum(1)
+
+
+def masked_attention(x: Tensor) -> Tensor:
+    """A query sees the keys at or above the median, which have weights that fade to 0 there."""
+    gate = torch.relu(x - x.median())
+    q = x.reshape(1, 4, 1)
+    return torch.softmax(q @ q.mT, -1) * gate
+
+
+def fused_attention(x: Tensor) -> Tensor:
+    q = torch.relu(x).reshape(1, 1, 4, 1)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        return F.scaled_dot_product_attention(q, q + 1, q)
+
+
+def unpooled(x: Tensor) -> Tensor:
+    pooled, index = F.max_pool2d(x[None, None], 2, return_indices=True)
+    return F.max_unpool2d(pooled, index, 2).sum()
+
+
+def clipped_by_norm(x: Tensor) -> Tensor:
+    return x * torch.clamp(math.sqrt(6) / (x.norm() + 0.0), max=1.0)
+
+
+def box_distance(x: Tensor) -> Tensor:
+    q = x.abs() - 1
+    return torch.where(q.max() > 0, q.relu().amax(), q.amax())
+
+
+def total_variation(x: Tensor) -> Tensor:
+    return torch.diff(x).abs().sum()
+
+
+def median_filter(x: Tensor) -> Tensor:
+    return F.pad(x[None, None], (1, 1), mode="reflect")[0, 0].unfold(0, 3, 1).median(1).values
+
+
+def forward_inside(x: Tensor) -> Tensor:
+    value, tangent = torch.func.jvp(lambda x: torch.relu(x) ** 2, (x,), (torch.ones_like(x),))
+    return value + tangent
+
+
+def penalty(x: Tensor) -> Tensor:
+    return torch.func.grad(lambda x: (torch.relu(x) ** 3).sum())(x)
+
+
+def penalty_by_autograd(x: Tensor) -> Tensor:
+    return torch.autograd.grad((torch.relu(x) ** 2).sum(), x, create_graph=True)[0]
+
+
+def called() -> Program:
+    layer = nn.Sequential(nn.Linear(4, 1, bias=False), nn.ReLU()).double()
+    return lambda x: torch.func.functional_call(layer, {"0.weight": x[None]}, x.new_ones(4))
+
+
+def gated() -> Program:
+    layer = nn.GRU(1, 2).double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(numbers(*parameter.shape))
+    return lambda x: layer(torch.relu(x).reshape(4, 1, 1))[0]
+
+
+PROGRAMS: dict[str, tuple[Program, Any]] = {
+    # Rectifiers, clamps and absolute values, as functions, methods, in place and by hand.
+    "relu": (torch.relu, POINT),
+    "functional.relu": (F.relu, POINT),
+    "x.relu()": (lambda x: x.relu(), POINT),
+    "relu_": (lambda x: (x * 1).relu_(), POINT),
+    "relu, inplace": (lambda x: F.relu(x * 1, inplace=True), POINT),
+    "relu(x) - relu(-x)": (lambda x: torch.relu(x) - torch.relu(-x), POINT),
+    "relu(relu(x)) - relu(-x)": (lambda x: torch.relu(torch.relu(x)) - torch.relu(-x), POINT),
+    "maximum with zeros": (lambda x: torch.maximum(x, torch.zeros_like(x)), POINT),
+    "max of two tensors": (lambda x: torch.max(x, torch.zeros_like(x)), POINT),
+    "maximum with the reversed": (lambda x: torch.maximum(x, x.flip(0)), EQUAL),
+    "minimum with the reversed": (lambda x: x.minimum(x.flip(0) * 1), EQUAL),
+    "fmax": (lambda x: torch.fmax(x, 0 * x), POINT),
+    "fmin": (lambda x: torch.fmin(x, x**2), POINT),
+    "clamp, min": (lambda x: x.clamp(min=0), POINT),
+    "clamp": (lambda x: torch.clamp(x, 0, 1), POINT),
+    "clip": (lambda x: x.clip(0, 1), POINT),
+    "clamp_": (lambda x: overwritten(x, "clamp_", 0, 1), POINT),
+    "clamp_min": (lambda x: torch.clamp_min(x, 1.0), POINT),
+    "clamp_max_": (lambda x: overwritten(x, "clamp_max_", 1.0), POINT),
+    "clamp, tensors": (lambda x: torch.clamp(x, torch.zeros(4).double(), torch.ones(4).double()), POINT),
+    "clamp, moving bounds": (lambda x: torch.clamp(x, -x[1], x[3] * x[3]), POINT),
+    "clamp, one bound": (lambda x: x.clamp(0, 0) + x, POINT),
+    "clamp, crossed bounds": (lambda x: x.clamp(x[1], x[0]), POINT),
+    "where(x > 0)": (lambda x: torch.where(x > 0, x, 0.0), POINT),
+    "where(x >= 0)": (lambda x: torch.where(x >= 0, x, 0.01 * x), POINT),
+    "where(x < 0), of zeros": (lambda x: torch.where(x < 0, torch.zeros_like(x), x), POINT),
+    "where(0 < x)": (lambda x: torch.where(torch.tensor(0.0) < x, x, -x), POINT),
+    "x.where": (lambda x: x.where(x.gt(0), x.new_zeros(())), POINT),
+    "where, nested": (lambda x: torch.where(x < 0, 0.0, torch.where(x > 1, 1.0, x)), POINT),
+    "where, both conditions": (lambda x: torch.where((x > 0) & (x < 1), x, x.clamp(0, 1)), POINT),
+    "where, not": (lambda x: torch.where(~(x > 0), -x, x), POINT),
+    "where, either": (lambda x: torch.where((x < 0) | (x > 1), x - x * x, 0.0), POINT),
+    "where, exclusive or": (lambda x: torch.where((x > 0) ^ (x > 1), x, x.clamp(0, 1)), POINT),
+    "where, logical_and": (lambda x: torch.where(torch.logical_and(x >= 0, x <= 1), x, x.clamp(0, 1)), POINT),
+    "where, logical_not": (lambda x: torch.where(torch.logical_not(torch.relu(x)), -x, x), POINT),
+    "where(x == 0), both defined": (lambda x: torch.where(x == 0, 3 * x, x), POINT),
+    "where(x != 1)": (lambda x: torch.where(x != 1, x, 2 - x), POINT),
+    "x * (x > 0)": (lambda x: x * (x > 0), POINT),
+    "x * (x > 0).double()": (lambda x: x * (x > 0).double(), POINT),
+    "x * (x > 0).to(x)": (lambda x: x * (x > 0).to(x), POINT),
+    "x * x.gt(0).type_as(x)": (lambda x: x * x.gt(0).type_as(x), POINT),
+    "relu by bool()": (lambda x: x * torch.relu(x).bool(), POINT),
+    "relu by to(bool)": (lambda x: x * torch.relu(x).to(torch.bool), POINT),
+    "x[x > 0].sum()": (lambda x: x[x > 0].sum(), POINT),
+    "x[x > 0] ** 2": (lambda x: (x[x >= 0] ** 2).sum() + x[x < 0].sum(), POINT),
+    "masked_select": (lambda x: x.masked_select(x > 0).sum(), POINT),
+    "masked_fill": (lambda x: x.masked_fill(x < 0, 0.0), POINT),
+    "masked_fill_": (lambda x: (x * 1).masked_fill_(x < 0, 0.0), POINT),
+    "masked_scatter": (lambda x: x.masked_scatter(x < 0, -x[x < 0]), POINT),
+    "x[x < 0] = 0": (negatives_by_index, POINT),
+    "x[x < 0] = -x[x < 0]": (negated_by_index, POINT),
+    "nonzero of a mask": (lambda x: x[(x > 0).nonzero()[:, 0]].sum(), POINT),
+    "where of a mask": (lambda x: x[torch.where(x > 0)].sum(), POINT),
+    "(x + |x|) / 2": (lambda x: (x + x.abs()) / 2, POINT),
+    "x * (1 + sign(x)) / 2": (lambda x: x * (1 + torch.sign(x)) / 2, POINT),
+    "abs": (torch.abs, POINT),
+    "abs_": (lambda x: overwritten(x, "abs_"), POINT),
+    "absolute": (lambda x: torch.absolute(x), POINT),
+    "abs() of Python": (lambda x: abs(x), POINT),
+    "abs of abs": (lambda x: (x.abs() - 1).abs(), POINT),
+    "|x| by relus": (lambda x: torch.relu(x) + torch.relu(-x) - x.abs(), POINT),
+    "x.sign() * x": (lambda x: x.sign() * x, POINT),
+    "sgn": (lambda x: x.sgn() * x, POINT),
+    "x / (|x| + 1)": (lambda x: x / (x.abs() + 1), POINT),
+    "x^2 / |x|": (lambda x: torch.where(x == 0, 0.0, x**2 / x.abs()), POINT),
+    "sqrt(x^2)": (lambda x: (x**2).sqrt(), POINT),
+    "sqrt where positive": (lambda x: torch.where(x > 0, x.sqrt(), 0.0) * x, [0.0, 1.0, 4.0, 1.0]),
+    "x log x where positive": (lambda x: torch.where(x > 0, x * x.log(), 0.0) * x, [0.0, 1.0, 4.0, 1.0]),
+    "sin(x) / x": (lambda x: torch.where(x == 0, 1.0, x.sin() / x), POINT),
+    "sinc": (torch.sinc, POINT),
+    "relu(x)^2.5": (lambda x: torch.relu(x) ** 2.5, POINT),
+    "relu(x)^0.5 * relu(x)^2": (lambda x: torch.relu(x) ** 0.5 * torch.relu(x) ** 2, POINT),
+    "xlogy": (lambda x: torch.xlogy(torch.relu(x) ** 2, torch.relu(x)), POINT),
+    "hypot": (lambda x: torch.hypot(x, torch.zeros_like(x)), POINT),
+    "dead zone": (lambda x: torch.sign(x) * torch.relu(x.abs() - 1), POINT),
+    "soft threshold by parts": (lambda x: torch.relu(x - 1) - torch.relu(-x - 1), POINT),
+    "copysign of ones": (lambda x: x * torch.copysign(torch.ones_like(x), x), POINT),
+    "copysign of |x|": (lambda x: torch.copysign(x.abs(), x), POINT),
+    "signbit": (lambda x: torch.where(x.signbit(), -x, x), POINT),
+    "second order": (lambda x: torch.where(x * x > 0, x, -x), POINT),
+    "second order, of relu": (lambda x: torch.where(torch.relu(x) ** 2 > 0, x, 0.0), POINT),
+    "angle": (lambda x: torch.angle(x) * torch.relu(-x), POINT),
+    "atan2": (lambda x: torch.atan2(x, -torch.ones_like(x)).abs(), POINT),
+    "|z| of complex numbers": (lambda x: torch.complex(x, 0 * x).abs(), POINT),
+    "nan_to_num": (lambda x: torch.relu(x).nan_to_num(), POINT),
+    "lerp by a mask": (lambda x: torch.lerp(-x, x, (x > 0).double()), POINT),
+    "addcmul by a mask": (lambda x: torch.addcmul(x, x, (x < 0).double(), value=-2), POINT),
+    "isclose": (lambda x: torch.where(torch.isclose(x, torch.ones_like(x), 0.0, 0.0), x, x**2), POINT),
+    "prod": (lambda x: torch.relu(x).prod(), POINT),
+    "cumprod": (lambda x: x.cumprod(0), POINT),
+    # Activations.
+    "relu6": (lambda x: F.relu6(6 * x), POINT),
+    "hardtanh": (F.hardtanh, POINT),
+    "hardtanh_": (lambda x: F.hardtanh_(x * 1, 0.0, 1.0), POINT),
+    "hardsigmoid": (lambda x: F.hardsigmoid(3 * x), POINT),
+    "hardswish": (lambda x: F.hardswish(3 * x), POINT),
+    "leaky_relu": (lambda x: F.leaky_relu(x, 0.2), POINT),
+    "leaky_relu_": (lambda x: F.leaky_relu_(x * 1, 0.2), POINT),
+    "prelu": (lambda x: F.prelu(x, x[1:2] / 4), POINT),
+    "rrelu, in evaluation": (lambda x: F.rrelu(x), POINT),
+    "elu": (lambda x: F.elu(x, 2.0), POINT),
+    "elu_": (lambda x: F.elu_(x * 1, 2.0), POINT),
+    "celu": (lambda x: F.celu(x, 2.0), POINT),
+    "selu": (F.selu, POINT),
+    "softshrink": (lambda x: F.softshrink(x, 1.0), POINT),
+    "threshold": (lambda x: F.threshold(x, 1.0, 1.0), POINT),
+    "threshold_": (lambda x: F.threshold_(x * 1, 0.0, 0.0), POINT),
+    "softplus, past its threshold": (lambda x: F.softplus(x, 20.0, 20.0), POINT),
+    "softsign": (F.softsign, POINT),
+    "logsigmoid": (F.logsigmoid, POINT),
+    "logit, eps": (lambda x: torch.logit((x + 2) / 4, 0.25), [-1.0, 1.0, 0.0, 1.0]),
+    "squared relu": (lambda x: F.relu(x).square(), POINT),
+    "crelu": (lambda x: torch.cat([F.relu(x), F.relu(-x)]), POINT),
+    "maxout": (lambda x: rows(x).max(1).values, EQUAL),
+    "glu of relu": (lambda x: F.glu(F.relu(x), 0), POINT),
+    # Reductions and orders.
+    "amax": (lambda x: x.amax(), EQUAL),
+    "amin": (lambda x: torch.amin(x, 0), EQUAL),
+    "amax, two axes": (lambda x: x.reshape(2, 2, 1).amax((0, 1)), EQUAL),
+    "max": (lambda x: x.max(), EQUAL),
+    "min": (lambda x: torch.min(x), EQUAL),
+    "max, axis": (lambda x: rows(x).max(dim=0).values, ONES),
+    "max, keepdim": (lambda x: torch.max(rows(x), 1, keepdim=True)[0], ONES),
+    "min, unpacked": (lambda x: next(iter(rows(x).min(1))), ONES),
+    "max of a stack": (lambda x: torch.stack([x, -x, 0 * x]).amax(0), POINT),
+    "max of Python": (lambda x: max(x), EQUAL),
+    "sorted of Python": (lambda x: torch.stack(sorted(x)), EQUAL),
+    "aminmax": (lambda x: torch.subtract(*reversed(torch.aminmax(x))), EQUAL),
+    "x[argmax]": (lambda x: x[x.argmax()], EQUAL),
+    "x[argmin]": (lambda x: x[torch.argmin(x)], EQUAL),
+    "gather by argmax": (lambda x: rows(x).gather(1, rows(x).argmax(1, keepdim=True)), ONES),
+    "take_along_dim": (lambda x: torch.take_along_dim(x, x.argsort(), 0)[:2], EQUAL),
+    "one_hot of argmax": (lambda x: (F.one_hot(x.argmax(), 4) * x).sum(), EQUAL),
+    "x == x.max()": (lambda x: (x * (x == x.max())).sum() / (x == x.max()).sum(), EQUAL),
+    "index_select": (lambda x: x.index_select(0, x.argmax(keepdim=True)), EQUAL),
+    "unravel_index": (lambda x: rows(x)[torch.unravel_index(x.argmax(), (2, 2))], EQUAL),
+    "norm of order inf by max": (lambda x: x.abs().max(), POINT),
+    "topk": (lambda x: x.topk(2).values, EQUAL),
+    "topk, smallest": (lambda x: torch.topk(x, 3, largest=False)[0], EQUAL),
+    "topk, a mask": (lambda x: x.masked_fill(x < x.topk(3).values[-1], 0.0).topk(3)[0], EQUAL),
+    "sort": (lambda x: torch.sort(x).values, EQUAL),
+    "sort, descending": (lambda x: x.sort(descending=True)[0], EQUAL),
+    "argsort": (lambda x: x[x.argsort()], EQUAL),
+    "msort": (torch.msort, EQUAL),
+    "kthvalue": (lambda x: x.kthvalue(2).values, EQUAL),
+    "median": (lambda x: x.median(), EQUAL),
+    "median, axis": (lambda x: rows(x).median(1).values, ONES),
+    "nanmedian": (lambda x: torch.nanmedian(x), EQUAL),
+    "quantile": (lambda x: x.quantile(0.5), ONES),
+    "quantile, between": (lambda x: torch.quantile(x, 0.75), EQUAL),
+    "nanquantile": (lambda x: x.nanquantile(0.4), EQUAL),
+    "mode": (lambda x: x.mode().values, EQUAL),
+    "unique": (lambda x: torch.unique(x), EQUAL),
+    "cummax": (lambda x: x.cummax(0).values, EQUAL),
+    "cummin": (lambda x: torch.cummin(x, 0)[0], EQUAL),
+    "logsumexp": (lambda x: torch.logsumexp(x, 0), EQUAL),
+    "std": (lambda x: x.std(), ONES),
+    "std_mean": (lambda x: torch.stack(torch.std_mean(x)), ONES),
+    "var": (lambda x: x.var(), ONES),
+    "standardised": (lambda x: (x - x.mean()) / (x.std() + 1), ONES),
+    "scatter_reduce": (lambda x: torch.zeros(2).double().scatter_reduce(0, torch.tensor([0, 1, 1, 0]), x, "amax"), ONES),
+    "scatter_reduce_": (lambda x: (0 * x).scatter_reduce_(0, torch.tensor([0, 1, 1, 0]), x, "amin"), POINT),
+    "index_reduce": (lambda x: (0 * x).index_reduce(0, torch.tensor([0, 1, 1, 0]), x, "amax"), POINT),
+    "scatter_reduce, prod": (
+        lambda x: torch.ones(2).double().scatter_reduce(0, torch.tensor([0, 1, 1, 0]), x, "prod"),
+        POINT,
+    ),
+    "bubble sort": (bubble, EQUAL),
+    "a running maximum": (running_maximum, EQUAL),
+    "median filter": (median_filter, EQUAL),
+    "trimmed mean": (lambda x: x.sort().values[1:-1].mean(), EQUAL),
+    "range": (lambda x: x.max() - x.min(), EQUAL),
+    "histc": (lambda x: torch.relu(x).sum() * torch.histc(x, 2, -3, 3).sum(), POINT),
+    "count_nonzero": (lambda x: torch.count_nonzero(torch.relu(x)) * 0 + torch.relu(x), POINT),
+    "any of a mask": (lambda x: x if (x > 1).any() else x.clamp(max=1), POINT),
+    "all of a mask": (lambda x: x if (x[1:2] >= 1).all() else x * x[1], POINT),
+    # Norms and distances.
+    "norm, 1": (lambda x: x.norm(1), POINT),
+    "norm, inf": (lambda x: x.norm(math.inf), EQUAL),
+    "vector_norm, 1": (lambda x: torch.linalg.vector_norm(x, 1), POINT),
+    "vector_norm, -inf": (lambda x: torch.linalg.vector_norm(x, -math.inf), POINT),
+    "norm, 2, at 0": (lambda x: x.norm(), ZEROS),
+    "norm, 2, half of it 0": (lambda x: rows(x).norm(dim=1), [0.0, 0.0, 1.0, 1.0]),
+    "norm, 3": (lambda x: x.norm(3), POINT),
+    "matrix_norm, 1": (lambda x: torch.linalg.matrix_norm(rows(x), 1), ONES),
+    "matrix_norm, inf": (lambda x: torch.linalg.norm(rows(x), math.inf), ONES),
+    "matrix_norm, 2": (lambda x: torch.linalg.matrix_norm(rows(x), 2), [1.0, 0.0, 0.0, 1.0]),
+    "nuclear norm": (lambda x: torch.linalg.matrix_norm(rows(x), "nuc"), [1.0, 1.0, 1.0, 1.0]),
+    "normalize, 1": (lambda x: F.normalize(x, p=1, dim=0), POINT),
+    "normalize, at eps": (lambda x: F.normalize(x, p=1, dim=0, eps=4.0), POINT),
+    "dist, inf": (lambda x: torch.dist(x, 0 * x, math.inf), EQUAL),
+    "pairwise_distance": (lambda x: F.pairwise_distance(rows(x), 0 * rows(x), p=1, eps=0.0), POINT),
+    "cdist": (lambda x: torch.cdist(x[:, None], x[:, None], p=1), EQUAL),
+    "pdist": (lambda x: F.pdist(x[:, None], p=1), EQUAL),
+    "cosine_similarity": (lambda x: F.cosine_similarity(F.relu(x), torch.ones_like(x), 0), POINT),
+    "renorm": (lambda x: rows(x).renorm(1, 0, 2.0), ONES),
+    "clipped by its norm": (clipped_by_norm, POINT),
+    "distance to a box": (box_distance, POINT),
+    "total variation": (total_variation, EQUAL),
+    "distance to the nearest": (lambda x: (x[:, None] - torch.tensor([-1.0, 1.0])).abs().amin(1), POINT),
+    # Losses.
+    "l1_loss": (lambda x: F.l1_loss(x, torch.ones_like(x)), POINT),
+    "l1_loss, none": (lambda x: F.l1_loss(x, torch.zeros_like(x), reduction="none"), POINT),
+    "smooth_l1_loss": (lambda x: F.smooth_l1_loss(x, torch.zeros_like(x), reduction="sum"), POINT),
+    "smooth_l1_loss, beta 0": (lambda x: F.smooth_l1_loss(x, torch.zeros_like(x), beta=0.0), POINT),
+    "huber_loss": (lambda x: F.huber_loss(x, torch.zeros_like(x)), POINT),
+    "huber by hand": (huber, POINT),
+    "pinball loss": (pinball, POINT),
+    "insensitive loss": (eps_insensitive, [1.0, 3.0, 2.0, 1.0]),
+    "hinge by hand": (lambda x: F.relu(1 - x).sum(), POINT),
+    "squared hinge": (lambda x: (1 - x).clamp(min=0) ** 2, POINT),
+    "hinge_embedding_loss": (lambda x: F.hinge_embedding_loss(x, torch.tensor([1, -1, 1, -1])), POINT),
+    "margin_ranking_loss": (lambda x: F.margin_ranking_loss(x[:2], x[2:], torch.ones(2), margin=2.0), [0.0, 1.0, -2.0, -1.0]),
+    "triplet_margin_loss": (lambda x: F.triplet_margin_loss(x[None, :1], x[None, 1:2], x[None, 3:], margin=1.0, eps=0.0, p=1), [0.0, 1.0, 2.0, -2.0]),
+    "multi_margin_loss": (lambda x: F.multi_margin_loss(rows(x), torch.tensor([0, 1])), POINT),
+    "multilabel_margin_loss": (lambda x: F.multilabel_margin_loss(x, torch.tensor([1, -1, 0, 2])), POINT),
+    "cosine_embedding_loss": (
+        lambda x: F.cosine_embedding_loss(rows(x), rows(x).flip(1), torch.tensor([-1, -1]), margin=1.0),
+        ONES,
+    ),
+    "cross entropy by hand": (stable_cross_entropy, POINT),
+    "binary_cross_entropy_with_logits": (lambda x: F.binary_cross_entropy_with_logits(x, 0 * x + 0.3), POINT),
+    "cross_entropy at argmax": (lambda x: F.cross_entropy(x[None], x.argmax()[None]), EQUAL),
+    "gaussian_nll_loss": (lambda x: F.gaussian_nll_loss(x, 0 * x, x.relu(), eps=1.0), [0.5, 1.0, 2.0, 1.0]),
+    "contrastive loss": (lambda x: F.relu(1 - (x[0] - x[1]).abs()) ** 2 + (x[1] - x[3]).abs(), POINT),
+    # Pools.
+    "max_pool1d": (lambda x: F.max_pool1d(x[None], 2, 1), EQUAL),
+    "max_pool2d": (lambda x: F.max_pool2d(x[None], 2), GRID),
+    "max_pool2d, all of it": (lambda x: F.max_pool2d(x[None, None], (3, 2), (1, 2), (1, 0), (1, 2), True), GRID),
+    "max_pool3d": (lambda x: F.max_pool3d(x[None, None], (1, 2, 2), 1), GRID),
+    "adaptive_max_pool1d": (lambda x: F.adaptive_max_pool1d(x, 3), GRID),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x[None], (3, 2)), GRID),
+    "max_unpool2d": (unpooled, GRID),
+    "fractional_max_pool2d": (lambda x: F.fractional_max_pool2d(x[None], 2, 2, _random_samples=x.new_full((1, 1, 2), 0.5)), GRID),
+    "lp_pool2d": (lambda x: F.lp_pool2d(x[None], 1.0, 2), GRID),
+    "a minimum pool": (lambda x: -F.max_pool2d(-x[None], 2, 1), GRID),
+    "unfold and amax": (lambda x: x.unfold(0, 2, 1).unfold(1, 2, 1).amax((-1, -2)), GRID),
+    "dilation and erosion": (lambda x: F.max_pool1d(-F.max_pool1d(-x[None], 2, 1), 2, 1), EQUAL),
+    "avg_pool of relu": (lambda x: F.avg_pool2d(F.relu(x[None]), 2), GRID),
+    "interpolate": (lambda x: F.interpolate(F.relu(x[None, None]), (3, 3), mode="bilinear"), GRID),
+    "grid_sample": (lambda x: F.grid_sample(numbers(1, 1, 4, 4), x.reshape(1, 1, 2, 2) / 3, align_corners=True), POINT),
+    # Loops, breaks, dynamic programs.
+    "if of each element": (by_an_if, POINT),
+    "elif": (by_elif, POINT),
+    "if of a sum": (lambda x: x if x.sum() > 0 else 2 * x, ZEROS),
+    "if of a difference": (lambda x: x[1] if x[1] > x[3] else x[3], POINT),
+    "if not": (lambda x: x[0] if not x[0] < 0 else -x[0], POINT),
+    "if of a number": (lambda x: x if float(x.sum()) > 0 else 2 * x, ZEROS),
+    "if of item()": (lambda x: x if x.sum().item() >= 0 else 2 * x, ZEROS),
+    "a mask under no_grad": (masked_without_grad, POINT),
+    "if of detach()": (lambda x: torch.where(x.detach() > 0, x, -x), POINT),
+    "a mask of .data": (lambda x: x * (x.data > 0), POINT),
+    "water filling": (water_filling, EQUAL),
+    "a while loop": (until_settled, POINT),
+    "bisection": (bisected, EQUAL),
+    "Bellman-Ford": (bellman_ford, POINT),
+    "time warping": (time_warping, POINT),
+    "Viterbi": (viterbi, EQUAL),
+    "spring contact": (spring, POINT),
+    "spring energy": (lambda x: 0.5 * torch.relu(-x) ** 2, POINT),
+    "friction": (friction, POINT),
+    "torch.cond": (lambda x: torch.cond(x.sum() > 0, torch.relu, torch.neg, (x,)), POINT),
+    # Projections and proximal steps.
+    "simplex": (simplex, [0.5, 0.5, -0.5, 0.0]),
+    "sparsemax": (sparsemax, [1.0, 0.0, 0.0, -1.0]),
+    "l1 ball": (l1_ball, [0.5, -0.5, 0.0, 0.0]),
+    "box": (lambda x: x.clamp(-1, 1), POINT),
+    "half-space": (lambda x: x - torch.relu(x.sum()) / 4, POINT),
+    "l2 ball": (lambda x: x / torch.clamp(x.norm() / math.sqrt(6), min=1), POINT),
+    "group lasso": (group_shrunk, POINT),
+    "isotonic": (lambda x: (x.cummax(0).values + x.flip(0).cummin(0).values.flip(0)) / 2, EQUAL),
+    # Jumps that cancel, interpolation.
+    "triangle wave, floor": (lambda x: (x - 2 * torch.floor(x / 2) - 1).abs(), POINT),
+    "triangle wave, round": (lambda x: (x - 2 * (x / 2).round()).abs(), POINT),
+    "triangle wave, %": (lambda x: ((x % 2) - 1).abs(), POINT),
+    "triangle wave, remainder": (lambda x: 1 - (torch.remainder(x, 2.0) - 1).abs(), POINT),
+    "triangle wave, fmod": (lambda x: 1 - (torch.fmod(x.abs(), 2.0) - 1).abs(), POINT),
+    "triangle wave, frac": (lambda x: 0.5 - (torch.frac(x.abs()) - 0.5).abs(), POINT),
+    "triangle wave, div": (lambda x: (x - 2 * torch.div(x, 2, rounding_mode="floor") - 1).abs(), POINT),
+    "triangle wave, //": (lambda x: (x - 2 * (x // 2) - 1).abs(), POINT),
+    "triangle wave, trunc": (lambda x: 0.5 - (x.abs() - torch.trunc(x.abs()) - 0.5).abs(), POINT),
+    "ceil - floor": (lambda x: (x.ceil() - x) * (x - x.floor()), POINT),
+    "floor_": (lambda x: (x - (x * 1).floor_() - 0.5).abs(), POINT),
+    "floor of a detached": (lambda x: (x - torch.floor(x.detach()) - 0.5).abs(), POINT),
+    "hats": (interpolated, POINT),
+    "a table at floor": (looked_up_by_floor, POINT),
+    "a table at long()": (looked_up_by_long, POINT),
+    "a table at searchsorted": (looked_up_by_moving_searchsorted, POINT),
+    "a table at detached searchsorted": (looked_up_by_searchsorted, POINT),
+    "a table at bucketize": (looked_up_by_bucketize, POINT),
+    "a table by counting": (looked_up_by_counting, POINT),
+    "frexp": (lambda x: torch.ldexp(*torch.frexp(x)), POINT),
+    # Quantisers.
+    "straight through": (straight_through, POINT),
+    "straight through, at halves": (straight_through, [0.25, 0.75, -0.25, 0.25]),
+    "learned step": (learned_step, [0.5, -1.0, 0.25, 0.5]),
+    "learned step, on a bound": (learned_step, [1.0, -2.0, 0.0, 1.0]),
+    "straight through, then clip": (straight_through_then_clip, POINT),
+    "binarised": (binarised, POINT),
+    "fake_quantize": (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.5, 0, 0, 2), POINT),
+    "autograd.Function, with a jvp": (ReluWithJvp.apply, POINT),
+    "autograd.Function, without": (ReluWithoutJvp.apply, POINT),
+    # Stable forms.
+    "softmax less its maximum": (stable_softmax, EQUAL),
+    "logsumexp less its maximum": (stable_logsumexp, EQUAL),
+    "sigmoid by sign": (stable_sigmoid, POINT),
+    # out=, lists of tensors, operators.
+    "clamp, out=": (lambda x: torch.clamp(x, 0, 1, out=torch.empty_like(x)), POINT),
+    "maximum, out=": (lambda x: torch.maximum(x, 0 * x, out=torch.empty_like(x)), POINT),
+    "foreach_abs": (lambda x: torch._foreach_abs([x, -x])[0], POINT),
+    "foreach_clamp_min": (lambda x: torch._foreach_clamp_min([x, 2 * x], 0.0)[1], POINT),
+    "foreach_maximum": (lambda x: torch._foreach_maximum([x], [x.flip(0)])[0], EQUAL),
+    "foreach_sign": (lambda x: torch._foreach_sign([x])[0] * x, POINT),
+    "foreach_norm": (lambda x: torch._foreach_norm([x], 1)[0], POINT),
+    "foreach_norm, inf": (lambda x: torch._foreach_norm([x], math.inf)[0], EQUAL),
+    "foreach_max": (lambda x: torch._foreach_max([x])[0], EQUAL),
+    "aten.relu": (aten.relu, POINT),
+    "aten.relu.default": (aten.relu.default, POINT),
+    "aten.clamp": (lambda x: aten.clamp(x, 0, 1), POINT),
+    "aten.maximum": (lambda x: aten.maximum(x, 0 * x), POINT),
+    "aten.abs": (aten.abs.default, POINT),
+    "aten.amax": (lambda x: aten.amax(x, [0]), EQUAL),
+    "aten.max.dim": (lambda x: aten.max.dim(rows(x), 1)[0], ONES),
+    "aten.sort": (lambda x: aten.sort(x)[0], EQUAL),
+    "aten.where": (lambda x: aten.where(aten.gt(x, 0), x, aten.neg(x)), POINT),
+    "aten.gt.Scalar": (lambda x: x * aten.gt.Scalar(x, 0), POINT),
+    "aten.max_pool2d": (lambda x: aten.max_pool2d(x[None], [2, 2]), GRID),
+    "aten.max_pool2d_with_indices": (lambda x: aten.max_pool2d_with_indices(x[None], [2, 2])[0], GRID),
+    "aten.hardtanh": (lambda x: aten.hardtanh(x), POINT),
+    "aten.l1_loss": (lambda x: aten.l1_loss(x, torch.ones_like(x)), POINT),
+    "aten.threshold_backward": (lambda x: aten.threshold_backward(x, x, 0), POINT),
+    "aten.bitwise_and": (lambda x: x * aten.bitwise_and(x > 0, x < 5), POINT),
+    "aten.index_put": (lambda x: aten.index_put(x, [x < 0], x.new_zeros(())), POINT),
+    # Modules.
+    "nn.ReLU": (module(nn.ReLU()), POINT),
+    "nn.ReLU, inplace": (lambda x: nn.ReLU(inplace=True)(x * 1), POINT),
+    "nn.ReLU6": (module(nn.ReLU6()), POINT),
+    "nn.Hardtanh": (module(nn.Hardtanh(0.0, 1.0)), POINT),
+    "nn.PReLU": (module(nn.PReLU()), POINT),
+    "nn.Hardswish": (module(nn.Hardswish()), [-3.0, 3.0, 0.0, 3.0]),
+    "nn.L1Loss": (lambda x: nn.L1Loss(reduction="sum")(x, torch.ones_like(x)), POINT),
+    "nn.MaxPool2d": (module(nn.MaxPool2d(2), 1, 4, 4), GRID),
+    "nn.RNN": (recurrent(nn.RNN(1, 3, nonlinearity="relu")), POINT),
+    "nn.RNN, two ways": (recurrent(nn.RNN(1, 2, 2, nonlinearity="relu", bidirectional=True)), POINT),
+    "rnn_relu_cell": (cell, POINT),
+    "nn.GRU of relu": (gated(), POINT),
+    "nn.TransformerEncoderLayer": (module(nn.TransformerEncoderLayer(2, 1, 4, 0.0), 2, 1, 2), POINT),
+    "layer_norm of relu": (lambda x: F.layer_norm(torch.relu(x), (4,)), POINT),
+    "nn.BatchNorm1d": (module(nn.Sequential(nn.BatchNorm1d(1), nn.ReLU(), nn.Linear(1, 2), nn.ReLU()), 4, 1), [0.5, 1.0, 2.0, 1.0]),
+    "Linear and ReLU": (module(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2), nn.ReLU()), 4), ZEROS),
+    "Conv2d and pool": (module(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, bias=False), nn.ReLU(), nn.MaxPool2d(2)), 1, 1, 4, 4), GRID),
+    "local_response_norm": (lambda x: F.local_response_norm(F.relu(x)[None, :, None], 2), POINT),
+    "dropout, none dropped": (lambda x: F.dropout(F.relu(x), 0.0), POINT),
+    "embedding by argmax": (lambda x: F.embedding(x.argmax(), numbers(4, 1)) * 0 + x.max(), EQUAL),
+    "embedding, max_norm": (lambda x: F.embedding(torch.tensor([0, 1]), rows(x), max_norm=2.0, norm_type=1.0), ONES),
+    # Attention.
+    "attention by relu": (attention, POINT),
+    "attention to the nearest": (hard_attention, EQUAL),
+    "attention above the median": (masked_attention, EQUAL),
+    "scaled_dot_product_attention": (fused_attention, POINT),
+    # Transformations within.
+    "vmap": (lambda x: torch.func.vmap(torch.relu)(x), POINT),
+    "vmap of max": (lambda x: torch.func.vmap(lambda r: r.max())(rows(x)), ONES),
+    "vmap of sort": (lambda x: torch.func.vmap(lambda r: r.sort().values)(rows(x)), ONES),
+    "vmap of where": (lambda x: torch.vmap(lambda a: torch.where(a > 0, a, -a))(x), POINT),
+    "jvp": (forward_inside, POINT),
+    "grad": (penalty, POINT),
+    "autograd.grad": (penalty_by_autograd, POINT),
+    "vjp": (lambda x: torch.func.vjp(lambda x: x.abs() * x, x)[1](x)[0], POINT),
+    "jacrev": (lambda x: torch.func.jacrev(lambda x: torch.relu(x) ** 2)(x).sum(0), POINT),
+    "jacfwd": (lambda x: torch.func.jacfwd(lambda x: torch.relu(x) ** 2)(x).sum(0), POINT),
+    "hessian": (lambda x: torch.func.hessian(lambda x: (torch.relu(x) ** 3).sum())(x).sum(0), POINT),
+    "functional_call": (called(), [1.0, -1.0, 2.0, -2.0]),
+    "checkpoint": (lambda x: checkpoint(torch.relu, x, use_reentrant=False), POINT),
+    "checkpoint, reentrant": (lambda x: checkpoint(torch.relu, x, use_reentrant=True), POINT),
+    "interop.relu": (lambda x: interop.relu(x) - interop.relu(-x), POINT),
+    "interop.native.amax": (lambda x: interop.native.amax(x, 0), EQUAL),
+    "under interop.min_norm": (lambda x: interop.min_norm(torch.relu)(x) - torch.relu(-x), POINT),
+    # Linear algebra.
+    "solve": (lambda x: torch.linalg.solve(torch.diag(x.relu() + 1) + 0.5, torch.ones_like(x)), POINT),
+    "solve, abs on the right": (lambda x: torch.linalg.solve(numbers(4, 4).cos() + 3 * torch.eye(4), x.abs()), POINT),
+    "inverse": (lambda x: torch.linalg.inv(torch.diag(x.abs() + 1)), POINT),
+    "cholesky": (lambda x: torch.linalg.cholesky(torch.diag(x.abs() + 1) + 0.5), POINT),
+    "det": (lambda x: torch.linalg.det(torch.maximum(rows(x), rows(x).T)), EQUAL),
+    "lstsq": (lambda x: torch.linalg.lstsq(numbers(4, 2).square().cos(), torch.relu(x)[:, None]).solution, POINT),
+    "solve_triangular": (
+        lambda x: torch.linalg.solve_triangular(torch.diag(x.abs() + 1) + 0.5, x.relu()[:, None], upper=True),
+        POINT,
+    ),
+    "matrix_exp": (lambda x: torch.matrix_exp(torch.relu(rows(x))), POINT),
+    "eigvalsh, equal": (lambda x: torch.linalg.eigvalsh(rows(x)), [1.0, 0.0, 0.0, 1.0]),
+    "svdvals, equal": (lambda x: torch.linalg.svdvals(rows(x)), [1.0, 0.0, 0.0, 1.0]),
+    "largest eigenvalue": (lambda x: torch.linalg.eigvalsh(torch.diag(x) + 0 * x)[-1], EQUAL),
+    "conjugate gradient": (conjugate_gradient, [0.0, 1.0, -2.0, 3.0]),
+    "Newton's method": (newton_of_relu, POINT),
+    # Dtypes.
+    "float32": (lambda x: torch.relu(x.float()).double(), POINT),
+    "to(float32)": (lambda x: x.to(torch.float32).clamp(0, 1).to(torch.float64), POINT),
+    "a mask as float32": (lambda x: x * (x > 0).float(), POINT),
+    "a mask as int": (lambda x: x * (x > 0).int(), POINT),
+    "a mask as long": (lambda x: x * (x >= 0).long(), POINT),
+    "view_as_real": (lambda x: torch.view_as_real(torch.complex(x.relu(), x.abs())), POINT),
+    # Linear operations around.
+    "einsum": (lambda x: torch.einsum("i,j->ij", x.relu(), x.abs()), POINT),
+    "conv1d": (lambda x: F.conv1d(x.relu()[None, None], numbers(1, 1, 2)), POINT),
+    "matmul": (lambda x: torch.relu(numbers(3, 4) @ torch.relu(x)), POINT),
+    "cat and split": (lambda x: torch.maximum(*torch.cat([x, x.flip(0)]).split(4)), EQUAL),
+    "roll": (lambda x: torch.maximum(x, x.roll(1)), EQUAL),
+    "trapezoid": (lambda x: torch.trapezoid(x.abs()), POINT),
+    "cumsum": (lambda x: torch.relu(x.cumsum(0)), POINT),
+    "a view": (lambda x: overwritten(x, "t_").view(2, 2).relu(), POINT),
+    "overwritten through a view": (lambda x: (y := x * 1, y[1:].clamp_(min=1))[0], POINT),
+    "+=": (lambda x: over(x, at_1=x[1].abs(), at_3=torch.maximum(x[1], x[3])), POINT),
+}
+
+
+def loss_of(program: Program) -> Program:
+    """A weighted sum of the results, which tells them apart."""
+
+    def loss(x: Tensor) -> Tensor:
+        result = program(x).double()
+        return (result * numbers(*result.shape, start=1.0)).sum()
+
+    return loss
+
+
+def limits(loss: Program, x: Tensor, v: Tensor, coarse: bool) -> tuple[Tensor, Tensor]:
+    """Of the gradients of torch itself, and of the difference quotients, towards x along v."""
+    steps = (2e-3, 1e-3) if coarse else (2e-5, 1e-5)
+    gradients, quotients = [], []
+    for t in steps:
+        moved = (x + t * v).requires_grad_()
+        value = loss(moved)
+        (gradient,) = torch.autograd.grad(value, moved)
+        gradients.append(gradient)
+        quotients.append((value.detach() - loss(x).detach()) / t)
+    torch.testing.assert_close(*gradients, atol=2e-2, rtol=2e-2)
+    return 2 * gradients[1] - gradients[0], 2 * quotients[1] - quotients[0]
+
+
+def is_close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-3)
+
+
+def asked(call: Callable[[], Any]) -> tuple[Any, str]:
+    """What ``call`` returns, or the text of the error, and whether there was a warning."""
+    undecided._SHOWN.clear()
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always", jaxclamp.UndecidedWarning)
+        try:
+            return call(), "warned" if shown else ""
+        except (NotImplementedError, RuntimeError, TypeError) as error:
+            return "\n".join([str(error), *getattr(error, "__notes__", ())]), "refused"
+
+
+def verdict(name: str) -> tuple[str, str]:
+    """In a word, and what shows it."""
+    program, at = PROGRAMS[name]
+    loss, x = loss_of(program), torch.tensor(at, dtype=torch.float64)
+    v = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(1))
+    found = []
+    for direction in (v, -v):
+        gradient, seen = asked(lambda direction=direction: interop.grad(loss, direction=direction)(x))
+        if seen == "refused":
+            return seen, gradient
+        (_, derivative), _ = asked(lambda direction=direction: interop.directional_derivative(loss, x, direction))
+        true, quotient = limits(loss, x, direction, name in COARSE)
+        shows = f"gradient {gradient.tolist()}, limit {true.tolist()}, derivative {derivative}, quotient {quotient}"
+        right = is_close(gradient, true) and is_close(derivative, quotient if name not in AUTHORS else (true * direction).sum())
+        found.append(("right" if right else seen or "wrong", shows))
+    return next((one for one in found if one[0] != "right"), found[0])
+AUTHORS={n for n in PROGRAMS if "straight" in n or "learned" in n or "binarised" in n}
+COARSE={"float32","to(float32)","renorm","embedding, max_norm"}
+if __name__ == "__main__":
+    import collections, sys
+    count = collections.Counter()
+    for name in PROGRAMS:
+        if sys.argv[1:] and name not in sys.argv[1:]: continue
+        try:
+            v, shows = verdict(name)
+        except BaseException as e:
+            v, shows = "CRASH", repr(e)[:400]
+        count[v] += 1
+        if v != "right": print(f"{v:8} {name!r}: {shows[:420]}")
+    print(count)
