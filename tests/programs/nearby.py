@@ -73,6 +73,7 @@ def check(fun: Function, *inputs: torch.Tensor, seeds: int = 2) -> None:
 X = tensor([[1.0, 0.0, -1.0, 0.0], [2.0, 2.0, -2.0, 2.0], [0.0, 0.0, 0.0, 0.0]])
 Y = tensor([[1.0, 0.0, 1.0, -1.0], [2.0, 0.0, -2.0, 2.0], [0.0, 0.0, 0.0, 0.0]])
 ROW = tensor(0.0, 2.0, -1.0, 0.0)
+HALVES = torch.full((1, 3, 3), 0.5, dtype=torch.float64)
 LINE, IMAGE, SOLID = X[None, :, :], X.reshape(1, 3, 2, 2).repeat(1, 1, 2, 2), X.reshape(1, 3, 2, 2, 1)
 CELLS = torch.tensor([[0, 1, 1, 0], [2, 2, 1, 0], [2, 1, 2, 2]])
 

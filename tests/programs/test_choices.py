@@ -200,6 +200,8 @@ CHOICES |= {
     "floor as an index": at_nodes,
     "signbit": lambda x: jnp.where(jnp.signbit(x), -2 * x, x),
     "copysign": lambda x: x * jnp.copysign(2, x),
+    "atan2": lambda x: x * jnp.sign(jnp.arctan2(x, -1)),
+    "angle": lambda x: x[0] * jnp.sign(jnp.angle(-jnp.exp(1j * x[0]))),
     "sort of pairs": lambda x: jnp.vdot(lax.sort_key_val(x[0], NUMBERS)[1], jnp.sort(x[0])),
     "reduce, of numbers with numbers": lambda x: jnp.sum(
         jnp.where(lax.reduce((x[0], NUMBERS), (-9.0, 0.0), later, (0,))[1] == NUMBERS, x[0], 0)

@@ -8,7 +8,6 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -66,12 +65,8 @@ UNDECIDED: dict[str, tuple[Function, torch.Tensor]] = {
     "count_nonzero": (torch.count_nonzero, X),
     "quantiles": (lambda x: torch.quantile(x, 0.3, 1), X),
     "modes": (lambda x: x.mode(1).values, X),
-    "fractional": (
-        lambda x: F.fractional_max_pool2d(x, 2, 2, _random_samples=0.5 + tensor(np.zeros((1, 3, 2)))),
-        0 * IMAGE,
-    ),
     "power-average": (lambda x: F.lp_pool1d(x, 1.0, 1), 0 * LINE),
-    "rrelu": (F.rrelu, X),
+    "rrelu": (lambda x: F.rrelu(x, training=True), X),
     "linalg.cond": (lambda x: torch.linalg.cond(x, 1), POSITIVE),
     "special.i0e": (torch.special.i0e, X),
     "renorm": (lambda x: torch.renorm(x, 2, 0, 2.0), tensor([[2.0, 0.0]])),

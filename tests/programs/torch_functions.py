@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import interop
 from interop._programs.choices import CHOICES
-from tests.programs.nearby import CELLS, IMAGE, LINE, ROW, SOLID, X, Y, tensor
+from tests.programs.nearby import CELLS, HALVES, IMAGE, LINE, ROW, SOLID, X, Y, tensor
 
 Function = Callable[..., torch.Tensor]
 
@@ -57,6 +57,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "F.hardswish": (F.hardswish, tensor(-3.0, 3.0, 0.0, 4.0, -4.0)),
     "F.leaky_relu": (lambda x: F.leaky_relu(x, -0.5), X),
     "F.leaky_relu_": (lambda x: F.leaky_relu_(x * 1, 2.0), X),
+    "F.rrelu, in evaluation": (lambda x: F.rrelu(x, 0.25, 0.75) + F.rrelu(x * 2, inplace=True), X),
+    "F.rrelu_": (lambda x: F.rrelu_(x * 1), X),
     "F.prelu": (F.prelu, X, tensor(0.25, -0.5, 2.0, 1.0)),
     "F.prelu one": (F.prelu, X, tensor([0.25])),
     "F.elu": (lambda x: F.elu(x, 2.0), X),
@@ -135,6 +137,20 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "max_pool2d with indices": (lambda x: taken_at(x, F.max_pool2d(x, 2, return_indices=True)[1]), IMAGE),
     "max_pool2d of one image": (lambda x: torch.max_pool2d(x, 2, 2), IMAGE[0]),
     "max_pool3d": (lambda x: F.max_pool3d(x, (1, 2, 1), 1), SOLID),
+    "fractional_max_pool2d": (lambda x: F.fractional_max_pool2d(x, 2, 2, _random_samples=HALVES[:, :, :2]), IMAGE),
+    "fractional_max_pool2d with indices": (
+        lambda x: taken_at(
+            x,
+            F.fractional_max_pool2d(
+                x, 2, output_ratio=(0.5, 0.5), return_indices=True, _random_samples=HALVES[:, :, :2]
+            )[1],
+        ),
+        IMAGE,
+    ),
+    "fractional_max_pool3d": (
+        lambda x: F.fractional_max_pool3d(x.repeat(1, 1, 2, 1, 3), (2, 1, 2), (2, 1, 1), _random_samples=HALVES),
+        SOLID,
+    ),
     "adaptive_max_pool1d": (lambda x: F.adaptive_max_pool1d(x, 3), LINE),
     "torch.adaptive_max_pool1d": (lambda x: torch.adaptive_max_pool1d(x, 3)[0], LINE),
     "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (3, None)), IMAGE),
