@@ -1,4 +1,4 @@
-"""The ops and their derivatives straight from the definition, in NumPy: for `fuzzing`, which composes them.
+"""The ops and their derivatives straight from the definition, in NumPy: what `by_definition` expects of compositions.
 
 One scalar after the other, with dense Jacobians and the chain rule by hand. Nothing of the package is used here.
 
@@ -7,7 +7,7 @@ become the value somewhere in every neighbourhood: its members get 1/|C| each, o
 has the slope between the one-sided slopes that is nearest to 0.
 
 Frameworks round, and whether there is a tie can depend on how. So each value knows which of its elements are exact, and
-what would compare two numbers that are close and not exact raises `UndecidableError`.
+what would compare two numbers that are close and not exact raises `UndecidedError`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ DTYPES = {
 }
 
 
-class UndecidableError(Exception):
-    """Whether there is a tie depends on how values are rounded, or a number is out of bounds."""
+class UndecidedError(Exception):
+    """The derivative is not told: whether there is a tie depends on rounding, a kink is near, a number is too large."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Point:
         """Raise if it depends on rounding whether the operand ``first`` ties with ``other``."""
         is_certain = self.exact[first] and is_exact
         if not is_certain and not abs(self.values[first] - other) > self.closeness * (1 + abs(other)):
-            raise UndecidableError
+            raise UndecidedError
 
 
 @functools.lru_cache(maxsize=4096)
@@ -164,7 +164,7 @@ class Kinked:
     def __call__(self, point: Point) -> Scalar:
         x, *parameters = point.values
         if not all(map(math.isfinite, point.values)):  # 0 times infinity is no matter of ties
-            raise UndecidableError
+            raise UndecidedError
         for kink in self.kinks(*parameters):
             point.decide(0, kink, all(point.exact[1:]))
         left, right = (self.slope(x, side, *parameters) for side in (-1, 1))
@@ -290,7 +290,7 @@ def evaluate(op: str, operands: Sequence[Value | None], static: Mapping[str, Any
     """What ``op`` makes of its operands, of which None is a bound that is absent.
 
     Raises:
-      UndecidableError: where it cannot be said.
+      UndecidedError: where it cannot be said.
     """
     x, *others = given = [operand for operand in operands if operand is not None]
     ties, static = static.get("ties", "min_norm"), {name: v for name, v in static.items() if name != "ties"}
@@ -347,12 +347,12 @@ def _chained(
         representable = (value == value.astype(DTYPES[dtype]).astype(np.float64)) | np.isnan(value)
     pairs = [(partial, operand) for partial, operand in zip(partials, operands, strict=True) if operand.active]
     if not all(np.isfinite(partial).all() for partial in partials):
-        raise UndecidableError
+        raise UndecidedError
     none = np.zeros((value.size, operands[0].jacobian.shape[1]))
     jacobian = sum((partial @ operand.jacobian for partial, operand in pairs), none)
     magnitude = sum((np.abs(partial) @ operand.magnitude for partial, operand in pairs), none)
     if np.abs(value[np.isfinite(value)]).max(initial=0) > 100 or not magnitude.max(initial=0) < 100:
-        raise UndecidableError
+        raise UndecidedError
     return Value(value, jacobian, magnitude, any(o.active for o in operands), exact & representable, tied)
 
 
@@ -375,7 +375,7 @@ def _extrema(
     for out, group in enumerate(groups):
         members = [(0, i) for i in group] + [(1, 0) for _ in given[1:]]
         if not members:  # a window of nothing but padding
-            raise UndecidableError
+            raise UndecidedError
         values = [float(given[k].value.flat[i]) for k, i in members]
         certain = [bool(given[k].exact.flat[i]) for k, i in members]
         extreme = math.nan if any(map(math.isnan, values)) else best(values)
@@ -383,7 +383,7 @@ def _extrema(
         margin = _closeness(dtype)
         near = [m for m, v in enumerate(values) if v == extreme or abs(v - extreme) < margin * (1 + abs(v))]
         if len(near) > 1 and not all(certain[m] for m in near):
-            raise UndecidableError
+            raise UndecidedError
         for m, share in shares(chosen, all(given[members[m][0]].active for m in chosen), ties).items():
             k, i = members[m]
             partials[k][out, i] = share

@@ -11,15 +11,15 @@ from tests.support.pinned import pinned
 @pytest.mark.parametrize(
     ("module", "needs"),
     [
-        ("fuzz/test_random_programs_torch", True),
-        ("fuzz/random_steps_torch", True),
+        ("fuzz/test_by_differences_torch", True),
+        ("fuzz/steps_torch", True),
         ("survey/test_changes", True),  # interop alone
-        ("fuzz/test_fuzz_torch", True),  # by another module of the tests
+        ("fuzz/test_by_definition_torch", True),  # by another module of the tests
         ("jax/test_gradients", False),
         ("jax/test_min_norm", False),
         ("jax/test_ties", False),
         ("programs/test_whole_programs", False),
-        ("fuzz/test_random_programs", False),
+        ("fuzz/test_by_differences", False),
         ("project/test_imports", False),
     ],
 )

@@ -1,7 +1,4 @@
-"""How torch runs random programs, which `fuzzing` compares with the definition.
-
-For as long as wanted, with one line for each round: python -m tests.fuzz.fuzzing_torch --seconds 600 --start 1000
-"""
+"""How torch runs compositions of ops, which `by_definition` compares with the definition of the convention."""
 
 from __future__ import annotations
 
@@ -23,23 +20,22 @@ import interop
 import jaxclamp
 from interop import native
 from tests.fuzz import definition
-from tests.fuzz.definition import POOLS, Array
-from tests.fuzz.fuzzing import (
+from tests.fuzz.by_definition import (
     IN_BOTH,
     Calls,
     Form,
     Pair,
-    Round,
-    Tree,
     arguments_of,
     called,
     differentiated,
     drawn_form,
+    failures,
     first_of,
-    main,
     vmapped,
 )
-from tests.fuzz.programs import Program, Ref, draw
+from tests.fuzz.definition import POOLS, Array
+from tests.fuzz.programs import Composition, Ref, draw_composition
+from tests.fuzz.running import Tree
 
 # What a program calls, in each dialect.
 
@@ -94,7 +90,7 @@ _NAMES_OF_TORCH = {"x": "input", "y": "other", "axis": "dim", "keepdims": "keepd
 _NAMES_OF_NUMPY = {"y": "x2"}
 
 
-def run_in_torch(program: Program, calls: Calls, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+def run_in_torch(program: Composition, calls: Calls, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
     known, dtype = list(inputs), inputs[0].dtype
     for step in program.steps:
         operands: list[Any] = [known[o.number] if isinstance(o, Ref) else o for o in step.operands]
@@ -117,7 +113,7 @@ def run_in_torch(program: Program, calls: Calls, inputs: Sequence[torch.Tensor])
 MODES = (*IN_BOTH, "backward", "backward", "forward_ad")
 
 
-def drawn_in_torch(program: Program) -> Form:
+def drawn_in_torch(program: Composition) -> Form:
     choices = random.Random(f"form torch {program.seed}")
     # aten::hardsigmoid_backward has no forward mode.
     is_flat = program.is_piecewise_linear and all(step.op != "hardsigmoid" for step in program.steps)
@@ -143,7 +139,7 @@ def forward(function: Callable[..., Any], inputs: Sequence[Any], _: Any, tangent
         return unpacked.primal, unpacked.tangent
 
 
-def in_torch(program: Program, form: Form) -> Callable[..., Tree]:
+def in_torch(program: Composition, form: Form) -> Callable[..., Tree]:
     """The function of the arguments that answers for all rows, or in a loop for two."""
     calls, mode = DIALECTS[form.dialect]
 
@@ -172,7 +168,7 @@ def in_torch(program: Program, form: Form) -> Callable[..., Tree]:
 # What programs answer.
 
 
-def _tensors(program: Program, arrays: Iterable[Array]) -> list[torch.Tensor]:
+def _tensors(program: Composition, arrays: Iterable[Array]) -> list[torch.Tensor]:
     return [torch.tensor(a, dtype=getattr(torch, program.dtype)) for a in arrays]
 
 
@@ -217,7 +213,7 @@ def answers_of_compiled_torch(pairs: Sequence[Pair]) -> list[Tree]:
 
 
 def of_torch(seeds: Iterable[int]) -> list[Pair]:
-    programs = [draw(seed, "torch") for seed in seeds]
+    programs = [draw_composition(seed, "torch") for seed in seeds]
     return [(program, drawn_in_torch(program)) for program in programs]
 
 
@@ -226,13 +222,9 @@ def compiled_of_torch(seeds: Iterable[int]) -> list[Pair]:
     return [(program, dataclasses.replace(form, **plain)) for program, form in of_torch(seeds)]
 
 
-def rounds(start: int) -> list[Round]:
-    """What is run from one seed on."""
+def failures_of(seeds: range) -> list[str]:
+    """Of the compositions of so many seeds: most op by op, and a few as one compiled graph."""
     return [
-        (of_torch(range(start, start + 24)), answers_of_torch),
-        (compiled_of_torch(range(start + 24, start + 28)), answers_of_compiled_torch),
+        *failures(of_torch(seeds[:24]), answers_of_torch),
+        *(failures(compiled_of_torch(seeds[24:]), answers_of_compiled_torch) if seeds[24:] else []),
     ]
-
-
-if __name__ == "__main__":
-    main(rounds)

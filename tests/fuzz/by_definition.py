@@ -1,22 +1,15 @@
-"""Runs random programs under random transformations of JAX, and compares them with the definition.
+"""Compositions of ops under random transformations of JAX: derivatives against the definition of the convention.
 
-How torch runs them is in `fuzzing_torch`.
-
-For as long as wanted, with one line for each round: python -m tests.fuzz.fuzzing --seconds 600 --start 1000
-
-What fails is printed, made as small as it can be.
+How torch runs them is in `by_definition_torch`. What fails is described as small as it can be.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import functools
 import itertools
 import random
-import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -27,11 +20,11 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxclamp
-from tests.fuzz import definition
+from tests.fuzz import definition, running
 from tests.fuzz.definition import DTYPES, POOLS, Array
-from tests.fuzz.programs import PARAMETERS, ROWS, Program, Ref, Step, draw
+from tests.fuzz.programs import PARAMETERS, ROWS, Call, Composition, Ref, draw_composition
+from tests.fuzz.running import WRAPPERS, Tree, failure, mesh, over_rows, together
 
-Tree: TypeAlias = Any
 Calls: TypeAlias = Mapping[str, Callable[..., Any]]
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-6, "bfloat16": 0.06, "float16": 0.02}
@@ -92,7 +85,7 @@ DIALECTS: Mapping[str, Calls] = {"jaxclamp": JAXCLAMP, "jaxclamp.min_norm": JAX_
 # How a program is run.
 
 
-def run_in_jax(program: Program, calls: Calls, inputs: Sequence[jax.Array]) -> jax.Array:
+def run_in_jax(program: Composition, calls: Calls, inputs: Sequence[jax.Array]) -> jax.Array:
     known = list(inputs)
     for step in program.steps:
         operands = [np.asarray(o, DTYPES[program.dtype]) if isinstance(o, np.ndarray) else o for o in step.operands]
@@ -107,14 +100,14 @@ def run_in_jax(program: Program, calls: Calls, inputs: Sequence[jax.Array]) -> j
     return known[-1]
 
 
-def called(step: Step, calls: Calls, operands: Sequence[Any], names: Mapping[str, str] = {}) -> Any:
+def called(step: Call, calls: Calls, operands: Sequence[Any], names: Mapping[str, str] = {}) -> Any:
     """The call, where ``names`` has the keywords that are spelled otherwise."""
     keywords = dict(zip(PARAMETERS.get(step.op, ())[step.by_keyword :], operands[step.by_keyword :], strict=False))
     keywords |= step.static
     return calls[step.op](*operands[: step.by_keyword], **{names.get(n, n): value for n, value in keywords.items()})
 
 
-def _is_of_jaxclamp(step: Step) -> bool:
+def _is_of_jaxclamp(step: Call) -> bool:
     """Whether JAX's own function has other names for the arguments, no such one, or another gradient by its formula."""
     return "ties" in step.static or (step.op in PARAMETERS and (step.by_keyword < 2 or "where" in step.static))
 
@@ -149,23 +142,16 @@ _FORWARD = ("jvp", "forward_ad")
 IN_BOTH = ("grad", "vjp", "jvp", "jacrev", "jacfwd", "hvp")
 JAX_MODES = (*IN_BOTH, "linearize and transpose")
 DEVICES = ("shard_map", "sharded")
-JAX_WRAPPERS: Mapping[str, Callable[..., Callable[..., Any]]] = {
-    "jit": jax.jit,
-    "checkpoint": jax.checkpoint,
-    "checkpoint of all": functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.everything_saveable),
-    "cond": lambda f: lambda *xs: jax.lax.cond(xs[0].ravel()[0] > 0, f, f, *xs),
-    "scan": lambda f: lambda *xs: jax.lax.scan(lambda _, x: (None, f(*x)), None, [x[None] for x in xs])[1][0],
-    "vmap": lambda f: lambda *xs: jax.vmap(f, in_axes=-1, out_axes=-1)(*(x[..., None] for x in xs))[..., 0],
-}
+JAX_WRAPPERS = ("jit", "checkpoint", "checkpoint of all", "cond", "scan", "vmap")
 
 
-def drawn_in_jax(program: Program, batched: Sequence[str]) -> Form:
+def drawn_in_jax(program: Composition, batched: Sequence[str]) -> Form:
     choices = random.Random(f"form jax {program.seed}")
     mode = choices.choice([mode for mode in JAX_MODES if mode != "hvp" or program.is_piecewise_linear])
     how = choices.choice(batched)
     # At NaN, JAX's own relu has another gradient.
     dialect = "jaxclamp" if program.is_special else choices.choice([*DIALECTS])
-    wrapped = choices.choices([*JAX_WRAPPERS], k=choices.choice((0, 1, 1, 2)))
+    wrapped = choices.choices(JAX_WRAPPERS, k=choices.choice((0, 1, 1, 2)))
     if how == "shard_map":  # there JAX 0.10 cannot differentiate x * constant in a cond: pvary, it says
         wrapped = [name for name in wrapped if name != "cond"]
     if dialect == "jaxclamp.min_norm":
@@ -174,7 +160,7 @@ def drawn_in_jax(program: Program, batched: Sequence[str]) -> Form:
 
 
 def drawn_form(
-    choices: random.Random, program: Program, dialect: str, mode: str, wrapped: Sequence[str], batched: str
+    choices: random.Random, program: Composition, dialect: str, mode: str, wrapped: Sequence[str], batched: str
 ) -> Form:
     """That form; where the rows lie, and whether the batch is differentiated, is drawn."""
     axes = tuple(choices.randrange(-1, points.ndim) for points in program.inputs)
@@ -182,7 +168,7 @@ def drawn_form(
     return Form(dialect, mode, tuple(wrapped), batched, axes, is_batched_first)
 
 
-def arguments_of(program: Program) -> list[Array]:
+def arguments_of(program: Composition) -> list[Array]:
     """The active inputs, the others, the cotangent of the result, and the tangents of the active inputs."""
     pairs = [*zip(program.inputs, program.active, strict=True)]
     inputs = [x for x, active in pairs if active] + [x for x, active in pairs if not active]
@@ -196,7 +182,7 @@ Mode: TypeAlias = Callable[[Callable[..., Any], Sequence[Any], Any, Sequence[Any
 def differentiated(
     api: Any,
     own_modes: Mapping[str, Mode],
-    program: Program,
+    program: Composition,
     form: Form,
     whole: Callable[..., Any],
     batch: Callable[..., Any],
@@ -255,22 +241,16 @@ def vmapped(vmap: Any, moveaxis: Any, form: Form, function: Callable[..., Any]) 
     return run
 
 
-def in_jax(program: Program, form: Form) -> Callable[..., Tree]:
+def in_jax(program: Composition, form: Form) -> Callable[..., Tree]:
     """The function of the arguments that answers for all rows."""
     whole = functools.partial(_called_with_all, functools.partial(run_in_jax, program, DIALECTS[form.dialect]))
     for name in form.wrapped:
-        whole = jaxclamp.min_norm(whole) if name == "min_norm" else JAX_WRAPPERS[name](whole)
+        whole = jaxclamp.min_norm(whole) if name == "min_norm" else WRAPPERS[name](whole)
 
     def batch(function: Callable[..., Any]) -> Callable[..., Any]:
-        match form.batched:
-            case "map":
-                return lambda *arguments: jax.lax.map(lambda row: function(*row), arguments)
-            case "sharded":
-                return jax.vmap(function)
-            case "shard_map":
-                rows = PartitionSpec("rows")
-                return jax.shard_map(jax.vmap(function), mesh=mesh(), in_specs=rows, out_specs=rows)
-        return vmapped(jax.vmap, jnp.moveaxis, form, function)
+        if form.batched == "vmap":
+            return vmapped(jax.vmap, jnp.moveaxis, form, function)
+        return over_rows(form.batched, function)
 
     return differentiated(jax, {"linearize and transpose": linearized}, program, form, whole, batch)
 
@@ -284,36 +264,28 @@ def _called_with_all(function: Callable[[Sequence[Any]], Any], *inputs: Any) -> 
     return function(inputs)
 
 
-def mesh() -> jax.sharding.Mesh:
-    return jax.make_mesh((ROWS,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
-
-
 # What programs answer.
 
-Pair: TypeAlias = tuple[Program, Form]
-Answers: TypeAlias = Callable[[Sequence[Pair]], list[Tree]]
-Round: TypeAlias = tuple[list[Pair], Answers]
+Pair: TypeAlias = tuple[Composition, Form]
+Answers: TypeAlias = running.Answers[Pair]
 
 
 def answers_of_jax(pairs: Sequence[Pair], compiled: bool = True) -> list[Tree]:
-    """What all of them answer; compiled as one program, which takes less time than one for each."""
     functions = [in_jax(*pair) for pair in pairs]
     arguments: Any = [[a.astype(DTYPES[program.dtype]) for a in arguments_of(program)] for program, _ in pairs]
-
-    def together(arguments: Any) -> list[Tree]:
-        return [function(*given) for function, given in zip(functions, arguments, strict=True)]
 
     with jax.enable_x64(any(program.dtype == "float64" for program, _ in pairs)):
         if any(form.batched == "sharded" for _, form in pairs):
             arguments = jax.device_put(arguments, NamedSharding(mesh(), PartitionSpec("rows")))
-        return (jax.jit(together) if compiled else together)(arguments)
+        return together(functions, arguments, compiled)
 
 
 # The comparison with the definition.
 
 
-def disagreement(program: Program, form: Form, answer: Tree) -> str:
+def disagreement(pair: Pair, answer: Tree) -> str:
     """How the values and the derivative differ from the definition; empty if they do not."""
+    program, form = pair
     value, *leaves = (np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(answer))
     (cotangent,), tangents = program.directions("result"), program.directions("inputs")
     tolerance = TOLERANCE[program.dtype]
@@ -344,48 +316,27 @@ def disagreement(program: Program, form: Form, answer: Tree) -> str:
 
 def failures(pairs: Sequence[Pair], answers: Answers) -> list[str]:
     """A description of each program that disagrees with the definition or raises, made small."""
-    return [text for group in in_one_mode(pairs) for text in failures_together(group, answers)]
+    texts = []
+    for wide in (False, True):  # 64 bits need JAX's mode of that name, for all programs that run together
+        alike = [pair for pair in pairs if (pair[0].dtype == "float64") == wide]
+        if alike:
+            texts += running.failures(alike, answers, disagreement, functools.partial(described, answers=answers))
+    return texts
 
 
-def in_one_mode(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """The programs with 64 bits, which need JAX's mode of that name, and the others."""
-    groups = [[pair for pair in pairs if (pair[0].dtype == "float64") == wide] for wide in (False, True)]
-    return [group for group in groups if group]
-
-
-def failures_together(pairs: Sequence[Pair], answers: Answers) -> list[str]:
-    try:
-        found = answers(pairs)
-    except Exception:  # of which one it was, each by itself will tell
-        texts = [described(*pair, answers) for pair in pairs if failure(*pair, answers)]
-        return texts or [f"raises together, not one by one:\n{traceback.format_exc()}"]
-    wrong = [pair for pair, answer in zip(pairs, found, strict=True) if disagreement(*pair, answer)]
-    return [described(*pair, answers) for pair in wrong]
-
-
-def failure(program: Program, form: Form, answers: Answers) -> str:
-    try:
-        (answer,) = answers([(program, form)])
-    except Exception as error:
-        return f"raises {type(error).__name__}\n{traceback.format_exc(limit=-3, chain=False)}"
-    return disagreement(program, form, answer)
-
-
-def described(program: Program, form: Form, answers: Answers) -> str:
+def described(pair: Pair, reason: str, answers: Answers) -> str:
     """A failing program and its form, made as small as they can be."""
-    reason = failure(program, form, answers)
-    if not reason:
-        return f"{program}\n{form}\nfails beside others, not by itself"
-    smaller = _smaller(program, form)
+    smaller = _smaller(*pair)
     while (candidate := next(smaller, None)) is not None:
-        with contextlib.suppress(definition.UndecidableError):
-            found = failure(*candidate, answers) if candidate[0].expected[0].active else ""
-            if found.split()[:2] == reason.split()[:2]:  # a wrong value, a wrong derivative, an exception of one kind
-                (program, form), reason, smaller = candidate, found, _smaller(*candidate)
+        with contextlib.suppress(definition.UndecidedError):
+            other = failure(candidate, answers, disagreement) if candidate[0].expected[0].active else ""
+            if other.split()[:2] == reason.split()[:2]:  # a wrong value, a wrong derivative, an exception of one kind
+                pair, reason, smaller = candidate, other, _smaller(*candidate)
+    program, form = pair
     return f"{program}\n{form}\n{reason}\n"
 
 
-def _smaller(program: Program, form: Form) -> Iterator[Pair]:
+def _smaller(program: Composition, form: Form) -> Iterator[Pair]:
     is_torch = form.dialect.startswith("interop")
     simplest = {
         "wrapped": tuple({*form.wrapped} & {"min_norm"}),
@@ -404,7 +355,7 @@ def _smaller(program: Program, form: Form) -> Iterator[Pair]:
 
 
 def of_jax(seeds: Iterable[int], *batched: str) -> list[Pair]:
-    programs = [draw(seed, "jax") for seed in seeds]
+    programs = [draw_composition(seed, "jax") for seed in seeds]
     return [(program, drawn_in_jax(program, batched or ("vmap", "vmap", "map"))) for program in programs]
 
 
@@ -422,33 +373,10 @@ def check_what_is_drawn(pairs: Sequence[Pair], modes: Sequence[str]) -> None:
     assert sum(len(program.steps) > 2 for program in programs) > 0.5 * len(programs)
 
 
-def rounds(start: int) -> list[Round]:
-    """What is run from one seed on."""
+def failures_of(seeds: range) -> list[str]:
+    """Of the compositions of so many seeds: most on one device, some over several, and a few op by op."""
     return [
-        (of_jax(range(start, start + 20)), answers_of_jax),
-        (of_jax(range(start + 20, start + 26), *DEVICES), answers_of_jax),
-        (of_jax(range(start + 26, start + 28)), functools.partial(answers_of_jax, compiled=False)),
+        *failures(of_jax(seeds[:20]), answers_of_jax),
+        *failures(of_jax(seeds[20:26], *DEVICES), answers_of_jax),
+        *failures(of_jax(seeds[26:]), functools.partial(answers_of_jax, compiled=False)),
     ]
-
-
-def main(rounds: Callable[[int], list[Round]]) -> None:
-    """Draw programs until the time is over."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--start", type=int, default=1000, help="the first seed; those of the suite are below 1000")
-    options = parser.parse_args()
-    jax.config.update("jax_num_cpu_devices", ROWS)
-    end, found = time.monotonic() + options.seconds, 0
-    for start in itertools.count(options.start, 28):
-        for pairs, answers in rounds(start):
-            for text in failures(pairs, answers):
-                found += 1
-                print(text, flush=True)
-        jax.clear_caches()
-        print(f"seeds {start} to {start + 27}: {found} failures so far", flush=True)
-        if time.monotonic() > end:
-            break
-
-
-if __name__ == "__main__":
-    main(rounds)

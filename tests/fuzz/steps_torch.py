@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.fuzz.random_steps import SHAPE, Spelling, median
+from tests.fuzz.steps import SHAPE, Spelling, median
 
 # What takes more than an expression.
 

@@ -1,7 +1,4 @@
-"""How torch runs random programs, for the comparison in `random_programs`.
-
-For the record, with what fails printed: python -m tests.fuzz.random_programs_torch --programs 1000
-"""
+"""How torch runs programs of steps, which `by_differences` compares with differences of their values."""
 
 from __future__ import annotations
 
@@ -15,9 +12,10 @@ import numpy as np
 import torch
 
 import interop
-from tests.fuzz.random_programs import Answer, Program, Step, Target, draw, main
-from tests.fuzz.random_steps import Spelling
-from tests.fuzz.random_steps_torch import SPELLINGS, written
+from tests.fuzz.by_differences import Answer, Target, failures
+from tests.fuzz.programs import Program, Step, draw_program
+from tests.fuzz.steps import Spelling
+from tests.fuzz.steps_torch import SPELLINGS, written
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ def in_torch(program: Program, form: TorchForm) -> Callable[..., Answer]:
 
 
 def answers_of_torch(seeds: Sequence[int]) -> list[Answer]:
-    programs = [draw(seed)[0] for seed in seeds]
+    programs = [draw_program(seed)[0] for seed in seeds]
     return [
         in_torch(program, drawn_in_torch(program))(*map(torch.from_numpy, (*program.points, *program.directions)))
         for program in programs
@@ -115,5 +113,6 @@ def answers_of_torch(seeds: Sequence[int]) -> list[Answer]:
 
 TARGET = Target(answers_of_torch, drawn_in_torch)
 
-if __name__ == "__main__":
-    main({"torch": TARGET})
+
+def failures_of(seeds: range) -> list[str]:
+    return failures(seeds, TARGET)

@@ -1,6 +1,6 @@
 """Random programs with many ties, under random transformations of JAX, against differences of their values.
 
-More of them than here: python -m tests.fuzz.random_programs --programs 1000 --target jax
+More of them than here: python -m tests.fuzz programs-jax --programs 1000
 """
 
 from __future__ import annotations
@@ -15,20 +15,13 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import jaxclamp
-from tests.fuzz import random_programs
-from tests.fuzz.random_programs import (
-    PROGRAMS,
-    ROWS,
-    TARGETS,
-    JaxForm,
-    Program,
-    Step,
-    UndecidedError,
-    draw,
-    expected,
-    failures,
-)
-from tests.fuzz.random_steps import KINDS, SHAPE
+from tests.fuzz import by_differences, differences, programs
+from tests.fuzz.by_differences import PROGRAMS, TARGETS, JaxForm, failures
+from tests.fuzz.definition import UndecidedError
+from tests.fuzz.differences import expected
+from tests.fuzz.programs import ROWS, Program, Step, draw_program
+from tests.fuzz.running import mesh
+from tests.fuzz.steps import KINDS, SHAPE
 from tests.support.representatives import parts
 
 
@@ -45,21 +38,21 @@ def test_jax_op_by_op(seeds: range) -> None:
 
 def test_what_is_drawn() -> None:
     """Every step, every form, and kinks in most programs."""
-    programs = [draw(seed)[0] for seed in range(200)]
-    assert {step.kind for program in programs for step in program.steps} == KINDS.keys()
-    assert {len(program.steps) * program.repeats for program in programs} == {*range(1, random_programs.DEPTH + 1)}
-    forms = [random_programs.drawn_in_jax(program) for program in programs]
-    assert {form.mode for form in forms} == {*random_programs.MODES}
-    assert {form.batch for form in forms} == {*random_programs.BATCHES}
-    assert {form.loop for form in forms} == random_programs.LOOPS.keys()
-    assert {name for form in forms for name in form.around} == random_programs.WRAPPERS.keys()
-    assert {name for form in forms for name in form.around_steps.values()} == random_programs.WRAPPERS.keys()
+    drawn = [draw_program(seed)[0] for seed in range(200)]
+    assert {step.kind for program in drawn for step in program.steps} == KINDS.keys()
+    assert {len(program.steps) * program.repeats for program in drawn} == {*range(1, programs.DEPTH + 1)}
+    forms = [by_differences.drawn_in_jax(program) for program in drawn]
+    assert {form.mode for form in forms} == {*by_differences.MODES}
+    assert {form.batch for form in forms} == {*by_differences.BATCHES}
+    assert {form.loop for form in forms} == by_differences.LOOPS.keys()
+    assert {name for form in forms for name in form.around} == by_differences.WRAPPERS.keys()
+    assert {name for form in forms for name in form.around_steps.values()} == by_differences.WRAPPERS.keys()
     assert sum(map(has_kink, range(200))) > 130
 
 
 def has_kink(seed: int) -> bool:
     """Whether the two gradients along a direction and its opposite differ somewhere."""
-    program, forward = draw(seed)
+    program, forward = draw_program(seed)
     x, y = program.directions
     backward = expected(dataclasses.replace(program, directions=(-x, -y)))
     return any(not np.allclose(a, b, atol=1e-3) for a, b in zip(forward.gradients, backward.gradients, strict=True))
@@ -87,10 +80,10 @@ def test_the_differences() -> None:
 def test_what_differences_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """A jump, which no step has, and a kink that is near."""
     jump = dataclasses.replace(KINDS["abs"], definition=lambda x: (x > 0).astype(float))
-    monkeypatch.setattr(random_programs, "KINDS", {"jump": jump, "shift": KINDS["shift"], "abs": KINDS["abs"]})
+    monkeypatch.setattr(programs, "KINDS", {"jump": jump, "shift": KINDS["shift"], "abs": KINDS["abs"]})
     with pytest.raises(UndecidedError):
         expected(program(Step("jump", (0,), (), 0)))
-    near = 1.5 * random_programs._NEAR * np.abs(program().directions[0][0])
+    near = 1.5 * differences._NEAR * np.abs(program().directions[0][0])
     with pytest.raises(UndecidedError):
         expected(program(Step("shift", (0,), (near,), 0), Step("abs", (2,), (), 0)))
 
@@ -105,8 +98,8 @@ def test_what_differences_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_derivative_is_found(monkeypatch: pytest.MonkeyPatch, mode: str, wrong: Any) -> None:
     """JAX's own gradient of relu(x) - relu(-x) at 0 is 0."""
     identity = program(Step("identity", (0,), (), 0))
-    monkeypatch.setattr(random_programs, "draw", lambda _: (identity, expected(identity)))
-    monkeypatch.setattr(random_programs, "drawn_in_jax", lambda _: JaxForm(mode, False, "scan", {}, (), "map"))
+    monkeypatch.setattr(by_differences, "draw_program", lambda _: (identity, expected(identity)))
+    monkeypatch.setattr(by_differences, "drawn_in_jax", lambda _: JaxForm(mode, False, "scan", {}, (), "map"))
     assert failures([0], TARGETS["jax"]) == []
 
     def planted(fun: Any, argnums: Any, has_aux: bool, **_: Any) -> Any:
@@ -120,9 +113,9 @@ def test_a_wrong_derivative_is_found(monkeypatch: pytest.MonkeyPatch, mode: str,
 def test_a_wrong_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """To the last bit."""
     one = program(Step("abs", (0,), (), 0))
-    monkeypatch.setattr(random_programs, "draw", lambda _: (one, expected(one)))
+    monkeypatch.setattr(by_differences, "draw_program", lambda _: (one, expected(one)))
     form = JaxForm("value_and_grad", False, "scan", {}, (), "vmap")
-    monkeypatch.setattr(random_programs, "drawn_in_jax", lambda _: form)
+    monkeypatch.setattr(by_differences, "drawn_in_jax", lambda _: form)
     own = jaxclamp.value_and_grad
 
     def planted(*args: Any, **kwargs: Any) -> Any:
@@ -167,4 +160,4 @@ def test_a_direction_that_is_the_same_on_all_devices() -> None:
 
 def over_devices(function: Any) -> Any:
     rows = PartitionSpec("rows")
-    return jax.jit(jax.shard_map(function, mesh=random_programs.mesh(), in_specs=rows, out_specs=rows))
+    return jax.jit(jax.shard_map(function, mesh=mesh(), in_specs=rows, out_specs=rows))

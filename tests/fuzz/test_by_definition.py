@@ -1,6 +1,6 @@
 """Random compositions of the ops under random transformations of JAX, against the definition.
 
-For longer than here: python -m tests.fuzz.fuzzing
+For longer than here: python -m tests.fuzz ops-jax
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fuzz import definition, fuzzing
-from tests.fuzz.fuzzing import Form, check, check_what_is_drawn, failures
-from tests.fuzz.programs import Program, Ref, Step
+from tests.fuzz import by_definition, definition
+from tests.fuzz.by_definition import Form, check, check_what_is_drawn, failures
+from tests.fuzz.programs import Call, Composition, Ref
 from tests.support.representatives import parts
 
 pytestmark = pytest.mark.thorough
@@ -27,23 +27,23 @@ EAGER_SEEDS = range(70, 72)
 # Thirty at a time: what fails is then shown in time, and one program of JAX is not too large.
 @parts(JAX_SEEDS, 30, quick=0)
 def test_jax(seeds: range) -> None:
-    check(fuzzing.of_jax(seeds), fuzzing.answers_of_jax)
+    check(by_definition.of_jax(seeds), by_definition.answers_of_jax)
 
 
 def test_jax_over_devices() -> None:
-    check(fuzzing.of_jax(DEVICE_SEEDS, *fuzzing.DEVICES), fuzzing.answers_of_jax)
+    check(by_definition.of_jax(DEVICE_SEEDS, *by_definition.DEVICES), by_definition.answers_of_jax)
 
 
 def test_jax_op_by_op() -> None:
-    check(fuzzing.of_jax(EAGER_SEEDS), functools.partial(fuzzing.answers_of_jax, compiled=False))
+    check(by_definition.of_jax(EAGER_SEEDS), functools.partial(by_definition.answers_of_jax, compiled=False))
 
 
 def test_what_is_drawn() -> None:
     """Every op, every way to run it, and ties in most programs."""
-    pairs = fuzzing.of_jax(JAX_SEEDS)
-    check_what_is_drawn(pairs, fuzzing.JAX_MODES)
-    assert {form.dialect for _, form in pairs} == {*fuzzing.DIALECTS}
-    assert {name for _, form in pairs for name in form.wrapped} == {*fuzzing.JAX_WRAPPERS, "min_norm"}
+    pairs = by_definition.of_jax(JAX_SEEDS)
+    check_what_is_drawn(pairs, by_definition.JAX_MODES)
+    assert {form.dialect for _, form in pairs} == {*by_definition.DIALECTS}
+    assert {name for _, form in pairs for name in form.wrapped} == {*by_definition.JAX_WRAPPERS, "min_norm"}
 
 
 @pytest.mark.parametrize(
@@ -68,16 +68,16 @@ def test_the_reference_knows_the_table_of_clamp(operands: tuple[float, ...], sha
 
 def test_a_wrong_gradient_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX's own maximum gives half of the gradient at 0."""
-    monkeypatch.setitem(fuzzing.DIALECTS, "jaxclamp", {**fuzzing.JAXCLAMP, "maximum": jnp.maximum})
+    monkeypatch.setitem(by_definition.DIALECTS, "jaxclamp", {**by_definition.JAXCLAMP, "maximum": jnp.maximum})
     v0, v1 = Ref(0), Ref(1)
-    steps = (Step("add", (v0, 1.0)), Step("maximum", (v0, np.zeros(()))), Step("multiply", (v1, Ref(2))))
-    program = Program(0, "float32", (np.array([[1.0, 2.0], [0.0, 3.0]]),), (True,), steps)
+    steps = (Call("add", (v0, 1.0)), Call("maximum", (v0, np.zeros(()))), Call("multiply", (v1, Ref(2))))
+    program = Composition(0, "float32", (np.array([[1.0, 2.0], [0.0, 3.0]]),), (True,), steps)
     form = Form("jaxclamp", "jvp", ("checkpoint",), "map", (0,), False)
-    (text,) = failures([(program, form)], fuzzing.answers_of_jax)
+    (text,) = failures([(program, form)], by_definition.answers_of_jax)
     assert text.splitlines()[:4] == [
         "# seed 0, float32",
         "v0 = [[0.0, 3.0]]  # a row each, differentiated",
         "v1 = maximum(v0, 0.0)",
         "jaxclamp; grad (axes (0,)), then vmap",
     ]
-    assert not failures([(dataclasses.replace(program, steps=steps[:1]), form)], fuzzing.answers_of_jax)
+    assert not failures([(dataclasses.replace(program, steps=steps[:1]), form)], by_definition.answers_of_jax)

@@ -1,4 +1,4 @@
-"""The steps of random programs: each by definition in NumPy, and as JAX spells it. Torch is in `random_steps_torch`.
+"""The steps of random programs: each by definition in NumPy, and as JAX spells it. Torch is in `steps_torch`.
 
 A step takes arrays of the shape (..., 3, 4) and returns one. It is continuous and piecewise smooth, so that whatever is
 composed of steps is so too. Constants are integers, so that ties are common and exact.
