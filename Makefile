@@ -3,7 +3,7 @@ PYTHON ?= python3
 INSTALLED := .venv/installed
 INSTALLED_FOR_PARITY := .venv/installed-for-parity
 
-.PHONY: parity test test-jax test-thorough test-lowest test-latest lint format tables answers pictures docs dist bench clean
+.PHONY: parity test test-jax install-jax test-thorough test-lowest test-latest lint format tables answers pictures docs dist bench clean
 
 parity: $(INSTALLED_FOR_PARITY)  ## the main job: the parity matrix, the worked cases, and a network trained in four spellings
 	.venv/bin/python -m interop
@@ -33,9 +33,11 @@ NEWEST_PYTHON ?= $(firstword $(foreach minor,13 12,$(shell for python in python3
 JAX_HALF := .venv-jax$(JAX)
 VERSIONS_jax := $(if $(JAX),jax==$(JAX) jaxlib==$(JAX),jax jaxlib) flax equinox optax
 ifeq ($(NEWEST_PYTHON),)
+install-jax:
 test-jax:
 	@echo "test-jax is skipped: no Python 3.12 or 3.13 was found. Name one: make test-jax NEWEST_PYTHON=python3.13"
 else
+install-jax: $(JAX_HALF)/installed
 test-jax: $(JAX_HALF)/installed  ## the tests that need no torch, with the newest Python, JAX, Flax, Equinox and Optax
 	$(QUICK) $(JAX_HALF)/bin/python -m pytest -n 2 --dist loadfile -m "not thorough" tests jaxclamp
 endif
