@@ -370,6 +370,7 @@ def test_a_side_that_does_not_answer_the_same_twice() -> None:
     )
 
 
+@pytest.mark.usefixtures("seeded")
 @pytest.mark.parametrize("rate", [0.5, 0.0])
 def test_random_numbers_of_both_frameworks_are_told_from_bugs(rate: float) -> None:
     """A draw that changes nothing makes nothing random."""

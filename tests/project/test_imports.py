@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def function():
     import numpy
 """
-    assert [*imported(ast.parse(text))] == ["os", "torch.nn", "interop.parity", "interop.parity.rows"]
+    assert [*imported(ast.parse(text))] == ["os", "torch.nn", "interop.survey", "interop.survey.matrix"]
 
 
 def test_pins_of_this_python() -> None:
