@@ -1,6 +1,6 @@
 """`interop.compare_models` of faithful ports: whatever the inputs, no verdict that blames the port."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -17,11 +17,7 @@ F32 = np.float32
 IMAGES = np.random.default_rng(0).normal(size=(2, 3, 6, 5)).astype(F32)
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 class Flattening(nn.Module):
