@@ -333,7 +333,7 @@ def test_ties_are_no_bug_where_a_batch_norm_trains() -> None:
     comparison = compare_models(port, ClampedInJax(), X)
     assert comparison.cause is not None
     assert (comparison.cause.is_gradient, comparison.cause.finding) == (True, "ties")
-    assert {j.finding for pair in comparison.layers for j in pair.those("state", gradients=False)} >= {"library"}
+    assert {j.finding for pair in comparison.layers for j in pair.select("state", gradients=False)} >= {"library"}
     port.norm.momentum = 0.5
     wrong = compare_models(port, ClampedInJax(), X).cause
     assert wrong is not None

@@ -1,4 +1,13 @@
-"""Module boundaries in programs of JAX: marked while a model is traced, opened before it is differentiated."""
+"""Module boundaries in programs of JAX: marked while a model is traced, opened before it is differentiated.
+
+A gradient at a boundary is that with respect to a zero added there. So a model that calls ``a`` on ``x`` is traced to
+
+    y = boundary[a, inputs] x        z = sin y        w = boundary[a, outputs] z        return w
+
+and opened to a program that takes the zeros first, and returns what crossed last:
+
+    0a, 0b, x:        y = x + 0a        z = sin y        w = z + 0b        return w, y, w
+"""
 
 from __future__ import annotations
 
@@ -14,7 +23,7 @@ from jax.extend.core import JaxprEqn, Primitive, Var, jaxpr_as_fun, jaxprs_in_pa
 from jax.extend.core import primitives as p
 from jax.interpreters import ad, batching, mlir
 
-from interop.comparison.models.layers import Key, Tape
+from interop.comparison.models.layers import CallRecorder, Key
 from jaxclamp._jax_versions import closed, with_parts
 from jaxclamp._transforms.jaxprs import inlined
 
@@ -33,23 +42,26 @@ def _batched(arrays: Any, axes: Any, *, key: Key) -> tuple[Any, int]:
 batching.primitive_batchers[boundary_p] = _batched
 
 _INLINED = {p.jit_p: "jaxpr", p.remat_p: "jaxpr", p.closed_call_p: "call_jaxpr"}
-"""The equations in whose bodies boundaries are seen, and the names of these; not loops, which run them many times."""
+"""Primitives whose body is inlined, and the parameter that holds it; loops are not, as their body runs many times."""
 
 
-def new_tape() -> Tape:
-    """A tape for a model of JAX that is being traced."""
+def new_recorder() -> CallRecorder:
+    """Return a recorder for a model of JAX that is being traced."""
 
     def mark(key: Key, leaf: Any) -> Any:
         is_marked = isinstance(leaf, jax.Array) and _is_marked(leaf.dtype, key)
         return boundary_p.bind(leaf, key=key) if is_marked else None
 
     # Modules among the arguments stay the objects that they are.
-    return Tape(mark, functools.partial(jax.tree.flatten, is_leaf=callable), jax.tree.unflatten)
+    return CallRecorder(mark, functools.partial(jax.tree.flatten, is_leaf=callable), jax.tree.unflatten)
 
 
 def _is_marked(dtype: Any, key: Key) -> bool:
-    """Numbers are, and truth values that are returned: those that are taken are masks, which other libraries lack."""
-    return jnp.issubdtype(dtype, jnp.number) or (dtype == jnp.bool_ and key.side == "outputs")
+    """Return whether an array is marked: numbers, and truth values that are returned.
+
+    Truth values that are taken are masks, which other libraries lack.
+    """
+    return jnp.issubdtype(dtype, jnp.number) or (dtype == jnp.bool_ and key.direction == "outputs")
 
 
 @dataclass(frozen=True)
@@ -57,72 +69,71 @@ class Opened:
     """A program with zeros to be added at boundaries as its first arguments, and what crosses there as last results."""
 
     program: Any
-    keys: Mapping[Key, int]
-    """By crossing, the number among the last results; crossings of one array share it."""
-    forms: tuple[Any, ...]
-    """Of what crosses."""
-    added: tuple[int, ...]
-    """The numbers of those to which something is added: the floats."""
+    numbers: Mapping[Key, int]
+    """Maps crossings to their numbers among the last results; crossings of one array share one."""
+    shapes: tuple[Any, ...]
+    """The shape and dtype of each of these results."""
+    floats: tuple[int, ...]
+    """The numbers of those of floats, to which a zero is added."""
 
     @property
     def zeros(self) -> list[jax.Array]:
-        return [jnp.zeros(self.forms[i].shape, self.forms[i].dtype) for i in self.added]
+        return [jnp.zeros(self.shapes[i].shape, self.shapes[i].dtype) for i in self.floats]
 
     def nudged(self, nudges: Mapping[Key, Any]) -> list[jax.Array]:
-        """The zeros, but for what is to be added at these crossings."""
-        by_home = {self.keys[key]: nudge for key, nudge in nudges.items()}
-        pairs = zip(self.added, self.zeros, strict=True)
-        return [jnp.asarray(by_home[i], zero.dtype) if i in by_home else zero for i, zero in pairs]
+        """Return the zeros, but for what is to be added at these crossings."""
+        by_number = {self.numbers[key]: nudge for key, nudge in nudges.items()}
+        pairs = zip(self.floats, self.zeros, strict=True)
+        return [jnp.asarray(by_number[i], zero.dtype) if i in by_number else zero for i, zero in pairs]
 
 
 def opened(traced: Any) -> Opened:
-    """The boundaries of a program, opened.
-
-    What crosses one is a result, and the gradient with respect to what is added to it is its own.
-    """
+    """Open the boundaries of a program."""
     eqns = list(_with_boundaries_on_top(traced.eqns))
     uses = Counter(var for eqn in eqns for var in eqn.invars if isinstance(var, Var))
     uses.update(var for var in traced.outvars if isinstance(var, Var))
-    keys: dict[Key, int] = {}
-    homes: dict[Any, int] = {}
+    numbers: dict[Key, int] = {}
+    number_of: dict[Any, int] = {}
     zeros: dict[int, Var] = {}
     crossed: list[Any] = []
     renamed: dict[Any, Any] = {}
-    kept: list[JaxprEqn] = []
+    opened_eqns: list[JaxprEqn] = []
     for eqn in eqns:
         eqn = eqn.replace(invars=[renamed.get(a, a) if isinstance(a, Var) else a for a in eqn.invars])
         if eqn.primitive is not boundary_p:
-            kept.append(eqn)
+            opened_eqns.append(eqn)
             continue
         (x,), (y,), key = eqn.invars, eqn.outvars, eqn.params["key"]
-        is_known = isinstance(x, Var) and x in homes and uses[x] == 1
-        if key in keys or is_known:
-            if is_known:
-                keys.setdefault(key, homes[x])
+        # What leaves one module and enters the next, and nothing else, has one gradient at both: one zero serves. With
+        # other uses of it, the gradients differ. A key that is met again is that of a body that is inlined twice.
+        is_same = isinstance(x, Var) and x in number_of and uses[x] == 1
+        if key in numbers or is_same:
+            if is_same:
+                numbers.setdefault(key, number_of[x])
             renamed[y] = x
             uses[x] += uses[y] - 1
             continue
-        keys[key] = homes[y] = len(crossed)
+        number = numbers[key] = number_of[y] = len(crossed)
         if jnp.issubdtype(x.aval.dtype, jnp.floating):
-            zeros[len(crossed)] = Var(x.aval)
-            kept += inlined(jnp.add, eqn.replace(invars=[x, zeros[len(crossed)]]))
+            zeros[number] = Var(x.aval)
+            opened_eqns += inlined(jnp.add, eqn.replace(invars=[x, zeros[number]]))
         else:
-            kept.append(eqn)
+            opened_eqns.append(eqn)
         crossed.append(y)
     results = [renamed.get(a, a) if isinstance(a, Var) else a for a in traced.outvars]
     program = with_parts(
         traced,
         invars=[*zeros.values(), *traced.invars],
         outvars=[*results, *crossed],
-        eqns=kept,
+        eqns=opened_eqns,
         debug_info=traced.debug_info._replace(arg_names=None, result_paths=None),
     )
-    forms = tuple(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in crossed)
-    return Opened(program, keys, forms, tuple(zeros))
+    shapes = tuple(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in crossed)
+    return Opened(program, numbers, shapes, tuple(zeros))
 
 
 def _with_boundaries_on_top(eqns: Iterable[JaxprEqn]) -> Iterable[JaxprEqn]:
-    """The equations, with bodies that have boundaries in the place of the equations that they belong to."""
+    """Yield the equations, those whose bodies have boundaries replaced by these bodies."""
     for eqn in eqns:
         if eqn.primitive in _INLINED and _has_boundaries(eqn):
             body = eqn.params[_INLINED[eqn.primitive]]

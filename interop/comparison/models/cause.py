@@ -1,19 +1,36 @@
-"""Where two models part first: the layer to blame, or the code between layers."""
+"""Find where two models part first: the layer to blame, or the code between layers.
+
+A pass carries values forward through the layers, or gradients backward. A layer is to blame if what enters it agrees,
+and what leaves it does not. Layers are nested, so the search goes in the order in which they are done, the inner ones
+before the one around them: the first that fits is the innermost. If a layer fits that has layers in it, none of those
+fits, so that it is its own code that parts, between the last of them that agrees and the first that gets another input.
+What differs later, differs because of that.
+
+Say a model calls ``a``, doubles the result, and calls ``b``; its port forgets to double:
+
+    layer   inputs   outputs
+    a       agree    agree
+    b       differ   differ     not to blame: its inputs differ
+    model   agree    differ     to blame; its own code, after a and before b
+
+If values agree everywhere, the same search runs backward: the gradient of a layer's outputs enters it, and those of its
+inputs and parameters leave it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from interop.comparison.models.comparison import Judged, Judgement, What
-from interop.comparison.models.layers import Layer
+from interop.comparison.models.comparison import Judged, Judgement
+from interop.comparison.models.layers import Layer, What
 
 _OF_TIES: tuple[Judgement, ...] = ("ties", "near ties")
 
 
 @dataclass(frozen=True)
 class LayerPair:
-    """A layer of both models, and what crosses its boundary, is learned in it, or kept in it."""
+    """A layer of both models, and how what it takes, returns, learns and keeps compares."""
 
     first: Layer
     second: Layer
@@ -23,27 +40,25 @@ class LayerPair:
     """The index of the pair around this."""
     judged: tuple[Judged, ...]
     rounding: float
-    """What rounding may leave of the largest number here, after all sums up to here, in the dtype of the inputs."""
-
-    def agrees(self, *what: What, gradients: bool, allowed: Collection[Judgement] = ()) -> bool:
-        return not self.differing(*what, gradients=gradients, allowed=allowed)
+    """What rounding explains, as a part of the largest number here, after all sums up to here, in the given dtype."""
 
     def differing(self, *what: What, gradients: bool, allowed: Collection[Judgement] = ()) -> list[Judged]:
-        """Those that do not agree, but for findings that are allowed."""
-        chosen = self.those(*what, gradients=gradients)
-        return [j for j in chosen if not j.agrees and j.finding not in allowed]
+        """Return what does not agree, but for findings that are allowed."""
+        selected = self.select(*what, gradients=gradients)
+        return [j for j in selected if not j.agrees and j.finding not in allowed]
 
-    def those(self, *what: What, gradients: bool) -> list[Judged]:
+    def select(self, *what: What, gradients: bool) -> list[Judged]:
+        """Return what was judged of the values, or of the gradients; all, unless ``what`` says of what."""
         return [j for j in self.judged if j.is_gradient == gradients and (j.what in what or not what)]
 
     def apart(self, *, gradients: bool, in_float64: bool = False) -> float:
-        """The largest difference of what it returns and keeps, or of the gradients in it, beside the largest number."""
-        chosen = self.those(*(("inputs", "parameters") if gradients else ("outputs", "state")), gradients=gradients)
-        return max((j.apart_in_float64 if in_float64 else j.apart for j in chosen), default=0.0)
+        """Return the largest distance of what it returns and keeps, or of the gradients of what it takes and learns."""
+        selected = self.select(*(("inputs", "parameters") if gradients else ("outputs", "state")), gradients=gradients)
+        return max((j.apart_in_float64 if in_float64 else j.apart for j in selected), default=0.0)
 
     def finding(self, *, gradients: bool) -> Judgement:
-        """The gravest of its findings."""
-        return gravest(self.those(gradients=gradients))
+        """Return the gravest of its findings."""
+        return gravest(self.select(gradients=gradients))
 
     @property
     def name(self) -> str:
@@ -52,9 +67,9 @@ class LayerPair:
 
 
 def gravest(judged: Sequence[Judged]) -> Judgement:
-    found = {j.finding for j in judged}
+    findings = {j.finding for j in judged}
     order: tuple[Judgement, ...] = ("port", "random", "ties", "near ties", "library", "rounding")
-    return next((finding for finding in order if finding in found), "agrees")
+    return next((finding for finding in order if finding in findings), "agrees")
 
 
 @dataclass(frozen=True)
@@ -66,10 +81,15 @@ class Cause:
     """What differs there."""
     after: LayerPair | None = None
     before: LayerPair | None = None
-    """If no layer in it is to blame but its own code, between which of these that is, as far as is known."""
+    """If the layer's own code is to blame: the last sublayer that agrees, and the first whose inputs differ."""
     is_own_code: bool = False
     between: tuple[tuple[Layer, ...], tuple[Layer, ...]] = ((), ())
     """The layers of both models without counterpart that run in there."""
+
+    @property
+    def marked_pair(self) -> LayerPair:
+        """The layer that a table marks: the first that differs."""
+        return self.before or self.after or self.layer
 
     @property
     def is_gradient(self) -> bool:
@@ -83,91 +103,110 @@ class Cause:
 
 
 def cause_of(pairs: Sequence[LayerPair], all_layers: tuple[Sequence[Layer], Sequence[Layer]]) -> Cause | None:
-    """The cause; None if they agree."""
-    found = _in_values(pairs) or _in_gradients(pairs, allowed=_OF_TIES) or _in_gradients(pairs)
-    if found is None or found.finding in _OF_TIES:  # other statistics are graver than ties
-        found = _in_state(pairs) or found
-    if found is None or not found.is_own_code:
-        return found
-    between = tuple(_between(found, layers, side, pairs) for side, layers in enumerate(all_layers))
-    return Cause(found.layer, found.parts, found.after, found.before, True, (between[0], between[1]))
+    """Return the cause; None if the models agree.
+
+    Values come before gradients, and ties only count where nothing else parts. Statistics that the call updates enter
+    no later layer, and are searched last; but they are graver than ties.
+    """
+    cause = (
+        _different_parameters(pairs)
+        or _first_to_part(pairs, _Pass(pairs, is_backward=False))
+        or _first_to_part(pairs, _Pass(pairs, is_backward=True, allowed=_OF_TIES))
+        or _first_to_part(pairs, _Pass(pairs, is_backward=True))
+    )
+    if cause is None or cause.finding in _OF_TIES:
+        cause = _different_state(pairs) or cause
+    if cause is None or not cause.is_own_code:
+        return cause
+    first, second = (_without_counterpart(cause, layers, side, pairs) for side, layers in enumerate(all_layers))
+    return replace(cause, between=(first, second))
 
 
-def _in_values(pairs: Sequence[LayerPair]) -> Cause | None:
-    """The first layer, in the order in which they end, that takes what is alike and returns what is not."""
-    for pair in pairs:
-        differing = pair.differing("parameters", gradients=False)
-        if differing:
-            return Cause(pair, tuple(differing))
-    by_end = sorted(range(len(pairs)), key=lambda n: (pairs[n].first.end, -n))
-    for n in by_end:
+class _Pass:
+    """A pass of values forward, or of gradients backward, through the layers."""
+
+    def __init__(self, pairs: Sequence[LayerPair], *, is_backward: bool, allowed: Collection[Judgement] = ()) -> None:
+        self.is_backward, self._allowed = is_backward, allowed
+        forward = sorted(range(len(pairs)), key=lambda n: (pairs[n].first.end, -n))
+        self.order = list(reversed(range(len(pairs)))) if is_backward else forward
+        """In which layers are done."""
+
+    def entering(self, pair: LayerPair) -> list[Judged]:
+        """Return what differs of what enters a layer."""
+        return self.differing(pair, "outputs" if self.is_backward else "inputs")
+
+    def leaving(self, pair: LayerPair) -> list[Judged]:
+        """Return what differs of what leaves a layer."""
+        return self.differing(pair, *(("inputs", "parameters") if self.is_backward else ("outputs",)))
+
+    def passing(self, pair: LayerPair) -> list[Judged]:
+        """Return what differs of what leaves a layer for the next: all but gradients of parameters."""
+        return self.differing(pair, "inputs" if self.is_backward else "outputs")
+
+    def differing(self, pair: LayerPair, *what: What) -> list[Judged]:
+        return pair.differing(*what, gradients=self.is_backward, allowed=self._allowed)
+
+
+def _different_parameters(pairs: Sequence[LayerPair]) -> Cause | None:
+    """Return the first layer with other parameters."""
+    return _first_with(pairs, [pair.differing("parameters", gradients=False) for pair in pairs])
+
+
+def _different_state(pairs: Sequence[LayerPair]) -> Cause | None:
+    """Return the first layer whose statistics differ after the call."""
+    return _first_with(pairs, [pair.differing("state", gradients=False) for pair in pairs])
+
+
+def _first_with(pairs: Sequence[LayerPair], parts: Sequence[Sequence[Judged]]) -> Cause | None:
+    return next(
+        (Cause(pair, tuple(differing)) for pair, differing in zip(pairs, parts, strict=True) if differing), None
+    )
+
+
+def _first_to_part(pairs: Sequence[LayerPair], a_pass: _Pass) -> Cause | None:
+    """Search a pass for the first layer that takes what agrees, and gives what does not."""
+    for n in a_pass.order:
         pair = pairs[n]
-        inside = [m for m, other in enumerate(pairs) if other.parent == n]
-        spoilt = [m for m in inside if not pairs[m].agrees("inputs", gradients=False)]
-        differing = pair.differing("outputs", gradients=False)
-        if spoilt and not differing:  # nothing is left of it in the end
-            differing = pairs[spoilt[0]].differing("outputs", gradients=False)
-        if not differing or not pair.agrees("inputs", gradients=False):
+        inside = [m for m, inner in enumerate(pairs) if inner.parent == n]
+        if a_pass.is_backward:
+            inside.reverse()
+        spoilt = [m for m in inside if a_pass.entering(pairs[m])]
+        parts = a_pass.leaving(pair)
+        if spoilt and not parts:  # the difference is lost in the layer, as a gradient that is multiplied by 0
+            parts = a_pass.differing(pairs[spoilt[0]], "outputs")
+        if not parts or a_pass.entering(pair):
             continue
-        if inside and not spoilt and n and _is_mended_later(pairs, n):
+        if not a_pass.is_backward and inside and not spoilt and n and _is_mended_later(pairs, n):
             continue  # the boundary lies elsewhere, as before and behind an activation
         if not inside:
-            return Cause(pair, tuple(differing))
-        before = spoilt[0] if spoilt else None
-        earlier = [m for m in inside if (before is None or m < before) and pairs[m].agrees("outputs", gradients=False)]
-        if before is not None:
-            differing = pairs[before].differing("inputs", gradients=False)
-        return Cause(
-            pair,
-            tuple(differing),
-            pairs[earlier[-1]] if earlier else None,
-            pairs[before] if before is not None else None,
-            is_own_code=True,
-        )
-    differing_pairs = [(n, pairs[n].differing("outputs", gradients=False)) for n in by_end]
-    return next((Cause(pairs[n], tuple(parts)) for n, parts in differing_pairs if parts), None)
+            return Cause(pair, tuple(parts))
+        done_before = inside[: inside.index(spoilt[0])] if spoilt else inside
+        agreeing = [pairs[m] for m in done_before if not a_pass.passing(pairs[m])]
+        last_agreeing = agreeing[-1] if agreeing else None
+        first_spoilt = pairs[spoilt[0]] if spoilt else None
+        if a_pass.is_backward:
+            return Cause(pair, tuple(parts), first_spoilt, last_agreeing, is_own_code=True)
+        parts = a_pass.entering(first_spoilt) if first_spoilt else parts
+        return Cause(pair, tuple(parts), last_agreeing, first_spoilt, is_own_code=True)
+    # No layer takes what agrees: the first whose result differs has to do.
+    return _first_with(
+        [pairs[n] for n in a_pass.order],
+        [a_pass.differing(pairs[n], *(() if a_pass.is_backward else ("outputs",))) for n in a_pass.order],
+    )
 
 
 def _is_mended_later(pairs: Sequence[LayerPair], n: int) -> bool:
+    """Return whether a layer that begins after this one ends gets inputs, and these agree."""
     later = [pair for pair in pairs if pair.first.end > pairs[n].first.end and pair.indices[0] >= pairs[n].first.end]
-    return any(pair.those("inputs", gradients=False) and pair.agrees("inputs", gradients=False) for pair in later)
+    return any(
+        pair.select("inputs", gradients=False) and not pair.differing("inputs", gradients=False) for pair in later
+    )
 
 
-def _in_gradients(pairs: Sequence[LayerPair], allowed: Collection[Judgement] = ()) -> Cause | None:
-    """The last layer with like gradients of what it returns, and other ones of what it takes, or of its parameters."""
-    for n in reversed(range(len(pairs))):
-        pair = pairs[n]
-        inside = [m for m, other in enumerate(pairs) if other.parent == n]
-        spoilt = [m for m in inside if not pairs[m].agrees("outputs", gradients=True, allowed=allowed)]
-        differing = pair.differing("inputs", "parameters", gradients=True, allowed=allowed)
-        if spoilt and not differing:  # the gradient is 0 before the layers that it reaches
-            differing = pairs[spoilt[-1]].differing("outputs", gradients=True, allowed=allowed)
-        if not differing or not pair.agrees("outputs", gradients=True, allowed=allowed):
-            continue
-        if not inside:
-            return Cause(pair, tuple(differing))
-        after = spoilt[-1] if spoilt else None
-        later = [m for m in inside if after is None or m > after]
-        like = [m for m in later if pairs[m].agrees("inputs", gradients=True, allowed=allowed)]
-        return Cause(
-            pair,
-            tuple(differing),
-            pairs[after] if after is not None else None,
-            pairs[like[0]] if like else None,
-            is_own_code=True,
-        )
-    differing_pairs = [(pair, pair.differing(gradients=True, allowed=allowed)) for pair in reversed(pairs)]
-    return next((Cause(pair, tuple(parts)) for pair, parts in differing_pairs if parts), None)
-
-
-def _in_state(pairs: Sequence[LayerPair]) -> Cause | None:
-    """The first layer whose statistics differ after the call."""
-    differing = [(pair, pair.differing("state", gradients=False)) for pair in pairs]
-    return next((Cause(pair, tuple(parts)) for pair, parts in differing if parts), None)
-
-
-def _between(cause: Cause, layers: Sequence[Layer], side: int, pairs: Sequence[LayerPair]) -> tuple[Layer, ...]:
-    """The layers of a model that run where the cause is, and have no counterpart."""
+def _without_counterpart(
+    cause: Cause, layers: Sequence[Layer], side: int, pairs: Sequence[LayerPair]
+) -> tuple[Layer, ...]:
+    """Return the layers of a model that run where the cause is, and have no counterpart."""
     begin = cause.layer.indices[side] + 1
     end = layers[cause.layer.indices[side]].end
     if cause.after is not None:

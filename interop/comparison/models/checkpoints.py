@@ -1,4 +1,4 @@
-"""Parameters from trees, and from files: npz, safetensors, checkpoints of orbax."""
+"""Read parameters from trees, and from files: npz, safetensors, checkpoints of orbax."""
 
 from __future__ import annotations
 
@@ -19,40 +19,44 @@ from interop.frameworks.base import Array
 _COLLECTIONS = ("params", "batch_stats", "state")
 
 
-def values_from(given: Any, models: Sequence[Model]) -> tuple[Model, dict[str, Array]]:
-    """The model whose names the parameters have, and their values by its names.
+def values_from(parameters: Any, models: Sequence[Model]) -> tuple[int, dict[str, Array]]:
+    """Return the number of the model whose names the parameters have, and a dict of these names to values.
 
     Args:
-      given: a tree of arrays, a state_dict, or the path of a file: ``.npz``, ``.safetensors``, or a folder that orbax
-        wrote.
+      parameters: a tree of arrays, a state_dict, or the path of a file: ``.npz``, ``.safetensors``, or a folder that
+        orbax wrote.
       models: those that may have the names.
 
     Raises:
-      TypeError: ``given`` is neither.
+      TypeError: ``parameters`` is neither.
       ValueError: the names, or the shapes, are those of neither model.
       ModuleNotFoundError: the package that reads the file is missing.
     """
-    tree = _read(Path(given)) if isinstance(given, str | os.PathLike) else given
+    tree = _read(Path(parameters)) if isinstance(parameters, str | os.PathLike) else parameters
     if not isinstance(tree, Mapping):
-        raise TypeError(f"compare_models: parameters is a {type(given).__name__}; pass a tree of arrays, or a path.")
-    found = {
-        _written(jax.tree_util.keystr(path)): _to_host(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        kind = type(parameters).__name__
+        raise TypeError(f"compare_models: parameters is a {kind}; pass a tree of arrays, or a path.")
+    arrays = {
+        _name_parts(jax.tree_util.keystr(path)): _to_host(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
-    lacking: list[list[str]] = []
-    for model in models:
-        names = {_written(p.name): p for p in model.parameters}
-        lacking.append([p.name for name, p in names.items() if name not in found])
-        if lacking[-1]:
+    missing: list[list[str]] = []
+    for number, model in enumerate(models):
+        names = {_name_parts(p.name): p for p in model.parameters}
+        missing.append([p.name for name, p in names.items() if name not in arrays])
+        if missing[-1]:
             continue
         for name, parameter in names.items():
-            if found[name].shape != parameter.layout.own:
+            if arrays[name].shape != parameter.layout.shape:
                 raise ValueError(
-                    f"compare_models: parameters has {parameter.name} of shape {found[name].shape}; {model.name} has "
-                    f"{parameter.layout.own}."
+                    f"compare_models: parameters has {parameter.name} of shape {arrays[name].shape}; {model.name} has "
+                    f"{parameter.layout.shape}."
                 )
-        return model, {p.name: found[name] for name, p in names.items()}
-    told = "; ".join(f"of {m.name} are missing {', '.join(some[:5])}" for m, some in zip(models, lacking, strict=True))
-    raise ValueError(f"compare_models: parameters has the names of neither model: {told}.")
+        return number, {p.name: arrays[name] for name, p in names.items()}
+    lists = "; ".join(
+        f"of {model.name} are missing {', '.join(names[:5])}" for model, names in zip(models, missing, strict=True)
+    )
+    raise ValueError(f"compare_models: parameters has the names of neither model: {lists}.")
 
 
 def _read(path: Path) -> Any:
@@ -82,8 +86,11 @@ def _missing(path: Path, package: str) -> ModuleNotFoundError:
     return ModuleNotFoundError(f"compare_models: to read {str(path)!r}, pip install {package}.", name=package)
 
 
-def _written(name: str) -> tuple[str, ...]:
-    """A name, however its parts are joined, without the collection before it and the word for a leaf behind it."""
+def _name_parts(name: str) -> tuple[str, ...]:
+    """Split a name, however its parts are joined, and drop the collection before it and the word for a leaf behind it.
+
+    ``['params']['Dense_0']['kernel'].value`` and ``Dense_0.kernel`` both become ``("Dense_0", "kernel")``.
+    """
     tokens = [token for token in re.split(r"[./\[\]']+", name) if token]
     if tokens and tokens[0] in _COLLECTIONS:
         tokens = tokens[1:]

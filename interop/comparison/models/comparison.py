@@ -1,4 +1,14 @@
-"""What two models answer, put side by side, and judged: agreement, ties, rounding, or a bug."""
+"""Judge each array that two models have in common: they agree, or the difference is rounding, a tie, random, or a bug.
+
+Each array gets its findings by `interop.comparison`, from more and more runs of both models:
+
+1. Both run in the given precision, and in float64. A difference seen only in the given precision is rounding.
+2. If values agree and gradients differ, both run under min_norm. A difference that vanishes there is one of ties.
+3. If gradients still differ, both run at nudged numbers (see `nudges`). One that vanishes there is one of near ties.
+4. If anything differs, each runs with other random numbers. Where a model then differs from itself, that is random.
+
+What is left is a bug of the port.
+"""
 
 from __future__ import annotations
 
@@ -6,39 +16,41 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 
 from interop.comparison.comparison import Comparison
 from interop.comparison.leaves import is_rounding_alone, largest_of
-from interop.comparison.models.layers import Answer, Layer
-from interop.comparison.models.mapping import ParameterMapping
-from interop.comparison.models.matching import Align
-from interop.comparison.models.model import Run
+from interop.comparison.models.alignment import Align
+from interop.comparison.models.counterparts import Counterparts
+from interop.comparison.models.layers import Answer, Direction, Key, Layer, What, crossing
+from interop.comparison.models.model import Run, Side
+from interop.comparison.models.nudges import Crossing, nudges
 from interop.comparison.recording import Recording
 from interop.frameworks.base import Array
 
 Judgement: TypeAlias = Literal["agrees", "rounding", "library", "ties", "near ties", "random", "port"]
 """``random``: a side has another array there when it runs again, with other random numbers.
 
-``near ties``: gradients that differ here and agree beside, where no numbers are equal but for rounding.
+``near ties``: gradients that differ here and agree at nudged numbers, where none are equal but for rounding.
 
 ``library``: a variance that one library keeps with a factor n / (n - 1), the unbiased one, and the other without."""
-What: TypeAlias = Literal["inputs", "outputs", "parameters", "state"]
+
+Sides: TypeAlias = tuple[Side, Side]
 
 
 @dataclass(frozen=True)
 class Judged:
-    """An array of both models, or a gradient."""
+    """How an array, or a gradient, of both models compares."""
 
     what: What
     name: str
     """Of the parameter; or the number of the input or the output."""
     is_gradient: bool
     apart: float
-    """The largest difference, beside the largest number, as the models were given."""
+    """The largest difference, as a part of the largest number, as the models were given."""
     apart_in_float64: float
     """The same in float64, or as given where that was not to be had."""
     finding: Judgement
@@ -52,275 +64,290 @@ class Judged:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an array comes from on both sides."""
+    """Where an array, or a gradient, is in the answers of both models."""
 
-    pair: int
+    match: int
+    """The number of the match of layers that it belongs to."""
     what: What
     name: str
     is_gradient: bool
     first: Callable[[Answer], Array]
     second: Callable[[Answer], Array]
-    before: Array | None = None
-    """Of a variance that the call changes, what it was."""
+    variance_before: Array | None = None
+    """The value before the call, if it is a variance that the call changes."""
     count: int = 0
-    """Over how many numbers the call takes it."""
+    """Over how many numbers the call takes that variance."""
 
     @property
     def label(self) -> str:
-        return f"{'gradient' if self.is_gradient else 'value'} {self.pair} {self.what} {self.name}"
+        return f"{'gradient' if self.is_gradient else 'value'} {self.match} {self.what} {self.name}"
 
 
 def places(
-    pairs: Sequence[tuple[int, int]],
-    aligns: Mapping[tuple[int, What, int], Align],
-    mapping: ParameterMapping,
-    owners: Mapping[str, int],
-    before: Mapping[str, Array],
+    counterparts: Counterparts,
+    alignments: Mapping[tuple[int, Direction, int], Align],
+    values: Mapping[str, Array],
     layers: Sequence[Layer],
 ) -> Iterator[Place]:
-    """All arrays to compare.
-
-    By the name of a parameter of the first model, whose ``layers`` these are, ``owners`` has the pair of its layer, and
-    ``before`` its value.
-    """
-    for (n, what, k), align in aligns.items():
-        i, j = pairs[n]
-        is_float = getattr(layers[i], what)[k].gradient is not None
+    """List all arrays to compare; ``values`` and ``layers`` are those of the first model."""
+    for (n, direction, position), align in alignments.items():
+        first, second = (Key(i, direction, position) for i in counterparts.matches[n])
+        is_float = crossing(layers, first).gradient is not None
         for is_gradient in (False, True) if is_float else (False,):
             yield Place(
                 n,
-                what,
-                str(k),
+                direction,
+                str(position),
                 is_gradient,
-                _crossed(i, what, k, is_gradient, None),
-                _crossed(j, what, k, is_gradient, align),
+                functools.partial(_crossed, first, is_gradient, None),
+                functools.partial(_crossed, second, is_gradient, align),
             )
-    for pair in mapping.pairs:
-        n = owners[pair.first.name]
-        inputs = layers[pairs[n][0]].inputs
+    for pair in counterparts.mapping.pairs:
+        n = counterparts.match_of[pair.first.name]
+        inputs = layers[counterparts.matches[n][0]].inputs
         is_variance = pair.first.role == "var" and bool(inputs)
-        trained = pair.first.trained and pair.second.trained
-        table = "gradients" if trained else "state"
+        is_trained = pair.first.trained and pair.second.trained
+        table = "gradients" if is_trained else "state"
         yield Place(
             n,
-            "parameters" if trained else "state",
+            "parameters" if is_trained else "state",
             pair.first.name,
-            trained,
+            is_trained,
             functools.partial(_named, table, pair.first.name, None),
             functools.partial(_named, table, pair.second.name, pair.to_first),
-            before[pair.first.name] if is_variance else None,
-            inputs[0].value.size // before[pair.first.name].size if is_variance else 0,
+            values[pair.first.name] if is_variance else None,
+            inputs[0].value.size // values[pair.first.name].size if is_variance else 0,
         )
 
 
-def _crossed(layer: int, what: What, k: int, is_gradient: bool, align: Align | None) -> Callable[[Answer], Array]:
-    def array(answer: Answer) -> Array:
-        point = getattr(answer.layers[layer], what)[k]
-        found: Array = point.gradient if is_gradient else point.value
-        return found if align is None else align(found)
-
-    return array
+def _crossed(key: Key, is_gradient: bool, align: Align | None, answer: Answer) -> Array:
+    point = crossing(answer.layers, key)
+    array: Any = point.gradient if is_gradient else point.value
+    return array if align is None else align(array)
 
 
 def _named(table: str, name: str, align: Align | None, answer: Answer) -> Array:
-    found: Array = getattr(answer, table)[name]
-    return found if align is None else align(found)
+    array: Array = getattr(answer, table)[name]
+    return array if align is None else align(array)
 
 
-Ask: TypeAlias = Callable[[Run], tuple[Answer, Answer]]
-"""Both answers."""
+def judge(
+    to_judge: Sequence[Place], sides: Sides, crossings: Sequence[Crossing], given_dtype: np.dtype[Any]
+) -> list[Judged]:
+    """Judge each place.
 
-
-def judge(found: Sequence[Place], ask: Ask, beside: Ask, is_float64: bool) -> list[Judged]:
-    """Each place, judged in the precision that was given and in float64.
-
-    What differs as given, and neither in float64 nor under min_norm, is rounding; not so NaN or an infinity beside
-    another number. So are numbers that are rounding alone in both precisions.
+    A difference seen only in the given precision is rounding, unless it is NaN or infinite, or min_norm removes it. So
+    is one of numbers that are rounding alone in both precisions.
 
     Args:
-      found: the places.
-      ask, beside: the answers at the numbers that were given, and at numbers beside these.
-      is_float64: whether that is the precision that was given, which else is asked for, too.
+      to_judge: the places.
+      sides: both models.
+      crossings: where numbers are nudged, to tell near ties from bugs.
+      given_dtype: the precision in which the models are given.
     """
-    other = Run(np.float32 if is_float64 else np.float64)
-    native = _arrays(found, *ask(Run()))
-    as_given = precise = _Judge(found, Run(), ask, native, frozenset())
+    is_float64 = given_dtype == np.float64
+    arrays = _arrays(to_judge, sides, Run())
+    as_given = precise = _Findings(to_judge, sides, Run(), arrays)
     if not is_float64 or as_given.has_bugs:
-        again = _arrays(found, *ask(other))
-        coarse, fine = (again, native) if is_float64 else (native, again)
-        if _is_float64(fine):  # some libraries compute in a dtype of their own
-            noise = _noise(found, coarse, fine)
-            as_given = precise = _Judge(found, Run(), ask, native, noise)
+        again = _arrays(to_judge, sides, Run(np.float32 if is_float64 else np.float64))
+        coarse, fine = (again, arrays) if is_float64 else (arrays, again)
+        if _is_float64(fine):  # some libraries compute in a dtype they choose
+            rounding = _rounding_alone(to_judge, coarse, fine)
+            as_given = precise = _Findings(to_judge, sides, Run(), arrays, rounding)
             if not is_float64:
-                precise = _Judge(found, other, ask, fine, noise)
-    near = precise.near_ties(beside)
+                precise = _Findings(to_judge, sides, Run(np.float64), fine, rounding)
+    near_ties = precise.near_ties(crossings, given_dtype)
     judged = []
-    for place in found:
-        finding = precise.finding(place)
-        if finding in ("agrees", "rounding") and as_given.finding(place) != "agrees":
-            is_graver = as_given.finding(place) == "ties" or np.isinf(as_given.apart[place.label])
-            finding = as_given.finding(place) if is_graver else "rounding"
-        if finding == "port" and place.before is not None and precise.is_unbiased(place):
-            finding = "library"
-        if finding == "port" and place.label in near:
+    for place in to_judge:
+        finding, finding_as_given = precise.by_label[place.label], as_given.by_label[place.label]
+        if finding in ("agrees", "rounding") and finding_as_given != "agrees":
+            is_graver = finding_as_given == "ties" or np.isinf(as_given.apart[place.label])
+            finding = finding_as_given if is_graver else "rounding"
+        if finding == "port" and place.variance_before is not None:
+            variances = [side[place.label] for side in precise.arrays]
+            finding = "library" if _is_unbiased(place.variance_before, variances, place.count) else finding
+        if finding == "port" and place.label in near_ties:
             finding = "near ties"
-        judged.append(
-            Judged(
-                place.what,
-                place.name,
-                place.is_gradient,
-                as_given.apart[place.label],
-                precise.apart[place.label],
-                finding,
-            )
+        apart = as_given.apart[place.label], precise.apart[place.label]
+        judged.append(Judged(place.what, place.name, place.is_gradient, *apart, finding))
+    return judged if all(one.agrees for one in judged) else _with_random(to_judge, judged, sides)
+
+
+class _Findings:
+    """The findings in one precision. Both sides run under min_norm only if gradients differ where values agree."""
+
+    def __init__(
+        self,
+        to_judge: Sequence[Place],
+        sides: Sides,
+        run: Run,
+        arrays: Arrays,
+        rounding: Collection[str] = frozenset(),
+    ) -> None:
+        self._places, self._sides, self._run, self._rounding = to_judge, sides, run, rounding
+        self.arrays = arrays
+
+    @functools.cached_property
+    def apart(self) -> dict[str, float]:
+        """Maps labels to how far the arrays are apart."""
+        return {label: apart_of(array, self.arrays[1][label]) for label, array in self.arrays[0].items()}
+
+    @functools.cached_property
+    def by_label(self) -> dict[str, Judgement]:
+        """Maps labels to findings."""
+        if not self._only_gradients_differ:
+            return self._unmodified
+        return self._compared_under(_arrays(self._places, self._sides, self._run._replace(min_norm=True)))
+
+    @functools.cached_property
+    def _unmodified(self) -> dict[str, Judgement]:
+        """Maps labels to the findings without min_norm, where ties are bugs."""
+        return self._compared_under(self.arrays)
+
+    @functools.cached_property
+    def _only_gradients_differ(self) -> bool:
+        """Whether gradients differ, and values agree; those of the state do not enter the gradients."""
+        entering = [place for place in self._places if not place.is_gradient and place.what != "state"]
+        return all(self._unmodified[place.label] in ("agrees", "rounding") for place in entering) and any(
+            self._unmodified[place.label] == "port" for place in self._places if place.is_gradient
         )
-    return judged
+
+    def _compared_under(self, min_norm: Arrays) -> dict[str, Judgement]:
+        findings = _compared(self.arrays, min_norm)
+        return {
+            label: "rounding" if finding != "agrees" and label in self._rounding else finding
+            for label, finding in findings.items()
+        }
+
+    @property
+    def has_bugs(self) -> bool:
+        return "port" in self.by_label.values()
+
+    def near_ties(self, crossings: Sequence[Crossing], given_dtype: np.dtype[Any]) -> frozenset[str]:
+        """Return the labels of gradients that agree at nudged numbers, if gradients alone differ."""
+        labels = [place.label for place in self._places if place.is_gradient and self.by_label[place.label] == "port"]
+        if not self._only_gradients_differ or not labels:
+            return frozenset()
+        first, second = (side.answer(Run()).layers for side in self._sides)
+        eps = float(jnp.finfo(self._run.dtype or given_dtype).eps)
+        first_nudges, second_nudges = nudges(crossings, (first, second), eps)
+        runs = self._run._replace(nudges=first_nudges), self._run._replace(nudges=second_nudges)
+        arrays = _arrays(self._places, self._sides, *runs)
+        findings = _compared(arrays, arrays)
+        is_finite = {label: all(np.isfinite(side[label]).all() for side in arrays) for label in labels}
+        return frozenset(label for label in labels if findings[label] in ("agrees", "rounding") and is_finite[label])
+
+
+def _is_unbiased(before: Array, after: Sequence[Array], count: int) -> bool:
+    """Return whether two averages of variances differ by a factor n / (n - 1) of what the call adds, and by no more.
+
+    With ``old + m * (batch - old)`` on one side, and ``old + m * (batch * n / (n - 1) - old)`` on the other, m is the
+    same for all of them. Call what the two add ``biased`` and ``unbiased``: their difference is
+    ``m * batch / (n - 1)``, and ``m * batch`` is ``biased + m * old``. So m is the one in
+    ``(unbiased - biased) * (n - 1) = biased + m * old``.
+    """
+    old = before.astype(np.float64).ravel()
+    added = [array.astype(np.float64).ravel() - old for array in after]
+    for biased, unbiased in (added, added[::-1]):
+        with np.errstate(all="ignore"):
+            momentum = ((unbiased - biased) * (count - 1) - biased) / old
+        if np.isfinite(momentum).all() and 0 < momentum.mean() <= 1 and np.ptp(momentum) <= 0.01 * momentum.mean():
+            return True
+    return False
 
 
 def _is_float64(arrays: Arrays) -> bool:
     return all(array.dtype == np.float64 or array.dtype.kind in "iu" for array in arrays[0].values())
 
 
-def _noise(found: Sequence[Place], coarse: Arrays, fine: Arrays) -> frozenset[str]:
-    r"""The labels of what is rounding alone on both sides.
+def _rounding_alone(to_judge: Sequence[Place], coarse: Arrays, fine: Arrays) -> frozenset[str]:
+    r"""Return the labels of what is rounding alone on both sides.
 
     Numbers that are 0 in the coarser dtype may have been up to :math:`\epsilon` times the largest number at the
     boundary of their layer.
     """
-    sizes: dict[tuple[int, bool], float] = defaultdict(float)
-    for place in found:
-        boundary = place.pair, place.is_gradient
-        sizes[boundary] = max(sizes[boundary], largest_of(side[place.label] for side in fine))
+    scales: dict[tuple[int, bool], float] = defaultdict(float)
+    for place in to_judge:
+        boundary = place.match, place.is_gradient
+        scales[boundary] = max(scales[boundary], largest_of(side[place.label] for side in fine))
     labels = set()
-    for place in found:
-        before, after = (largest_of(side[place.label] for side in arrays) for arrays in (coarse, fine))
+    for place in to_judge:
+        largest, largest_in_float64 = (largest_of(side[place.label] for side in arrays) for arrays in (coarse, fine))
         dtype = coarse[0][place.label].dtype
         if jnp.issubdtype(dtype, jnp.floating):
-            before = before or float(jnp.finfo(dtype).eps) * sizes[place.pair, place.is_gradient]
-            if is_rounding_alone(before, after, dtype):
+            largest = largest or float(jnp.finfo(dtype).eps) * scales[place.match, place.is_gradient]
+            if is_rounding_alone(largest, largest_in_float64, dtype):
                 labels.add(place.label)
     return frozenset(labels)
 
 
-def with_random(
-    found: Sequence[Place],
-    judged: Sequence[Judged],
-    given: tuple[Answer, Answer],
-    again: tuple[Answer | None, Answer | None],
-) -> list[Judged]:
-    """The judgements, in which a difference is random where a side differs from itself.
-
-    ``again`` is what each side answers with other random numbers; None for one that draws none.
-    """
-    random_in: dict[str, tuple[int, ...]] = {place.label: () for place in found}
-    for side, (answer, other) in enumerate(zip(given, again, strict=True)):
-        if other is None:
+def _with_random(to_judge: Sequence[Place], judged: Sequence[Judged], sides: Sides) -> list[Judged]:
+    """Find a difference random where a side differs from itself when it draws other random numbers."""
+    random_in: dict[str, tuple[int, ...]] = {place.label: () for place in to_judge}
+    for number, side in enumerate(sides):
+        if not side.model.draws:
             continue
-        its = [(place.first, place.second)[side] for place in found]
-        own = _arrays([replace(p, first=f, second=f) for p, f in zip(found, its, strict=True)], answer, other)
-        for label, finding in _leaves(own, own).items():
+        arrays_of = [(place.label, (place.first, place.second)[number]) for place in to_judge]
+        reseeded = side.answer(Run(reseeded=True))
+        pairs = {label: (array(side.answer(Run())), array(reseeded)) for label, array in arrays_of}
+        arrays = _in_common_dtypes(pairs)
+        for label, finding in _compared(arrays, arrays).items():
             if finding == "port":
-                random_in[label] += (side,)
+                random_in[label] += (number,)
     return [
         replace(one, finding="random", random_in=random_in[place.label])
         if random_in[place.label] and not one.agrees
         else one
-        for place, one in zip(found, judged, strict=True)
+        for place, one in zip(to_judge, judged, strict=True)
     ]
-
-
-class _Judge:
-    """The findings in one precision; min_norm is asked only if gradients differ where values agree."""
-
-    def __init__(self, found: Sequence[Place], run: Run, ask: Ask, native: Arrays, noise: Collection[str]) -> None:
-        self._found, self._run, self._native, self._noise = found, run, native, noise
-        self.apart = {p.label: apart_of(native[0][p.label], native[1][p.label]) for p in found}
-        leaves = self._findings(native)
-        crossing = [p for p in found if not p.is_gradient and p.what != "state"]  # gradients are not those of state
-        values_agree = all(leaves[p.label] in ("agrees", "rounding") for p in crossing)
-        self._gradients_differ = values_agree and any(leaves[p.label] == "port" for p in found if p.is_gradient)
-        if self._gradients_differ:
-            leaves = self._findings(_arrays(found, *ask(run._replace(min_norm=True))))
-        self._leaves = leaves
-
-    def near_ties(self, beside: Ask) -> frozenset[str]:
-        """The labels of gradients that agree at the numbers beside, if gradients alone differ."""
-        labels = [place.label for place in self._found if place.is_gradient and self._leaves[place.label] == "port"]
-        if not self._gradients_differ or not labels:
-            return frozenset()
-        sides = _arrays(self._found, *beside(self._run))
-        leaves = _leaves(sides, sides)
-        is_finite = {label: all(np.isfinite(side[label]).all() for side in sides) for label in labels}
-        return frozenset(label for label in labels if leaves[label] in ("agrees", "rounding") and is_finite[label])
-
-    def _findings(self, minimal: Arrays) -> dict[str, Judgement]:
-        leaves = _leaves(self._native, minimal)
-        noise = {label for label in self._noise if leaves[label] != "agrees"}
-        return {label: "rounding" if label in noise else finding for label, finding in leaves.items()}
-
-    @property
-    def has_bugs(self) -> bool:
-        return "port" in self._leaves.values()
-
-    def is_unbiased(self, place: Place) -> bool:
-        """Whether two averages of variances differ by a factor n / (n - 1) of what the call adds, and by no more.
-
-        With ``old + m * (batch - old)`` on one side, and ``old + m * (batch * n / (n - 1) - old)`` on the other, m is
-        the same for all of them.
-        """
-        assert place.before is not None
-        old = place.before.astype(np.float64).ravel()
-        moved = [side[place.label].astype(np.float64).ravel() - old for side in self._native]
-        for biased, unbiased in (moved, moved[::-1]):
-            with np.errstate(all="ignore"):
-                momentum = ((unbiased - biased) * (place.count - 1) - biased) / old
-            if np.isfinite(momentum).all() and 0 < momentum.mean() <= 1 and np.ptp(momentum) <= 0.01 * momentum.mean():
-                return True
-        return False
-
-    def finding(self, place: Place) -> Judgement:
-        return self._leaves[place.label]
 
 
 _JUDGEMENTS: Mapping[str, Judgement] = {
     "agrees": "agrees",
     "rounding": "rounding",
     "ties": "ties",
-    "hidden tie": "agrees",  # a gradient that agrees natively agrees: what min_norm does to one side is no bug
+    "hidden tie": "agrees",  # gradients that agree unmodified agree: what min_norm does to one side is no bug
 }
+"""Maps findings of `interop.comparison` to judgements; all others are bugs of the port."""
 
 Arrays: TypeAlias = tuple[dict[str, Array], dict[str, Array]]
-"""By label, those of both models, in the coarser of their dtypes."""
+"""For both models, maps labels to arrays, in the coarser of the two dtypes."""
 
 
-def _arrays(found: Sequence[Place], first: Answer, second: Answer) -> Arrays:
-    ours, theirs = {}, {}
-    for place in found:
-        a, b = _as_numbers(place.first(first)), _as_numbers(place.second(second))
+def _arrays(to_judge: Sequence[Place], sides: Sides, first_run: Run, second_run: Run | None = None) -> Arrays:
+    """Run both sides, and return the arrays to compare."""
+    first, second = sides[0].answer(first_run), sides[1].answer(second_run or first_run)
+    return _in_common_dtypes({place.label: (place.first(first), place.second(second)) for place in to_judge})
+
+
+def _in_common_dtypes(pairs: Mapping[str, tuple[Array, Array]]) -> Arrays:
+    first, second = {}, {}
+    for label, pair in pairs.items():
+        a, b = map(_as_numbers, pair)
         if jnp.issubdtype(a.dtype, jnp.floating):
             dtype = max((a.dtype, b.dtype), key=lambda dtype: float(jnp.finfo(dtype).eps))
             a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
-        ours[place.label], theirs[place.label] = a, b
-    return ours, theirs
+        first[label], second[label] = a, b
+    return first, second
 
 
 def _as_numbers(array: Array) -> Array:
-    """Complex numbers as pairs, an axis more; truth values as 0 and 1."""
+    """Return complex numbers as pairs, an axis more, and truth values as 0 and 1."""
     if np.iscomplexobj(array):
         return np.stack([array.real, array.imag], axis=-1)
     return array.astype(np.uint8) if array.dtype == np.bool_ else array
 
 
-def _leaves(native: Arrays, minimal: Arrays) -> dict[str, Judgement]:
-    first, second = (Recording("", "", {}, native[i], minimal[i]) for i in (0, 1))
-    found: dict[str, Judgement] = {}
-    for leaf in Comparison(first, second).leaves:
-        found[leaf.label] = _JUDGEMENTS.get(leaf.finding, "port")
-    return found
+def _compared(unmodified: Arrays, min_norm: Arrays) -> dict[str, Judgement]:
+    first, second = (Recording("", "", {}, unmodified[i], min_norm[i]) for i in (0, 1))
+    return {leaf.label: _JUDGEMENTS.get(leaf.finding, "port") for leaf in Comparison(first, second).leaves}
 
 
 def apart_of(a: Array, b: Array) -> float:
-    """The largest difference, beside the largest finite number; NaN and NaN, and equal infinities, are not apart."""
+    """Return the largest difference, as a part of the largest finite number.
+
+    NaN and NaN, and equal infinities, are not apart; arrays of two shapes are infinitely so.
+    """
     x, y = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
     if x.shape != y.shape:
         return float("inf")

@@ -1,4 +1,4 @@
-"""What a run of a model leaves behind: what crossed the boundary of each of its modules, and the derivatives there."""
+"""Record what a run of a model leaves behind: the calls of its modules, and what crossed the boundary of each."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from interop.frameworks.base import Array
 
-Side: TypeAlias = Literal["inputs", "outputs"]
+Direction: TypeAlias = Literal["inputs", "outputs"]
+"""In which direction an array crosses a boundary."""
+What: TypeAlias = Literal["inputs", "outputs", "parameters", "state"]
+"""What a layer has: arrays that cross its boundary, parameters that are trained, and those that only a call changes."""
 
 
 class Key(NamedTuple):
-    """Which crossing of a boundary: that of the layer of this index, inward or outward, and the number of the array."""
+    """Names one crossing of a boundary: which layer, inward or outward, and which of the arrays there."""
 
     layer: int
-    side: Side
+    direction: Direction
     position: int
 
 
@@ -34,15 +37,15 @@ class Layer:
     path: str
     """Of the module in the model; empty for the model itself."""
     begin: int
-    """The index of the layer itself."""
+    """The index of this layer among all, which are in the order in which they began."""
     kind: str
-    """The class."""
+    """The class of the module."""
     settings: str
     """The class with its settings, such as ``BatchNorm(epsilon=1e-05)``."""
     parent: int | None
-    """The index of the layer that called it."""
+    """The index of the layer that called this one."""
     end: int = -1
-    """How many layers had begun when it ended: the layers that ran in it have the indices from its own up to this."""
+    """How many layers had begun when this one ended: ``begin + 1`` to ``end - 1`` are those that ran in it."""
     inputs: list[Point] = field(default_factory=list)
     outputs: list[Point] = field(default_factory=list)
 
@@ -51,23 +54,33 @@ class Layer:
         return self.path or self.kind
 
 
+def crossing(layers: Sequence[Layer], key: Key) -> Point:
+    """Return what crossed at ``key``."""
+    points: list[Point] = getattr(layers[key.layer], key.direction)
+    return points[key.position]
+
+
 @dataclass(frozen=True)
 class Answer:
-    """What a model answers."""
+    """What one run of a model computes: its results, and the gradients of their weighted sum."""
 
     layers: Sequence[Layer]
     """In the order in which they began."""
     results: Sequence[Array]
     inputs: Mapping[int, Array]
-    """The gradients with respect to the inputs, by position."""
+    """Maps the position of an input to its gradient."""
     gradients: Mapping[str, Array]
-    """With respect to the parameters that are trained."""
+    """Maps the name of a trained parameter to its gradient."""
     state: Mapping[str, Array]
-    """What the call made of the other parameters, such as the statistics of a batch norm."""
+    """Maps the name of a parameter that is not trained, such as a statistic of a batch norm, to its value after the
+    call."""
 
 
-class Tape:
-    """Notes the calls of modules, and marks the arrays that cross their boundaries.
+class CallRecorder:
+    """Records the calls of modules, and marks the arrays that cross their boundaries.
+
+    The layers of ``second(first(x))`` in a model are recorded by ``enter("")``, ``enter("first")``, ``leave()``,
+    ``enter("second")``, ``leave()``, ``leave()``: three layers, of which the model has the index 0 and the end 3.
 
     ``mark(key, leaf)`` returns what passes on in the place of a leaf, or None for one that is no array of numbers.
     """
@@ -81,13 +94,13 @@ class Tape:
         self._flatten, self._unflatten = flatten, unflatten
 
     def enter(self, path: str, kind: str, settings: str, arguments: Any) -> Any:
-        """A module is called: note it, and mark its arguments."""
+        """Record that a module is called; return its arguments, marked."""
         self.layers.append(Layer(path, len(self.layers), kind, settings, self._running[-1] if self._running else None))
         self._running.append(len(self.layers) - 1)
         return self._marked("inputs", arguments)
 
     def leave(self, result: Any) -> Any:
-        """The module called last that has not left yet leaves: mark its result."""
+        """Record that the innermost running module returns; return its result, marked."""
         marked = self._marked("outputs", result)
         self.layers[self._running.pop()].end = len(self.layers)
         return marked
@@ -102,11 +115,11 @@ class Tape:
         """The index of the layer that runs."""
         return self._running[-1]
 
-    def _marked(self, side: Side, tree: Any) -> Any:
+    def _marked(self, direction: Direction, tree: Any) -> Any:
         leaves, structure = self._flatten(tree)
         position = 0
         for i, leaf in enumerate(leaves):
-            passed = self._mark(Key(self._running[-1], side, position), leaf)
+            passed = self._mark(Key(self._running[-1], direction, position), leaf)
             if passed is not None:
                 leaves[i] = passed
                 position += 1

@@ -1,4 +1,23 @@
-"""Which parameter of one model is which of the other: by names, else by the order in which the layers run."""
+"""Find which parameter of one model is which of the other: by names, else by shapes and the order in which layers run.
+
+It goes by modules, as their parameters belong together. Say these are the modules with parameters, in the order in
+which they run, with the shapes of their weights as torch has them:
+
+    first:   stem (8, 3, 3, 3)   Dense_0 (16, 8)   Dense_1 (16, 16)   head (2, 16)
+    second:  conv (8, 3, 3, 3)   fc1 (16, 8)       fc2 (16, 16)       head (2, 16)
+
+1. What the caller's mapping names is paired first.
+2. ``head`` is written alike on both sides, and is paired by name. ``Dense_0`` and ``fc1`` are not: ``fc`` and ``Dense``
+   are one word, but the models number it from 0 and from 1, so that ``Dense_1`` must not become ``fc1``.
+3. Of the rest each has its criteria, what its counterpart must have too: here the shapes. The longest runs of modules
+   with the same criteria in the same order are paired, as `difflib` pairs lines: all three.
+4. What is still left is paired if only one module on each side has its criteria. If several have, nothing tells them
+   apart, and that is an error, as is a parameter that is left alone.
+
+A dense layer behind a flattened image is a case of its own: if one model has the channels last, and the other first,
+their flattened rows differ in order, and so do the rows of the kernels. `Pair.with_rows_of` gives the kernel the layout
+that accounts for it.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +27,21 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
-from interop.comparison.models.matching import Image
+from interop.comparison.models.alignment import Image
 from interop.comparison.models.model import Model
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.comparison.models.tables import aligned
 from interop.frameworks.base import Array
 
 Override: TypeAlias = Mapping[str, str | tuple[str, Sequence[int]] | None]
-"""For the name of a parameter of the first model, or of a module of it, its name in the second; a parameter may be
-given with the order of axes that makes of its array the other; None if it has no counterpart."""
+"""Maps the name of a parameter of the first model, or of a module of it, to its name in the second.
 
-_WORDS = {
+A parameter may be mapped to the name and the order of axes that makes of its array the other; None if it has no
+counterpart."""
+
+_SYNONYMS = {
     "query": "q",
     "key": "k",
     "value": "v",
@@ -38,7 +59,7 @@ class Pair:
     first: Parameter
     second: Parameter
     reason: str
-    """How it was found, as ``name``, ``order``, ``given``, or ``given axes``."""
+    """By what it was paired: ``name``, ``order``, ``given``, or ``given axes``."""
 
     def to_second(self, array: Array) -> Array:
         return self.second.layout.from_torch(self.first.layout.to_torch(array))
@@ -47,33 +68,45 @@ class Pair:
         return self.first.layout.from_torch(self.second.layout.to_torch(array))
 
     @property
-    def rows(self) -> int:
-        """The length of the rows that a dense layer multiplies with it; 0 of other kernels, or if axes were given."""
+    def row_length(self) -> int:
+        """How many inputs a dense layer multiplies with it; 0 for other parameters, or if the caller ordered axes."""
         layouts = self.first.layout, self.second.layout
-        is_dense = self.first.role == "weight" and all(len(layout.own) == len(layout.shape) == 2 for layout in layouts)
-        return layouts[0].shape[1] if is_dense and self.reason != "given axes" else 0
+        is_dense = self.first.role == "weight" and all(
+            len(layout.shape) == len(layout.torch_shape) == 2 for layout in layouts
+        )
+        return layouts[0].torch_shape[1] if is_dense and self.reason != "given axes" else 0
 
     @property
     def image(self) -> Image | None:
-        """What the rows are made of, if they lie in another order on both sides."""
+        """The flattened image that a dense layer takes, if the pair accounts for its other order in the two models."""
         layouts = ((self.first.layout, True), (self.second.layout, False))
-        return next((Image(a.split[:-1], first) for a, first in layouts if self.rows and len(a.split) > 2), None)
+        return next(
+            (
+                Image(layout.split[:-1], is_first)
+                for layout, is_first in layouts
+                if self.row_length and len(layout.split) > 2
+            ),
+            None,
+        )
 
-    def orders(self, images: Iterable[Image]) -> list[Image | None]:
-        """What the rows may be made of, the likeliest last; None if they are alike on both sides."""
-        return [None, *(image for image in images if math.prod(image.axes) == self.rows)]
+    def possible_images(self, images: Iterable[Image]) -> list[Image | None]:
+        """Return what the layer may take, the likeliest last; None is rows that have one order in both models."""
+        return [None, *(image for image in images if math.prod(image.axes) == self.row_length)]
 
-    def behind(self, image: Image | None) -> Pair:
-        """The pair, if its rows are made of this image."""
-        either = image or self.image
-        if either is None:
+    def with_rows_of(self, image: Image | None) -> Pair:
+        """Return the pair for a layer that takes this image, flattened.
+
+        The kernel of the model with the channels last gets the layout: of shape (24, 5), behind an image of height 2,
+        width 3 and 4 channels, it is split to (2, 3, 4, 5), whose order (3, 2, 0, 1) is that of the other model.
+        """
+        split_image = image or self.image
+        if split_image is None:
             return self
-        kernel = self.first if either.is_last_in_first else self.second
-        split = (*image.axes, kernel.layout.own[1]) if image else kernel.layout.own
+        kernel = self.first if split_image.is_last_in_first else self.second
+        split = (*image.axes, kernel.layout.shape[1]) if image else kernel.layout.shape
         *window, inputs, outputs = range(len(split))
-        layout = replace(kernel.layout, split=split, order=(outputs, inputs, *window))
-        kernel = replace(kernel, layout=layout)
-        return replace(self, first=kernel) if either.is_last_in_first else replace(self, second=kernel)
+        kernel = replace(kernel, layout=replace(kernel.layout, split=split, order=(outputs, inputs, *window)))
+        return replace(self, first=kernel) if split_image.is_last_in_first else replace(self, second=kernel)
 
 
 @dataclass(frozen=True)
@@ -82,7 +115,7 @@ class ParameterMapping:
 
     pairs: tuple[Pair, ...]
     alone: tuple[str, ...] = ()
-    """Those that were said to have no counterpart."""
+    """Those that the caller said have no counterpart."""
 
     def __str__(self) -> str:
         rows = [
@@ -92,132 +125,148 @@ class ParameterMapping:
         return aligned(("first", "shape", "second", "shape", "by"), rows, folded=(0, 2))
 
     def as_override(self) -> dict[str, str]:
-        """The names, to be changed and passed as ``mapping``."""
+        """Return the names, to be changed and passed as ``mapping``."""
         return {pair.first.name: pair.second.name for pair in self.pairs}
 
 
 @dataclass(frozen=True)
-class _Owner:
-    """A module with parameters of its own."""
+class _Module:
+    """A module, with the parameters that are its alone and not yet paired."""
 
     path: str
     parameters: Mapping[str, Parameter]
-    """By role."""
+    """Maps the role to the parameter."""
     turn: tuple[int, int]
-    """When it first ran, beside the others."""
+    """When it first ran, compared with the others."""
 
     @property
-    def signature(self) -> Hashable:
+    def shapes(self) -> Hashable:
         """The shapes of its parameters, as torch has them."""
-        return frozenset((role, _squeezed(p.layout.shape)) for role, p in self.parameters.items())
+        return frozenset((role, _squeezed(p.layout.torch_shape)) for role, p in self.parameters.items())
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The words and the numbers in its path: dense, 0 for ``Dense_0``, ``linear0`` and ``fc.0``."""
+        return tuple(_SYNONYMS.get(token, token) for token in re.findall(r"[a-z]+|\d+", self.path.lower()))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Its tokens, but for numbers."""
+        return tuple(token for token in self.tokens if not token.isdigit())
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return tuple(token for token in self.tokens if token.isdigit())
+
+    @property
+    def is_norm(self) -> bool:
+        """Whether no parameter has two axes, as in a normalization."""
+        return all(len(_squeezed(p.layout.torch_shape)) < 2 for p in self.parameters.values())
 
 
 def inferred(first: Model, second: Model, override: Override) -> ParameterMapping:
-    """The mapping.
-
-    Modules whose names differ at most in how they are written are pairs. The others are, if they have parameters of the
-    same shapes in torch's layout. Where several have, their names, or the order in which they run beside all others has
-    to tell them apart.
+    """Pair the parameters of two models.
 
     Raises:
       ValueError: a parameter has no counterpart, or several that nothing tells apart.
     """
-    pairs, alone = _given(first, second, override)
-    paired = {p.first.name for p in pairs} | set(alone), {p.second.name for p in pairs} | set(alone)
-    ours, theirs = (_owners(model, used) for model, used in zip((first, second), paired, strict=True))
-    named = _by_name(ours, theirs)
-    found = [(a, b, "name") for a, b in named]
-    for i, side in enumerate((ours, theirs)):
-        side[:] = [owner for owner in side if not any(owner is pair[i] for pair in named)]
-    found += [(a, b, "order") for a, b in _by_order(ours, theirs)]
-    for a, b, reason in found:
-        for role in a.parameters.keys() & b.parameters.keys():
-            pair = _fitted(a.parameters[role], b.parameters[role], reason)
-            if pair is not None:
-                pairs.append(pair)
+    pairs, alone = _overridden(first, second, override)
+    first_modules = _modules(first, {pair.first.name for pair in pairs} | set(alone))
+    second_modules = _modules(second, {pair.second.name for pair in pairs} | set(alone))
+    by_name = _paired_by_name(first_modules, second_modules)
+    named = {id(module) for module_pair in by_name for module in module_pair}
+    by_order = _paired_by_order(
+        [module for module in first_modules if id(module) not in named],
+        [module for module in second_modules if id(module) not in named],
+    )
+    for reason, module_pairs in (("name", by_name), ("order", by_order)):
+        for a, b in module_pairs:
+            for role in a.parameters.keys() & b.parameters.keys():
+                pair = _fitted(a.parameters[role], b.parameters[role], reason)
+                if pair is not None:
+                    pairs.append(pair)
     _refuse_unpaired(first, second, pairs, alone)
     images = images_of(first, second)
-    pairs = [pair.behind(pair.orders(images)[-1]) for pair in pairs]
-    places = {p.name: place for place, p in zip(_turns(first), first.parameters, strict=True)}
-    return ParameterMapping(tuple(sorted(pairs, key=lambda pair: places[pair.first.name])), tuple(alone))
+    pairs = [pair.with_rows_of(pair.possible_images(images)[-1]) for pair in pairs]
+    turns = {p.name: turn for turn, p in zip(_turns(first), first.parameters, strict=True)}
+    return ParameterMapping(tuple(sorted(pairs, key=lambda pair: turns[pair.first.name])), tuple(alone))
 
 
-def _given(first: Model, second: Model, override: Override) -> tuple[list[Pair], list[str]]:
-    """The pairs that ``override`` names, and the names of parameters that it leaves alone."""
-    ours, theirs = ({p.name: p for p in model.parameters} for model in (first, second))
+def _overridden(first: Model, second: Model, override: Override) -> tuple[list[Pair], list[str]]:
+    """Return the pairs that ``override`` names, and the names of parameters that it leaves alone."""
+    first_names, second_names = ({p.name: p for p in model.parameters} for model in (first, second))
     pairs: list[Pair] = []
     alone: list[str] = []
     for name, value in override.items():
-        other, order = (value, None) if isinstance(value, str) or value is None else value
-        if other is None:
-            alone += [n for n in (*ours, *theirs) if n == name or n.startswith(f"{name}.")] or [_unknown(name, first)]
+        counterpart, order = (value, None) if isinstance(value, str) or value is None else value
+        if counterpart is None:
+            names = [n for n in (*first_names, *second_names) if n == name or n.startswith(f"{name}.")]
+            alone += names or [_refuse_unknown(name, first)]
             continue
-        inside = {p.role: p for p in first.parameters if p.name == name or p.owner == name}
-        beside = {p.role: p for p in second.parameters if p.name == other or p.owner == other}
-        if not inside or not beside:
-            _unknown(*((other, second) if inside else (name, first)))
-        if name in ours and other in theirs:  # whatever their roles
-            inside, beside = {"": ours[name]}, {"": theirs[other]}
-        for role in inside.keys() & beside.keys():
-            pair = _fitted(inside[role], beside[role], "given", order)
+        of_first = {p.role: p for p in first.parameters if name in (p.name, p.owner)}
+        of_second = {p.role: p for p in second.parameters if counterpart in (p.name, p.owner)}
+        if not of_first:
+            _refuse_unknown(name, first)
+        if not of_second:
+            _refuse_unknown(counterpart, second)
+        if name in first_names and counterpart in second_names:  # two parameters are a pair whatever their roles are
+            of_first, of_second = {"": first_names[name]}, {"": second_names[counterpart]}
+        for role in of_first.keys() & of_second.keys():
+            pair = _fitted(of_first[role], of_second[role], "given", order)
             if pair is None:
                 raise ValueError(
-                    f"compare_models: mapping makes {inside[role].name} of shape {inside[role].layout.own} "
-                    f"{beside[role].name} of shape {beside[role].layout.own}; give the order of axes that does, as in "
-                    f'mapping={{"{name}": ("{other}", (1, 0))}}, or another name.'
+                    f"compare_models: mapping makes {of_first[role].name} of shape {of_first[role].layout.shape} "
+                    f"{of_second[role].name} of shape {of_second[role].layout.shape}; give the order of axes that "
+                    f'does, as in mapping={{"{name}": ("{counterpart}", (1, 0))}}, or another name.'
                 )
             pairs.append(pair)
     return pairs, alone
 
 
-def _unknown(name: str, model: Model) -> str:
-    known = ", ".join(p.name for p in model.parameters)
-    raise ValueError(f"compare_models: mapping names {name!r}, which is no parameter or module of {model}: {known}.")
+def _refuse_unknown(name: str, model: Model) -> NoReturn:
+    names = ", ".join(p.name for p in model.parameters)
+    raise ValueError(f"compare_models: mapping names {name!r}, which is no parameter or module of {model}: {names}.")
 
 
 def _fitted(first: Parameter, second: Parameter, reason: str, order: Sequence[int] | None = None) -> Pair | None:
-    """The pair, if the array of one has the shape of the other, as it is, transposed, or but for axes of length 1."""
-    if order is not None:
-        layout = Layout(first.layout.own, first.layout.own, tuple(order), second.layout.own)
-        moved = tuple(first.layout.own[axis] for axis in order)
-        kept = Layout.same(second.layout.own)
-        return (
-            Pair(replace(first, layout=layout), replace(second, layout=kept), f"{reason} axes")
-            if moved == kept.shape
-            else None
-        )
+    """Return the pair, if one shape is the other as it is, transposed, but for axes of length 1, or by ``order``."""
     a, b = first.layout, second.layout
-    if a.shape == b.shape:
+    if order is not None:
+        a = Layout(a.shape, a.shape, tuple(order), tuple(a.shape[axis] for axis in order))
+        b = Layout.same(b.shape)
+        is_fitting = a.torch_shape == b.torch_shape
+        return Pair(replace(first, layout=a), replace(second, layout=b), f"{reason} axes") if is_fitting else None
+    if a.torch_shape == b.torch_shape:
         return Pair(first, second, reason)
-    if _squeezed(a.shape) == _squeezed(b.shape):
-        return Pair(first, replace(second, layout=Layout(b.own, b.split, b.order, a.shape, b.flipped)), reason)
-    if len(a.shape) == 2 and a.shape == b.shape[::-1]:
-        return Pair(first, replace(second, layout=Layout(b.own, b.split, b.order[::-1], a.shape)), reason)
+    if _squeezed(a.torch_shape) == _squeezed(b.torch_shape):
+        return Pair(first, replace(second, layout=replace(b, torch_shape=a.torch_shape)), reason)
+    if len(a.torch_shape) == 2 and a.torch_shape == b.torch_shape[::-1]:
+        return Pair(first, replace(second, layout=Layout(b.shape, b.split, b.order[::-1], a.torch_shape)), reason)
     return None
 
 
 def images_of(first: Model, second: Model) -> list[Image]:
-    """What is flattened where one model has the channels last and the other first, in the order in which it is."""
+    """Return the images that both models flatten, in this order, if their channels lie in different places."""
     if first.channels_last == second.channels_last:
         return []
     shapes = (first if first.channels_last else second).flattened
     return [Image(axes, first.channels_last) for axes in shapes if axes[-1] > 1 and math.prod(axes[:-1]) > 1]
 
 
-def _owners(model: Model, used: Collection[str]) -> list[_Owner]:
-    """The modules with parameters that are not used yet, in the order in which they run."""
-    found: dict[str, dict[str, Parameter]] = defaultdict(dict)
+def _modules(model: Model, paired: Collection[str]) -> list[_Module]:
+    """Return the modules with parameters that are not paired yet, in the order in which they run."""
+    by_path: dict[str, dict[str, Parameter]] = defaultdict(dict)
     turns: dict[str, tuple[int, int]] = {}
     for turn, parameter in zip(_turns(model), model.parameters, strict=True):
-        if parameter.name not in used:
-            found[parameter.owner][parameter.role] = parameter
+        if parameter.name not in paired:
+            by_path[parameter.owner][parameter.role] = parameter
             turns.setdefault(parameter.owner, turn)
-    owners = [_Owner(path, parameters, turns[path]) for path, parameters in found.items()]
-    return sorted(owners, key=lambda owner: owner.turn)
+    modules = [_Module(path, parameters, turns[path]) for path, parameters in by_path.items()]
+    return sorted(modules, key=lambda module: module.turn)
 
 
 def _turns(model: Model) -> list[tuple[int, int]]:
-    """For each parameter, when its module, or the one around that, first ran, and its place in the list."""
+    """Return for each parameter when its module, or the one around that, first ran, and its place in the list."""
     began: dict[str, int] = {}
     for i, layer in enumerate(model.layers):
         began.setdefault(layer.path, i)
@@ -230,110 +279,102 @@ def _turns(model: Model) -> list[tuple[int, int]]:
     return turns
 
 
-def _by_name(ours: Sequence[_Owner], theirs: Sequence[_Owner]) -> list[tuple[_Owner, _Owner]]:
-    """The pairs whose names are the same when written the same way, and are so once on each side.
+def _paired_by_name(first: Sequence[_Module], second: Sequence[_Module]) -> list[tuple[_Module, _Module]]:
+    """Pair modules whose paths have the same tokens, if no other on either side has them.
 
     Numbers tell only where all names of the same words are numbered alike: ``conv1`` and ``conv2`` are not the first
     and the second of ``Conv_0`` and ``Conv_1``.
     """
-    written = [Counter(map(_tokens, side)) for side in (ours, theirs)]
-    numbered = [_numbers(side) for side in written]
-    beside = {_tokens(owner): owner for owner in theirs}
+    counts = [Counter(module.tokens for module in side) for side in (first, second)]
+    numbers = [_numbers_by_words(side) for side in (first, second)]
+    by_tokens = {module.tokens: module for module in second}
 
-    def is_told(name: tuple[str, ...]) -> bool:
-        numbers = [side[_without_numbers(name)] for side in numbered]
-        return written[0][name] == written[1][name] == 1 and (numbers[0] <= numbers[1] or numbers[1] <= numbers[0])
+    def is_distinct(module: _Module) -> bool:
+        a, b = (side[module.words] for side in numbers)
+        return all(count[module.tokens] == 1 for count in counts) and (a <= b or b <= a)
 
-    return [(owner, beside[_tokens(owner)]) for owner in ours if is_told(_tokens(owner))]
-
-
-def _numbers(names: Iterable[tuple[str, ...]]) -> Mapping[tuple[str, ...], set[tuple[str, ...]]]:
-    """By the words of names in their order, the numbers in them."""
-    found: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
-    for name in names:
-        found[_without_numbers(name)].add(tuple(token for token in name if token.isdigit()))
-    return found
+    return [(module, by_tokens[module.tokens]) for module in first if is_distinct(module)]
 
 
-def _without_numbers(name: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(token for token in name if not token.isdigit())
+def _numbers_by_words(modules: Iterable[_Module]) -> Mapping[tuple[str, ...], set[tuple[str, ...]]]:
+    """Map the words of a name to the numbers that go with them in a model."""
+    numbers: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
+    for module in modules:
+        numbers[module.words].add(module.numbers)
+    return numbers
 
 
-def _by_order(ours: Sequence[_Owner], theirs: Sequence[_Owner]) -> list[tuple[_Owner, _Owner]]:
-    """The pairs among modules with parameters of the same shapes: stretches in which these run in the same order, then
-    what is left, such as a shortcut that one model computes before its block and the other behind it."""
-    marks = _marks(ours, theirs), _marks(theirs, ours)
-    blocks = SequenceMatcher(None, *marks, autojunk=False).get_matching_blocks()
-    pairs = [(ours[block.a + k], theirs[block.b + k]) for block in blocks for k in range(block.size)]
-    paired = {id(owner) for pair in pairs for owner in pair}
-    rest = [
-        [(owner, mark) for owner, mark in zip(side, its, strict=True) if id(owner) not in paired]
-        for side, its in zip((ours, theirs), marks, strict=True)
-    ]
-    for mark in dict.fromkeys(mark for _, mark in rest[0]):
-        group, beside = ([owner for owner, its in side if its == mark] for side in rest)
-        if len(group) == len(beside) > 1:
-            candidates = "\n".join(f"  {a.path}: {', '.join(b.path for b in beside)}" for a in group)
-            raise ValueError(
-                "compare_models: these modules have parameters of the same shapes, and neither their names nor the "
-                f"order in which they run tell which is which:\n{candidates}\nPass "
-                f'mapping={{"{group[0].path}": "{beside[0].path}", ...}}, with the names of modules or of parameters.'
-            )
-        if len(group) == len(beside):
-            pairs += zip(group, beside, strict=True)
+def _paired_by_order(first: Sequence[_Module], second: Sequence[_Module]) -> list[tuple[_Module, _Module]]:
+    """Pair modules with the same criteria: runs of them in the same order, then what is left.
+
+    Left is, for instance, a shortcut that one model computes before its block and the other after it.
+    """
+    criteria = _criteria(first, second), _criteria(second, first)
+    blocks = SequenceMatcher(None, *criteria, autojunk=False).get_matching_blocks()
+    pairs = [(first[block.a + k], second[block.b + k]) for block in blocks for k in range(block.size)]
+    paired = {id(module) for pair in pairs for module in pair}
+    left: list[dict[Hashable, list[_Module]]] = [defaultdict(list), defaultdict(list)]
+    for side, modules, their_criteria in zip(left, (first, second), criteria, strict=True):
+        for module, criterion in zip(modules, their_criteria, strict=True):
+            if id(module) not in paired:
+                side[criterion].append(module)
+    for criterion, group in left[0].items():
+        candidates = left[1].get(criterion, [])
+        if len(group) == len(candidates) > 1:
+            _refuse_ambiguous(group, candidates)
+        if len(group) == len(candidates):
+            pairs += zip(group, candidates, strict=True)
     return pairs
 
 
-def _marks(owners: Sequence[_Owner], others: Sequence[_Owner]) -> list[Hashable]:
-    """For each module, what its counterpart has to have too.
+def _criteria(modules: Sequence[_Module], counterparts: Sequence[_Module]) -> list[Hashable]:
+    """Return for each module what its counterpart has to have too.
 
     That is the shapes of its parameters, the words in its name as far as both models use them alike, and for a
     normalization the shapes of the module before.
     """
-    marks: list[Hashable] = []
-    for i, owner in enumerate(owners):
-        group, beside = ([o for o in side if o.signature == owner.signature] for side in (owners, others))
-        shared = _words_of(group) & _words_of(beside)
-        words = Counter(_words(o) & shared for o in group), Counter(_words(o) & shared for o in beside)
-        is_norm = all(len(_squeezed(p.layout.shape)) < 2 for p in owner.parameters.values())
-        marks.append(
+    sides = modules, counterparts
+    criteria: list[Hashable] = []
+    for i, module in enumerate(modules):
+        first, second = ([frozenset(m.words) for m in side if m.shapes == module.shapes] for side in sides)
+        shared = frozenset[str]().union(*first) & frozenset[str]().union(*second)
+        # Words tell only if both use them equally often: `out` does not, if there are two of it here and one there.
+        uses = Counter(words & shared for words in first), Counter(words & shared for words in second)
+        criteria.append(
             (
-                owner.signature,
-                _words(owner) & shared if words[0] == words[1] else None,
-                owners[i - 1].signature if i and is_norm else None,
+                module.shapes,
+                frozenset(module.words) & shared if uses[0] == uses[1] else None,
+                modules[i - 1].shapes if i and module.is_norm else None,
             )
         )
-    return marks
+    return criteria
 
 
-def _tokens(owner: _Owner) -> tuple[str, ...]:
-    """The words and the numbers in a path."""
-    return tuple(_WORDS.get(token, token) for token in re.findall(r"[a-z]+|\d+", owner.path.lower()))
-
-
-def _words(owner: _Owner) -> frozenset[str]:
-    return frozenset(_without_numbers(_tokens(owner)))
-
-
-def _words_of(owners: Iterable[_Owner]) -> frozenset[str]:
-    return frozenset().union(*map(_words, owners))
+def _refuse_ambiguous(group: Sequence[_Module], candidates: Sequence[_Module]) -> NoReturn:
+    paths = ", ".join(module.path for module in candidates)
+    lines = "\n".join(f"  {module.path}: {paths}" for module in group)
+    raise ValueError(
+        "compare_models: these modules have parameters of the same shapes, and neither their names nor the order in "
+        f"which they run tell which is which:\n{lines}\nPass "
+        f'mapping={{"{group[0].path}": "{candidates[0].path}", ...}}, with the names of modules or of parameters.'
+    )
 
 
 def _refuse_unpaired(first: Model, second: Model, pairs: Iterable[Pair], alone: Collection[str]) -> None:
-    paired = [{pair.first.name for pair in pairs}, {pair.second.name for pair in pairs}]
-    rest = [
+    paired = {pair.first.name for pair in pairs}, {pair.second.name for pair in pairs}
+    unpaired = [
         [p for p in model.parameters if p.name not in names and p.name not in alone]
         for model, names in zip((first, second), paired, strict=True)
     ]
-    if not any(rest):
+    if not any(unpaired):
         return
     lines = []
-    for model, missing, others in ((first, rest[0], rest[1]), (second, rest[1], rest[0])):
+    for model, missing, left in ((first, unpaired[0], unpaired[1]), (second, unpaired[1], unpaired[0])):
         for parameter in missing:
-            shape = _squeezed(parameter.layout.shape)
-            candidates = [p.name for p in others if sorted(_squeezed(p.layout.shape)) == sorted(shape)]
-            told = f"candidates {', '.join(candidates)}" if candidates else "no candidate of its shape"
-            lines.append(f"  {model.name} {parameter.name} {list(parameter.layout.own)}: {told}")
+            shape = sorted(_squeezed(parameter.layout.torch_shape))
+            candidates = [p.name for p in left if sorted(_squeezed(p.layout.torch_shape)) == shape]
+            hint = f"candidates {', '.join(candidates)}" if candidates else "no candidate of its shape"
+            lines.append(f"  {model.name} {parameter.name} {list(parameter.layout.shape)}: {hint}")
     raise ValueError(
         "compare_models: these parameters have no counterpart:\n" + "\n".join(lines) + "\nPass mapping={...}: from "
         "names of the first model to names of the second, or a name to None if it has none there and keeps its value."
@@ -345,4 +386,4 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _shape(parameter: Parameter) -> str:
-    return "×".join(map(str, parameter.layout.own)) or "1"
+    return "×".join(map(str, parameter.layout.shape)) or "1"

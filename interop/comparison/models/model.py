@@ -1,11 +1,10 @@
-"""What every model can be asked, whichever library it is of."""
+"""Run a model of any library, and record its layers, its results and their gradients."""
 
 from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
@@ -15,8 +14,8 @@ from jax.extend.core import Jaxpr, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core.primitives import reshape_p
 
 import jaxclamp
-from interop.comparison.models.boundaries import Opened, new_tape, opened
-from interop.comparison.models.layers import Answer, Key, Layer, Point, Tape
+from interop.comparison.models.boundaries import Opened, new_recorder, opened
+from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point
 from interop.comparison.models.parameters import Parameter
 from interop.frameworks.base import Array, weighted_total
 from interop.frameworks.reseed import draws, redrawn_in_jax
@@ -31,23 +30,23 @@ class Run(NamedTuple):
     """How a model is run."""
 
     dtype: type[np.floating[Any]] | None = None
-    """In which it computes; None is that of the arrays."""
+    """The dtype in which it computes; None is that of its arrays."""
     min_norm: bool = False
-    """Whether it is under the convention."""
-    redrawn: bool = False
-    """Whether its random numbers are others than in each other run."""
-    nudges: Mapping[Key, Array] = MappingProxyType({})
-    """What is added to the arrays that cross boundaries."""
+    """Whether its gradients follow min_norm."""
+    reseeded: bool = False
+    """Whether it draws other random numbers than in all runs that are not reseeded."""
+    nudges: Mapping[Key, Array] | None = None
+    """Maps crossings to what is added to the arrays there."""
 
 
 class Model(ABC):
-    """A model with its inputs."""
+    """A model with its inputs, which its library's subclass knows how to run."""
 
     channels_last: ClassVar[bool]
     """Where convolutions of the library expect the channels of an image."""
     version: str
     flattened: Sequence[tuple[int, ...]] = ()
-    """The shapes, without the first axis, of the arrays of channels last that it makes rows of."""
+    """The shapes, without the first axis, of the images that it makes rows of, if it has the channels last."""
 
     def __init__(self, model: Any, call: Call | None, inputs: Sequence[Any]) -> None:
         self.model = model
@@ -64,12 +63,12 @@ class Model(ABC):
     @property
     @abstractmethod
     def parameters(self) -> Sequence[Parameter]:
-        """In the order in which the library lists them."""
+        """All arrays of floats that it has, in the order in which the library lists them."""
 
     @property
     @abstractmethod
     def layers(self) -> Sequence[Layer]:
-        """The calls of its modules; values may be forms without numbers, and gradients are missing."""
+        """The calls of its modules; values may be shapes without numbers, and gradients are missing."""
 
     @property
     @abstractmethod
@@ -78,40 +77,60 @@ class Model(ABC):
 
     @abstractmethod
     def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
-        """What it answers with these parameters.
+        """Run the model with these parameters, and differentiate the weighted sum of its results.
 
         ``orders`` has one entry for each result that is differentiated; None leaves all as they are.
         """
 
     @abstractmethod
     def ties(self, values: Mapping[str, Array]) -> jaxclamp.TieReport:
-        """Where it is on ties."""
+        """Report where the model is on ties."""
 
     def _inputs_in(self, dtype: type[np.floating[Any]] | None) -> list[Any]:
-        return [cast(given, dtype) for given in self.inputs]
+        return [cast(leaf, dtype) for leaf in self.inputs]
+
+
+class Side:
+    """One of the two models, with the values of its parameters; what steps of the comparison share is run once."""
+
+    def __init__(self, model: Model, values: Mapping[str, Array], orders: Orders | None) -> None:
+        self.model, self.values = model, values
+        self._orders = orders
+        self._answers: dict[Run, Answer] = {}
+
+    def answer(self, run: Run) -> Answer:
+        """Run the model; only what runs without nudges is remembered."""
+        if run.nudges is not None:
+            return self.model.answer(self.values, self._orders, run)
+        if run not in self._answers:
+            self._answers[run] = self.model.answer(self.values, self._orders, run)
+        return self._answers[run]
+
+    def ties(self) -> jaxclamp.TieReport:
+        return self.model.ties(self.values)
 
 
 def cast(leaf: Any, dtype: type[np.floating[Any]] | None) -> Any:
-    """An array of floats in ``dtype``, one of complex numbers in pairs of these, and all else as it is."""
+    """Return an array of floats in ``dtype``, one of complex numbers in pairs of these, and all else as it is."""
     if dtype is None or not isinstance(leaf, np.ndarray) or not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return leaf
     return leaf.astype(np.result_type(dtype, np.complex64) if np.iscomplexobj(leaf) else dtype)
 
 
 def ordered_total(results: Iterable[Any], orders: Orders | None) -> Any:
-    """The weighted sum of the floats in the results, each with its axes in the order given for it."""
+    """Return the weighted sum of the floats in the results, each with its axes in the order given for it."""
     if orders is None:
         return weighted_total(list(results))
     pairs = zip(results, orders, strict=True)
-    return weighted_total([result if order is None else _in_order(result, order) for result, order in pairs])
+    return weighted_total([result if order is None else _transposed(result, order) for result, order in pairs])
 
 
-def _in_order(result: Any, order: tuple[int, ...]) -> Any:
+def _transposed(result: Any, order: tuple[int, ...]) -> Any:
     return result.transpose(order) if isinstance(result, jax.Array) else result.permute(order)
 
 
 class JaxModel(Model):
-    """A model of a library of JAX."""
+    """A model of a library on JAX, which is traced to a program with its boundaries opened (see `boundaries`)."""
 
     @property
     def version(self) -> str:  # type: ignore[override]
@@ -123,89 +142,94 @@ class JaxModel(Model):
     """What pip calls the package."""
 
     @abstractmethod
-    def run(self, tape: Tape, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
-        """The result, and what the call makes of the parameters that are not trained; the tape sees the modules."""
+    def run(
+        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
+    ) -> tuple[Any, Mapping[str, Any]]:
+        """Call the model, its modules recorded; return the result, and the values of untrained parameters after it."""
 
     @functools.cached_property
-    def _of_forms(self) -> tuple[list[Layer], Opened]:
-        forms = {p.name: jax.ShapeDtypeStruct(p.layout.own, p.dtype) for p in self.parameters}
-        layers, program, _ = self._traced(forms, self.inputs)
+    def _traced_with_shapes(self) -> tuple[list[Layer], Opened]:
+        shapes = {p.name: jax.ShapeDtypeStruct(p.layout.shape, p.dtype) for p in self.parameters}
+        layers, program, _ = self._traced(shapes, self.inputs)
         return layers, program
 
     @functools.cached_property
     def layers(self) -> Sequence[Layer]:
-        layers, program = self._of_forms
-        return _filled(layers, program, program.forms, [program.forms[i] for i in program.added])
+        layers, program = self._traced_with_shapes
+        return _filled(layers, program, program.shapes, [program.shapes[i] for i in program.floats])
 
     @functools.cached_property
     def flattened(self) -> Sequence[tuple[int, ...]]:  # type: ignore[override]
-        return list(_flattened(self._of_forms[1].program.jaxpr))
+        return list(_flattened(self._traced_with_shapes[1].program.jaxpr))
 
     @property
     def draws(self) -> bool:
-        return draws(self._of_forms[1].program)
+        return draws(self._traced_with_shapes[1].program)
 
     def _traced(self, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[list[Layer], Opened, Any]:
-        """The calls, the program of the arrays among the values and the inputs, and the structure of its results."""
-        tape = new_tape()
-        arrays = [given for given in inputs if isinstance(given, np.ndarray)]
+        """Return the calls, the program of the arrays among values and inputs, and the structure of its results."""
+        recorder = new_recorder()
+        arrays = [leaf for leaf in inputs if isinstance(leaf, np.ndarray)]
 
         def of_arrays(values: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
             remaining = iter(arrays)
-            passed = [next(remaining) if isinstance(given, np.ndarray) else given for given in inputs]
-            result, state = self.run(tape, values, tape.enter("", self.name, self.name, passed))
-            result = tape.leave(result)
+            passed = [next(remaining) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
+            result, state = self.run(recorder, values, recorder.enter("", self.name, self.name, passed))
+            result = recorder.leave(result)
             floats = [leaf for leaf in jax.tree.leaves(result) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.inexact)]
             return floats, dict(state)
 
         with jax.disable_jit(False):
             traced, structure = jax.make_jaxpr(of_arrays, return_shape=True)(values, arrays)
-        return tape.layers, opened(traced), structure
+        return recorder.layers, opened(traced), structure
 
     def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
         values = {name: cast(value, run.dtype) for name, value in values.items()}
         inputs = self._inputs_in(run.dtype)
-        arrays = [given for given in inputs if isinstance(given, np.ndarray)]
+        arrays = [leaf for leaf in inputs if isinstance(leaf, np.ndarray)]
         trained = {p.name for p in self.parameters if p.trained}
         wide = any(array.dtype == np.float64 for array in (*values.values(), *arrays))
         with jax.enable_x64(wide or jax.config.jax_enable_x64):  # type: ignore[attr-defined]
             layers, opening, structure = self._traced(values, inputs)
             program: Any = jaxpr_as_fun(opening.program)
             program = jaxclamp.min_norm(program) if run.min_norm else program
-            program = redrawn_in_jax(program) if run.redrawn else program
+            program = redrawn_in_jax(program) if run.reseeded else program
 
-            def total(chosen: Any, rest: Any) -> Any:
-                added, floats, weights = chosen
+            def total(differentiated: Any, constant: Any) -> Any:
+                added, floats, weights = differentiated
+                untrained, arrays = constant
                 leaves = jax.tree.leaves(
                     (
-                        {name: weights.get(name, rest[0].get(name)) for name in values},
-                        [floats.get(i, array) for i, array in enumerate(rest[1])],
+                        {name: weights.get(name, untrained.get(name)) for name in values},
+                        [floats.get(i, array) for i, array in enumerate(arrays)],
                     )
                 )
-                found = program(*added, *leaves)
-                count = len(found) - len(opening.forms)
-                results, state = jax.tree.unflatten(jax.tree.structure(structure), found[:count])
-                return ordered_total(results, orders), (results, state, found[count:])
+                outputs = program(*added, *leaves)
+                count = len(outputs) - len(opening.shapes)
+                results, state = jax.tree.unflatten(jax.tree.structure(structure), outputs[:count])
+                return ordered_total(results, orders), (results, state, outputs[count:])
 
-            weights = {name: value for name, value in values.items() if name in trained}
+            added = opening.nudged(run.nudges or {})
             floats = {i: array for i, array in enumerate(arrays) if jnp.issubdtype(array.dtype, jnp.floating)}
-            others = {name: value for name, value in values.items() if name not in trained}
-            differentiated = jax.jit(jax.grad(total, has_aux=True))
+            weights = {name: value for name, value in values.items() if name in trained}
+            untrained = {name: value for name, value in values.items() if name not in trained}
             gradients, (results, state, crossed) = jax.tree.map(
-                np.asarray, differentiated((opening.nudged(run.nudges), floats, weights), (others, arrays))
+                np.asarray,
+                jax.jit(jax.grad(total, has_aux=True))((added, floats, weights), (untrained, arrays)),
             )
         return Answer(_filled(layers, opening, crossed, gradients[0]), results, gradients[1], gradients[2], dict(state))
 
     def ties(self, values: Mapping[str, Array]) -> jaxclamp.TieReport:
-        arrays = [given for given in self.inputs if isinstance(given, np.ndarray)]
+        arrays = [leaf for leaf in self.inputs if isinstance(leaf, np.ndarray)]
         _, opening, _ = self._traced(values, self.inputs)
-        run: Any = jaxpr_as_fun(opening.program)
-        given = jax.tree.map(jnp.asarray, jax.tree.leaves((dict(values), arrays)))
-        _, report = jaxclamp.ties(run)(*opening.zeros, *given)
+        program: Any = jaxpr_as_fun(opening.program)
+        leaves = jax.tree.map(jnp.asarray, jax.tree.leaves((dict(values), arrays)))
+        _, report = jaxclamp.ties(program)(*opening.zeros, *leaves)
         return report
 
 
 def _flattened(jaxpr: Jaxpr) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes of the samples that a program reshapes to rows."""
     for eqn in jaxpr.eqns:
         if eqn.primitive is reshape_p:
             operand, result = eqn.invars[0].aval, eqn.outvars[0].aval
@@ -217,8 +241,8 @@ def _flattened(jaxpr: Jaxpr) -> Iterator[tuple[int, ...]]:
 
 
 def _filled(layers: Sequence[Layer], opening: Opened, values: Sequence[Any], gradients: Sequence[Any]) -> list[Layer]:
-    """The layers, with what crossed their boundaries, and the gradients of the floats among that."""
-    of_floats = dict(zip(opening.added, gradients, strict=True))
-    for key, home in sorted(opening.keys.items()):
-        getattr(layers[key.layer], key.side).append(Point(values[home], of_floats.get(home)))
+    """Return the layers with what crossed their boundaries, and the gradients of the floats among that."""
+    of_floats = dict(zip(opening.floats, gradients, strict=True))
+    for key, number in sorted(opening.numbers.items()):
+        getattr(layers[key.layer], key.direction).append(Point(values[number], of_floats.get(number)))
     return list(layers)

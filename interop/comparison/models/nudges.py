@@ -1,67 +1,68 @@
-"""Numbers beside those that cross the boundaries of two models, further away than rounding, and the same in both.
+r"""Move both models away from near ties, by the same small random numbers.
 
-Numbers that are equal but for rounding are a near tie, as those in the windows of a constant image. Each model, and
-each precision, may have another largest one. Beside them it is the same one in both. A difference that is left there is
-not one of ties.
+Numbers that are equal but for rounding are a near tie, as those in the windows of a constant image. Rounding decides
+which of them is the largest: in each model, and in each precision, it may be another one. Gradients differ with no bug.
+
+A near tie is a difference of some :math:`\epsilon` times the largest number, a bug is one of the order of 1. So both
+models get numbers added that lie between, of :math:`\sqrt{\epsilon}` times the largest: one of the window stands out,
+and it is the same one in both. If gradients still differ there, the reason is no near tie.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from interop.comparison.leaves import largest_finite
-from interop.comparison.models.comparison import What
-from interop.comparison.models.layers import Key, Layer, Point, Side
-from interop.comparison.models.matching import Align
+from interop.comparison.models.alignment import Align
+from interop.comparison.models.layers import Direction, Key, Layer, crossing
 from interop.frameworks.base import Array
 
-Crossing = tuple[Key, Key, Align]
-"""The same array in both models, and how that of the second lies beside that of the first."""
+Crossing: TypeAlias = tuple[Key, Key, Align]
+"""The same array in both models, and what lays that of the second out as that of the first."""
 
 
 def crossings_to_nudge(
-    pairs: Sequence[tuple[int, int]],
+    matches: Sequence[tuple[int, int]],
     layers: tuple[Sequence[Layer], Sequence[Layer]],
-    aligns: Mapping[tuple[int, What, int], Align],
-    owners: Collection[int],
+    alignments: Mapping[tuple[int, Direction, int], Align],
+    with_parameters: Collection[int],
 ) -> list[Crossing]:
-    """The inputs of the models, and what is returned by the layers that have parameters and no layers in them.
+    """Select the inputs of the models, and what layers return that have parameters and no layers in them.
 
-    What other layers return is not summed, so that it ties exactly, or for what it is given.
+    These sum, so that equal results are rounded differently. What other layers return, such as an activation, is not
+    summed: it ties exactly, or as its inputs do. ``with_parameters`` has numbers of matches.
     """
-    summing = {n for n in owners if all(side[i].end == i + 1 for side, i in zip(layers, pairs[n], strict=True))}
-    found = []
-    for (n, what, k), align in aligns.items():
-        side: Side = "inputs" if what == "inputs" else "outputs"
-        if n == 0 if side == "inputs" else n in summing:
-            i, j = pairs[n]
-            found.append((Key(i, side, k), Key(j, side, k), align))
-    return found
+    summing = {
+        n for n in with_parameters if all(side[i].end == i + 1 for side, i in zip(layers, matches[n], strict=True))
+    }
+    crossings = []
+    for (n, direction, position), align in alignments.items():
+        if n == 0 if direction == "inputs" else n in summing:
+            i, j = matches[n]
+            crossings.append((Key(i, direction, position), Key(j, direction, position), align))
+    return crossings
 
 
 def nudges(
     crossings: Iterable[Crossing], layers: tuple[Sequence[Layer], Sequence[Layer]], eps: float
 ) -> tuple[dict[Key, Array], dict[Key, Array]]:
-    r"""For both models, what to add where: random numbers of :math:`\sqrt{\epsilon}` times the largest that cross."""
+    """Draw for both models what to add at each crossing."""
     rng = np.random.default_rng(0)
-    ours: dict[Key, Array] = {}
-    theirs: dict[Key, Array] = {}
-    for first, second, align in crossings:
-        here, there = _crossed(layers[0], first), _crossed(layers[1], second)
-        places = align(np.arange(there.value.size).reshape(there.value.shape))
-        if here.gradient is None or there.gradient is None or places.shape != here.value.shape:
+    to_first: dict[Key, Array] = {}
+    to_second: dict[Key, Array] = {}
+    for first_key, second_key, align in crossings:
+        first, second = crossing(layers[0], first_key), crossing(layers[1], second_key)
+        # Where each element of the first array lies in the second: the numbers of the elements, laid out as the first.
+        places = align(np.arange(second.value.size).reshape(second.value.shape))
+        if first.gradient is None or second.gradient is None or places.shape != first.value.shape:
             continue
-        largest = largest_finite(here.value) or 1.0
-        ours[first] = math.sqrt(eps) * largest * rng.uniform(-1, 1, size=tuple(places.shape))
+        largest = largest_finite(first.value) or 1.0
+        to_first[first_key] = math.sqrt(eps) * largest * rng.uniform(-1, 1, size=tuple(places.shape))
         flat = np.empty(places.size)
-        flat[places] = ours[first]
-        theirs[second] = flat.reshape(there.value.shape)
-    return ours, theirs
-
-
-def _crossed(layers: Sequence[Layer], key: Key) -> Point:
-    points: list[Point] = getattr(layers[key.layer], key.side)
-    return points[key.position]
+        flat[places] = to_first[first_key]
+        to_second[second_key] = flat.reshape(second.value.shape)
+    return to_first, to_second

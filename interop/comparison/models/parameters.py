@@ -1,4 +1,4 @@
-"""A parameter of a model: its name, the module that owns it, and how its array lies beside torch's."""
+"""A parameter of a model: its name, its module, and how its array is laid out compared with torch's."""
 
 from __future__ import annotations
 
@@ -16,29 +16,41 @@ _ROLES = {
     **dict.fromkeys(["mean", "running_mean", "moving_mean"], "mean"),
     **dict.fromkeys(["var", "running_var", "moving_variance"], "var"),
 }
+"""Maps the name of a parameter in any of the libraries to its role, in torch's words."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How an array becomes torch's: seen with the axes ``split``, their order changed, and seen as ``shape``."""
+    """How an array becomes torch's: reshaped to ``split``, transposed by ``order``, reshaped to ``torch_shape``.
 
-    own: tuple[int, ...]
+    The kernel of Flax's attention with 4 inputs, 2 heads of 3 and a bias of shape (2, 3) has the layout
+    ``Layout((4, 2, 3), (4, 6), (1, 0), (6, 4))``: torch has one dense layer of 6 outputs there.
+    """
+
+    shape: tuple[int, ...]
     split: tuple[int, ...]
     order: tuple[int, ...]
-    shape: tuple[int, ...]
+    torch_shape: tuple[int, ...]
     flipped: tuple[int, ...] = ()
-    """The axes of torch's array that run the other way, as of a transposed convolution."""
+    """The axes of torch's array that run backwards, as of a transposed convolution."""
 
     @classmethod
     def same(cls, shape: tuple[int, ...]) -> Layout:
+        """Return the layout of an array that is as torch's."""
         return cls(shape, shape, tuple(range(len(shape))), shape)
 
+    @classmethod
+    def flat(cls, shape: tuple[int, ...]) -> Layout:
+        """Return the layout of an array that has several axes where torch's has one, as the bias of attention."""
+        size = math.prod(shape)
+        return cls(shape, (size,), (0,), (size,))
+
     def to_torch(self, array: Array) -> Array:
-        return np.flip(array.reshape(self.split).transpose(self.order).reshape(self.shape), self.flipped)
+        return np.flip(array.reshape(self.split).transpose(self.order).reshape(self.torch_shape), self.flipped)
 
     def from_torch(self, array: Array) -> Array:
         moved = [self.split[axis] for axis in self.order]
-        return np.flip(array, self.flipped).reshape(moved).transpose(np.argsort(self.order)).reshape(self.own)
+        return np.flip(array, self.flipped).reshape(moved).transpose(np.argsort(self.order)).reshape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -53,18 +65,18 @@ class Parameter:
 
     @property
     def owner(self) -> str:
-        """The path of the module."""
+        """The path of its module."""
         return self.name.rpartition(".")[0]
 
     @property
     def role(self) -> str:
-        """What it is in its module, in the words of torch."""
+        """What it is in its module, in torch's words."""
         last = self.name.rpartition(".")[2]
         return _ROLES.get(last, last)
 
 
 def layout_of_kernel(shape: tuple[int, ...], kind: str, bias: tuple[int, ...] | None, outputs: int = 1) -> Layout:
-    """The layout of a kernel as Flax, Haiku and Keras have it: inputs before outputs, and before these the window.
+    """Return the layout of a kernel as Flax, Haiku and Keras have it: the window, then inputs, then outputs.
 
     ``kind`` is the class of the module. A kernel of a dense layer may have several axes of inputs and of outputs, as in
     attention: the last ones are those of the ``bias``, or ``outputs`` if it has none.
@@ -75,22 +87,20 @@ def layout_of_kernel(shape: tuple[int, ...], kind: str, bias: tuple[int, ...] | 
         count = len(bias) if bias is not None else outputs
         split = math.prod(shape[:-count]), math.prod(shape[-count:])
         return Layout(shape, split, (1, 0), split[::-1])
-    window = tuple(range(len(shape) - 2))
-    inner, outer = shape[-2:]
-    if "Depthwise" in kind:
-        order = (len(shape) - 2, len(shape) - 1, *window)
-        return Layout(shape, shape, order, (inner * outer, 1, *shape[:-2]))
-    order = (len(shape) - 1, len(shape) - 2, *window)
-    return Layout(shape, shape, order, (outer, inner, *shape[:-2]))
+    n = len(shape)
+    *window, inner, outer = shape
+    if "Depthwise" in kind:  # the inputs are groups of one, and each group has `outer` outputs
+        return Layout(shape, shape, (n - 2, n - 1, *range(n - 2)), (inner * outer, 1, *window))
+    return Layout(shape, shape, (n - 1, n - 2, *range(n - 2)), (outer, inner, *window))
 
 
 def layout_of_transposed_kernel(shape: tuple[int, ...], *, outputs_first: bool, flipped: bool) -> Layout:
-    """The layout of a kernel of a transposed convolution, which has the window before inputs and outputs.
+    """Return the layout of a kernel of a transposed convolution, which has the window before inputs and outputs.
 
     Torch has inputs before outputs, and these before the window. Its result is the gradient of a convolution with that
     kernel; in a library whose result is a convolution, the window is ``flipped``.
     """
     n = len(shape)
     order = (*((n - 1, n - 2) if outputs_first else (n - 2, n - 1)), *range(n - 2))
-    moved = tuple(shape[axis] for axis in order)
-    return Layout(shape, shape, order, moved, tuple(range(2, n)) if flipped else ())
+    torch_shape = tuple(shape[axis] for axis in order)
+    return Layout(shape, shape, order, torch_shape, tuple(range(2, n)) if flipped else ())

@@ -12,15 +12,15 @@ from interop.comparison.models.tables import shortened
 if TYPE_CHECKING:
     from interop.comparison.models.report import ModelComparison
 
-_LEAST = 1e-18
-"""What stands for no difference at all, on the logarithmic scale."""
-_MOST_NAMES = 40
+_LEAST = 1e-18  # stands for no difference at all on the logarithmic scale: below the 1e-16 of float64
+_MOST_NAMES = 40  # that fit under the axis without overlap
 
 
 def figure(comparison: ModelComparison) -> Figure:
-    """Layers from left to right; above each, the largest difference beside the largest number, of values and gradients.
+    """Draw the layers from left to right, and above each how far values and gradients are apart at most.
 
-    Small marks are in float64. The line is what rounding may leave in the dtype of the inputs.
+    Distances are parts of the largest number. Small marks are in float64. The line is what rounding explains in the
+    given dtype.
     """
     pairs = comparison.layers
     drawn = Figure(figsize=(max(6.0, 0.16 * len(pairs)), 4.5), layout="constrained")
@@ -31,7 +31,7 @@ def figure(comparison: ModelComparison) -> Figure:
             apart = [max(pair.apart(gradients=gradients, in_float64=in_float64), _LEAST) for pair in pairs]
             name = ("gradients" if gradients else "values") + (", float64" if in_float64 else "")
             axes.scatter(places, apart, s=size, c=colour, marker=marker, label=name, alpha=0.8, linewidths=0)
-    axes.plot(places, [max(pair.rounding, _LEAST) for pair in pairs], color="gray", label="rounding may leave")
+    axes.plot(places, [max(pair.rounding, _LEAST) for pair in pairs], color="gray", label="rounding explains")
     if comparison.cause is not None:
         cause = comparison.cause
         ends = [end for end in (cause.after, cause.before) if end is not None] or [cause.layer]

@@ -1,4 +1,4 @@
-"""What the comparison of two models says: a verdict, a table of layers, a picture."""
+"""Report the comparison of two models: a verdict, a table of layers, a picture."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ from interop.comparison.recording import FilePath
 from interop.frameworks.reseed import CURE
 from jaxclamp import TieReport
 
-_SHOWN = 8
-"""How many layers on either side of the cause the table has."""
-_TIED_LINES = 3
-"""How many lines of the source with ties are named, for each model."""
+_SHOWN = 8  # layers on either side of the cause, so that the report fits on a screen
+_TIED_LINES = 3  # for each model
 _HEADINGS = ("", "first", "second", "values", "gradients", "rounding", "finding")
 
 
 @dataclass(frozen=True, repr=False)
 class ModelComparison:
-    """What `compare_models` found; ``print`` shows it within 100 columns."""
+    """How two models compare, as `compare_models` returns it; ``print`` shows it within 100 columns."""
 
     first: str
     second: str
@@ -54,14 +52,13 @@ class ModelComparison:
         """What holds, in words."""
         cause = self.cause
         if cause is None:
-            told = f"They agree, in values and gradients, at the boundaries of {len(self.layers)} layers."
             findings = {j.finding for pair in self.layers for j in pair.judged}
-            told += " Some differ by rounding alone." if "rounding" in findings else ""
-            return told + (
-                " One library keeps the unbiased variance, with n / (n - 1), the other the plain one."
-                if "library" in findings
-                else ""
-            )
+            sentences = [f"They agree, in values and gradients, at the boundaries of {len(self.layers)} layers."]
+            if "rounding" in findings:
+                sentences.append("Some differ by rounding alone.")
+            if "library" in findings:
+                sentences.append("One library keeps the unbiased variance, with n / (n - 1), the other the plain one.")
+            return " ".join(sentences)
         if cause.finding == "random":
             sides = {side for part in cause.parts for side in part.random_in}
             models = " and ".join((self.first, self.second)[side] for side in sorted(sides))
@@ -104,10 +101,8 @@ class ModelComparison:
         return "\n".join([*lines, "", self._table()])
 
     def _table(self) -> str:
-        """The layers around the cause, or the last ones."""
-        centre = self.layers.index(self.cause.layer) if self.cause else len(self.layers)
-        if self.cause and self.cause.before is not None:
-            centre = self.layers.index(self.cause.before)
+        """Return a table of the layers around the cause, or of the last ones."""
+        centre = self.layers.index(self.cause.marked_pair) if self.cause else len(self.layers)
         shown = self.layers[max(centre - _SHOWN, 0) : centre + _SHOWN]
         rows = [_row(pair, self.cause) for pair in shown]
         hidden = len(self.layers) - len(rows)
@@ -132,11 +127,11 @@ def _subject(cause: Cause) -> str:
 
 def _place(cause: Cause) -> str:
     if not cause.is_own_code:
-        named = [j.name for j in cause.parts if j.what in ("parameters", "state")]
-        return f"at {cause.layer.name}" + (f": {', '.join(named)}" if named else "")
-    own = "the models' own code" if not cause.layer.first.path else f"the own code of {cause.layer.name}"
+        names = [j.name for j in cause.parts if j.what in ("parameters", "state")]
+        return f"at {cause.layer.name}" + (f": {', '.join(names)}" if names else "")
+    code = "the models' own code" if not cause.layer.first.path else f"the own code of {cause.layer.name}"
     ends = [f"{word} {end.name}" for word, end in (("after", cause.after), ("before", cause.before)) if end]
-    return f"in {own}" + (f", {' and '.join(ends)}" if ends else "")
+    return f"in {code}" + (f", {' and '.join(ends)}" if ends else "")
 
 
 def _suspect(cause: Cause) -> str:
@@ -149,24 +144,25 @@ def _suspect(cause: Cause) -> str:
 
 
 def _details(cause: Cause) -> list[str]:
-    """How far they are apart, and what the settings are."""
+    """Say how far the models are apart there, and what the settings of the layers are."""
     worst = max(cause.parts, key=lambda j: j.apart_in_float64)
-    told = [
-        f"They are apart by {worst.apart:.2g} of the largest number there, in float64 by {worst.apart_in_float64:.2g}; "
-        f"rounding may leave {cause.layer.rounding:.1g}."
+    details = [
+        f"Largest difference: {worst.apart:.2g} of the largest value (float64: {worst.apart_in_float64:.2g}); rounding "
+        f"explains {cause.layer.rounding:.1g}."
     ]
     if cause.is_own_code:
         for side, layers in zip(("first", "second"), cause.between, strict=True):
             if layers:
-                told.append(f"Only the {side} model calls there: {', '.join(_named(layer) for layer in layers)}.")
-    else:
-        told += [
-            f"{side}: {_named(layer)}" for side, layer in (("first", cause.layer.first), ("second", cause.layer.second))
-        ]
-    return told
+                details.append(f"Only the {side} model calls there: {', '.join(map(_with_settings, layers))}.")
+        return details
+    return [
+        *details,
+        f"first: {_with_settings(cause.layer.first)}",
+        f"second: {_with_settings(cause.layer.second)}",
+    ]
 
 
-def _named(layer: Layer) -> str:
+def _with_settings(layer: Layer) -> str:
     return f"{layer.path} = {layer.settings}" if layer.path else layer.settings
 
 
@@ -179,12 +175,8 @@ def _of_ties(report: TieReport, model: str) -> list[str]:
 
 
 def _row(pair: LayerPair, cause: Cause | None) -> Sequence[str]:
-    mark = (
-        ">"
-        if cause and pair is (cause.before or cause.after or cause.layer if cause.is_own_code else cause.layer)
-        else ""
-    )
-    values, gradients = (f"{pair.apart(gradients=of):.1e}" for of in (False, True))
-    found = [pair.finding(gradients=of) for of in (False, True)]
-    finding = found[0] if found[0] == found[1] else f"{found[0]}, {found[1]}"
+    mark = ">" if cause and pair is cause.marked_pair else ""
+    values, gradients = (f"{pair.apart(gradients=is_gradient):.1e}" for is_gradient in (False, True))
+    findings = [pair.finding(gradients=is_gradient) for is_gradient in (False, True)]
+    finding = ", ".join(dict.fromkeys(findings))
     return mark, pair.first.name, pair.second.name, values, gradients, f"{pair.rounding:.0e}", finding

@@ -1,4 +1,4 @@
-"""Tables in plain text, of no more than a hundred columns."""
+"""Align tables in plain text, of no more than a hundred columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ WIDTH = 100
 
 
 def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], folded: Sequence[int] = ()) -> str:
-    """The rows under their headings; where a line would be too long, the columns ``folded`` lose their beginnings.
+    """Align rows under their headings; where a line would be too long, the columns ``folded`` lose their beginnings.
 
     >>> print(aligned(["x", "of"], [["1", "f"], ["20", "g"]]))
     x   of
@@ -29,5 +29,5 @@ def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], folded: Sequ
 
 
 def shortened(text: str, width: int) -> str:
-    """The end of a text, which tells names of layers apart."""
+    """Cut a text to its end, which tells names of layers apart."""
     return text if len(text) <= width else "…" + text[len(text) - width + 1 :]

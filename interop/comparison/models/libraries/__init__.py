@@ -1,4 +1,4 @@
-"""The libraries whose models are taken as they are, each asked for its parameters and its module boundaries."""
+"""Adapters to the libraries whose models are taken as they are: their parameters and their module boundaries."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ _LIBRARIES = {
     "equinox": ("equinox", ("Module",)),
     "haiku": ("haiku", ("Transformed", "TransformedWithState")),
 }
-"""By the module here that knows it: where the classes of its models are, and their names."""
+"""Maps the module here that adapts a library to where the classes of its models are, and their names."""
 
 
-def adapter_of(given: Any, argument: str) -> type[Model]:
-    """What takes a model of the library of ``given``; ``argument`` is what an error calls it."""
-    bare = given[0] if type(given) is tuple and given else given
+def adapter_of(model: Any, argument: str) -> type[Model]:
+    """Return the subclass of `Model` for the library of a model; ``argument`` is what an error calls it."""
+    bare = model[0] if type(model) is tuple and model else model
     for name, (module, classes) in _LIBRARIES.items():
         package = sys.modules.get(module)
-        if package is not None and isinstance(bare, tuple(getattr(package, each) for each in classes)):
-            adapter = importlib.import_module(f"interop.comparison.models.libraries.{name}")
-            found: type[Model] = adapter.MODEL
-            return found
+        if package is not None and isinstance(bare, tuple(getattr(package, cls) for cls in classes)):
+            adapter: type[Model] = importlib.import_module(f"interop.comparison.models.libraries.{name}").MODEL
+            return adapter
     raise TypeError(
-        f"compare_models: {argument} is a {type(given).__name__}; pass a module of torch.nn, Flax (linen or nnx), "
+        f"compare_models: {argument} is a {type(model).__name__}; pass a module of torch.nn, Flax (linen or nnx), "
         "Equinox or Keras, or what haiku.transform returned. Functions are compared by interop.compare."
     )

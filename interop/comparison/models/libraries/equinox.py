@@ -12,15 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from interop.comparison.models.layers import Tape
-from interop.comparison.models.libraries.patching import seen_by
+from interop.comparison.models.layers import CallRecorder
+from interop.comparison.models.libraries.patching import recording
 from interop.comparison.models.libraries.settings import settings_of
 from interop.comparison.models.model import Call, JaxModel
 from interop.comparison.models.parameters import Layout, Parameter
 
 
 class Equinox(JaxModel):
-    """Called on single samples, mapped over the first axis of all arrays, unless the caller says how to call it."""
+    """A model of Equinox: called on single samples, and so mapped over the first axis, unless ``call`` says how."""
 
     distribution = "equinox"
     channels_last = False
@@ -43,20 +43,22 @@ class Equinox(JaxModel):
             for name, leaf in _walked(self.model)
             if eqx.is_inexact_array(leaf)
         ]
-        kept = [
+        statistics = [
             Parameter(name, Layout.same(leaf.shape), np.dtype(leaf.dtype), False, np.asarray(leaf))
             for path, index in self._indices
             for name, leaf in zip((f"{path}.mean", f"{path}.var"), self._state.get(index), strict=True)
         ]
-        return [*trained, *kept]
+        return [*trained, *statistics]
 
     @property
     def _indices(self) -> list[tuple[str, Any]]:
-        """The paths of the batch norms, and where their statistics are in the state."""
+        """The path of each batch norm, and where its statistics are in the state."""
         norms = [(path, leaf) for path, leaf in _walked(self.model) if isinstance(leaf, eqx.nn.BatchNorm)]
         return [(path, norm.batch_state_index or norm.ema_state_index) for path, norm in norms] if self._state else []
 
-    def run(self, tape: Tape, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
+    def run(
+        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
+    ) -> tuple[Any, Mapping[str, Any]]:
         def value_at(path: Any, leaf: Any) -> Any:
             return values.get(jax.tree_util.keystr(path, simple=True, separator="."), leaf)
 
@@ -72,24 +74,27 @@ class Equinox(JaxModel):
         state = _fresh(self._state, next(iter(values.values())).dtype)
         for path, index in self._indices:
             state = state.set(index, (values[f"{path}.mean"], values[f"{path}.var"]))
-        with seen_by(tape, classes, describe):
+        with recording(recorder, classes, describe):
             result = self.call(model, *inputs) if state is None else self.call(model, *inputs, state)
         if state is None:
             return result, {}
         result, state = result
-        kept = {path: state.get(index) for path, index in self._indices}
-        return result, {f"{path}.{name}": kept[path][i] for path in kept for i, name in enumerate(("mean", "var"))}
+        return result, {
+            f"{path}.{name}": value
+            for path, index in self._indices
+            for name, value in zip(("mean", "var"), state.get(index), strict=True)
+        }
 
 
 def _mapped(model: Any, *inputs: Any) -> Any:
-    """The call for each sample; a state passes through all of them."""
-    axes = [0 if eqx.is_array(given) else None for given in inputs]
+    """Call the model for each sample; a state passes through all of them."""
+    axes = [0 if eqx.is_array(leaf) else None for leaf in inputs]
     outputs = (0, None) if isinstance(inputs[-1], eqx.nn.State) else 0
     return jax.vmap(model, in_axes=axes, out_axes=outputs, axis_name="batch")(*inputs)
 
 
 def _fresh(state: Any, dtype: Any) -> Any:
-    """A state to be changed, as that can be done once, in the dtypes of the precision in which it is used."""
+    """Return a copy of a state, as each can be changed only once, in the precision in which it is used."""
 
     def leaf_in(leaf: Any) -> Any:
         if eqx.is_inexact_array(leaf):
@@ -100,7 +105,7 @@ def _fresh(state: Any, dtype: Any) -> Any:
 
 
 def _walked(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The modules in a module, itself included, and the arrays in them, by path."""
+    """Yield the paths of a module, of the modules in it, and of the arrays in these, each with what is there."""
     if isinstance(tree, eqx.Module):
         yield path, tree
         inside: Any = _fields(tree).items()
@@ -124,7 +129,7 @@ def _fields(module: eqx.Module) -> dict[str, Any]:
 
 def _layout(owner: Any, name: str, leaf: Any) -> Layout:
     if name.endswith(".bias"):  # those of convolutions have axes of length 1 for the window
-        return Layout(leaf.shape, (leaf.size,), (0,), (leaf.size,))
+        return Layout.flat(leaf.shape)
     if not isinstance(owner, eqx.nn.ConvTranspose):
         return Layout.same(leaf.shape)
     # Outputs before inputs, and the window flipped; torch has inputs before outputs, both in groups.

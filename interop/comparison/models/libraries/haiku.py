@@ -1,4 +1,4 @@
-"""What haiku.transform returns: alone, or with parameters and state, or with the forms of these."""
+"""What haiku.transform returns: alone, or with parameters and state, or with the shapes of these."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from interop.comparison.models.boundaries import new_tape
-from interop.comparison.models.layers import Tape
+from interop.comparison.models.boundaries import new_recorder
+from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.settings import settings_of
 from interop.comparison.models.model import Call, JaxModel
 from interop.comparison.models.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
 
-_MANY = 2**30
+_MANY = 2**30  # calls, after which 1 - decay**calls, by which an average is divided, is 1
 _AVERAGES = {"mean_ema": "mean", "var_ema": "var"}
+"""Maps modules that average to the names of the averages in torch."""
 
 
 class Haiku(JaxModel):
@@ -32,35 +33,35 @@ class Haiku(JaxModel):
         is_bare = hasattr(model, "apply")
         transformed = model if is_bare else model[0]
         super().__init__(transformed, call, inputs)
-        self._given: Any = None if is_bare else tuple(model[1:])
+        self._bound: Any = None if is_bare else tuple(model[1:])
         self._has_state = isinstance(transformed, hk.TransformedWithState)
 
     @functools.cached_property
     def _trees(self) -> tuple[Any, Any]:
-        """The parameters and the state, or their forms."""
-        given = self._given
-        if given is None:
+        """The parameters and the state, or their shapes."""
+        trees = self._bound
+        if trees is None:
             arrays = {i: leaf for i, leaf in enumerate(self.inputs) if isinstance(leaf, np.ndarray)}
-            found = jax.eval_shape(
+            initial = jax.eval_shape(
                 lambda arrays: self.model.init(
                     jax.random.key(0), *(arrays.get(i, leaf) for i, leaf in enumerate(self.inputs))
                 ),
                 arrays,
             )
-            given = found if self._has_state else (found,)
-        return given if len(given) == 2 else (given[0], {})
+            trees = initial if self._has_state else (initial,)
+        return trees if len(trees) == 2 else (trees[0], {})
 
     @functools.cached_property
     def _places(self) -> dict[str, tuple[int, str, str]]:
-        """By name, the tree, the module and the leaf."""
-        found = {
+        """Maps names to the number of the tree, the module and the leaf."""
+        places = {
             f"{_path(module)}.{leaf}": (0, module, leaf) for module, leaves in self._trees[0].items() for leaf in leaves
         }
         for module, leaves in self._trees[1].items():
             owner, _, last = module.rpartition("/~/")
             if "average" in leaves and last in _AVERAGES:
-                found[f"{_path(owner)}.{_AVERAGES[last]}"] = (1, module, "average")
-        return found
+                places[f"{_path(owner)}.{_AVERAGES[last]}"] = (1, module, "average")
+        return places
 
     @functools.cached_property
     def parameters(self) -> Sequence[Parameter]:
@@ -68,17 +69,17 @@ class Haiku(JaxModel):
 
     @functools.cached_property
     def _kinds(self) -> dict[str, str]:
-        """The classes of the modules, by path, found by running."""
-        tape = new_tape()
+        """Maps paths to the classes of the modules, which exist only while the model runs."""
+        recorder = new_recorder()
 
         def run(values: Mapping[str, Any]) -> tuple[()]:
-            self.run(tape, values, self.inputs)
+            self.run(recorder, values, self.inputs)
             return ()
 
         jax.eval_shape(
             run, {name: self._trees[tree][module][leaf] for name, (tree, module, leaf) in self._places.items()}
         )
-        return {layer.path: layer.kind for layer in tape.layers}
+        return {layer.path: layer.kind for layer in recorder.layers}
 
     def _parameter(self, name: str, tree: int, module: str, last: str) -> Parameter:
         leaf = self._trees[tree][module][last]
@@ -92,24 +93,26 @@ class Haiku(JaxModel):
         value = None if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
         return Parameter(name, layout, np.dtype(leaf.dtype), tree == 0, value)
 
-    def run(self, tape: Tape, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
-        def noting(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
+    def run(
+        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
+    ) -> tuple[Any, Mapping[str, Any]]:
+        def record(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
             if context.method_name != "__call__":
                 return next_function(*args, **kwargs)
             path = _path(context.module.module_name)
-            if path == tape.innermost:
+            if path == recorder.innermost:
                 return next_function(*args, **kwargs)
             kind = type(context.module).__name__
-            args, kwargs = tape.enter(path, kind, settings_of(kind, vars(context.module)), (args, kwargs))
-            return tape.leave(next_function(*args, **kwargs))
+            args, kwargs = recorder.enter(path, kind, settings_of(kind, vars(context.module)), (args, kwargs))
+            return recorder.leave(next_function(*args, **kwargs))
 
         trees: list[dict[str, dict[str, Any]]] = [{}, {}]
-        for tree, known in zip(trees, self._trees, strict=True):
-            for module, leaves in known.items():
+        for tree, initial in zip(trees, self._trees, strict=True):
+            for module, leaves in initial.items():
                 tree[module] = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
         for name, (number, module, leaf) in self._places.items():
             trees[number][module][leaf] = values[name]
-            if number == 1:  # the average of so many calls that it no longer leans to 0
+            if number == 1:  # the average itself, as of so many calls
                 trees[number][module] |= {"hidden": values[name], "counter": jnp.asarray(_MANY)}
         params, state = trees
         changed: dict[str, Any] = {}
@@ -122,10 +125,10 @@ class Haiku(JaxModel):
             changed.update(after)
             return result
 
-        with self._intercept(noting):
+        with self._intercept(record):
             result = self.call(model, *inputs)
-        kept = {name: place for name, place in self._places.items() if place[0] == 1}
-        return result, {name: changed[module][leaf] for name, (_, module, leaf) in kept.items()}
+        averages = [(name, module, leaf) for name, (tree, module, leaf) in self._places.items() if tree == 1]
+        return result, {name: changed[module][leaf] for name, module, leaf in averages}
 
 
 def _path(module: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from interop.comparison.models.layers import Tape
-from interop.comparison.models.libraries.patching import seen_by
+from interop.comparison.models.layers import CallRecorder
+from interop.comparison.models.libraries.patching import recording
 from interop.comparison.models.libraries.settings import settings_of
 from interop.comparison.models.model import Call, JaxModel
 from interop.comparison.models.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
@@ -35,12 +35,13 @@ class Keras(JaxModel):
 
     @functools.cached_property
     def _variables(self) -> dict[str, Any]:
-        found = {variable.path.replace("/", "."): variable for variable in self.model.variables}
-        return {name: variable for name, variable in found.items() if "float" in variable.dtype}
+        """Maps names to the variables of floats."""
+        variables = {variable.path.replace("/", "."): variable for variable in self.model.variables}
+        return {name: variable for name, variable in variables.items() if "float" in variable.dtype}
 
     @functools.cached_property
     def _kinds(self) -> dict[str, str]:
-        """The classes of the layers, by path."""
+        """Maps paths to the classes of the layers."""
         layers: list[Any] = [self.model]
         kinds: dict[str, str] = {}
         while layers:
@@ -65,17 +66,19 @@ class Keras(JaxModel):
             kind += "Depthwise" * (last == "depthwise_kernel")  # of a layer that has a pointwise one, too
             layout = layout_of_kernel(shape, kind, None if bias is None else tuple(bias.shape))
         elif last == "bias":
-            layout = Layout(shape, (int(np.prod(shape)),), (0,), (int(np.prod(shape)),))
+            layout = Layout.flat(shape)
         return Parameter(name, layout, np.dtype(variable.dtype), variable.trainable, np.asarray(variable.value))
 
-    def run(self, tape: Tape, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
+    def run(
+        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
+    ) -> tuple[Any, Mapping[str, Any]]:
         def describe(layer: Any) -> tuple[str, str] | None:
             if layer is self.model:
                 return "", ""
             return (layer.path or layer.name).replace("/", "."), settings_of(type(layer).__name__, layer.get_config())
 
         pairs = [(variable, values[name]) for name, variable in self._variables.items()]
-        with self._scope(state_mapping=pairs) as scope, seen_by(tape, [self._layer], describe):
+        with self._scope(state_mapping=pairs) as scope, recording(recorder, [self._layer], describe):
             result = self.call(self.model, *inputs)
         changed = {name: scope.get_current_value(variable) for name, variable in self._variables.items()}
         return result, {p.name: changed[p.name] for p in self.parameters if not p.trained}

@@ -1,4 +1,4 @@
-"""Modules of Flax linen: bound to their variables, or with those that they would be initialized to."""
+"""Modules of Flax linen: bound to their variables, or with the shapes of those that they would be initialized to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from interop.comparison.models.layers import Tape
+from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.settings import settings_of
 from interop.comparison.models.model import Call, JaxModel
 from interop.comparison.models.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
@@ -27,15 +27,15 @@ class Linen(JaxModel):
 
     @functools.cached_property
     def _tree(self) -> dict[str, dict[tuple[str, ...], Any]]:
-        """By collection, the variables by path, or their forms."""
+        """Maps collections to dicts of paths to variables, or to their shapes."""
         variables = self._variables
         if variables is None:
-            arrays = {i: given for i, given in enumerate(self.inputs) if isinstance(given, np.ndarray)}
+            arrays = {i: leaf for i, leaf in enumerate(self.inputs) if isinstance(leaf, np.ndarray)}
 
             def init(arrays: Mapping[int, Any]) -> Any:
-                given = [arrays.get(i, given) for i, given in enumerate(self.inputs)]
+                inputs = [arrays.get(i, leaf) for i, leaf in enumerate(self.inputs)]
                 keys = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
-                return nn.init(self.call, self._unbound)(keys, *given)
+                return nn.init(self.call, self._unbound)(keys, *inputs)
 
             variables = jax.eval_shape(init, arrays)
         return {
@@ -45,27 +45,23 @@ class Linen(JaxModel):
         }
 
     @functools.cached_property
-    def _kinds(self) -> dict[tuple[str, ...], nn.Module]:
-        """The modules by path, found by running."""
-        found: dict[tuple[str, ...], nn.Module] = {}
+    def _modules(self) -> dict[tuple[str, ...], nn.Module]:
+        """Maps paths to the modules, which exist only while the model runs."""
+        modules: dict[tuple[str, ...], nn.Module] = {}
 
         def note(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
-            found.setdefault(context.module.path, context.module)
+            modules.setdefault(context.module.path, context.module)
             return next_function(*args, **kwargs)
 
-        forms = self._by_name
+        variables = {name: self._tree[collection][path] for name, (collection, path) in self._paths.items()}
         with nn.intercept_methods(note):
-            jax.eval_shape(lambda forms: self._apply(forms, self.inputs)[0], forms)
-        return found
+            jax.eval_shape(lambda variables: self._apply(variables, self.inputs)[0], variables)
+        return modules
 
     @functools.cached_property
     def _paths(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """By name, the collection and the path."""
+        """Maps names to the collection and the path."""
         return {".".join(path): (collection, path) for collection, tree in self._tree.items() for path in tree}
-
-    @property
-    def _by_name(self) -> dict[str, Any]:
-        return {name: self._tree[collection][path] for name, (collection, path) in self._paths.items()}
 
     @functools.cached_property
     def parameters(self) -> Sequence[Parameter]:
@@ -74,7 +70,7 @@ class Linen(JaxModel):
     def _parameter(self, name: str, collection: str, path: tuple[str, ...]) -> Parameter:
         leaf = self._tree[collection][path]
         shape = tuple(leaf.shape)
-        module = self._kinds.get(path[:-1])
+        module = self._modules.get(path[:-1])
         layout = Layout.same(shape)
         if path[-1] == "kernel" and isinstance(module, nn.ConvTranspose):
             as_gradient = module.transpose_kernel
@@ -85,7 +81,7 @@ class Linen(JaxModel):
             outputs = len(features) if isinstance(features, tuple) else 1
             layout = layout_of_kernel(shape, type(module).__name__, None if bias is None else bias.shape, outputs)
         elif path[-1] == "bias":
-            layout = Layout(shape, (int(np.prod(shape)),), (0,), (int(np.prod(shape)),))
+            layout = Layout.flat(shape)
         value = None if self._variables is None else np.asarray(leaf)
         return Parameter(name, layout, np.dtype(leaf.dtype), collection == "params", value)
 
@@ -104,17 +100,19 @@ class Linen(JaxModel):
         result, changed = applied(variables, *inputs, rngs={"dropout": jax.random.key(0)})
         return result, changed
 
-    def run(self, tape: Tape, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
-        def noting(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
+    def run(
+        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
+    ) -> tuple[Any, Mapping[str, Any]]:
+        def record(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
             path = ".".join(context.module.path)
-            if context.method_name != "__call__" or path == tape.innermost:
+            if context.method_name != "__call__" or path == recorder.innermost:
                 return next_function(*args, **kwargs)
             fields = {name: getattr(context.module, name, None) for name in context.module.__dataclass_fields__}
             kind = type(context.module).__name__
-            args, kwargs = tape.enter(path, kind, settings_of(kind, fields), (args, kwargs))
-            return tape.leave(next_function(*args, **kwargs))
+            args, kwargs = recorder.enter(path, kind, settings_of(kind, fields), (args, kwargs))
+            return recorder.leave(next_function(*args, **kwargs))
 
-        with nn.intercept_methods(noting):
+        with nn.intercept_methods(record):
             result, changed = self._apply(values, inputs)
         state = {
             ".".join(key.key for key in path): leaf

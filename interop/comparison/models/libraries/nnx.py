@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from interop.comparison.models.layers import Tape
-from interop.comparison.models.libraries.patching import seen_by
+from interop.comparison.models.layers import CallRecorder
+from interop.comparison.models.libraries.patching import recording
 from interop.comparison.models.libraries.settings import settings_of
 from interop.comparison.models.model import JaxModel
 from interop.comparison.models.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
@@ -24,11 +23,11 @@ class Nnx(JaxModel):
 
     @functools.cached_property
     def _variables(self) -> dict[str, Any]:
-        """By name, those of floats."""
-        found = {_name(path): variable for path, variable in nnx.to_flat_state(nnx.state(self.model))}
+        """Maps names to the variables of floats."""
+        variables = {_name(path): variable for path, variable in nnx.to_flat_state(nnx.state(self.model))}
         return {
             name: variable
-            for name, variable in found.items()
+            for name, variable in variables.items()
             if not isinstance(variable, nnx.RngState) and jnp.issubdtype(variable[...].dtype, jnp.floating)
         }
 
@@ -53,10 +52,12 @@ class Nnx(JaxModel):
             outputs = len(features) if isinstance(features, tuple) else 1
             layout = layout_of_kernel(shape, type(owner).__name__, None if bias is None else bias.shape, outputs)
         elif last == "bias":
-            layout = Layout(shape, (math.prod(shape),), (0,), (math.prod(shape),))
+            layout = Layout.flat(shape)
         return Parameter(name, layout, value.dtype, isinstance(self._variables[name], nnx.Param), value)
 
-    def run(self, tape: Tape, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
+    def run(
+        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
+    ) -> tuple[Any, Mapping[str, Any]]:
         structure, state = nnx.split(self.model)
         flat = [
             (path, variable.replace(values[_name(path)]) if _name(path) in values else variable)
@@ -70,7 +71,7 @@ class Nnx(JaxModel):
                 return None
             return modules[id(module)][0], settings_of(type(module).__name__, vars(module))
 
-        with seen_by(tape, {type(module) for _, module in modules.values()}, describe):
+        with recording(recorder, {type(module) for _, module in modules.values()}, describe):
             result = self.call(model, *inputs)
         after = {
             _name(path): variable[...]

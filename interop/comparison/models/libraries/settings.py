@@ -1,4 +1,4 @@
-"""How the settings of a module are shown, to be read beside those of its counterpart."""
+"""Print the settings of a module, to be compared with those of its counterpart."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _HIDDEN = {"name", "parent", "dtype", "param_dtype", "training"}
 
 
 def settings_of(kind: str, fields: Mapping[str, Any]) -> str:
-    """The class and those of its fields that are numbers or words, or tuples of them, as in a call."""
-    shown = [
+    """Return a call of the class with those of its fields that are numbers or words, or tuples of them."""
+    arguments = [
         f"{name}={value!r}"
         for name, value in fields.items()
         if not name.startswith("_") and name not in _HIDDEN
         if _is_plain(value)
     ]
-    return f"{kind}({', '.join(shown)})"
+    return f"{kind}({', '.join(arguments)})"
 
 
 def _is_plain(value: Any) -> bool:

@@ -15,7 +15,7 @@ from interop._bridge.arrays import lend, tensor_over
 from interop._torch.private_api import flattened, unflattened, version_of
 from interop._transforms.min_norm import min_norm as under_min_norm
 from interop._transforms.ties import ties
-from interop.comparison.models.layers import Answer, Key, Layer, Point, Tape
+from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point
 from interop.comparison.models.model import Call, Model, Orders, Run, cast, ordered_total
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array
@@ -24,9 +24,12 @@ from jaxclamp import TieReport
 
 _FUSED = ("in_proj_weight", "in_proj_bias")
 _PARTS = ("query", "key", "value")
+"""The projections of attention, which torch has in one array, and all others in three."""
 
 
 class Torch(Model):
+    """A module of torch, called in eager mode, its boundaries marked by hooks."""
+
     channels_last = False
     version = f"torch {torch.__version__.partition('+')[0]}"
 
@@ -39,63 +42,62 @@ class Torch(Model):
         trained = {name for name, _ in self.model.named_parameters()}
         arrays = {name: _to_host(tensor) for name, tensor in self._tensors().items()}
         return [
-            Parameter(name, Layout.same(array.shape), array.dtype, whole in trained, np.array(array))
-            for whole, array in arrays.items()
-            for name, array in _parts(whole, array)
+            Parameter(name, Layout.same(part.shape), part.dtype, fused in trained, np.array(part))
+            for fused, array in arrays.items()
+            for name, part in _parts(fused, array)
         ]
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        """Parameters, and the buffers that a state_dict has, but for counts."""
+        """Return the parameters, and the buffers that a state_dict has, but for counts."""
         saved = self.model.state_dict().keys()
         buffers = {name: buffer for name, buffer in self.model.named_buffers() if name in saved}
-        found = {**dict(self.model.named_parameters()), **buffers}
-        return {name: tensor.detach() for name, tensor in found.items() if tensor.is_floating_point()}
+        tensors = {**dict(self.model.named_parameters()), **buffers}
+        return {name: tensor.detach() for name, tensor in tensors.items() if tensor.is_floating_point()}
 
     @functools.cached_property
     def layers(self) -> Sequence[Layer]:
-        crossings = _Crossings({})
+        recorder = _TorchRecorder({})
         with torch.no_grad():
-            self._run(crossings, {p.name: tensor_over(np.array(p.value)) for p in self.parameters}, self.inputs)
-        return crossings.filled()
+            self._run(recorder, {p.name: tensor_over(np.array(p.value)) for p in self.parameters}, self.inputs)
+        return recorder.filled()
 
     def _run(
-        self, tape: Tape, values: Mapping[str, torch.Tensor], inputs: Sequence[Any], redrawn: bool = False
+        self, recorder: CallRecorder, values: Mapping[str, torch.Tensor], inputs: Sequence[Any], reseeded: bool = False
     ) -> tuple[Any, Any]:
-        """The result, and the parameters and buffers after it."""
-        changed = self._changed(values)
-        given = [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
+        """Call the model, its modules recorded; return the result, and the parameters and buffers after it."""
+        tensors = self._replacements(values)
         called = _Called(self.model, self.call)
-        handles = [module.register_forward_pre_hook(self._enter(tape), with_kwargs=True) for module in self._names]
-        handles += [module.register_forward_hook(self._leave(tape)) for module in self._names]
-        given = tape.enter("", self.name, self.name, given)
+        handles = [module.register_forward_pre_hook(self._enter(recorder), with_kwargs=True) for module in self._names]
+        handles += [module.register_forward_hook(self._leave(recorder)) for module in self._names]
+        passed = recorder.enter("", self.name, self.name, _to_torch(inputs))
         try:
             with torch.random.fork_rng(devices=[]):
-                call = redrawn_in_torch(torch.func.functional_call) if redrawn else torch.func.functional_call
-                result = call(called, changed, tuple(given))
+                call = redrawn_in_torch(torch.func.functional_call) if reseeded else torch.func.functional_call
+                result = call(called, tensors, tuple(passed))
         finally:
             for handle in handles:
                 handle.remove()
-        return tape.leave(result), {name.removeprefix("model."): tensor for name, tensor in changed.items()}
+        return recorder.leave(result), {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
 
-    def _changed(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What the call has in the place of the parameters and buffers of the model, which stay as they are."""
-        whole = {name: _joined(name, values) for name in self._tensors()}
-        others = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name not in whole}
-        return {f"model.{name}": tensor for name, tensor in (whole | others).items()}
+    def _replacements(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return what replaces the parameters and buffers in a call, so that those of the model stay as they are."""
+        compared = {name: _joined(name, values) for name in self._tensors()}
+        counts = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name not in compared}
+        return {f"model.{name}": tensor for name, tensor in (compared | counts).items()}
 
-    def _enter(self, tape: Tape) -> Any:
+    def _enter(self, recorder: CallRecorder) -> Any:
         def enter(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
             path = self._names[module]
-            if path == "":  # the model itself, which is on the tape with the inputs that it was given
+            if path == "":  # the model itself, which `_run` records with the inputs
                 return None
             settings = repr(module) if not list(module.children()) else type(module).__name__
-            return tape.enter(path, type(module).__name__, settings, (args, kwargs))
+            return recorder.enter(path, type(module).__name__, settings, (args, kwargs))
 
         return enter
 
-    def _leave(self, tape: Tape) -> Any:
+    def _leave(self, recorder: CallRecorder) -> Any:
         def leave(module: torch.nn.Module, args: Any, result: Any) -> Any:
-            return tape.leave(result) if self._names[module] else None
+            return recorder.leave(result) if self._names[module] else None
 
         return leave
 
@@ -104,31 +106,34 @@ class Torch(Model):
         return True  # a module does not say what it draws
 
     def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
-        crossings = _Crossings(run.nudges)
+        recorder = _TorchRecorder(run.nudges or {})
         trained = [p.name for p in self.parameters if p.trained]
         tensors = {name: tensor_over(np.array(cast(value, run.dtype))) for name, value in values.items()}
         for name in trained:
             tensors[name].requires_grad_()
-        inputs = [tensor_over(np.array(g)) if isinstance(g, np.ndarray) else g for g in self._inputs_in(run.dtype)]
-        floats = {i: g for i, g in enumerate(t for t in inputs if isinstance(t, torch.Tensor)) if g.is_floating_point()}
+        inputs = _to_torch(self._inputs_in(run.dtype))
+        input_tensors = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
+        floats = {i: tensor for i, tensor in enumerate(input_tensors) if tensor.is_floating_point()}
         for tensor in floats.values():
             tensor.requires_grad_()
         call = under_min_norm()(self._run) if run.min_norm else self._run
         with torch.enable_grad():
-            clones = [g.clone() if isinstance(g, torch.Tensor) else g for g in inputs]
-            result, state = call(crossings, tensors, clones, run.redrawn)
+            clones = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in inputs]
+            result, state = call(recorder, tensors, clones, run.reseeded)
             results = [
                 leaf
                 for leaf in _flattened(result)[0]
                 if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
             ]
             total = torch.zeros((), requires_grad=True) + ordered_total(results, orders)
-        chosen = [*floats.values(), *(tensors[name] for name in trained)]
-        found = torch.autograd.grad(total, chosen, allow_unused=True, materialize_grads=True)
-        gradients = [_to_host(g).copy() for g in found]
+        differentiated = [*floats.values(), *(tensors[name] for name in trained)]
+        gradients = [
+            _to_host(gradient).copy()
+            for gradient in torch.autograd.grad(total, differentiated, allow_unused=True, materialize_grads=True)
+        ]
         untrained = [p.name for p in self.parameters if not p.trained]
         return Answer(
-            crossings.filled(),
+            recorder.filled(),
             [_to_host(leaf) for leaf in results],
             dict(zip(floats, gradients, strict=False)),
             dict(zip(trained, gradients[len(floats) :], strict=True)),
@@ -137,14 +142,14 @@ class Torch(Model):
 
     def ties(self, values: Mapping[str, Array]) -> TieReport:
         tensors = {name: tensor_over(np.array(value)) for name, value in values.items()}
-        given = [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in self.inputs]
+        called, inputs = _Called(self.model, self.call), tuple(_to_torch(self.inputs))
         with torch.no_grad(), torch.random.fork_rng(devices=[]), ties() as counted:
-            torch.func.functional_call(_Called(self.model, self.call), self._changed(tensors), tuple(given))
+            torch.func.functional_call(called, self._replacements(tensors), inputs)
         return counted.report
 
 
 class _Called(torch.nn.Module):
-    """The model, called as the caller says."""
+    """A module that calls the model as the caller says, as `functional_call` takes only modules."""
 
     def __init__(self, model: torch.nn.Module, call: Call) -> None:
         super().__init__()
@@ -156,50 +161,57 @@ class _Called(torch.nn.Module):
         return self._call(self.model, *inputs)
 
 
-class _Crossings(Tape):
-    """The arrays that cross the boundaries of one run, and their gradients as they come back."""
+class _TorchRecorder(CallRecorder):
+    """Records also the arrays that cross boundaries, and their gradients as they come back.
+
+    What crosses is replaced by a clone, whose gradient is that of what crosses there alone. A module that overwrites
+    the clone of its input has to overwrite the input too, as its caller expects:
+
+        x ── clone ── ReLU(inplace=True) overwrites the clone ── `leave` copies it to x, and the caller gets x
+    """
 
     def __init__(self, nudges: Mapping[Key, Array]) -> None:
         super().__init__(self._mark, _flattened, _unflattened)
         self._nudges = nudges
         self._values: dict[Key, Any] = {}
         self._gradients: dict[Key, torch.Tensor] = {}
-        self._seen = WeakIdKeyDictionary()
-        """By tensor that crossed a boundary, its value then: the model may overwrite it."""
-        self._taken: dict[int, list[tuple[torch.Tensor, torch.Tensor, int]]] = defaultdict(list)
-        """By running layer, the tensors that it was given, what it has in their place, and the versions of these."""
+        self._value_of = WeakIdKeyDictionary()
+        """Maps a tensor that crossed a boundary to its value then, as the model may overwrite it."""
+        self._replaced: dict[int, list[tuple[torch.Tensor, torch.Tensor, int]]] = defaultdict(list)
+        """Maps a running layer to its inputs, the clone that it got for each, and the version of that."""
         self._overwritten = WeakIdKeyDictionary()
-        """By tensor that a layer had in the place of another and has overwritten, that other."""
+        """Maps a clone that a layer has overwritten to the input."""
 
     def leave(self, result: Any) -> Any:
-        """As of any tape; what the module has overwritten is overwritten for those around it too."""
-        for given, passed, version in self._taken.pop(self.running, []):
-            if version_of(passed) != version:
-                given.copy_(passed)
-                self._overwritten[passed] = given
+        """Record that a module returns; what it has overwritten is overwritten for those around it too."""
+        for tensor, clone, version in self._replaced.pop(self.running, []):
+            if version_of(clone) != version:
+                tensor.copy_(clone)
+                self._overwritten[clone] = tensor
         return super().leave(result)
 
     def _mark(self, key: Key, leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or (leaf.dtype == torch.bool and key.side == "inputs"):
+        if not isinstance(leaf, torch.Tensor) or (leaf.dtype == torch.bool and key.direction == "inputs"):
             return None
         if key in self._nudges:
             leaf = leaf + torch.from_numpy(self._nudges[key]).to(leaf.dtype)
-        value = self._seen.get(leaf)
+        value = self._value_of.get(leaf)
         if value is None or not torch.equal(value, leaf):
             value = leaf.detach().clone()  # the tensor itself may be overwritten later
         self._values[key] = value
-        if key.side == "outputs" and leaf in self._overwritten:
+        if key.direction == "outputs" and leaf in self._overwritten:
             passed: torch.Tensor = self._overwritten[leaf]  # the caller has the same tensor by two names
         else:
-            passed = leaf.clone()  # of its own, so that the gradient is that of what crosses here
-        if key.side == "inputs":
-            self._taken[key.layer].append((leaf, passed, version_of(passed)))
+            passed = leaf.clone()
+        if key.direction == "inputs":
+            self._replaced[key.layer].append((leaf, passed, version_of(passed)))
         if passed.requires_grad and passed.is_floating_point():
             passed.register_hook(lambda gradient: self._gradients.__setitem__(key, gradient))
-        self._seen[passed] = value
+        self._value_of[passed] = value
         return passed
 
     def filled(self) -> list[Layer]:
+        """Return the layers with what crossed their boundaries."""
         for key in sorted(self._values):
             value = self._values[key]
             gradient = self._gradients.get(key)
@@ -208,12 +220,12 @@ class _Crossings(Tape):
                 point = Point(array, _to_host(gradient))
             else:
                 point = Point(array, np.zeros_like(array) if value.is_floating_point() else None)
-            getattr(self.layers[key.layer], key.side).append(point)
+            getattr(self.layers[key.layer], key.direction).append(point)
         return self.layers
 
 
 def _flattened(tree: Any) -> tuple[list[Any], tuple[Any, list[int]]]:
-    """The leaves in the order in which JAX has them, and what puts them back."""
+    """Return the leaves in the order in which JAX has them, and what puts them back."""
     leaves, structure = flattened(tree)
     order, _ = flattened(_sorted(unflattened(structure, range(len(leaves)))))
     return [leaves[i] for i in order], (structure, order)
@@ -224,7 +236,7 @@ def _unflattened(structure: tuple[Any, list[int]], leaves: Sequence[Any]) -> Any
 
 
 def _sorted(tree: Any) -> Any:
-    """The tree with its dicts in the order of their keys."""
+    """Return the tree with its dicts in the order of their keys."""
     if type(tree) is dict:
         try:
             keys = sorted(tree)
@@ -236,13 +248,17 @@ def _sorted(tree: Any) -> Any:
     return type(tree)(*map(_sorted, tree)) if hasattr(tree, "_fields") else tree
 
 
+def _to_torch(inputs: Sequence[Any]) -> list[Any]:
+    return [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
+
+
 def _to_host(tensor: torch.Tensor) -> Array:
     array: Array = np.asarray(lend(tensor.detach().resolve_conj().resolve_neg()))
     return array
 
 
 def _parts(name: str, array: Array) -> list[tuple[str, Array]]:
-    """The parameters in one of torch: of attention, the three projections that are one array."""
+    """Split a parameter of torch that is three projections of attention in one array."""
     owner, _, last = name.rpartition(".")
     if last not in _FUSED:
         return [(name, array)]
@@ -253,6 +269,7 @@ def _parts(name: str, array: Array) -> list[tuple[str, Array]]:
 
 
 def _joined(name: str, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Join what `_parts` split."""
     owner, _, last = name.rpartition(".")
     if last not in _FUSED:
         return values[name]
