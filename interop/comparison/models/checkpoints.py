@@ -98,4 +98,4 @@ def _name_parts(name: str) -> tuple[str, ...]:
 
 
 def _to_host(leaf: Any) -> Array:
-    return np.asarray(lend(leaf.detach()) if isinstance(leaf, torch.Tensor) else leaf)
+    return np.asarray(lend(leaf) if isinstance(leaf, torch.Tensor) else leaf)

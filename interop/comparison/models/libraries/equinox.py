@@ -14,7 +14,6 @@ import numpy as np
 
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.patching import recording
-from interop.comparison.models.libraries.settings import settings_of
 from interop.comparison.models.model import Call, JaxModel
 from interop.comparison.models.parameters import Layout, Parameter
 
@@ -66,10 +65,10 @@ class Equinox(JaxModel):
         paths = {id(module): path for path, module in _walked(model) if isinstance(module, eqx.Module)}
         classes = {type(module) for _, module in _walked(model) if isinstance(module, eqx.Module)}
 
-        def describe(module: Any) -> tuple[str, str] | None:
+        def describe(module: Any) -> tuple[str, Any] | None:
             if id(module) not in paths:
                 return None
-            return paths[id(module)], settings_of(type(module).__name__, _fields(module))
+            return paths[id(module)], _fields(module)
 
         state = _fresh(self._state, next(iter(values.values())).dtype)
         for path, index in self._indices:

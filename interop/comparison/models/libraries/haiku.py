@@ -13,7 +13,7 @@ import numpy as np
 
 from interop.comparison.models.boundaries import new_recorder
 from interop.comparison.models.layers import CallRecorder
-from interop.comparison.models.libraries.settings import settings_of
+from interop.comparison.models.libraries.patching import interceptor
 from interop.comparison.models.model import Call, JaxModel
 from interop.comparison.models.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
 
@@ -96,15 +96,8 @@ class Haiku(JaxModel):
     def run(
         self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
     ) -> tuple[Any, Mapping[str, Any]]:
-        def record(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
-            if context.method_name != "__call__":
-                return next_function(*args, **kwargs)
-            path = _path(context.module.module_name)
-            if path == recorder.innermost:
-                return next_function(*args, **kwargs)
-            kind = type(context.module).__name__
-            args, kwargs = recorder.enter(path, kind, settings_of(kind, vars(context.module)), (args, kwargs))
-            return recorder.leave(next_function(*args, **kwargs))
+        def describe(module: Any) -> tuple[str, Any]:
+            return _path(module.module_name), vars(module)
 
         trees: list[dict[str, dict[str, Any]]] = [{}, {}]
         for tree, initial in zip(trees, self._trees, strict=True):
@@ -125,7 +118,7 @@ class Haiku(JaxModel):
             changed.update(after)
             return result
 
-        with self._intercept(record):
+        with self._intercept(interceptor(recorder, describe)):
             result = self.call(model, *inputs)
         averages = [(name, module, leaf) for name, (tree, module, leaf) in self._places.items() if tree == 1]
         return result, {name: changed[module][leaf] for name, module, leaf in averages}

@@ -11,7 +11,6 @@ import numpy as np
 
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.patching import recording
-from interop.comparison.models.libraries.settings import settings_of
 from interop.comparison.models.model import Call, JaxModel
 from interop.comparison.models.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
 
@@ -72,10 +71,10 @@ class Keras(JaxModel):
     def run(
         self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
     ) -> tuple[Any, Mapping[str, Any]]:
-        def describe(layer: Any) -> tuple[str, str] | None:
+        def describe(layer: Any) -> tuple[str, Any] | None:
             if layer is self.model:
-                return "", ""
-            return (layer.path or layer.name).replace("/", "."), settings_of(type(layer).__name__, layer.get_config())
+                return "", {}
+            return (layer.path or layer.name).replace("/", "."), layer.get_config()
 
         pairs = [(variable, values[name]) for name, variable in self._variables.items()]
         with self._scope(state_mapping=pairs) as scope, recording(recorder, [self._layer], describe):

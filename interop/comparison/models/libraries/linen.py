@@ -11,9 +11,10 @@ import jax
 import numpy as np
 
 from interop.comparison.models.layers import CallRecorder
-from interop.comparison.models.libraries.settings import settings_of
+from interop.comparison.models.libraries.flax import layout_of
+from interop.comparison.models.libraries.patching import interceptor
 from interop.comparison.models.model import Call, JaxModel
-from interop.comparison.models.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
+from interop.comparison.models.parameters import Parameter
 
 
 class Linen(JaxModel):
@@ -69,19 +70,8 @@ class Linen(JaxModel):
 
     def _parameter(self, name: str, collection: str, path: tuple[str, ...]) -> Parameter:
         leaf = self._tree[collection][path]
-        shape = tuple(leaf.shape)
-        module = self._modules.get(path[:-1])
-        layout = Layout.same(shape)
-        if path[-1] == "kernel" and isinstance(module, nn.ConvTranspose):
-            as_gradient = module.transpose_kernel
-            layout = layout_of_transposed_kernel(shape, outputs_first=as_gradient, flipped=not as_gradient)
-        elif path[-1] == "kernel":
-            bias = self._tree[collection].get((*path[:-1], "bias"))
-            features = getattr(module, "features", 1)
-            outputs = len(features) if isinstance(features, tuple) else 1
-            layout = layout_of_kernel(shape, type(module).__name__, None if bias is None else bias.shape, outputs)
-        elif path[-1] == "bias":
-            layout = Layout.flat(shape)
+        bias = self._tree[collection].get((*path[:-1], "bias"))
+        layout = layout_of(path[-1], tuple(leaf.shape), self._modules.get(path[:-1]), bias)
         value = None if self._variables is None else np.asarray(leaf)
         return Parameter(name, layout, np.dtype(leaf.dtype), collection == "params", value)
 
@@ -103,16 +93,11 @@ class Linen(JaxModel):
     def run(
         self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
     ) -> tuple[Any, Mapping[str, Any]]:
-        def record(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
-            path = ".".join(context.module.path)
-            if context.method_name != "__call__" or path == recorder.innermost:
-                return next_function(*args, **kwargs)
-            fields = {name: getattr(context.module, name, None) for name in context.module.__dataclass_fields__}
-            kind = type(context.module).__name__
-            args, kwargs = recorder.enter(path, kind, settings_of(kind, fields), (args, kwargs))
-            return recorder.leave(next_function(*args, **kwargs))
+        def describe(module: Any) -> tuple[str, Any]:
+            fields = {name: getattr(module, name, None) for name in module.__dataclass_fields__}
+            return ".".join(module.path), fields
 
-        with nn.intercept_methods(record):
+        with nn.intercept_methods(interceptor(recorder, describe)):
             result, changed = self._apply(values, inputs)
         state = {
             ".".join(key.key for key in path): leaf

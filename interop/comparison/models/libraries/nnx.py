@@ -11,10 +11,10 @@ import numpy as np
 from flax import nnx
 
 from interop.comparison.models.layers import CallRecorder
+from interop.comparison.models.libraries.flax import layout_of
 from interop.comparison.models.libraries.patching import recording
-from interop.comparison.models.libraries.settings import settings_of
 from interop.comparison.models.model import JaxModel
-from interop.comparison.models.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
+from interop.comparison.models.parameters import Parameter
 
 
 class Nnx(JaxModel):
@@ -40,19 +40,7 @@ class Nnx(JaxModel):
         ]
 
     def _parameter(self, name: str, owner: Any, value: np.ndarray[Any, Any]) -> Parameter:
-        shape = value.shape
-        last = name.rpartition(".")[2]
-        layout = Layout.same(shape)
-        if last == "kernel" and isinstance(owner, nnx.ConvTranspose):
-            as_gradient = owner.transpose_kernel
-            layout = layout_of_transposed_kernel(shape, outputs_first=as_gradient, flipped=not as_gradient)
-        elif last == "kernel":
-            bias = getattr(owner, "bias", None)
-            features = getattr(owner, "out_features", 1)
-            outputs = len(features) if isinstance(features, tuple) else 1
-            layout = layout_of_kernel(shape, type(owner).__name__, None if bias is None else bias.shape, outputs)
-        elif last == "bias":
-            layout = Layout.flat(shape)
+        layout = layout_of(name.rpartition(".")[2], value.shape, owner, getattr(owner, "bias", None))
         return Parameter(name, layout, value.dtype, isinstance(self._variables[name], nnx.Param), value)
 
     def run(
@@ -66,10 +54,10 @@ class Nnx(JaxModel):
         model = nnx.merge(structure, nnx.from_flat_state(flat), copy=True)
         modules = {id(module): (_name(path), module) for path, module in nnx.iter_modules(model)}
 
-        def describe(module: Any) -> tuple[str, str] | None:
+        def describe(module: Any) -> tuple[str, Any] | None:
             if id(module) not in modules:
                 return None
-            return modules[id(module)][0], settings_of(type(module).__name__, vars(module))
+            return modules[id(module)][0], vars(module)
 
         with recording(recorder, {type(module) for _, module in modules.values()}, describe):
             result = self.call(model, *inputs)

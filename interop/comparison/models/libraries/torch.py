@@ -253,7 +253,7 @@ def _to_torch(inputs: Sequence[Any]) -> list[Any]:
 
 
 def _to_host(tensor: torch.Tensor) -> Array:
-    array: Array = np.asarray(lend(tensor.detach().resolve_conj().resolve_neg()))
+    array: Array = np.asarray(lend(tensor))
     return array
 
 
