@@ -1,8 +1,11 @@
-"""Functions of torch of an operand that moves and one that does not: the same ones, called so that they are fast.
+"""Fast paths for functions of one dual tensor and constants.
 
-Torch takes the tangent of what does not move for a zero without data, and looks at a sum or product with that in
-Python: ``x * 2`` takes a hundred times as long where ``x`` is a dual tensor. Here a number is passed to the function of
-torch that takes numbers, and a tensor gets a tangent of zeros. The values are the same to the bit.
+A constant has no tangent. Torch makes one without data for it, a zero, and decomposes the function in Python to handle
+that: ``x * 2`` takes a hundred times as long where ``x`` is a dual tensor. There are two ways around it, and the values
+are the same to the bit:
+
+- A number is passed to the form of the function that takes numbers: ``aten.mul.Scalar(x, 2)``.
+- A tensor gets a tangent of zeros with data: ``torch.matmul(x, w)`` becomes ``matmul(x, make_dual(w, zeros))``.
 """
 
 from __future__ import annotations
@@ -22,17 +25,17 @@ Tensor = torch.Tensor
 Function = Callable[..., Any]
 
 
-def _all_dual(own: Function, *args: Any, **kwargs: Any) -> Any:
-    """``own``, all of whose tensors have a tangent if one of them has."""
+def _all_dual(function: Function, *args: Any, **kwargs: Any) -> Any:
+    """Call the function with tangents of zeros for tensors that have none, if one of them has a tangent."""
     if is_transformed_within():  # where a tensor cannot get a tangent
-        return own(*args, **kwargs)
+        return function(*args, **kwargs)
     tensors = [value for value in (*args, *kwargs.values()) if _may_move(value)]
     still = [tensor for tensor in tensors if not moves(tensor)]
     if not 0 < len(still) < len(tensors) or kwargs.get("out") is not None:
-        return own(*args, **kwargs)
-    overwritten = args[0] if _overwrites(own) else None
+        return function(*args, **kwargs)
+    overwritten = args[0] if _overwrites(function) else None
     duals = {id(x): forward_ad.make_dual(x, torch.zeros_like(x)) for x in still if x is not overwritten}
-    return own(
+    return function(
         *(duals.get(id(value), value) for value in args),
         **{name: duals.get(id(value), value) for name, value in kwargs.items()},
     )
@@ -42,61 +45,65 @@ def _may_move(x: Any) -> bool:
     return isinstance(x, Tensor) and x.is_floating_point() and x.layout is torch.strided
 
 
-def _overwrites(own: Function) -> bool:
-    return own.__name__.endswith("_")
+def _overwrites(function: Function) -> bool:
+    return function.__name__.endswith("_")
 
 
-def _with_number(of_number: Function, own: Function, *args: Any, **kwargs: Any) -> Any:
-    """A function of two tensors, and its form ``of_number`` for a tensor and a number."""
+def _with_number(of_number: Function, function: Function, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of two tensors, or, for a tensor and a number, its form ``of_number``."""
     if len(args) != 2 or kwargs or not isinstance(args[1], int | float) or not _may_move(args[0]):
-        return _all_dual(own, *args, **kwargs)
-    if _overwrites(own) and args[0].dtype not in (torch.float32, torch.float64):  # mul_ would round the number first
-        return own(*args)
-    return own(*args) if has_torch_function(args) else of_number(*args)
+        return _all_dual(function, *args, **kwargs)
+    if _overwrites(function) and args[0].dtype not in (
+        torch.float32,
+        torch.float64,
+    ):  # mul_ rounds the number
+        return function(*args)
+    return function(*args) if has_torch_function(args) else of_number(*args)
 
 
 def _difference(form: str) -> Function:
-    """A sum with the opposite: torch.func does not let the result of ``aten.sub.Scalar`` be overwritten.
+    """Return a difference with a number, written as a sum with its opposite.
 
-    A difference with a bool torch refuses.
+    The reason is that torch.func does not let the result of ``aten.sub.Scalar`` be overwritten. A bool has no opposite:
+    it goes to ``aten.sub.Scalar``, which refuses it as torch does.
     """
     subtracted, added = (getattr(torch.ops.aten, name + form).Scalar for name in ("sub", "add"))
     return lambda input, number: subtracted(input, number) if isinstance(number, bool) else added(input, -number)
 
 
-def _product(of_number: Function, own: Function, *args: Any, **kwargs: Any) -> Any:
-    """A product, whose factors may be masks or integers, which are converted as torch does it."""
+def _product(of_number: Function, function: Function, *args: Any, **kwargs: Any) -> Any:
+    """Multiply, with factors that are masks or integers converted as torch does it."""
     if len(args) == 2 and all(isinstance(factor, Tensor) for factor in args):
-        dtype, kept = torch.result_type(*args), 1 if _overwrites(own) else 0
-        args = (*args[:kept], *(factor.to(dtype) if _is_discrete(factor) else factor for factor in args[kept:]))
-    return _with_number(of_number, own, *args, **kwargs)
+        dtype, begin = torch.result_type(*args), 1 if _overwrites(function) else 0
+        args = (*args[:begin], *(factor.to(dtype) if _is_discrete(factor) else factor for factor in args[begin:]))
+    return _with_number(of_number, function, *args, **kwargs)
 
 
 def _is_discrete(x: Tensor) -> bool:
     return not x.is_floating_point() and not x.is_complex()
 
 
-def _divided(input: Tensor, other: Any) -> Any:
-    """``other / input``, as torch computes it."""
-    return FASTER[torch.Tensor.mul](input.reciprocal(), other)
+def _divided(input: Tensor, numerator: Any) -> Any:
+    """Return ``numerator / input``, as torch computes it."""
+    return FASTER[torch.Tensor.mul](input.reciprocal(), numerator)
 
 
 def _normalized(
-    own: Function, input: Tensor, running_mean: Any = None, running_var: Any = None, *args: Any, **kwargs: Any
+    function: Function, input: Tensor, running_mean: Any = None, running_var: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    """A normalization, whose averages cannot have tangents."""
+    """Normalize, with averages that cannot have tangents."""
 
-    def of_others(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return own(input, running_mean, running_var, *args, **kwargs)
+    def with_averages(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return function(input, running_mean, running_var, *args, **kwargs)
 
-    return _all_dual(of_others, input, *args, **kwargs)
+    return _all_dual(with_averages, input, *args, **kwargs)
 
 
-def _dropout(own: Function, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """A product with random factors."""
+def _dropout(function: Function, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Drop out by a product with random factors."""
     if inplace or not training or not moves(input):
-        return own(input, p, training, *([True] if inplace else []))
-    return _all_dual(torch.mul, input, own(torch.ones_like(input), p, training))
+        return function(input, p, training, *([True] if inplace else []))
+    return _all_dual(torch.mul, input, function(torch.ones_like(input), p, training))
 
 
 _OF_TWO = {
@@ -119,21 +126,21 @@ _IN_LINALG = ("cross", "matmul", "solve", "solve_triangular", "vecdot")
 
 def _faster() -> Iterator[tuple[Function, Function]]:
     several = [getattr(home, name, None) for home in (torch, torch.Tensor, functional) for name in _OF_SEVERAL]
-    for own in (*several, *(getattr(torch.linalg, name) for name in _IN_LINALG)):
-        if own is not None:
-            yield own, functools.partial(_all_dual, own)
+    for function in (*several, *(getattr(torch.linalg, name) for name in _IN_LINALG)):
+        if function is not None:
+            yield function, functools.partial(_all_dual, function)
     for home in (torch, torch.Tensor):
         for name, plain in _OF_TWO.items():
             for form in ("", "_"):
-                if own := getattr(home, name + form, None):
+                if function := getattr(home, name + form, None):
                     of_number = _difference(form) if plain == "sub" else getattr(torch.ops.aten, plain + form).Scalar
-                    yield own, functools.partial(_product if plain == "mul" else _with_number, of_number, own)
+                    yield function, functools.partial(_product if plain == "mul" else _with_number, of_number, function)
     yield torch.Tensor.__rtruediv__, _divided
-    for own in (functional.batch_norm, functional.instance_norm):
-        yield own, functools.partial(_normalized, own)
-    for own in (torch.dropout, functional.dropout):
-        yield own, functools.partial(_dropout, own)
+    for function in (functional.batch_norm, functional.instance_norm):
+        yield function, functools.partial(_normalized, function)
+    for function in (torch.dropout, functional.dropout):
+        yield function, functools.partial(_dropout, function)
 
 
 FASTER: Mapping[Function, Function] = dict(_faster())
-"""By a function of torch, what is called in its place."""
+"""Maps a function of torch to the one that is called in its place."""

@@ -1,6 +1,7 @@
-"""The order of numbers that move: by their values, and where these are equal, by their tangents.
+"""Order numbers that move: by their values, and where these are equal, by their tangents.
 
-It is the order of the values a small step along the tangents. Each function here looks at dual tensors of
+It is the order of the values a small step along the tangents: of 1 and 1 with the tangents 2 and -1, the first is the
+larger. Each function here looks at dual tensors of
 `torch.autograd.forward_ad` and says how a choice falls; nothing of that is differentiated.
 """
 
@@ -23,7 +24,7 @@ _DEPTH = ContextVar("depth", default=0)
 
 @contextlib.contextmanager
 def tangents_at(depth: int) -> Iterator[None]:
-    """A block in which tensors move by the tangents that they have within so many transformations of torch.func.
+    """Let tensors in the block move by the tangents that they have within so many transformations of torch.func.
 
     What is within more of them may hide these, and have others of its own.
     """
@@ -35,7 +36,7 @@ def tangents_at(depth: int) -> Iterator[None]:
 
 
 def is_transformed_within() -> bool:
-    """Whether more transformations of torch.func are at work."""
+    """Return whether more transformations of torch.func are at work."""
     return depth_of_transformations() > _DEPTH.get()
 
 
@@ -44,13 +45,13 @@ def _unpacked(x: torch.Tensor) -> Sequence[Any]:
 
 
 def moves(x: Any) -> bool:
-    """Whether ``x`` is a tensor of real numbers that has a tangent."""
+    """Return whether ``x`` is a tensor of real numbers that has a tangent."""
     is_real = isinstance(x, torch.Tensor) and x.is_floating_point()
     return is_real and _unpacked(x)[1] is not None
 
 
 def value_and_tangent(x: Any) -> tuple[Any, Any]:
-    """The value and the tangent, of the same shape; a number does not move."""
+    """Return the value and the tangent, of the same shape; a number does not move."""
     if not isinstance(x, torch.Tensor):
         return x, 0
     value, tangent = _unpacked(x)
@@ -59,38 +60,39 @@ def value_and_tangent(x: Any) -> tuple[Any, Any]:
 
 
 def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor:
-    """Where the comparison holds. Infinities do not move."""
-    (value, tangent), (other, other_tangent) = value_and_tangent(x), value_and_tangent(y)
-    tied = value == other
-    if isinstance(other, torch.Tensor) or math.isinf(other):
-        tied = tied & torch.isfinite(value)
-    held: torch.Tensor = (tied & comparison(tangent, other_tangent)) | (~tied & comparison(value, other))
-    return held
+    """Return where the comparison holds. Infinities do not move."""
+    (x_value, x_tangent), (y_value, y_tangent) = value_and_tangent(x), value_and_tangent(y)
+    tied = x_value == y_value
+    if isinstance(y_value, torch.Tensor) or math.isinf(y_value):
+        tied = tied & torch.isfinite(x_value)
+    result: torch.Tensor = (tied & comparison(x_tangent, y_tangent)) | (~tied & comparison(x_value, y_value))
+    return result
 
 
 def negated(pair: Pair) -> Pair:
-    """The value and the tangent of the opposite, whose largest is the smallest."""
+    """Negate the value and the tangent, so that the smallest is the largest."""
     value, tangent = pair
     return -value, -tangent
 
 
 def place_of_largest(pair: Pair, dim: int) -> torch.Tensor:
-    """Which element along ``dim`` is the largest, or is NaN; the axis stays."""
+    """Return which element along ``dim`` is the largest, or is NaN; the axis stays."""
     value, tangent = pair
     leads = (value == value.amax(dim, keepdim=True)) | (value != value)
-    finite = tangent.clamp(min=torch.finfo(tangent.dtype).min)  # above what does not lead
+    finite = tangent.clamp(min=torch.finfo(tangent.dtype).min)  # a tangent of -inf stays above what does not lead
     # argmax is slow along axes other than the last.
     return torch.where(leads, finite, -math.inf).max(dim, keepdim=True).indices
 
 
 def order(pair: Pair, dim: int, descending: bool = False) -> torch.Tensor:
-    """The permutation along ``dim`` that sorts the elements; NaN counts as the largest."""
+    """Return the permutation along ``dim`` that sorts the elements; NaN counts as the largest."""
     value, tangent = pair
+    # A stable sort by values keeps the order by tangents where values are equal.
     by_tangent = tangent.argsort(dim=dim, descending=descending, stable=True)
     by_value = value.gather(dim, by_tangent).argsort(dim=dim, descending=descending, stable=True)
     return by_tangent.gather(dim, by_value)
 
 
 def rank(pair: Pair, dim: int) -> torch.Tensor:
-    """The place of each element among those along ``dim``, if they were sorted."""
-    return order(pair, dim).argsort(dim)
+    """Return the place of each element among those along ``dim``, if they were sorted."""
+    return order(pair, dim).argsort(dim)  # the inverse of the permutation

@@ -1,4 +1,4 @@
-"""Recurrent networks with relu, which torch computes in one kernel, as calls of functions that can be decided."""
+"""Compute recurrent networks with relu step by step, where torch has one kernel, so that each relu can be decided."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Tensor = torch.Tensor
 def rnn_relu_cell(
     input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> Tensor:
-    """A step of ``nn.RNN`` with relu, and ``nn.RNNCell``."""
+    """Compute a step of ``nn.RNN`` with relu, or an ``nn.RNNCell``."""
     return torch.relu(functional.linear(input, w_ih, b_ih) + functional.linear(hx, w_hh, b_hh))
 
 
 def rnn_relu(input: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-    """What ``nn.RNN`` calls with a tensor, and with a packed sequence, whose batch sizes are the second argument."""
+    """Compute what ``nn.RNN`` calls, with a tensor, or a packed sequence, whose batch sizes are the second argument."""
     is_packed = isinstance(args[1], Tensor)
     if is_packed:
         sizes, hx, weights, _, layers, dropout, train, bidirectional = args
@@ -27,16 +27,17 @@ def rnn_relu(input: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
         hx, weights, _, layers, dropout, train, bidirectional, batch_first = args
         steps = list((input.transpose(0, 1) if batch_first else input).unbind(0))
     ways = 2 if bidirectional else 1
-    each, ends = len(weights) // (layers * ways), list[Tensor]()
+    weights_per_way, ends = len(weights) // (layers * ways), list[Tensor]()
     for layer in range(layers):
         directions = []
         for way in range(ways):
             number = len(ends)
-            state, of_way = hx[number], weights[number * each : (number + 1) * each]
+            state = hx[number]
+            weights_of_way = weights[number * weights_per_way : (number + 1) * weights_per_way]
             outputs = []
             for step in reversed(steps) if way else steps:
-                new = rnn_relu_cell(step, state[: len(step)], *of_way)
-                state = torch.cat([new, state[len(step) :]])
+                new = rnn_relu_cell(step, state[: len(step)], *weights_of_way)
+                state = torch.cat([new, state[len(step) :]])  # shorter sequences of a packed one have ended
                 outputs.append(new)
             directions.append(outputs[::-1] if way else outputs)
             ends.append(state)

@@ -1,4 +1,4 @@
-"""The elements of the windows that torch's poolings look at, as indices."""
+"""Find the elements of the windows that torch's poolings look at, as indices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Windows with fewer elements than others have one of theirs several times, which 
 
 
 def elements_of(windows: Windows, lengths: Sequence[int], counts: Sequence[int]) -> Places:
-    """Of windows of one size; they may reach into padding, which has no elements."""
+    """Find the elements of windows of one size; they may reach into padding, which has no elements."""
     axes = []
     for size, stride, (before, _), dilation, length, count in zip(
         windows.sizes, windows.strides, windows.paddings, windows.dilations, lengths, counts, strict=True
@@ -25,24 +25,27 @@ def elements_of(windows: Windows, lengths: Sequence[int], counts: Sequence[int])
         first = np.arange(count) * stride - before
         places = np.arange(size)[:, None] * dilation + first
         inside = (places >= 0) & (places < length)
-        some = np.where(inside, places, 0).max(0)
-        axes.append(np.where(inside, places, some))
+        last_inside = np.where(inside, places, 0).max(0)
+        axes.append(np.where(inside, places, last_inside))
     return _crossed(axes, lengths)
 
 
 def elements_of_adaptive(lengths: Sequence[int], counts: Sequence[int]) -> Places:
-    """Of windows from i n / m to (i + 1) n / m."""
+    """Find the elements of the windows from i n / m to (i + 1) n / m, of n elements and m windows.
+
+    Of 5 elements and 2 windows these are 0 to 2 and 2 to 4: the beginnings are rounded down, the ends up.
+    """
     axes = []
     for length, count in zip(lengths, counts, strict=True):
         windows = np.arange(count)
         first, past = windows * length // count, -(-(windows + 1) * length // count)
-        size = -(-length // count) + 1
+        size = -(-length // count) + 1  # rounding both ends makes a window up to one element longer
         axes.append(np.minimum(first + np.arange(size)[:, None], past - 1))
     return _crossed(axes, lengths)
 
 
 def _crossed(axes: Sequence[Places], lengths: Sequence[int]) -> Places:
-    """The windows over all axes, of those along each; elements and windows are counted in row-major order."""
+    """Cross windows along each axis to windows over all; elements and windows are counted in row-major order."""
     crossed: Places = np.zeros((1, 1), np.int64)
     for places, length in zip(axes, lengths, strict=True):
         crossed = crossed[:, None, :, None] * length + places[None, :, None, :]
