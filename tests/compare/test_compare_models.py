@@ -390,3 +390,31 @@ def test_a_transposition_is_not_hidden() -> None:
     images = torch.nn.Sequential(convolutions[0], torch.nn.Tanh(), convolutions[1])
     as_in_flax = (None, lambda model, x: model(x.mT).mT)
     assert compare_models(Convolutions(), images, x[:, :4], calls=as_in_flax).agree
+
+
+class TrainsScale(nn.Module):
+    """Trains its scale, which the port has as a buffer."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(3, name="dense")(x) * self.param("scale", nn.initializers.ones, (3,))
+
+
+class KeepsScale(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = torch.nn.Linear(4, 3)
+        self.register_buffer("scale", torch.ones(3))
+
+    def forward(self, x: Any) -> Any:
+        return self.dense(x) * self.scale
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_parameter_that_one_model_trains_is_noted(is_first: bool) -> None:
+    models = (TrainsScale(), KeepsScale()) if is_first else (KeepsScale(), TrainsScale())
+    comparison = compare_models(*models, np.linspace(-1, 1, 20, dtype=F32).reshape(5, 4))
+    assert comparison.agree, comparison
+    (note,) = comparison.notes
+    assert note.startswith("scale is trained in TrainsScale (")
+    assert "scale is not in KeepsScale (" in note

@@ -36,6 +36,7 @@ mlir.register_lowering(boundary_p, lambda context, x, *, key: [x])
 
 
 def _batched(arrays: Any, axes: Any, *, key: Key) -> tuple[Any, int]:
+    # Axis 0 is that of the samples in the libraries that need no vmap, with whose arrays these are compared.
     return boundary_p.bind(jnp.moveaxis(arrays[0], axes[0], 0), key=key), 0
 
 

@@ -68,6 +68,7 @@ class LayerPair:
 
 def gravest(judged: Sequence[Judged]) -> Judgement:
     findings = {j.finding for j in judged}
+    # A bug hides behind nothing; what is random may be switched off; ties and rounding are no fault of the port.
     order: tuple[Judgement, ...] = ("port", "random", "ties", "near ties", "library", "rounding")
     return next((finding for finding in order if finding in findings), "agrees")
 
@@ -127,6 +128,8 @@ class _Pass:
 
     def __init__(self, pairs: Sequence[LayerPair], *, is_backward: bool, allowed: Collection[Judgement] = ()) -> None:
         self.is_backward, self._allowed = is_backward, allowed
+        # A layer is done at its end, and with the same end the inner one first. Backward it is as if layers ended where
+        # they begin: the last to begin is done first.
         forward = sorted(range(len(pairs)), key=lambda n: (pairs[n].first.end, -n))
         self.order = list(reversed(range(len(pairs)))) if is_backward else forward
         """In which layers are done."""

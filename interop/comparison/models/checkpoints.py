@@ -61,7 +61,7 @@ def values_from(parameters: Any, models: Sequence[Model]) -> tuple[int, dict[str
 
 def _read(path: Path) -> Any:
     if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(path, allow_pickle=False) as file:  # pickles run code
             return dict(file)
     if path.suffix == ".safetensors":
         try:

@@ -104,7 +104,8 @@ def compare_models(
     counterparts = counterparts_of(*models, mapping or {})
     sides, replaced = _sides(models, parameters, counterparts.mapping)
 
-    # Float64 has the least rounding to decide by, here by which order of rows the inputs of dense layers agree.
+    # Which order of rows a kernel has, the inputs of its layer tell, with the least rounding in float64. Another order
+    # changes what enters the layers behind, so that these are looked at again until nothing changes.
     dtype = _coarsest_dtype(arrays, sides[0])
     precise = Run() if dtype == np.float64 else Run(np.float64)
     while counterparts != (settled := counterparts.settled_by((sides[0].answer(precise), sides[1].answer(precise)))):
@@ -122,12 +123,12 @@ def compare_models(
         for judged in _judged_parameters(counterparts.mapping, *sides):
             judged_of[counterparts.match_of[judged.name]].append(judged)
 
+    notes += replaced + _trained_in_one(models, counterparts.mapping)
     pairs = _layer_pairs(counterparts, layers, judged_of, float(jnp.finfo(dtype).eps))
-    comparison = ModelComparison(
-        str(models[0]), str(models[1]), counterparts.mapping, pairs, layers, (*notes, *replaced)
-    )
+    comparison = ModelComparison(str(models[0]), str(models[1]), counterparts.mapping, pairs, layers, tuple(notes))
     if comparison.cause is None or comparison.cause.finding != "ties":
         return comparison
+    # Only here, as it costs one more run of both.
     return replace(comparison, ties=(sides[0].ties(), sides[1].ties()))
 
 
@@ -173,6 +174,7 @@ def _inputs_of_second(
     elif first_last == second_last:
         orders = {}
     else:
+        # Images have four axes, volumes five. Three may be a sequence of vectors as well as an image of one axis.
         orders = {n: channel_order(n, to_last=second_last) for n in (4, 5)}
     second_inputs, notes = [], []
     for i, leaf in enumerate(inputs):
@@ -192,6 +194,17 @@ def _constant_inputs(inputs: Sequence[Any]) -> list[str]:
         f"Input {i} is {leaf.flat[0]:g} everywhere, which hides differences and makes ties: use random inputs."
         for i, leaf in enumerate(inputs)
         if _is_float(leaf) and leaf.size > 1 and (leaf == leaf.flat[0]).all()
+    ]
+
+
+def _trained_in_one(models: tuple[Model, Model], mapping: ParameterMapping) -> list[str]:
+    """Return a note for each parameter that one model trains, and the other does not."""
+    return [
+        f"{a.name} is trained in {models[0]}, {b.name} is not in {models[1]}: no gradients to compare."
+        if a.trained
+        else f"{b.name} is trained in {models[1]}, {a.name} is not in {models[0]}: no gradients to compare."
+        for a, b in ((pair.first, pair.second) for pair in mapping.pairs)
+        if a.trained != b.trained
     ]
 
 
@@ -229,6 +242,7 @@ def _values(
         converted = {pair.second.name: pair.to_second(values_of_source[pair.first.name]) for pair in mapping.pairs}
     else:
         converted = {pair.first.name: pair.to_first(values_of_source[pair.second.name]) for pair in mapping.pairs}
+    # What has no counterpart, as the caller said, keeps its value.
     before, after = values[target], {**values[target], **converted}
     values[source], values[target] = values_of_source, after
     for model, bound in zip(models, values, strict=True):
@@ -275,6 +289,7 @@ def _judged_parameters(mapping: ParameterMapping, first: Side, second: Side) -> 
     for pair in mapping.pairs:
         a, b = first.values[pair.first.name], pair.to_first(second.values[pair.second.name])
         apart = apart_of(a, b)
+        # Parameters are converted by moving numbers, at most through another dtype: one rounding.
         is_rounding = apart <= float(jnp.finfo(a.dtype).eps)
         yield Judged("parameters", pair.first.name, False, apart, apart, "agrees" if is_rounding else "port")
 

@@ -106,7 +106,9 @@ def places(
         n = counterparts.match_of[pair.first.name]
         inputs = layers[counterparts.matches[n][0]].inputs
         is_variance = pair.first.role == "var" and bool(inputs)
-        is_trained = pair.first.trained and pair.second.trained
+        is_trained = pair.first.trained
+        if is_trained != pair.second.trained:
+            continue  # one model has a gradient there, the other a value after the call: a note says so
         table = "gradients" if is_trained else "state"
         yield Place(
             n,
@@ -161,6 +163,7 @@ def judge(
     for place in to_judge:
         finding, finding_as_given = precise.by_label[place.label], as_given.by_label[place.label]
         if finding in ("agrees", "rounding") and finding_as_given != "agrees":
+            # An infinity in float32 is an overflow of one side, and no rounding; a tie may be one in float32 alone.
             is_graver = finding_as_given == "ties" or np.isinf(as_given.apart[place.label])
             finding = finding_as_given if is_graver else "rounding"
         if finding == "port" and place.variance_before is not None:
@@ -234,6 +237,7 @@ class _Findings:
         runs = self._run._replace(nudges=first_nudges), self._run._replace(nudges=second_nudges)
         arrays = _arrays(self._places, self._sides, *runs)
         findings = _compared(arrays, arrays)
+        # Nudges may leave the domain of a function: NaN on both sides is equal, and says nothing.
         is_finite = {label: all(np.isfinite(side[label]).all() for side in arrays) for label in labels}
         return frozenset(label for label in labels if findings[label] in ("agrees", "rounding") and is_finite[label])
 
@@ -251,6 +255,7 @@ def _is_unbiased(before: Array, after: Sequence[Array], count: int) -> bool:
     for biased, unbiased in (added, added[::-1]):
         with np.errstate(all="ignore"):
             momentum = ((unbiased - biased) * (count - 1) - biased) / old
+        # It is the same but for rounding, which the factor n - 1 multiplies: 1 % leaves room for that.
         if np.isfinite(momentum).all() and 0 < momentum.mean() <= 1 and np.ptp(momentum) <= 0.01 * momentum.mean():
             return True
     return False
@@ -288,6 +293,7 @@ def _with_random(to_judge: Sequence[Place], judged: Sequence[Judged], sides: Sid
         if not side.model.draws:
             continue
         arrays_of = [(place.label, (place.first, place.second)[number]) for place in to_judge]
+        # Each side is compared with itself: two libraries never draw the same numbers.
         reseeded = side.answer(Run(reseeded=True))
         pairs = {label: (array(side.answer(Run())), array(reseeded)) for label, array in arrays_of}
         arrays = _in_common_dtypes(pairs)

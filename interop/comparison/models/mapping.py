@@ -41,6 +41,7 @@ Override: TypeAlias = Mapping[str, str | tuple[str, Sequence[int]] | None]
 A parameter may be mapped to the name and the order of axes that makes of its array the other; None if it has no
 counterpart."""
 
+# Each is short for a word, or another word for the same layer in another library.
 _SYNONYMS = {
     "query": "q",
     "key": "k",
@@ -238,8 +239,10 @@ def _fitted(first: Parameter, second: Parameter, reason: str, order: Sequence[in
         return Pair(replace(first, layout=a), replace(second, layout=b), f"{reason} axes") if is_fitting else None
     if a.torch_shape == b.torch_shape:
         return Pair(first, second, reason)
+    # Equinox has the bias of a convolution with axes of length 1 for the window.
     if _squeezed(a.torch_shape) == _squeezed(b.torch_shape):
         return Pair(first, replace(second, layout=replace(b, torch_shape=a.torch_shape)), reason)
+    # A model that multiplies matrices by hand has them in either order, and no name tells which.
     if len(a.torch_shape) == 2 and a.torch_shape == b.torch_shape[::-1]:
         return Pair(first, replace(second, layout=Layout(b.shape, b.split, b.order[::-1], a.torch_shape)), reason)
     return None
@@ -273,6 +276,7 @@ def _turns(model: Model) -> list[tuple[int, int]]:
     turns = []
     for place, parameter in enumerate(model.parameters):
         path = parameter.owner
+        # A module that is never called, but used by the one around it, counts as that.
         while path and path not in began:
             path = path.rpartition(".")[0]
         turns.append((began.get(path, len(began)), place))
@@ -310,6 +314,7 @@ def _paired_by_order(first: Sequence[_Module], second: Sequence[_Module]) -> lis
     Left is, for instance, a shortcut that one model computes before its block and the other after it.
     """
     criteria = _criteria(first, second), _criteria(second, first)
+    # Autojunk would drop frequent criteria, as those of equal blocks, in models of 200 modules or more.
     blocks = SequenceMatcher(None, *criteria, autojunk=False).get_matching_blocks()
     pairs = [(first[block.a + k], second[block.b + k]) for block in blocks for k in range(block.size)]
     paired = {id(module) for pair in pairs for module in pair}
@@ -322,6 +327,7 @@ def _paired_by_order(first: Sequence[_Module], second: Sequence[_Module]) -> lis
         candidates = left[1].get(criterion, [])
         if len(group) == len(candidates) > 1:
             _refuse_ambiguous(group, candidates)
+        # Groups of two sizes are left: their parameters are reported with all that have no counterpart.
         if len(group) == len(candidates):
             pairs += zip(group, candidates, strict=True)
     return pairs
@@ -344,6 +350,7 @@ def _criteria(modules: Sequence[_Module], counterparts: Sequence[_Module]) -> li
             (
                 module.shapes,
                 frozenset(module.words) & shared if uses[0] == uses[1] else None,
+                # All normalizations of as many channels have the same shapes: what they normalize tells them apart.
                 modules[i - 1].shapes if i and module.is_norm else None,
             )
         )

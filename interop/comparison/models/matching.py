@@ -18,7 +18,7 @@ _FAMILIES = (
     *("dropout", "max_?pool", "a(vg|verage)_?pool", "log_?softmax", "softmax", "leaky_?relu", "relu6", "relu", "gelu"),
     *("sigmoid", "tanh", "flatten", "identity"),
 )
-"""What the names of classes without parameters have in common; the first that fits counts."""
+"""What the names of classes without parameters have in common; the first that fits counts, so log_softmax is first."""
 
 
 def matched_layers(
@@ -41,12 +41,15 @@ def matched_layers(
         calls = chains[0][parameters], chains[1][parameters]
         if len(calls[0]) == len(calls[1]):
             for first_chain, second_chain in zip(*calls, strict=True):
+                # Innermost first: a wrapper that one model alone has is outside, and stays without counterpart.
                 innermost_first = zip(reversed(first_chain), reversed(second_chain), strict=False)
                 matches |= {i: j for i, j in innermost_first if i and j}
+    # Gaps are those between layers with parameters, which are in the same places in both models if these are right.
     by_parameters = dict(matches)
     gaps = _in_gaps(first, by_parameters), _in_gaps(second, set(by_parameters.values()))
     for (parent, gap, family), indices in gaps[0].items():
         counterparts = gaps[1].get((by_parameters[parent], gap, family), [])
+        # If a model has one more of a family in a gap, nothing tells which one.
         if len(indices) == len(counterparts):
             matches |= dict(zip(indices, counterparts, strict=True))
     return sorted(matches.items())

@@ -179,7 +179,7 @@ class JaxModel(Model):
             floats = [leaf for leaf in jax.tree.leaves(result) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.inexact)]
             return floats, dict(state)
 
-        with jax.disable_jit(False):
+        with jax.disable_jit(False):  # else loops and conditions would ask tracers for numbers
             traced, structure = jax.make_jaxpr(of_arrays, return_shape=True)(values, arrays)
         return recorder.layers, opened(traced), structure
 
@@ -189,6 +189,7 @@ class JaxModel(Model):
         arrays = [leaf for leaf in inputs if isinstance(leaf, np.ndarray)]
         trained = {p.name for p in self.parameters if p.trained}
         wide = any(array.dtype == np.float64 for array in (*values.values(), *arrays))
+        # Without x64 JAX would narrow float64 to float32.
         with jax.enable_x64(wide or jax.config.jax_enable_x64):  # type: ignore[attr-defined]
             layers, opening, structure = self._traced(values, inputs)
             program: Any = jaxpr_as_fun(opening.program)

@@ -51,7 +51,7 @@ def nudges(
     crossings: Iterable[Crossing], layers: tuple[Sequence[Layer], Sequence[Layer]], eps: float
 ) -> tuple[dict[Key, Array], dict[Key, Array]]:
     """Draw for both models what to add at each crossing."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(0)  # seeded, so that a verdict can be repeated
     to_first: dict[Key, Array] = {}
     to_second: dict[Key, Array] = {}
     for first_key, second_key, align in crossings:
@@ -60,7 +60,7 @@ def nudges(
         places = align(np.arange(second.value.size).reshape(second.value.shape))
         if first.gradient is None or second.gradient is None or places.shape != first.value.shape:
             continue
-        largest = largest_finite(first.value) or 1.0
+        largest = largest_finite(first.value) or 1.0  # zeros have no scale
         to_first[first_key] = math.sqrt(eps) * largest * rng.uniform(-1, 1, size=tuple(places.shape))
         flat = np.empty(places.size)
         flat[places] = to_first[first_key]

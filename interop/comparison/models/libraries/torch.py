@@ -118,6 +118,7 @@ class Torch(Model):
             tensor.requires_grad_()
         call = under_min_norm()(self._run) if run.min_norm else self._run
         with torch.enable_grad():
+            # The model may overwrite its inputs, which torch refuses for leaves that require gradients.
             clones = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in inputs]
             result, state = call(recorder, tensors, clones, run.reseeded)
             results = [
@@ -125,6 +126,7 @@ class Torch(Model):
                 for leaf in _flattened(result)[0]
                 if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
             ]
+            # A result that depends on nothing trained has no graph: then the gradients are zeros, as in JAX.
             total = torch.zeros((), requires_grad=True) + ordered_total(results, orders)
         differentiated = [*floats.values(), *(tensors[name] for name in trained)]
         gradients = [
@@ -219,6 +221,7 @@ class _TorchRecorder(CallRecorder):
             if gradient is not None:
                 point = Point(array, _to_host(gradient))
             else:
+                # No gradient came back, so that the total does not depend on it.
                 point = Point(array, np.zeros_like(array) if value.is_floating_point() else None)
             getattr(self.layers[key.layer], key.direction).append(point)
         return self.layers
