@@ -15,6 +15,8 @@ from jaxclamp._shared.verdict import GradientReport, Names, Tolerance, Verdict, 
 _TOLERANCES = {"float64": 1e-5, "float32": 2e-3, "float16": 1e-2, "bfloat16": 1e-1}
 """Of derivatives, by the least precise dtype that takes part: those of `jax.test_util.check_grads`."""
 _ROUNDED = 3  # nearby points at which the rounding of gradients is measured
+_SUMMED = 4
+"""Units of the dtype by which a weighted sum of up to 8 gradients is off, each of its products by half a unit."""
 _MOVES = 8  # how often ties are counted anew to find the line of a kink
 _LINES = 3  # that may share one
 
@@ -84,7 +86,9 @@ def check(
         nearby = Neighbourhood(values, function.point, unit, eps, scales)
         result = verdicts(nearby, jacobians, nothing)
         if unit < function.epsilon and any(verdict.failed for verdict in result):
-            rounding = _rounding(function, modes[0], scales)
+            # A gradient at a kink is a weighted sum of those of the pieces, each rounded, which may cancel.
+            of_sums = _SUMMED * function.epsilon * nearby.steepest / nearby.steps.scale
+            rounding = np.fmax(_rounding(function, modes[0], scales), of_sums)
             result = verdicts(nearby, jacobians, rounding)
             if any(verdict.failed for verdict in result):
                 # A tie that rounding makes or breaks lies a few units of the dtype away, and float64 knows of it.

@@ -269,17 +269,30 @@ def measured_noise(local: Local, directions: Array) -> Array:
     reached = 2.0**-4 * 32.0 ** -np.arange(6)[:, None, None, None]
     values = local(reached * np.arange(1, 9)[:, None, None] / 8 * directions)
     squares = np.mean(np.diff(values, 4, axis=1) ** 2, axis=1) / 70
-    # Fewer than half of the rays cross a kink that is near, all are imprecise. Errors of rounding to nearest are less
-    # than two of their standard deviations.
-    noise = 2 * np.sqrt(np.quantile(squares, 0.5, axis=1))
+    # Rays on which no value changes tell nothing. Of the others, fewer than half cross a kink that is near, and all are
+    # imprecise. Errors of rounding to nearest are less than two of their standard deviations.
+    changes = (values != values[:, :1]).any(axis=1)
+    noise = 2 * np.sqrt(_median_where(changes, squares))
     noise = np.where(np.isfinite(noise), noise, np.inf)
-    moves = np.quantile(np.abs(values[:, -1] - values[:, 0]), 0.5, axis=1) > 8 * noise
+    moves = _median_where(changes, np.abs(values[:, -1] - values[:, 0])) > 8 * noise
     stays = np.isfinite(noise[:-1]) & (noise[:-1] <= 8 * noise[1:])
     stays = np.concatenate([stays, np.ones((1, noise.shape[1]), bool)])
     still = np.take_along_axis(noise, stays.argmax(axis=0)[None], axis=0)[0]
     measured = np.where(moves.any(axis=0), np.where(moves, noise, np.inf).min(axis=0), still)
     rounding = local.unit * np.abs(np.nan_to_num(local.value))
     return np.fmax(rounding, np.where(np.isfinite(measured), measured, 0.0))
+
+
+def _median_where(mask: Mask, of_rays: Array) -> Array:
+    """The median over the rays that are in the mask, of shape (distances, rays, rows).
+
+    It is 0 where the mask has fewer than half as many rays as at another distance.
+    """
+    count = mask.sum(axis=1, keepdims=True)
+    ordered = np.sort(np.where(mask, of_rays, np.inf), axis=1)
+    middle = np.take_along_axis(ordered, np.minimum(count // 2, of_rays.shape[1] - 1), axis=1)
+    median: Array = np.where(2 * count >= np.maximum(count.max(axis=0), 1), middle, 0.0)[:, 0]
+    return median
 
 
 def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> LineSlopes:
@@ -393,9 +406,12 @@ def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> L
     """The ladder with more distances for the entries at whose scale no slope is known well."""
     known = slopes.known
     constant = (ladder.rises == 0).all(axis=(0, 1))
-    is_lost = ~known & ~constant & ~steep & np.isfinite(local.value)[:, None] & np.isfinite(local.point)
+    is_value = ~steep & np.isfinite(local.value)[:, None] & np.isfinite(local.point)
     elsewhere = known.any(axis=0) & known.any(axis=1, keepdims=True)  # for this entry, and for this row
-    lost: Mask = np.any(is_lost & ~elsewhere, axis=0, keepdims=True)[0]
+    # Noise may hide so near that an entry has as much effect as a part of that of the steepest.
+    hidden = (slopes.error > RESOLUTION / 8 * slopes.size[:, None]) & (slopes.size[:, None] > 0)
+    is_lost = is_value & ~known & (~constant & ~elsewhere | hidden)
+    lost: Mask = np.any(is_lost, axis=0, keepdims=True)[0]
     # If no entry changes anything, farther points may tell whether that is so.
     alone: Mask = np.all(constant, axis=0, keepdims=True)[0] & ~known.any()
     if not (lost | alone).any():
@@ -412,12 +428,17 @@ def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> L
 def fitted_steps(local: Local, ladder: Ladder, slopes: LineSlopes, noise: Array) -> Steps:
     """A scale for each entry and a radius for each row, so that their products are the distances of the slopes.
 
-    The radius is that of the noise, and the scale the median of what the rows say.
+    The radius is that of the noise, and the scale the median of what the rows say. An entry of little effect is
+    followed farther, until it has as much effect as the steepest, but no farther: else it would drown the others, as
+    errors are in proportion to the steepest slope.
     """
-    known, level = slopes.known, slopes.level
-    columns = zip(level.T, known.T, strict=True)
-    of_entry = np.array([np.round(np.median(column[k])) if k.any() else 0.0 for column, k in columns])
-    factors = _RATIO**-of_entry
+    known = slopes.known
+    own = np.where(known, np.fmax(np.abs(slopes.right), np.abs(slopes.left)), 1.0)
+    factors = _RATIO ** -slopes.level.astype(np.float64)
+    steepest = np.max(own * np.fmin(factors, 1.0), axis=1, keepdims=True, initial=0.0, where=known)
+    farther = np.exp2(np.floor(np.log2(np.fmax(steepest / own, 1.0))))
+    columns = zip(np.log2(np.fmin(factors, farther)).T, known.T, strict=True)
+    factors = np.exp2([np.round(np.median(column[k])) if k.any() else 0.0 for column, k in columns])
     radius = ladder.radius * _RATIO ** -slopes.radius_level.astype(np.float64)
     relative = noise / np.where(slopes.size > 0, slopes.size, 1.0)
     # A difference over a step has the error noise / step, and step^2 if pieces bend; a point that is a radius away is
@@ -509,6 +530,16 @@ class Neighbourhood:
         low, high = np.minimum(left, right), np.maximum(left, right)
         return np.where(kinked, low, self.slopes.central), np.where(kinked, high, self.slopes.central)
 
+    @property
+    def steepest(self) -> Array:
+        """The size of the largest slope by each entry, of all pieces that are known."""
+        slopes = self.slopes
+        own = np.fmax(np.abs(slopes.right), np.abs(slopes.left))
+        steepest: Array = np.where(slopes.finite & ~slopes.jumps, own, 0.0)
+        for row, (_, gradients) in self._samples.items():
+            steepest[row] = np.fmax(steepest[row], np.abs(gradients).max(axis=0, initial=0.0))
+        return steepest
+
     def _distinct(self, row: int, term: Term) -> Term:
         """The term with one point of each piece."""
         rounded = np.round(term.gradients / (4 * self.accuracy_of_pieces(row) or 1.0))
@@ -564,28 +595,36 @@ class Neighbourhood:
         accuracy: float,
         patience: int = _PATIENCE,
         metric: Array | None = None,
-    ) -> tuple[Array, Term]:
+    ) -> tuple[Array, Term, bool]:
         """The point of Clarke's set nearest to ``target``, and the term with all pieces that were found on the way.
 
         The hull of the pieces found lies inside the set. So pieces are looked for in the direction in which ``target``
-        lies outside of it, until it does not, or none is found. ``metric`` weighs the entries of the distance.
+        lies outside of it, until it does not, or none is found. ``metric`` weighs the entries of the distance. The last
+        result tells whether no piece was found, but a slope that reaches as far as ``target``: it is a mean of slopes
+        of pieces, so that there is one.
         """
         metric = np.ones(len(target)) if metric is None else metric
         weighed, weights = nearest(term.gradients * metric, target * metric)
-        in_vain = 0
+        in_vain, is_missed = 0, False
         while in_vain < patience and np.linalg.norm(target * metric - weighed) > accuracy:
-            ahead = self._distinct(row, self._ahead(row, term, metric * (target * metric - weighed)))
+            direction = metric * (target * metric - weighed)
+            ahead, farthest = self._ahead(row, term, direction)
             if not len(ahead.gradients):
                 in_vain += 1
+                is_missed |= farthest >= target @ direction / np.abs(direction).max()
                 continue
-            in_vain = 0
+            in_vain, is_missed = 0, False
+            ahead = self._distinct(row, ahead)
             term = term.joined(ahead)
             weights = np.append(weights, np.zeros(len(ahead.gradients)))
             weighed, weights = nearest(term.gradients * metric, target * metric, weights)
-        return weights @ term.gradients, term
+        return weights @ term.gradients, term, is_missed
 
-    def _ahead(self, row: int, term: Term, direction: Array) -> Term:
-        """New pieces of a term whose gradients lie farther in ``direction`` than all that are known."""
+    def _ahead(self, row: int, term: Term, direction: Array) -> tuple[Term, float]:
+        """New pieces of a term whose gradients lie farther in ``direction`` than all that are known.
+
+        And the steepest slope in ``direction``, divided by its largest entry, less what it may be off by.
+        """
         entries, n = term.entries, self.point.size
         unit = direction / np.abs(direction).max()
         support = term.gradients @ unit
@@ -612,26 +651,30 @@ class Neighbourhood:
         slopes = (self._local(base + along) - self._local(base - along))[:, row] / (2 * step)
         margin = self.accuracy_of_pieces(row) * len(entries)
         order = [i for i in np.argsort(-slopes, kind="stable") if slopes[i] > support.max() + margin][:16]
+        farthest = float(slopes.max() - margin)
         if not order:
-            return Term(entries, np.empty((0, n)), np.empty((0, len(entries))))
+            return Term(entries, np.empty((0, n)), np.empty((0, len(entries)))), farthest
         gradients, smooth = self._gradients(np.array([row]), entries, tried[order])
         is_ahead = smooth[:, 0] & (gradients[:, 0] @ unit > support.max() + margin)
-        return Term(entries, tried[order][is_ahead], gradients[is_ahead, 0])
+        return Term(entries, tried[order][is_ahead], gradients[is_ahead, 0]), farthest
 
     def accuracy_of_pieces(self, row: int) -> float:
         """Of gradients at nearby points."""
-        # As of slopes at the radius, but that differences are taken over the step.
+        # A central difference of two values is off by noise / step, and the extrapolated one by 3 times as much. Its
+        # other error is radius^2 / 4 times the third derivative. `_gradients` sees 3 / 4 of radius^2 times that, and
+        # lets pass what is less than twice the sum here: then the error is less than 2 / 3 of it.
         steps = self.steps
-        return float(32 * (self.noise[row] / steps.step[row] + steps.radius[row] ** 2 * self.slopes.size[row]))
+        return float(4 * self.noise[row] / steps.step[row] + 8 * steps.radius[row] ** 2 * self.slopes.size[row])
 
     def _gradients(self, rows: Indices, entries: Indices, directions: Array) -> tuple[Array, Mask]:
         """The gradients of the rows with respect to the entries at nearby points, and which rows are smooth there.
 
-        They are of shape (points, rows, entries). A limit is extrapolated from a point and from one half as far away.
+        They are of shape (points, rows, entries). A limit is extrapolated from the points and from those half as far
+        away, if the gradients there and twice as far away lie on a line, as those of one smooth piece do.
         """
         radius, step = self.steps.radius[rows[0]], self.steps.step[rows[0]]
         moves = step * np.eye(self.point.size)[entries]
-        bases = radius * np.stack([directions, directions / 2])[:, :, None]
+        bases = radius * np.stack([2 * directions, directions, directions / 2])[:, :, None]
         values = self._local(np.concatenate([bases, bases + moves, bases - moves], axis=2))[..., rows]
         middle, ahead, behind = np.split(np.moveaxis(values, 3, 2), [1, 1 + len(entries)], axis=3)
         forward, backward = (ahead - middle) / step, (middle - behind) / step
@@ -644,9 +687,14 @@ class Neighbourhood:
         # A branch that the value is on is as near as its slopes, with a margin, and its curvature allow.
         reach = 4 * radius * np.abs(gradients).sum(axis=3) + 32 * self.noise[rows] + radius**2 * self.slopes.size[rows]
         smooth &= ~self.row_jumps[rows] | (np.abs(middle[..., 0] - self.value[rows]) <= reach)
-        far, near = gradients
-        is_same = np.abs(far - near).max(axis=2, initial=0.0) <= 0.01 * np.abs(near).max(axis=2, initial=0.0)
-        return np.where(is_same[:, :, None], 2 * near - far, near), smooth.all(axis=0)
+        far, near, nearest = gradients
+        # Errors of central differences in proportion to (step / distance)^2, as those of a norm near 0, may be 1, 4 and
+        # 16 sixths of it; if that is too much to tell 1 %, norms are told from kinks no longer.
+        of_norms = min((1 + 3 * 4 + 2 * 16) / 6 * (step / radius) ** 2, RESOLUTION / 8) * self.slopes.size[rows]
+        accuracy = np.array([self.accuracy_of_pieces(int(row)) for row in rows])
+        bend = np.abs(far - 3 * near + 2 * nearest).max(axis=2, initial=0.0)
+        is_line = bend <= 2 * accuracy + of_norms
+        return 2 * nearest - near, smooth.all(axis=0) & is_line
 
     def _groups(self, row: int, entries: Indices) -> list[Indices]:
         """The entries in groups, of which the row is a sum of functions of one group each.

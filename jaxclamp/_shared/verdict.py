@@ -231,7 +231,9 @@ class _Judge:
             slopes.error + 2 * np.where(slopes.kinked.any(axis=1), self._nearby.sum_error, 0.0)[:, None] + tolerance
         )
         may_be_in = (gradient >= lowest - hidden) & (gradient <= highest + hidden)
-        error_of_all = error + self._rounding
+        # Of a sum with kinks it is known up to ``sum_error`` that it is one, so that each entry has its own set.
+        coupled = np.where(slopes.kinked, self._nearby.sum_error[:, None], 0.0)
+        error_of_all = error + coupled + self._rounding
         tells = error_of_all <= np.fmax(np.fmax(RESOLUTION / 2, self._rtol) * np.abs(gradient), self._small)
         # By the gradient the output does not change beyond its noise, and by the slopes it changes by a small part
         # of itself and of what it does farther away.
@@ -259,9 +261,8 @@ class _Judge:
         nearby, gradient = self._nearby, self._gradient[row, term.entries]
         error = nearby.accuracy_of_pieces(row)
         rounding = self._rounding[row, term.entries]
-        largest = np.fmax(np.abs(np.nan_to_num(gradient)), np.abs(term.gradients).max(axis=0))
         # Each entry has its own tolerance. Distances are measured in units of these, times the least of them.
-        tolerances = self._atol[term.entries] + self._rtol * largest + rounding + error
+        tolerances = self._atol[term.entries] + self._rtol * np.abs(np.nan_to_num(gradient)) + rounding + error
         tolerance = float(tolerances.min())
         weights = tolerance / np.where(tolerances > 0, tolerances, 1.0) if tolerance else np.ones_like(tolerances)
         in_arguments = 1 / nearby.steps.scale[term.entries]
@@ -273,16 +274,16 @@ class _Judge:
 
         if not np.isfinite(gradient).all():
             return "not a member", least()
-        nearest, term = nearby.nearest(row, term, gradient, tolerance, metric=weights)
+        nearest, term, is_missed = nearby.nearest(row, term, gradient, tolerance, metric=weights)
         away = float(np.linalg.norm((gradient - nearest) * weights))
         if nearby.row_jumps[row]:
             return "jump" if away <= tolerance else "off the branch", nearest
         # The search finds no piece that lies less than the error of all entries ahead of the others.
-        if away > tolerance + 2 * len(term.entries) * error:
+        if away > tolerance + 2 * len(term.entries) * error and not is_missed:
             return "not a member", nearest
-        steepest = float(largest.max())
-        known = max(RESOLUTION / 2 * steepest, self._rtol * steepest, float(self._small[row].max()))
-        if away > tolerance or error + float(rounding.max()) > known:
+        # Each entry is told by itself: a steep one beside it says nothing of the error that can be seen in it.
+        told = np.fmax(max(RESOLUTION / 2, self._rtol) * np.abs(gradient), self._small[row, term.entries])
+        if away > tolerance or (error + rounding > told).any():
             return "not checkable", nearest
         if np.ptp(term.gradients, axis=0).max() <= tolerance:
             return "right", nearest
