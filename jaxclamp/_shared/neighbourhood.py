@@ -273,7 +273,9 @@ def measured_noise(local: Local, directions: Array) -> Array:
     # imprecise. Errors of rounding to nearest are less than two of their standard deviations.
     changes = (values != values[:, :1]).any(axis=1)
     noise = 2 * np.sqrt(_median_where(changes, squares))
-    noise = np.where(np.isfinite(noise), noise, np.inf)
+    # By chance a slope is a multiple of the last place, and no noise is seen. But what is seen nearer is noise.
+    nearer = np.maximum.accumulate(np.where(np.isfinite(noise), noise, 0.0)[::-1])[::-1]
+    noise = np.where(np.isfinite(noise), nearer, np.inf)
     moves = _median_where(changes, np.abs(values[:, -1] - values[:, 0])) > 8 * noise
     stays = np.isfinite(noise[:-1]) & (noise[:-1] <= 8 * noise[1:])
     stays = np.concatenate([stays, np.ones((1, noise.shape[1]), bool)])
@@ -643,6 +645,9 @@ class Neighbourhood:
         ]
         moved = np.concatenate(parts)
         tried[: len(moved), entries] = moved
+        # A piece may be thin, as an entry that moves less than others by its scale may choose it.
+        thin = tried[len(moved) :]
+        thin *= _RATIO ** -self._random.integers(0, 3, thin.shape).astype(np.float64)
 
         radius, step = self.steps.radius[row], self.steps.step[row]
         along = np.zeros(n)

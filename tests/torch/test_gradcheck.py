@@ -16,6 +16,7 @@ import torch
 from torch.autograd.gradcheck import GradcheckError
 
 import interop
+from jaxclamp._shared.neighbourhood import Neighbourhood
 from tests.support.verdicts import kinds
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -151,6 +152,48 @@ def test_a_part_of_the_study(framework: str) -> None:
     )
     assert counts["wrong", "not checkable"] + counts["right", "not checkable"] <= len(outcomes) // 20
     assert counts["wrong", "wrong"] > 2
+
+
+MISJUDGED = {
+    "a gradient at a tie cancels up to rounding": [1348],
+    "the tolerance was relative to the pieces, not to the gradient": [1369],
+    "an entry was told by a steeper one beside it": [413, 1187, 2163, 2434, 2918, 4404, 4650, 4919],
+    "a linear entry was followed until it drowned the others": [900, 1409],
+    "no noise was seen, as rays were constant or their slopes multiples of the last place": [1692, 3900, 4427],
+    "pieces were too thin to be found": [4020],
+}
+"""The functions of the study that an earlier version was wrong about, by the cause."""
+
+
+@pytest.mark.parametrize("cause", MISJUDGED)
+def test_functions_that_were_misjudged(cause: str) -> None:
+    outcomes = checkers.study("torch", MISJUDGED[cause])
+    assert {"right", "wrong"} & {o.truth for o in outcomes}
+    assert not [o for o in outcomes if (o.truth, o.said) in {("right", "wrong"), ("wrong", "right")}]
+
+
+def test_rounding_of_terms_that_cancel() -> None:
+    """The modes add shares of a third in another order; nearby, where there is no tie, nothing is rounded."""
+    x = torch.tensor([-1.0, -0.0625], requires_grad=True)
+    first = torch.tensor([[1.0, 2.0], [-1.0, 1.0], [-2.0, -1.0]])
+    second = torch.tensor([[1.0, 1.0], [-1.0, -2.0], [-2.0, 1.0]])
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        extrema = [torch.amax(rows @ (x - x.detach()), 0) for rows in (first, second)]
+        return extrema[0] - extrema[1]
+
+    for both in (True, False):
+        report = interop.gradcheck(function, x, check_forward_ad=both)
+        assert kinds(report) == {"member": 1}
+
+
+def test_noise_is_seen_where_most_rays_are_constant() -> None:
+    def function(points: np.ndarray) -> np.ndarray:
+        rows = points.astype(np.float32) @ np.array([[1, 1, 0], [1, 1, 1], [1, 0, 1]], np.float32).T
+        return (0.7 - np.sin(np.maximum(rows.min(axis=1), 0) + np.float32(0.1))).astype(float)[:, None]
+
+    nearby = Neighbourhood(function, np.zeros(3), 2.0**-52, scale=np.ones(3))
+    assert 2.0**-26 < nearby.noise[0] < 2.0**-22
 
 
 # Kinks, and functions with a derivative of their own.
