@@ -174,12 +174,13 @@ def test_functions_that_were_misjudged(cause: str) -> None:
 
 def test_rounding_of_terms_that_cancel() -> None:
     """The modes add shares of a third in another order; nearby, where there is no tie, nothing is rounded."""
-    x = torch.tensor([-1.0, -0.0625], requires_grad=True)
+    tied = torch.tensor([-1.0, -0.0625])
+    x = tied.clone().requires_grad_()
     first = torch.tensor([[1.0, 2.0], [-1.0, 1.0], [-2.0, -1.0]])
     second = torch.tensor([[1.0, 1.0], [-1.0, -2.0], [-2.0, 1.0]])
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        extrema = [torch.amax(rows @ (x - x.detach()), 0) for rows in (first, second)]
+        extrema = [torch.amax(rows @ (x - tied.to(x)), 0) for rows in (first, second)]
         return extrema[0] - extrema[1]
 
     for both in (True, False):
