@@ -172,22 +172,6 @@ def test_functions_that_were_misjudged(cause: str) -> None:
     assert not [o for o in outcomes if (o.truth, o.said) in {("right", "wrong"), ("wrong", "right")}]
 
 
-def test_rounding_of_terms_that_cancel() -> None:
-    """The modes add shares of a third in another order; nearby, where there is no tie, nothing is rounded."""
-    tied = torch.tensor([-1.0, -0.0625])
-    x = tied.clone().requires_grad_()
-    first = torch.tensor([[1.0, 2.0], [-1.0, 1.0], [-2.0, -1.0]])
-    second = torch.tensor([[1.0, 1.0], [-1.0, -2.0], [-2.0, 1.0]])
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        extrema = [torch.amax(rows @ (x - tied.to(x)), 0) for rows in (first, second)]
-        return extrema[0] - extrema[1]
-
-    for both in (True, False):
-        report = interop.gradcheck(function, x, check_forward_ad=both)
-        assert kinds(report) == {"member": 1}
-
-
 def test_noise_is_seen_where_most_rays_are_constant() -> None:
     def function(points: np.ndarray) -> np.ndarray:
         rows = points.astype(np.float32) @ np.array([[1, 1, 0], [1, 1, 1], [1, 0, 1]], np.float32).T
