@@ -23,6 +23,7 @@ from jaxclamp._jax_versions import expanded, high_level
 from jaxclamp._programs.choices import chooses, decided, entering, is_floating, is_with_value, jumps
 from jaxclamp._programs.following import without_choices_behind
 from jaxclamp._programs.open_primitives import opened
+from jaxclamp._programs.singular import has_slopes_without_bound, mended
 from jaxclamp._programs.solves import solved
 from jaxclamp._rules.operands import check_function
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
@@ -255,6 +256,7 @@ class _Program(Generic[P, R]):
         self._within = within
         """The functions with a ``custom_jvp`` in whose rules it is."""
         self._is_discrete = False
+        self.has_slopes_without_bound = False
         self._without_choices_behind: list[JaxprEqn] = []
         self.run: Callable[P, R] = transformed(fun, self._replace, self._prepared)
 
@@ -268,6 +270,7 @@ class _Program(Generic[P, R]):
     def _prepared(self, jaxpr: Any) -> Any:
         """``jaxpr`` without what no result needs, as of a rule what gives the value of the function."""
         jaxpr = needed(jaxpr)
+        self.has_slopes_without_bound |= has_slopes_without_bound(jaxpr)
         self._without_choices_behind = without_choices_behind(
             jaxpr, lambda eqn: eqn.primitive is p.custom_vjp_call_p or self._asks_for_itself(eqn)
         )
@@ -426,6 +429,10 @@ def _gradient(
     program = _Program(fun)
     numbers = [argnums] if isinstance(argnums, int) else list(argnums)
 
+    def with_active(args: tuple[Any, ...], active: tuple[Tree, ...]) -> list[Any]:
+        moved = dict(zip((number % len(args) for number in numbers), active, strict=True))
+        return [moved.get(i, arg) for i, arg in enumerate(args)]
+
     def primal(*args: Any, **kwargs: Any) -> Any:
         active = tuple(args[number] for number in numbers)
         if direction is None:
@@ -437,14 +444,25 @@ def _gradient(
                 raise ValueError(f"{name}: direction has the structure {given}, and the argument {wanted}.")
 
         def of_active(*active: Tree) -> Any:
-            moved = dict(zip((number % len(args) for number in numbers), active, strict=True))
-            result = program.run(*(moved.get(i, arg) for i, arg in enumerate(args)), **kwargs)
+            result = program.run(*with_active(args, active), **kwargs)
             return result if has_aux else (result, None)
 
         value, derivative, aux = jax.jvp(of_active, active, _varying(tangents, active), has_aux=True)
         return value, ((value, aux) if has_aux else value, derivative)
 
-    return program, jax.grad(primal, argnums, has_aux=True)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        gradient, result = jax.grad(primal, argnums, has_aux=True)(*args, **kwargs)
+        if not program.has_slopes_without_bound:
+            return gradient, result
+
+        def piece(*active: Tree) -> jax.Array:
+            return primal(*with_active(args, active), **kwargs)[0]  # type: ignore[no-any-return]
+
+        parts = (gradient,) if isinstance(argnums, int) else gradient
+        parts = mended(parts, piece, [args[number] for number in numbers])
+        return parts[0] if isinstance(argnums, int) else parts, result
+
+    return program, gradient
 
 
 def _drawn(key: jax.Array, like: Tree) -> Tree:
