@@ -69,7 +69,7 @@ class Decided(Block):
         kwargs = kwargs or {}
         if not torch.compiler.is_compiling():
             self.hold(func)
-        if func in _BACKWARD and not kwargs.get("create_graph"):  # else the gradients move, and may be chosen from
+        if func in BACKWARD and not kwargs.get("create_graph"):  # else the gradients move, and may be chosen from
             with without_forward_mode():
                 return func(*args, **kwargs)
         rule, jump = DECIDED.get(func), jump_of(func, kwargs)
@@ -135,7 +135,7 @@ def _spelled_out(function: Rule) -> Rule:
     return seen
 
 
-_BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
+BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 _IGNORED = {"out", "ties"}
 
 

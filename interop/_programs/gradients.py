@@ -19,8 +19,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from interop._programs.choices import Decided
+from interop._programs.choices import BACKWARD, Decided
 from interop._programs.order import tangents_at
+from interop._programs.singular import Losses, certified, has_nan
 from interop._torch.private_api import (
     depth_of_transformations,
     flattened,
@@ -130,7 +131,8 @@ def grad(
 
     At a kink of the program it is the gradient of the piece that ``fun`` enters along a direction v: the limit of its
     gradients at :math:`x + t v` for :math:`t \to 0+`. For all v but a set of measure zero that is an element of the
-    B-subdifferential, hence of Clarke's. What is decided, and what is not, is said at `directional_derivative`.
+    B-subdifferential, hence of Clarke's. What is decided, and what is not, is said at `directional_derivative`. Of
+    ``where(x > 0, sqrt(x), 0)`` at -1 it is 0: where no path to the result has an infinite slope, no gradient is NaN.
 
     The signature is that of `torch.func.grad`. The transformations of torch.func work on the result: `torch.func.vmap`,
     over directions too, and another `torch.func.grad`, which differentiates within the piece. The cost does not grow
@@ -199,6 +201,8 @@ def along(
     since torch has one level of forward mode outside of torch.func.
 
     The loss is computed once, with choices decided along the direction: it may differ from the usual one by rounding.
+    Where a branch that is not taken would make a gradient NaN, the loss gets its true gradients when the block ends, or
+    in a backward pass in the block, if it is one number. It can be differentiated once, then.
 
     Args:
       parameters: a module, or tensors, such as parameters and inputs together.
@@ -233,14 +237,16 @@ def along(
     else:
         direction = list(direction)
         _check("along", moving, "parameters that require grad", direction, "direction")
-    with forward_ad.dual_level(), tangents_at(depth_of_transformations()), _Uncompiled():
+    losses = Losses(moving)
+    with forward_ad.dual_level(), tangents_at(depth_of_transformations()):
         torch.clear_autocast_cache()  # of parameters without tangents
         with torch.no_grad(), with_old_versions(moving):
             for parameter, tangent in zip(moving, direction, strict=True):
                 # A tensor gets a tangent, and stays the same, by what is copied to it.
                 parameter.copy_(forward_ad.make_dual(parameter.detach(), tangent))
-        with _named_cure("along"):
+        with _named_cure("along"), _Uncompiled(losses):
             yield
+        losses.settle()
 
 
 def subdifferential(
@@ -331,16 +337,32 @@ def _asked(
     numbers = [number % len(args) for number in ((argnums,) if isinstance(argnums, int) else argnums)]
     _check(name, active, "the argument", tangents, "direction")
 
-    def primal(*active: Tree) -> Any:
+    node = None
+
+    def primal(*active: Tree) -> tuple[torch.Tensor, torch.Tensor]:
         def of_active(*active: Tree) -> Any:
             given = dict(zip(numbers, active, strict=True))
             result = fun(*(given.get(i, arg) for i, arg in enumerate(args)), **kwargs)
             return result[0] if has_aux else result
 
-        return _pushed_forward(name, of_active, active, tuple(tangents))
+        nonlocal node
+        value, derivative = _pushed_forward(name, of_active, active, tuple(tangents))
+        if not isinstance(value, torch.Tensor) or value.dim():
+            kind = (
+                f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+            )
+            raise RuntimeError(f"{name}: the result of fun is {kind}; return a scalar, such as a sum.")
+        node = value.grad_fn
+        return value, derivative
 
-    found, derivative = torch.func.grad(primal, tuple(range(len(numbers))), has_aux=True)(*active)
-    return derivative, found[0] if isinstance(argnums, int) else found
+    value, pull, derivative = torch.func.vjp(primal, *active, has_aux=True)  # type: ignore[misc]  # of three
+    cotangent = torch.ones_like(value)
+    gradient = pull(cotangent)
+    gradients, structure = flattened(gradient)
+    if node is not None and has_nan(gradients):
+        gradients = certified(gradients, node, lambda: flattened(pull(cotangent))[0])
+        gradient = unflattened(structure, gradients)
+    return derivative, gradient[0] if isinstance(argnums, int) else gradient
 
 
 def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], v: tuple[Tree, ...]) -> tuple[R, R]:
@@ -405,10 +427,18 @@ def _named_cure(name: str) -> Iterator[None]:
 class _Uncompiled(Decided):
     """The same in `along`: there Dynamo would compile functions, which within torch.func it leaves to Python."""
 
+    def __init__(self, losses: Losses) -> None:
+        super().__init__()
+        self._losses = losses
+
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_compiled():
             raise RuntimeError("along: a compiled function has no tangents; call the function that was compiled.")
-        return super().__torch_function__(func, types, args, kwargs)
+        if func in BACKWARD and not (kwargs or {}).get("create_graph"):
+            self._losses.settle()
+        result = super().__torch_function__(func, types, args, kwargs)
+        self._losses.see(func, args, result)
+        return result
 
 
 def _chosen(args: Sequence[Any], argnums: int | tuple[int, ...]) -> Tree:

@@ -91,6 +91,11 @@ def with_old_versions(tensors: Iterable[torch.Tensor]) -> contextlib.AbstractCon
     return torch.autograd.grad_mode._unsafe_preserve_version_counter(tuple(tensors))
 
 
+def is_view(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has its memory from another one, by a call that was recorded: then it cannot be detached."""
+    return tensor._is_view()
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """How often the memory of the tensor has been overwritten; -1 if torch does not count, as in inference mode."""
     return -1 if tensor.is_inference() else tensor._version

@@ -1,0 +1,405 @@
+"""Singular points: the reverse pass in which a cotangent of 0 does not meet a slope that is not finite.
+
+At -1 the program ``where(x > 0, sqrt(x), 0)`` is constant, and its derivative is 0. A reverse pass says NaN: `where`
+sends the cotangent 0 to `sqrt`, whose slope there is NaN, and 0 times NaN is NaN. A guard can set that product to 0.
+But a cotangent is 0 for one of two reasons. Here nothing reads the number. In ``sqrt(x) ** 2`` at 0 the number is read,
+and multiplied by ``2 * sqrt(x)``, which happens to be 0; the slope of this program is 1, and a guard would make it 0.
+
+So what tells is whether anything reads the number. A gradient is a sum over the paths by which an entry reaches the
+result, of the products of the slopes along each. A selection cuts the paths through what it does not take. A product
+cuts none, not even one with 0. Hence the rule, where 0 met infinity:
+
+    In the reverse pass a cotangent of 0 does not meet a slope that is not finite: it contributes nothing. A number so
+    found takes the place of NaN where no path that is left has a slope that is not finite. Else NaN stays.
+
+The first is done by a guard. The second is the certificate: a reverse pass of its own finds one for each entry.
+Take ``where(x[0] > 0, sqrt(x[0]), 0) + sqrt(x[1]) ** 2 + x[2]`` at (-1, 0, 5)::
+
+    the gradient         (NaN, NaN, 1)
+    with the guard       (0,   0,   1)
+    the paths            (0,   NaN, 1)   no path from x[0]; one from x[1], on which the slope of a root is infinite
+    what is returned     (0,   NaN, 1)
+
+A finite derivative along a direction would not do as a certificate: ``sqrt(x).norm() ** 2`` is the sum of x, and has
+slopes of 1. At 0 torch takes 0 for the derivative of the norm, whatever moves, so that forward mode finds 0, as the
+guard does. But there is a path through the norm, and NaN stays.
+
+Guard and paths are hooks on the nodes of the graph of autograd. So the reverse pass is the usual one, to the bit, and
+only where a gradient has a NaN are there two more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.autograd.function import BackwardCFunction, once_differentiable
+from torch.autograd.graph import Node, get_gradient_edge
+from torch.nn import functional
+
+from interop._programs.order import value_and_tangent
+from interop._torch.private_api import (
+    bindings_named,
+    is_any,
+    is_transformed,
+    is_view,
+    operators_named,
+    with_old_versions,
+    without_forward_mode,
+)
+
+Tensor = torch.Tensor
+
+
+# Reverse passes with hooks.
+
+_OfOperand = Callable[[Node, int, Tensor, Sequence[Tensor]], Tensor]
+"""What takes the place of a gradient: that of an operand by its number, found by a node for its cotangents."""
+
+
+def _hooked(root: Node, leaves: Iterable[Node] | None, of_operand: _OfOperand) -> contextlib.ExitStack:
+    """Hooks on the graph behind ``root``, on the way to ``leaves``, or to all; closing takes them away."""
+    nodes = _nodes(root)
+    on_the_way = set(nodes if leaves is None else leaves)
+    for node in reversed(nodes):  # what a node reads comes before it
+        if any(behind in on_the_way for behind, _ in node.next_functions):
+            on_the_way.add(node)
+
+    def hook(node: Node) -> Callable[..., Any]:
+        def of_node(gradients: Sequence[Tensor | None], cotangents: Sequence[Tensor | None]) -> Any:
+            active = [cotangent for cotangent in cotangents if cotangent is not None]
+            return tuple(
+                of_operand(node, i, gradient, active) if gradient is not None and behind in on_the_way else gradient
+                for i, (gradient, (behind, _)) in enumerate(zip(gradients, node.next_functions, strict=True))
+            )
+
+        return of_node
+
+    hooks = contextlib.ExitStack()
+    for node in nodes:
+        if node in on_the_way and node.next_functions:
+            hooks.callback(node.register_hook(hook(node)).remove)
+    return hooks
+
+
+def _nodes(root: Node) -> list[Node]:
+    """The nodes of a graph, each before all that it leads to."""
+    visited, left, pending = {root}, [], [(root, iter(root.next_functions))]
+    while pending:
+        node, rest = pending[-1]
+        behind = next((behind for behind, _ in rest if behind is not None and behind not in visited), None)
+        if behind is None:
+            left.append(node)
+            pending.pop()
+        else:
+            visited.add(behind)
+            pending.append((behind, iter(behind.next_functions)))
+    return left[::-1]
+
+
+def _guarded(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor]) -> Tensor:
+    """The gradient of the operand of number ``i``, to which cotangents that are 0 contribute nothing."""
+    if not is_any(gradient.isnan()):
+        return gradient
+    if len(cotangents) > 1 or isinstance(node, BackwardCFunction) or gradient.is_complex():
+        # Which element is made of which is not known.
+        is_unread = torch.stack([(cotangent == 0).all() for cotangent in cotangents]).all()
+        return torch.where(gradient.isnan() & is_unread, 0.0, gradient)
+    (cotangent,) = cotangents
+    if (product := _product(node, i)) is not None:
+        other, times = product
+        is_finite = other.isfinite()
+        is_read = times((cotangent != 0).to(other.dtype), (~is_finite).to(other.dtype)) > 0
+        finite = times(cotangent, torch.where(is_finite, other, 0.0)) * getattr(node, "_saved_alpha", 1)
+        return torch.where(gradient.isnan() & ~is_read, finite, gradient)
+    # Of an operand that was broadcast the node has the terms, of which the engine takes the sum.
+    terms = gradient if gradient.shape == cotangent.shape else _terms(node, i, cotangent)
+    unread = _beside(node, cotangent == 0, terms)
+    return torch.where(terms.isnan() & unread, 0.0, terms).sum_to_size(gradient.shape)
+
+
+def _terms(node: Node, i: int, cotangent: Tensor) -> Tensor:
+    terms: Any = node(cotangent)  # type: ignore[operator]  # the stubs do not know it
+    term: Tensor = terms[i] if isinstance(terms, tuple) else terms
+    return term
+
+
+def _beside(node: Node, of_result: Tensor, terms: Tensor) -> Tensor:
+    """What holds of the elements of a result, for those of an operand that went to them.
+
+    An element went to the one in its place, or if its axis was reduced, to the one of its row.
+    """
+    if of_result.dim() < terms.dim():
+        for axis in sorted(_axes(node, terms)):
+            of_result = of_result.unsqueeze(axis)
+    shape = of_result.shape
+    fits = len(shape) in (0, terms.dim()) and all(n in (1, m) for n, m in zip(shape, terms.shape, strict=False))
+    return of_result if fits else of_result.all()
+
+
+def _axes(node: Node, operand: Tensor) -> Sequence[int]:
+    """The axes of an operand along which the node has its elements in rows; all, if it names none."""
+    if node.name() == "NativeLayerNormBackward0":
+        return range(operand.dim())[-len(node._saved_normalized_shape) :]  # type: ignore[attr-defined]
+    if node.name() == "ConvolutionBackward0":
+        return range(operand.dim())[1:]
+    axes = getattr(node, "_saved_dim", None)
+    if axes is None:
+        return range(operand.dim())
+    # A node has axes that count from the end as numbers without sign.
+    signed = (axis - 2**64 if axis >= 2**63 else axis for axis in ((axes,) if isinstance(axes, int) else axes))
+    return [axis % operand.dim() for axis in signed]
+
+
+_PRODUCTS: Mapping[str, tuple[int, str, str]] = {
+    "MmBackward0": (0, "_saved_self", "_saved_mat2"),
+    "BmmBackward0": (0, "_saved_self", "_saved_mat2"),
+    "MvBackward0": (0, "_saved_self", "_saved_vec"),
+    "AddmmBackward0": (1, "_saved_mat1", "_saved_mat2"),
+    "BaddbmmBackward0": (1, "_saved_batch1", "_saved_batch2"),
+    "AddmvBackward0": (1, "_saved_mat", "_saved_vec"),
+}
+"""By the name of the node of a product of matrices, the number of its left factor, and what keeps both."""
+
+
+def _product(node: Node, i: int) -> tuple[Tensor, Callable[[Tensor, Tensor], Tensor]] | None:
+    """The other factor, if the operand is one of a product of matrices, and the product of a cotangent and that factor.
+
+    Where a row of probabilities is NaN, and nothing reads it, the cotangents are 0. The values get nothing from this
+    row, but their gradient from the other rows.
+    """
+    left, of_left, of_right = _PRODUCTS.get(node.name(), (-2, "", ""))
+    if i not in (left, left + 1):
+        return None
+    is_vector = of_right == "_saved_vec"
+
+    def times(cotangent: Tensor, other: Tensor) -> Tensor:
+        cotangent = cotangent.unsqueeze(-1) if is_vector else cotangent
+        if i == left:
+            return cotangent @ (other.unsqueeze(0) if is_vector else other.mT)
+        return (other.mT @ cotangent).squeeze(-1) if is_vector else other.mT @ cotangent
+
+    return getattr(node, of_right if i == left else of_left), times
+
+
+# The certificate.
+
+
+def has_nan(tensors: Sequence[Tensor]) -> bool:
+    """Whether a number may be NaN, or infinities of both signs are among them."""
+    return is_any(torch.stack([tensor.sum().to(tensors[0]) for tensor in tensors]).isnan()) if tensors else False
+
+
+def certified(
+    gradients: Sequence[Tensor],
+    root: Node,
+    pull: Callable[[], Sequence[Tensor]],
+    leaves: Iterable[Node] | None = None,
+) -> list[Tensor]:
+    """The gradients, with what the guard finds in the place of each NaN that is certified to be none.
+
+    Args:
+      gradients: of the result of a graph, those that ``pull`` found.
+      root: the node of the result.
+      pull: takes the reverse pass once more.
+      leaves: the nodes on the way to which there are guards; by default all.
+    """
+    with _hooked(root, leaves, _guarded):
+        guarded = pull()
+    with _hooked(root, leaves, _path):
+        paths = pull()
+    return [
+        torch.where(gradient.isnan() & ~path.isnan(), number, gradient)
+        for gradient, path, number in zip(gradients, paths, guarded, strict=True)
+    ]
+
+
+def _path(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor]) -> Tensor:
+    """0 where no path is left, NaN where one has a slope that is not finite, and else a positive number.
+
+    The cotangents are such numbers, too. Where it is not known which element is made of which, each is made of all.
+    """
+    name = "" if gradient.is_complex() else re.sub(r"Backward\d*$", "", node.name())
+    if name in _SELECTIONS:
+        return torch.where(gradient > 0, 1.0, gradient)
+    if name in _ELEMENTWISE:
+        (cotangent,) = cotangents
+        is_finite = _terms(node, i, torch.ones_like(cotangent)).isfinite()
+        return torch.where(is_finite | (cotangent == 0), cotangent, math.nan).sum_to_size(gradient.shape)
+    if f"{name}Backward0" in _PRODUCTS:
+        (cotangent,) = cotangents
+        if (product := _product(node, i)) is None:
+            return cotangent.sum_to_size(gradient.shape)
+        other, times = product
+        is_read = times((cotangent != 0).to(other.dtype), (~other.isfinite()).to(other.dtype)) > 0
+        return torch.where(is_read, math.nan, times(cotangent, torch.ones_like(other)))
+    is_read = torch.stack([(cotangent != 0).any() for cotangent in cotangents]).any()
+    axes: Sequence[int] = range(gradient.dim())
+    if name in _IN_ROWS and len(cotangents) == 1 and i == 0:  # the others are weights
+        axes = _axes(node, gradient)
+        is_read = _beside(node, cotangents[0] != 0, gradient).expand(gradient.shape)
+    is_finite = gradient.isfinite()
+    for axis in axes:
+        is_read = is_read.any(axis, keepdim=True) if is_read.dim() else is_read
+        is_finite = is_finite.all(axis, keepdim=True)
+    return torch.where(is_read, torch.where(is_finite, 1.0, math.nan), 0.0).to(gradient.dtype).expand(gradient.shape)
+
+
+# fmt: off
+_SELECTIONS = frozenset((
+    "Where", "MaskedFill", "MaskedScatter", "MaskedSelect", "Index", "IndexSelect", "IndexPut", "IndexPutImpl",
+    "Gather", "Scatter", "ScatterAdd", "Take", "Select", "Slice", "SelectScatter", "SliceScatter", "Diagonal",
+    "Split", "SplitWithSizes", "UnsafeSplit", "Unbind", "Cat", "Stack", "Expand", "View", "ReshapeAlias",
+    "UnsafeView", "Unsqueeze", "Squeeze", "Permute", "Transpose", "T", "Clone", "Alias", "ToCopy", "Copy", "Flip",
+    "Roll", "Repeat", "ConstantPadNd", "Tril", "Triu", "Sum", "Mean", "Cumsum", "Embedding",
+))
+"""The nodes, by their names but for the ending, that move elements or add them up: a 0 among their slopes is a cut."""
+_ELEMENTWISE = frozenset((
+    "Abs", "Acos", "Acosh", "Add", "Addcdiv", "Addcmul", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Celu", "Cos",
+    "Cosh", "Digamma", "Div", "Elu", "Erf", "Erfc", "Erfinv", "Exp", "Exp2", "Expm1", "Gelu", "Hardswish", "Hypot",
+    "LeakyRelu", "Lerp", "Lgamma", "Log", "Log10", "Log1P", "Log2", "Logaddexp", "Logaddexp2", "LogSigmoid", "Logit",
+    "Mish", "Mul", "NanToNum", "NativeDropout", "Neg", "Polygamma", "Pow", "Reciprocal", "Rsqrt", "Rsub", "Sigmoid",
+    "Silu", "Sin", "Sinc", "Sinh", "Softplus", "Sqrt", "Sub", "Tan", "Tanh", "Xlog1Py", "Xlogy",
+))
+"""Those whose elements are made of the elements in their place."""
+_IN_ROWS = frozenset((
+    "Convolution", "Cumprod", "LinalgVectorNorm", "LogSoftmax", "Logcumsumexp", "Logsumexp", "NativeLayerNorm", "Norm",
+    "Prod", "Softmax", "Std", "Var",
+))
+"""Those whose elements are made of the elements in a row."""
+# fmt: on
+
+
+# The same where a backward pass writes to `.grad`.
+
+
+class Losses:
+    """The losses of a block of `along`, and whether they were computed with a slope that is not finite.
+
+    A backward pass that follows the block frees the graph as it goes, and cannot be taken twice. So the losses are
+    settled when the block ends, or a backward pass begins in it. If there was such a slope, reverse passes find the
+    gradients of each loss, and it becomes a function of the leaves that has these gradients. What else the block leaves
+    keeps its graph, without a guard.
+
+    A loss is a number that the block leaves. A slope shows in the tangents of the result of a function in `UNBOUNDED`:
+    they are not finite.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self._numbers: list[weakref.ref[Tensor]] = []
+        self._sums_of_tangents: list[Tensor] = []
+        self._is_singular = False
+
+    def see(self, function: Callable[..., Any], args: Sequence[Any], result: Any) -> None:
+        """Look at a result of a function."""
+        if function in UNBOUNDED and not (len(args) == 2 and _is_bounded(function, args[1])):
+            for tensor in result if isinstance(result, tuple) else (result,):
+                if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                    self._sums_of_tangents.append(value_and_tangent(tensor)[1].sum())
+            if is_transformed():  # a batch belongs to its vmap
+                self._settle_slopes()
+        if isinstance(result, Tensor) and not result.dim() and result.requires_grad and not is_transformed():
+            self._numbers.append(weakref.ref(result))
+
+    def settle(self) -> None:
+        """Find the gradients of the losses, if there are slopes that want it."""
+        self._settle_slopes()
+        alive = [number() for number in self._numbers]
+        self._numbers.clear()
+        if not self._is_singular:
+            return
+        for loss in alive:
+            # Torch cannot detach a view from what it is a view of.
+            if loss is not None and (root := loss.grad_fn) is not None and not is_view(loss):
+                self._settle_loss(loss, root)
+
+    def _settle_slopes(self) -> None:
+        self._is_singular |= any(is_any(~total.isfinite()) for total in self._sums_of_tangents)
+        self._sums_of_tangents.clear()
+
+    def _settle_loss(self, loss: Tensor, root: Node) -> None:
+        leaves = [node.variable for node in _nodes(root) if hasattr(node, "variable")]
+        tangent = value_and_tangent(loss)[1].clone()
+        moving = {id(parameter) for parameter in self._parameters}
+
+        def pull() -> list[Tensor]:
+            return list(torch.autograd.grad(loss, leaves, retain_graph=True, materialize_grads=True))
+
+        with without_forward_mode():
+            try:
+                gradients = pull()
+                if not has_nan(gradients):
+                    return
+                ways = [get_gradient_edge(parameter).node for parameter in self._parameters]
+                mended = certified(gradients, root, pull, ways)
+            except RuntimeError:  # the backward pass will raise it too
+                return
+            for i, leaf in enumerate(leaves):
+                if id(leaf) in moving:
+                    gradients[i] = mended[i]
+            with torch.enable_grad(), with_old_versions([loss]):
+                number = _Settled.apply(loss.detach(), gradients, *leaves)
+                loss.detach_().copy_(number)
+        with torch.no_grad(), with_old_versions([loss]):
+            loss.copy_(forward_ad.make_dual(loss.detach(), tangent))
+
+
+class _Settled(torch.autograd.Function):
+    """A number, as a function with these gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, number: Tensor, gradients: Sequence[Tensor], *leaves: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return number.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        return (None, None, *(cotangent * gradient for gradient in ctx.gradients))
+
+
+def _is_bounded(function: Callable[..., Any], number: Any) -> bool:
+    """Whether the function is a quotient by the number, or the power with that exponent, of bounded slopes."""
+    if not isinstance(number, int | float):
+        return False
+    name = function.__name__.strip("_")
+    return (name in _QUOTIENTS and number != 0) or (name in _POWERS and number >= 1 and float(number).is_integer())
+
+
+_QUOTIENTS = ("div", "divide", "true_divide", "truediv", "itruediv")
+_POWERS = ("pow", "float_power", "ipow")
+# fmt: off
+_NAMES = (
+    *_QUOTIENTS, *_POWERS, *(f"__{name}__" for name in ("truediv", "rtruediv", "itruediv", "rdiv", "pow", "rpow",
+    "ipow")), "reciprocal", "sqrt", "rsqrt", "log", "log2", "log10", "log1p", "exp", "exp2", "expm1", "sinh", "cosh",
+    "tan", *("acos", "asin", "atanh", "acosh"), *("arccos", "arcsin", "arctanh", "arccosh"), "atan2", "arctan2",
+    "hypot", "lgamma", "mvlgamma", "digamma", "polygamma", "gammaln", "psi", "multigammaln", "erfinv", "ndtri",
+    "log_ndtr", "logit", "xlogy", "xlog1py", "entr", "zeta", "logaddexp", "logaddexp2", "logsumexp", "logcumsumexp",
+    "softmax", "log_softmax", "softmin", "gumbel_softmax", "addcdiv", "prod", "cumprod", "norm", "vector_norm",
+    "matrix_norm", "dist", "std", "var", "std_mean", "var_mean", "normalize", "cosine_similarity",
+    "pairwise_distance", "renorm", "cross_entropy", "binary_cross_entropy", "kl_div", "poisson_nll_loss",
+    "gaussian_nll_loss", "scaled_dot_product_attention", "multi_head_attention_forward", "layer_norm", "rms_norm",
+    "group_norm", "batch_norm", "instance_norm", "det", "slogdet", "logdet", "inv", "inverse", "pinv", "solve",
+    "cholesky", "eigh", "eigvalsh", "svd", "svdvals", "qr", "matrix_exp",
+)
+# fmt: on
+
+
+def _functions() -> Iterator[Callable[..., Any]]:
+    for name in _NAMES:
+        for form in (name, f"{name}_"):
+            for home in (torch, Tensor, functional, torch.special, torch.linalg):
+                if hasattr(home, form):
+                    yield getattr(home, form)
+            yield from (*bindings_named(form), *operators_named(form))
+
+
+UNBOUNDED = frozenset(_functions())
+"""The functions of torch whose slopes have no bound."""
