@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def compare(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Comparison]:
-    """`interop.compare`. Where the test fails, pytest shows the tables of the comparisons that disagreed, and the files
-    of the cases that a probe found.
+    """Compare two functions by `interop.compare`.
+
+    Where the test fails, pytest shows the tables of the comparisons that disagreed, and the files of the cases that a
+    probe found.
     """
     import interop
 

@@ -1,4 +1,4 @@
-"""What is made at run time, written out: the stubs of interop for type checkers, and the names on the command line.
+"""Writes down what is made at run time: the stubs of interop for type checkers, and the names on the command line.
 
 ``python -m interop._stubs`` writes them.
 """
@@ -26,7 +26,7 @@ _HEAD = "# Written by `make tables`.\n"
 
 
 def stubs() -> dict[Path, str]:
-    """What each file has to say."""
+    """Map each file to its text."""
     return {
         _FOLDER / "__init__.pyi": _of_interop(),
         _FOLDER / "native" / "__init__.pyi": _of_native(),
@@ -36,15 +36,15 @@ def stubs() -> dict[Path, str]:
 
 
 def _of_interop() -> str:
-    made = TORCH_OPS | IN_PLACE_OPS
+    ops = TORCH_OPS | IN_PLACE_OPS
     imported = {
         name: thing.__module__
         for name in interop.__all__
-        if name not in made and callable(thing := getattr(interop, name))
+        if name not in ops and callable(thing := getattr(interop, name))
     }
     imports = [f"from {module} import {name} as {name}" for name, module in imported.items()]
-    aliases = {name: op.__name__ for name, op in made.items() if name != op.__name__}
-    functions = [_function(op) for name, op in made.items() if name not in aliases]
+    aliases = {name: op.__name__ for name, op in ops.items() if name != op.__name__}
+    functions = [_function(op) for name, op in ops.items() if name not in aliases]
     return "\n".join(
         [
             _HEAD,
@@ -87,7 +87,7 @@ def _function(op: Callable[..., Any]) -> str:
 
 
 def _flag(parameter: inspect.Parameter, value: bool) -> inspect.Parameter:
-    """The parameter where it has this value, which is either the default or given by name."""
+    """Annotate the parameter with this value, which is either the default or passed by name."""
     if value:
         parameter = parameter.replace(kind=parameter.KEYWORD_ONLY, default=parameter.empty)
     return parameter.replace(annotation=f"Literal[{value}]")

@@ -39,11 +39,11 @@ def audit(
     import interop
 
     try:
-        found = interop.audit(function, *inputs, before=before, after=after, probe=probe)
+        report = interop.audit(function, *inputs, before=before, after=after, probe=probe)
     except (TypeError, ValueError, NotImplementedError) as error:
         raise click.UsageError(str(error)) from error
     except Exception:  # of the function itself: status 1 says that a gradient changes
         traceback.print_exc()
         context.exit(2)
-    click.echo(found.to_json() if as_json else str(found))
-    context.exit(1 if found.changes else 0)
+    click.echo(report.to_json() if as_json else str(report))
+    context.exit(1 if report.changes else 0)

@@ -35,7 +35,7 @@ def changes(framework: str, before: str, after: str, form: str, file: Path | Non
     from interop.survey.changes import Changes, changes
 
     try:
-        found = changes(framework, before, after)
+        changed = changes(framework, before, after)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     forms: Mapping[str, Callable[[Changes], str]] = {
@@ -43,7 +43,7 @@ def changes(framework: str, before: str, after: str, form: str, file: Path | Non
         "markdown": Changes.to_markdown,
         "json": Changes.to_json,
     }
-    click.echo(forms[form](found).rstrip("\n"))
+    click.echo(forms[form](changed).rstrip("\n"))
     if file is not None:
-        found.figure().savefig(file, dpi=150)
+        changed.figure().savefig(file, dpi=150)
         click.echo(f"picture written to {file}", err=True)

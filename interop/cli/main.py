@@ -1,4 +1,4 @@
-"""The matrix, which is what the command line shows if no command is named, and the group of all commands."""
+"""Shows the matrix, if no command is named, and groups all commands."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from interop.cli.options import ONLY_DTYPES, ONLY_OPS, OUTPUT, chosen_dtypes, hi
 from interop.cli.packages import require
 from interop.cli.plot import plot
 from interop.cli.report import report
-from interop.cli.rows import ask, compile_quickly, installed
+from interop.cli.rows import compile_quickly, installed, rows_of
 from interop.cli.ties import ties
 
 
 class _Commands(click.Group):
-    """Commands, and in the place of one the ops to be shown."""
+    """Reads the names of ops in the place of a command as the options that select them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ops = list(itertools.takewhile(OPS.__contains__, args))
@@ -76,7 +76,7 @@ def main(
 ) -> None:
     """Print the gradients at every tie: by definition, and of jaxclamp, interop and the frameworks that are installed.
 
-    They are asked in float32, if no dtype is named. Name ops for the cases of these.
+    The dtype is float32, if none is named. Name ops for the cases of these.
 
     Exit status 1 when jaxclamp or interop disagrees with the definition, 2 on bad usage.
     """
@@ -87,12 +87,12 @@ def main(
         return
     require("rich", "scipy")
     compile_quickly()
-    from interop.survey.matrix import OURS
+    from interop.survey.matrix import PACKAGES
     from interop.survey.show import listing, render, screen
 
     on_one_screen = form == "table" and not (ops or every_case or only_disagreements)
     overview = functools.partial(screen.screen, program=context.command_path) if on_one_screen else None
-    rows = ask(ops, chosen_dtypes(dtypes, default=DTYPES[:1]), frameworks or FRAMEWORKS, overview)
+    rows = rows_of(ops, chosen_dtypes(dtypes, default=DTYPES[:1]), frameworks or FRAMEWORKS, overview)
     width = console().width if output is None and sys.stdout.isatty() else screen.WIDTH
     shown = [row for row in rows if not (only_disagreements and row.agrees)]
     if overview:
@@ -105,7 +105,7 @@ def main(
         click.echo(text, nl=False)
     else:
         output.write_text(click.unstyle(text), encoding="utf-8")
-    if any(not answer.agrees for row in rows for answer in row.answers if answer.framework in OURS):
+    if any(not answer.agrees for row in rows for answer in row.answers if answer.framework in PACKAGES):
         context.exit(1)
 
 

@@ -64,13 +64,13 @@ def a_picture(context: click.Context, parameter: click.Parameter, file: Path | N
 
 def a_function(context: click.Context, parameter: click.Parameter, name: str) -> Callable[..., Any]:
     try:
-        found = pkgutil.resolve_name(name)
+        function = pkgutil.resolve_name(name)
     except (ValueError, ImportError, AttributeError) as error:
         raise click.BadParameter(f"{name!r} is not found ({error}); give MODULE:FUNCTION.") from error
-    if not callable(found):
-        raise click.BadParameter(f"{name!r} is a {type(found).__name__}; give MODULE:FUNCTION.")
-    function: Callable[..., Any] = found
-    return function
+    if not callable(function):
+        raise click.BadParameter(f"{name!r} is a {type(function).__name__}; give MODULE:FUNCTION.")
+    checked: Callable[..., Any] = function
+    return checked
 
 
 def _arguments(context: click.Context, parameter: click.Parameter, files: tuple[Path, ...]) -> list[Any]:

@@ -8,7 +8,7 @@ import click
 
 from interop.cli.options import OUTPUT, OpName, a_picture
 from interop.cli.packages import require
-from interop.cli.rows import ask, compile_quickly
+from interop.cli.rows import compile_quickly, rows_of
 
 
 @click.command()
@@ -21,6 +21,6 @@ def plot(op: str, file: Path) -> None:
     from interop.survey.show.plot import COLOURS, figure
     from jaxclamp import OPS as RECORDS
 
-    rows = ask([op], ["float32"], list(COLOURS))
+    rows = rows_of([op], ["float32"], list(COLOURS))
     figure(RECORDS[op], rows).savefig(file, dpi=150)
     click.echo(f"plot written to {file}")

@@ -9,7 +9,7 @@ import click
 from interop.cli.names import DTYPES
 from interop.cli.options import ONLY_DTYPES, ONLY_OPS, OUTPUT, chosen_dtypes, in_a_folder
 from interop.cli.packages import require
-from interop.cli.rows import ask
+from interop.cli.rows import rows_of
 
 
 @click.command()
@@ -19,7 +19,7 @@ from interop.cli.rows import ask
 def report(ops: tuple[str, ...], dtypes: tuple[str, ...], file: Path) -> None:
     """Write the matrix and a plot of every op as one page that needs no network; the whole takes a few minutes."""
     require("jinja2", "matplotlib", "rich", "scipy")
-    rows = ask(ops, chosen_dtypes(dtypes, default=DTYPES))
+    rows = rows_of(ops, chosen_dtypes(dtypes, default=DTYPES))
     from rich.console import Console
     from rich.progress import Progress
 

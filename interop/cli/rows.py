@@ -1,8 +1,7 @@
-"""The rows of the matrix for the commands that show it, with a progress bar meanwhile."""
+"""Computes the rows of the matrix for the commands that show it, with a progress bar meanwhile."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -13,12 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from interop.cli.names import FRAMEWORKS, OPS
+from interop.cli.names import FRAMEWORKS
 from interop.cli.packages import require
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from rich.console import RenderableType
 
     from interop.survey.matrix import Row
@@ -37,9 +34,10 @@ def installed(context: click.Context, parameter: click.Parameter, names: tuple[s
 
 
 def compile_quickly() -> None:
-    """Most programs for the matrix run once, so that compiling them is most of the work.
+    """Let JAX compile with few optimizations: programs for the matrix run once, and compiling is most of the work.
 
-    XLA rewrites them as ever; what is left out is how LLVM improves their machine code.
+    XLA rewrites them as ever; what is left out is how LLVM improves their machine code. All rows in float32 take 31
+    seconds of one core so, and 47 without.
     """
     if "jax" not in sys.modules:  # which reads this when it is imported
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
@@ -57,33 +55,17 @@ def _first(row: Row) -> str:
     )
 
 
-def ask(
+def rows_of(
     ops: Sequence[str],
     dtypes: Sequence[str],
     frameworks: Sequence[str] = FRAMEWORKS,
     shown: Callable[[Sequence[Row]], RenderableType] | None = None,
 ) -> list[Row]:
-    """The rows of the matrix; on a terminal with a progress bar, below it what is ``shown`` of the rows by then."""
+    """Compute rows of the matrix; on a terminal with a progress bar, below it what is ``shown`` of the rows by then."""
     compile_quickly()
-    from interop.cli import halves
-
-    # To start a process takes as long as several ops.
-    many = len(set(ops) or OPS) * len(dtypes) > 10 and (os.cpu_count() or 1) > 1
-    with halves.helper() if many else contextlib.nullcontext() as helper:
-        return _gathered(helper, ops, dtypes, frameworks, shown)
-
-
-def _gathered(
-    helper: Executor | None,
-    ops: Sequence[str],
-    dtypes: Sequence[str],
-    frameworks: Sequence[str],
-    shown: Callable[[Sequence[Row]], RenderableType] | None,
-) -> list[Row]:
     from rich.console import Console
     from rich.progress import Progress
 
-    from interop.cli import halves
     from interop.survey import matrix
     from jaxclamp import OPS as RECORDS
     from jaxclamp._shared.tie_cases import cases
@@ -99,14 +81,11 @@ def _gathered(
     order = list(dict.fromkeys(ops)) or list(RECORDS)
     total = {name: len(list(cases(RECORDS[name]))) for name in order}
     smallest_first = sorted(order, key=total.__getitem__)
-    if helper:
-        asked = halves.matrix(helper, smallest_first, dtypes, frameworks)
-    else:
-        asked = matrix.matrix([RECORDS[name] for name in smallest_first], dtypes, frameworks)
+    matrix_rows = matrix.matrix([RECORDS[name] for name in smallest_first], dtypes, frameworks)
     rows: list[Row] = []
     console = Console(stderr=True)
     with Display(console=console, transient=True, refresh_per_second=2, disable=not console.is_terminal) as progress:
-        for row in progress.track(asked, len(dtypes) * sum(total.values()), description="asking for gradients"):
+        for row in progress.track(matrix_rows, len(dtypes) * sum(total.values()), description="asking for gradients"):
             rows.append(row)
             if len(rows) == 1 and not console.is_terminal:
                 click.echo(

@@ -1,4 +1,4 @@
-"""The four worked cases: one formula in several spellings, differentiated by native torch and by the wrapped ops."""
+"""The four worked cases: one formula in several spellings, by unmodified torch and by the wrapped ops."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch.nn import functional
 import interop
 
 # torch.nn.functional also has what torch has no name for; the last one wins where both have one.
-NATIVE = SimpleNamespace(**{**vars(functional), **vars(torch)})
+UNMODIFIED = SimpleNamespace(**{**vars(functional), **vars(torch)})
 
 
 @dataclass(frozen=True)
 class Case:
-    """Spellings of one function, each ``spelling(ops, x)`` for native or wrapped ops, at the points ``x``."""
+    """Spellings of one function, each ``spelling(ops, x)`` for unmodified or wrapped ops, at the points ``x``."""
 
     title: str
     points: torch.Tensor
@@ -83,16 +83,17 @@ CASES = (
 
 @dataclass(frozen=True)
 class Gradients:
-    """The gradient of one spelling, by native torch and by the wrapped ops."""
+    """The gradient of one spelling, by unmodified torch and by the wrapped ops."""
 
     title: str
     spelling: str
-    native: torch.Tensor
-    ours: torch.Tensor
+    unmodified: torch.Tensor
+    wrapped: torch.Tensor
 
 
 def compare_cases() -> Iterator[Gradients]:
     """Every spelling of every case in turn."""
     for case in CASES:
         for spelling in case.spellings:
-            yield Gradients(case.title, spelling, case.gradient(spelling, NATIVE), case.gradient(spelling, interop))
+            gradients = (case.gradient(spelling, ops) for ops in (UNMODIFIED, interop))
+            yield Gradients(case.title, spelling, *gradients)

@@ -1,10 +1,19 @@
-"""`compare`: its arguments checked, each side called in one framework, other inputs drawn if a probe asks for them."""
+"""`compare`: two functions are called with the same arrays, each in its framework, and their answers compared.
+
+A call ``compare(f, g, x)`` goes through these steps, in which the argument is ``arrays["[0]"]``:
+
+1. `computation_of` makes a `Computation` of each function: the arrays by label, and the frameworks it runs in.
+2. `_Pair.compared` lets each record what it answers, as it is and under min_norm.
+3. `Comparison` holds both recordings, and finds for each leaf whether they agree.
+4. With a probe, `_Pair.probed` does 2 and 3 for drawn arrays too, and keeps those at which most differs.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
@@ -50,9 +59,9 @@ def compare(
     case: FilePath | None = None,
     **kwargs: Any,
 ) -> Comparison:
-    r"""How far two forms of one computation are apart, and which differences are due to ties.
+    r"""Measure how far two forms of one computation are apart, and say which differences are due to ties.
 
-    Both are called with the same arguments, natively and under the min-norm convention (`jaxclamp.min_norm` and
+    Both are called with the same arguments, unmodified and under the min-norm convention (`jaxclamp.min_norm` and
     `interop.min_norm`). A difference that vanishes under it was a matter of convention; one that stays is a bug.
     The gradient is that of :math:`\sum_i w_i \, value_i` over the floats in the result, with respect to every array of
     floats among the arguments. The weights lie between 0.5 and 1.5, are 1 in leaves of one number, and depend on the
@@ -91,7 +100,7 @@ def compare(
     >>> def ported(x):
     ...     return torch.nn.functional.hardtanh(x)
     >>> comparison = compare(jax.nn.hard_tanh, ported, np.float32([-1, 0, 2]))
-    >>> comparison.leaves[1].native.absolute
+    >>> comparison.leaves[1].unmodified.absolute
     Largest(amount=0.84375, index=(0,))
     >>> print(comparison.verdict)  # doctest: +NORMALIZE_WHITESPACE
     jax against torch: they disagree because of ties alone. The convention makes the difference in gradient[0]: min_norm
@@ -102,39 +111,51 @@ def compare(
     """
     check_tolerances(rtol, atol)
     probe = _checked_probe(probe, f, g)
-    names = _names(frameworks)
-    for parameter, side in zip("fg", (f, g), strict=True):
-        if not isinstance(side, Recording):
-            check_function(f"compare: {parameter}", side)
+    names = _checked_frameworks(frameworks)
+    for parameter, function in zip("fg", (f, g), strict=True):
+        if not isinstance(function, Recording):
+            check_function(f"compare: {parameter}", function)
     if isinstance(f, Recording) and isinstance(g, Recording) and (args or kwargs or case is not None):
         raise TypeError("compare: both sides are recorded, and keep the answers alone; leave out arguments and case.")
-    first, second = (
-        _recorded_in(side, parameter, name)
-        if isinstance(side, Recording)
-        else computation_of(f"compare: {parameter}", side, args, kwargs, name)
-        for parameter, side, name in zip("fg", (f, g), names, strict=True)
-    )
-    first, second = (_with_case(side, case) for side in _settled(first, second))
+    sides = [
+        _recorded_in(function, parameter, name)
+        if isinstance(function, Recording)
+        else _at_case(computation_of(f"compare: {parameter}", function, args, kwargs, name), case)
+        for parameter, function, name in zip("fg", (f, g), names, strict=True)
+    ]
+    first, second = _each_in_one_framework(sides[0], sides[1])
     if isinstance(first, Computation) and isinstance(second, Computation):
-        return _probed(first, second, rtol, atol, probe) if probe else _compared(first, second, rtol, atol)
-    recorded = [side if isinstance(side, Recording) else side.recorded() for side in (first, second)]
-    return Comparison(recorded[0], recorded[1], rtol, atol)
+        pair = _Pair(first, second, rtol, atol)
+        return pair.probed(probe) if probe else pair.compared()
+    first, second = (side if isinstance(side, Recording) else side.recorded() for side in (first, second))
+    return Comparison(first, second, rtol, atol)
 
 
-def _names(frameworks: Any) -> tuple[FrameworkName | None, FrameworkName | None]:
+def _checked_probe(probe: Any, *functions: Any) -> Probe | None:
+    if probe is None:
+        return None
+    if not isinstance(probe, Probe | int):
+        raise TypeError(f"compare: probe is {probe!r}, a {type(probe).__name__}; pass how many inputs to draw.")
+    if any(isinstance(function, Recording) for function in functions):
+        raise TypeError("compare: probe asks both sides at other inputs, and one is recorded; pass its function.")
+    if importlib.util.find_spec("hypothesis") is None:
+        raise ModuleNotFoundError(
+            "compare: probe needs hypothesis: pip install 'jaxclamp[probe]', or in a checkout '.[probe]'",
+            name="hypothesis",
+        )
+    return probe if isinstance(probe, Probe) else Probe(probe)
+
+
+def _checked_frameworks(frameworks: Any) -> Sequence[FrameworkName | None]:
     if frameworks is None:
         return None, None
-    if (
-        not isinstance(frameworks, tuple | list)
-        or len(frameworks) != 2
-        or any(n not in CONVERTIBLES for n in frameworks)
-    ):
+    is_pair = isinstance(frameworks, tuple | list) and len(frameworks) == 2
+    if not is_pair or any(name not in CONVERTIBLES for name in frameworks):
         raise ValueError(
             f"compare: frameworks={frameworks!r} does not name two; give that of f and that of g, such as "
             '("jax", "torch").'
         )
-    first, second = frameworks
-    return first, second
+    return tuple(frameworks)
 
 
 def _recorded_in(recording: Recording, parameter: str, name: FrameworkName | None) -> Recording:
@@ -145,142 +166,146 @@ def _recorded_in(recording: Recording, parameter: str, name: FrameworkName | Non
     return recording
 
 
+def _at_case(computation: Computation, case: FilePath | None) -> Computation:
+    """Put the arrays in the file ``case``, if there is one, in the place of those among the arguments."""
+    if case is None:
+        return computation
+    arrays = read_inputs(case)
+    if arrays.keys() != computation.arrays.keys():
+        raise ValueError(
+            f"compare: case={str(case)!r} has arrays as {listed(arrays)}, and the arguments have them as "
+            f"{listed(computation.arrays)}; pass arguments of the form that the case was found with."
+        )
+    return dataclasses.replace(computation, arrays=arrays)
+
+
 Side: TypeAlias = Computation | Recording
 
 
-def _settled(first: Side, second: Side) -> tuple[Side, Side]:
-    """The sides, each in one framework; one that runs in both gets the one that the other does not run in."""
-    both = [side for side in (first, second) if len(_runs_in(side)) > 1]
-    if len(both) == 2:
+def _each_in_one_framework(first: Side, second: Side) -> tuple[Side, Side]:
+    """Choose the framework of a side that runs in both: the one that the opposite side does not run in."""
+
+    def runs_in(side: Side) -> list[str]:
+        return [side.framework] if isinstance(side, Recording) else [framework.name for framework in side.frameworks]
+
+    def chosen(side: Side, opposite: Side) -> Side:
+        if isinstance(side, Recording) or len(side.frameworks) == 1:
+            return side
+        frameworks = [framework for framework in side.frameworks if framework.name not in runs_in(opposite)]
+        return dataclasses.replace(side, frameworks=frameworks)
+
+    if len(runs_in(first)) == len(runs_in(second)) == 2:
         raise TypeError(
             f"compare: f, {first.name}, and g, {second.name}, run in JAX and in torch, as operators and methods do; "
             'name the framework to call each in, such as frameworks=("jax", "torch").'
         )
-
-    def settled(side: Side, other: Side) -> Side:
-        if isinstance(side, Recording) or len(side.frameworks) == 1:
-            return side
-        return dataclasses.replace(side, frameworks=[own for own in side.frameworks if own.name not in _runs_in(other)])
-
-    return settled(first, second), settled(second, first)
+    return chosen(first, second), chosen(second, first)
 
 
-def _runs_in(side: Side) -> list[str]:
-    return [side.framework] if isinstance(side, Recording) else [framework.name for framework in side.frameworks]
+@dataclass(frozen=True)
+class _Pair:
+    """Two functions, bound to the same arrays, and the tolerance to compare them with."""
+
+    first: Computation
+    second: Computation
+    rtol: float | None
+    atol: float | None
+
+    def at(self, arrays: Arrays, rtol: float | None = None) -> _Pair:
+        """Bind both functions to other arrays, and set another tolerance, if one is named."""
+        first, second = (dataclasses.replace(side, arrays=arrays) for side in (self.first, self.second))
+        return _Pair(first, second, self.rtol if rtol is None else rtol, self.atol)
+
+    def recorded(self, *, with_min_norm: bool = True) -> Comparison:
+        """Call both functions, and compare what they answer."""
+        first, second = (side.recorded(with_min_norm=with_min_norm) for side in (self.first, self.second))
+        return Comparison(first, second, self.rtol, self.atol)
+
+    def compared(self) -> Comparison:
+        r"""Call both functions, and once more in float64 if a difference may be rounding alone.
+
+        An example is the gradient of a bias before a normalization. It is 0 for any bias, but in float32 the terms that
+        cancel leave 3e-9 on one side and -5e-9 on the other, a relative difference of 2. In float64 they leave 1e-17:
+        what shrinks as :math:`\epsilon` does is rounding, and no bug.
+        """
+        comparison = self.recorded()
+        suspects = self._suspects(comparison) if self.atol is None else []
+        if not suspects:
+            return comparison
+        try:
+            precise = self.at(_in_float64(self.first.arrays)).recorded(with_min_norm=False)
+        except Exception:  # of a function with constants of the narrower dtype, as torch does not multiply the two
+            return comparison
+        noise = []
+        for label in suspects:
+            coarse, fine = ([side.unmodified[label] for side in (c.first, c.second)] for c in (comparison, precise))
+            is_precise = all(array.dtype == np.float64 for array in fine)
+            if is_precise and is_rounding_alone(largest_of(coarse), largest_of(fine), coarse[0].dtype):
+                noise.append(label)
+        return dataclasses.replace(comparison, noise=tuple(noise))
+
+    def _suspects(self, comparison: Comparison) -> list[str]:
+        r"""List the leaves that may be rounding alone, those below :math:`\sqrt\epsilon` of what was summed.
+
+        To lose more than half of its digits, a sum would need :math:`1 / \epsilon` terms or an ill-conditioned step.
+        """
+        floats = [array for array in self.first.arrays.values() if is_float(array)]
+        largest_input = largest_of(floats) if floats else 0.0
+        suspects = []
+        for leaf in comparison.leaves:
+            if leaf.finding == "port" and not leaf.mismatch:
+                arrays = [side.unmodified[leaf.label] for side in (comparison.first, comparison.second)]
+                scale = comparison.gradient_scale if is_gradient(leaf.label) else largest_input
+                if is_float(arrays[0]) and largest_of(arrays) <= float(jnp.finfo(arrays[0].dtype).eps) ** 0.5 * scale:
+                    suspects.append(leaf.label)
+        return suspects
+
+    def probed(self, probe: Probe) -> Comparison:
+        """Compare the functions at the inputs as they are, or at drawn ones at which they differ more."""
+        if not any(map(is_float, self.first.arrays.values())):
+            raise ValueError(
+                "compare: probe draws floats, and there are none among the arguments; pass an array of them."
+            )
+        comparison = self.compared()
+        severity = _severity(comparison)
+        if severity > 1:
+            return comparison
+        bounds = {0.0, *self.first.bounds(), *self.second.bounds()}
+        probed = search(self.first.arrays, bounds, probe, self._severity_at, severity + 1)
+        if probed.case:
+            comparison = self.at(probed.case.arrays).compared()
+        return dataclasses.replace(comparison, probed=probed)
+
+    def _severity_at(self, arrays: Arrays) -> int | None:
+        """Return how much the functions differ at these arrays, rounding left out; None where one raises."""
+        try:
+            pair = self.at(arrays)
+            comparison = pair.recorded(with_min_norm=False)
+            if comparison.agree:  # as most draws do, which need not be called under min_norm
+                return 0
+            comparison = pair.compared()
+            severity = _severity(comparison)
+            return 0 if severity > 1 and pair._is_rounding(comparison) else severity
+        except Exception:  # of a function, at inputs that it was not written for
+            return None
+
+    def _is_rounding(self, comparison: Comparison) -> bool:
+        """Say whether all that differs are finite numbers that agree in float64, by the tolerance of their dtype."""
+        differing = comparison.disagreeing(("ties", "rounding"))
+        amounts = [leaf.unmodified.absolute.amount for leaf in differing if leaf.unmodified and not leaf.mismatch]
+        if len(amounts) < len(differing) or not np.isfinite(amounts).all():
+            return False
+        arrays = self.first.arrays
+        rtol = max(relative_tolerance(array.dtype, self.rtol) for array in arrays.values())
+        return self.at(_in_float64(arrays), rtol).recorded(with_min_norm=False).agree
 
 
-def _with_case(side: Side, path: FilePath | None) -> Side:
-    if path is None or isinstance(side, Recording):
-        return side
-    arrays = read_inputs(path)
-    if arrays.keys() != side.arrays.keys():
-        raise ValueError(
-            f"compare: case={str(path)!r} has arrays as {listed(arrays)}, and the arguments have them as "
-            f"{listed(side.arrays)}; pass arguments of the form that the case was found with."
-        )
-    return dataclasses.replace(side, arrays=arrays)
-
-
-def _checked_probe(probe: Any, *sides: Any) -> Probe | None:
-    if probe is None:
-        return None
-    if not isinstance(probe, Probe | int):
-        raise TypeError(f"compare: probe is {probe!r}, a {type(probe).__name__}; pass how many inputs to draw.")
-    if any(isinstance(side, Recording) for side in sides):
-        raise TypeError("compare: probe asks both sides at other inputs, and one is recorded; pass its function.")
-    if importlib.util.find_spec("hypothesis") is None:
-        raise ModuleNotFoundError(
-            "compare: probe needs hypothesis: pip install 'jaxclamp[probe]', or in a checkout '.[probe]'",
-            name="hypothesis",
-        )
-    return probe if isinstance(probe, Probe) else Probe(probe)
-
-
-def _compared(first: Computation, second: Computation, rtol: float | None, atol: float | None) -> Comparison:
-    """The comparison, in which numbers that float64 shows to be rounding alone are no bug."""
-    comparison = Comparison(first.recorded(), second.recorded(), rtol, atol)
-    suspects = [] if atol is not None else _suspects(comparison, first.arrays)
-    if not suspects:
-        return comparison
-    try:
-        sides = [dataclasses.replace(side, arrays=_wide(side.arrays)) for side in (first, second)]
-        in_float64 = [side.recorded(natively=True).native for side in sides]
-    except Exception:  # of a function with constants of the narrower dtype, as torch does not multiply the two
-        return comparison
-    noise = []
-    for label in suspects:
-        given = [side.native[label] for side in (comparison.first, comparison.second)]
-        precise = [side[label] for side in in_float64]
-        is_precise = all(array.dtype == np.float64 for array in precise)
-        if is_precise and is_rounding_alone(largest_of(given), largest_of(precise), given[0].dtype):
-            noise.append(label)
-    return dataclasses.replace(comparison, noise=tuple(noise))
-
-
-def _suspects(comparison: Comparison, arrays: Arrays) -> list[str]:
-    r"""The leaves that may be rounding alone: rounding is seldom more than :math:`\sqrt\epsilon` of what was summed."""
-    floats = [array for array in arrays.values() if is_float(array)]
-    sizes = {True: comparison.gradient_scale, False: largest_of(floats) if floats else 0.0}
-    found = []
-    for leaf in comparison.leaves:
-        if leaf.finding == "port" and not leaf.mismatch:
-            sides = [side.native[leaf.label] for side in (comparison.first, comparison.second)]
-            is_small = largest_of(sides) <= float(jnp.finfo(sides[0].dtype).eps) ** 0.5 * sizes[is_gradient(leaf.label)]
-            if is_float(sides[0]) and is_small:
-                found.append(leaf.label)
-    return found
-
-
-def _wide(arrays: Arrays) -> Arrays:
+def _in_float64(arrays: Arrays) -> Arrays:
     return {label: array.astype(np.float64) if is_float(array) else array for label, array in arrays.items()}
 
 
-def _probed(
-    first: Computation, second: Computation, rtol: float | None, atol: float | None, probe: Probe
-) -> Comparison:
-    """The comparison at the given inputs, or at drawn ones at which the functions differ more."""
-    if not any(map(is_float, first.arrays.values())):
-        raise ValueError("compare: probe draws floats, and there are none among the arguments; pass an array of them.")
-
-    def at(arrays: Arrays, rtol: float | None = rtol, *, natively: bool = False) -> Comparison:
-        sides = [dataclasses.replace(side, arrays=arrays) for side in (first, second)]
-        if not natively:
-            return _compared(sides[0], sides[1], rtol, atol)
-        recorded = [side.recorded(natively=True) for side in sides]
-        return Comparison(recorded[0], recorded[1], rtol, atol)
-
-    def in_full(arrays: Arrays) -> Comparison:
-        """Under the convention only where the functions differ as they are."""
-        comparison = at(arrays, natively=True)
-        return comparison if comparison.agree else at(arrays)
-
-    def is_rounding(comparison: Comparison, arrays: Arrays) -> bool:
-        differing = comparison.disagreeing(("ties", "rounding"))
-        if not all(
-            leaf.native and not leaf.mismatch and np.isfinite(leaf.native.absolute.amount) for leaf in differing
-        ):
-            return False
-        coarsest = max(relative_tolerance(array.dtype, comparison.rtol) for array in arrays.values())
-        return at(_wide(arrays), coarsest, natively=True).agree
-
-    def severity(arrays: Arrays) -> int | None:
-        try:
-            comparison = in_full(arrays)
-            bad = _severity(comparison)
-            return 0 if bad > 1 and is_rounding(comparison, arrays) else bad
-        except Exception:  # of a function, at inputs that it was not given
-            return None
-
-    comparison = at(first.arrays)
-    bad = _severity(comparison)
-    if bad > 1:
-        return comparison
-    probed = search(first.arrays, {0.0, *first.bounds(), *second.bounds()}, probe, severity, bad + 1)
-    return dataclasses.replace(at(probed.case.arrays) if probed.case else comparison, probed=probed)
-
-
 def _severity(comparison: Comparison) -> int:
-    """0 where the functions agree as they are, 1 where ties alone come between them, 2 in gradients, 3 in values."""
+    """Return 0 if the functions agree as they are, 1 if ties alone come between them, 2 in gradients, 3 in values."""
 
     def of(leaf: Leaf) -> int:
         return 1 if leaf.finding == "ties" else 2 if is_gradient(leaf.label) else WORST

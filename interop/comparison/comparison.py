@@ -1,4 +1,18 @@
-"""What holds between two forms of one computation: a finding for each leaf of their answers, and the verdict."""
+"""What holds between two forms of one computation: a finding for each leaf of their answers, and the verdict.
+
+A leaf is compared twice, as the functions are and under min_norm. The four outcomes have a name each:
+
+| as they are | under min_norm | finding                                                              |
+| ----------- | -------------- | -------------------------------------------------------------------- |
+| agree       | agree          | agrees                                                               |
+| differ      | agree          | ties: the convention alone comes between them                        |
+| differ      | differ         | port: a bug                                                          |
+| agree       | differ         | hidden tie: one side has a tie that min_norm cannot see              |
+
+Then two findings take the place of these: unsteady, of values that are random, and rounding, of a leaf so small that
+what differs may be nothing but what rounding left. An example is the gradient of a bias before a normalization: it is
+0, and either side computes another 1e-9 in its place.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +76,7 @@ class Comparison:
     probed: Probed | None = None
     """What came of the probe, if one was asked for; ``probed.case`` has the inputs at which they differ."""
     noise: tuple[str, ...] = ()
-    """The labels of leaves that are rounding alone on both sides, as float64 showed."""
+    """The labels of the leaves that are rounding alone on both sides, as float64 showed."""
 
     def __post_init__(self) -> None:
         check_tolerances(self.rtol, self.atol)
@@ -77,42 +91,42 @@ class Comparison:
     @functools.cached_property
     def leaves(self) -> tuple[Leaf, ...]:
         """The leaves of the values, then those of the gradients."""
-        return tuple(map(self._leaf, dict.fromkeys([*self.first.native, *self.second.native])))
+        return tuple(map(self._leaf, dict.fromkeys([*self.first.unmodified, *self.second.unmodified])))
 
     def _leaf(self, label: str) -> Leaf:
-        pair = (self.first, self.second)
-        for this, other in (pair, pair[::-1]):
-            if label not in other.native:
-                return Leaf(label, f"only {this} has it", None, None, "port")
-        a, b = (side.native[label] for side in pair)
+        sides = (self.first, self.second)
+        having = [side for side in sides if label in side.unmodified]
+        if len(having) == 1:
+            return Leaf(label, f"only {having[0]} has it", None, None, "port")
+        a, b = (side.unmodified[label] for side in sides)
         if a.shape != b.shape:
             return Leaf(label, f"shape {a.shape} against {b.shape}", None, None, "port")
         mismatch = "" if same_kind(a.dtype, b.dtype) else f"dtype {a.dtype} against {b.dtype}"
-        c, d = (side.min_norm[label] for side in pair)
-        native, min_norm = difference_of(a, b, self.rtol, self.atol), difference_of(c, d, self.rtol, self.atol)
+        c, d = (side.min_norm[label] for side in sides)
+        unmodified, min_norm = difference_of(a, b, self.rtol, self.atol), difference_of(c, d, self.rtol, self.atol)
         findings: dict[tuple[bool, bool], Finding] = {
             (True, True): "agrees",
             (False, True): "ties",
             (False, False): "port",
             (True, False): "hidden tie",
         }
-        finding = "port" if mismatch else findings[native.beyond == 0, min_norm.beyond == 0]
-        if finding != "agrees" and not all(self._answers_twice(side, label) for side in pair):
-            finding = "unsteady"  # where both draw the same numbers, they agree
-        is_beside_larger = is_gradient(label) and min_norm.beyond and self._is_rounding(a, b, c, d)
-        if not mismatch and (is_beside_larger or (finding == "port" and self.atol is None and label in self.noise)):
+        finding = "port" if mismatch else findings[unmodified.beyond == 0, min_norm.beyond == 0]
+        if finding != "agrees" and not all(self._answers_twice(side, label) for side in sides):
+            finding = "unsteady"  # where both draw the same random numbers, they agree
+        is_negligible = is_gradient(label) and min_norm.beyond and self._is_negligible(a, b, c, d)
+        if not mismatch and (is_negligible or (finding == "port" and self.atol is None and label in self.noise)):
             finding = "rounding"
-        return Leaf(label, mismatch, native, min_norm, finding)
+        return Leaf(label, mismatch, unmodified, min_norm, finding)
 
-    def _is_rounding(self, *gradients: Array) -> bool:
-        """Whether all numbers in a leaf of the gradients are so small beside others that they may be rounding alone."""
+    def _is_negligible(self, *gradients: Array) -> bool:
+        """Say whether all numbers in a leaf are so far below the largest gradient that they may be rounding alone."""
         bound = relative_tolerance(gradients[0].dtype, self.rtol) * self.gradient_scale
         return self.atol is None and all(bool((abs(g.astype(np.float64)) <= bound).all()) for g in gradients)
 
     @functools.cached_property
     def gradient_scale(self) -> float:
         """The largest number in the gradients."""
-        answers = [*self.first.native.items(), *self.second.native.items()]
+        answers = [*self.first.unmodified.items(), *self.second.unmodified.items()]
         return max((largest_finite(array) for label, array in answers if is_gradient(label)), default=0.0)
 
     @property
@@ -121,7 +135,7 @@ class Comparison:
         return not self.disagreeing()
 
     def disagreeing(self, allow: Collection[Allowed] = ROUNDING) -> list[Leaf]:
-        """The leaves in which the functions, as they are, do not agree.
+        """List the leaves in which the functions, as they are, do not agree.
 
         Args:
           allow: the findings that count as agreement, of ``"ties"`` and ``"rounding"``.
@@ -129,9 +143,9 @@ class Comparison:
         Raises:
           ValueError: ``allow`` has another finding.
         """
-        known = get_args(Allowed)
-        if isinstance(allow, str) or not set(allow) <= set(known):
-            raise ValueError(f"compare: allow={allow!r} is not a tuple of findings; those that can be are {known}.")
+        allowed = get_args(Allowed)
+        if isinstance(allow, str) or not set(allow) <= set(allowed):
+            raise ValueError(f"compare: allow={allow!r} is not a tuple of findings; those that can be are {allowed}.")
         return [leaf for leaf in self.leaves if not leaf.passes(allow)]
 
     @property
@@ -141,50 +155,56 @@ class Comparison:
 
     @property
     def _verdict(self) -> str:
-        found: dict[Finding, list[Leaf]] = {finding: [] for finding in get_args(Finding)}
+        by_finding: dict[Finding, list[Leaf]] = {finding: [] for finding in get_args(Finding)}
         for leaf in self.leaves:
-            found[leaf.finding].append(leaf)
-        if found["unsteady"]:
-            labels = [leaf.label for leaf in found["unsteady"]]
+            by_finding[leaf.finding].append(leaf)
+        if by_finding["unsteady"]:
+            labels = [leaf.label for leaf in by_finding["unsteady"]]
             sides = (self.first, self.second)
             unsteady = [side for side in sides if not all(self._answers_twice(side, label) for label in labels)]
             return (
                 f"not comparable: {listed(labels)} is random: called again, with other random numbers, other values "
                 f"came from {listed(unsteady)}. {CURE}"
             )
-        if found["port"]:
-            by_value = any(leaf.mismatch or not is_gradient(leaf.label) for leaf in found["port"])
+        if by_finding["port"]:
+            by_value = any(leaf.mismatch or not is_gradient(leaf.label) for leaf in by_finding["port"])
             cause = "a bug of the port" if by_value else f"a bug of the port, or {_UNSEEN}"
             sentences = [
                 "they disagree, and not by convention alone: under min_norm too they differ in "
-                f"{listed(found['port'])}. That is {cause}."
+                f"{listed(by_finding['port'])}. That is {cause}."
             ]
-        elif found["ties"]:
+        elif by_finding["ties"]:
             causes = "by convention alone, at ties or at NaN" if self._has_nan else "because of ties alone"
             sentences = [f"they disagree {causes}."]
         else:
-            sentences = ["they agree where rounding lets them be compared." if found["rounding"] else "they agree."]
-        if found["ties"]:
-            sentences.append(f"The convention makes the difference in {listed(found['ties'])}: min_norm removes it.")
-        if found["hidden tie"]:
-            sentences.append(f"Only under min_norm they differ in {listed(found['hidden tie'])}. That is {_UNSEEN}.")
-        if found["rounding"]:
-            sentences.append(f"Both are 0 to within rounding in {listed(found['rounding'])}, and differ.")
+            sentences = [
+                "they agree where rounding lets them be compared." if by_finding["rounding"] else "they agree."
+            ]
+        if by_finding["ties"]:
+            sentences.append(
+                f"The convention makes the difference in {listed(by_finding['ties'])}: min_norm removes it."
+            )
+        if by_finding["hidden tie"]:
+            sentences.append(
+                f"Only under min_norm they differ in {listed(by_finding['hidden tie'])}. That is {_UNSEEN}."
+            )
+        if by_finding["rounding"]:
+            sentences.append(f"Both are 0 to within rounding in {listed(by_finding['rounding'])}, and differ.")
         if self.probed:
             sentences.append(str(self.probed))
         return " ".join(sentences)
 
     @property
     def _has_nan(self) -> bool:
-        """Whether there is a NaN in what the functions were given or answer, at which conventions may differ too."""
-        answers = [*self.first.native.values(), *self.second.native.values()]
+        """Whether there is a NaN in what the functions were given or answered, at which conventions may differ too."""
+        answers = [*self.first.unmodified.values(), *self.second.unmodified.values()]
         return self.first.given_nan or any(bool((array != array).any()) for array in answers)
 
     def _answers_twice(self, side: Recording, label: str) -> bool:
-        """Whether a value is the same under min_norm, with other random numbers: min_norm changes gradients alone."""
+        """Say whether a value is the same under min_norm, with other random numbers; else it is random."""
         return (
             is_gradient(label)
-            or difference_of(side.native[label], side.min_norm[label], self.rtol, self.atol).beyond == 0
+            or difference_of(side.unmodified[label], side.min_norm[label], self.rtol, self.atol).beyond == 0
         )
 
     def assert_agree(
@@ -216,11 +236,11 @@ class Comparison:
         return table_of(self.leaves, self._title, self.verdict)
 
     def to_markdown(self) -> str:
-        """The verdict and a table."""
+        """Write the verdict and a table."""
         return f"**{self._title}**\n\n{self.verdict}\n\n{markdown_of(self.leaves)}\n"
 
     def to_json(self) -> str:
-        """All that is known of each leaf, but for the arrays; infinities and NaN are strings.
+        """Write all that is known of each leaf, but for the arrays; infinities and NaN are strings.
 
         The page on checking a port describes the fields. A change of their meaning changes the number ``schema``.
         """
@@ -237,7 +257,7 @@ class Comparison:
             "rtol": self.rtol,
             "atol": self.atol,
             "probe": self.probed and self.probed.summary(),
-            "leaves": [dataclasses.asdict(leaf) for leaf in self.leaves],
+            "leaves": [_fields(leaf) for leaf in self.leaves],
         }
         return to_json(content, indent=1) + "\n"
 
@@ -263,6 +283,11 @@ class Comparison:
         return f"{self.first} against {self.second}"
 
 
+def _fields(leaf: Leaf) -> dict[str, Any]:
+    """Return the fields of a leaf for JSON, whose schema has the former name of ``unmodified``."""
+    return {{"unmodified": "native"}.get(name, name): field for name, field in dataclasses.asdict(leaf).items()}
+
+
 def listed(names: Iterable[Any], most: int = 5) -> str:
-    shown = [str(name) for name in names]
-    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
+    texts = [str(name) for name in names]
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")

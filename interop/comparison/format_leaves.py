@@ -1,4 +1,4 @@
-"""Leaves of a comparison in words and in tables."""
+"""Writes the leaves of a comparison, in words and as tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEADINGS = ("leaf", "absolute", "relative", "ulps", "apart", "under min_norm", 
 
 
 def table_of(leaves: Sequence[Leaf], title: str, verdict: str) -> Table:
-    """For a terminal."""
+    """Make a table of rich, for a terminal."""
     from rich.table import Table  # only who prints the table needs rich
     from rich.text import Text
 
@@ -36,37 +36,38 @@ def table_of(leaves: Sequence[Leaf], title: str, verdict: str) -> Table:
 
 
 def markdown_of(leaves: Sequence[Leaf]) -> str:
-    """A table."""
+    """Write a table of Markdown."""
     return markdown_table(_HEADINGS, map(_cells, leaves))
 
 
 def _cells(leaf: Leaf) -> list[str]:
-    finding = leaf.finding + (f": {leaf.mismatch}" if leaf.mismatch else "")
-    if leaf.native is None or leaf.min_norm is None:
-        return [leaf.label, *[""] * 5, finding]
-    native = leaf.native
-    apart = f"{native.beyond} of {native.size}"
-    return [
-        leaf.label,
-        *map(str, (native.absolute, native.relative, native.ulps, apart, leaf.min_norm.absolute)),
-        finding,
-    ]
+    if leaf.unmodified is None or leaf.min_norm is None:
+        return [leaf.label, *[""] * 5, _finding(leaf)]
+    difference = leaf.unmodified
+    apart = f"{difference.beyond} of {difference.size}"
+    numbers = (difference.absolute, difference.relative, difference.ulps, apart, leaf.min_norm.absolute)
+    return [leaf.label, *map(str, numbers), _finding(leaf)]
 
 
 def in_words(leaf: Leaf) -> str:
-    label, absolute, relative, ulps, apart, under_min_norm, finding = _cells(leaf)
-    if not apart:
-        return f"  {label}: {finding}"
-    if leaf.native and leaf.native.absolute.amount:
-        absolute += f" ({' against '.join(f'{number:.7g}' for number in leaf.native.numbers)})"
-    differences = (
-        f"{apart} apart, absolute {absolute}, relative {relative}, ulps {ulps}; under min_norm {under_min_norm}"
+    """Write a leaf on one line, as in ``gradient[0]: ties: 1 of 3 apart, absolute 0.844 at [0] (0 against 0.844)``."""
+    difference = leaf.unmodified
+    if difference is None or leaf.min_norm is None:
+        return f"  {leaf.label}: {_finding(leaf)}"
+    numbers = f" ({' against '.join(f'{n:.7g}' for n in difference.numbers)})" if difference.absolute.amount else ""
+    return (
+        f"  {leaf.label}: {_finding(leaf)}: {difference.beyond} of {difference.size} apart, absolute "
+        f"{difference.absolute}{numbers}, relative {difference.relative}, ulps {difference.ulps}; under min_norm "
+        f"{leaf.min_norm.absolute}"
     )
-    return f"  {label}: {finding}: {differences}"
+
+
+def _finding(leaf: Leaf) -> str:
+    return f"{leaf.finding}: {leaf.mismatch}" if leaf.mismatch else leaf.finding
 
 
 def cures_of(disagreeing: Collection[Leaf]) -> list[str]:
-    """What to do about the findings."""
+    """Say what to do about the findings."""
     findings = {leaf.finding for leaf in disagreeing}
     cures = []
     if "ties" in findings:

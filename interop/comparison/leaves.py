@@ -1,4 +1,4 @@
-"""One leaf of what two functions answer: how far its arrays are apart, and what was found."""
+"""How far two arrays are apart, and the tolerance that rounding explains."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from interop.frameworks.base import Array
 
 Finding: TypeAlias = Literal["agrees", "ties", "port", "hidden tie", "rounding", "unsteady"]
 Allowed: TypeAlias = Literal["ties", "rounding"]
-"""The findings that may count as agreement."""
+"""Findings that ``allow=`` accepts."""
 ROUNDING: tuple[Allowed, ...] = ("rounding",)
-"""Those that do, unless others are named."""
+"""The default of ``allow=``."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,19 @@ class Leaf:
     label: str
     mismatch: str
     """Why the sides cannot be compared, or cannot agree whatever their numbers are; empty as a rule."""
-    native: Difference | None
+    unmodified: Difference | None
+    """Between the functions as they are."""
     min_norm: Difference | None
+    """Between the functions under the convention."""
     finding: Finding
 
+    @property
+    def native(self) -> Difference | None:
+        """The former name of `unmodified`, kept until 0.3."""
+        return self.unmodified
+
     def passes(self, allow: Collection[Allowed] = ROUNDING) -> bool:
-        """Whether the functions agree as they are, or all that is between them is allowed."""
+        """Say whether the functions agree as they are, or all that is between them is allowed."""
         return self.finding in ("agrees", "hidden tie", *allow)
 
     def __str__(self) -> str:
@@ -69,14 +76,15 @@ class Leaf:
 
 
 def relative_tolerance(dtype: np.dtype[Any], rtol: float | None) -> float:
-    """The one that was given, or what rounding explains in this dtype."""
+    """Return ``rtol``, or by default what rounding explains in this dtype."""
+    # The error of a sum of n terms grows as sqrt(n) eps. In float32 eps ** (2/3) is 200 eps, room for 40,000 terms.
     if rtol is not None:
         return rtol
     return float(jnp.finfo(dtype).eps) ** (2 / 3) if jnp.issubdtype(dtype, jnp.floating) else 0.0
 
 
 def difference_of(a: Array, b: Array, rtol: float | None, atol: float | None) -> Difference:
-    """How far two arrays of one shape are apart, beside these tolerances or those of their dtype."""
+    """Measure how far two arrays of one shape are apart; ``beyond`` counts by these tolerances or the default ones."""
     dtype = _common(a.dtype, b.dtype)
     if np.iscomplexobj(a) or np.iscomplexobj(b):
         a, b = (np.stack([array.real, array.imag], axis=-1) for array in (a, b))
@@ -90,8 +98,9 @@ def difference_of(a: Array, b: Array, rtol: float | None, atol: float | None) ->
         same = (a == b) | (np.isnan(x) & np.isnan(y))
         one_nan = np.isnan(x) ^ np.isnan(y)
         absolute, relative, ulps = (
-            np.where(same, 0.0, np.where(one_nan | np.isnan(d), np.inf, d))  # NaN is an infinity by another
-            for d in (absolute, absolute / scale, ulps)
+            # NaN in a difference is of an infinity, less or by another one.
+            np.where(same, 0.0, np.where(one_nan | np.isnan(difference), np.inf, difference))
+            for difference in (absolute, absolute / scale, ulps)
         )
         atol = rtol * largest_finite(scale) if atol is None else atol
         beyond = np.isinf(absolute) | (absolute > atol + rtol * scale)
@@ -101,7 +110,7 @@ def difference_of(a: Array, b: Array, rtol: float | None, atol: float | None) ->
 
 
 def is_rounding_alone(before: float, after: float, dtype: np.dtype[Any]) -> bool:
-    r"""Whether numbers whose largest is ``before`` in this dtype, and ``after`` in float64, are nothing but rounding.
+    r"""Say whether numbers whose largest is ``before`` in this dtype, and ``after`` in float64, are rounding alone.
 
     Rounding shrinks by the ratio of the two :math:`\epsilon`, as where terms cancel whose sum is 0; a number that is
     more than that stays what it is. The line between is :math:`\sqrt{\epsilon_{64} / \epsilon}`, halfway on a
@@ -112,7 +121,7 @@ def is_rounding_alone(before: float, after: float, dtype: np.dtype[Any]) -> bool
 
 
 def largest_of(sides: Iterable[Array]) -> float:
-    """The largest absolute value on all sides; NaN if one has any."""
+    """Return the largest absolute value on all sides; NaN if one has any."""
     return float(np.max([np.abs(side.astype(np.float64)).max(initial=0.0) for side in sides]))
 
 
@@ -129,26 +138,28 @@ def check_tolerances(rtol: Any, atol: Any) -> None:
 
 
 def same_kind(first: np.dtype[Any], second: np.dtype[Any]) -> bool:
-    """Equal, or integers of any width: JAX has 32 bits where torch has 64."""
+    """Say whether dtypes are equal, or integers of any width: JAX has 32 bits where torch has 64."""
     return first == second or all(jnp.issubdtype(dtype, np.integer) for dtype in (first, second))
 
 
 def _common(first: np.dtype[Any], second: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype in whose steps both are compared: of two floats the coarser, and the parts of complex numbers."""
+    """Choose the dtype in whose steps both are compared: of floats, or of the parts of complex numbers, the coarser."""
     floats = [jnp.finfo(dtype) for dtype in (first, second) if jnp.issubdtype(dtype, jnp.inexact)]
     return max(floats, key=lambda info: info.eps).dtype if floats else np.promote_types(first, second)
 
 
 def _ulps(a: Array, b: Array) -> Array:
-    """The steps from one number of a dtype to the next that lie between."""
+    """Count the steps from one number of a dtype to the next that lie between."""
     i, j = _ordered(a), _ordered(b)
     return np.where(a >= b, i - j, j - i).astype(np.float64)
 
 
 def _ordered(array: Array) -> Array:
-    """Integers in the order of the numbers, modulo 2**64; -0.0 is 0.0."""
+    """Map numbers to integers in their order, modulo 2**64; -0.0 is 0.0."""
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return array.astype(np.uint64)
+    # The bits of floats, read as integers, rise with the number above 0, and fall below it, where the sign bit makes
+    # them negative. So 1.0 in float32 is 0x3F800000, and -1.0 is the least integer minus 0xBF800000: -0x3F800000.
     bits = array.view(f"i{array.itemsize}")
     return np.where(bits < 0, np.iinfo(bits.dtype).min - bits, bits).astype(np.uint64)
 

@@ -1,4 +1,14 @@
-"""Inputs that find a difference: drawn at several scales and on bounds that were seen, shrunk, and kept in a file."""
+"""Draws inputs at which two functions may differ, and shrinks the first that shows the worst difference.
+
+An example is ``compare(jax.nn.relu6, lambda x: torch.clamp(x, 0.0, 5.0), np.float32([1, 2]), probe=100)``, whose
+functions agree at [1, 2]:
+
+1. The numbers in both programs, 0, 5 and 6 among them, are the ``bounds``.
+2. The draws change some of the inputs: to small integers; to normal numbers of several scales; onto the bounds. Draw 3
+   is [8.2, 9.8], where one function is 6 and the other 5.
+3. As many numbers as possible are put back: [1, 9.8] differs as well.
+4. The changed numbers are made integers, the simplest that differ: [1, 6].
+"""
 
 from __future__ import annotations
 
@@ -16,18 +26,21 @@ from interop.comparison.recording import FilePath, write_inputs
 from interop.frameworks.base import Array
 
 Arrays: TypeAlias = Mapping[str, Array]
-"""The arrays among the arguments, by their labels."""
+"""Maps labels to the arrays among the arguments."""
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 WORST = 3
-"""Of how bad a difference is, from 0: a difference of values, which no tie explains."""
+"""The greatest severity of a difference, from 0: a difference of values, which no tie explains."""
 _SCALES = (1.0, 10.0, 100.0, 0.1)
+"""Of the normal numbers, beside the array's own: two decades above, where bounds are, before one below."""
 _BLOCKS = 64
+"""Into how many blocks the changed numbers are split: 3 rounds single out one of 64 ** 3, a quarter of a million."""
 _CALLS = 100
-"""How often the functions are asked for one step of shrinking."""
+"""How often the functions are called for one step of shrinking, which then takes as long as the default probe."""
 _LARGE = 1e6
+"""From where on numbers are left as they are, as float32 holds integers only up to 1.7e7."""
 _SIMPLIFIED = 8
-"""How many changed numbers are made simpler; more than these are shown as they are."""
+"""How many changed numbers are made simpler; a case with more of them is printed as a count."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +48,7 @@ class Probe:
     """What `interop.compare` draws beside the inputs that it is given.
 
     The floats in the arguments are changed, in turn, in these ways. Each array is drawn anew, normal, at 0.1 to 100
-    times its own scale; or as small integers, which tie; or some of its numbers, or all, are moved onto the bounds that
+    times its scale; or as small integers, which tie; or some of its numbers, or all, are moved onto the bounds that
     the functions compare with, or past them. All else stays as it is given. A draw depends on ``seed`` and its
     number alone.
 
@@ -84,7 +97,7 @@ class Case:
     """The number of the draw that found it."""
     changes: tuple[Change, ...]
     arrays: Arrays = field(repr=False)
-    """All arrays among the arguments, by their labels."""
+    """Maps labels to all arrays among the arguments."""
 
     def __str__(self) -> str:
         if len(self.changes) <= _SIMPLIFIED:
@@ -109,7 +122,7 @@ class Probed:
     """The first draw with the worst finding, shrunk; none if the functions differ at none, or no more than as given."""
 
     def summary(self) -> dict[str, Any]:
-        """What there is but for the arrays."""
+        """Return all fields but for the arrays."""
         case = self.case and {"draw": self.case.draw, "changes": [asdict(change) for change in self.case.changes]}
         return {**asdict(self.probe), "bounds": self.bounds, "compared": self.compared, "case": case}
 
@@ -122,56 +135,56 @@ class Probed:
 
 
 def search(
-    given: Arrays, bounds: Collection[float], probe: Probe, severity: Callable[[Arrays], int | None], least: int
+    inputs: Arrays, bounds: Collection[float], probe: Probe, severity: Callable[[Arrays], int | None], least: int
 ) -> Probed:
     """Draw inputs, up to the first at which the functions differ most, and shrink it.
 
-    ``severity`` is up to WORST; none where a function raises. What is below ``least`` is not sought.
+    ``severity`` is up to WORST; None where a function raises. What is below ``least`` is not sought.
     """
-    found, draw, compared = None, 0, 0
-    for number, arrays in enumerate(_drawn(given, sorted(bounds), probe)):
-        bad = severity(arrays)
-        compared += bad is not None
-        if bad and bad >= least:
-            found, draw, least = arrays, number, bad + 1
+    worst, draw, compared = None, 0, 0
+    for number, arrays in enumerate(_drawn(inputs, sorted(bounds), probe)):
+        degree = severity(arrays)
+        compared += degree is not None
+        if degree and degree >= least:
+            worst, draw, least = arrays, number, degree + 1
         if least > WORST:
             break
     case = None
-    if found is not None:
-        shrunk = _shrunk(_Floats(given), found, lambda arrays: (severity(arrays) or 0) >= least - 1, probe.seed)
-        case = Case(draw, tuple(_changes(given, shrunk)), shrunk)
+    if worst is not None:
+        shrunk = _shrunk(_Floats(inputs), worst, lambda arrays: (severity(arrays) or 0) >= least - 1, probe.seed)
+        case = Case(draw, tuple(_changes(inputs, shrunk)), shrunk)
     return Probed(probe, tuple(sorted(bounds)), compared, case)
 
 
 def is_float(array: Array) -> bool:
-    """Whether the numbers in ``array`` are drawn, as there are gradients with respect to them."""
+    """Say whether the numbers in ``array`` are drawn, as there are gradients with respect to them."""
     return bool(jnp.issubdtype(array.dtype, jnp.floating)) and array.size > 0
 
 
-def _changes(given: Arrays, arrays: Arrays) -> Iterator[Change]:
+def _changes(inputs: Arrays, arrays: Arrays) -> Iterator[Change]:
     for label, array in arrays.items():
-        for index in map(tuple, np.argwhere(_bits(given[label]) != _bits(array)).tolist()):
-            yield Change(label, index, float(array[index]), float(given[label][index]))
+        for index in map(tuple, np.argwhere(_bits(inputs[label]) != _bits(array)).tolist()):
+            yield Change(label, index, float(array[index]), float(inputs[label][index]))
 
 
 def _bits(array: Array) -> Array:
-    """By which NaN equals itself, and -0.0 is not 0.0."""
+    """View floats as integers, by which NaN equals itself, and -0.0 is not 0.0."""
     return array.view(f"u{array.itemsize}") if jnp.issubdtype(array.dtype, jnp.floating) else array
 
 
-def _drawn(given: Arrays, bounds: Sequence[float], probe: Probe) -> Iterator[dict[str, Array]]:
+def _drawn(inputs: Arrays, bounds: Sequence[float], probe: Probe) -> Iterator[dict[str, Array]]:
     onto_bounds = functools.partial(_onto, bounds)
     ways: list[Callable[[np.random.Generator, Array], Array]] = [_integers]
     for scale in _SCALES:
         ways += [functools.partial(_normal, scale), onto_bounds]
     if probe.nonfinite:
         ways.append(functools.partial(_onto, [np.nan, np.inf, -np.inf]))
-    labels = [label for label, array in given.items() if is_float(array)]
+    labels = [label for label, array in inputs.items() if is_float(array)]
     for number in range(probe.draws):
         rng = np.random.default_rng([probe.seed, number])
         chosen = [label for label in labels if rng.random() < 0.5] or [labels[rng.integers(len(labels))]]
         way = ways[number % len(ways)]
-        yield {**given, **{label: _rounded(way(rng, given[label]), given[label].dtype) for label in chosen}}
+        yield {**inputs, **{label: _rounded(way(rng, inputs[label]), inputs[label].dtype) for label in chosen}}
 
 
 def _rounded(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -180,9 +193,9 @@ def _rounded(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _normal(scale: float, rng: np.random.Generator, array: Array) -> Array:
-    """``scale`` times as large as the array, whose own scale is 1 if its numbers are 0 or not all finite."""
-    own = np.sqrt(np.mean(np.square(array, dtype=np.float64)))
-    return np.asarray(rng.normal(0.0, scale * (own if np.isfinite(own) and own else 1.0), array.shape))
+    """Draw normal numbers ``scale`` times as large as the array, whose size is 1 if it is 0 or not finite."""
+    size = np.sqrt(np.mean(np.square(array, dtype=np.float64)))
+    return np.asarray(rng.normal(0.0, scale * (size if np.isfinite(size) and size else 1.0), array.shape))
 
 
 def _integers(rng: np.random.Generator, array: Array) -> Array:
@@ -190,39 +203,38 @@ def _integers(rng: np.random.Generator, array: Array) -> Array:
 
 
 def _onto(bounds: Sequence[float], rng: np.random.Generator, array: Array) -> Array:
-    """Some numbers onto bounds, or a little to a side."""
+    """Move some numbers onto bounds, or a little to a side."""
     moved = rng.choice(bounds, size=array.shape) + rng.choice([0.0, 0.0, 0.5, -0.5], size=array.shape)
     return np.where(rng.random(array.shape) < rng.choice([2 / array.size, 0.5, 1.0]), moved, array.astype(np.float64))
 
 
 class _Floats:
-    """The floats of the arguments as one vector, and arguments with others in their place."""
+    """The floats of the arguments as one vector, and back."""
 
-    def __init__(self, given: Arrays) -> None:
-        self._given = given
-        self._labels = [label for label, array in given.items() if is_float(array)]
-        self.vector = self.of(given)
+    def __init__(self, inputs: Arrays) -> None:
+        self._inputs = inputs
+        self._labels = [label for label, array in inputs.items() if is_float(array)]
+        self.vector = self.of(inputs)
 
     def of(self, arrays: Arrays) -> Numbers:
         return np.concatenate([arrays[label].astype(np.float64).ravel() for label in self._labels])
 
     def arrays(self, vector: Numbers) -> dict[str, Array]:
-        ends = np.cumsum([self._given[label].size for label in self._labels])
-        parts = np.split(vector, ends[:-1])
-        return {
-            **self._given,
-            **{
-                label: _rounded(part.reshape(self._given[label].shape), self._given[label].dtype)
-                for label, part in zip(self._labels, parts, strict=True)
-            },
-        }
+        floats = [self._inputs[label] for label in self._labels]
+        parts = np.split(vector, np.cumsum([array.size for array in floats])[:-1])
+        replaced = [_rounded(part.reshape(a.shape), a.dtype) for part, a in zip(parts, floats, strict=True)]
+        return {**self._inputs, **dict(zip(self._labels, replaced, strict=True))}
 
 
-def _shrunk(floats: _Floats, found: Arrays, fails: Callable[[Arrays], bool], seed: int) -> dict[str, Array]:
-    """``found`` with as few numbers changed as still make it fail, and these as simple as may be."""
+def _shrunk(floats: _Floats, arrays: Arrays, fails: Callable[[Arrays], bool], seed: int) -> dict[str, Array]:
+    """Put back as many of the changed numbers as may be while ``fails``, and make the remaining ones simple.
+
+    The changed positions are split into blocks, of which hypothesis looks for the fewest that fail, and these are split
+    again. If the first of 4096 numbers alone matters, one of 64 blocks is left, then one of its 64 numbers.
+    """
     from hypothesis import strategies as st
 
-    numbers = floats.of(found)
+    numbers = floats.of(arrays)
 
     def changed(positions: Any, to: Any) -> Numbers:
         vector = floats.vector.copy()
@@ -236,30 +248,31 @@ def _shrunk(floats: _Floats, found: Arrays, fails: Callable[[Arrays], bool], see
     while len(positions) > 1:
         blocks = np.array_split(positions, min(_BLOCKS, len(positions)))
 
-        def kept(flags: Sequence[bool], blocks: Sequence[Any] = blocks) -> Any:
+        def selected(flags: Sequence[bool], blocks: Sequence[Any] = blocks) -> Any:
             return np.concatenate([np.zeros(0, int), *itertools.compress(blocks, flags)])
 
-        def matters(flags: Sequence[bool], kept: Callable[[Sequence[bool]], Any] = kept) -> bool:
-            return still_fails(changed(kept(flags), numbers[kept(flags)]))
+        def matters(flags: Sequence[bool], selected: Callable[[Sequence[bool]], Any] = selected) -> bool:
+            return still_fails(changed(selected(flags), numbers[selected(flags)]))
 
         flags = _simplest(st.tuples(*[st.booleans()] * len(blocks)), matters, seed)
         if flags is None or all(flags):
             break
-        positions = kept(flags)
+        positions = selected(flags)
     vector = changed(positions, numbers[positions])
     if len(positions) <= _SIMPLIFIED:
-        whole = [
-            st.integers(-round(abs(n)) - 1, round(abs(n)) + 1) if abs(n) < _LARGE else st.just(n)
-            for n in numbers[positions].tolist()
-        ]
-        integers = st.tuples(*whole)
-        chosen = _simplest(integers, lambda chosen: still_fails(changed(positions, chosen)), seed)
-        vector = vector if chosen is None else changed(positions, chosen)
+        integers = st.tuples(
+            *(
+                st.integers(-round(abs(n)) - 1, round(abs(n)) + 1) if abs(n) < _LARGE else st.just(n)
+                for n in numbers[positions].tolist()
+            )
+        )
+        simplest = _simplest(integers, lambda chosen: still_fails(changed(positions, chosen)), seed)
+        vector = vector if simplest is None else changed(positions, simplest)
     return floats.arrays(vector)
 
 
 def _simplest(strategy: Any, condition: Callable[[Any], bool], seed: int) -> Any:
-    """The simplest example that hypothesis finds; none if it finds none."""
+    """Let hypothesis find the simplest example that fulfils the condition; None if there is none."""
     import hypothesis
 
     known: dict[str, bool] = {}

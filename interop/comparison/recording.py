@@ -1,7 +1,15 @@
-"""What one function answers for given arrays, natively and under the convention, and how a file keeps it."""
+"""`record`: one function, called as it is and under the convention, and the file that keeps what it answered.
+
+The steps, for ``record(torch.relu, np.float32([0, 1]))``:
+
+1. `computation_of` labels the arrays among the arguments, ``{"[0]": array([0, 1])}``, and finds the framework.
+2. `Computation.recorded` differentiates the function of these arrays, and once more under min_norm.
+3. The answers are labelled as the arguments are: ``{"value": array([0, 1]), "gradient[0]": array([0, 1])}``.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
@@ -24,7 +32,8 @@ from interop.frameworks.registry import CONVERTIBLES, frameworks_of, hint_at_num
 FilePath: TypeAlias = str | os.PathLike[str]
 FrameworkName: TypeAlias = Literal["jax", "torch"]
 
-_CONVENTIONS = ("native", "min_norm")
+_CONVENTIONS = {"unmodified": "native", "min_norm": "min_norm"}
+"""Maps the fields of a `Recording` that hold answers to their names in a file, where the first has its former one."""
 _FORMAT = 3
 """The version of the format of files. Before 2, gradients were those of the plain sum; before 3, NaN was not noted."""
 
@@ -37,13 +46,18 @@ class Recording:
     version: str
     """The framework and its version."""
     inputs: Mapping[str, str] = field(repr=False)
-    """A hash of each array that the function was given."""
-    native: Mapping[str, Array] = field(repr=False)
-    """The leaves of the result, ``value...``, and of its gradient, ``gradient...``."""
+    """Maps the label of each array among the arguments to its hash."""
+    unmodified: Mapping[str, Array] = field(repr=False)
+    """Maps labels to the leaves of the result, ``value...``, and of its gradient, ``gradient...``."""
     min_norm: Mapping[str, Array] = field(repr=False)
     """The same under the convention, and with other random numbers."""
     given_nan: bool = False
     """Whether there is a NaN in what the function was given."""
+
+    @property
+    def native(self) -> Mapping[str, Array]:
+        """The former name of `unmodified`, kept until 0.3."""
+        return self.unmodified
 
     @property
     def framework(self) -> str:
@@ -71,7 +85,7 @@ class Recording:
 
 
 def record(f: Callable[..., Any], /, *args: Any, framework: FrameworkName | None = None, **kwargs: Any) -> Recording:
-    """What ``f`` answers, to be compared later, or in another process with other versions installed.
+    """Call ``f`` and keep what it answers, to compare it later, or with that of a process with other versions.
 
     Args:
       f: a function of JAX or of torch, as for `interop.compare`.
@@ -85,7 +99,7 @@ def record(f: Callable[..., Any], /, *args: Any, framework: FrameworkName | None
         unknown.
 
     >>> recording = record(lambda x: torch.nn.functional.leaky_relu(x, 2.0), np.float32([0, 3, 6]))
-    >>> recording.native["gradient[0]"], recording.min_norm["gradient[0]"]
+    >>> recording.unmodified["gradient[0]"], recording.min_norm["gradient[0]"]
     (array([1.6875   , 0.8671875, 1.4140625], dtype=float32), array([0.84375  , 0.8671875, 1.4140625], dtype=float32))
     """
     if framework is not None and framework not in CONVERTIBLES:
@@ -98,7 +112,7 @@ def record(f: Callable[..., Any], /, *args: Any, framework: FrameworkName | None
 
 @dataclass(frozen=True)
 class Computation:
-    """A function with its arguments, ready to be asked in any of its frameworks."""
+    """A function with its arguments, ready to be called in any of its frameworks."""
 
     name: str
     function: Function
@@ -115,36 +129,37 @@ class Computation:
                 f"it in, such as {cure}."
             )
 
-    def recorded(self, *, natively: bool = False) -> Recording:
-        """The answers in the only framework; with ``natively`` those under the convention are taken to be the same."""
+    def recorded(self, *, with_min_norm: bool = True) -> Recording:
+        """Call the function in its only framework, as it is and under the convention.
+
+        Without ``with_min_norm`` it is called once, and the answers under the convention are taken to be the same.
+        """
         (framework,) = self.frameworks
         inputs = {
             label: hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + array.tobytes()).hexdigest()
             for label, array in self.arrays.items()
         }
         given_nan = any(bool((array != array).any()) for array in self.arrays.values())
-        native = self._answers(framework, self.function)
-        minimal = native if natively else self._answers(framework, self._under_min_norm(framework))
-        return Recording(self.name, framework.version, inputs, native, minimal, given_nan)
-
-    def _under_min_norm(self, framework: Convertible) -> Function:
-        """With other random numbers: values that are not the same then are random."""
-        return framework.redrawn(framework.min_norm(self.function))
+        unmodified = min_norm = self._answers(framework, self.function)
+        if with_min_norm:
+            # With other random numbers, so that a value which is not the same then is known to be random.
+            min_norm = self._answers(framework, framework.redrawn(framework.min_norm(self.function)))
+        return Recording(self.name, framework.version, inputs, unmodified, min_norm, given_nan)
 
     def bounds(self) -> set[float]:
-        """The numbers that the function was seen to compare with, in the only framework."""
+        """Collect the numbers that the function may compare with, in its only framework."""
         (framework,) = self.frameworks
         return framework.bounds(self.function, self.arrays)
 
     def _answers(self, framework: Convertible, function: Function) -> dict[str, Array]:
         active = [label for label, array in self.arrays.items() if jnp.issubdtype(array.dtype, jnp.floating)]
         try:
-            result, gradient = framework.answer(function, self.arrays, active, weighted_total)
+            answer = framework.differentiate(function, self.arrays, active, weighted_total)
         except Exception as error:
             error.add_note(f"{self.name} was called with arrays of {framework.name}. {hint_at_numpy(error)}".rstrip())
             raise
-        values = {f"value{_label(path)}": leaf for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]}
-        return values | {f"gradient{label}": leaf for label, leaf in gradient.items()}
+        values = {f"value{_label(path)}": leaf for path, leaf in jax.tree_util.tree_flatten_with_path(answer.value)[0]}
+        return values | {f"gradient{label}": array for label, array in answer.by_argument.items()}
 
 
 def check_function(parameter: str, f: Any) -> None:
@@ -161,7 +176,7 @@ def computation_of(
     kwargs: Mapping[str, Any],
     framework: FrameworkName | None,
 ) -> Computation:
-    """``f`` with its arguments, as for `record`; errors begin with the name of the ``parameter`` that has ``f``."""
+    """Bind ``f`` to its arguments, as for `record`; errors begin with the name of the ``parameter`` that has ``f``."""
     _check_call(parameter, f, args, kwargs)
     call = f
     if isinstance(f, torch.nn.Module):
@@ -169,13 +184,13 @@ def computation_of(
             raise ValueError(
                 f"{parameter} is a torch.nn.Module, and runs in torch; it cannot be called in {framework}."
             )
-        call, framework = _of_parameters(parameter, f, args), "torch"
+        call, framework = _function_of_parameters(parameter, f, args), "torch"
     leaves, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
     labelled = {_label(path[1:]): leaf for path, leaf in leaves}
     arrays = {label: _to_host(parameter, label, leaf) for label, leaf in labelled.items() if _is_array(leaf)}
 
-    def function(given: Mapping[str, Any]) -> Any:
-        args, kwargs = jax.tree.unflatten(structure, {**labelled, **given}.values())
+    def function(arrays: Mapping[str, Any]) -> Any:
+        args, kwargs = jax.tree.unflatten(structure, {**labelled, **arrays}.values())
         return call(*args, **kwargs)
 
     name = getattr(f, "__name__", type(f).__name__)
@@ -200,7 +215,7 @@ _label = jax.tree_util.keystr
 
 
 def _is_array(leaf: Any) -> bool:
-    """Whether ``leaf`` becomes an array of the framework; keys of JAX's random numbers stay as they are."""
+    """Say whether ``leaf`` becomes an array of the framework; keys of JAX's random numbers stay as they are."""
     if isinstance(leaf, jax.Array):
         return not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
     return isinstance(leaf, np.ndarray | np.generic | torch.Tensor)
@@ -214,39 +229,37 @@ def _to_host(parameter: str, label: str, leaf: Any) -> Array:
     return array
 
 
-def _of_parameters(parameter: str, module: torch.nn.Module, args: Sequence[Any]) -> Callable[..., Any]:
-    """``module`` as a function of its parameters, unless it has none; a call leaves its buffers, such as running
-    statistics, alone.
+def _function_of_parameters(parameter: str, module: torch.nn.Module, args: Sequence[Any]) -> Callable[..., Any]:
+    """Make ``module`` a function of its parameters and inputs; one without parameters is a function of its inputs.
+
+    A call leaves the buffers of the module, such as running statistics, alone.
     """
+
+    def call(parameters: Mapping[str, Any], /, *args: Any, **kwargs: Any) -> Any:
+        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        return torch.func.functional_call(module, {**buffers, **parameters}, args, kwargs)
+
     name = type(module).__name__
     names = {name for name, _ in module.named_parameters()}
-    given = args[0] if args else None
-    if not names and not (isinstance(given, Mapping) and len(given) == 0):
-        return lambda *args, **kwargs: _called(module, {}, args, kwargs)
-    if not isinstance(given, Mapping):
+    parameters = args[0] if args else None
+    if not names and not (isinstance(parameters, Mapping) and len(parameters) == 0):
+        return functools.partial(call, {})
+    if not isinstance(parameters, Mapping):
         raise TypeError(
             f"{parameter} is a torch.nn.Module, {name}, so the first argument has to map the names of its parameters "
-            f"to arrays, as dict(module.named_parameters()) does, but is a {type(given).__name__}; to keep the "
+            f"to arrays, as dict(module.named_parameters()) does, but is a {type(parameters).__name__}; to keep the "
             "parameters constant, pass a function that calls the module. interop.compare_models compares models whose "
             "parameters have other names and layouts."
         )
-    missing = sorted(names - given.keys())
-    unknown = sorted(given.keys() - names)
+    missing = sorted(names - parameters.keys())
+    unknown = sorted(parameters.keys() - names)
     if missing or unknown:
         raise ValueError(
             f"{parameter} is a torch.nn.Module, {name}, which the first argument does not fit: it lacks {missing} and "
             f"has unknown {unknown}; the names are those of dict(module.named_parameters()), and buffers stay the "
             "module's own."
         )
-    return lambda parameters, *args, **kwargs: _called(module, parameters, args, kwargs)
-
-
-def _called(
-    module: torch.nn.Module, parameters: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """The result of ``module`` with these parameters and with copies of its buffers."""
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    return torch.func.functional_call(module, {**buffers, **parameters}, args, kwargs)
+    return call
 
 
 def write(path: FilePath, recordings: Sequence[Recording], **settings: Any) -> None:
@@ -255,28 +268,28 @@ def write(path: FilePath, recordings: Sequence[Recording], **settings: Any) -> N
     described = []
     for number, recording in enumerate(recordings):
         labels: dict[str, list[str]] = {}
-        for convention in _CONVENTIONS:
-            of_convention: Mapping[str, Array] = getattr(recording, convention)
-            labels[convention] = list(of_convention)
-            answers |= {f"{number} {convention} {label}": array for label, array in of_convention.items()}
+        for attribute, convention in _CONVENTIONS.items():
+            arrays: Mapping[str, Array] = getattr(recording, attribute)
+            labels[convention] = list(arrays)
+            answers |= {f"{number} {convention} {label}": array for label, array in arrays.items()}
         fields = {field: getattr(recording, field) for field in ("name", "version", "inputs", "given_nan")}
         described.append({**fields, "labels": labels})
     _write(path, answers, {"settings": settings, "recordings": described})
 
 
 def read(path: FilePath) -> tuple[list[Recording], dict[str, Any]]:
-    """The recordings and the settings that `write` was given."""
+    """Read the recordings and the settings that `write` wrote."""
     answers, about = _read(path)
     if "recordings" not in about:
         raise ValueError(f"{os.fspath(path)!r} holds inputs, but no recording; write one with save.")
     recordings = []
     for number, described in enumerate(about["recordings"]):
         labels = described.pop("labels")
-        native, min_norm = (
-            {label: answers[f"{number} {convention} {label}"] for label in labels[convention]}
-            for convention in _CONVENTIONS
-        )
-        recordings.append(Recording(**described, native=native, min_norm=min_norm))
+        described |= {
+            attribute: {label: answers[f"{number} {convention} {label}"] for label in labels[convention]}
+            for attribute, convention in _CONVENTIONS.items()
+        }
+        recordings.append(Recording(**described))
     return recordings, about["settings"]
 
 
@@ -286,7 +299,7 @@ def write_inputs(path: FilePath, inputs: Mapping[str, Array]) -> None:
 
 
 def read_inputs(path: FilePath) -> dict[str, Array]:
-    """The arrays that `write_inputs` was given."""
+    """Read the arrays that `write_inputs` wrote."""
     inputs, about = _read(path)
     if "recordings" in about:
         raise ValueError(f"{os.fspath(path)!r} holds a recording, but no inputs; write some with Case.save.")
@@ -294,7 +307,7 @@ def read_inputs(path: FilePath) -> dict[str, Array]:
 
 
 def _write(path: FilePath, arrays: Mapping[str, Array], about: Mapping[str, Any]) -> None:
-    """Dtypes that NumPy lacks are written as integers of their width."""
+    """Write the arrays, and ``about`` as JSON; dtypes that NumPy lacks are written as integers of their width."""
     dtypes = {label: array.dtype.name for label, array in arrays.items()}
     content = {
         label: array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}")

@@ -1,4 +1,4 @@
-"""HIPS autograd, which differentiates NumPy."""
+"""HIPS autograd, which differentiates NumPy, as a framework that is compared."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from interop.frameworks.base import Adapter, Array, Function
+from interop.frameworks.base import Adapter, Array, Function, Gradient
 
 
 class HipsAutograd(Adapter):
-    """HIPS autograd."""
+    """HIPS autograd, reverse and forward mode."""
 
     name = "autograd"
     requirement = "autograd"
@@ -33,9 +33,7 @@ class HipsAutograd(Adapter):
         self._numpy = importlib.import_module("autograd.numpy")
         self.version = f"autograd {importlib.metadata.version('autograd')}"
 
-    def answer(
-        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
-    ) -> tuple[Any, dict[str, Array]]:
+    def differentiate(self, function: Function, arguments: Mapping[str, Any], active: Collection[str]) -> Gradient:
         for value in arguments.values():
             if isinstance(value, np.ndarray) and not np.issubdtype(value.dtype, np.number):
                 raise TypeError(f"autograd has NumPy's own dtypes, not {value.dtype}.")
@@ -45,9 +43,12 @@ class HipsAutograd(Adapter):
 
         try:
             gradient = self._autograd.grad(total)({name: arguments[name] for name in active})
-        except (NotImplementedError, KeyError) as error:  # for an operand alone, and among others
+        except (
+            NotImplementedError,
+            KeyError,
+        ) as error:  # for an operand that is differentiated alone, and with further ones
             raise TypeError("autograd has no derivative for one of the operands.") from error
-        return np.asarray(function(arguments)), {name: np.asarray(gradient[name]) for name in active}
+        return Gradient(np.asarray(function(arguments)), {name: np.asarray(gradient[name]) for name in active})
 
     def directional_derivative(
         self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]

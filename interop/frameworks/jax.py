@@ -1,4 +1,4 @@
-"""JAX as one of the frameworks that are compared."""
+"""JAX as a framework that is compared, and whose functions `interop.compare` takes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from interop.frameworks.base import (
     Array,
     Convertible,
     Function,
+    Gradient,
     Question,
+    Refusal,
     differentiated_in_words,
     is_float,
     needs_64_bits,
@@ -36,24 +38,24 @@ class Jax(Convertible):
     name = "jax"
     version = f"jax {jax.__version__}"
 
-    def answer(
+    def differentiate(
         self,
         function: Function,
         arguments: Mapping[str, Any],
         active: Collection[str],
         summed: Callable[[Any], Any] = total,
-    ) -> tuple[Any, dict[str, Array]]:
+    ) -> Gradient:
         with jax.enable_x64(needs_64_bits(arguments.values())):
             # Copies, since a result may be an argument as it came, and the caller may write to that.
-            given = {name: jnp.array(v, copy=True) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
-            answer = _differentiated(function, given, active, summed)
-            result, gradient = jax.tree.map(np.asarray, answer)
-        return result, {name: gradient[name] for name in active}
+            copies = {n: jnp.array(v, copy=True) if isinstance(v, np.ndarray) else v for n, v in arguments.items()}
+            result, gradient = jax.tree.map(np.asarray, _result_and_gradient(function, copies, active, summed))
+        return Gradient(result, {name: gradient[name] for name in active})
 
-    def answers(self, questions: Sequence[Question]) -> list[tuple[Any, dict[str, Array]] | TypeError]:
-        """As of any framework, in one program: compiling takes longer than all else.
+    def differentiate_all(self, questions: Sequence[Question]) -> list[Gradient | Refusal]:
+        """Differentiate all questions in one program, as compiling takes longer than all else.
 
-        Questions that differ in the numbers in their arrays alone are a batch.
+        Questions that differ in the numbers in their arrays alone are one batch. So clamp at x=0 and at x=6 with
+        min=0, max=6 is one call of vmap, and with max=None a second one, beside it in the same program.
         """
         batches: dict[Any, list[int]] = {}
         for i, question in enumerate(questions):
@@ -61,34 +63,36 @@ class Jax(Convertible):
             forms = {n: (v.shape, v.dtype) if isinstance(v, np.ndarray) else v for n, v in question.arguments.items()}
             batches.setdefault((question.function, question.active, repr(forms)), []).append(i)
         stacks = [_stacked([questions[i].arguments for i in batch]) for batch in batches.values()]
-        refusals: dict[int, TypeError] = {}
+        refusals: dict[int, Refusal] = {}
 
         def program(stacks: Sequence[Mapping[str, jax.Array]]) -> list[Any]:
-            answers: list[Any] = []
+            results: list[Any] = []
             for k, ((first, *_), stack) in enumerate(zip(batches.values(), stacks, strict=True)):
-                answer = functools.partial(_answer_one, questions[first])
                 try:
-                    answers.append(_of_each(answer, stack))
-                except TypeError as refusal:
-                    refusals[k] = refusal
-                    answers.append(None)
-            return answers
+                    results.append(_over_stack(functools.partial(_differentiate_at, questions[first]), stack))
+                except TypeError as error:
+                    refusals[k] = Refusal(str(error))
+                    results.append(None)
+            return results
 
         with jax.enable_x64(needs_64_bits(itertools.chain.from_iterable(stack.values() for stack in stacks))):
-            answers = jax.tree.map(np.asarray, jax.jit(program)(stacks))
-        found: dict[int, tuple[Any, dict[str, Array]] | TypeError] = {}
+            results = jax.tree.map(np.asarray, jax.jit(program)(stacks))
+        answers: dict[int, Gradient | Refusal] = {}
         for k, batch in enumerate(batches.values()):
             for place, i in enumerate(batch):
-                found[i] = refusals[k] if k in refusals else jax.tree.map(operator.itemgetter(place), answers[k])
-        return [found[i] for i in range(len(questions))]
+                if k in refusals:
+                    answers[i] = refusals[k]
+                else:
+                    answers[i] = Gradient(*jax.tree.map(operator.itemgetter(place), results[k]))
+        return [answers[i] for i in range(len(questions))]
 
     def directional_derivative(
         self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
     ) -> float:
-        given = {name: jnp.array(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
-        chosen = {name: given[name] for name in tangents}
-        moved = {name: jnp.array(tangent) for name, tangent in tangents.items()}
-        _, derivative = jax.jvp(lambda active: total(function({**given, **active})), (chosen,), (moved,))
+        operands = {name: jnp.array(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+        active = {name: operands[name] for name in tangents}
+        directions = {name: jnp.array(tangent) for name, tangent in tangents.items()}
+        _, derivative = jax.jvp(lambda active: total(function({**operands, **active})), (active,), (directions,))
         return float(derivative)
 
     def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
@@ -103,29 +107,29 @@ class Jax(Convertible):
         return redrawn_in_jax(function)
 
     def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
-        """The numbers in its program."""
+        """Collect the numbers in its program."""
         with jax.enable_x64(needs_64_bits(arguments.values())):
             program: Any = jax.make_jaxpr(function)(arguments)
         return {float(number) for number in _numbers(program, program.consts)}
 
     def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
-        def of_floats(given: Mapping[str, jax.Array]) -> Any:
-            return total(jax.tree.map(jnp.asarray, function(given)))
+        def of_floats(operands: Mapping[str, jax.Array]) -> Any:
+            return total(jax.tree.map(jnp.asarray, function(operands)))
 
         with jax.enable_x64(needs_64_bits(arguments.values())):
-            given = {name: jnp.asarray(array) for name, array in arguments.items()}
-            if influence and not any(map(is_float, given.values())):
+            operands = {name: jnp.asarray(array) for name, array in arguments.items()}
+            if influence and not any(map(is_float, operands.values())):
                 raise ValueError(NOTHING_TO_DIFFERENTIATE)
-            _, report = jaxclamp.ties(of_floats, influence=influence)(given)
+            _, report = jaxclamp.ties(of_floats, influence=influence)(operands)
             if not influence:
                 return report
-            held = [constant for constant in jax.make_jaxpr(of_floats)(given).consts if is_float(constant)]
+            held = [constant for constant in jax.make_jaxpr(of_floats)(operands).consts if is_float(constant)]
         missing = f"what the function holds ({len(held)} arrays; pass them as inputs)" if held else ""
         return replace(report, differentiated=differentiated_in_words(arguments, "", missing))
 
 
 def _numbers(jaxpr: Jaxpr, constants: Iterable[Any]) -> Iterator[Any]:
-    """The finite numbers among the constants of a program, and those of the functions that it calls."""
+    """Yield the finite numbers among the constants of a program, and those of the functions that it calls."""
     atoms = (atom for eqn in jaxpr.eqns for atom in eqn.invars)
     for constant in (*constants, *(atom.val for atom in atoms if isinstance(atom, Literal))):
         if np.ndim(constant) == 0 and jnp.issubdtype(jnp.result_type(constant), jnp.floating) and np.isfinite(constant):
@@ -135,35 +139,33 @@ def _numbers(jaxpr: Jaxpr, constants: Iterable[Any]) -> Iterator[Any]:
             yield from _numbers(inner, ())
 
 
-def _differentiated(
-    function: Function, given: Mapping[str, Any], active: Collection[str], summed: Callable[[Any], Any]
+def _result_and_gradient(
+    function: Function, operands: Mapping[str, Any], active: Collection[str], summed: Callable[[Any], Any]
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """The result of a function of JAX, and the gradient."""
+    """Call a function of JAX, and differentiate the number that ``summed`` makes of its result."""
 
-    def with_result(chosen: Mapping[str, jax.Array]) -> tuple[Any, Any]:
-        result = jax.tree.map(jnp.asarray, function({**given, **chosen}))
+    def sum_and_result(chosen: Mapping[str, jax.Array]) -> tuple[Any, Any]:
+        result = jax.tree.map(jnp.asarray, function({**operands, **chosen}))
         return summed(result), result
 
-    chosen = {name: given[name] for name in active}
-    answer: tuple[dict[str, jax.Array], Any] = jax.grad(with_result, has_aux=True)(chosen)
-    gradient, result = answer
+    gradient, result = jax.grad(sum_and_result, has_aux=True)({name: operands[name] for name in active})
     return result, gradient
 
 
-def _answer_one(question: Question, arrays: Mapping[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
-    """The answer to ``question`` with these ``arrays`` in place of its own."""
-    return _differentiated(question.function, {**question.arguments, **arrays}, question.active, total)
+def _differentiate_at(question: Question, arrays: Mapping[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
+    """Differentiate the function of ``question`` with these ``arrays`` in place of those in its arguments."""
+    return _result_and_gradient(question.function, {**question.arguments, **arrays}, question.active, total)
 
 
-def _of_each(answer: Callable[[Mapping[str, jax.Array]], Any], stack: Mapping[str, jax.Array]) -> Any:
-    """What ``answer`` returns for each place in the stack."""
+def _over_stack(function: Callable[[Mapping[str, jax.Array]], Any], stack: Mapping[str, jax.Array]) -> Any:
+    """Call ``function`` for each place along the first axis of the stack."""
     if {len(arrays) for arrays in stack.values()} != {1}:
-        return jax.vmap(answer)(stack)
+        return jax.vmap(function)(stack)
     # For one alone vmap would take longer.
-    return jax.tree.map(lambda leaf: leaf[None], answer({name: arrays[0] for name, arrays in stack.items()}))
+    return jax.tree.map(lambda leaf: leaf[None], function({name: arrays[0] for name, arrays in stack.items()}))
 
 
-def _stacked(arguments: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
-    """The arrays among the arguments of several calls, with one axis more."""
-    names = [name for name, value in arguments[0].items() if isinstance(value, np.ndarray)]
-    return {name: np.stack([given[name] for given in arguments]) for name in names}
+def _stacked(calls: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    """Stack the arrays among the arguments of several calls, name by name."""
+    names = [name for name, value in calls[0].items() if isinstance(value, np.ndarray)]
+    return {name: np.stack([arguments[name] for arguments in calls]) for name in names}

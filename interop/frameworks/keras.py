@@ -1,4 +1,4 @@
-"""Keras 3, on the backend that it runs on in this process."""
+"""Keras 3 as a framework that is compared, on the backend that it runs on in this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from interop.frameworks.base import Adapter, Array, Framework, Function
+from interop.frameworks.base import Adapter, Array, Framework, Function, Gradient
 from interop.frameworks.jax import Jax
 from interop.frameworks.tensorflow import TensorFlow
 from interop.frameworks.torch import Torch
@@ -49,15 +49,13 @@ class Keras(Adapter):
             raise ImportError(f"keras is to run on {missing.name}, which is not installed; {cure}") from missing
         name = keras.backend.backend()
         if name not in backends:
-            raise ImportError(f"keras runs on {name}, which is not asked; {cure}")
+            raise ImportError(f"keras runs on {name}, which is not compared; {cure}")
         self._backend = backends[name]()
         self.version = f"keras {keras.__version__} on {self._backend.version}"
 
-    def answer(
-        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
-    ) -> tuple[Any, dict[str, Array]]:
+    def differentiate(self, function: Function, arguments: Mapping[str, Any], active: Collection[str]) -> Gradient:
         try:
-            return self._backend.answer(function, arguments, active)
+            return self._backend.differentiate(function, arguments, active)
         except ValueError as error:  # for what cannot become a tensor, such as None
             raise TypeError(str(error)) from error
 

@@ -1,4 +1,4 @@
-"""MLX, on the CPU."""
+"""MLX, on the CPU, as a framework that is compared."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from interop.frameworks.base import Adapter, Array, Function
+from interop.frameworks.base import Adapter, Array, Function, Gradient
 
 
 class Mlx(Adapter):
-    """MLX."""
+    """MLX, reverse and forward mode."""
 
     name = "mlx"
     requirement = "'mlx[cpu]'"
@@ -41,31 +41,29 @@ class Mlx(Adapter):
         self._mx = importlib.import_module("mlx.core")
         self.version = f"mlx {importlib.metadata.version('mlx')}"
 
-    def answer(
-        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
-    ) -> tuple[Any, dict[str, Array]]:
+    def differentiate(self, function: Function, arguments: Mapping[str, Any], active: Collection[str]) -> Gradient:
         mx = self._mx
         with mx.stream(mx.cpu):  # a GPU has no float64
-            given = {name: self._from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+            operands = {name: self._from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
 
             def with_result(chosen: Mapping[str, Any]) -> tuple[Any, Any]:
-                result = function({**given, **chosen})
+                result = function({**operands, **chosen})
                 return result.sum(), result
 
-            (_, result), gradient = mx.value_and_grad(with_result)({name: given[name] for name in active})
-            return self._to_numpy(result), {name: self._to_numpy(gradient[name]) for name in active}
+            (_, result), gradient = mx.value_and_grad(with_result)({name: operands[name] for name in active})
+            return Gradient(self._to_numpy(result), {name: self._to_numpy(gradient[name]) for name in active})
 
     def directional_derivative(
         self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
     ) -> float:
         with self._mx.stream(self._mx.cpu):
-            given = {name: self._from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+            operands = {name: self._from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
 
             def with_sum(*chosen: Any) -> Any:
-                return function({**given, **dict(zip(tangents, chosen, strict=True))}).sum()
+                return function({**operands, **dict(zip(tangents, chosen, strict=True))}).sum()
 
-            moved = [self._from_numpy(tangent) for tangent in tangents.values()]
-            _, (derivative,) = self._mx.jvp(with_sum, [given[name] for name in tangents], moved)
+            directions = [self._from_numpy(tangent) for tangent in tangents.values()]
+            _, (derivative,) = self._mx.jvp(with_sum, [operands[name] for name in tangents], directions)
             return float(derivative.item())
 
     def _from_numpy(self, array: Array) -> Any:

@@ -1,4 +1,4 @@
-"""PaddlePaddle, eagerly."""
+"""PaddlePaddle, eagerly, as a framework that is compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from interop.frameworks.base import Adapter, Array, Function
+from interop.frameworks.base import Adapter, Function, Gradient
 
 
 class Paddle(Adapter):
@@ -47,21 +47,19 @@ class Paddle(Adapter):
         self._paddle.set_device("cpu")
         self.version = f"paddle {self._paddle.__version__}"
 
-    def answer(
-        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
-    ) -> tuple[Any, dict[str, Array]]:
-        given = {
+    def differentiate(self, function: Function, arguments: Mapping[str, Any], active: Collection[str]) -> Gradient:
+        operands = {
             name: self._paddle.to_tensor(value, stop_gradient=name not in active)
             if isinstance(value, np.ndarray)
             else value
             for name, value in arguments.items()
         }
         try:
-            result = function(given)
+            result = function(operands)
         except (AttributeError, RuntimeError, ValueError) as error:  # for arrays where it wants numbers
             raise TypeError(str(error)) from error
-        chosen = [given[name] for name in active]
+        chosen = [operands[name] for name in active]
         gradients = self._paddle.grad(result.sum(), chosen, allow_unused=True)
         if any(gradient is None for gradient in gradients):  # an array that became a number
             raise TypeError("paddle has no derivative for one of the operands.")
-        return result.numpy(), {name: g.numpy() for name, g in zip(active, gradients, strict=True)}
+        return Gradient(result.numpy(), {name: g.numpy() for name, g in zip(active, gradients, strict=True)})

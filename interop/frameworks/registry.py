@@ -18,14 +18,14 @@ for _module in pkgutil.iter_modules(interop.frameworks.__path__, "interop.framew
         importlib.import_module(_module.name)
 
 ADAPTERS: dict[str, type[Adapter]] = {adapter.name: adapter for adapter in Adapter.__subclasses__()}
-"""By their names, those that need not be installed; each module here that holds one is imported."""
+"""Maps a name to the framework that need not be installed; each module here that holds one is imported."""
 
 CONVERTIBLES: Mapping[str, Callable[[], Convertible]] = {"jax": Jax, "torch": Torch}
-"""By their names, those whose functions can be compared."""
+"""Maps a name to the framework whose functions `interop.compare` takes."""
 
 
 def frameworks_of(name: str, function: Function, arguments: Mapping[str, Array]) -> list[Convertible]:
-    """Those that the function runs in, JAX first.
+    """Try the function in each framework, JAX first, and return those that it runs in.
 
     Most run in one: torch refuses traced arrays, operators between the two included, and JAX refuses tensors.
 
@@ -33,16 +33,17 @@ def frameworks_of(name: str, function: Function, arguments: Mapping[str, Array])
       Exception: what the function raises, if that is the same in both, given arrays.
       TypeError: the function, which the message calls ``name``, runs in neither; the cause is what it raised in each.
     """
-    found: list[Convertible] = []
+    running: list[Convertible] = []
     refusals: list[Exception] = []
-    for framework in (made() for made in CONVERTIBLES.values()):
+    for make in CONVERTIBLES.values():
+        framework = make()
         try:
             framework.attempt(function, arguments)
-            found.append(framework)
+            running.append(framework)
         except Exception as error:
             refusals.append(error)
-    if found:
-        return found
+    if running:
+        return running
     in_jax, in_torch = refusals
     if arguments and repr(in_jax) == repr(in_torch):
         in_torch.add_note(f"{name} raised this with JAX arrays and with torch tensors.")
@@ -56,7 +57,7 @@ def frameworks_of(name: str, function: Function, arguments: Mapping[str, Array])
 
 
 def hint_at_numpy(error: Exception) -> str:
-    """What to do about an error that comes of a function of NumPy inside one of a framework; empty for other errors."""
+    """Say what to do about an error of a NumPy function inside one of a framework; empty for all further errors."""
     of_torch = ("Can't call numpy() on Tensor that requires grad", "__array_wrap__")
     of_numpy = any(words in str(error) for words in of_torch)
     if not (of_numpy or isinstance(error, jax.errors.TracerArrayConversionError)):

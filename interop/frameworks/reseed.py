@@ -1,4 +1,4 @@
-"""Functions with other random numbers than they draw by themselves, which tells what is random in them."""
+"""Functions made to draw other random numbers: a value that changes then is random, and no difference of a port."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _DRAWS = frozenset({p.random_bits_p, p.random_gamma_p})
 
 
 def redrawn_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, each of whose draws has a key made of the one that it would have."""
+    """Fold 1 into the key of each draw of ``function``."""
 
     def replace(eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
         if eqn.primitive not in _DRAWS:
             return descend(eqn)
 
-        def of_other_keys(keys: jax.Array, *operands: jax.Array) -> Any:
-            others = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys.ravel()).reshape(keys.shape)
-            return computed(eqn)(others, *operands)
+        def draw_with_folded_keys(keys: jax.Array, *operands: jax.Array) -> Any:
+            folded = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys.ravel()).reshape(keys.shape)
+            return computed(eqn)(folded, *operands)
 
-        return inlined(of_other_keys, eqn)
+        return inlined(draw_with_folded_keys, eqn)
 
     return transformed(function, replace)
 
 
 def draws(jaxpr: Jaxpr) -> bool:
-    """Whether a program of JAX draws random numbers."""
+    """Say whether a program of JAX draws random numbers."""
     return any(eqn.primitive in _DRAWS or any(map(draws, jaxprs_in_params(eqn.params))) for eqn in jaxpr.eqns)
 
 
 def redrawn_in_torch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, with the generator of the CPU seeded by another number than it was; it stays so."""
+    """Seed the generator of the CPU by another number before each call of ``function``; it stays so."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""TensorFlow, eagerly."""
+"""TensorFlow, eagerly, as a framework that is compared."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from interop.frameworks.base import Adapter, Array, Function
+from interop.frameworks.base import Adapter, Array, Function, Gradient
 
 
 class TensorFlow(Adapter):
-    """TensorFlow."""
+    """TensorFlow, reverse and forward mode."""
 
     name = "tensorflow"
     requirement = "tensorflow"
@@ -34,27 +34,25 @@ class TensorFlow(Adapter):
         self._tf = importlib.import_module("tensorflow")
         self.version = f"tensorflow {self._tf.__version__}"
 
-    def answer(
-        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
-    ) -> tuple[Any, dict[str, Array]]:
-        given = self._constants(arguments)
-        chosen = {name: given[name] for name in active}
+    def differentiate(self, function: Function, arguments: Mapping[str, Any], active: Collection[str]) -> Gradient:
+        operands = self._constants(arguments)
+        chosen = {name: operands[name] for name in active}
         with self._tf.GradientTape() as tape:
             tape.watch(chosen)
             try:
-                result = function(given)
+                result = function(operands)
             except ValueError as error:  # for what cannot become a tensor, such as None
                 raise TypeError(str(error)) from error
         gradient = tape.gradient(result, chosen, unconnected_gradients=self._tf.UnconnectedGradients.ZERO)
-        return result.numpy(), {name: gradient[name].numpy() for name in active}
+        return Gradient(result.numpy(), {name: gradient[name].numpy() for name in active})
 
     def directional_derivative(
         self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
     ) -> float:
-        given = self._constants(arguments)
-        moved = [self._tf.constant(tangent) for tangent in tangents.values()]
-        with self._tf.autodiff.ForwardAccumulator([given[name] for name in tangents], moved) as accumulator:
-            result = self._tf.reduce_sum(function(given))
+        operands = self._constants(arguments)
+        directions = [self._tf.constant(tangent) for tangent in tangents.values()]
+        with self._tf.autodiff.ForwardAccumulator([operands[name] for name in tangents], directions) as accumulator:
+            result = self._tf.reduce_sum(function(operands))
         return float(accumulator.jvp(result, unconnected_gradients=self._tf.UnconnectedGradients.ZERO))
 
     def _constants(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""tinygrad, on the device that interprets its kernels in Python."""
+"""tinygrad as a framework that is compared, on the device that interprets its kernels in Python."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from interop.frameworks.base import Adapter, Array, Function
+from interop.frameworks.base import Adapter, Array, Function, Gradient
 
 
 class Tinygrad(Adapter):
@@ -45,17 +45,15 @@ class Tinygrad(Adapter):
         self._tinygrad = importlib.import_module("tinygrad")
         self.version = f"tinygrad {importlib.metadata.version('tinygrad')}"
 
-    def answer(
-        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
-    ) -> tuple[Any, dict[str, Array]]:
+    def differentiate(self, function: Function, arguments: Mapping[str, Any], active: Collection[str]) -> Gradient:
         # The other devices for CPUs need Clang or LLVM, and other processes longer to start than the kernels to write.
         with self._tinygrad.Context(DEV="PYTHON", PARALLEL=0):
-            given = {name: self._tensor(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
-            result = function(given)
+            operands = {name: self._tensor(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+            result = function(operands)
             # Clones, since a gradient that is constant is on no device.
-            gradient = [g.clone() for g in result.sum().gradient(*(given[name] for name in active))]
+            gradient = [g.clone() for g in result.sum().gradient(*(operands[name] for name in active))]
             self._tinygrad.Tensor.realize(result, *gradient)  # together, in fewer kernels
-            return result.numpy(), {name: g.numpy() for name, g in zip(active, gradient, strict=True)}
+            return Gradient(result.numpy(), {name: g.numpy() for name, g in zip(active, gradient, strict=True)})
 
     def _tensor(self, array: Array) -> Any:
         # Of a list, since arrays without axes become constants, which are one object where they are equal.

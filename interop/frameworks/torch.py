@@ -1,4 +1,4 @@
-"""PyTorch as one of the frameworks that are compared."""
+"""PyTorch as a framework that is compared, and whose functions `interop.compare` takes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from interop.frameworks.base import (
     Array,
     Convertible,
     Function,
+    Gradient,
     differentiated_in_words,
     total,
 )
@@ -40,13 +41,13 @@ class Torch(Convertible):
     name = "torch"
     version = f"torch {torch.__version__.partition('+')[0]}"
 
-    def answer(
+    def differentiate(
         self,
         function: Function,
         arguments: Mapping[str, Any],
         active: Collection[str],
         summed: Callable[[Any], Any] = total,
-    ) -> tuple[Any, dict[str, Array]]:
+    ) -> Gradient:
         tensors = {
             name: tensor_over(value.copy()).requires_grad_(name in active)
             for name, value in arguments.items()
@@ -62,21 +63,20 @@ class Torch(Convertible):
             torch.autograd.grad(differentiable, chosen, allow_unused=True, materialize_grads=True) if chosen else ()
         )
         gradient = dict(zip(active, gradients, strict=True))
-        answer: tuple[Any, dict[str, Array]] = jax.tree.map(lambda tensor: np.array(lend(tensor)), (result, gradient))
-        return answer
+        return Gradient(*jax.tree.map(lambda tensor: np.array(lend(tensor)), (result, gradient)))
 
     def directional_derivative(
         self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
     ) -> float:
-        given = {name: tensor_over(v.copy()) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+        operands = {name: tensor_over(v.copy()) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
         with forward_ad.dual_level():
-            duals = {n: forward_ad.make_dual(given[n], tensor_over(tangent)) for n, tangent in tangents.items()}
-            result = _with_plain_tuples(function({**given, **duals}))
+            duals = {n: forward_ad.make_dual(operands[n], tensor_over(tangent)) for n, tangent in tangents.items()}
+            result = _with_plain_tuples(function({**operands, **duals}))
             derivative = forward_ad.unpack_dual(total(result)).tangent
             return 0.0 if derivative is None else float(derivative)
 
     def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
-        self.answer(function, arguments, ())
+        self.differentiate(function, arguments, ())
 
     def min_norm(self, function: Function) -> Function:
         wrapped: Function = min_norm()(function)
@@ -86,11 +86,11 @@ class Torch(Convertible):
         return redrawn_in_torch(function)
 
     def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
-        """The numbers in its calls of ops and comparisons, and the kinks that the ops have without them."""
-        seen = _Compared()
-        with seen:
+        """Collect the numbers in its calls of ops and comparisons, and the kinks that the ops have without them."""
+        collected = _CollectBounds()
+        with collected:
             self.attempt(function, arguments)
-        return seen.bounds
+        return collected.bounds
 
     def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
         tensors = {name: tensor_over(array.copy()) for name, array in arguments.items()}
@@ -113,7 +113,7 @@ class Torch(Convertible):
             raise ValueError(NOTHING_TO_DIFFERENTIATE)
         versions = [version_of(leaf) for leaf in parameters]
         try:
-            found = influence_of(lambda: _differentiable(of_floats()), [*active.values(), *parameters])
+            influence_of_ties = influence_of(lambda: _differentiable(of_floats()), [*active.values(), *parameters])
         except RuntimeError as error:
             if "second time" not in str(error) and versions == [version_of(leaf) for leaf in parameters]:
                 raise
@@ -122,11 +122,13 @@ class Torch(Convertible):
             raise ValueError(_TAKES_A_STEP)
         size = sum(leaf.numel() for leaf in parameters)
         held = f"{len(parameters)} parameters ({size} numbers)" if parameters else ""
-        return replace(counted.report, influence=found, differentiated=differentiated_in_words(arguments, held))
+        return replace(
+            counted.report, influence=influence_of_ties, differentiated=differentiated_in_words(arguments, held)
+        )
 
 
 def leaves_behind(total: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that ``total`` is computed from and that require grad."""
+    """Walk the graph of ``total`` back to the tensors that require grad."""
     seen, nodes, leaves = set(), [total.grad_fn], []
     while nodes:
         node: Any = nodes.pop()
@@ -139,7 +141,7 @@ def leaves_behind(total: torch.Tensor) -> list[torch.Tensor]:
     return leaves
 
 
-class _Compared(TorchFunctionMode):
+class _CollectBounds(TorchFunctionMode):
     """Collects the numbers that torch code compares with."""
 
     _COMPARISONS = frozenset({"gt", "ge", "lt", "le", "eq", "ne", "where", "threshold"})
@@ -155,14 +157,14 @@ class _Compared(TorchFunctionMode):
         name = getattr(func, "__name__", "").strip("_")
         if name in OPS or name in self._COMPARISONS:
             kinks = [point[0] for point in OPS[name].tie_points] if name in OPS else []
-            given = (*args, *kwargs.values(), *kinks)
-            numbers = (v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for v in given)
+            operands = (*args, *kwargs.values(), *kinks)
+            numbers = (v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for v in operands)
             self.bounds.update(float(n) for n in numbers if isinstance(n, int | float) and math.isfinite(n))
         return func(*args, **kwargs)
 
 
 def _with_plain_tuples(result: Any) -> Any:
-    """A result of torch with tuples in the place of its named ones, which are leaves for JAX."""
+    """Turn named tuples of torch, which are leaves for JAX, into plain ones."""
     return jax.tree.map(lambda leaf: tuple(leaf) if isinstance(leaf, tuple) else leaf, result)
 
 
@@ -173,6 +175,6 @@ def _to_tensor(leaf: Any) -> torch.Tensor:
 
 
 def _differentiable(number: Any) -> torch.Tensor:
-    """``number`` as a tensor of which torch takes gradients, if only zeros."""
+    """Make ``number`` a tensor of which torch takes gradients, if only zeros."""
     differentiable: torch.Tensor = torch.zeros((), requires_grad=True) + number
     return differentiable

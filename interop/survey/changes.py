@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from interop.survey.records import Record, Source, between, record_of, sources, writable
-from interop.survey.versions import Line, labels, same, side_by_side, told
+from interop.survey.versions import Line, labels, rounded_or_dash, same, side_by_side
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _COLUMNS = {"numbers": "x beside numbers", "none": "all differentiated", "arrays": "some differentiated"}
-"""By how the arguments are given that are not differentiated."""
+"""Maps the form of the inactive arguments to the heading of its column."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,17 @@ class Changes:
     @property
     def sources(self) -> tuple[Source, ...]:
         """The threads in which changes of these ops were decided, where they are known."""
-        found = sources(self.before, self.after)
-        return tuple(source for source in found if not {*source.ops}.isdisjoint(self.ops))
+        every = sources(self.before, self.after)
+        return tuple(source for source in every if not {*source.ops}.isdisjoint(self.ops))
 
     @property
     def summary(self) -> str:
         """What holds, in a sentence."""
-        asked = {cell.op for record in (self.before, self.after) for cell in record.answers}
+        ops = {cell.op for record in (self.before, self.after) for cell in record.answers}
         versions = f"from {self.before.name} to {self.after.version}"
         if not self.ops:
-            return f"No gradient at a tie changed {versions}; {len(asked)} ops were asked."
-        return f"{len(self.ops)} of {len(asked)} ops have other gradients at ties, {versions}: {', '.join(self.ops)}."
+            return f"No gradient at a tie changed {versions}; {len(ops)} ops were asked."
+        return f"{len(self.ops)} of {len(ops)} ops have other gradients at ties, {versions}: {', '.join(self.ops)}."
 
     def __str__(self) -> str:
         return printed(self, 100)
@@ -66,7 +66,7 @@ class Changes:
         return Group(Text(self.summary), *([self._table()] if self.lines else []), *map(str, self.sources))
 
     def to_markdown(self) -> str:
-        """The summary, a table and the sources."""
+        """Write the summary, a table and the sources."""
         from rich import box
 
         table = printed(self._table(box.MARKDOWN), 10_000) if self.lines else ""
@@ -74,18 +74,18 @@ class Changes:
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def _table(self, box: Box | None = None) -> Table:
-        """A line for an op at a tie, or two where the modes differ; a column for each way to ask."""
+        """Make a table with a row for an op at a tie, or two where the modes differ, and the columns of `_COLUMNS`."""
         from rich.table import Table
 
-        named = list(zip(labels(self.lines, (self.before, self.after)), self.lines, strict=True))
-        split = {label for label, line in named if line.mode != "both"}
+        labelled = list(zip(labels(self.lines, (self.before, self.after)), self.lines, strict=True))
+        split = {label for label, line in labelled if line.mode != "both"}
         rows: dict[tuple[str, str], dict[str, list[str]]] = {}
-        for label, line in named:
-            asked = _COLUMNS[line.cell.inactive]
-            change = " → ".join(map(told, line.answers))
+        for label, line in labelled:
+            column = _COLUMNS[line.cell.inactive]
+            change = " → ".join(map(rounded_or_dash, line.answers))
             cell = f"{line.asked}: {change}" if line.cell.inactive == "arrays" else change
             for mode in line.modes if label in split else ["both"]:
-                rows.setdefault((label, mode), {}).setdefault(asked, []).append(cell)
+                rows.setdefault((label, mode), {}).setdefault(column, []).append(cell)
         table = Table(box=box, pad_edge=box is not None)
         columns = [name for name in _COLUMNS.values() if any(name in cells for cells in rows.values())]
         for heading in ("at a tie", "mode", *columns):
@@ -95,7 +95,7 @@ class Changes:
         return table
 
     def to_json(self) -> str:
-        """The records without their answers, and all lines; infinities, for which JSON has no number, are strings."""
+        """Write the records without their answers, and all lines; infinities are strings, as JSON has no number."""
         content = {
             "framework": self.before.framework,
             "before": self.before.origin,
@@ -114,14 +114,14 @@ class Changes:
         return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
     def figure(self) -> Figure:
-        """A picture: every op in every recorded version between the two, in the colours of what its answers follow."""
+        """Draw every op in every recorded version between the two, in the colours of what its answers follow."""
         from interop.survey.history import figure
 
         return figure(between(self.before, self.after))
 
 
 def printed(content: RenderableType, width: int) -> str:
-    """Without colours, and without spaces at the ends of lines."""
+    """Print ``content`` as text, without colours, and without spaces at the ends of lines."""
     from rich.console import Console
 
     console = Console(width=width, color_system=None, highlight=False)
@@ -131,10 +131,10 @@ def printed(content: RenderableType, width: int) -> str:
 
 
 def changes(framework: str, before: str, after: str) -> Changes:
-    r"""Which gradients at ties changed from one version of a framework to another, by the records of this package.
+    r"""List the gradients at ties that changed between two versions of a framework, by the records of this package.
 
     A record has the gradient :math:`\partial \sum_i f_i / \partial x` of every op at every tie, in float32, for every
-    set of differentiated arguments. The other arguments are numbers, and arrays. There are gradients in reverse mode
+    set of differentiated arguments. The further arguments are numbers, and arrays. There are gradients in reverse mode
     and, if the framework has one, in forward mode. Nothing is computed now, and the framework need not be installed.
 
     Args:
@@ -147,10 +147,10 @@ def changes(framework: str, before: str, after: str) -> Changes:
     Raises:
       ValueError: there is no such record; the message lists those that there are.
 
-    >>> found = changes("torch", "2.13", "2.15")
-    >>> found.ops
+    >>> changed = changes("torch", "2.13", "2.15")
+    >>> changed.ops
     ('clamp', 'clamp_min', 'clamp_max', 'fmax', 'fmin')
-    >>> line = found.lines[0]
+    >>> line = changed.lines[0]
     >>> line.cell.at, line.asked, line.mode, line.answers
     ('x=0, min=0, max=6', 'x, numbers', 'both', ((1.0,), (0.0,)))
     """

@@ -1,4 +1,11 @@
-"""What recorded answers follow: a convention, another subgradient, or none."""
+"""Says what recorded gradients follow: a convention, another subgradient, or none.
+
+At ``maximum(x=0, y=0)`` the gradients nearby are (1, 0) and (0, 1), and the subgradients lie on the line between them.
+(0.5, 0.5) follows "min_norm" and "balanced", (1, 0) "inclusive", (0, 1) "exclusive". (0.25, 0.75) follows no
+convention, but is a mean of the two gradients: "another subgradient". (0, 0) is no mean of them: "no subgradient".
+
+An answer that follows several conventions counts for the one that most answers to the op follow.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +14,15 @@ from collections import Counter
 import numpy as np
 from scipy.optimize import nnls
 
-from interop.survey.records import Cell, Gradient, Mode, Record, choices
+from interop.survey.records import Cell, FlatGradient, Mode, Record, choices
 from interop.survey.versions import same
 
-FOLLOWED = ("min_norm", "inclusive", "exclusive", "balanced", "another subgradient", "no subgradient")
+CLASSES = ("min_norm", "inclusive", "exclusive", "balanced", "another subgradient", "no subgradient")
 """The values of ``ties=``, and what is left."""
 
 
-def followed(record: Record, op: str, mode: Mode) -> Counter[str]:
-    """How many of the answers to an op follow what, of `FOLLOWED`.
+def classify(record: Record, op: str, mode: Mode) -> Counter[str]:
+    """Count how many of the answers to an op are in each of `CLASSES`.
 
     An answer that several conventions explain counts for the one that explains most answers to the op.
     """
@@ -23,20 +30,21 @@ def followed(record: Record, op: str, mode: Mode) -> Counter[str]:
         explanations(cell, modes[mode]) for cell, modes in record.answers.items() if cell.op == op and mode in modes
     ]
     total = Counter(name for names in explained for name in names)
-    return Counter(max(names, key=lambda name: (total[name], -FOLLOWED.index(name))) for names in explained)
+    return Counter(max(names, key=lambda name: (total[name], -CLASSES.index(name))) for names in explained)
 
 
-def explanations(cell: Cell, gradient: Gradient) -> list[str]:
-    """All of `FOLLOWED` that a gradient in a cell may follow.
+def explanations(cell: Cell, gradient: FlatGradient) -> list[str]:
+    """List all of `CLASSES` that a gradient in a cell is in.
 
     >>> explanations(Cell.of("clamp(x=0, min=0, max=6), x, numbers: torch.clamp"), (0.0,))
     ['min_norm', 'exclusive']
     """
-    known = choices()[cell.case]
-    names = [convention for convention, other in known.conventions.items() if same(gradient, other)]
+    case = choices()[cell.case]
+    names = [convention for convention, expected in case.conventions.items() if same(gradient, expected)]
     if names:
         return names
-    # A subgradient is a mean of the corners: with weights that are not negative, and whose sum is 1.
-    means = np.vstack([np.array(known.corners).T, np.ones(len(known.corners))])
+    # A subgradient is a mean of the corners: weights w >= 0 with corners.T @ w = gradient and sum(w) = 1. As one system
+    # of equations, which nnls solves as well as it can; the rest is how far the gradient is from all subgradients.
+    means = np.vstack([np.array(case.corners).T, np.ones(len(case.corners))])
     _, distance = nnls(means, np.append(gradient, 1.0))
     return ["another subgradient" if distance < 1e-3 else "no subgradient"]

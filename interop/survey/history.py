@@ -1,4 +1,4 @@
-"""A picture of recorded versions: the ops by versions, in the colours of the conventions that their answers follow."""
+"""Draws recorded versions: the ops by versions, in the colours of the conventions that their answers follow."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from interop._palette import BLUE, GREEN, PURPLE, VERMILLION
-from interop.survey.classify import FOLLOWED, followed
+from interop.survey.classify import CLASSES, classify
 from interop.survey.records import MODES, Record
 
-COLOURS = dict(zip(FOLLOWED, (GREEN, VERMILLION, BLUE, PURPLE, "0.75", "black"), strict=True))
+COLOURS = dict(zip(CLASSES, (GREEN, VERMILLION, BLUE, PURPLE, "0.75", "black"), strict=True))
 
 
 def figure(records: Sequence[Record]) -> Figure:
-    """The picture of ``records``, versions of one framework; forward mode where it is unlike reverse mode."""
+    """Draw ``records``, versions of one framework; forward mode where it is unlike reverse mode."""
     ops = list(dict.fromkeys(cell.op for record in records for cell in record.answers))
     lines: dict[str, list[Counter[str]]] = {}
     for op in ops:
-        reverse, forward = ([followed(record, op, mode) for record in records] for mode in MODES)
+        reverse, forward = ([classify(record, op, mode) for record in records] for mode in MODES)
         lines[op] = reverse
-        if any(other and other != counts for counts, other in zip(reverse, forward, strict=True)):
+        if any(pushed and pushed != pulled for pulled, pushed in zip(reverse, forward, strict=True)):
             lines[f"{op}, forward mode"] = forward
     drawn = Figure(figsize=(2.5 + 1.3 * len(records), 1.4 + 0.24 * len(lines)), layout="constrained")
     axes = drawn.subplots()
@@ -37,7 +37,7 @@ def figure(records: Sequence[Record]) -> Figure:
     axes.xaxis.tick_top()
     axes.set_yticks(range(len(lines)), list(lines))
     for label, counts in zip(axes.get_yticklabels(), lines.values(), strict=True):
-        label.set_fontweight("bold" if any(other != counts[0] for other in counts) else "normal")
+        label.set_fontweight("bold" if any(of_version != counts[0] for of_version in counts) else "normal")
     axes.set(xlim=(-0.55, len(records) - 0.45), ylim=(len(lines) - 0.4, -0.6))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

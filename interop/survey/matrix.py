@@ -1,4 +1,11 @@
-"""The parity matrix: what every op answers at every tie, by definition, here and natively, as data."""
+"""The parity matrix: the gradient of every op at every tie, by definition and by each framework, as data.
+
+A row is one op at one tie. That of ``maximum`` at x = y = 2, with both arguments active, has the definition
+``(0.5, 0.5)``: the gradients on either side of the tie are (1, 0) and (0, 1), and this is the point of minimum norm
+between them. It has an answer for each spelling of the op that takes arguments in this form, such as
+``torch.maximum``, whose gradient ``(0.5, 0.5)`` agrees. Where an answer does not agree, the row names the conventions
+under which jaxclamp gives the same gradient.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from interop._bridge.ops import TORCH_OPS
-from interop.frameworks.base import Framework, Function, Question
+from interop.frameworks.base import Framework, Function, Gradient, Question, Refusal, flattened
 from interop.frameworks.jax import Jax
 from interop.frameworks.registry import ADAPTERS
 from interop.frameworks.torch import Torch
@@ -24,10 +31,11 @@ from jaxclamp._shared.tie_cases import DTYPES, cases, definitions, in_form, roun
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-OURS = ("jaxclamp", "interop", "native")
-"""The ops in JAX, those programs in torch, and torch's own kernels under the convention."""
-THEIRS: dict[str, type[Framework]] = {"jax": Jax, "torch": Torch, **ADAPTERS}
-FRAMEWORKS = (*OURS, *THEIRS)
+PACKAGES = ("jaxclamp", "interop", "native")
+"""The ops in JAX, those programs in torch, and `interop.native`, torch's own kernels under the convention."""
+UNMODIFIED: dict[str, type[Framework]] = {"jax": Jax, "torch": Torch, **ADAPTERS}
+"""Maps a name to the framework as it is."""
+FRAMEWORKS = (*PACKAGES, *UNMODIFIED)
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class Answer:
     gradient: tuple[float, ...]
     agrees: bool
     conventions: tuple[str, ...]
-    """Where it disagrees, the values of ``ties=`` under which jaxclamp gives this gradient, if the op takes any."""
+    """If it does not agree, the values of ``ties=`` under which jaxclamp gives this gradient too."""
 
 
 @dataclass(frozen=True)
@@ -62,31 +70,31 @@ class Row:
 
 
 @functools.cache
-def theirs(name: str) -> Framework:
-    """The framework of that name; ImportError where it is not installed."""
-    return THEIRS[name]()
+def load(name: str) -> Framework:
+    """Import the framework of that name; ImportError where it is not installed."""
+    return UNMODIFIED[name]()
 
 
 def absent(frameworks: Iterable[str] = FRAMEWORKS) -> dict[str, str]:
-    """Why those of the ``frameworks`` that cannot be imported cannot, and the cure, by name."""
+    """Map the name of each of the ``frameworks`` that cannot be imported to the reason, and the cure."""
     reasons = {}
     for name in ADAPTERS.keys() & frameworks:
         try:
-            theirs(name)
+            load(name)
         except ImportError as error:
             reasons[name] = f"{error}; pip install {ADAPTERS[name].requirement}"
     return dict(sorted(reasons.items()))
 
 
 def counterparts(op: Op) -> list[Counterpart]:
-    """The spellings of ``op`` in the other frameworks, installed or not."""
+    """List the spellings of ``op`` in all frameworks, installed or not."""
     return [*op.counterparts, *itertools.chain.from_iterable(a.counterparts_of(op.name) for a in ADAPTERS.values())]
 
 
 def matrix(
     ops: Iterable[Op] | None = None, dtypes: Sequence[str] = DTYPES, frameworks: Sequence[str] = FRAMEWORKS
 ) -> Iterator[Row]:
-    """The rows for ``ops`` (all by default); those of one op in one dtype are asked together.
+    """Yield the rows for ``ops``, by default all; a framework is asked for all rows of an op in a dtype at once.
 
     Of the ``frameworks``, those that are installed answer.
     """
@@ -106,23 +114,22 @@ class _Case:
     inactive: str
     rounded: dict[str, Any]
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """The arguments in the form in which they are asked."""
-        return in_form(self.rounded, self.active, self.inactive)
+    def question(self, function: Function) -> Question:
+        """Ask for the gradient of a spelling of the op, with the inactive arguments in the form of this case."""
+        return Question(function, in_form(self.rounded, self.active, self.inactive), self.active)
 
 
 @dataclass(frozen=True)
 class _Spelling:
-    """One way to write an op, and who differentiates it."""
+    """One way to write an op."""
 
     framework: str
     name: str
     function: Function
-    asked: Framework
+    differentiated_by: Framework
 
     def takes(self, op: Op, case: _Case) -> bool:
-        """Whether what it has no parameter for is at the default, and not active."""
+        """Say whether what it has no parameter for is at the default, and not active."""
         if not isinstance(self.function, Counterpart):
             return True
         unknown = case.arguments.keys() - self.function.names
@@ -131,100 +138,102 @@ class _Spelling:
 
 
 def _spellings(op: Op, frameworks: Collection[str]) -> list[_Spelling]:
-    ours: dict[str, tuple[str, Function, str]] = {
-        "jaxclamp": ("jaxclamp", lambda given: op.function(**given), "jax"),
-        "interop": ("interop", lambda given: TORCH_OPS[op.name](*given.values()), "torch"),
-        "native": ("interop.native", lambda given: NATIVE[op.name](*given.values()), "torch"),
+    in_packages: dict[str, tuple[str, Function, str]] = {
+        "jaxclamp": ("jaxclamp", lambda arguments: op.function(**arguments), "jax"),
+        "interop": ("interop", lambda arguments: TORCH_OPS[op.name](*arguments.values()), "torch"),
+        "native": ("interop.native", lambda arguments: NATIVE[op.name](*arguments.values()), "torch"),
     }
     return [
-        _Spelling(framework, f"{module}.{op.name}", function, theirs(asked))
-        for framework, (module, function, asked) in ours.items()
-        if framework in frameworks
+        _Spelling(package, f"{module}.{op.name}", function, load(framework))
+        for package, (module, function, framework) in in_packages.items()
+        if package in frameworks
     ] + [
-        _Spelling(counterpart.framework, counterpart.name, counterpart, theirs(counterpart.framework))
+        _Spelling(counterpart.framework, counterpart.name, counterpart, load(counterpart.framework))
         for counterpart in counterparts(op)
         if counterpart.framework in frameworks
     ]
 
 
 def _rows(op: Op, dtype: str, frameworks: Collection[str]) -> Iterator[Row]:
-    asked = [
+    case_list = [
         _Case(arguments, active, inactive, round_to(dtype, arguments)) for arguments, active, inactive in cases(op)
     ]
-    known = definitions(op, [(case.rounded, case.active) for case in asked])
-    relative = 4 * float(jnp.finfo(dtype).eps)
-    answers: list[list[tuple[_Spelling, Array, bool]]] = [[] for _ in asked]
-    for i, spelling, answer in _answered(op, asked, dtype, frameworks):
-        value, expected = known[i]
-        if not isinstance(answer, TypeError) and not math.isclose(answer[0], value, rel_tol=relative, abs_tol=1e-3):
-            answer = TypeError(f"{spelling.name} is another function there, as some clips are with min > max.")
-        if not isinstance(answer, TypeError):
-            gradient = _flat(answer[1], asked[i].active)
-            agrees = bool((np.abs(gradient - expected) <= 1e-3 + relative * np.abs(expected)).all())
-            answers[i].append((spelling, gradient, agrees))
+    values_and_gradients = definitions(op, [(case.rounded, case.active) for case in case_list])
+    # A gradient is a product or a sum of a few rounded numbers, so it is off by a few eps. The oracle takes the
+    # definition from differences of values, which are right to some 1e-4 of the slope.
+    relative, absolute = 4 * float(jnp.finfo(dtype).eps), 1e-3
+    gradients: list[list[tuple[_Spelling, Array, bool]]] = [[] for _ in case_list]
+    for i, spelling, answer in _answered(op, case_list, dtype, frameworks):
+        value, expected = values_and_gradients[i]
+        if isinstance(answer, Gradient) and not math.isclose(answer.value, value, rel_tol=relative, abs_tol=absolute):
+            answer = Refusal(f"{spelling.name} is another function there, as some clips are with min > max.")
+        if isinstance(answer, Gradient):
+            gradient = flattened(answer.by_argument, case_list[i].active)
+            agrees = bool((np.abs(gradient - expected) <= absolute + relative * np.abs(expected)).all())
+            gradients[i].append((spelling, gradient, agrees))
         elif spelling.framework in ("jaxclamp", "interop"):  # they take every form
-            raise answer
+            raise TypeError(answer.reason)
         # else this spelling does not take the arguments in this form
-    differing = [i for i, given in enumerate(answers) if not all(agrees for _, _, agrees in given)]
-    conventions = dict(zip(differing, _under_each_convention(op, [asked[i] for i in differing], dtype), strict=True))
-    for i, (case, (_, expected), given) in enumerate(zip(asked, known, answers, strict=True)):
-        row = []
-        for spelling, gradient, agrees in given:
-            found = conventions[i] if not agrees else {}
-            like = tuple(ties for ties, other in found.items() if np.allclose(gradient, other, rtol=1e-3))
-            version = spelling.asked.version
-            row.append(Answer(spelling.framework, version, spelling.name, tuple(gradient.tolist()), agrees, like))
-        yield Row(op.name, case.arguments, case.active, case.inactive, dtype, tuple(expected.tolist()), tuple(row))
+    differing = [i for i, answers in enumerate(gradients) if not all(agrees for _, _, agrees in answers)]
+    by_convention: list[dict[str, Array]] = [{} for _ in case_list]
+    for i, alternatives in zip(differing, _alternatives(op, [case_list[i] for i in differing], dtype), strict=True):
+        by_convention[i] = alternatives
+    for i, (case, (_, expected)) in enumerate(zip(case_list, values_and_gradients, strict=True)):
+        answers = []
+        for spelling, gradient, agrees in gradients[i]:
+            alternatives = {} if agrees else by_convention[i]
+            equal = tuple(ties for ties, g in alternatives.items() if np.allclose(gradient, g, rtol=1e-3))
+            version = spelling.differentiated_by.version
+            answers.append(Answer(spelling.framework, version, spelling.name, tuple(gradient.tolist()), agrees, equal))
+        definition = tuple(expected.tolist())
+        yield Row(op.name, case.arguments, case.active, case.inactive, dtype, definition, tuple(answers))
 
 
 def _answered(
-    op: Op, asked: Sequence[_Case], dtype: str, frameworks: Collection[str]
-) -> Iterator[tuple[int, _Spelling, tuple[float, dict[str, Array]] | TypeError]]:
-    """The answer of each spelling, in its order, in each of the cases that it has the parameters for."""
+    op: Op, case_list: Sequence[_Case], dtype: str, frameworks: Collection[str]
+) -> Iterator[tuple[int, _Spelling, Gradient | Refusal]]:
+    """Yield the answer of each spelling, in its order, in each of the cases that it has the parameters for."""
     spellings = _spellings(op, frameworks)
-    asking = [(i, spelling) for i, case in enumerate(asked) for spelling in spellings if spelling.takes(op, case)]
-    answers: dict[tuple[int, str], tuple[float, dict[str, Array]] | TypeError] = {}
-    for framework in dict.fromkeys(spelling.asked for spelling in spellings):
-        its = [(i, spelling) for i, spelling in asking if spelling.asked is framework]
-        questions = [Question(spelling.function, asked[i].given, asked[i].active) for i, spelling in its]
-        found = framework.values_and_gradients(questions, dtype)
-        answers |= {(i, spelling.name): answer for (i, spelling), answer in zip(its, found, strict=True)}
-    for i, spelling in asking:
+    pairs = [(i, spelling) for i, case in enumerate(case_list) for spelling in spellings if spelling.takes(op, case)]
+    answers: dict[tuple[int, str], Gradient | Refusal] = {}
+    for framework in dict.fromkeys(spelling.differentiated_by for spelling in spellings):
+        by_framework = [(i, spelling) for i, spelling in pairs if spelling.differentiated_by is framework]
+        questions = [case_list[i].question(spelling.function) for i, spelling in by_framework]
+        for (i, spelling), answer in zip(by_framework, framework.gradients(questions, dtype), strict=True):
+            answers[i, spelling.name] = answer
+    for i, spelling in pairs:
         yield i, spelling, answers[i, spelling.name]
 
 
-def _under_each_convention(op: Op, asked: Sequence[_Case], dtype: str) -> list[dict[str, Array]]:
-    """By case, the gradients by the other values of ``ties=``, if the op takes any.
+def _alternatives(op: Op, case_list: Sequence[_Case], dtype: str) -> list[dict[str, Array]]:
+    """Map, for each case, the further values of ``ties=`` to the gradients that they give, if the op takes any.
 
-    Those of torch's kernels, which are the same and need no compiler, but for the arguments that torch does not take.
+    Torch's kernels have the same gradients as jaxclamp, and need no compiler. Where they do not take the arguments,
+    jaxclamp itself is asked.
     """
     if not op.has_conventions:
-        return [{} for _ in asked]
-    others = [ties for ties in CONVENTIONS if ties != "min_norm"]
-    kernels = {ties: functools.partial(_kernel, op, ties) for ties in others}
-    programs = {ties: functools.partial(_program, op, ties) for ties in others}
-    found: dict[tuple[int, str], tuple[float, dict[str, Array]] | TypeError] = {}
-    for framework, functions in (("torch", kernels), ("jax", programs)):
-        open_ = [(i, t) for i in range(len(asked)) for t in others if isinstance(found.get((i, t)), TypeError | None)]
-        if not open_:
+        return [{} for _ in case_list]
+    pairs = [(i, ties) for i in range(len(case_list)) for ties in CONVENTIONS if ties != "min_norm"]
+    answers: dict[tuple[int, str], Gradient | Refusal] = {}
+    for framework, under in (("torch", _kernel), ("jax", _program)):
+        unanswered = [pair for pair in pairs if not isinstance(answers.get(pair), Gradient)]
+        if not unanswered:
             break
-        questions = [Question(functions[ties], asked[i].given, asked[i].active) for i, ties in open_]
-        found |= dict(zip(open_, theirs(framework).values_and_gradients(questions, dtype), strict=True))
-    gradients: list[dict[str, Array]] = [{} for _ in asked]
-    for (i, ties), answer in found.items():
-        if isinstance(answer, TypeError):
-            raise answer
-        gradients[i][ties] = _flat(answer[1], asked[i].active)
-    return gradients
+        # One function for each convention, as questions of the same function are asked in a batch.
+        functions = {ties: functools.partial(under, op, ties) for _, ties in unanswered}
+        questions = [case_list[i].question(functions[ties]) for i, ties in unanswered]
+        answers |= dict(zip(unanswered, load(framework).gradients(questions, dtype), strict=True))
+    alternatives: list[dict[str, Array]] = [{} for _ in case_list]
+    for (i, ties), answer in answers.items():
+        if isinstance(answer, Refusal):
+            raise TypeError(answer.reason)
+        alternatives[i][ties] = flattened(answer.by_argument, case_list[i].active)
+    return alternatives
 
 
-def _kernel(op: Op, ties: str, given: Mapping[str, Any]) -> Any:
-    return NATIVE[op.name](*given.values(), ties=ties)
+def _kernel(op: Op, ties: str, arguments: Mapping[str, Any]) -> Any:
+    return NATIVE[op.name](*arguments.values(), ties=ties)
 
 
-def _program(op: Op, ties: str, given: Mapping[str, Any]) -> Any:
-    return op.function(**given, ties=ties)
-
-
-def _flat(gradient: Mapping[str, Array], active: tuple[str, ...]) -> Array:
-    return np.concatenate([gradient[name].ravel() for name in active])
+def _program(op: Op, ties: str, arguments: Mapping[str, Any]) -> Any:
+    return op.function(**arguments, ties=ties)

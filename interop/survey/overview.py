@@ -1,23 +1,23 @@
-"""Tables of the documentation: all ops with their gradients at ties, and what recorded versions answer there."""
+"""Writes tables of the documentation: the gradients of all ops at ties, and what recorded versions answer there."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from interop.survey.classify import explanations
-from interop.survey.matrix import Answer, Row, matrix
-from interop.survey.records import Cell, Gradient, Record
-from interop.survey.show.render import NO_ANSWER, at
-from interop.survey.versions import rounded, side_by_side
+from interop.survey.matrix import Row, matrix
+from interop.survey.records import Cell, FlatGradient, Record
+from interop.survey.show.render import at, by_text
+from interop.survey.versions import NO_ANSWER, rounded, side_by_side
 from jaxclamp import OPS, Op
 from jaxclamp._shared.tables import markdown_table
 
 
 def overview() -> str:
-    """Markdown, from the records and from what torch and JAX answer in float32."""
+    """Write a table of all ops: their ties, and what torch and JAX answer there in float32."""
     rows = list(matrix(dtypes=("float32",), frameworks=("torch", "jax")))
     versions = {answer.framework: answer.version for row in rows for answer in row.answers}
     headings = [
@@ -40,7 +40,8 @@ def overview() -> str:
             "<br>".join(rounded(row.definition) for row in ties),
             *(
                 "<br>".join(
-                    _native(row, framework) or _native(as_arrays[at(row)], framework) or NO_ANSWER for row in ties
+                    _unmodified(row, framework) or _unmodified(as_arrays[at(row)], framework) or NO_ANSWER
+                    for row in ties
                 )
                 for framework in ("torch", "jax")
             ),
@@ -50,7 +51,7 @@ def overview() -> str:
 
 
 def of_versions(columns: Mapping[str, Record]) -> str:
-    """Markdown, from records alone: what each of them answers at every tie, under the headings given.
+    """Write a table of records: what each answers at every tie, below the headings in ``columns``.
 
     Ties of a function at which all of them answer alike share a line, and so do functions that are alike there. Bold is
     what is not the subgradient of minimum norm; behind what is no subgradient at all there is a dagger.
@@ -59,24 +60,23 @@ def of_versions(columns: Mapping[str, Record]) -> str:
     modes = Counter(line.cell for line in lines)
     ties: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for line in lines:
-        asked = line.asked + (f", {line.mode}" if modes[line.cell] > 1 else "")
-        spelled = f"`{line.cell.spelling or line.cell.op}`"
+        active = line.asked + (f", {line.mode}" if modes[line.cell] > 1 else "")
+        function = f"`{line.cell.spelling or line.cell.op}`"
         answers = tuple(_judged(line.cell, answer) for answer in line.answers)
-        ties.setdefault((spelled, asked, answers), []).append(line.cell.at)
+        ties.setdefault((function, active, answers), []).append(line.cell.at)
     functions: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
-    for (spelled, asked, answers), found in ties.items():
-        functions.setdefault(("<br>".join(found), asked, answers), []).append(spelled)
+    for (function, active, answers), points in ties.items():
+        functions.setdefault(("<br>".join(points), active, answers), []).append(function)
     headings = ["function", "at", "differentiated", *columns]
-    told = ([", ".join(names), ties_at, asked, *answers] for (ties_at, asked, answers), names in functions.items())
-    return markdown_table(headings, told) + "\n"
+    rows = ([", ".join(names), points, active, *answers] for (points, active, answers), names in functions.items())
+    return markdown_table(headings, rows) + "\n"
 
 
-def _judged(cell: Cell, answer: Gradient | None) -> str:
+def _judged(cell: Cell, answer: FlatGradient | None) -> str:
     if answer is None:
         return NO_ANSWER
-    found = explanations(cell, answer)
-    shown = rounded(answer) if "min_norm" in found else f"**{rounded(answer)}**"
-    return shown + " †" * ("no subgradient" in found)
+    classes = explanations(cell, answer)
+    return _marked(answer, "min_norm" in classes) + " †" * ("no subgradient" in classes)
 
 
 def _is_negative_zero(row: Row) -> bool:
@@ -89,19 +89,14 @@ def _summary(op: Op) -> str:
     return re.sub(r":math:`(.*?)`", r"$\1$", line).replace("``", "`")
 
 
-def _native(row: Row, framework: str) -> str:
+def _unmodified(row: Row, framework: str) -> str:
+    """Write what a framework answers, and where its spellings differ, which says what."""
     answers = [answer for answer in row.answers if answer.framework == framework]
-    spelled: dict[str, list[str]] = {}
-    for answer in answers:
-        spelled.setdefault(_marked(answer), []).append(answer.spelling.rpartition(".")[2])
-    if len(spelled) <= 1:
-        return next(iter(spelled), "")
-    return ", ".join(f"{shown} ({_join(names)})" for shown, names in spelled.items())
+    spellings = by_text(answers, lambda answer: _marked(answer.gradient, answer.agrees))
+    if len(spellings) <= 1:
+        return next(iter(spellings), "")
+    return ", ".join(f"{text} ({', '.join(f'`{name}`' for name in names)})" for text, names in spellings.items())
 
 
-def _marked(answer: Answer) -> str:
-    return rounded(answer.gradient) if answer.agrees else f"**{rounded(answer.gradient)}**"
-
-
-def _join(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+def _marked(gradient: FlatGradient, is_right: bool) -> str:
+    return rounded(gradient) if is_right else f"**{rounded(gradient)}**"

@@ -1,4 +1,4 @@
-"""The records: what each version of each framework answers at every tie, as files in `interop/answers`."""
+"""Reads and writes the records: what each version of a framework answers at every tie, in `interop/answers`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 FOLDER = Path(__file__).parent.parent / "answers"
 _SOURCES, _CHOICES = FOLDER / "sources.json", FOLDER / "choices.json"
 Mode: TypeAlias = Literal["reverse", "forward"]
-Gradient: TypeAlias = tuple[float, ...]
+FlatGradient: TypeAlias = tuple[float, ...]
+"""A gradient over the active arguments, in their order."""
 MODES: tuple[Mode, ...] = ("reverse", "forward")
 
 
@@ -38,15 +39,15 @@ class Cell(NamedTuple):
     @classmethod
     def of(cls, text: str) -> Cell:
         """Read what `str` writes."""
-        found = re.fullmatch(r"(\w+)\((.*)\), ([\w ]+), (numbers|arrays|none): ([\w.]+)", text)
-        if found is None:
+        match = re.fullmatch(r"(\w+)\((.*)\), ([\w ]+), (numbers|arrays|none): ([\w.]+)", text)
+        if match is None:
             raise ValueError(f"{text!r} is not a cell of a record.")
-        op, at, active, inactive, spelling = found.groups()
+        op, at, active, inactive, spelling = match.groups()
         return cls(op, at, tuple(active.split()), inactive, spelling)
 
     @property
     def case(self) -> str:
-        """What the op's gradient depends on by its definition."""
+        """The op, the tie and the active arguments: what the gradient depends on by its definition."""
         return f"{self.op}({self.at}), {' '.join(self.active)}"
 
     def __str__(self) -> str:
@@ -61,11 +62,11 @@ class Record:
     version: str
     platform: str
     date: str
-    """Of the day when it was asked, as 2026-11-23."""
+    """Of the day when it was recorded, as 2026-11-23."""
     asked: str
-    """How: the dtype and the device."""
-    answers: Mapping[Cell, Mapping[Mode, Gradient]]
-    """By the cell, the gradient over the active arguments in each of the modes in which the framework has one."""
+    """The dtype and the device, as "float32, CPU"."""
+    answers: Mapping[Cell, Mapping[Mode, FlatGradient]]
+    """Maps a cell to the gradients there, in each of the modes in which the framework has one."""
 
     @property
     def name(self) -> str:
@@ -80,9 +81,9 @@ class Record:
 class Choices(NamedTuple):
     """The gradients that an op may have at a tie, over the arguments that are differentiated."""
 
-    conventions: Mapping[str, Gradient]
-    """By the value of ``ties=``: the one of minimum norm, and the others that the op has."""
-    corners: tuple[Gradient, ...]
+    conventions: Mapping[str, FlatGradient]
+    """Maps values of ``ties=``, those that the op takes, to gradients; "min_norm" is always there."""
+    corners: tuple[FlatGradient, ...]
     """The gradients nearby, whose convex hull is the Clarke subdifferential."""
 
 
@@ -112,16 +113,16 @@ def write(record: Record) -> Path:
     return file
 
 
-def _line(cell: Cell, modes: Mapping[Mode, Gradient]) -> str:
-    """The line of a cell; what both modes answer is written once."""
+def _line(cell: Cell, modes: Mapping[Mode, FlatGradient]) -> str:
+    """Write the line of a cell; what both modes answer is written once."""
     written = {mode: writable(gradient) for mode, gradient in modes.items()}
     if len(written) == 2 and written["reverse"] == written["forward"]:
         return f"{json.dumps(str(cell))}: {json.dumps({'both': written['reverse']})}"
     return f"{json.dumps(str(cell))}: {json.dumps(written)}"
 
 
-def writable(gradient: Gradient) -> list[float | str]:
-    """A gradient for a JSON file, which has no numbers for infinities and NaN: these are strings."""
+def writable(gradient: FlatGradient) -> list[float | str]:
+    """Turn infinities and NaN, for which JSON has no numbers, into strings."""
     return [element if math.isfinite(element) else str(element) for element in gradient]
 
 
@@ -132,7 +133,7 @@ def read(file: Path) -> Record:
     return Record(**content)
 
 
-def _modes(written: Mapping[str, Sequence[float | str]]) -> Mapping[Mode, Gradient]:
+def _modes(written: Mapping[str, Sequence[float | str]]) -> Mapping[Mode, FlatGradient]:
     gradients = {name: tuple(map(float, gradient)) for name, gradient in written.items()}
     if "both" in gradients:
         return dict.fromkeys(MODES, gradients["both"])
@@ -140,14 +141,14 @@ def _modes(written: Mapping[str, Sequence[float | str]]) -> Mapping[Mode, Gradie
 
 
 def write_choices(choices: Mapping[str, Choices]) -> Path:
-    """Write the choices that there are at every tie, by ``op(at), active``, a line for each."""
+    """Write the choices at every tie, a line for each case."""
     lines = (
         json.dumps(name)
         + ": "
         + json.dumps(
-            {**{c: writable(g) for c, g in found.conventions.items()}, "corners": [*map(writable, found.corners)]}
+            {**{c: writable(g) for c, g in case.conventions.items()}, "corners": [*map(writable, case.corners)]}
         )
-        for name, found in choices.items()
+        for name, case in choices.items()
     )
     _CHOICES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     return _CHOICES
@@ -155,34 +156,34 @@ def write_choices(choices: Mapping[str, Choices]) -> Path:
 
 @functools.cache
 def choices() -> Mapping[str, Choices]:
-    """What `write_choices` wrote."""
+    """Read what `write_choices` wrote: it maps a case to the gradients that the op may have there."""
     written = json.loads(_CHOICES.read_text("utf-8"))
     return {
         name: Choices(
-            {convention: tuple(map(float, g)) for convention, g in found.items() if convention != "corners"},
-            tuple(tuple(map(float, corner)) for corner in found["corners"]),
+            {convention: tuple(map(float, g)) for convention, g in case.items() if convention != "corners"},
+            tuple(tuple(map(float, corner)) for corner in case["corners"]),
         )
-        for name, found in written.items()
+        for name, case in written.items()
     }
 
 
 @functools.cache
 def recorded() -> Mapping[str, Sequence[Record]]:
-    """All records by framework, the oldest version first."""
-    found: dict[str, list[Record]] = {}
+    """Read all records: each framework is mapped to those of its versions, the oldest first."""
+    by_framework: dict[str, list[Record]] = {}
     for file in sorted(FOLDER.glob("*-*.json")):
         record = read(file)
-        found.setdefault(record.framework, []).append(record)
-    return {framework: sorted(records, key=lambda r: _order(r.version)) for framework, records in found.items()}
+        by_framework.setdefault(record.framework, []).append(record)
+    return {name: sorted(records, key=lambda r: _order(r.version)) for name, records in by_framework.items()}
 
 
 def _order(version: str) -> list[Any]:
-    """Numbers in a version are ordered as numbers, words in it as words."""
+    """Make a key to sort versions by: 2.9 is before 2.13, and words are ordered as words."""
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"[. ]", version)]
 
 
 def record_of(framework: str, version: str) -> Record:
-    """The record of a version, or of the newest recorded one that begins with it.
+    """Return the record of a version, or of the newest recorded one that begins with it.
 
     Raises:
       ValueError: there is none; the message lists those that there are.
@@ -195,21 +196,21 @@ def record_of(framework: str, version: str) -> Record:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"no record of {framework!r}; recorded are {', '.join(recorded())}.{hint}")
     versions = recorded()[framework]
-    found = [r for r in versions if re.match(rf"{re.escape(version)}(?!\w)", r.version)]
-    if not found:
+    matching = [record for record in versions if re.match(rf"{re.escape(version)}(?!\w)", record.version)]
+    if not matching:
         known = ", ".join(record.version for record in versions)
         raise ValueError(f"no record of {framework} {version!r}; recorded are {known}.")
-    return found[-1]
+    return matching[-1]
 
 
 def between(first: Record, last: Record) -> list[Record]:
-    """The recorded versions of a framework from one to another, whichever is older, both included."""
+    """List the recorded versions of a framework from one to another, whichever is older, both included."""
     low, high = sorted((_order(first.version), _order(last.version)))
     return [record for record in recorded()[first.framework] if low <= _order(record.version) <= high]
 
 
 def sources(first: Record, last: Record) -> list[Source]:
-    """The threads in which changes from one version of a framework to another were decided, whichever is older."""
+    """List the threads in which changes from one version of a framework to another were decided."""
     low, high = sorted((_order(first.version), _order(last.version)))
-    found = [Source(**{**source, "ops": tuple(source["ops"])}) for source in json.loads(_SOURCES.read_text("utf-8"))]
-    return [s for s in found if s.framework == first.framework and low < _order(s.version) <= high]
+    every = [Source(**{**source, "ops": tuple(source["ops"])}) for source in json.loads(_SOURCES.read_text("utf-8"))]
+    return [s for s in every if s.framework == first.framework and low < _order(s.version) <= high]

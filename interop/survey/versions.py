@@ -1,4 +1,13 @@
-"""Several records side by side: a line for each question, without those that another line answers too."""
+"""Several records side by side: a line for each question, without those that another line answers too.
+
+Many of the answers in a record say the same thing again. ``torch.maximum`` at x = y = 0 has these:
+
+    x y, none      (0.5, 0.5)
+    x, arrays      (0.5,)        left out: the part of x in the first line
+    y, arrays      (0.5,)        left out: the part of y in the first line
+
+Forward mode is left out as well, unless it differs from reverse mode. `_is_implied` has the rules.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from interop.survey.records import MODES, Cell, Gradient, Mode, Record, choices
+from interop.survey.records import MODES, Cell, FlatGradient, Mode, Record, choices
 
-Answers: TypeAlias = tuple[Gradient | None, ...]
+NO_ANSWER = "–"
+
+Answers: TypeAlias = tuple[FlatGradient | None, ...]
 """Of each record, None where it has no such cell."""
 
 
@@ -25,7 +36,7 @@ class Line:
 
     @property
     def asked(self) -> str:
-        """What is differentiated: "x, numbers" is x with numbers for the other arguments."""
+        """What is differentiated: "x, numbers" is x with numbers for the further arguments."""
         return " ".join(self.cell.active) + (", numbers" if self.cell.inactive == "numbers" else "")
 
     @property
@@ -34,72 +45,76 @@ class Line:
 
 
 def side_by_side(records: Sequence[Record]) -> list[Line]:
-    """The lines, op by op.
+    """List the lines, op by op.
 
-    Left out is what follows from another line: at -0.0 where it is as at 0.0, and the gradient of some arguments where
-    it is that part of the gradient of all, or, if there is none of all, is the one beside numbers. Forward mode has a
-    line of its own where it is unlike reverse mode.
+    A line is left out if another implies it: x = -0.0 if equal to 0.0; a partial gradient if it is that part of the
+    full one. Forward mode has a line of its own where it differs from reverse mode.
     """
     order = {case: place for place, case in enumerate(choices())}
     cells = dict.fromkeys(cell for record in records for cell in record.answers)
-    whole = {(cell.op, cell.at, cell.spelling): cell for cell in cells if cell.inactive == "none"}
-    found: list[Line] = []
+    full = {(cell.op, cell.at, cell.spelling): cell for cell in cells if cell.inactive == "none"}
+    lines: list[Line] = []
     for cell in sorted(cells, key=lambda cell: order.get(cell.case, len(order))):
-        joint = whole.get((cell.op, cell.at, cell.spelling))
+        joint = full.get((cell.op, cell.at, cell.spelling))
         answers = {mode: _answers(records, cell, mode) for mode in MODES}
-        told = [mode for mode in MODES if any(answers[mode]) and not _follows(records, cell, joint, mode)]
+        modes = [mode for mode in MODES if any(answers[mode]) and not _is_implied(records, cell, joint, mode)]
         pairs = zip(answers["reverse"], answers["forward"], strict=True)
-        if told and all(forward is None or same(reverse, forward) for reverse, forward in pairs):
-            found.append(Line(cell, MODES if any(answers["forward"]) else MODES[:1], answers["reverse"]))
+        if modes and all(forward is None or same(reverse, forward) for reverse, forward in pairs):
+            lines.append(Line(cell, MODES if any(answers["forward"]) else MODES[:1], answers["reverse"]))
         else:
-            found += [Line(cell, (mode,), answers[mode]) for mode in told]
-    return found
+            lines += [Line(cell, (mode,), answers[mode]) for mode in modes]
+    return lines
 
 
 def _answers(records: Iterable[Record], cell: Cell, mode: Mode) -> Answers:
     return tuple(record.answers.get(cell, {}).get(mode) for record in records)
 
 
-def _follows(records: Sequence[Record], cell: Cell, joint: Cell | None, mode: Mode) -> bool:
-    """Whether the answers to other questions tell those to this one; ``joint`` has all arguments differentiated."""
+def _is_implied(records: Sequence[Record], cell: Cell, joint: Cell | None, mode: Mode) -> bool:
+    """Say whether the answers in another cell imply those in this one.
+
+    Two cells may do so. At -0.0 it is the same cell at 0.0. For some arguments beside arrays it is ``joint``, in which
+    all are differentiated: a reverse pass computes all parts of a gradient, whichever are asked for. A record without
+    ``joint`` has the gradient beside numbers instead.
+    """
     answers = _answers(records, cell, mode)
     positive = cell._replace(at=re.sub(r"-0(?=,|$)", "0", cell.at))
-    if positive != cell and _alike(_answers(records, positive, mode), answers):
+    if positive != cell and _agree(_answers(records, positive, mode), answers):
         return True
     if cell.inactive != "arrays":
         return False
-    told = _answers(records, cell._replace(inactive="numbers"), mode)
+    implied = _answers(records, cell._replace(inactive="numbers"), mode)
     if joint is not None:
         places = [joint.active.index(name) for name in cell.active]
         parts = (g and tuple(g[place] for place in places) for g in _answers(records, joint, mode))
-        told = tuple(part or alone for part, alone in zip(parts, told, strict=True))
-    return _alike(told, answers)
+        implied = tuple(part or alone for part, alone in zip(parts, implied, strict=True))
+    return _agree(implied, answers)
 
 
-def _alike(told: Sequence[Gradient | None], answers: Answers) -> bool:
-    """Whether the ``answers`` that there are, are those told."""
-    return all(b is None or same(a, b) for a, b in zip(told, answers, strict=True))
+def _agree(implied: Answers, answers: Answers) -> bool:
+    """Say whether each of the ``answers`` that there are is the implied one."""
+    return all(b is None or same(a, b) for a, b in zip(implied, answers, strict=True))
 
 
-def same(first: Gradient | None, second: Gradient | None) -> bool:
-    """Whether two gradients are equal but for the last digits of float32."""
+def same(first: FlatGradient | None, second: FlatGradient | None) -> bool:
+    """Say whether two gradients are equal but for the last digits of float32."""
     if first is None or second is None or len(first) != len(second):
         return first is second
     return all(math.isclose(a, b, rel_tol=1e-6) or (a != a and b != b) for a, b in zip(first, second, strict=True))
 
 
 def rounded(values: Iterable[float]) -> str:
-    """For a reader."""
+    """Write numbers to two places, as a reader wants them."""
     return " ".join(f"{round(value, 2) + 0.0:g}" for value in values)
 
 
-def told(gradient: Gradient | None) -> str:
-    """For a reader, of a gradient that may not be there."""
-    return "–" if gradient is None else rounded(gradient)
+def rounded_or_dash(gradient: FlatGradient | None) -> str:
+    """Write a gradient, or a dash where there is none."""
+    return NO_ANSWER if gradient is None else rounded(gradient)
 
 
 def labels(lines: Iterable[Line], records: Iterable[Record]) -> Iterator[str]:
-    """By line, the op at its tie, as a call; with the spelling, where the records have several of the op."""
+    """Name each line by the op at its tie, as a call, and by the spelling where the records have several of the op."""
     spellings: dict[str, set[str]] = {}
     for record in records:
         for cell in record.answers:

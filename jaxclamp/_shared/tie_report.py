@@ -36,6 +36,11 @@ class Line(NamedTuple):
     tied: int
 
     @property
+    def site(self) -> Site:
+        """The fields by which this line differs from all others."""
+        return self.file, self.number, self.op, self.suspect, self.module
+
+    @property
     def share(self) -> float:
         return self.tied / self.elements if self.elements else 0.0
 
@@ -103,7 +108,7 @@ class TieReport:
         influences = [report.influence for report in (self, other) if report.influence is not None]
         totals = Totals()
         for line in (*self.lines, *other.lines):
-            totals[line[:5]] += line[5:]
+            totals[line.site] += line.elements, line.tied
         differentiated = "; ".join(dict.fromkeys(filter(None, (self.differentiated, other.differentiated))))
         influence = functools.reduce(Influence.__add__, influences) if influences else None
         return TieReport(totals.lines(), influence, differentiated)
@@ -152,7 +157,8 @@ class TieReport:
             (
                 line.label,
                 f"{line.op} (suspect)" if line.suspect else line.op,
-                *map(str, line[5:]),
+                str(line.elements),
+                str(line.tied),
                 f"{line.share:.2%}",
             )
             for line in self.lines

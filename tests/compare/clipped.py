@@ -22,7 +22,7 @@ def recording(array: Any, under_min_norm: Any = None, label: str = "value") -> R
 
 def difference(a: Any, b: Any, **tolerance: float) -> Any:
     (leaf,) = Comparison(recording(a), recording(b), **tolerance).leaves
-    return leaf.native
+    return leaf.unmodified
 
 
 def findings(comparison: Comparison) -> dict[str, str]:

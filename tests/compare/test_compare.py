@@ -66,7 +66,7 @@ def test_ties_are_told_from_bugs(
 ) -> None:
     comparison = compare(f, g, AT)
     assert findings(comparison) == {"value": value, "gradient[0]": gradient}
-    absolute = by_label(comparison)["gradient[0]"].native.absolute
+    absolute = by_label(comparison)["gradient[0]"].unmodified.absolute
     assert (absolute.amount, absolute.index) == (largest, index)
 
 
@@ -128,7 +128,7 @@ def test_pytrees_keywords_integers_and_what_is_static() -> None:
     comparison = compare(in_jax, in_torch, params, rows, 2, scale=F32(0.5), kind="sum")
     labels = ["value[0]", "value[1]['b']", "value[1]['n']", "gradient[0]['layers'][0]", "gradient[0]['layers'][1][0]"]
     assert findings(comparison) == dict.fromkeys([*labels, "gradient[0]['w']", "gradient['scale']"], "agrees")
-    native = comparison.first.native
+    native = comparison.first.unmodified
     # By hand: the sum of squares is weighted by how often a row is taken; the rest is a product with weights.
     np.testing.assert_array_equal(native["gradient[0]['w']"], params["w"] * F32([[1], [2]]))
     np.testing.assert_array_equal(native["gradient[0]['layers'][0]"], 3 * WEIGHTS[1][:2])
@@ -136,7 +136,7 @@ def test_pytrees_keywords_integers_and_what_is_static() -> None:
     assert native["gradient['scale']"] == 2 * (3**2 + 4**2 + 5**2) + 1 + 2**2
     assert native["value[1]['n']"].dtype.kind == "i"
     for label, array in native.items():
-        np.testing.assert_array_equal(comparison.second.native[label], array)
+        np.testing.assert_array_equal(comparison.second.unmodified[label], array)
 
 
 def test_results_of_any_kind() -> None:
@@ -151,17 +151,17 @@ def test_results_of_any_kind() -> None:
     assert findings(comparison) == dict.fromkeys(
         ["value[0]", "value[1]", "value[2]", "value[3]", "gradient[0]"], "agrees"
     )
-    assert [array.dtype.kind for array in comparison.first.native.values()] == ["f", "i", "b", "i", "f"]
+    assert [array.dtype.kind for array in comparison.first.unmodified.values()] == ["f", "i", "b", "i", "f"]
 
     def as_torch_names_it(x: torch.Tensor) -> Any:
         return torch.max(x, dim=1)
 
-    assert list(record(as_torch_names_it, x).native) == ["value[0]", "value[1]", "gradient[0]"]
+    assert list(record(as_torch_names_it, x).unmodified) == ["value[0]", "value[1]", "gradient[0]"]
 
 
 def test_arrays_of_any_strides() -> None:
     turned = compare(jax_clip, torch_clamp, np.broadcast_to(AT, (2, 5))[:, ::-1])
-    assert by_label(turned)["gradient[0]"].native.absolute.index == (1, 1)
+    assert by_label(turned)["gradient[0]"].unmodified.absolute.index == (1, 1)
 
 
 def test_no_floats() -> None:
@@ -169,14 +169,14 @@ def test_no_floats() -> None:
     assert findings(comparison) == {"value": "agrees"}
     unrelated = compare(lambda x: jnp.argmax(x), lambda x: torch.argmax(x), AT)
     assert findings(unrelated) == {"value": "agrees", "gradient[0]": "agrees"}
-    np.testing.assert_array_equal(unrelated.second.native["gradient[0]"], np.zeros(5))
+    np.testing.assert_array_equal(unrelated.second.unmodified["gradient[0]"], np.zeros(5))
 
 
 def test_nan_in_the_same_places_agrees() -> None:
     x = F32([-1.0, 4.0])
     assert compare(jnp.sqrt, torch.sqrt, x).agree
     (value, _) = compare(jnp.sqrt, lambda x: torch.sqrt(x.abs()), x).leaves
-    assert (value.finding, value.native.beyond, value.native.absolute.index) == ("port", 1, (0,))
+    assert (value.finding, value.unmodified.beyond, value.unmodified.absolute.index) == ("port", 1, (0,))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
@@ -184,14 +184,14 @@ def test_dtypes_stay_what_they_are(dtype: str) -> None:
     comparison = compare(jax_clip, torch_clamp, AT.astype(jnp.dtype(dtype)))
     assert findings(comparison) == {"value": "agrees", "gradient[0]": "ties"}
     for side in (comparison.first, comparison.second):
-        assert {array.dtype.name for array in (*side.native.values(), *side.min_norm.values())} == {dtype}
+        assert {array.dtype.name for array in (*side.unmodified.values(), *side.min_norm.values())} == {dtype}
 
 
 def test_integers_of_64_bits_keep_their_value() -> None:
     large = np.array([2**40])
     assert compare(lambda n: jnp.add(n, 1), lambda n: torch.add(n, 1), large).agree
     small = record(lambda n, x: (jnp.add(n, 1), jnp.zeros(3) + x), np.array([2]), F32([1.0]))
-    assert small.native["value[1]"].dtype == F32  # as without a comparison
+    assert small.unmodified["value[1]"].dtype == F32  # as without a comparison
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_module_is_a_function_of_its_parameters() -> None:
     comparison = compare(in_jax, network, dict(network.named_parameters()), x)
     assert comparison.agree, comparison
     assert comparison.second.name == "Network"
-    assert {f"gradient[0]['{name}']" for name, _ in network.named_parameters()} < set(comparison.second.native)
+    assert {f"gradient[0]['{name}']" for name, _ in network.named_parameters()} < set(comparison.second.unmodified)
     for name, tensor in network.state_dict().items():
         assert torch.equal(tensor, before[name])  # the running statistics too
     assert all(parameter.grad is None for parameter in network.parameters())
@@ -267,7 +267,7 @@ def test_torch_code_may_overwrite_its_input() -> None:
     assert findings(compare(jax_clip, lambda x: x.clamp_(0.0, 6.0), x)) == {"value": "agrees", "gradient[0]": "ties"}
     np.testing.assert_array_equal(x, AT)
     with torch.no_grad():
-        assert record(torch_clamp, x).native["gradient[0]"].any()
+        assert record(torch_clamp, x).unmodified["gradient[0]"].any()
 
 
 def test_the_gradient_is_that_of_the_sum_with_all_inputs_active() -> None:
@@ -278,7 +278,7 @@ def test_the_gradient_is_that_of_the_sum_with_all_inputs_active() -> None:
     x, y = F32([2.0, 5.0]), F32([2.0, 4.0])
     answers = record(product, x, y)
     first, second = (weights[:2] for weights in WEIGHTS)
-    np.testing.assert_array_equal(answers.native["gradient[0]"], first * y + second * [0.5, 1.0])
+    np.testing.assert_array_equal(answers.unmodified["gradient[0]"], first * y + second * [0.5, 1.0])
     np.testing.assert_array_equal(answers.min_norm["gradient[1]"], first * x + second * [0.5, 0.0])
 
 
@@ -323,7 +323,7 @@ def test_results_of_constant_sum(f: Callable[..., Any], g: Callable[..., Any]) -
     x = np.random.default_rng(0).normal(size=(5, 4)).astype(F32)
     comparison = compare(f, g, x)
     assert set(findings(comparison).values()) == {"agrees"}
-    assert abs(comparison.first.native["gradient[0]"]).max() > 0.05
+    assert abs(comparison.first.unmodified["gradient[0]"]).max() > 0.05
     wrong = compare(f, lambda x: g(x.detach()) + 0 * x.sum(), x)
     assert findings(wrong)["gradient[0]"] == "port"
 

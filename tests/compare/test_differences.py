@@ -176,8 +176,8 @@ def test_finding(apart: bool, apart_under_min_norm: bool, finding: str, agree: b
 
 def test_a_difference_of_dtypes_is_measured_in_the_coarser() -> None:
     (leaf,) = Comparison(recording(F32([1.0])), recording(np.array([1 + 2**-23 + 2**-40]))).leaves
-    assert (leaf.finding, leaf.native.beyond, leaf.native.ulps.amount) == ("port", 0, 1)
-    assert leaf.native.absolute.amount == 2**-23 + 2**-40
+    assert (leaf.finding, leaf.unmodified.beyond, leaf.unmodified.ulps.amount) == ("port", 0, 1)
+    assert leaf.unmodified.absolute.amount == 2**-23 + 2**-40
 
 
 def normalized(x: Any) -> Any:

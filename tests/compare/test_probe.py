@@ -46,8 +46,8 @@ def test_a_bound_that_no_given_input_exceeds() -> None:
     assert comparison.verdict.endswith(says)
     assert str(compare(jax.nn.relu6, bound_5, GIVEN, probe=20).probed) == str(comparison.probed)
     (value, _) = comparison.leaves
-    assert value.native is not None
-    assert value.native.numbers == (6.0, 5.0)
+    assert value.unmodified is not None
+    assert value.unmodified.numbers == (6.0, 5.0)
     summary = json.loads(comparison.to_json())["probe"]
     assert summary["case"] == {
         "draw": draw,

@@ -25,7 +25,7 @@ def test_a_recording_shares_no_memory(f: Callable[..., Any]) -> None:
     x[:] = AT
     kept = record(f, x)
     x[:] = 0.0
-    np.testing.assert_array_equal(kept.native["value"], AT)
+    np.testing.assert_array_equal(kept.unmodified["value"], AT)
 
 
 def test_files(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_files(tmp_path: Path) -> None:
     record(torch_clamp, x).save(str(tmp_path / "torch.npz"))
     of_jax, of_torch = Recording.load(tmp_path / "jax.npz"), Recording.load(tmp_path / "torch.npz")
     assert str(of_jax) == str(live.first)
-    assert of_jax.native["value"].dtype == jnp.bfloat16
+    assert of_jax.unmodified["value"].dtype == jnp.bfloat16
     expected = live.to_json()
     assert compare(of_jax, of_torch).to_json() == expected
     assert compare(of_jax, torch_clamp, x).to_json() == expected
@@ -51,9 +51,9 @@ def test_files(tmp_path: Path) -> None:
 def test_files_hold_any_dtype(dtype: str, tmp_path: Path) -> None:
     written = recording(np.array([0, 1], jnp.dtype(dtype)))
     written.save(tmp_path / "file.npz")
-    loaded = Recording.load(tmp_path / "file.npz").native["value"]
+    loaded = Recording.load(tmp_path / "file.npz").unmodified["value"]
     assert loaded.dtype == dtype
-    np.testing.assert_array_equal(loaded, written.native["value"])
+    np.testing.assert_array_equal(loaded, written.unmodified["value"])
 
 
 def test_files_of_something_else(tmp_path: Path) -> None:

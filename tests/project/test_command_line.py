@@ -10,8 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +24,6 @@ from click.testing import CliRunner, Result
 
 from interop.__main__ import main
 from interop.cli import digits_training as digits
-from interop.cli import halves
 from interop.cli.names import FORMATS
 from interop.cli.worked_cases import compare_cases
 from interop.survey import matrix as parity
@@ -36,7 +34,7 @@ from interop.survey.show.screen import screen
 from jaxclamp import OPS, Op
 from jaxclamp._shared.tie_cases import DTYPES, cases
 
-ALWAYS = (*parity.OURS, "jax", "torch")
+ALWAYS = (*parity.PACKAGES, "jax", "torch")
 """The frameworks that are installed wherever the tests run."""
 INSTALLED = [name for name in parity.FRAMEWORKS if name not in parity.absent()]
 ONLY_ALWAYS = [f"--framework={name}" for name in ALWAYS]
@@ -111,7 +109,7 @@ def test_markdown(rows: list[Row]) -> None:
     assert result.exit_code == 0
     table, _, summary = result.stdout.partition("\n\n")
     headings, rule, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
-    assert headings == ["op", "at", "active", "dtype", "definition", *ALWAYS]
+    assert headings == ["op", "at", "active", "dtype", "definition", *map(render.heading, ALWAYS)]
     assert set(rule) == {"---"}
     assert {len(line) for line in [rule, *lines]} == {len(headings)}
     assert [line[0] for line in lines] == [row.op for row in rows]
@@ -225,7 +223,6 @@ def test_without_filters_all_is_asked_in_float32(monkeypatch: pytest.MonkeyPatch
         return rows
 
     monkeypatch.setattr(parity, "matrix", remember)
-    monkeypatch.setattr("os.cpu_count", lambda: 1)  # no other process
     assert run().exit_code == 0
     ((ops, dtypes, frameworks),) = asked
     assert sorted(op.name for op in ops) == sorted(OPS)
@@ -242,7 +239,7 @@ def everybody(monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(ops: Iterable[Op], dtypes: Sequence[str], frameworks: Sequence[str]) -> Iterator[Row]:
         for op in ops:
             for i, (arguments, active, inactive) in enumerate(cases(op)):
-                gradients = {name: (0.0,) if name in parity.OURS else (-1.25 * (i % 4),) for name in frameworks}
+                gradients = {name: (0.0,) if name in parity.PACKAGES else (-1.25 * (i % 4),) for name in frameworks}
                 answers = [
                     Answer(name, f"{name} 10.10.10", f"{name}.{op.name}", gradient, not any(gradient), ())
                     for name, gradient in gradients.items()
@@ -250,7 +247,6 @@ def everybody(monkeypatch: pytest.MonkeyPatch) -> None:
                 yield Row(op.name, arguments, active, inactive, dtypes[0], (0.0,), tuple(answers))
 
     monkeypatch.setattr(parity, "matrix", asked)
-    monkeypatch.setattr("os.cpu_count", lambda: 1)  # no other process
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
@@ -263,8 +259,8 @@ def test_one_screen(width: int, everybody: None) -> None:
     assert [line[0] for line in words if line[0] in parity.FRAMEWORKS] == list(parity.FRAMEWORKS)
     assert [line[0] for line in words if line[0] in OPS] == list(OPS)
     (headings,) = (line for line in words if line[:2] == ["op", "ours"])
-    assert len(headings) == 2 + len(parity.THEIRS)
-    for heading, name in zip(headings[2:], parity.THEIRS, strict=True):
+    assert len(headings) == 2 + len(parity.UNMODIFIED)
+    for heading, name in zip(headings[2:], parity.UNMODIFIED, strict=True):
         assert heading == name or (width <= 100 and heading.endswith("…") and name.startswith(heading[:-1]))
     assert "–" not in "".join(lines)
 
@@ -278,7 +274,7 @@ def test_cases_fit_and_no_word_is_broken(width: int, everybody: None) -> None:
     assert "…" not in text
     headings = [line.split()[1:] for line in text.splitlines() if line.split()[:1] == ["definition"]]
     assert len(headings) == {60: 7, 80: 6}[width]
-    for name in ("ours", *parity.THEIRS):
+    for name in ("ours", *parity.UNMODIFIED):
         assert sum(name in line for line in headings) == 3
     ties = [line for line in text.splitlines() if "=" in line and not line.startswith(" ")]
     assert any(line.startswith("x=0, min=0, max=6") for line in ties)
@@ -297,52 +293,6 @@ def test_one_screen_by_default(everybody: None) -> None:
     assert relu.split()[:3] == ["relu", "✓", "-1.25"]
     for option in ("--all", "--only-disagreements"):
         assert "max_pool3d, float32" in run(option).stdout
-
-
-class Busy(Executor):
-    """A helper that comes to nothing."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return Future()
-
-
-class Quick(Executor):
-    """One that is done at once."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
-
-
-class Dying(Executor):
-    """One that dies after its first answer."""
-
-    def __init__(self) -> None:
-        self.first = True
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()
-        if not self.first:
-            raise BrokenExecutor
-        self.first = False
-        future.set_exception(BrokenExecutor())
-        return future
-
-
-@pytest.mark.parametrize("helper", [Busy, Quick, Dying])
-def test_a_helper_changes_no_row(helper: type[Executor], everybody: None) -> None:
-    ops = ["abs", "maximum", "selu"]
-    found = list(halves.matrix(helper(), ops, ["float32"], ALWAYS))
-    assert as_json(found) == as_json(list(parity.matrix([OPS[op] for op in ops], ["float32"], ALWAYS)))
-
-
-@pytest.mark.thorough
-def test_two_processes_find_what_one_does(rows: list[Row]) -> None:
-    with halves.helper() as helper:
-        found = list(halves.matrix(helper, ["abs", "maximum", "selu"], ["float32"], ALWAYS))
-    assert as_json(found) == as_json(rows)
 
 
 @FORMS
@@ -447,7 +397,7 @@ def test_cases_prints_the_numbers() -> None:
                 printed.append(cells)
             else:  # the rest of a long cell
                 printed[-1] = [before + after for before, after in zip(printed[-1], cells, strict=True)]
-    expected = [(c.spelling, c.native.tolist(), c.ours.tolist()) for c in compare_cases()]
+    expected = [(c.spelling, c.unmodified.tolist(), c.wrapped.tolist()) for c in compare_cases()]
     assert [(spelling, *map(ast.literal_eval, gradients)) for spelling, *gradients in printed] == expected
 
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from interop.__main__ import main
 from interop.cli.names import FORMATS
-from interop.frameworks.base import Array, Framework, Function
+from interop.frameworks.base import Framework, Function, Gradient, Question, Refusal
 from interop.frameworks.registry import ADAPTERS
 from interop.survey import matrix as parity
 from interop.survey.show.report import page, picture
@@ -27,14 +27,14 @@ from jaxclamp._shared.tie_cases import DTYPES, round_to
 def adapter(request: pytest.FixtureRequest) -> Framework:
     for reason in parity.absent([request.param]).values():
         pytest.skip(reason)
-    return parity.theirs(request.param)
+    return parity.load(request.param)
 
 
-@pytest.fixture(params=parity.THEIRS)
+@pytest.fixture(params=parity.UNMODIFIED)
 def framework(request: pytest.FixtureRequest) -> Framework:
     for reason in parity.absent([request.param]).values():
         pytest.skip(reason)
-    return parity.theirs(request.param)
+    return parity.load(request.param)
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
@@ -64,24 +64,24 @@ def test_arrays_pass_unrounded_or_not_at_all(adapter: Framework, dtype: str) -> 
     """1 and a bit more, the next number that the dtype has; its square has a gradient of twice that."""
     x = np.asarray(1 + jnp.finfo(dtype).eps, jnp.dtype(dtype))
     try:
-        result, gradient = adapter.answer(lambda given: given["x"] * given["x"], {"x": x}, ("x",))
+        answer = adapter.differentiate(lambda given: given["x"] * given["x"], {"x": x}, ("x",))
     except TypeError:
         assert dtype == "bfloat16"
         assert adapter.name == "autograd"
         return
-    assert gradient["x"].astype(np.float64) == 2 * x.astype(np.float64)
-    assert result.astype(x.dtype) == x * x
-    assert result.shape == gradient["x"].shape == ()
+    assert answer.by_argument["x"].astype(np.float64) == 2 * x.astype(np.float64)
+    assert answer.value.astype(x.dtype) == x * x
+    assert answer.value.shape == answer.by_argument["x"].shape == ()
 
 
 @pytest.mark.parametrize("active", [("x",), ("y",), ("x", "y"), ("y", "x")])
 def test_gradients_keep_to_their_arguments(adapter: Framework, active: tuple[str, ...]) -> None:
     """Equal arguments are still two, and those that are not active have no gradient."""
     arguments = {"x": np.asarray(2, np.float32), "y": np.asarray(2, np.float32), "z": 3.0}
-    result, gradient = adapter.answer(lambda given: given["x"] * given["z"] - given["y"], arguments, active)
-    assert result.tolist() == 4
-    assert {name: g.tolist() for name, g in gradient.items()} == {n: {"x": 3, "y": -1}[n] for n in active}
-    assert tuple(gradient) == active
+    answer = adapter.differentiate(lambda given: given["x"] * given["z"] - given["y"], arguments, active)
+    assert answer.value.tolist() == 4
+    assert {name: g.tolist() for name, g in answer.by_argument.items()} == {n: {"x": 3, "y": -1}[n] for n in active}
+    assert tuple(answer.by_argument) == active
 
 
 @pytest.mark.parametrize("active", [("x",), ("y",), ("x", "y"), ("y", "x")])
@@ -138,13 +138,13 @@ def test_counterparts_are_the_same_function_away_from_ties(op: str, counterpart:
         }
         for given in (arguments, numbers):
             try:
-                answer = parity.theirs(counterpart.framework).answer(counterpart, given, ("x",))
+                answer = parity.load(counterpart.framework).differentiate(counterpart, given, ("x",))
             except TypeError:
                 continue
-            expected = parity.theirs("jax").answer(lambda given: OPS[op].function(**given), given, ("x",))
+            expected = parity.load("jax").differentiate(lambda given: OPS[op].function(**given), given, ("x",))
             # tinygrad and MLX have five digits of the constants of selu.
-            np.testing.assert_allclose(answer[0], expected[0], rtol=1e-5, atol=1e-5)
-            np.testing.assert_allclose(answer[1]["x"], expected[1]["x"], rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(answer.value, expected.value, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(answer.by_argument["x"], expected.by_argument["x"], rtol=1e-5, atol=1e-5)
             compared += 1
     assert compared
 
@@ -162,7 +162,7 @@ def test_every_format_has_its_answers(adapter: Framework, form: str) -> None:
 def test_the_report_has_its_answers(adapter: Framework) -> None:
     ours, all_of_them = (
         page(list(parity.matrix([OPS["maximum"]], ["float32"], names)), {"maximum": ""})
-        for names in (parity.OURS, [*parity.OURS, adapter.name])
+        for names in (parity.PACKAGES, [*parity.PACKAGES, adapter.name])
     )
     assert adapter.version not in ours
     assert f"<b>{adapter.name}</b>  {adapter.version.split(' ')[1]}" in all_of_them
@@ -183,18 +183,18 @@ class Narrow(Framework):
     name = "narrow"
     version = "narrow 1.0"
 
-    def answer(
-        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
-    ) -> tuple[Any, dict[str, Array]]:
-        result, gradient = parity.theirs("jax").answer(function, arguments, active)
-        return result, {name: g.astype(np.float32) for name, g in gradient.items()}
+    def differentiate(self, function: Function, arguments: Mapping[str, Any], active: Collection[str]) -> Gradient:
+        answer = parity.load("jax").differentiate(function, arguments, active)
+        return Gradient(answer.value, {name: g.astype(np.float32) for name, g in answer.by_argument.items()})
 
 
 def test_an_answer_in_a_narrower_dtype_is_refused() -> None:
+    question = Question(lambda arguments: arguments["x"], {"x": np.zeros(())}, ("x",))
     for dtype in ("float32", "bfloat16", "float16"):
-        Narrow().value_and_gradient(lambda given: given["x"], {"x": np.zeros(())}, ("x",), dtype)
-    with pytest.raises(TypeError, match="narrow answers in float32, which is narrower than float64"):
-        Narrow().value_and_gradient(lambda given: given["x"], {"x": np.zeros(())}, ("x",), "float64")
+        assert isinstance(Narrow().gradients([question], dtype)[0], Gradient)
+    assert Narrow().gradients([question], "float64") == [
+        Refusal("narrow answers in float32, which is narrower than float64.")
+    ]
 
 
 @pytest.fixture(params=ADAPTERS)
@@ -202,9 +202,9 @@ def absent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     name: str = request.param
     for module in {name, *(module for module in sys.modules if module.startswith(f"{name}."))}:
         monkeypatch.setitem(sys.modules, module, None)
-    parity.theirs.cache_clear()
+    parity.load.cache_clear()
     yield name
-    parity.theirs.cache_clear()
+    parity.load.cache_clear()
 
 
 def test_an_absent_framework_is_skipped_with_a_reason(absent: str) -> None:

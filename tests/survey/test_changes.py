@@ -16,19 +16,19 @@ import interop
 from interop.__main__ import main
 from interop.survey import records
 from interop.survey.changes import Changes, changes
-from interop.survey.classify import FOLLOWED, explanations, followed
+from interop.survey.classify import CLASSES, classify, explanations
 from interop.survey.history import COLOURS, figure
-from interop.survey.records import MODES, Cell, Gradient, Mode, Record, choices, read, record_of, recorded, write
+from interop.survey.records import MODES, Cell, FlatGradient, Mode, Record, choices, read, record_of, recorded, write
 from interop.survey.versions import same, side_by_side
 
 RECORDS = [record for records in recorded().values() for record in records]
 
 
-def record(cells: Mapping[str, Mapping[Mode, Gradient]], version: str = "1.0") -> Record:
+def record(cells: Mapping[str, Mapping[Mode, FlatGradient]], version: str = "1.0") -> Record:
     return Record("torch", version, "here", "2026-11-23", "float32, CPU", {Cell.of(c): m for c, m in cells.items()})
 
 
-def both(*gradient: float) -> dict[Mode, Gradient]:
+def both(*gradient: float) -> dict[Mode, FlatGradient]:
     return dict.fromkeys(MODES, gradient)
 
 
@@ -205,8 +205,8 @@ NEGATIVE = "clamp(x=-0, min=0, max=6), x, numbers: torch.clamp"
     ],
 )
 def test_lines(
-    before: Mapping[str, Mapping[Mode, Gradient]],
-    after: Mapping[str, Mapping[Mode, Gradient]],
+    before: Mapping[str, Mapping[Mode, FlatGradient]],
+    after: Mapping[str, Mapping[Mode, FlatGradient]],
     told: list[tuple[str, str]],
 ) -> None:
     found = Changes(record(before), record(after, "2.0"))
@@ -363,12 +363,12 @@ def test_explanations_by_hand() -> None:
     ],
 )
 def test_what_clamp_min_follows(version: str, mode: Mode, expected: Mapping[str, int]) -> None:
-    assert followed(record_of("torch", version), "clamp_min", mode) == Counter(expected)
+    assert classify(record_of("torch", version), "clamp_min", mode) == Counter(expected)
 
 
 def test_fmax_followed_another_convention_in_each_mode() -> None:
     before = record_of("torch", "2.13")
-    assert [set(followed(before, "fmax", mode)) for mode in MODES] == [{"inclusive"}, {"exclusive"}]
+    assert [set(classify(before, "fmax", mode)) for mode in MODES] == [{"inclusive"}, {"exclusive"}]
 
 
 def test_the_picture_shows_all_ops_in_the_colours_of_what_they_follow() -> None:
@@ -388,7 +388,7 @@ def test_the_picture_shows_all_ops_in_the_colours_of_what_they_follow() -> None:
     row = labels.index("clamp_min")
     bars = [bar for bar in axes.patches if round(bar.get_y() + bar.get_height() / 2) == row]
     rgb = {name: matplotlib_rgb(colour) for name, colour in COLOURS.items()}
-    shown = [(next(n for n in FOLLOWED if rgb[n] == bar.get_facecolor()), bar.get_width() / 0.92) for bar in bars]
+    shown = [(next(n for n in CLASSES if rgb[n] == bar.get_facecolor()), bar.get_width() / 0.92) for bar in bars]
     assert shown == [("inclusive", 1.0), ("min_norm", pytest.approx(0.25)), ("balanced", pytest.approx(0.75))]
 
 

@@ -17,11 +17,11 @@ import interop
 import jaxclamp
 from interop.cli import digits_training as digits
 from interop.cli.worked_cases import Gradients, compare_cases
-from interop.frameworks.base import Question
+from interop.frameworks.base import Question, Refusal
 from interop.survey import matrix as parity
 from interop.survey import record_frameworks
 from interop.survey.changes import Changes
-from interop.survey.matrix import OURS, THEIRS, Row, matrix
+from interop.survey.matrix import PACKAGES, UNMODIFIED, Row, matrix
 from interop.survey.records import Record, choices, recorded
 from interop.survey.show.render import at
 from jaxclamp import OPS
@@ -50,7 +50,7 @@ def op(request: pytest.FixtureRequest) -> str:
 
 def test_ours_agree_with_the_definition(op: str) -> None:
     for row in rows(op):
-        ours = [answer for answer in row.answers if answer.framework in OURS]
+        ours = [answer for answer in row.answers if answer.framework in PACKAGES]
         assert [answer.spelling for answer in ours][:2] == [f"jaxclamp.{op}", f"interop.{op}"], row
         for answer in ours:
             np.testing.assert_allclose(answer.gradient, row.definition, rtol=1e-6, atol=1e-3, err_msg=str(row))
@@ -103,7 +103,7 @@ def test_every_tie_and_every_set_of_active_inputs_occurs(op: str) -> None:
 
 def test_every_counterpart_answers_somewhere(op: str) -> None:
     """One that is misspelt in the record would raise TypeError everywhere, and be left out of every row."""
-    spellings = {answer.spelling for row in rows(op) for answer in row.answers if answer.framework in THEIRS}
+    spellings = {answer.spelling for row in rows(op) for answer in row.answers if answer.framework in UNMODIFIED}
     assert spellings == {c.name for c in parity.counterparts(OPS[op]) if c.framework not in parity.absent()}
 
 
@@ -170,7 +170,7 @@ def the_record(framework: str) -> Record:
     """That of the installed version."""
     if framework in parity.absent():
         pytest.skip(parity.absent()[framework])
-    version = parity.theirs(framework).version.partition(" ")[2]
+    version = parity.load(framework).version.partition(" ")[2]
     found = [record for record in recorded().get(framework, []) if record.version == version]
     if not found:
         pytest.skip(f"no record of {framework} {version}; `make answers` writes one")
@@ -183,7 +183,7 @@ def its_rows(framework: str) -> Iterator[Row]:
         yield replace(row, answers=tuple(answer for answer in row.answers if answer.framework == framework))
 
 
-@pytest.mark.parametrize("framework", THEIRS)
+@pytest.mark.parametrize("framework", UNMODIFIED)
 def test_native_answers_are_those_recorded(framework: str) -> None:
     before = the_record(framework)
     found = record_frameworks.records(its_rows(framework), modes=["reverse"])[framework]
@@ -194,7 +194,7 @@ def test_native_answers_are_those_recorded(framework: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "framework", [pytest.param(name, marks=[pytest.mark.thorough] * (name == "jax")) for name in THEIRS]
+    "framework", [pytest.param(name, marks=[pytest.mark.thorough] * (name == "jax")) for name in UNMODIFIED]
 )
 def test_native_answers_in_forward_mode_are_those_recorded(framework: str) -> None:
     before = the_record(framework)
@@ -259,13 +259,12 @@ def test_questions_asked_together_are_answered_as_each_alone(dtype: str) -> None
         Question(narrow, {"x": zero, "min": None, "max": 6.0}, ("x",)),
         Question(narrow, {"x": np.zeros(3), "min": zero, "max": six}, ("x",)),
     ]
-    jax_ = parity.theirs("jax")
-    together = jax_.values_and_gradients(questions, dtype)
-    assert [isinstance(answer, TypeError) for answer in together] == [False] * 6 + [True, False]
+    jax_ = parity.load("jax")
+    together = jax_.gradients(questions, dtype)
+    assert [isinstance(answer, Refusal) for answer in together] == [False] * 6 + [True, False]
     for question, answer in zip(questions, together, strict=True):
-        if not isinstance(answer, TypeError):
-            alone = jax_.value_and_gradient(question.function, question.arguments, question.active, dtype)
-            assert repr(answer) == repr(alone)
+        (alone,) = jax_.gradients([question], dtype)
+        assert isinstance(answer, Refusal) or repr(answer) == repr(alone)
 
 
 def abs_with_slope_1(x: jax.Array) -> jax.Array:
@@ -308,14 +307,14 @@ def test_a_wrong_rule_is_seen(name: str, wrong: Callable[..., jax.Array]) -> Non
 def test_a_wrong_torch_wrapper_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     right = interop.abs
     monkeypatch.setitem(parity.TORCH_OPS, "abs", lambda x: 0.5 * x + right(x) - 0.5 * x.detach())
-    for row in matrix([OPS["abs"]], ["float32"], OURS):
+    for row in matrix([OPS["abs"]], ["float32"], PACKAGES):
         assert [answer.framework for answer in row.answers if not answer.agrees] == ["interop"]
         assert not row.agrees
 
 
 def test_a_wrong_kernel_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(parity.NATIVE, "maximum", torch.maximum)
-    found = list(matrix([OPS["maximum"]], ["float32"], OURS))
+    found = list(matrix([OPS["maximum"]], ["float32"], PACKAGES))
     for row in found:
         assert [answer.framework for answer in row.answers if not answer.agrees] in ([], ["native"])
     assert not all(row.agrees for row in found)
@@ -366,7 +365,7 @@ def test_worked_case_here(spelling: str) -> None:
 def test_worked_case_natively(spelling: str) -> None:
     of_inclusive_clamps, ours = WORKED_CASES[spelling]
     expected = ours if spelling.startswith("clamp") and not is_inclusive() else of_inclusive_clamps
-    assert worked_cases()[spelling].native.tolist() == expected
+    assert worked_cases()[spelling].unmodified.tolist() == expected
 
 
 def test_the_network_of_the_fourth_case_by_hand() -> None:
@@ -378,9 +377,9 @@ def test_the_network_of_the_fourth_case_by_hand() -> None:
     relu, clamp = x.T @ (upstream * (hidden > 0)), x.T @ (upstream * (hidden >= 0))
     assert (relu - clamp).tolist() == [[0, 0], [0, 0], [0, -38]]
     cases = worked_cases()
-    assert cases["relu(x @ w1)"].native.tolist() == relu.tolist()
+    assert cases["relu(x @ w1)"].unmodified.tolist() == relu.tolist()
     assert cases["relu(x @ w1)"].ours.tolist() == cases["clamp(x @ w1, min=0.)"].ours.tolist() == relu.tolist()
-    assert cases["clamp(x @ w1, min=0.)"].native.tolist() == (clamp if is_inclusive() else relu).tolist()
+    assert cases["clamp(x @ w1, min=0.)"].unmodified.tolist() == (clamp if is_inclusive() else relu).tolist()
 
 
 @functools.cache
@@ -448,7 +447,7 @@ def test_training_is_determined_by_the_seed() -> None:
 
 def test_conventions_that_reproduce_native_answers() -> None:
     """torch gives the whole gradient to x at a bound, and from 2.14 none of it; jax.numpy gives half of it."""
-    rows = matrix([OPS["clamp_min"]], ["float32"], [*OURS, "torch", "jax"])
+    rows = matrix([OPS["clamp_min"]], ["float32"], [*PACKAGES, "torch", "jax"])
     row = next(row for row in rows if row.active == ("x",) and row.inactive == "numbers")
     conventions = {answer.spelling: answer.conventions for answer in row.answers}
     assert conventions == {

@@ -49,7 +49,7 @@ def made_up(op: Op, dtype: str = "float32") -> list[Row]:
             return tuple(next(numbers) for _ in range(size))
 
         answers = tuple(
-            Answer(framework, f"{framework} 1.0", spelling, some(), framework in parity.OURS, ())
+            Answer(framework, f"{framework} 1.0", spelling, some(), framework in parity.PACKAGES, ())
             for framework, spelling in spellings
         )
         rows.append(Row(op.name, arguments, active, inactive, dtype, some(), answers))

@@ -1,1 +1,1 @@
-"""The matrix on the terminal, as text and data, as plots and as a page."""
+"""Shows the matrix: on a terminal, as text and data, as plots and as a page."""

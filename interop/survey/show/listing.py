@@ -1,4 +1,11 @@
-"""The cases of ops, as a terminal shows them: below each tie a line for each choice of what is differentiated."""
+"""Prints the cases of ops on a terminal: below each tie a line for each choice of what is differentiated.
+
+An example, of which the first column is what is differentiated:
+
+                    definition  ours  jax  torch.maximum  torch.fmax
+    x=0, y=0
+      x, y          0.5 0.5     ✓     ✓    ✓              1 0
+"""
 
 from __future__ import annotations
 
@@ -10,9 +17,9 @@ from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from interop.survey.matrix import FRAMEWORKS, OURS, Answer, Row
-from interop.survey.show.render import AGREES, NO_ANSWER, Tally, at
-from interop.survey.versions import rounded
+from interop.survey.matrix import FRAMEWORKS, PACKAGES, Answer, Row
+from interop.survey.show.render import AGREES, Tally, at, heading
+from interop.survey.versions import NO_ANSWER, rounded
 
 _LEGEND = f"{AGREES} agrees with the definition · a number differs from it · {NO_ANSWER} has no such form"
 _DEFINITION = "definition"
@@ -24,17 +31,17 @@ Column = tuple[str, frozenset[str]]
 
 
 class _Widths(NamedTuple):
-    """Of the columns of the case."""
+    """How wide the two columns of the case are."""
 
     active: int
     definition: int
 
 
 def listing(rows: Sequence[Row], summary: Sequence[Tally], width: int) -> Group:
-    """The cases, and how many of all agree. What is wider than ``width`` goes on in a further table."""
+    """Print the cases, and how many of all agree. What is wider than ``width`` goes on in a further table."""
     parts: list[RenderableType] = []
     for op in dict.fromkeys(row.op for row in rows):
-        for dtypes, alike in _by_dtypes([row for row in rows if row.op == op]):
+        for dtypes, alike in _merged_dtypes([row for row in rows if row.op == op]):
             columns = _columns(alike)
             parts.append(Text(f"{op}, {', '.join(dtypes)}", style="bold underline"))
             parts += _tables(alike, columns, width)
@@ -43,38 +50,41 @@ def listing(rows: Sequence[Row], summary: Sequence[Tally], width: int) -> Group:
     return Group(*parts, Text(_LEGEND), "", *lines)
 
 
-def _by_dtypes(rows: Sequence[Row]) -> Iterator[tuple[list[str], list[Row]]]:
-    """The rows of one op. Dtypes in which all is alike, to the digits shown, go together."""
+def _merged_dtypes(rows: Sequence[Row]) -> Iterator[tuple[list[str], list[Row]]]:
+    """Merge the rows of one op in dtypes whose tables are equal, to the digits that are printed."""
     groups: dict[object, dict[str, list[Row]]] = {}
     for dtype in dict.fromkeys(row.dtype for row in rows):
-        its = [row for row in rows if row.dtype == dtype]
-        shown = tuple(
+        in_dtype = [row for row in rows if row.dtype == dtype]
+        printed = tuple(
             (at(row), row.active, row.inactive, rounded(row.definition))
             + tuple((answer.spelling, answer.agrees, rounded(answer.gradient)) for answer in row.answers)
-            for row in its
+            for row in in_dtype
         )
-        groups.setdefault(shown, {})[dtype] = its
+        groups.setdefault(printed, {})[dtype] = in_dtype
     for group in groups.values():
         yield list(group), next(iter(group.values()))
 
 
 def _columns(rows: Sequence[Row]) -> list[Column]:
-    """One for each spelling, called by its framework where that has no other; ours share one while they all agree."""
-    found = dict.fromkeys((answer.framework, answer.spelling) for row in rows for answer in row.answers)
-    spellings = sorted(found, key=lambda one: FRAMEWORKS.index(one[0]))
+    """Make a column for each spelling, and a single one for the packages of this project while they all agree.
+
+    The heading is the framework, or the spelling where the framework has several.
+    """
+    every = dict.fromkeys((answer.framework, answer.spelling) for row in rows for answer in row.answers)
+    spellings = sorted(every, key=lambda pair: FRAMEWORKS.index(pair[0]))
     count = Counter(framework for framework, _ in spellings)
-    ours = frozenset(spelling for framework, spelling in spellings if framework in OURS)
-    agree = all(answer.agrees for row in rows for answer in row.answers if answer.framework in OURS)
-    together = agree and len(ours) > 1
-    return [("ours", ours)] * together + [
-        (framework if count[framework] == 1 else ".".join(spelling.split(".")[-2:]), frozenset((spelling,)))
+    of_packages = frozenset(spelling for framework, spelling in spellings if framework in PACKAGES)
+    agree = all(answer.agrees for row in rows for answer in row.answers if answer.framework in PACKAGES)
+    together = agree and len(of_packages) > 1
+    return [("ours", of_packages)] * together + [
+        (heading(framework) if count[framework] == 1 else ".".join(spelling.split(".")[-2:]), frozenset((spelling,)))
         for framework, spelling in spellings
-        if not (together and framework in OURS)
+        if not (together and framework in PACKAGES)
     ]
 
 
 def _tables(rows: Sequence[Row], columns: Sequence[Column], width: int) -> Iterator[Text]:
-    """The columns, as many side by side as there is room for, each time beside the cases."""
+    """Print the columns, as many side by side as there is room for, each time beside the cases."""
     case = _Widths(
         active=max(cell_len(_active(row)) for row in rows),
         definition=max(len(_DEFINITION), *(cell_len(rounded(row.definition)) for row in rows)),
@@ -93,14 +103,14 @@ def _tables(rows: Sequence[Row], columns: Sequence[Column], width: int) -> Itera
 
 
 def _table(rows: Sequence[Row], columns: Sequence[tuple[Column, int]], case: _Widths) -> Iterator[Text]:
-    """Line by line; the ties take a line each, as long as they are."""
+    """Yield the lines of one table; the ties take a line each, as long as they are."""
 
     def line(active: str, definition: str, cells: Iterable[Text]) -> Text:
         beside = (_padded(cell, wide) for cell, (_, wide) in zip(cells, columns, strict=True))
         left = _padded(Text(active), case.active + _BETWEEN) + _padded(Text(definition), case.definition + _BETWEEN)
         return Text("", no_wrap=True).join([left, *beside])
 
-    yield line("", _DEFINITION, (Text(heading) for (heading, _), _ in columns))
+    yield line("", _DEFINITION, (Text(title) for (title, _), _ in columns))
     tie = None
     for row in rows:
         if at(row) != tie:
@@ -133,12 +143,12 @@ def _cell(row: Row, column: Column) -> Text:
 
 
 def _differences(rows: Sequence[Row], columns: Sequence[Column]) -> Iterator[Text]:
-    """By column, how many of the cases agree, and which conventions give the others."""
+    """Say for each column how many of the cases agree, and which conventions give the answers that do not."""
     for column in columns:
         answers = _answers(rows, column)
         differing = [answer for answer in answers if not answer.agrees]
         if differing:
-            like = Counter(answer.conventions[0] for answer in differing if answer.conventions)
-            conventions = ", ".join(f"{count} as ties={ties}" for ties, count in like.most_common())
+            conventions = Counter(answer.conventions[0] for answer in differing if answer.conventions)
+            explained = ", ".join(f"{count} as ties={ties}" for ties, count in conventions.most_common())
             agreeing = f"{column[0]}: {len(answers) - len(differing)} of {len(answers)} agree"
-            yield Text(f"{agreeing}; {conventions}" if conventions else agreeing, "dim")
+            yield Text(f"{agreeing}; {explained}" if explained else agreeing, "dim")

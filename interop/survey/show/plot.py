@@ -1,4 +1,4 @@
-"""A picture of one op: its values, its slopes, and the gradient that every spelling answers at each tie."""
+"""Draws one op: its values, its slopes, and the gradient that every spelling answers at each tie."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jaxclamp import Op
 
 COLOURS = {"jaxclamp": BLUE, "interop": GREEN, "native": SKY, "jax": PURPLE, "torch": VERMILLION}
 MARKERS = {"jaxclamp": ("o",), "interop": ("s",), "native": ("p",), "jax": ("D", "P", "v"), "torch": ("^", "X", "<")}
-"""For the first, second, ... spelling that a framework has for an op; those behind the first are hollow."""
+"""Maps a framework to the marks of the first, second, ... spelling that it has; those behind the first are hollow."""
 
 _BAND: dict[str, Any] = {"color": "black", "alpha": 0.15, "linewidth": 0}
 _LEGEND_COLUMNS = 4
@@ -47,14 +47,14 @@ class _Derivative:
 
 @dataclass(frozen=True)
 class _Tie:
-    """The derivatives at one value of x (or at both zeros, where they are alike), the other arguments being given."""
+    """The derivatives at one value of x, or at both zeros where they are alike, for one choice of the parameters."""
 
     points: tuple[float, ...]
     derivatives: tuple[_Derivative, ...]
 
 
 def figure(op: Op, rows: Iterable[Row]) -> Figure:
-    """The picture of ``op``, from its rows of the parity matrix in one dtype; the frameworks are those of `COLOURS`."""
+    """Draw ``op`` from its rows of the parity matrix in one dtype; the frameworks are those of `COLOURS`."""
     rows = [replace(row, answers=tuple(a for a in row.answers if a.framework in COLOURS)) for row in rows]
     order = list(COLOURS)
     answers = sorted((answer for row in rows for answer in row.answers), key=lambda a: order.index(a.framework))
@@ -93,7 +93,7 @@ def _verdict(rows: Sequence[Row], spellings: Mapping[str, str]) -> str:
 
 
 def _draw_elementwise(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str, Any]]) -> Figure:
-    """A line of panels for each function of x: its values, its slopes, and the answers beside them."""
+    """Draw a line of panels for each function of x: its values, its slopes, and the answers beside them."""
     parameters = {_call(op, _parameters(row)): _parameters(row) for row in rows}
     ties = {call: _ties(row for row in rows if _call(op, _parameters(row)) == call) for call in parameters}
     drawn = list(itertools.chain(*ties.values()))
@@ -106,13 +106,13 @@ def _draw_elementwise(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str
     legend = _legend(styles, ties, width / _LEGEND_COLUMNS)
     handles = -(-len(legend) // _LEGEND_COLUMNS)
     heights = (2.5 * lines, 0.15 + 0.17 * handles * max(str(h.get_label()).count("\n") + 1 for h in legend))
-    whole = Figure(figsize=(width, sum(heights) + 0.9), layout="constrained")
-    (body,), (foot,) = whole.subfigures(2, 1, squeeze=False, height_ratios=heights)
+    drawing = Figure(figsize=(width, sum(heights) + 0.9), layout="constrained")
+    (body,), (foot,) = drawing.subfigures(2, 1, squeeze=False, height_ratios=heights)
     parts = body.subfigures(lines, blocks, squeeze=False)
-    for part, (call, given) in zip(parts.flat, parameters.items(), strict=False):
+    for part, (call, arguments) in zip(parts.flat, parameters.items(), strict=False):
         part.suptitle(call, x=0.01, ha="left", fontweight="bold")
         axes = part.subplots(1, 2 + most, width_ratios=widths, squeeze=False)[0]
-        _draw_function(axes[0], axes[1], op, given, ties[call])
+        _draw_function(axes[0], axes[1], op, arguments, ties[call])
         for panel, tie in itertools.zip_longest(axes[2:], ties[call]):
             if tie is None:
                 panel.remove()
@@ -120,13 +120,13 @@ def _draw_elementwise(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str
                 panel.sharey(axes[1])
                 _draw_answers(panel, tie, styles)
     foot.legend(handles=legend, loc="center left", ncols=_LEGEND_COLUMNS, frameon=False, fontsize="small")
-    return whole
+    return drawing
 
 
 def _legend(
     styles: Mapping[str, dict[str, Any]], ties: Mapping[str, Sequence[_Tie]], width: float
 ) -> list[Line2D | Patch]:
-    """What each mark means, and behind a spelling the calls that it does not take; ``width`` is in inches."""
+    """Say what each mark means, and behind a spelling the calls that it does not take; ``width`` is in inches."""
     legend: list[Line2D | Patch] = [Line2D([], [], color="black", linewidth=2, label="by definition")]
     for spelling, style in styles.items():
         unanswered = _unanswered(spelling, ties)
@@ -138,7 +138,7 @@ def _legend(
 
 
 def _unanswered(spelling: str, ties: Mapping[str, Sequence[_Tie]]) -> list[str]:
-    """The calls that a spelling does not take, or the derivatives that it lacks in those it takes."""
+    """List the calls that a spelling does not take, or the derivatives that it lacks in those it takes."""
     calls = []
     for call, at in ties.items():
         derivatives = list(itertools.chain.from_iterable(tie.derivatives for tie in at))
@@ -169,13 +169,13 @@ def _ties(rows: Iterable[Row]) -> list[_Tie]:
         alike = next((tie for tie in ties if x in tie.points and tie.derivatives == derivatives), None)
         if alike is None:
             ties.append(_Tie((x,), derivatives))
-        else:  # the other zero
+        else:  # x is the zero of the opposite sign
             ties[ties.index(alike)] = _Tie((*alike.points, x), derivatives)
     return ties
 
 
 def _derivatives(rows: Iterable[Row]) -> Iterator[_Derivative]:
-    """With x alone active, and with all; what numbers and arrays have in common is told once."""
+    """Yield the derivatives with x alone active, where numbers and arrays are merged if they agree, then with all."""
     alone, together = [], []
     for row in rows:
         if row.active == ("x",):
@@ -204,8 +204,8 @@ def _draw_function(values: Axes, slopes: Axes, op: Op, parameters: Mapping[str, 
     values.plot(*_broken(x, f, jumps), color="black")
     values.plot(points, _values(op, np.array(points), parameters), "o", color="black", markersize=5)
     middle = (x[1:] + x[:-1]) / 2
-    kept, corners = slope[~jumps], middle[~jumps]
-    slopes.plot(*_broken(corners, kept, np.abs(np.diff(kept)) > 0.1), color="black")
+    finite, corners = slope[~jumps], middle[~jumps]
+    slopes.plot(*_broken(corners, finite, np.abs(np.diff(finite)) > 0.1), color="black")
     for tie in ties:
         low, high = _one_sided(op, tie.points[0], parameters)
         if high - low > 1e-3:
@@ -228,7 +228,7 @@ def _values(op: Op, x: NDArray[np.float64], parameters: Mapping[str, Any]) -> ND
 
 
 def _one_sided(op: Op, x: float, parameters: Mapping[str, Any]) -> tuple[float, float]:
-    """The smaller and the larger slope beside x; alike where the function jumps, since nothing lies between them."""
+    """Measure the smaller and the larger slope beside x; both are 0 at a jump, where there is nothing between them."""
     step = 1e-7
     before, here, after = _values(op, np.array([x - step, x, x + step]), parameters)
     low, high = sorted([(here - before) / step, (after - here) / step])
@@ -238,7 +238,7 @@ def _one_sided(op: Op, x: float, parameters: Mapping[str, Any]) -> tuple[float, 
 def _broken(
     x: NDArray[np.float64], y: NDArray[np.float64], gaps: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The line through the points without the pieces at which ``gaps`` is set."""
+    """Break the line through the points where ``gaps`` is set."""
     behind = np.flatnonzero(gaps) + 1
     return np.insert(x, behind, np.nan), np.insert(y, behind, np.nan)
 
@@ -269,19 +269,19 @@ def _draw_answers(axes: Axes, tie: _Tie, styles: Mapping[str, dict[str, Any]]) -
 
 
 def _annotate(axes: Axes, text: str, where: tuple[float, float], points: float, **more: Any) -> None:
-    """The text so many points above the place, or below it."""
+    """Write the text so many points above the place, or below it."""
     near: dict[str, Any] = {"xytext": (0, points), "textcoords": "offset points", "ha": "center", "fontsize": "small"}
     axes.annotate(text, where, va="bottom" if points > 0 else "top", **near, **more)
 
 
 def _draw_reduction(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str, Any]]) -> Figure:
-    """The elements of x and, in their shape, the weights that they get."""
+    """Draw the elements of x and, in their shape, the weights that they get."""
     arrays = [np.asarray(row.arguments["x"]) for row in rows]
     widest = max(x.shape[-1] for x in arrays)
     heights = [0.9 + _CELL * x.size / x.shape[-1] for x in arrays]
     size = ((2 + len(styles)) * max(2.2, 0.3 + _CELL * widest), 1.1 + sum(heights))
-    whole = Figure(figsize=size, layout="constrained")
-    parts = whole.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)
+    drawing = Figure(figsize=size, layout="constrained")
+    parts = drawing.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)
     for part, row, x in zip(parts.flat, rows, arrays, strict=True):
         part.suptitle(_call(op, _parameters(row)), x=0.01, ha="left", fontweight="bold")
         titles = ["x", "by definition", *(f"{AGREES if a.agrees else DISAGREES} {a.spelling}" for a in row.answers)]
@@ -293,11 +293,11 @@ def _draw_reduction(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str, 
             axes.set_axis_off()
         for axes, title, cells in zip(panels, titles, numbers, strict=False):
             _draw_cells(axes, title, np.reshape(cells, (-1, x.shape[-1])))
-    return whole
+    return drawing
 
 
 def _draw_cells(axes: Axes, title: str, numbers: NDArray[np.float64]) -> None:
-    """The numbers in the shape of x; weights are darker the larger they are."""
+    """Draw the numbers in the shape of x; weights are darker the larger they are."""
     wrong = title.startswith(DISAGREES)
     edge: dict[str, Any] = {"edgecolor": VERMILLION, "linewidth": 2} if wrong else {"edgecolor": "grey"}
     for (row, column), number in np.ndenumerate(numbers):

@@ -1,4 +1,4 @@
-"""Rows of the parity matrix as Markdown, JSON or CSV, and what all its forms share."""
+"""Writes rows of the parity matrix as Markdown, JSON or CSV, and has what all its forms share."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from interop.survey.matrix import FRAMEWORKS, Answer, Row
-from interop.survey.versions import rounded
+from interop.survey.versions import NO_ANSWER, rounded
 from jaxclamp._shared import tables
 from jaxclamp._shared.tables import markdown_table
 
-AGREES, DISAGREES, NO_ANSWER = "✓", "✗", "–"
+AGREES, DISAGREES = "✓", "✗"
 CAPTION = f"{AGREES} agrees with the definition, {DISAGREES} does not; behind =, the convention that gives it here"
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How many of the cases that a framework answers agree with the definition, alike in each of the dtypes."""
+    """How many of the cases that a framework answers agree with the definition: as many in each of the dtypes."""
 
     framework: str
     version: str
@@ -31,8 +31,9 @@ class Tally:
 
     @property
     def name(self) -> str:
-        """With the version; ours with that of what they run on."""
-        return self.version if self.version.startswith(self.framework) else f"{self.framework} on {self.version}"
+        """The framework with its version; a package of this project with the version of what it runs on."""
+        is_of_version = self.version.startswith(self.framework)
+        return self.version if is_of_version else f"{heading(self.framework)} on {self.version}"
 
     def __str__(self) -> str:
         share = f"{self.agreeing} of {self.cases} cases agree ({self.agreeing / self.cases:.0%})"
@@ -40,7 +41,7 @@ class Tally:
 
 
 def tallies(rows: Iterable[Row]) -> list[Tally]:
-    """One tally per framework; each spelling that a framework has for an op counts as a case."""
+    """Count for each framework how many answers agree; each spelling that it has for an op counts as a case."""
     answers: dict[tuple[str, str, str], list[bool]] = {}
     for row in rows:
         for answer in row.answers:
@@ -52,7 +53,7 @@ def tallies(rows: Iterable[Row]) -> list[Tally]:
 
 
 def drawn(content: RenderableType, width: int) -> str:
-    """``content`` as rich prints it on a terminal."""
+    """Print ``content`` as rich does on a terminal."""
     file = io.StringIO()
     Console(file=file, force_terminal=True, width=width, legacy_windows=False).print(content)
     return file.getvalue()
@@ -65,13 +66,13 @@ def to_markdown(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
 
 
 def to_json(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
-    """The fields of the dataclasses."""
+    """Write the fields of the dataclasses."""
     content = {"summary": [asdict(tally) for tally in summary], "rows": [asdict(row) for row in rows]}
     return tables.to_json(content, indent=1) + "\n"
 
 
 def to_csv(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
-    """One line per answer, with the numbers in full; the summary is left to whoever reads it."""
+    """Write one line per answer, with the numbers in full; the summary is left to whoever reads it."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(
@@ -107,41 +108,53 @@ FORMATS: Mapping[str, Callable[[Sequence[Row], Sequence[Tally]], str]] = {
 
 
 def cells_of(rows: Sequence[Row], summary: Iterable[Tally]) -> tuple[list[str], list[tuple[list[str], dict[str, str]]]]:
-    """Text for a reader: the headings, and line by line the cells of the case and, by framework, those of the answers.
+    """Write the cells of a table: the headings, and for each line those of the case and, by framework, of the answers.
 
-    Dtypes that answer alike share a line.
+    Dtypes with equal cells share a line.
     """
-    asked = {tally.framework for tally in summary}
-    frameworks = [framework for framework in FRAMEWORKS if framework in asked]
+    present = {tally.framework for tally in summary}
+    frameworks = [framework for framework in FRAMEWORKS if framework in present]
     dtypes: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for row in rows:
         active = ", ".join(row.active) + (f" ({row.inactive})" if row.inactive == "numbers" else "")
         case = (row.op, at(row), active, rounded(row.definition))
         answers = tuple(_answers([a for a in row.answers if a.framework == name]) for name in frameworks)
         dtypes.setdefault((case, answers), []).append(row.dtype)
-    everything = len({row.dtype for row in rows})
+    all_dtypes = len({row.dtype for row in rows})
     order = list(dict.fromkeys(row.op for row in rows))
     merged = sorted(dtypes.items(), key=lambda item: order.index(item[0][0][0]))
     lines = [
         (
-            [*case[:3], "all" if len(names) == everything > 1 else ", ".join(names), case[3]],
+            [*case[:3], "all" if len(names) == all_dtypes > 1 else ", ".join(names), case[3]],
             dict(zip(frameworks, answers, strict=True)),
         )
         for (case, answers), names in merged
     ]
-    return ["op", "at", "active", "dtype", "definition", *frameworks], lines
+    return ["op", "at", "active", "dtype", "definition", *map(heading, frameworks)], lines
 
 
 def _answers(answers: Sequence[Answer]) -> str:
-    spellings: dict[str, list[str]] = {}
-    for answer in answers:
-        shown = f"{AGREES if answer.agrees else DISAGREES} {rounded(answer.gradient)}"
-        if not answer.agrees and answer.conventions:
-            shown += f" = {answer.conventions[0]}"
-        spellings.setdefault(shown, []).append(answer.spelling.rpartition(".")[2])
+    def text(answer: Answer) -> str:
+        convention = f" = {answer.conventions[0]}" if answer.conventions and not answer.agrees else ""
+        return f"{AGREES if answer.agrees else DISAGREES} {rounded(answer.gradient)}{convention}"
+
+    spellings = by_text(answers, text)
     if len(spellings) <= 1:
         return next(iter(spellings), NO_ANSWER)
-    return ", ".join(f"{shown} {'/'.join(names)}" for shown, names in spellings.items())
+    return ", ".join(f"{text} {'/'.join(names)}" for text, names in spellings.items())
+
+
+def by_text(answers: Iterable[Answer], text: Callable[[Answer], str]) -> dict[str, list[str]]:
+    """Map each ``text`` of an answer to the last names of the spellings that give it."""
+    spellings: dict[str, list[str]] = {}
+    for answer in answers:
+        spellings.setdefault(text(answer), []).append(answer.spelling.rpartition(".")[2])
+    return spellings
+
+
+def heading(framework: str) -> str:
+    """Name a framework where it is read: ``native`` is the package `interop.native`."""
+    return "interop.native" if framework == "native" else framework
 
 
 def at(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""One HTML page that needs no network: the parity matrix, a picture of each op, versions, how to reproduce it all."""
+"""Writes one HTML page that needs no network: the parity matrix, pictures of ops, versions, how to reproduce it all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 def picture(op: Op, rows: Iterable[Row]) -> str:
-    """The picture of ``op`` as an SVG element that takes its black from the page and shares no id with another."""
+    """Draw ``op`` as an SVG element that takes its black from the page and shares no id with a second one."""
     # With a salt the ids are the same in each run; with fonttype none text stays text.
     with matplotlib.rc_context({"svg.hashsalt": op.name, "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}):
         file = io.StringIO()
@@ -37,12 +37,12 @@ def picture(op: Op, rows: Iterable[Row]) -> str:
 
 
 def _wrapping(text: str) -> Markup:
-    """The text, which a browser may wrap behind an underscore too, and never within a word."""
+    """Let a browser wrap the text behind an underscore too, and never within a word."""
     return escape(text).replace("_", Markup("_<wbr>"))
 
 
 def page(rows: Sequence[Row], pictures: Mapping[str, str], options: str = "") -> str:
-    """The report.
+    """Write the report.
 
     Args:
       rows: of the parity matrix.

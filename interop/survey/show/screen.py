@@ -1,4 +1,4 @@
-"""The parity matrix on one screen: a line for each framework, then a line for each op."""
+"""Prints the parity matrix on one screen: a line for each framework, then a line for each op."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from interop.survey.matrix import OURS, Answer, Row
-from interop.survey.show.render import AGREES, NO_ANSWER, tallies
-from interop.survey.versions import rounded
+from interop.survey.matrix import PACKAGES, Answer, Row
+from interop.survey.show.render import AGREES, tallies
+from interop.survey.versions import NO_ANSWER, rounded
 
 WIDTH = 100
 _BAR = 24
-_LEGEND = f"{AGREES} all agree · 1 for 0: 1 where 0 is right · +2: and in two other ways · inclusive, ...: as ties="
+_LEGEND = f"{AGREES} all agree · inclusive: as ties= · '1 for 0': answers 1, right is 0 · '+2': two more deviations"
 _MORE = (
     "One op: {program} clamp. All cases: --all. Other dtypes: --dtype float64, --dtype all.\n"
     "As data: --format json, csv, markdown. Commands and options: --help."
@@ -24,7 +24,7 @@ _MORE = (
 
 
 def screen(rows: Sequence[Row], program: str) -> Group:
-    """What is known by now, for a terminal of 80 columns or more; ``program`` is how the command line is called."""
+    """Print what is known by now, for 80 columns or more; ``program`` is how the command line is called."""
     ops = list(dict.fromkeys(row.op for row in rows))
     dtypes = ", ".join(dict.fromkeys(row.dtype for row in rows))
     title = f"Gradients at ties, {dtypes}: {len(rows)} cases of {len(ops)} op{'s' * (len(ops) != 1)}"
@@ -37,7 +37,7 @@ def _table() -> Table:
 
 
 def _frameworks(rows: Sequence[Row]) -> RenderableType:
-    """How many of the cases that each of them answers agree with the definition."""
+    """Say how many of the cases that each framework answers agree with the definition."""
     table = _table()
     table.show_header = False
     for justify in ("left", "right", "right"):
@@ -53,15 +53,15 @@ def _frameworks(rows: Sequence[Row]) -> RenderableType:
 
 
 def _ops(rows: Sequence[Row], ops: Sequence[str]) -> RenderableType:
-    """What each framework answers where it differs; ours share a column."""
-    asked = dict.fromkeys(answer.framework for row in rows for answer in row.answers)
-    columns: dict[str, Sequence[str]] = {name: (name,) for name in asked if name not in OURS}
-    if ours := tuple(name for name in asked if name in OURS):
-        columns = {"ours": ours, **columns}
+    """Say what each framework answers where it differs; the packages of this project share a column."""
+    frameworks = dict.fromkeys(answer.framework for row in rows for answer in row.answers)
+    columns: dict[str, Sequence[str]] = {name: (name,) for name in frameworks if name not in PACKAGES}
+    if packages := tuple(name for name in frameworks if name in PACKAGES):
+        columns = {"ours": packages, **columns}
     table = _table()
     table.add_column("op", no_wrap=True)
-    for heading in columns:
-        table.add_column(_shortened(heading))
+    for title in columns:
+        table.add_column(_shortened(title))
     for op in ops:
         of_op = [row for row in rows if row.op == op]
         table.add_row(op, *(_cell(of_op, frameworks) for frameworks in columns.values()))
@@ -69,7 +69,7 @@ def _ops(rows: Sequence[Row], ops: Sequence[str]) -> RenderableType:
 
 
 def _cell(rows: Sequence[Row], frameworks: Sequence[str]) -> Text:
-    """The most frequent of the answers that differ, and how many others there are."""
+    """Name the most frequent kind of deviation, and count the further ones."""
     answers = [(row, answer) for row in rows for answer in row.answers if answer.framework in frameworks]
     differing = Counter(_deviation(row, answer) for row, answer in answers if not answer.agrees)
     if not answers:
@@ -81,12 +81,12 @@ def _cell(rows: Sequence[Row], frameworks: Sequence[str]) -> Text:
 
 
 def _shortened(text: str, style: str = "") -> Text:
-    """On one line, and cut off where the terminal is too narrow."""
+    """Keep ``text`` on one line, cut off where the terminal is too narrow."""
     return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
 def _deviation(row: Row, answer: Answer) -> str:
-    """The convention that gives the answer, or else the first of its numbers that is wrong."""
+    """Name the convention that gives the answer, or else the first of its numbers that is wrong."""
     if answer.conventions:
         return answer.conventions[0]
     pairs = ((rounded([a]), rounded([b])) for a, b in zip(answer.gradient, row.definition, strict=True))
