@@ -57,7 +57,7 @@ def test_every_op_is_public_in_both_packages() -> None:
     ("former", "home", "names"),
     [
         ("parity", "survey.matrix", "Answer Row matrix"),
-        ("parity.rows", "survey.matrix", "FRAMEWORKS OURS THEIRS Answer Row absent counterparts matrix theirs"),
+        ("parity.rows", "survey.matrix", "FRAMEWORKS Answer Row absent counterparts matrix"),
         ("parity.frameworks", "frameworks.base", "Adapter Array Convertible Framework Question total weighted_total"),
         ("parity.frameworks", "frameworks.jax", "Jax"),
         ("parity.frameworks", "frameworks.torch", "Torch leaves_behind"),
@@ -77,6 +77,14 @@ def test_former_places_have_the_same_objects(former: str, home: str, names: str)
     here, there = (importlib.import_module(f"interop.{module}") for module in (former, home))
     for name in names.split():
         assert getattr(here, name) is getattr(there, name)
+
+
+def test_the_former_place_of_the_matrix_has_its_former_names() -> None:
+    from interop.parity import rows as former
+    from interop.survey import matrix
+
+    assert (former.OURS, former.THEIRS) == (matrix.PACKAGES, matrix.UNMODIFIED)
+    assert former.theirs("jax") is matrix.load("jax")
 
 
 def test_the_former_place_of_the_oracle_has_the_same_functions() -> None:

@@ -108,7 +108,7 @@ FORMATS: Mapping[str, Callable[[Sequence[Row], Sequence[Tally]], str]] = {
 
 
 def cells_of(rows: Sequence[Row], summary: Iterable[Tally]) -> tuple[list[str], list[tuple[list[str], dict[str, str]]]]:
-    """Write the cells of a table: the headings, and for each line those of the case and, by framework, of the answers.
+    """Write the cells of a table: the headings, and for each line those of the case and, by heading, of the answers.
 
     Dtypes with equal cells share a line.
     """
@@ -122,15 +122,16 @@ def cells_of(rows: Sequence[Row], summary: Iterable[Tally]) -> tuple[list[str], 
         dtypes.setdefault((case, answers), []).append(row.dtype)
     all_dtypes = len({row.dtype for row in rows})
     order = list(dict.fromkeys(row.op for row in rows))
+    headings = [*map(heading, frameworks)]
     merged = sorted(dtypes.items(), key=lambda item: order.index(item[0][0][0]))
     lines = [
         (
             [*case[:3], "all" if len(names) == all_dtypes > 1 else ", ".join(names), case[3]],
-            dict(zip(frameworks, answers, strict=True)),
+            dict(zip(headings, answers, strict=True)),
         )
         for (case, answers), names in merged
     ]
-    return ["op", "at", "active", "dtype", "definition", *map(heading, frameworks)], lines
+    return ["op", "at", "active", "dtype", "definition", *headings], lines
 
 
 def _answers(answers: Sequence[Answer]) -> str:
