@@ -34,7 +34,7 @@ from jaxclamp._shared.tie_report import Line, Site, Totals
 from jaxclamp._shared.version_derivatives import version_of
 
 WIDTH = 100
-"""Of the report, in columns."""
+"""The columns of a printed report."""
 
 
 class ChangedLine(NamedTuple):

@@ -134,7 +134,7 @@ STYLES: Mapping[str, dict[str, Any]] = {
     "interop clamp": {"color": GREEN, "linestyle": "--"},
     "jaxclamp clamp": {"color": BLUE, "linestyle": ":", "linewidth": 2},
 }
-"""Of the line of each variant. The reference is broad, so that it is seen under lines that coincide with it."""
+"""Maps a variant to the style of its line. The reference is broad, to be seen under lines that coincide with it."""
 
 
 def plot_steps(steps: list[Step], file: Path) -> None:

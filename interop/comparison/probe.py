@@ -32,7 +32,7 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 WORST = 3
 """The greatest severity of a difference, from 0: a difference of values, which no tie explains."""
 _SCALES = (1.0, 10.0, 100.0, 0.1)
-"""Of the normal numbers, beside the array's own: two decades above, where bounds are, before one below."""
+"""How large normal numbers are drawn, beside those in the array: up to two decades above, and one below."""
 _BLOCKS = 64
 """Into how many blocks the changed numbers are split: 3 rounds single out one of 64 ** 3, a quarter of a million."""
 _CALLS = 100

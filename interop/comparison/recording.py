@@ -116,7 +116,7 @@ class Computation:
 
     name: str
     function: Function
-    """Of the arrays by their labels."""
+    """Takes a mapping from labels to arrays."""
     arrays: Mapping[str, Array]
     frameworks: Sequence[Convertible]
     """The one that was named, or else those that the function runs in, JAX first."""

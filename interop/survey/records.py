@@ -62,7 +62,7 @@ class Record:
     version: str
     platform: str
     date: str
-    """Of the day when it was recorded, as 2026-11-23."""
+    """The day when it was recorded, as 2026-11-23."""
     asked: str
     """The dtype and the device, as "float32, CPU"."""
     answers: Mapping[Cell, Mapping[Mode, FlatGradient]]

@@ -22,7 +22,7 @@ from interop.survey.records import MODES, Cell, FlatGradient, Mode, Record, choi
 NO_ANSWER = "–"
 
 Answers: TypeAlias = tuple[FlatGradient | None, ...]
-"""Of each record, None where it has no such cell."""
+"""The gradient in each record, None where it has no such cell."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Line:
 
     cell: Cell
     modes: tuple[Mode, ...]
-    """Those in which all of them answer so."""
+    """The modes in which all of them answer so."""
     answers: Answers
 
     @property
