@@ -111,18 +111,29 @@ def _type(annotation: Any) -> str:
 
 
 def _of_native() -> str:
-    homes = {name: inspect.unwrap(function).__module__ for name, function in NATIVE.items()}
     aliases = {name: function.__name__ for name, function in NATIVE.items() if name != function.__name__}
+    derived = {name: f for name, f in NATIVE.items() if name.endswith("_") and name not in aliases}
+    homes = {
+        name: inspect.unwrap(function).__module__
+        for name, function in NATIVE.items()
+        if name not in aliases and name not in derived
+    }
     return "\n".join(
         [
             _HEAD,
             "from collections.abc import Callable",
             "from typing import Any",
             "",
-            *(f"from {home} import {name} as {name}" for name, home in homes.items() if name not in aliases),
+            "import torch",
+            "",
+            *(f"from {home} import {name} as {name}" for name, home in homes.items()),
+            "from interop.native.selection import Bound",
+            "from jaxclamp import Convention",
             "",
             "NATIVE: dict[str, Callable[..., Any]]",
             "RIGHT_IN_TORCH: set[Callable[..., Any]]",
+            "",
+            *map(_function, derived.values()),
             "",
             *(f"{alias} = {name}" for alias, name in aliases.items()),
             "",

@@ -27,6 +27,12 @@ def overloaded(
     return of_all(*args, **kwargs)
 
 
+def in_place(name: str) -> Callable[..., torch.Tensor] | None:
+    """The form of torch's function of that name that overwrites its first argument, if torch has one."""
+    homes = (torch, torch.nn.functional, torch.Tensor)
+    return next((getattr(home, f"{name}_") for home in homes if hasattr(home, f"{name}_")), None)
+
+
 def overwrite(name: str, op: Callable[..., Any], x: torch.Tensor, *rest: Any) -> torch.Tensor:
     """``x``, overwritten with ``op(x, *rest)`` by the op called ``name``."""
     # The backward pass needs what is about to be overwritten.

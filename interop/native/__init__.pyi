@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from interop.native.selection import clamp as clamp
 from interop.native.selection import clamp_min as clamp_min
 from interop.native.selection import clamp_max as clamp_max
@@ -13,11 +15,6 @@ from interop.native.selection import fmin as fmin
 from interop.native.selection import relu as relu
 from interop.native.selection import relu6 as relu6
 from interop.native.selection import hardtanh as hardtanh
-from interop.native.selection import clamp_ as clamp_
-from interop.native.selection import clamp_min_ as clamp_min_
-from interop.native.selection import clamp_max_ as clamp_max_
-from interop.native.selection import relu_ as relu_
-from interop.native.selection import hardtanh_ as hardtanh_
 from interop.native.kinked import hardsigmoid as hardsigmoid
 from interop.native.kinked import abs as abs
 from interop.native.kinked import leaky_relu as leaky_relu
@@ -29,12 +26,6 @@ from interop.native.kinked import hardswish as hardswish
 from interop.native.kinked import softshrink as softshrink
 from interop.native.kinked import hardshrink as hardshrink
 from interop.native.kinked import threshold as threshold
-from interop.native.kinked import abs_ as abs_
-from interop.native.kinked import leaky_relu_ as leaky_relu_
-from interop.native.kinked import elu_ as elu_
-from interop.native.kinked import selu_ as selu_
-from interop.native.kinked import celu_ as celu_
-from interop.native.kinked import threshold_ as threshold_
 from interop.native.losses import normalize as normalize
 from interop.native.losses import margin_ranking_loss as margin_ranking_loss
 from interop.native.losses import hinge_embedding_loss as hinge_embedding_loss
@@ -52,9 +43,23 @@ from interop.native.reductions import max_pool3d as max_pool3d
 from interop.native.reductions import adaptive_max_pool1d as adaptive_max_pool1d
 from interop.native.reductions import adaptive_max_pool2d as adaptive_max_pool2d
 from interop.native.reductions import adaptive_max_pool3d as adaptive_max_pool3d
+from interop.native.selection import Bound
+from jaxclamp import Convention
 
 NATIVE: dict[str, Callable[..., Any]]
 RIGHT_IN_TORCH: set[Callable[..., Any]]
+
+def clamp_(input: torch.Tensor, min: Bound | None = None, max: Bound | None = None, *, ties: Convention = "min_norm") -> torch.Tensor: ...
+def clamp_min_(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm") -> torch.Tensor: ...
+def clamp_max_(input: torch.Tensor, max: Bound, *, ties: Convention = "min_norm") -> torch.Tensor: ...
+def relu_(input: torch.Tensor, *, ties: Convention = "min_norm") -> torch.Tensor: ...
+def hardtanh_(input: torch.Tensor, min_val: float = -1.0, max_val: float = 1.0, *, ties: Convention = "min_norm") -> torch.Tensor: ...
+def abs_(input: torch.Tensor) -> torch.Tensor: ...
+def leaky_relu_(input: torch.Tensor, negative_slope: float = 0.01) -> torch.Tensor: ...
+def elu_(input: torch.Tensor, alpha: float = 1.0) -> torch.Tensor: ...
+def selu_(input: torch.Tensor) -> torch.Tensor: ...
+def celu_(input: torch.Tensor, alpha: float = 1.0) -> torch.Tensor: ...
+def threshold_(input: torch.Tensor, threshold: float, value: float) -> torch.Tensor: ...
 
 clip = clamp
 clip_ = clamp_

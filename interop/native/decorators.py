@@ -1,15 +1,21 @@
-"""How a function of this package becomes public: it may be overridden, and its arguments have all names of torch's."""
+"""Publishes the functions of `interop.native`: torch's modes see their calls, and torch's forms of them are derived.
+
+``@public``, ``@public_with`` and ``@right_in_torch`` enter a function in `NATIVE`, and with it the form that overwrites
+its first argument, if torch has one. With ``clamp`` in `selection.py`, for example, ``clamp_`` is published.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
+import torch
 from torch.overrides import handle_torch_function
 
-from interop._torch.forms import NUMPY_NAMES
+from interop._torch.forms import NUMPY_NAMES, in_place, overwrite
+from interop._torch.grad_state import is_active
 from interop._torch.private_api import is_overridden
 from interop.native._rules.conventions_of_torch import FOLLOWED
 from jaxclamp import CONVENTIONS
@@ -18,24 +24,91 @@ from jaxclamp._shared.version_derivatives import Version
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Forms: TypeAlias = tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]
+"""A function of torch, and its form that overwrites."""
 
 NATIVE: dict[str, Callable[..., Any]] = {}
-"""Every function of this package by its name: that of the op, with an underscore behind it where it overwrites."""
+"""Maps a name to the function of this package: the name of the op, with an underscore behind it if it overwrites."""
 RIGHT_IN_TORCH: set[Callable[..., Any]] = set()
-"""Those that are torch's own, whatever the arguments, under the convention min_norm."""
+"""The functions that call torch's own under the convention min_norm, whatever the arguments."""
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
-    """The decorated function as one of this package."""
+    """Publish the function, and its form that overwrites."""
+    return public_with(lambda *args, **kwargs: None)(function)
+
+
+def public_with(in_torch: Callable[..., Forms | None]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Publish a function, like `public`, whose gradient a function of torch may have.
+
+    Args:
+      in_torch: takes the arguments of the function and returns the forms of that function of torch, or None.
+    """
+
+    def publish(function: Callable[P, R]) -> Callable[P, R]:
+        if in_place(function.__name__):
+            _published(_overwriting(function, in_torch))
+        return _published(function)
+
+    return publish
+
+
+def right_in_torch(function: Callable[P, R]) -> Callable[P, R]:
+    """Publish a function, like `public`, that is torch's own where the installed torch follows min_norm."""
+    name = function.__name__
+
+    def in_torch(*args: Any, **kwargs: Any) -> Forms | None:
+        return (function, in_place(name)) if "min_norm" in FOLLOWED[name] else None  # type: ignore[return-value]
+
+    published = public_with(in_torch)(function)
+    if "min_norm" in FOLLOWED[name]:
+        RIGHT_IN_TORCH.update(NATIVE[form] for form in (name, f"{name}_") if form in NATIVE)
+    return published
+
+
+def _overwriting(function: Callable[..., Any], in_torch: Callable[..., Forms | None]) -> Callable[..., Any]:
+    """The form of a function that overwrites its first argument.
+
+    A function with a parameter ``inplace`` overwrites by itself. Any other has torch's form, where nothing is
+    differentiated or that has the right gradient. Else the result is copied into the argument.
+    """
+    signature = inspect.signature(function)
+    name = f"{function.__name__}_"
+    form_in_torch: Any = in_place(function.__name__)
+
+    def by_flag(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, inplace=True, **kwargs)
+
+    def by_copy(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        without_ties = {parameter: value for parameter, value in kwargs.items() if parameter != "ties"}
+        if not is_active(input, *args, *without_ties.values()):
+            return form_in_torch(input, *args, **without_ties)
+        if forms := in_torch(input, *args, **kwargs):
+            return forms[1](input, *args, **without_ties)
+        if "out" in kwargs:
+            raise TypeError(f"{name}() overwrites its first argument and takes no out; use {function.__name__}().")
+        return overwrite(name, functools.partial(function, **kwargs), input, *args)
+
+    parameters = [p for p in signature.parameters.values() if p.name not in ("inplace", "out")]
+    overwriting: Any = by_flag if "inplace" in signature.parameters else by_copy
+    overwriting.__name__ = overwriting.__qualname__ = name
+    overwriting.__module__ = function.__module__
+    overwriting.__doc__ = f"`interop.native.{function.__name__}`, which overwrites its first argument and returns it."
+    overwriting.__signature__ = signature.replace(parameters=parameters)
+    return overwriting  # type: ignore[no-any-return]
+
+
+def _published(function: Callable[P, R]) -> Callable[P, R]:
+    """Enter the function in `NATIVE`, where torch can override it, with NumPy's names for its arguments."""
     parameters = inspect.signature(function).parameters
     names = {alias: name for alias, name in NUMPY_NAMES.items() if name in parameters and alias not in parameters}
     aliases = frozenset(names)
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = (*args, *kwargs.values()) if kwargs else args
-        if is_overridden(given):  # subclasses of tensors and modes want to see the call
-            overridden: R = handle_torch_function(checked, given, *args, **kwargs)
+        arguments = (*args, *kwargs.values()) if kwargs else args
+        if is_overridden(arguments):  # subclasses of tensors and modes want to see the call
+            overridden: R = handle_torch_function(checked, arguments, *args, **kwargs)
             return overridden
         if kwargs:
             ties = kwargs.get("ties", "min_norm")
@@ -46,19 +119,11 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     def renamed(*args: Any, **kwargs: Any) -> R:
-        known = {names.get(name, name): value for name, value in kwargs.items()}
-        if len(known) < len(kwargs):
+        by_name = {names.get(name, name): value for name, value in kwargs.items()}
+        if len(by_name) < len(kwargs):
             raise TypeError(f"{function.__name__}: got two values for one argument, {' and '.join(kwargs)}.")
-        return function(*args, **known)
+        return function(*args, **by_name)
 
     checked.__module__ = "interop.native"
     NATIVE[function.__name__] = checked
     return checked
-
-
-def right_in_torch(function: Callable[P, R]) -> Callable[P, R]:
-    """`public`, for what needs no detour under min_norm in a torch that answers by it."""
-    published = public(function)
-    if "min_norm" in FOLLOWED[function.__name__.rstrip("_")]:
-        RIGHT_IN_TORCH.add(published)
-    return published

@@ -5,11 +5,10 @@ Where nothing is differentiated, and with ``out=``, each is torch's own function
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -19,7 +18,7 @@ from interop._torch.grad_state import is_active
 from interop._torch.private_api import is_constant
 from interop.native._rules.conventions_of_torch import FOLLOWED
 from interop.native._rules.selection import select
-from interop.native.decorators import public, right_in_torch
+from interop.native.decorators import Forms, public, public_with, right_in_torch
 from jaxclamp import Convention
 
 Bound = torch.Tensor | float
@@ -27,7 +26,19 @@ Bound = torch.Tensor | float
 Out = torch.Tensor | None
 
 
-@public
+def _clamp_in_torch(
+    input: torch.Tensor, min: Any = None, max: Any = None, *, ties: Convention = "min_norm"
+) -> Forms | None:
+    """Torch's function with the gradient of clamp at two numbers, if it has one; `hardtanh` has the same values."""
+    if _are_exact(input, min, max):
+        if ties in FOLLOWED["clamp"]:
+            return torch.clamp, torch.clamp_
+        if ties in FOLLOWED["hardtanh"] and min <= max:
+            return functional.hardtanh, functional.hardtanh_
+    return None
+
+
+@public_with(_clamp_in_torch)
 def clamp(
     input: torch.Tensor,
     min: Bound | None = None,
@@ -36,20 +47,21 @@ def clamp(
     ties: Convention = "min_norm",
     out: Out = None,
 ) -> torch.Tensor:
-    """`torch.clamp`: of numbers below torch 2.14 by way of `torch.nn.functional.hardtanh`, of gradient 0 at both."""
-    own: Callable[..., torch.Tensor] = torch.clamp
+    """`torch.clamp` by torch's own kernels, with the gradient of minimum norm: take this one to train fast.
+
+    `interop.clamp` is JAX's program on torch's tape, for comparing the two. At numbers, the gradient is that of
+    `torch.nn.functional.hardtanh` up to torch 2.13, and that of `torch.clamp` from 2.14 on.
+    """
+    in_torch: Callable[..., torch.Tensor] = torch.clamp
     if out is not None or not is_active(input, min, max):
-        return own(input, min, max, out=out)
+        return in_torch(input, min, max, out=out)
     if max is None and min is not None:
         return clamp_min(input, min, ties=ties)
     if min is None and max is not None:
         return clamp_max(input, max, ties=ties)
-    if _is_exact(min, input) and _is_exact(max, input):
-        if ties in FOLLOWED["clamp"]:
-            return own(input, min, max)
-        if ties in FOLLOWED["hardtanh"] and min <= max:
-            return functional.hardtanh(input, min, max)
-    return select("clamp", own, ties, input, min, max)
+    if forms := _clamp_in_torch(input, min, max, ties=ties):
+        return forms[0](input, min, max)
+    return select("clamp", in_torch, ties, input, min, max)
 
 
 @public
@@ -57,11 +69,11 @@ def clamp_min(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm",
     """`torch.clamp_min`: of a number below torch 2.14 by `torch.threshold`, of gradient 0 there."""
     if out is not None or not is_active(input, min):
         return torch.clamp_min(input, min, out=out)
-    if _is_exact(min, input):
+    if _are_exact(input, min):
         if ties in FOLLOWED["clamp_min"]:
             return torch.clamp_min(input, min)
         if min and ties in FOLLOWED["threshold"]:
-            return torch.threshold(input, min, min)
+            return torch.threshold(input, min, min)  # type: ignore[arg-type]
         if not min and math.copysign(1.0, min) > 0 and ties in FOLLOWED["relu"]:  # a threshold loses the sign of -0.0
             return functional.relu(input)
     return select("clamp_min", torch.clamp_min, ties, input, min)
@@ -72,11 +84,11 @@ def clamp_max(input: torch.Tensor, max: Bound, *, ties: Convention = "min_norm",
     """`torch.clamp_max`: of a number as ``-threshold(-input)``, by the way of `clamp_min`."""
     if out is not None or not is_active(input, max):
         return torch.clamp_max(input, max, out=out)
-    if _is_exact(max, input):
+    if _are_exact(input, max):
         if ties in FOLLOWED["clamp_max"]:
             return torch.clamp_max(input, max)
         if max and ties in FOLLOWED["threshold"]:  # the sign of 0.0 might be lost
-            return -torch.threshold(-input, -max, -max)
+            return -torch.threshold(-input, -max, -max)  # type: ignore[arg-type]
     return select("clamp_max", torch.clamp_max, ties, input, max)
 
 
@@ -86,14 +98,18 @@ _DIGITS = {torch.float16: 11, torch.bfloat16: 8}
 """The binary digits of the dtypes whose derivatives compare with a number as it is, not as the dtype has it."""
 
 
-def _is_exact(bound: Any, x: torch.Tensor) -> TypeGuard[float]:
-    """Whether torch's kernels with bounds built in can be used: for a number, and one that the dtype of x has.
+def _are_exact(x: torch.Tensor, *bounds: Any) -> bool:
+    """Whether torch's kernels with bounds built in can be used: for numbers, and those that the dtype of x has.
 
     A symbol of a graph cannot be compared, where it stands for what is known only when the graph runs.
     """
-    if type(bound) not in _NUMBERS or bound != bound or not is_constant(bound) or _is_distributed(x):
-        return False
-    return x.dtype not in _DIGITS or _has(_DIGITS[x.dtype], bound)
+    digits = _DIGITS.get(x.dtype)
+    for bound in bounds:
+        if type(bound) not in _NUMBERS or bound != bound or not is_constant(bound):
+            return False
+        if digits is not None and not _has(digits, bound):
+            return False
+    return not _is_distributed(x)
 
 
 def _is_distributed(x: torch.Tensor) -> bool:
@@ -139,10 +155,10 @@ def fmin(input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_no
 
 
 def _of_two(name: str, input: torch.Tensor, other: torch.Tensor, ties: Convention, out: Out) -> torch.Tensor:
-    own: Callable[..., torch.Tensor] = getattr(torch, name)
+    in_torch: Callable[..., torch.Tensor] = getattr(torch, name)
     if out is not None or not is_active(input, other):
-        return own(input, other, out=out)
-    return select(name, own, ties, input, other)
+        return in_torch(input, other, out=out)
+    return select(name, in_torch, ties, input, other)
 
 
 @right_in_torch
@@ -171,7 +187,7 @@ def hardtanh(
     ties: Convention = "min_norm",
 ) -> torch.Tensor:
     """`torch.nn.functional.hardtanh`."""
-    if ties in FOLLOWED["hardtanh"] and _is_exact(min_val, input) and _is_exact(max_val, input):
+    if ties in FOLLOWED["hardtanh"] and _are_exact(input, min_val, max_val):
         return functional.hardtanh(input, min_val, max_val, inplace)
     if not is_active(input):
         return functional.hardtanh(input, min_val, max_val, inplace)
@@ -180,59 +196,15 @@ def hardtanh(
 
 def selected(
     name: str,
-    own: Callable[..., torch.Tensor],
+    in_torch: Callable[..., torch.Tensor],
     input: torch.Tensor,
     inplace: bool,
     ties: Convention,
     *bounds: float,
 ) -> torch.Tensor:
-    def of(x: torch.Tensor) -> torch.Tensor:
-        return select(name, lambda x, *_: own(x, *bounds), ties, x, *bounds)
+    """The value of ``in_torch``, a function with its bounds built in, with the gradient of the op by its rule."""
 
-    return overwrite(f"{name}_", of, input) if inplace else of(input)
+    def op(x: torch.Tensor) -> torch.Tensor:
+        return select(name, lambda x, *_: in_torch(x, *bounds), ties, x, *bounds)
 
-
-@public
-def clamp_(
-    input: torch.Tensor, min: Bound | None = None, max: Bound | None = None, *, ties: Convention = "min_norm"
-) -> torch.Tensor:
-    """`torch.clamp_`."""
-    own: Callable[..., torch.Tensor] = torch.clamp_
-    if not is_active(input, min, max):
-        return own(input, min, max)
-    if _is_exact(min, input) and _is_exact(max, input):
-        if ties in FOLLOWED["clamp"]:
-            return own(input, min, max)
-        if ties in FOLLOWED["hardtanh"] and min <= max:
-            return functional.hardtanh_(input, min, max)
-    return overwrite("clamp_", functools.partial(clamp, ties=ties), input, min, max)
-
-
-@public
-def clamp_min_(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm") -> torch.Tensor:
-    """`torch.clamp_min_`."""
-    if not is_active(input, min):
-        return torch.clamp_min_(input, min)
-    return overwrite("clamp_min_", functools.partial(clamp_min, ties=ties), input, min)
-
-
-@public
-def clamp_max_(input: torch.Tensor, max: Bound, *, ties: Convention = "min_norm") -> torch.Tensor:
-    """`torch.clamp_max_`."""
-    if not is_active(input, max):
-        return torch.clamp_max_(input, max)
-    return overwrite("clamp_max_", functools.partial(clamp_max, ties=ties), input, max)
-
-
-@right_in_torch
-def relu_(input: torch.Tensor, *, ties: Convention = "min_norm") -> torch.Tensor:
-    """`torch.relu_`."""
-    return relu(input, True, ties=ties)
-
-
-@public
-def hardtanh_(
-    input: torch.Tensor, min_val: float = -1.0, max_val: float = 1.0, *, ties: Convention = "min_norm"
-) -> torch.Tensor:
-    """`torch.nn.functional.hardtanh_`."""
-    return hardtanh(input, min_val, max_val, True, ties=ties)
+    return overwrite(f"{name}_", op, input) if inplace else op(input)
