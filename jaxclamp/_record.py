@@ -6,9 +6,10 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args, get_type_hints
 
 import jax
+from jax.typing import ArrayLike
 
 from jaxclamp._rules.differentiate import Applied
 from jaxclamp._shared.counterparts import Counterpart
@@ -54,7 +55,13 @@ class Op:
     @functools.cached_property
     def arrays(self) -> tuple[str, ...]:
         """The parameters that take arrays; all others are sizes, axes, flags and conventions."""
-        return tuple(name for name, p in self.signature.parameters.items() if "ArrayLike" in str(p.annotation))
+        of_arrays = set(get_args(ArrayLike))
+        return tuple(name for name in self.signature.parameters if of_arrays.issubset(get_args(self.types[name])))
+
+    @functools.cached_property
+    def types(self) -> dict[str, Any]:
+        """Maps a parameter, and "return", to its type."""
+        return get_type_hints(self.function)
 
     @property
     def has_conventions(self) -> bool:
@@ -90,7 +97,7 @@ def op(
         def function(*args: P.args, **kwargs: P.kwargs) -> R:
             return applied(*args, **kwargs).value()
 
-        result = applied.__annotations__["return"].removeprefix("Applied[").removesuffix("]")
+        (result,) = get_args(get_type_hints(applied)["return"])  # of Applied[result]
         function.__annotations__ = {**applied.__annotations__, "return": result}
         function.__signature__ = inspect.signature(applied).replace(return_annotation=result)  # type: ignore[attr-defined]
         OPS[function.__name__] = Op(function, applied, family, tie_points, tuple(map(Counterpart, counterparts)))

@@ -1,4 +1,7 @@
-"""The signatures of torch for the ops: its own names and NumPy's, by position or by keyword, and its further forms."""
+"""Makes an op's signature in torch from its record.
+
+Parameters have torch's names, or NumPy's by keyword. The parameters of further forms, such as ``out``, come last.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,14 @@ from typing import Any, NoReturn
 
 import torch
 
+from interop._torch.autocast import CASTS
 from interop._torch.forms import NUMPY_NAMES
-from jaxclamp import Op
+from jaxclamp import Op, WithIndices
 from jaxclamp._shared.counterparts import Counterpart
 
 _TORCH_NAMES = {"x": "input", "y": "other", "axis": "dim", "keepdims": "keepdim"}
 MISSING: Any = inspect.Parameter.empty
-"""What stands for an argument that is not given."""
+"""The value of a parameter for which the call has no argument."""
 
 _Pair = tuple[torch.Tensor, torch.Tensor]
 _FORMS = (
@@ -32,13 +36,13 @@ def torch_counterpart(op: Op) -> Counterpart:
     Raises:
       ValueError: the record names none.
     """
-    found = op.counterparts_in("torch")
-    if not found:
+    counterparts = op.counterparts_in("torch")
+    if not counterparts:
         raise ValueError(
             f"{op.name} has no counterpart in torch, which would give it a signature there; name one in counterparts= "
             'of its @op, such as "torch:clamp(x, min, max)".'
         )
-    return found[0]
+    return counterparts[0]
 
 
 class Signature:
@@ -54,23 +58,28 @@ class Signature:
 
     def __init__(self, op: Op) -> None:
         self.name = op.name
-        known = torch_counterpart(op).names
-        own = [p for name, p in op.signature.parameters.items() if name in known or name == "ties"]
-        types = typing.get_type_hints(op.applied)
+        self.in_torch = torch_counterpart(op)
+        """The function of torch, which takes a dict of arguments by jaxclamp's names."""
+        self.cast = CASTS.get(op.name)
+        """What torch.autocast does to the arguments, if anything."""
+        self.reduces = op.family == "reduction"
+        self.has_windows = "kernel_size" in op.signature.parameters
+        in_torch = self.in_torch.names
+        in_jax = [p for name, p in op.signature.parameters.items() if name in in_torch or name == "ties"]
         renamed = [
             p.replace(
                 name=_TORCH_NAMES.get(p.name, p.name),
-                annotation=_of_torch(p) if p.name in op.arrays else types[p.name],
+                annotation=_tensor_type(p.name, op.types[p.name]) if p.name in op.arrays else op.types[p.name],
             )
-            for p in own
+            for p in in_jax
         ]
-        result: Any = _Pair if "Indices" in str(op.signature.return_annotation) else torch.Tensor
+        result: Any = _Pair if op.types["return"] is WithIndices else torch.Tensor
         forms = [
             form.replace(annotation=result | None) if form.name == "out" else form
             for form in _FORMS
-            if form.name in known
+            if form.name in in_torch
         ]
-        if "return_indices" in known:
+        if "return_indices" in in_torch:
             result |= _Pair
         self.inspected = inspect.Signature(
             sorted([*renamed, *forms], key=lambda parameter: parameter.kind), return_annotation=result
@@ -78,9 +87,9 @@ class Signature:
         names = list(self.inspected.parameters)
         aliases = {alias: name for alias, name in NUMPY_NAMES.items() if name in names and alias not in names}
         self._slots = {name: names.index(aliases.get(name, name)) for name in (*names, *aliases)}
-        self.jax_names = {self._slots[new.name]: old.name for old, new in zip(own, renamed, strict=True)}
-        """What jaxclamp calls the parameters, by slot."""
-        self.arrays = frozenset(self._slots[_TORCH_NAMES.get(name, name)] for name in op.arrays if name in known)
+        self.jax_names = {self._slots[new.name]: old.name for old, new in zip(in_jax, renamed, strict=True)}
+        """Maps a slot to the name of the parameter in jaxclamp."""
+        self.arrays = frozenset(self._slots[_TORCH_NAMES.get(name, name)] for name in op.arrays if name in in_torch)
         """The slots that take tensors and numbers."""
         self.forms = {form.name: self._slots[form.name] for form in forms}
         parameters = self.inspected.parameters.values()
@@ -102,7 +111,7 @@ class Signature:
         return self._slots.get(name)
 
     def arranged(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arguments of a call by slot, up to the last that is given; defaults count as missing.
+        """The arguments of a call by slot, up to the last one; defaults count as missing.
 
         Raises:
           TypeError: they do not fit the signature.
@@ -122,15 +131,15 @@ class Signature:
             values.pop()
         return values
 
-    def unformed(self, values: Sequence[Any]) -> list[Any]:
+    def without_forms(self, values: Sequence[Any]) -> list[Any]:
         """The arguments by slot without those that ask for another form."""
         return [MISSING if slot in self.forms.values() else value for slot, value in enumerate(values)]
 
-    def named(self, values: Sequence[Any]) -> dict[str, Any]:
+    def by_jax_name(self, values: Sequence[Any]) -> dict[str, Any]:
         """The arguments by slot and all defaults, under the names of jaxclamp."""
-        given = [*values, *[MISSING] * (len(self._defaults) - len(values))]
+        values = [*values, *[MISSING] * (len(self._defaults) - len(values))]
         return {
-            name: self._defaults[slot] if given[slot] is MISSING else given[slot]
+            name: self._defaults[slot] if values[slot] is MISSING else values[slot]
             for slot, name in self.jax_names.items()
         }
 
@@ -143,7 +152,7 @@ class Signature:
             raise TypeError(f"{self.name}: {error}; its arguments are ({self}).") from None
 
 
-def _of_torch(parameter: inspect.Parameter) -> Any:
-    """The annotation of a parameter that takes arrays, as torch has it."""
-    taken = torch.Tensor if parameter.name == "x" else torch.Tensor | float
-    return taken | None if "None" in str(parameter.annotation) else taken
+def _tensor_type(name: str, annotation: Any) -> Any:
+    """The type in torch of a parameter that takes arrays in jaxclamp; all but the first take numbers too."""
+    taken = torch.Tensor if name == "x" else torch.Tensor | float
+    return taken | None if type(None) in typing.get_args(annotation) else taken

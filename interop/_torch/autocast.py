@@ -1,7 +1,8 @@
-"""What torch.autocast makes of the arguments of an op that it computes in its lower precision."""
+"""Casts the arguments of an op as torch.autocast does: to its lower precision, or to float32."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,12 +11,12 @@ from interop._torch.private_api import constant_in_graphs
 
 
 def autocast(*values: Any) -> list[Any]:
-    """The values as torch would have them, each by the device that it is on."""
+    """Cast the values to the lower precision, each by the device that it is on."""
     return list(map(_autocast, values))
 
 
 def in_full_precision(*values: Any) -> list[Any]:
-    """The values as torch would have them for what it computes in float32, such as losses."""
+    """Cast the values for what torch computes in float32, such as losses."""
     return [value.float() if _is_cast(value) else value for value in values]
 
 
@@ -34,3 +35,7 @@ def _is_cast(value: Any) -> bool:
 @constant_in_graphs  # Dynamo of torch 2.11 does not know torch's function
 def _is_available(device: str) -> bool:
     return torch.amp.is_autocast_available(device)
+
+
+CASTS: Mapping[str, Callable[..., list[Any]]] = {"prelu": autocast, "max_pool3d": in_full_precision}
+"""Maps the name of a function of torch to what autocast does to its arguments; torch has this list in C++ alone."""

@@ -172,7 +172,7 @@ def _where_tied(op: Op) -> Callable[..., torch.Tensor]:
 
     def where_tied(*args: Any, **kwargs: Any) -> torch.Tensor:
         given = kwargs if op.has_conventions else {name: v for name, v in kwargs.items() if name != "ties"}
-        found: torch.Tensor = tied.of_slots(*tied.signature.unformed(tied.signature.arranged(args, given)))
+        found: torch.Tensor = tied.of_slots(*tied.signature.without_forms(tied.signature.arranged(args, given)))
         return found
 
     return where_tied

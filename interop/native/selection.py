@@ -47,9 +47,9 @@ def clamp(
     ties: Convention = "min_norm",
     out: Out = None,
 ) -> torch.Tensor:
-    """`torch.clamp` by torch's own kernels, with the gradient of minimum norm: take this one to train fast.
+    """`torch.clamp` by torch's own kernels: take it for small tensors, and for what is compiled or exported.
 
-    `interop.clamp` is JAX's program on torch's tape, for comparing the two. At numbers, the gradient is that of
+    `interop.clamp` is JAX's program on torch's tape, with the same gradient. At numbers, the gradient is that of
     `torch.nn.functional.hardtanh` up to torch 2.13, and that of `torch.clamp` from 2.14 on.
     """
     in_torch: Callable[..., torch.Tensor] = torch.clamp
