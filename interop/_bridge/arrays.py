@@ -1,4 +1,4 @@
-"""Single arrays between torch and JAX: sharing, copying, and refusing what cannot be moved unharmed."""
+"""Shares and copies single arrays between torch and JAX, and refuses those that neither would leave as they are."""
 
 from __future__ import annotations
 
@@ -221,8 +221,8 @@ def jax_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     """The same dtype in torch."""
-    found: torch.dtype = getattr(torch, dtype.name)
-    return found
+    named_alike: torch.dtype = getattr(torch, dtype.name)
+    return named_alike
 
 
 class _Forked:

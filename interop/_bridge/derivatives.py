@@ -1,4 +1,4 @@
-"""The derivatives of a JAX function of flat arrays, as JAX functions of flat arrays.
+"""Derives JAX functions of flat arrays: pullback, pushforward and batch are functions of flat arrays again.
 
 Each takes the function, then what it is differentiated by (as a rule which arrays are active), then the arguments of a
 flat function: the traced arrays together, those from tensors one by one.

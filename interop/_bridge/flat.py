@@ -1,7 +1,8 @@
-"""A JAX function of flat arrays, called with tensors: it is compiled, its tensors are lent, its results adopted.
+"""Calls a JAX function of flat arrays with tensors: compiles it, lends it the tensors, and adopts its results.
 
-Nothing is recorded here. The derivatives of a flat function are flat functions too, so whatever holds for a wrapped
-function holds for its derivatives.
+In ``interop.clamp(x, 0.0, 6.0)``, for example, the flat function is ``f((0.0, 6.0), x)``: XLA reads the memory of the
+tensor x, and the result is a tensor over the memory that XLA wrote. Nothing is recorded here. The pullback of f is the
+flat function ``g((0.0, 6.0), x, cotangent)``, which is called in the same way, so what holds for f holds for g.
 """
 
 from __future__ import annotations

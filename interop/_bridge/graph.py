@@ -72,8 +72,8 @@ def _pull_back(
 
 def _run_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     name = name_call(derivative, ctx.state.traced, ctx.state.x64)
-    kept = ctx.saved_tensors  # once, as a checkpoint allows
-    numbers, tensors = kept[: ctx.count], kept[ctx.count :]
+    saved = ctx.saved_tensors  # once, as a checkpoint allows
+    numbers, tensors = saved[: ctx.count], saved[ctx.count :]
     outputs: Sequence[torch.Tensor] = _call(name, [*tensors, *directions], list(numbers))
     return outputs
 

@@ -1,4 +1,4 @@
-"""Functions that Dynamo does not look into: what they do with tensors enters the graph as it is."""
+"""Hides functions from Dynamo: what they do with tensors enters the graph as it is."""
 
 from __future__ import annotations
 

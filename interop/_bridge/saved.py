@@ -1,4 +1,4 @@
-"""What a call leaves behind for its backward pass, on the tape and in graphs alike."""
+"""Saves what a backward pass needs of a call, and runs that pass: on the tape and in graphs alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Flat functions on torch's tape: which way a call goes, and the `torch.autograd.Function` of each."""
+"""Puts calls of flat functions on torch's tape, by the `torch.autograd.Function` that suits the state of torch.
+
+A call of ``interop.clamp(x, 0.0, 6.0)``, for example, becomes a custom op while torch compiles. It is computed and
+leaves nothing if x requires no grad. It is `_RecordedUnderTransforms` in `torch.func`, and `_Recorded` else: that saves
+x, and its backward pass calls the pullback of the flat function, by `call` again. So derivatives of any order follow.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +71,9 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        given = [tangent for tangent in tangents[1:] if tangent is not None]
+        present = [tangent for tangent in tangents[1:] if tangent is not None]
         active = tuple([tangent is not None for tangent in tangents[1:]])
-        pushed = iter(_run_derivative(ctx, ctx.state.flat.pushforward(active), given))
+        pushed = iter(_run_derivative(ctx, ctx.state.flat.pushforward(active), present))
         return tuple([next(pushed) if inexact else None for inexact in ctx.state.inexact])
 
 
@@ -78,11 +83,11 @@ class _RecordedWithResiduals(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, state: CallState, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.active = ctx.needs_input_grad[1:]
-        found, tree = state.flat.linearized(ctx.active).compute(state.traced, state.x64, tensors)
+        leaves, tree = state.flat.linearized(ctx.active).compute(state.traced, state.x64, tensors)
         state.tree, ctx.pull = tree.children()
-        outputs = found[: state.tree.num_leaves]
+        outputs = leaves[: state.tree.num_leaves]
         state.traced = ()  # they are among the residuals
-        remember(ctx, state, found[len(outputs) :], outputs)
+        remember(ctx, state, leaves[len(outputs) :], outputs)
         return tuple(outputs)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Function modes that hold for what a checkpoint within them computes again, which torch does outside of all modes."""
+"""Function modes that are entered again when a checkpoint recomputes."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class _Again:
 
     Args:
       function: what torch would call.
-      asked: the block that has been asked about the current call, if one has. It is the innermost then, and torch does
+      handling: the block that is handling the current call, if one is. It is the innermost then, and torch does
         not count it as entered in the meantime.
     """
 
-    def __init__(self, function: Callable[..., Any], *asked: Block) -> None:
+    def __init__(self, function: Callable[..., Any], *handling: Block) -> None:
         self.function = function
-        self.blocks = [*(mode for mode in function_modes() if isinstance(mode, Block)), *asked]
+        self.blocks = [*(mode for mode in function_modes() if isinstance(mode, Block)), *handling]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with contextlib.ExitStack() as entered:
@@ -59,13 +59,13 @@ class _Again:
             return self.function(*args, **kwargs)
 
 
-def _hold_hooks(*asked: Block) -> None:
+def _hold_hooks(*handling: Block) -> None:
     """Let the hooks on the tape that were put there since the last block was entered or asked unpack within blocks."""
     hooks = top_hooks()
     if hooks is None or isinstance(hooks[1], _Again):
         return
     pack, unpack = hooks
-    replacing = saved_tensors_hooks(pack, _Again(unpack, *asked))
+    replacing = saved_tensors_hooks(pack, _Again(unpack, *handling))
     replacing.__exit__()  # it takes away the hooks on top, whichever they are
-    _hold_hooks(*asked)
+    _hold_hooks(*handling)
     replacing.__enter__()

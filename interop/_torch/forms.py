@@ -1,4 +1,4 @@
-"""The other forms that torch gives a function: several in one, overwriting an argument, or writing to ``out``."""
+"""Gives a function the further forms of torch: several in one, overwriting an argument, or writing to ``out``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from interop._torch.grad_state import is_recorded
 
 NUMPY_NAMES = {"x": "input", "a": "input", "x1": "input", "x2": "other", "axis": "dim", "keepdims": "keepdim"}
-"""The names that functions of torch take beside their own."""
+"""Maps a name of NumPy for a parameter, which torch takes too, to torch's name."""
 
 
 def overloaded(
@@ -53,7 +53,10 @@ def overwrite(name: str, op: Callable[..., Any], x: torch.Tensor, *rest: Any) ->
 
 
 def _kind(dtype: torch.dtype) -> int:
-    """Bool, integers, floats, complex numbers: torch casts upwards. Dynamo knows no `torch.can_cast`, which says so."""
+    """Rank a dtype: bool, integers, floats, complex numbers, as torch casts upwards.
+
+    Dynamo knows no `torch.can_cast`, which says so.
+    """
     return 3 if dtype.is_complex else 2 if dtype.is_floating_point else int(dtype != torch.bool)
 
 

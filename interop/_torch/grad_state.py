@@ -1,13 +1,22 @@
-"""Whether torch may ask for a derivative of a call."""
+"""Tells whether torch may ask for a derivative of a call, and runs what has to be differentiated whatever the state."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import torch
 
 from interop._torch.private_api import is_forward_mode, is_transformed
+
+R = TypeVar("R")
+
+
+def outside_of_modes(function: Callable[[], R]) -> R:
+    """Call the function in a thread of its own: modes, transformations and `torch.no_grad` hold for their thread."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function).result()
 
 
 def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
@@ -30,7 +39,7 @@ def records_nothing() -> bool:
     )
 
 
-def is_active(input: torch.Tensor, *others: Any) -> bool:
+def is_active(input: torch.Tensor, *operands: Any) -> bool:
     """Whether torch may ask for a derivative of a call with these arguments that an op of real numbers has.
 
     In a compiled function it may for any floating-point tensor, since the graph may be differentiated. TorchScript has
@@ -39,15 +48,15 @@ def is_active(input: torch.Tensor, *others: Any) -> bool:
     if not isinstance(input, torch.Tensor) or input.is_complex():
         return False  # torch refuses numbers in the place of the tensor, and complex tensors, by itself
     if torch.compiler.is_compiling():
-        return input.is_floating_point() or any(map(_is_floating, others))
+        return input.is_floating_point() or any(map(_is_floating, operands))
     if torch.is_grad_enabled():
         if input.requires_grad:
             return not torch.jit.is_tracing()  # type: ignore[attr-defined]
-        for other in others:
-            if isinstance(other, torch.Tensor) and other.requires_grad:
+        for operand in operands:
+            if isinstance(operand, torch.Tensor) and operand.requires_grad:
                 return not torch.jit.is_tracing()  # type: ignore[attr-defined]
     if is_forward_mode() or is_transformed():
-        return input.is_floating_point() or any(map(_is_floating, others))
+        return input.is_floating_point() or any(map(_is_floating, operands))
     return False
 
 

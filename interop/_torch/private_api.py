@@ -60,22 +60,22 @@ def depth_of_transformations() -> int:
 def outside_of_transformations(
     depth: int, function: Callable[[torch.Tensor], Sequence[torch.Tensor | None]], tensor: torch.Tensor
 ) -> Sequence[torch.Tensor | None]:
-    """``function(tensor)``, tensors of its shape, as seen from outside of all transformations of torch.func but some.
+    """Call ``function(tensor)`` at functorch nesting level ``depth``; re-wrap results as batches of the inner levels.
 
-    These are the outer ones, ``depth`` of them. In the other ones, `torch.func.vmap` refuses to look at a tangent, and
-    `torch.func.grad` hides it. The results are batches where ``tensor`` is, and constants to the inner ones.
+    In the inner levels, `torch.func.vmap` refuses to look at a tangent, and `torch.func.grad` hides it. The results are
+    tensors of the shape of ``tensor``, and constants to the inner levels.
     """
-    own = torch._C._functorch
-    level = own.get_dynamic_layer_stack_depth()
+    functorch = torch._C._functorch
+    level = functorch.get_dynamic_layer_stack_depth()
     if level <= depth:
         return function(tensor)
     axis = None
-    if own.maybe_get_level(tensor) == level:
-        axis = own.maybe_get_bdim(tensor) if own.is_batchedtensor(tensor) else None
-        tensor = own.get_unwrapped(tensor)
+    if functorch.maybe_get_level(tensor) == level:
+        axis = functorch.maybe_get_bdim(tensor) if functorch.is_batchedtensor(tensor) else None
+        tensor = functorch.get_unwrapped(tensor)
     with temporarily_pop_interpreter_stack():
-        found = outside_of_transformations(depth, function, tensor)
-    return found if axis is None else [x if x is None else own._add_batch_dim(x, axis, level) for x in found]
+        results = outside_of_transformations(depth, function, tensor)
+    return results if axis is None else [x if x is None else functorch._add_batch_dim(x, axis, level) for x in results]
 
 
 def is_compiled() -> bool:
@@ -289,17 +289,17 @@ def foreach_named(name: str) -> list[Callable[..., Any]]:
 def schema_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The schema of the overload that a call of an operator, or of a binding of one, is for."""
     if not isinstance(operator, torch._ops.OpOverload):
-        given = {"self" if name == "input" else name: value for name, value in kwargs.items()}
-        overload = torch._C._jit_resolve_packet(f"aten::{operator.__name__}", *args, **given)
+        by_schema_name = {"self" if name == "input" else name: value for name, value in kwargs.items()}
+        overload = torch._C._jit_resolve_packet(f"aten::{operator.__name__}", *args, **by_schema_name)
         operator = getattr(getattr(torch.ops.aten, operator.__name__), overload)
     return operator._schema
 
 
 def is_any(mask: torch.Tensor) -> bool:
     """Whether an element is true, of a whole batch too: `torch.func.vmap` refuses to look at a number of it."""
-    own = torch._C._functorch
-    while own.is_functorch_wrapped_tensor(mask):
-        mask = own.get_unwrapped(mask)
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(mask):
+        mask = functorch.get_unwrapped(mask)
     with without_transformations():
         return bool(mask.any())
 

@@ -1,4 +1,4 @@
-"""Existing torch code as of another version of torch: a mode in which its functions have the gradients of that."""
+"""Gives existing torch code the gradients of another version of torch, by a mode that replaces its functions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, final
 
 import torch
 from torch.overrides import handle_torch_function
 
-from interop._torch.grad_state import is_recorded
+from interop._torch.grad_state import is_recorded, outside_of_modes
 from interop._torch.private_api import is_overridden
 from interop._transforms.min_norm import OF_OTHER_ARGUMENTS, UNCOVERED, Intercepting, Replacements, in_block, namesakes
 from interop.native import NATIVE, losses
@@ -70,48 +69,54 @@ class as_of(Intercepting):  # noqa: N801  # it is used as a function
 
 
 class Table(NamedTuple):
-    """What is known of a version."""
+    """The functions that are called in the place of torch's, for the gradients of one version."""
 
     version: Version
     replacements: Replacements
     right_in_torch: Collection[Callable[..., Any]]
     functions: Mapping[Callable[..., Any], Callable[..., Any]]
-    """By the function of `interop.native`, what is called in the place of its namesake in torch."""
+    """Maps a function of `interop.native` to what is called in the place of its namesake in torch."""
     covered: Mapping[Callable[..., Any], str]
-    """The functions of torch that the installed version gives another gradient, and their names: those replaced."""
+    """Maps a function of torch with another gradient in this version, which is replaced, to its name."""
     uncovered: Mapping[Callable[..., Any], str]
-    """And those that are not."""
+    """Maps a function of torch with another gradient in this version, which is not replaced, to its name."""
 
 
 def _table(version: Version) -> Table:
     changed = {op for op in version.ops if not _has(op, version)}
     covered = differentiated_by(changed)
-    functions, own_of = {}, {}
-    for _, own, op in namesakes(NATIVE):  # those of torch.nn.functional last
-        own_of[op] = own
-        functions[own] = functools.partial(op, ties=version) if own in covered else _unknown_to_blocks(own)
+    functions, in_torch_of = {}, {}
+    for _, in_torch, op in namesakes(NATIVE):  # those of torch.nn.functional last
+        in_torch_of[op] = in_torch
+        functions[in_torch] = (
+            functools.partial(op, ties=version) if in_torch in covered else _unknown_to_blocks(in_torch)
+        )
     uncovered = uncovered_losses(changed)
-    functions |= {own: _refusing(own, name, version) for own, name in uncovered.items()}
+    functions |= {in_torch: _refusing(in_torch, name, version) for in_torch, name in uncovered.items()}
     return Table(
         version,
         {in_block: lambda: True, **functions},
-        frozenset(functions[own] for own in functions if own not in covered and own not in uncovered),
-        {op: functions[own] for op, own in own_of.items()},
+        frozenset(
+            functions[in_torch] for in_torch in functions if in_torch not in covered and in_torch not in uncovered
+        ),
+        {op: functions[in_torch] for op, in_torch in in_torch_of.items()},
         covered,
         uncovered,
     )
 
 
 def differentiated_by(ops: Collection[str]) -> dict[Callable[..., Any], str]:
-    """The functions of torch whose derivatives come from those ops, and their dotted names."""
-    return {own: dotted for dotted, own, op in namesakes(NATIVE) if not set(ops).isdisjoint(_ops_of(op))}
+    """Map each function of torch whose derivative comes from those ops to its dotted name."""
+    return {in_torch: dotted for dotted, in_torch, op in namesakes(NATIVE) if not set(ops).isdisjoint(_ops_of(op))}
 
 
 def uncovered_losses(ops: Collection[str]) -> dict[Callable[..., Any], str]:
-    """The losses whose derivatives come from those ops, but that are not replaced, and their dotted names."""
+    """Map each loss whose derivative comes from those ops, but that is not replaced, to its dotted name."""
     if _LOSSES.isdisjoint(ops):
         return {}
-    return {own: name for own, name in UNCOVERED.items() if name in OF_OTHER_ARGUMENTS or "cosine_emb" in name}
+    return {
+        in_torch: name for in_torch, name in UNCOVERED.items() if name in OF_OTHER_ARGUMENTS or "cosine_emb" in name
+    }
 
 
 _LOSSES = frozenset(("clamp_min", "minimum"))
@@ -123,7 +128,7 @@ def _ops_of(function: Callable[..., Any]) -> Collection[str]:
     return _LOSSES if inspect.unwrap(function).__module__ == losses.__name__ else (name.rstrip("_"),)
 
 
-def _refusing(own: Callable[..., Any], name: str, version: Version) -> Callable[..., Any]:
+def _refusing(in_torch: Callable[..., Any], name: str, version: Version) -> Callable[..., Any]:
     """Torch's own function, which raises where it is recorded for a gradient that it does not have in the version."""
     # Dynamo of torch 2.11 raises what it does not format.
     message = (
@@ -131,24 +136,24 @@ def _refusing(own: Callable[..., Any], name: str, version: Version) -> Callable[
         "changed from outside; write its formula with torch.clamp_min, or call it outside of the block."
     )
 
-    @functools.wraps(own)
+    @functools.wraps(in_torch)
     def function(*args: Any, **kwargs: Any) -> Any:
         if is_recorded([value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]):
             raise NotImplementedError(message)
-        return own(*args, **kwargs)
+        return in_torch(*args, **kwargs)
 
     return function
 
 
-def _unknown_to_blocks(own: Callable[..., Any]) -> Callable[..., Any]:
+def _unknown_to_blocks(in_torch: Callable[..., Any]) -> Callable[..., Any]:
     """Torch's own function, which blocks around do not replace."""
 
-    @functools.wraps(own)
+    @functools.wraps(in_torch)
     def function(*args: Any, **kwargs: Any) -> Any:
-        given = (*args, *kwargs.values())
-        if is_overridden(given):  # modes that are no blocks, and subclasses of tensors, see the call
-            return handle_torch_function(function, given, *args, **kwargs)
-        return own(*args, **kwargs)
+        arguments = (*args, *kwargs.values())
+        if is_overridden(arguments):  # modes that are no blocks, and subclasses of tensors, see the call
+            return handle_torch_function(function, arguments, *args, **kwargs)
+        return in_torch(*args, **kwargs)
 
     return function
 
@@ -159,35 +164,35 @@ def _has(op: str, version: Version) -> bool:
 
 
 _KINDS = dict.fromkeys(("clamp", "clamp_min", "clamp_max"), (False, True))
-"""Whether operands may be numbers."""
-_ASKED = (0.0, 1.0, 2.0, math.nan)
+"""Maps an op to the kinds of calls it has: whether its operands after the first are numbers."""
+_VALUES = (0.0, 1.0, 2.0, math.nan)
 
 
 @functools.cache
 def _has_weights(op: str, weights: Weights, numbers: bool) -> bool:
-    own = getattr(torch, op)
+    in_torch = getattr(torch, op)
     operands = 3 if op == "clamp" else 2
     if numbers:
-        x = torch.tensor(_ASKED, dtype=torch.float32, requires_grad=True)
-        points = [(x, *bounds) for bounds in itertools.product(_ASKED, repeat=operands - 1)]
+        x = torch.tensor(_VALUES, dtype=torch.float32, requires_grad=True)
+        points = [(x, *bounds) for bounds in itertools.product(_VALUES, repeat=operands - 1)]
     else:
-        columns = zip(*itertools.product(_ASKED, repeat=operands), strict=True)
+        columns = zip(*itertools.product(_VALUES, repeat=operands), strict=True)
         points = [tuple(torch.tensor(column, dtype=torch.float32, requires_grad=True) for column in columns)]
     for point in points:
         active = [operand for operand in point if isinstance(operand, torch.Tensor)]
-        value = own(*point)
-        found = torch.autograd.grad(value, active, torch.ones_like(value))
+        value = in_torch(*point)
+        gradients = torch.autograd.grad(value, active, torch.ones_like(value))
         expected = [weighed(masks, point, torch.ones_like(value)) for masks in weights.of]
-        if not all(map(torch.equal, found, expected)):
+        if not all(map(torch.equal, gradients, expected)):
             return False
     return True
 
 
 def _tables() -> dict[str, Table]:
-    found = {version: _table(version) for version in VERSIONS["torch"].values()}
-    return {text: found[version] for text, version in VERSIONS["torch"].items()}
+    tables = {version: _table(version) for version in VERSIONS["torch"].values()}
+    return {text: tables[version] for text, version in VERSIONS["torch"].items()}
 
 
-with ThreadPoolExecutor(1) as _thread:  # in which no mode of torch is on
-    AS_OF = _thread.submit(_tables).result()
-"""By what a version may be called, what is known of it."""
+# At import, as a module may look a version up while its graph is traced. It takes 20 ms.
+AS_OF = outside_of_modes(_tables)
+"""Maps a name of a version, such as "torch 2.13", to its table."""

@@ -225,8 +225,8 @@ def _functions() -> Iterator[tuple[Any, tuple[str, Jump]]]:
     for name, jump in _JUMPS.items():
         for form in (name, f"{name}_"):
             named = [getattr(home, form) for home in _OF_TENSORS if hasattr(home, form)]
-            for own in (*named, *bindings_named(form), *operators_named(form)):
-                yield own, (name, jump)
+            for in_torch in (*named, *bindings_named(form), *operators_named(form)):
+                yield in_torch, (name, jump)
             for each in foreach_named(form):
                 yield each, (f"_foreach_{name}", _of_each(jump))
 
@@ -240,5 +240,5 @@ _ALL: Mapping[Any, tuple[str, Jump]] = {**dict(_functions()), torch.linalg.norm:
 
 def jump_of(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> tuple[str, Jump] | None:
     """The name of the function of torch, and where it jumps, if it does with these keywords: a division may round."""
-    found = _ALL.get(func)
-    return None if found is None or (found[1] is _quotient and "rounding_mode" not in kwargs) else found
+    jump = _ALL.get(func)
+    return None if jump is None or (jump[1] is _quotient and "rounding_mode" not in kwargs) else jump

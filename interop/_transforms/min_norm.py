@@ -1,4 +1,4 @@
-"""Existing torch code under the convention: a mode in which calls of torch's functions get its gradients."""
+"""Puts existing torch code under the convention, by a mode that replaces torch's functions as they are called."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Intercepting(Block, contextlib.ContextDecorator):
     """A context manager and decorator in which calls of torch's functions go to others, by a table."""
 
     _replacements: Replacements
-    """By the function of torch, what is called in its place."""
+    """Maps a function of torch to what is called in its place."""
     _right_in_torch: Collection[Callable[..., Any]]
-    """Those of the others that are torch's own, but that blocks around do not replace."""
+    """The replacements that are torch's own functions, and that blocks around do not replace."""
     _uncovered: Mapping[Callable[..., Any], str] = MappingProxyType({})
-    """Functions of torch without a replacement of which calls are noticed, and their dotted names."""
+    """Maps a function of torch without a replacement, whose calls are noticed, to its dotted name."""
 
     def _pass(self, name: str, arguments: Sequence[Any]) -> None:
         """Notice a call of the uncovered function of that name; a block that has some overrides this."""
@@ -147,7 +147,11 @@ class min_norm(Intercepting):  # noqa: N801  # it is used as a function
 
 def in_block() -> bool:
     """Whether there is a block around the call, which then has the last word."""
-    # The protocol of torch asks the modes, and a mode of this file answers: `_REPLACEMENTS` has the function.
+    # The list of the active modes would not do. It lacks the mode that is handling a call just now, and Dynamo, which
+    # keeps a list of its own while it traces, cannot look at that of Python. So the question goes the way of every call
+    # of torch, by torch's protocol: it is put as a function that each block replaces. In `_REPLACEMENTS` the function
+    # stands with one that answers True. If no mode is a block, the protocol ends at this function itself, outside of
+    # all modes: False.
     return is_in_function_mode() and bool(handle_torch_function(in_block, ()))
 
 
@@ -182,10 +186,12 @@ def _with_indices(pool: Callable[..., Any], *args: Any, return_indices: bool = T
 
 def _replacing(backend: Backend, ties: Convention) -> Replacements:
     backed = native.NATIVE if backend == "torch" else TORCH_OPS | IN_PLACE_OPS
-    found = {own: op for _, own, op in namesakes({name: _with_ties(op, ties) for name, op in backed.items()})}
+    replacements = {
+        in_torch: op for _, in_torch, op in namesakes({name: _with_ties(op, ties) for name, op in backed.items()})
+    }
     if backend == "jax":
-        found = {own: functools.partial(_of_jax, own, op) for own, op in found.items()}
-    return {in_block: lambda: True, **found}
+        replacements = {in_torch: functools.partial(_of_jax, in_torch, op) for in_torch, op in replacements.items()}
+    return {in_block: lambda: True, **replacements}
 
 
 def _with_ties(op: Callable[..., Any], ties: Convention) -> Callable[..., Any]:
@@ -193,15 +199,15 @@ def _with_ties(op: Callable[..., Any], ties: Convention) -> Callable[..., Any]:
     return op if is_default else functools.partial(op, ties=ties)
 
 
-def _of_jax(own: Callable[..., Any], op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _of_jax(in_torch: Callable[..., Any], op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The result of ``op``, or of torch's ``own`` function where no op of real numbers is meant."""
-    given = (*args, *kwargs.values())
-    if any(isinstance(value, torch.fx.Proxy) for value in given):
+    arguments = (*args, *kwargs.values())
+    if any(isinstance(value, torch.fx.Proxy) for value in arguments):
         raise NotImplementedError(
-            f"torch.fx.symbolic_trace would record torch's own {own.__name__}, and with it torch's gradient at ties; "
-            'trace outside of min_norm(backend="jax").'
+            f"torch.fx.symbolic_trace would record torch's own {in_torch.__name__}, and with it torch's gradient at "
+            'ties; trace outside of min_norm(backend="jax").'
         )
-    return op(*args, **kwargs) if has_real_float_tensor(given) else own(*args, **kwargs)
+    return op(*args, **kwargs) if has_real_float_tensor(arguments) else in_torch(*args, **kwargs)
 
 
 def has_real_float_tensor(arguments: Sequence[Any]) -> bool:
@@ -211,8 +217,9 @@ def has_real_float_tensor(arguments: Sequence[Any]) -> bool:
 
 
 _REPLACEMENTS = {(backend, ties): _replacing(backend, ties) for backend in get_args(Backend) for ties in CONVENTIONS}
-"""By the backend, the convention, and the function of torch, what is called in its place in a block."""
-make_overridable(own for _, own, _ in namesakes(native.NATIVE))
+"""Maps a backend and a convention to the replacements in such a block."""
+# At import: Dynamo copies torch's list of overridable functions at the first function that it compiles.
+make_overridable(in_torch for _, in_torch, _ in namesakes(native.NATIVE))
 min_norm.intercepted = tuple(sorted(name for name, _, _ in namesakes(native.NATIVE)))
 
 UNCOVERED = {
@@ -227,6 +234,6 @@ UNCOVERED = {
     )
     if hasattr(namespace, name)
 } | {getattr(_HOMES[name.rpartition(".")[0]], name.rpartition(".")[2]): name for name in OF_OTHER_ARGUMENTS}
-"""What has ties and stays torch's own in a block, and its dotted name."""
+"""Maps a function of torch that has ties and is not replaced in a block to its dotted name."""
 _OF_MANY_KINDS = {"embedding_bag", "scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_"}
-"""Those that take an extremum or a sum, whichever is asked for."""
+"""The functions in `UNCOVERED` that take an extremum or a sum, by an argument."""

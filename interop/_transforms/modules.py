@@ -28,7 +28,7 @@ class _MinNorm:
     _is_right: bool
     """Whether torch's own function is the right one under min_norm."""
     _attributes: tuple[str, ...]
-    """Those that the function takes, under the names of its parameters."""
+    """The attributes that the function takes, under the names of its parameters."""
     _follow: bool
     """Whether these parameters follow those of ``forward``, and may be given by position."""
     _native: type[torch.nn.Module]
@@ -48,8 +48,8 @@ class _MinNorm:
         return function(*args, **kwargs, **dict(zip(kind._attributes, values, strict=True)))
 
     def extra_repr(self) -> str:
-        own: str = super().extra_repr()  # type: ignore[misc]
-        return own if self.ties is None else ", ".join(filter(None, (own, f"ties={self.ties!r}")))
+        text: str = super().extra_repr()  # type: ignore[misc]
+        return text if self.ties is None else ", ".join(filter(None, (text, f"ties={self.ties!r}")))
 
     def __prepare_scriptable__(self) -> torch.nn.Module:
         """What torch.jit.script compiles."""
@@ -65,11 +65,11 @@ class _MinNorm:
 
 
 def _derive(native: type[torch.nn.Module], function: Callable[..., Any]) -> type[torch.nn.Module]:
-    given = inspect.signature(native.forward).parameters
+    of_forward = inspect.signature(native.forward).parameters
     # The constructors of losses make ``reduction`` of two older parameters; PReLU makes a weight.
     of_module = (inspect.signature(native).parameters.keys() - {"size_average", "reduce"}) | {"weight"}
     parameters = inspect.signature(function).parameters
-    attributes = [name for name in parameters if name in of_module and name not in given]
+    attributes = [name for name in parameters if name in of_module and name not in of_forward]
     positional = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     return type(
         native.__name__,
@@ -81,7 +81,7 @@ def _derive(native: type[torch.nn.Module], function: Callable[..., Any]) -> type
             "_function": staticmethod(function),
             "_is_right": function in RIGHT_IN_TORCH,
             "_attributes": tuple(attributes),
-            "_follow": positional[len(given) - 1 :][: len(attributes)] == attributes,
+            "_follow": positional[len(of_forward) - 1 :][: len(attributes)] == attributes,
             "_native": native,
         },
     )
@@ -95,7 +95,7 @@ _CONVERTED = {
 }
 
 MODULES = {module.__name__: module for module in _CONVERTED.values()}
-"""The modules by their names, which are those of torch.nn."""
+"""Maps a name, that of the class in torch.nn, to the module."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ class Conversion:
     """What `convert` did to a model; printed, it is a table."""
 
     replaced: Mapping[str, str]
-    """By the path of each module that was replaced, the name of its class."""
+    """Maps the path of each module that was replaced to the name of its class."""
     left: Mapping[str, str]
-    """By the path of each module that has ties or kinks and was left, why."""
+    """Maps the path of each module that has ties or kinks and was left to the reason."""
     _before: tuple[tuple[Any, type[torch.nn.Module], str | None], ...] = field(repr=False)
 
     def undo(self) -> None:
@@ -181,10 +181,10 @@ def convert(model: torch.nn.Module, *, ties: Convention | str | None = None) -> 
 
 
 def _last_names(dotted: Mapping[Callable[..., Any], str]) -> dict[Callable[..., Any], str]:
-    return {own: name.rpartition(".")[2] for own, name in dotted.items()}
+    return {function: name.rpartition(".")[2] for function, name in dotted.items()}
 
 
-_COVERED = _last_names({own: dotted for dotted, own, op in namesakes(NATIVE) if op not in RIGHT_IN_TORCH})
+_COVERED = _last_names({function: dotted for dotted, function, op in namesakes(NATIVE) if op not in RIGHT_IN_TORCH})
 _UNCOVERED = _last_names(UNCOVERED)
 
 
@@ -242,8 +242,8 @@ def _used(module: torch.nn.Module) -> set[str]:
                         methods.append(helper)
                 case ast.Call(func=ast.Attribute(value=base, attr=name)) if not inspect.ismodule(_meant(base, names)):
                     used.add(name)
-                case ast.Attribute() | ast.Name() if inspect.isroutine(found := _meant(node, names)):
-                    used.add(known.get(found, ""))
+                case ast.Attribute() | ast.Name() if inspect.isroutine(meaning := _meant(node, names)):
+                    used.add(known.get(meaning, ""))
     return used
 
 

@@ -86,11 +86,11 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():
             raise RuntimeError("ties() cannot count in a compiled function; call the function as it is.")
-        given = (*args, *kwargs.values())
-        if can_tie(func) and has_real_float_tensor(given):
+        arguments = (*args, *kwargs.values())
+        if can_tie(func) and has_real_float_tensor(arguments):
             self._count(_tied()[func][0], False, tied_elements, func, args, kwargs)
-        elif (found := jump_of(func, kwargs)) and any(is_active(value) for value in given):
-            self._count(found[0], True, _elements_on_jumps, found[1], args, kwargs)
+        elif (jump := jump_of(func, kwargs)) and any(is_active(value) for value in arguments):
+            self._count(jump[0], True, _elements_on_jumps, jump[1], args, kwargs)
         return func(*args, **kwargs)
 
     def _count(self, name: str, suspect: bool, counted: Callable[..., tuple[int, int]], *call: Any) -> None:
@@ -140,8 +140,8 @@ def tied_elements(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     """Of how many elements of the result of a function that can tie how many are on a tie."""
     _, tied = _tied()[func]
     with torch.no_grad():
-        found = tied(*args, **{"ties": "min_norm", **kwargs})  # whichever: a tie is one under all
-        return found.numel(), int(found.sum().item())
+        on_tie = tied(*args, **{"ties": "min_norm", **kwargs})  # whichever: a tie is one under all
+        return on_tie.numel(), int(on_tie.sum().item())
 
 
 def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
@@ -156,14 +156,14 @@ def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, A
 def _tied() -> Mapping[Callable[..., Any], tuple[str, Callable[..., Any]]]:
     """For each function that can tie, its name, and the function that says where it does."""
     where_tied = {name: _where_tied(op) for name, op in OPS.items()}
-    ours = {name: where_tied[op.__name__] for name, op in TORCH_OPS.items()}
-    ours |= {name: ours[name.removesuffix("_")] for name in IN_PLACE_OPS}
-    found = {
-        own: (name.rpartition(".")[2].removesuffix("_with_indices").strip("_"), function)
-        for name, own, function in namesakes(ours)
+    by_name = {name: where_tied[op.__name__] for name, op in TORCH_OPS.items()}
+    by_name |= {name: by_name[name.removesuffix("_")] for name in IN_PLACE_OPS}
+    in_torch = {
+        torch_function: (name.rpartition(".")[2].removesuffix("_with_indices").strip("_"), function)
+        for name, torch_function, function in namesakes(by_name)
     }
     here = itertools.chain((TORCH_OPS | IN_PLACE_OPS).items(), NATIVE.items())
-    return found | {op: (op.__name__.strip("_"), ours[name]) for name, op in here if name in ours}
+    return in_torch | {op: (op.__name__.strip("_"), by_name[name]) for name, op in here if name in by_name}
 
 
 def _where_tied(op: Op) -> Callable[..., torch.Tensor]:
@@ -171,9 +171,9 @@ def _where_tied(op: Op) -> Callable[..., torch.Tensor]:
     tied = TorchOp(op, op.on_tie)
 
     def where_tied(*args: Any, **kwargs: Any) -> torch.Tensor:
-        given = kwargs if op.has_conventions else {name: v for name, v in kwargs.items() if name != "ties"}
-        found: torch.Tensor = tied.of_slots(*tied.signature.without_forms(tied.signature.arranged(args, given)))
-        return found
+        keywords = kwargs if op.has_conventions else {name: v for name, v in kwargs.items() if name != "ties"}
+        on_tie: torch.Tensor = tied.of_slots(*tied.signature.without_forms(tied.signature.arranged(args, keywords)))
+        return on_tie
 
     return where_tied
 
@@ -206,15 +206,15 @@ def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Te
     """
     if isinstance(parameters, torch.Tensor) or not isinstance(parameters, Iterable):
         raise TypeError(_NO_LIST.format(type(parameters).__name__))
-    given = list(parameters)
-    for tensor in given:
+    tensors = list(parameters)
+    for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(_NO_LIST.format(f"one of {type(tensor).__name__}"))
         if not tensor.requires_grad:
             raise ValueError("influence: one of the parameters does not require grad; pass those alone that do.")
-    if not given:
+    if not tensors:
         raise ValueError("influence: parameters is empty; pass the tensors with respect to which to differentiate.")
-    devices = {tensor.device for tensor in given if tensor.is_cuda}
+    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
 
     def gradient(ties: Convention | None) -> np.ndarray[Any, Any]:
         convention = contextlib.nullcontext() if ties is None else min_norm(ties=ties)
@@ -225,10 +225,10 @@ def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Te
                 f"influence: closure returned {value!r}; return a scalar tensor computed from the parameters, outside "
                 "of torch.no_grad()."
             )
-        gradients = torch.autograd.grad(value, given, allow_unused=True)
+        gradients = torch.autograd.grad(value, tensors, allow_unused=True)
         if all(gradient is None for gradient in gradients):
             raise ValueError("influence: what closure returned depends on none of the parameters; pass those it uses.")
-        flat = [torch.zeros_like(p) if g is None else g for p, g in zip(given, gradients, strict=True)]
+        flat = [torch.zeros_like(p) if g is None else g for p, g in zip(tensors, gradients, strict=True)]
         return np.concatenate([gradient.double().cpu().numpy().ravel() for gradient in flat])
 
     return Influence.of(gradient)

@@ -124,7 +124,7 @@ def _is_right(name: str) -> bool:
 
 def _bent(
     name: str,
-    own: Callable[..., torch.Tensor],
+    in_torch: Callable[..., torch.Tensor],
     derivative: Callable[..., torch.Tensor],
     input: torch.Tensor,
     inplace: bool,
@@ -133,7 +133,7 @@ def _bent(
     numbers = [_number(parameter) for parameter in parameters]
 
     def of(x: torch.Tensor) -> torch.Tensor:
-        return bend(name, own, derivative, x, *numbers)
+        return bend(name, in_torch, derivative, x, *numbers)
 
     return overwrite(f"{name}_", of, input) if inplace else of(input)
 

@@ -55,7 +55,7 @@ def amin(
 
 
 def _extremum(
-    own: Callable[..., torch.Tensor],
+    in_torch: Callable[..., torch.Tensor],
     input: torch.Tensor,
     dim: Sizes | None,
     keepdim: bool,
@@ -64,13 +64,13 @@ def _extremum(
 ) -> torch.Tensor:
     if isinstance(input, torch.masked.MaskedTensor):  # it has an extremum of its own, and cannot be compared with that
         along = {} if dim is None else {"dim": dim, "keepdim": keepdim}
-        masked: torch.Tensor = input.__torch_function__(own, (type(input),), (input,), along)
+        masked: torch.Tensor = input.__torch_function__(in_torch, (type(input),), (input,), along)
         return masked
     if out is not None or not is_active(input) or input.dim() == 0:
-        return own(input, dim, keepdim, out=out)
-    given = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
-    axes = tuple(axis % input.dim() for axis in given)
-    result: torch.Tensor = reduce(Reduction(axes, keepdim, ties), lambda x: own(x, dim, keepdim), settled(input))
+        return in_torch(input, dim, keepdim, out=out)
+    dims = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
+    axes = tuple(axis % input.dim() for axis in dims)
+    result: torch.Tensor = reduce(Reduction(axes, keepdim, ties), lambda x: in_torch(x, dim, keepdim), settled(input))
     return result
 
 
@@ -91,11 +91,11 @@ def min_with_indices(
 
 
 def _with_indices(name: str, input: torch.Tensor, dim: int, keepdim: bool, ties: Convention, out: Pair | None) -> Any:
-    own: Callable[..., Any] = getattr(torch, name)
+    in_torch: Callable[..., Any] = getattr(torch, name)
     if ties == "inclusive" or out is not None or not is_active(input) or input.dim() == 0:
-        return own(input, dim, keepdim, out=out)
+        return in_torch(input, dim, keepdim, out=out)
     reduction = Reduction((operator.index(dim) % input.dim(),), keepdim, ties)
-    return getattr(torch.return_types, name)(reduce(reduction, lambda x: own(x, dim, keepdim), settled(input)))
+    return getattr(torch.return_types, name)(reduce(reduction, lambda x: in_torch(x, dim, keepdim), settled(input)))
 
 
 @public
@@ -170,12 +170,12 @@ def max_pool3d(
 
 
 def _max_pool(name: str, input: torch.Tensor, window: tuple[Any, ...], return_indices: bool, ties: Convention) -> Any:
-    own = getattr(functional, name)
+    in_torch = getattr(functional, name)
     if ties == "inclusive" or not is_active(input):
-        return own(input, *window, return_indices=return_indices)
+        return in_torch(input, *window, return_indices=return_indices)
 
     def with_indices(x: torch.Tensor) -> Any:
-        return own(x, *window, return_indices=True)
+        return in_torch(x, *window, return_indices=True)
 
     windows = _ruled(with_indices, input, lambda: windows_of(name, tuple(input.shape), int(name[-2]), *window))
     is_whole = windows.sizes == tuple(input.shape[-len(windows.sizes) :]) and not any(map(any, windows.paddings))
@@ -185,7 +185,7 @@ def _max_pool(name: str, input: torch.Tensor, window: tuple[Any, ...], return_in
 
 def _pool(
     windows: Windows | AdaptiveWindows,
-    own: Callable[[torch.Tensor], Any],
+    in_torch: Callable[[torch.Tensor], Any],
     input: torch.Tensor,
     ties: Convention,
     is_whole: bool,
@@ -194,7 +194,7 @@ def _pool(
 
     def without_views(x: torch.Tensor) -> Any:
         """A view, as of one more axis, could not be overwritten behind a Function."""
-        values, indices = own(x)
+        values, indices = in_torch(x)
         return values.clone() if pooling.dims == 1 else values, indices
 
     if is_whole:
@@ -203,12 +203,12 @@ def _pool(
     return pool(pooling, without_views, input)
 
 
-def _ruled(own: Callable[[torch.Tensor], Any], input: torch.Tensor, make: Callable[[], Any]) -> Any:
+def _ruled(in_torch: Callable[[torch.Tensor], Any], input: torch.Tensor, make: Callable[[], Any]) -> Any:
     """What ``make`` makes; where it refuses the arguments, torch refuses them first."""
     try:
         return make()
     except (TypeError, ValueError):
-        own(input)
+        in_torch(input)
         raise
 
 
@@ -237,16 +237,18 @@ def adaptive_max_pool3d(
 
 
 def _adaptive_max_pool(name: str, input: torch.Tensor, output_size: Any, return_indices: bool, ties: Convention) -> Any:
-    own = getattr(functional, name)
+    in_torch = getattr(functional, name)
     if ties == "inclusive" or not is_active(input):
-        return own(input, output_size, return_indices)
+        return in_torch(input, output_size, return_indices)
     lengths = input.shape[-int(name[-2]) :]
-    given = output_size if isinstance(output_size, Sequence) else (output_size,) * len(lengths)
-    counts = [length if count is None else count for length, count in zip(lengths, given, strict=False)]
+    sizes = output_size if isinstance(output_size, Sequence) else (output_size,) * len(lengths)
+    counts = [length if count is None else count for length, count in zip(lengths, sizes, strict=False)]
     if 0 in counts:
-        return own(input, output_size, return_indices)  # which has no windows, and which torch does not differentiate
+        return in_torch(
+            input, output_size, return_indices
+        )  # which has no windows, and which torch does not differentiate
     windows, is_whole = _adapted(tuple(lengths), tuple(counts)), all(count == 1 for count in counts)
-    result = _pool(windows, lambda x: own(x, output_size, True), input, ties, is_whole)
+    result = _pool(windows, lambda x: in_torch(x, output_size, True), input, ties, is_whole)
     return result if return_indices else result[0]
 
 

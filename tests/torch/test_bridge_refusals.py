@@ -204,3 +204,8 @@ def test_errors_of_jax_name_the_function() -> None:
 
     with pytest.raises(jax.errors.TracerBoolConversionError, match=r"the function decide at .* argument arrays\[0\]"):
         wrap_for_torch(decide)(torch.ones(3))
+
+
+def test_the_kind_of_error_is_that_of_torch_without_memory_of_that_size() -> None:
+    with pytest.raises(IndexError, match="axis=5 is out of range"):
+        interop.amax(torch.empty(2**45, device="meta"), 5)

@@ -189,8 +189,8 @@ WITH_GRADIENT: dict[Callable[..., Tensor], frozenset[str]] = {
 def test_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(conventions_of_torch.FOLLOWED[name] >= {"min_norm"} for name in ("relu", "hardtanh", "threshold"))
     for own_function, followed in WITH_GRADIENT.items():
-        monkeypatch.setitem(conventions_of_torch._OWN, "relu", own_function)
-        assert conventions_of_torch._asked("relu") == followed
+        monkeypatch.setitem(conventions_of_torch._IN_TORCH, "relu", own_function)
+        assert conventions_of_torch._followed("relu") == followed
 
 
 @pytest.mark.parametrize("context", [
@@ -223,7 +223,7 @@ def with_another_gradient(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
 @pytest.mark.parametrize("mode", [reverse, forward, forward_of_func], ids=lambda mode: mode.__name__)
 def test_definition_at_ties_where_torch_does_not_follow_it(mode: Gradient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each function has a way that does not rest on what torch answers at ties, in reverse mode on none of it."""
-    for name, function in conventions_of_torch._OWN.items():
+    for name, function in conventions_of_torch._IN_TORCH.items():
         monkeypatch.setitem(conventions_of_torch.FOLLOWED, name, frozenset())
         if mode is reverse:
             home = torch if function is getattr(torch, name, None) else functional
@@ -234,7 +234,7 @@ def test_definition_at_ties_where_torch_does_not_follow_it(mode: Gradient, monke
 
 
 def test_values_in_forward_mode_where_torch_does_not_follow_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, function in conventions_of_torch._OWN.items():
+    for name, function in conventions_of_torch._IN_TORCH.items():
         if name in OPS and OPS[name].family == "kinked":
             monkeypatch.setitem(conventions_of_torch.FOLLOWED, name, frozenset())
             for at, *parameters in OPS[name].tie_points:

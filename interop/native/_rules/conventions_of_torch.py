@@ -1,20 +1,24 @@
-"""Which conventions torch's own functions follow at ties: asked of the torch that is installed, as versions differ."""
+"""Differentiates the installed torch at every tie to find which conventions its functions follow.
+
+At its bound 0, for example, ``torch.clamp(x, 0., 6.)`` has the gradient 1 up to torch 2.13, so ``FOLLOWED["clamp"]`` is
+{"inclusive"}; from 2.14 on the gradient is 0, and it is {"min_norm", "exclusive"}.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch.nn import functional
 
+from interop._torch.grad_state import outside_of_modes
 from interop.native._rules.kinked import kinks_of
 from interop.native._rules.selection import select
 from jaxclamp import CONVENTIONS, OPS, Convention, Op
 
-Own = Callable[..., torch.Tensor]
+InTorch = Callable[..., torch.Tensor]
 
-_OWN: Mapping[str, Own] = {
+_IN_TORCH: Mapping[str, InTorch] = {
     **{name: getattr(torch, name) for name in ("clamp", "clamp_min", "clamp_max", "abs")},
     **{
         name: getattr(functional, name)
@@ -30,23 +34,23 @@ _LEFT_OUT: Mapping[str, Callable[[float], bool]] = {
     "softshrink": lambda lambd: lambd == 0,
     "hardshrink": lambda lambd: lambd == 0,
 }
-"""The parameters for which torch's own function is not called where it is differentiated."""
+"""Maps a function to whether a parameter is one for which `interop.native` does not call torch's own function."""
 
 
-def _asked(name: str) -> frozenset[Convention]:
-    """The conventions that give the gradient of torch's function of that name at each tie of the op.
+def _followed(name: str) -> frozenset[Convention]:
+    """Return the conventions that have the gradient of torch's function of that name at each tie of the op.
 
-    It is asked in reverse mode, for a tensor and numbers.
+    It is the gradient of reverse mode, for a tensor and numbers.
     """
-    own, op = _OWN[name], OPS[name]
+    in_torch, op = _IN_TORCH[name], OPS[name]
     leaves_out = _LEFT_OUT.get(name, lambda parameter: False)
     followed = set(CONVENTIONS if op.has_conventions else ("min_norm",))
     for at, *parameters in op.tie_points:
         if any(parameter is None or leaves_out(parameter) for parameter in parameters):
             continue
         x = torch.tensor(at, dtype=torch.float32, device="cpu", requires_grad=True)
-        found = _gradient(own(x, *parameters), x)
-        followed = {ties for ties in followed if torch.equal(found, _defined(op, own, x, parameters, ties))}
+        gradient = _gradient(in_torch(x, *parameters), x)
+        followed = {ties for ties in followed if torch.equal(gradient, _defined(op, in_torch, x, parameters, ties))}
     return frozenset(followed)
 
 
@@ -54,13 +58,12 @@ def _gradient(value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.autograd.grad(value, x)[0]
 
 
-def _defined(op: Op, own: Own, x: torch.Tensor, parameters: Sequence[float], ties: Convention) -> torch.Tensor:
+def _defined(op: Op, in_torch: InTorch, x: torch.Tensor, parameters: Sequence[float], ties: Convention) -> torch.Tensor:
     if op.has_conventions:
-        return _gradient(select(op.name, lambda x, *_: own(x, *parameters), ties, x, *parameters), x)
+        return _gradient(select(op.name, lambda x, *_: in_torch(x, *parameters), ties, x, *parameters), x)
     return torch.tensor(dict(kinks_of(op.name, *parameters))[x.item()])
 
 
-# A thread of its own is in no mode or transformation of torch.
-with ThreadPoolExecutor(1) as thread:
-    FOLLOWED: Mapping[str, frozenset[Convention]] = dict(zip(_OWN, thread.map(_asked, _OWN), strict=True))
-    """By the name of a function of torch of a tensor and numbers, the conventions that its own gradient follows."""
+# At import, since the first call may come while a graph is traced, where nothing can be differentiated. It takes 30 ms.
+FOLLOWED: Mapping[str, frozenset[Convention]] = outside_of_modes(lambda: {name: _followed(name) for name in _IN_TORCH})
+"""Maps the name of a function of torch, of a tensor and numbers, to the conventions that its gradient follows."""

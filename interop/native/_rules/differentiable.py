@@ -1,4 +1,4 @@
-"""How a rule of this package is applied: as a `torch.autograd.Function`, as another where `torch.compile` looks in."""
+"""Applies a rule as the torch.autograd.Function that eager mode, torch.func or torch.compile needs."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def differentiable(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
                     "function of torch; take torch.func.jvp outside of the compiled function, or reverse mode."
                 )
             return rule.forward(*args)
-        given: list[Any] = []
+        arguments: list[Any] = []
         for value in args:
-            is_repeated = isinstance(value, torch.Tensor) and any(value is other for other in given)
-            given.append(value.view_as(value) if is_repeated else value)
-        return in_graphs.apply(*given)
+            is_repeated = isinstance(value, torch.Tensor) and any(value is earlier for earlier in arguments)
+            arguments.append(value.view_as(value) if is_repeated else value)
+        return in_graphs.apply(*arguments)
 
     return applied
 

@@ -1,4 +1,4 @@
-"""The kink rule in torch: torch's own function and its derivative, but for the slope at kinks.
+"""Differentiates kinked ops by torch's own derivative, but for the slope at kinks: the kink rule.
 
 Which slope counts there follows from the pieces and kinks in the rule of jaxclamp.
 """
@@ -50,8 +50,8 @@ def pieces_that_meet(name: str, *parameters: float) -> Iterator[tuple[float, Pie
         # Kinks may coincide: then the pieces to either side of all of them meet.
         yield (
             place,
-            rule.pieces[sum(other < place for other in places)],
-            rule.pieces[sum(other <= place for other in places)],
+            rule.pieces[sum(kink < place for kink in places)],
+            rule.pieces[sum(kink <= place for kink in places)],
         )
 
 
@@ -63,7 +63,7 @@ def _slope(piece: Piece, place: float, parameters: Sequence[float]) -> float:
 
 def bend(
     name: str,
-    own: Callable[..., torch.Tensor],
+    in_torch: Callable[..., torch.Tensor],
     derivative: Callable[..., torch.Tensor],
     x: torch.Tensor,
     *parameters: float,
@@ -77,27 +77,27 @@ def bend(
     """
     kinks = kinks_of(name, *parameters)
     if is_forward_mode() or is_transformed():
-        return _spelled_out(own, kinks, x, *parameters)
+        return _spelled_out(in_torch, kinks, x, *parameters)
 
     def sloped(vector: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """The vector times the slopes, which maps tangents and cotangents alike."""
-        found = derivative(vector, x, *parameters)
+        result = derivative(vector, x, *parameters)
         for place, slope in kinks:
             there = slope * vector if slope not in (0.0, 1.0) else vector if slope else 0.0
-            found = torch.where(x == place, there, found)
-        return found
+            result = torch.where(x == place, there, result)
+        return result
 
-    value: torch.Tensor = _bent(lambda x: own(x, *parameters), sloped, x)
+    value: torch.Tensor = _bent(lambda x: in_torch(x, *parameters), sloped, x)
     return value
 
 
 def _spelled_out(
-    own: Callable[..., torch.Tensor], kinks: Sequence[Kink], x: torch.Tensor, *parameters: float
+    in_torch: Callable[..., torch.Tensor], kinks: Sequence[Kink], x: torch.Tensor, *parameters: float
 ) -> torch.Tensor:
     """The same without a Function, whose ``jvp`` torch does not differentiate: in forward mode over forward mode."""
-    value: torch.Tensor = own(x, *parameters)
+    value: torch.Tensor = in_torch(x, *parameters)
     for place, slope in kinks:
-        there = own(torch.full_like(x, place), *parameters)
+        there = in_torch(torch.full_like(x, place), *parameters)
         value = torch.where(x == place, there + slope * (x - place), value)
     return value
 
@@ -106,8 +106,8 @@ class _Bent(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(own: Any, sloped: Any, x: torch.Tensor) -> torch.Tensor:
-        value: torch.Tensor = own(x)
+    def forward(in_torch: Any, sloped: Any, x: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = in_torch(x)
         return value
 
     @staticmethod
@@ -121,7 +121,7 @@ class _Bent(torch.autograd.Function):
         return None, None, ctx.sloped(cotangent, *ctx.saved_tensors)
 
     @staticmethod
-    def jvp(ctx: Any, _own: None, _sloped: None, tangent: torch.Tensor) -> torch.Tensor:
+    def jvp(ctx: Any, _in_torch: None, _sloped: None, tangent: torch.Tensor) -> torch.Tensor:
         moved: torch.Tensor = ctx.sloped(tangent, *ctx.saved_tensors)
         return moved
 
@@ -129,9 +129,9 @@ class _Bent(torch.autograd.Function):
 _bent = differentiable(_Bent)
 
 
-def bend_by_weight(own: Callable[..., torch.Tensor], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def bend_by_weight(in_torch: Callable[..., torch.Tensor], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """`bend` for a slope that is a tensor: that of the values below 0, which broadcasts against x."""
-    value: torch.Tensor = _bent_by_weight(own, x, weight)
+    value: torch.Tensor = _bent_by_weight(in_torch, x, weight)
     return value
 
 
@@ -139,8 +139,8 @@ class _BentByWeight(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(own: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        value: torch.Tensor = own(x, weight)
+    def forward(in_torch: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = in_torch(x, weight)
         return value
 
     @staticmethod
@@ -164,7 +164,7 @@ class _BentByWeight(torch.autograd.Function):
         )
 
     @staticmethod
-    def jvp(ctx: Any, _own: None, of_x: torch.Tensor | None, of_weight: torch.Tensor | None) -> torch.Tensor:
+    def jvp(ctx: Any, _in_torch: None, of_x: torch.Tensor | None, of_weight: torch.Tensor | None) -> torch.Tensor:
         x, weight = ctx.saved_tensors
         moved = torch.zeros_like(x) if of_x is None else _slope_at(x, weight) * of_x
         return moved if of_weight is None else moved + torch.where(x < 0, x * _aligned(of_weight, x), 0.0)

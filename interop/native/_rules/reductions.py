@@ -1,4 +1,4 @@
-"""The rule of the reductions in torch: the tied elements along some axes share the gradient, at torch's own value."""
+"""Differentiates reductions around torch's own function: tied elements along the reduced axes share the gradient."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Reduction:
     convention: Convention
 
 
-def reduce(reduction: Reduction, own: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
+def reduce(reduction: Reduction, in_torch: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
     """The result of ``own``, torch's function: the values alone, or a pair of the values and their indices."""
-    return _reduced(own, reduction, x)
+    return _reduced(in_torch, reduction, x)
 
 
 class _Reduced(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(own: Callable[[torch.Tensor], Any], reduction: Reduction, x: torch.Tensor) -> Any:
-        result = own(x)
+    def forward(in_torch: Callable[[torch.Tensor], Any], reduction: Reduction, x: torch.Tensor) -> Any:
+        result = in_torch(x)
         return tuple(result) if isinstance(result, tuple) else result
 
     @staticmethod
@@ -42,7 +42,7 @@ class _Reduced(torch.autograd.Function):
         if ctx.has_indices:
             ctx.mark_non_differentiable(output[1])
         # Neither x nor the values are kept: both may be overwritten then.
-        tied = (x == _kept(ctx.reduction, values)) | x.isnan()
+        tied = (x == _with_reduced_axes(ctx.reduction, values)) | x.isnan()
         chosen = sharing(tied, ctx.reduction.axes, ctx.reduction.convention)
         ctx.save_for_backward(chosen)
         ctx.save_for_forward(chosen)
@@ -50,11 +50,11 @@ class _Reduced(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
         (chosen,) = ctx.saved_tensors
-        weighted = divided(_kept(ctx.reduction, cotangent), _shares(ctx.reduction, chosen))
+        weighted = divided(_with_reduced_axes(ctx.reduction, cotangent), _shares(ctx.reduction, chosen))
         return None, None, torch.where(chosen, weighted, 0.0)
 
     @staticmethod
-    def jvp(ctx: Any, _own: None, _reduction: None, tangent: torch.Tensor) -> Any:
+    def jvp(ctx: Any, _in_torch: None, _reduction: None, tangent: torch.Tensor) -> Any:
         (chosen,) = ctx.saved_tensors
         weighted = torch.where(chosen, divided(tangent, _shares(ctx.reduction, chosen)), 0.0)
         moved = weighted.sum(ctx.reduction.axes, keepdim=ctx.reduction.keeps)
@@ -69,7 +69,7 @@ def _shares(reduction: Reduction, chosen: torch.Tensor) -> torch.Tensor:
     return chosen.sum(reduction.axes, keepdim=True, dtype=torch.int32)  # half the time of int64
 
 
-def _kept(reduction: Reduction, reduced: torch.Tensor) -> torch.Tensor:
+def _with_reduced_axes(reduction: Reduction, reduced: torch.Tensor) -> torch.Tensor:
     """What is left of a reduction, with the reduced axes of size 1."""
     if not reduction.keeps:
         for axis in sorted(reduction.axes):
@@ -78,7 +78,7 @@ def _kept(reduction: Reduction, reduced: torch.Tensor) -> torch.Tensor:
 
 
 def divided(vector: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    """By way of float32 where the dtype could hold neither many shares nor the part of one."""
+    """Divide the vector by the shares, in float32 if its dtype holds neither large counts nor small parts."""
     if vector.dtype in (torch.float16, torch.bfloat16):
         return (vector.float() / shares).to(vector.dtype)
     return vector / shares

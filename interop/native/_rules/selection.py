@@ -1,7 +1,11 @@
-"""The selection rule in torch: the gradient of an op whose value is one of its operands, at torch's own value.
+"""Differentiates ops whose value is one of their operands, around torch's own function: the selection rule.
 
-The order of the operands, the steps by which the value is found and the convention come from the rule of jaxclamp; or
-the weights of the operands from a version of torch.
+The order of the operands, the steps from one to the next and the convention come from the rule of jaxclamp. In a
+version of torch, the weights of the operands come from the record of that version.
+
+C is the set of operands that are equal to the value. ``clamp(x, min=0, max=6)`` at x = 0, for example, folds
+``maximum(x, min)`` and ``minimum(..., max)``: C is {x, min}. If both are active, each gets half of the gradient. If x
+alone is active, min is in C and inactive, so x gets 0.
 """
 
 from __future__ import annotations
@@ -12,8 +16,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from interop.native._rules.beside import beside
 from interop.native._rules.differentiable import differentiable, tell_inactive
+from interop.native._rules.moved_bounds import clamp_with_moved_bounds
 from jaxclamp import OPS, Convention
 from jaxclamp._rules.selection import Affine, Selection
 from jaxclamp._shared.version_derivatives import Version, Weights
@@ -31,21 +35,21 @@ _SKIPS_NAN = (torch.fmax, torch.fmin)
 
 
 def select(
-    name: str, own: Callable[..., torch.Tensor], ties: Convention | Version, *arguments: Operand | None
+    name: str, in_torch: Callable[..., torch.Tensor], ties: Convention | Version, *arguments: Operand | None
 ) -> torch.Tensor:
     """The value of ``own``, torch's function, with the gradient of the op of that name by its rule, or in a version.
 
-    In a version the operands are the arguments: what it has no weights for is never asked.
+    In a version the operands are the arguments, since every function with another gradient there has weights.
     """
     value: torch.Tensor | None
     if isinstance(ties, Version):
         # Beside a number, torch takes a tensor without axes as a number too.
         has_numbers = any(not isinstance(argument, torch.Tensor) for argument in arguments)
         weights = ties.weights(name, has_numbers)
-        value = beside(name, weights, *arguments) if has_numbers else None
-        return _selected(own, weights, *arguments) if value is None else value
+        value = clamp_with_moved_bounds(name, weights, *arguments) if has_numbers else None
+        return _selected(in_torch, weights, *arguments) if value is None else value
     rule, operands = OPS[name].applied(*arguments, ties=ties)
-    value = _selected(own, rule, *operands)
+    value = _selected(in_torch, rule, *operands)
     return value
 
 
@@ -53,8 +57,8 @@ class _Selected(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(own: Callable[..., torch.Tensor], rule: Selection | Weights, *operands: Operand) -> torch.Tensor:
-        return own(*operands)
+    def forward(in_torch: Callable[..., torch.Tensor], rule: Selection | Weights, *operands: Operand) -> torch.Tensor:
+        return in_torch(*operands)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -75,10 +79,10 @@ class _Selected(torch.autograd.Function):
         return None, None, *map(_as_operand, weighted, operands)
 
     @staticmethod
-    def jvp(ctx: Any, _own: None, _rule: None, *tangents: torch.Tensor | None) -> torch.Tensor:
+    def jvp(ctx: Any, _in_torch: None, _rule: None, *tangents: torch.Tensor | None) -> torch.Tensor:
         moving = [None if tangent is None else tangent.to(ctx.dtype) for tangent in tangents]
-        first, *others = [part for part in _weighted(ctx.rule, _operands(ctx), moving) if part is not None]
-        return sum(others, first)
+        first, *rest = [part for part in _weighted(ctx.rule, _operands(ctx), moving) if part is not None]
+        return sum(rest, first)
 
 
 _selected = differentiable(_Selected)
@@ -183,13 +187,13 @@ def _sharing(rule: Selection, members: Sequence[Mask], active: Sequence[bool]) -
 
 def _counted(masks: Sequence[Mask]) -> torch.Tensor:
     """How many of the masks hold at each element."""
-    first, *others = [mask.to(torch.int8) for mask in masks]
-    return sum(others, first)
+    first, *rest = [mask.to(torch.int8) for mask in masks]
+    return sum(rest, first)
 
 
 def _any(masks: Sequence[Mask]) -> Mask:
-    first, *others = masks
-    for mask in others:
+    first, *rest = masks
+    for mask in rest:
         first = first | mask
     return first
 
@@ -202,10 +206,10 @@ def _folded(step: Callable[..., torch.Tensor], value: Operand, operand: Operand)
     return step(first, second)
 
 
-def _reaches(step: Callable[..., torch.Tensor], operand: Operand, other: Operand) -> Mask:
+def _reaches(step: Callable[..., torch.Tensor], operand: Operand, rival: Operand) -> Mask:
     """Where ``operand`` is the value of ``step(operand, other)``, alone or tied with the other."""
-    reaches: Mask = _LOSES_OR_TIES[step](other, operand)
-    deciding = other if step in _SKIPS_NAN else operand
+    reaches: Mask = _LOSES_OR_TIES[step](rival, operand)
+    deciding = rival if step in _SKIPS_NAN else operand
     if isinstance(deciding, torch.Tensor) or deciding != deciding:
         reaches = reaches | (deciding != deciding)
     return reaches

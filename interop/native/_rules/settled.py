@@ -1,4 +1,4 @@
-"""One value for all that read it, where a compiler would compute it once for each of them and round it each time."""
+"""Has a compiler compute a tensor once for all that read it, not once for each of them with another rounding."""
 
 from __future__ import annotations
 

@@ -1,7 +1,12 @@
-"""The rule of the windows in torch: the tied elements of each window share the gradient, at torch's own value.
+"""Differentiates poolings around torch's own function: the tied elements of each window share its gradient.
 
 The reverse pass spreads a number for each window over its elements, the forward pass gathers one from them. Each is the
-transpose of the other, so that derivatives of any order are made of the two.
+transpose of the other, so that derivatives of any order are made of the two. In windows of 2 with stride 1 over the
+elements (3, 3, 1), for example, window 0 has the tied elements 0 and 1, window 1 has element 1 as its largest. The
+cotangents (a, b) of the windows are spread to (a/2, a/2 + b, 0); tangents (u, v, w) are gathered to ((u + v)/2, v).
+
+A pooling is done in stages, each a `Stage`: in one, or axis by axis if windows are large. `windows_compiled.py` has the
+stages for compiled functions.
 """
 
 from __future__ import annotations
@@ -42,16 +47,18 @@ class Pooling(NamedTuple):
         return len(self.windows.counts if isinstance(self.windows, AdaptiveWindows) else self.windows.sizes)
 
 
-def pool(pooling: Pooling, own: Callable[[torch.Tensor], Any], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def pool(
+    pooling: Pooling, in_torch: Callable[[torch.Tensor], Any], x: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The result of ``own``, torch's function: the values and their indices."""
-    values, indices = _pooled(own, pooling, x)
+    values, indices = _pooled(in_torch, pooling, x)
     return values, indices
 
 
 class _Pooled(torch.autograd.Function):
     @staticmethod
-    def forward(own: Callable[[torch.Tensor], Any], pooling: Pooling, x: torch.Tensor) -> Any:
-        return own(x)
+    def forward(in_torch: Callable[[torch.Tensor], Any], pooling: Pooling, x: torch.Tensor) -> Any:
+        return in_torch(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -59,31 +66,33 @@ class _Pooled(torch.autograd.Function):
         values, indices = output
         ctx.mark_non_differentiable(indices)
         # Not the values, which may be overwritten, as by a ReLU behind the pool. Inductor makes no copy for a clone.
-        kept = values.clone() if is_in_compiled_graph() else indices
-        ctx.save_for_backward(x, kept)
-        ctx.save_for_forward(x, kept)
+        saved = values.clone() if is_in_compiled_graph() else indices
+        ctx.save_for_backward(x, saved)
+        ctx.save_for_forward(x, saved)
 
     @staticmethod
     def backward(ctx: Any, cotangent: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
-        x, kept = ctx.saved_tensors
-        return None, None, _shared(True, ctx.pooling, x, _values(ctx.pooling, x, kept), cotangent)
+        x, saved = ctx.saved_tensors
+        return None, None, _shared(True, ctx.pooling, x, _values(ctx.pooling, x, saved), cotangent)
 
     @staticmethod
-    def jvp(ctx: Any, _own: None, _pooling: None, tangent: torch.Tensor) -> Any:
-        x, kept = ctx.saved_tensors
-        return _shared(False, ctx.pooling, x, _values(ctx.pooling, x, kept), tangent), None
+    def jvp(ctx: Any, _in_torch: None, _pooling: None, tangent: torch.Tensor) -> Any:
+        x, saved = ctx.saved_tensors
+        return _shared(False, ctx.pooling, x, _values(ctx.pooling, x, saved), tangent), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, own: Callable[[torch.Tensor], Any], pooling: Pooling, x: torch.Tensor) -> Any:
+    def vmap(
+        info: Any, in_dims: Any, in_torch: Callable[[torch.Tensor], Any], pooling: Pooling, x: torch.Tensor
+    ) -> Any:
         (flat,), unflatten = _without_batch(info.batch_size, in_dims[2:], [x], pooling)
-        return tuple(map(unflatten, _pooled(own, pooling, flat))), (0, 0)
+        return tuple(map(unflatten, _pooled(in_torch, pooling, flat))), (0, 0)
 
 
-def _values(pooling: Pooling, x: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+def _values(pooling: Pooling, x: torch.Tensor, saved: torch.Tensor) -> torch.Tensor:
     """The largest elements of the windows."""
-    if kept.is_floating_point():  # these themselves, in a graph
-        return kept
-    return x.flatten(-pooling.dims).gather(-1, kept.flatten(-pooling.dims)).reshape(kept.shape)
+    if saved.is_floating_point():  # these themselves, in a graph
+        return saved
+    return x.flatten(-pooling.dims).gather(-1, saved.flatten(-pooling.dims)).reshape(saved.shape)
 
 
 _pooled = differentiable(_Pooled)
@@ -211,7 +220,7 @@ def _stages(
         return [_Stage(x, values, tied)]
     stages = []
     for axis in reversed(range(pooling.dims)):
-        places = _crossed([along if other == axis else [_WHOLE] for other, along in enumerate(axes)])
+        places = _crossed([along if index == axis else [_WHOLE] for index, along in enumerate(axes)])
         largest = _largest(x, axis - pooling.dims, counts[axis], places, vector) if axis else values
         stages.append(_Stage(x, largest, _tied(x, largest, places)))
         x = largest
@@ -225,10 +234,10 @@ def _largest(
     shape = [count if at - x.dim() == axis else length for at, length in enumerate(x.shape)]
     largest = vector.new_full(shape, -math.inf, dtype=x.dtype)
     for inner, outer in places:
-        part, found = x[inner], largest[outer]
-        if part.shape != found.shape:  # these are the elements of one window
+        part, so_far = x[inner], largest[outer]
+        if part.shape != so_far.shape:  # these are the elements of one window
             part = part.amax(axis, keepdim=True)
-        largest[outer] = torch.maximum(found, part)
+        largest[outer] = torch.maximum(so_far, part)
     return largest
 
 
@@ -259,11 +268,11 @@ def _without_first(tied: list[Chosen], values: torch.Tensor, pooling: Pooling) -
     for mask, _, outer in tied:
         counted[outer] += mask
     counts = counted == 1  # then the first is the only one
-    others = []
+    after_first = []
     for mask, inner, outer in tied:
-        others.append((mask & counts[outer], inner, outer))
+        after_first.append((mask & counts[outer], inner, outer))
         counts[outer] |= mask
-    return others
+    return after_first
 
 
 def _places(windows: Windows, lengths: tuple[int, ...], counts: tuple[int, ...]) -> Along:

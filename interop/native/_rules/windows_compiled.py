@@ -1,6 +1,9 @@
-"""The shares of a pool as inductor fuses them: each window reads its elements, and each element its windows.
+"""Max-pool gradients for torch.compile, written as gathers that inductor fuses.
 
-All of it is pointwise. Slices to which a part is added, as in eager code, each cost a kernel.
+Each window reads its elements, and each element its windows. In windows of 3 with stride 2 over 5 elements, for
+example, window 0 reads the elements 0, 1, 2 and window 1 the elements 2, 3, 4; element 2 reads the windows 1 and 0, and
+gets its share of both. All of it is pointwise, so it is one kernel. In eager code (`windows.py`) each place in the
+windows is a slice to which a part is added, which inductor compiles to a kernel for each.
 """
 
 from __future__ import annotations
@@ -157,13 +160,13 @@ def _windows(
     element = torch.arange(length, device=device)
     if isinstance(windows, AdaptiveWindows):
         start, end = element * count // length, ((element + 1) * count + length - 1) // length
-        return [_read(start + other, start + other < end, count) for other in range(-(-count // length) + 1)]
+        return [_read(start + offset, start + offset < end, count) for offset in range(-(-count // length) + 1)]
     stride, dilation = windows.strides[axis], windows.dilations[axis]
     reach = (windows.sizes[axis] - 1) * dilation
     padded = element + windows.paddings[axis][0]
     reads = []
-    for other in range(reach // stride + 1):
-        window = padded // stride - other
+    for offset in range(reach // stride + 1):
+        window = padded // stride - offset
         place = padded - window * stride
         exists = (window >= 0) & (window < count) & (place <= reach) & (place % dilation == 0)
         reads.append(_read(window, exists, count))

@@ -1,8 +1,12 @@
-"""A clamp with numbers as in another version of torch: the installed one's own kernel, asked beside the bounds.
+"""Reproduces another version's clamp gradient by moving each bound one float.
 
 Up to torch 2.13 the gradient of ``clamp(x, 0., 1.)`` is 1 for 0 <= x <= 1, from 2.14 on for 0 < x < 1. Let s be the
 smallest positive number of the dtype. Then x >= 0 is the same as x > -s, and x > 0 the same as x >= s. So each kernel
-has the other gradient between bounds that are one number further apart, or closer.
+has the gradient of the other version between bounds that are one number further apart, or closer together.
+
+It is worth its lines for speed: a clamp under `interop.as_of` is torch's own kernel, forward and backward, called a
+second time for the value. The rule of `selection.py` would compare x with the bounds in a backward pass in Python.
+docs/measurements.md has the figures.
 """
 
 from __future__ import annotations
@@ -11,36 +15,36 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import nn
 
+from interop._torch.grad_state import outside_of_modes
 from interop._torch.private_api import is_forward_mode, is_transformed
 from jaxclamp._shared.version_derivatives import Weights
 
 Moves: TypeAlias = Literal["apart", "together"]
 
 _APART = {"clamp": (-math.inf, math.inf), "clamp_min": (-math.inf,), "clamp_max": (math.inf,)}
-"""Where the bounds of an op go if they move apart."""
+"""Maps an op to where its bounds go if they move apart."""
 _DTYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
-_SMALLEST = 5e-324
+_SMALLEST = 5e-324  # the smallest positive float64; it compares as 0 where subnormal numbers are flushed
 
 
-def beside(name: str, weights: Weights, x: Any, *bounds: Any) -> torch.Tensor | None:
-    """The op of that name with the gradient of ``weights``; None where this way does not lead to it."""
+def clamp_with_moved_bounds(name: str, weights: Weights, x: Any, *bounds: Any) -> torch.Tensor | None:
+    """Return the op's value, with the gradient of ``weights``; None if moved bounds cannot give that gradient."""
     if name not in _APART or not _is_plain(x) or not all(type(b) in (int, float) and math.isfinite(b) for b in bounds):
         return None
     moves = _moves(name, weights)
-    return None if moves is None else _beside(name, moves, x, bounds)
+    return None if moves is None else _with_moved_bounds(name, moves, x, bounds)
 
 
 def _is_plain(x: Any) -> bool:
     """Whether all that is done with x is what eager code does, in a dtype whose derivative compares by its numbers.
 
-    Where numbers as small as these count as 0, as under `torch.set_flush_denormal`, there is none beside 0.
+    Where subnormal numbers count as 0, as under `torch.set_flush_denormal`, a bound of 0 cannot move by one float.
     """
     return (
         not torch.compiler.is_compiling()
@@ -57,12 +61,11 @@ def _is_plain(x: Any) -> bool:
 
 @functools.cache
 def _moves(name: str, weights: Weights) -> Moves | None:
-    """How the bounds of the installed op have to move, by what it answers then."""
-    with ThreadPoolExecutor(1) as thread:  # in which no mode or transformation of torch is on
-        return thread.submit(_asked, name, weights).result()
+    """Return how the bounds of the installed op have to move for these weights; None if neither way gives them."""
+    return outside_of_modes(functools.partial(_moves_that_lead_to, name, weights))
 
 
-def _asked(name: str, weights: Weights) -> Moves | None:
+def _moves_that_lead_to(name: str, weights: Weights) -> Moves | None:
     ties = np.array([0.0, 1.0, 2.0], np.float32)
     special = np.array([-math.inf, math.inf, math.nan], np.float32)
     around = [np.nextafter(ties, end) for end in special[:2]]
@@ -71,18 +74,20 @@ def _asked(name: str, weights: Weights) -> Moves | None:
     moves: Moves
     for moves in ("apart", "together"):
         for bounds in itertools.product(ties.tolist(), repeat=len(_APART[name])):
-            (found,) = torch.autograd.grad(_beside(name, moves, at, bounds).sum(), at)
-            if not torch.equal(found, gets(at, *bounds).to(found.dtype)):
+            (gradient,) = torch.autograd.grad(_with_moved_bounds(name, moves, at, bounds).sum(), at)
+            if not torch.equal(gradient, gets(at, *bounds).to(gradient.dtype)):
                 break
         else:
             return moves
     return None
 
 
-def _beside(name: str, moves: Moves, x: torch.Tensor, bounds: Sequence[float]) -> torch.Tensor:
-    own = getattr(torch, name)
-    y: torch.Tensor = own(x, *_moved(name, moves, x.dtype, *bounds))
-    own(x.detach(), *bounds, out=y.detach())  # the value between the bounds themselves; the derivative keeps x alone
+def _with_moved_bounds(name: str, moves: Moves, x: torch.Tensor, bounds: Sequence[float]) -> torch.Tensor:
+    in_torch = getattr(torch, name)
+    y: torch.Tensor = in_torch(x, *_moved(name, moves, x.dtype, *bounds))
+    in_torch(
+        x.detach(), *bounds, out=y.detach()
+    )  # the value between the bounds themselves; the derivative keeps x alone
     return y
 
 
