@@ -21,7 +21,7 @@ Family: TypeAlias = Literal["selection", "kinked", "reduction"]
 Argument: TypeAlias = Any  # arrays are written as nested tuples
 
 OPS: dict[str, Op] = {}
-"""Every op by its name, in the order of use."""
+"""Maps a name to the record of the op, in the order of use."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Op:
 
     @functools.cached_property
     def signature(self) -> inspect.Signature:
-        """That of ``function``."""
+        """The signature of ``function``."""
         return inspect.signature(self.function)
 
     @functools.cached_property
@@ -69,7 +69,7 @@ class Op:
         return "ties" in self.signature.parameters
 
     def counterparts_in(self, framework: str) -> tuple[Counterpart, ...]:
-        """Those in the package of that name."""
+        """Return the counterparts in the package of that name."""
         return tuple(counterpart for counterpart in self.counterparts if counterpart.framework == framework)
 
     def on_tie(self, *args: Any, **kwargs: Any) -> jax.Array:

@@ -114,7 +114,7 @@ def jax_to_torch(array: jax.Array, *, copy: bool = True) -> torch.Tensor:
 
 
 def lend(tensor: torch.Tensor, order: Order = None) -> HostArray | jax.Array:
-    """What JAX computes on while the caller waits: the tensor's own memory, its axes in ``order``; a copy if expanded.
+    """Lend the tensor's memory to JAX while the caller waits, its axes in ``order``; a copy if it is expanded.
 
     The caller has to await the result before anyone may write to the tensor.
     """
@@ -215,12 +215,12 @@ def host_device() -> jax.Device | None:
 
 
 def jax_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    """The same dtype in JAX, which calls it by the same name."""
+    """Return JAX's dtype of the same name."""
     return jnp.dtype(str(dtype).removeprefix("torch."))
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """The same dtype in torch."""
+    """Return torch's dtype of the same name."""
     named_alike: torch.dtype = getattr(torch, dtype.name)
     return named_alike
 

@@ -17,7 +17,7 @@ Traced: TypeAlias = Sequence[Any]
 
 
 def pullback(function: Function, active: Sequence[bool], traced: Traced, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """From the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
+    """Map the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
     return _pull(linearized(function, active, traced, *arrays[: len(active)])[1], arrays[len(active) :])
 
 
@@ -36,7 +36,7 @@ def linearized(
 
 
 def transposed(function: Function, pull: Any, traced: Traced, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """From the residuals in ``pull``, a pytree, and cotangents to the cotangents of the arrays that were active."""
+    """Map the residuals in ``pull``, a pytree, and cotangents to the cotangents of the arrays that were active."""
     count = pull.num_leaves
     return _pull(jax.tree.unflatten(pull, arrays[:count]), arrays[count:])
 
@@ -44,7 +44,7 @@ def transposed(function: Function, pull: Any, traced: Traced, *arrays: jax.Array
 def pushforward(
     function: Function, active: Sequence[bool], traced: Traced, *arrays: jax.Array
 ) -> tuple[jax.Array, ...]:
-    """From the arrays and a tangent of each active one to the tangents of the inexact outputs."""
+    """Map the arrays and a tangent of each active one to the tangents of the inexact outputs."""
     restricted, moving = _restrict(function, active, traced, arrays[: len(active)])
     outputs, tangents = jax.jvp(restricted, moving, arrays[len(active) :])
     pairs = zip(jax.tree.leaves(outputs), jax.tree.leaves(tangents), strict=True)

@@ -87,7 +87,7 @@ def _is_traced(leaf: Any) -> bool:
 
 
 def _kind(leaf: Any) -> Any:
-    """What tells calls apart; 0 == False, yet they are not the same argument."""
+    """Return a key of a leaf that tells calls apart; 0 == False, yet they are not the same argument."""
     if isinstance(leaf, torch.Tensor):
         return _TENSOR
     return _TRACED if _is_traced(leaf) else (type(leaf), leaf)
@@ -121,7 +121,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _argument(function: Callable[..., Any], path: Sequence[Any]) -> str:
-    """What the caller calls the leaf at ``path`` of ``(args, kwargs)``."""
+    """Name the leaf at ``path`` of ``(args, kwargs)`` as the caller does."""
     where, argument, *rest = path
     if where.idx == 1:
         name = argument.key

@@ -28,7 +28,7 @@ class Block(TorchFunctionMode):
         return self
 
     def again(self) -> contextlib.AbstractContextManager[Any]:
-        """What is entered where a checkpoint computes again."""
+        """Return the context to enter where a checkpoint computes again."""
         return self
 
     def hold(self, func: Callable[..., Any]) -> None:
@@ -40,7 +40,7 @@ class Block(TorchFunctionMode):
 
 
 class _Again:
-    """What computes again, within the blocks that are around the current call.
+    """A function of torch that computes again, called within the blocks that are around the current call.
 
     Args:
       function: what torch would call.

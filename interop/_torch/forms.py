@@ -16,7 +16,7 @@ NUMPY_NAMES = {"x": "input", "a": "input", "x1": "input", "x2": "other", "axis":
 def overloaded(
     of_two: Callable[..., Any], along_an_axis: Callable[..., Any], of_all: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """What torch.max and torch.min do, by the function that the arguments are for.
+    """Call the function that the arguments are for, as torch.max and torch.min do.
 
     A tensor behind the first is another operand, but an axis by the keyword ``dim``.
     """

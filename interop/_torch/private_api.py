@@ -1,4 +1,4 @@
-"""What torch keeps private and the bridge cannot do without: one function for each, with the reason."""
+"""Wraps the private names of torch that the package cannot do without: one function for each, with the reason."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def without_transformations() -> contextlib.AbstractContextManager[Any]:
 
 
 def depth_of_transformations() -> int:
-    """How many transformations of torch.func are at work, one within the other."""
+    """Count the transformations of torch.func that are at work, one within the other."""
     return torch._C._functorch.get_dynamic_layer_stack_depth()
 
 
@@ -97,7 +97,7 @@ def is_view(tensor: torch.Tensor) -> bool:
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often the memory of the tensor has been overwritten; -1 if torch does not count, as in inference mode."""
+    """Count the writes to the memory of the tensor; -1 if torch does not count them, as in inference mode."""
     return -1 if tensor.is_inference() else tensor._version
 
 
@@ -196,7 +196,7 @@ def is_in_old_vmap(tensor: torch.Tensor) -> bool:
 
 
 def old_vmap_level() -> int:
-    """How many of these vmaps are around the current call."""
+    """Count the old vmaps around the current call."""
     level = torch._C._vmapmode_increment_nesting() - 1
     torch._C._vmapmode_decrement_nesting()
     return level
@@ -213,7 +213,7 @@ def into_old_vmap(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def named_reduction(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
-    """What the arguments of a loss ask for, "none", "mean" or "sum", with torch's warnings and error for old ones."""
+    """Return "none", "mean" or "sum", as the arguments of a loss say, with torch's warnings and error for old ones."""
     if size_average is not None or reduce is not None:
         reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
     return ("none", "mean", "sum")[torch.nn._reduction.get_enum(reduction)]
@@ -275,7 +275,7 @@ def operators_named(name: str) -> list[Callable[..., Any]]:
 
 
 def bindings_named(name: str) -> list[Callable[..., Any]]:
-    """What calls an operator of that name from Python: of these, torch documents but some."""
+    """Return what calls an operator of that name from Python; torch documents only some of these."""
     homes = (torch._C._nn, torch._C._VariableFunctions)
     return [getattr(home, name) for home in homes if hasattr(home, name)]
 

@@ -1,4 +1,4 @@
-"""What JAX keeps private and the bridge cannot do without: one function for each, with the reason."""
+"""Wraps the private names of JAX that the bridge cannot do without: one function for each, with the reason."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class min_norm(Intercepting):  # noqa: N801  # it is used as a function
     intercepted: tuple[str, ...]
     """The names of the functions that are replaced."""
     passed: Counter[str]
-    """How often which functions were called, and recorded for a gradient, that have ties and are not replaced."""
+    """Counts the recorded calls of functions that have ties and are not replaced, by the name of the function."""
 
     @overload
     def __new__(cls, *, ties: Convention = "min_norm", backend: Backend = "torch") -> Self: ...
@@ -157,7 +157,7 @@ def in_block() -> bool:
 
 _HOMES = {"torch": torch, "torch.Tensor": torch.Tensor, "torch.nn.functional": functional}
 OF_OTHER_ARGUMENTS = {"torch.margin_ranking_loss", "torch.hinge_embedding_loss", "torch.triplet_margin_loss"}
-"""What their namesakes in torch.nn.functional call, with a number for the kind of reduction."""
+"""The functions that their namesakes in torch.nn.functional call, with a number for the kind of reduction."""
 
 
 def namesakes(ops: Functions) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
@@ -180,7 +180,7 @@ def namesakes(ops: Functions) -> Iterator[tuple[str, Callable[..., Any], Callabl
 
 
 def _with_indices(pool: Callable[..., Any], *args: Any, return_indices: bool = True, **kwargs: Any) -> Any:
-    """What `torch.nn.functional` calls when a pool is asked for its indices."""
+    """Call a pool with its indices, as `torch.nn.functional` does when it has to return them."""
     return pool(*args, return_indices=True, **kwargs)
 
 

@@ -52,7 +52,7 @@ class _MinNorm:
         return text if self.ties is None else ", ".join(filter(None, (text, f"ties={self.ties!r}")))
 
     def __prepare_scriptable__(self) -> torch.nn.Module:
-        """What torch.jit.script compiles."""
+        """Return the module that torch.jit.script compiles."""
         name = type(self).__name__
         if self.ties is not None or not self._is_right:
             raise NotImplementedError(
@@ -248,7 +248,7 @@ def _used(module: torch.nn.Module) -> set[str]:
 
 
 def _meant(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """What a name, or a name in a module such as ``torch.clamp``, stands for; None if it is no global."""
+    """Look up a global name, or a name in a module such as ``torch.clamp``; None if it is no global."""
     match node:
         case ast.Name(id=name):
             return names.get(name)

@@ -137,7 +137,7 @@ def can_tie(func: Callable[..., Any]) -> bool:
 
 
 def tied_elements(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
-    """Of how many elements of the result of a function that can tie how many are on a tie."""
+    """Count the elements of the result of a function that can tie, and those of them on a tie."""
     _, tied = _tied()[func]
     with torch.no_grad():
         on_tie = tied(*args, **{"ties": "min_norm", **kwargs})  # whichever: a tie is one under all
@@ -145,7 +145,7 @@ def tied_elements(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
 
 
 def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
-    """Of how many elements that a gradient can depend on a function jumps at how many."""
+    """Count the elements that a gradient can depend on, and those of them at which the function jumps."""
     with torch.no_grad():
         places = jump(*args, **kwargs)
     on_jump = [at for operand, at in places if is_active(operand)]

@@ -1,4 +1,4 @@
-"""The kinked ops in torch alone: torch's own function where it answers as the definition does, else a detour.
+"""Kinked ops by torch's own kernels: torch's function where its gradient follows the definition, else around it `bend`.
 
 Where nothing is differentiated, and with ``out=``, each is torch's own function, unchanged.
 """
@@ -139,7 +139,7 @@ def _bent(
 
 
 def _number(parameter: Any) -> float:
-    """As torch reads a number: a scalar of NumPy is one, and a tensor without axes, but for one that requires grad."""
+    """Read a number as torch does: of NumPy's scalars and tensors without axes too, but for those that require grad."""
     if isinstance(parameter, torch.Tensor) and parameter.requires_grad:
         raise TypeError("a slope or threshold must be a number, not a tensor that requires grad; pass its item().")
     return parameter.item() if isinstance(parameter, torch.Tensor | np.generic) else constant_of(parameter)
@@ -170,5 +170,5 @@ def _of_threshold(vector: torch.Tensor, x: torch.Tensor, threshold: float, value
 
 
 def _of_shrink(vector: torch.Tensor, x: torch.Tensor, lambd: float) -> torch.Tensor:
-    """Of softshrink and hardshrink; torch's own of these two refuses symbolic shapes."""
+    """Pull a vector back through softshrink or hardshrink; torch's own derivatives of these refuse symbolic shapes."""
     return torch.where(x.abs() <= lambd, 0.0, vector)

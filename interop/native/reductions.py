@@ -1,4 +1,4 @@
-"""The reductions and poolings in torch alone.
+"""Reductions and poolings by torch's own kernels, with the gradient of the convention.
 
 Where nothing is differentiated, and with ``out=``, each is torch's own function, unchanged. Under the convention
 inclusive, by which the first of the tied elements gets all, so are the poolings and those with indices.
@@ -17,8 +17,8 @@ from interop._torch.forms import overloaded
 from interop._torch.grad_state import is_active
 from interop.native._rules.reductions import Reduction, reduce
 from interop.native._rules.settled import settled
+from interop.native._rules.stage import AdaptiveWindows
 from interop.native._rules.windows import Pooling, pool
-from interop.native._rules.windows_compiled import AdaptiveWindows
 from interop.native.decorators import public
 from interop.native.selection import maximum, minimum
 from jaxclamp import Convention
@@ -50,7 +50,7 @@ def amin(
     ties: Convention = "min_norm",
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`torch.amin`, by the way of `amax`."""
+    """`torch.amin`, for which holds what `amax` says."""
     return _extremum(torch.amin, input, dim, keepdim, ties, out)
 
 
@@ -204,7 +204,7 @@ def _pool(
 
 
 def _ruled(in_torch: Callable[[torch.Tensor], Any], input: torch.Tensor, make: Callable[[], Any]) -> Any:
-    """What ``make`` makes; where it refuses the arguments, torch refuses them first."""
+    """Call ``make``; if it refuses the arguments, let torch refuse them first."""
     try:
         return make()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The selection ops in torch alone: torch's own function where it answers as the definition does, else a detour.
+"""Selection ops by torch's own kernels: torch's function where its gradient follows the convention, else `select`.
 
 Where nothing is differentiated, and with ``out=``, each is torch's own function, unchanged.
 """
@@ -81,7 +81,7 @@ def clamp_min(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm",
 
 @public
 def clamp_max(input: torch.Tensor, max: Bound, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
-    """`torch.clamp_max`: of a number as ``-threshold(-input)``, by the way of `clamp_min`."""
+    """`torch.clamp_max`: of a number below torch 2.14 as ``-threshold(-input)``, as `clamp_min`."""
     if out is not None or not is_active(input, max):
         return torch.clamp_max(input, max, out=out)
     if _are_exact(input, max):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch.nn import functional
 
 from interop._torch.grad_state import outside_of_modes
 from interop.native._rules.kinked import kinks_of
@@ -18,16 +17,24 @@ from jaxclamp import CONVENTIONS, OPS, Convention, Op
 
 InTorch = Callable[..., torch.Tensor]
 
-_IN_TORCH: Mapping[str, InTorch] = {
-    **{name: getattr(torch, name) for name in ("clamp", "clamp_min", "clamp_max", "abs")},
-    **{
-        name: getattr(functional, name)
-        for name in (
-            *("relu", "relu6", "hardtanh", "hardsigmoid", "leaky_relu", "elu", "celu", "hardswish"),
-            *("softshrink", "hardshrink", "threshold"),
-        )
-    },
-}
+
+def _functions_of_numbers() -> dict[str, InTorch]:
+    """Map each op of one tensor and numbers to its function in torch, which refuses numbers for other ops."""
+    functions = {}
+    for op in OPS.values():
+        if op.family == "reduction":
+            continue
+        point = next(point for point in op.tie_points if None not in point)
+        function = op.counterparts_in("torch")[0].function
+        try:
+            function(torch.tensor(point[0]), *point[1:])
+        except TypeError:
+            continue
+        functions[op.name] = function
+    return functions
+
+
+_IN_TORCH: Mapping[str, InTorch] = outside_of_modes(_functions_of_numbers)
 _LEFT_OUT: Mapping[str, Callable[[float], bool]] = {
     "leaky_relu": lambda slope: not 0 <= slope <= 1,
     "elu": lambda alpha: not 0 <= alpha <= 1,

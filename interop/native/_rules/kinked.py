@@ -94,7 +94,7 @@ def bend(
 def _spelled_out(
     in_torch: Callable[..., torch.Tensor], kinks: Sequence[Kink], x: torch.Tensor, *parameters: float
 ) -> torch.Tensor:
-    """The same without a Function, whose ``jvp`` torch does not differentiate: in forward mode over forward mode."""
+    """Compute what `bend` does without a Function, whose ``jvp`` torch does not differentiate a second time."""
     value: torch.Tensor = in_torch(x, *parameters)
     for place, slope in kinks:
         there = in_torch(torch.full_like(x, place), *parameters)

@@ -65,12 +65,12 @@ _reduced = differentiable(_Reduced)
 
 
 def _shares(reduction: Reduction, chosen: torch.Tensor) -> torch.Tensor:
-    """How many elements share; reduced axes stay."""
+    """Count the elements that share; reduced axes stay."""
     return chosen.sum(reduction.axes, keepdim=True, dtype=torch.int32)  # half the time of int64
 
 
 def _with_reduced_axes(reduction: Reduction, reduced: torch.Tensor) -> torch.Tensor:
-    """What is left of a reduction, with the reduced axes of size 1."""
+    """Give the result of a reduction its reduced axes back, of size 1."""
     if not reduction.keeps:
         for axis in sorted(reduction.axes):
             reduced = reduced.unsqueeze(axis)

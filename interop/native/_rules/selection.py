@@ -138,7 +138,7 @@ def weighed(masks: Sequence[Callable[..., Mask]], operands: Sequence[Any], vecto
 
 
 def _lost(steps: Sequence[Callable[..., Any]], operands: Sequence[Any], index: int) -> Mask:
-    """Where another operand is in C, so that the one at ``index``, which alone is active, gets nothing.
+    """Return where another operand is in C, so that the one at ``index``, which alone is active, gets nothing.
 
     Where none of the others has reached the value yet, that operand is the value: it stands for it in the comparisons.
     """
@@ -186,7 +186,7 @@ def _sharing(rule: Selection, members: Sequence[Mask], active: Sequence[bool]) -
 
 
 def _counted(masks: Sequence[Mask]) -> torch.Tensor:
-    """How many of the masks hold at each element."""
+    """Count the masks that hold at each element."""
     first, *rest = [mask.to(torch.int8) for mask in masks]
     return sum(rest, first)
 
@@ -207,7 +207,7 @@ def _folded(step: Callable[..., torch.Tensor], value: Operand, operand: Operand)
 
 
 def _reaches(step: Callable[..., torch.Tensor], operand: Operand, rival: Operand) -> Mask:
-    """Where ``operand`` is the value of ``step(operand, other)``, alone or tied with the other."""
+    """Return where ``operand`` is the value of ``step(operand, rival)``, alone or tied with the rival."""
     reaches: Mask = _LOSES_OR_TIES[step](rival, operand)
     deciding = rival if step in _SKIPS_NAN else operand
     if isinstance(deciding, torch.Tensor) or deciding != deciding:

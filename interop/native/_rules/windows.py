@@ -21,7 +21,8 @@ import torch
 from interop._torch.private_api import into_old_vmap, is_in_compiled_graph, is_in_old_vmap, out_of_old_vmap
 from interop.native._rules.differentiable import differentiable
 from interop.native._rules.reductions import divided, sharing
-from interop.native._rules.windows_compiled import AT_ONCE, AdaptiveWindows, ReadStage, read_stages
+from interop.native._rules.stage import AT_ONCE, AdaptiveWindows, Stage, span
+from interop.native._rules.windows_compiled import read_stages
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.windows import Windows
 
@@ -171,8 +172,8 @@ def _without_batch(
     return [tensor.flatten(0, 1) for tensor in moved], lambda result: result.unflatten(0, (size, -1))
 
 
-class _Stage(NamedTuple):
-    """A pooling, or the part of one that is along one axis, whose windows are those of all elements in a line."""
+class _SlicedStage(NamedTuple):
+    """A `Stage` by slices: one for each place in the windows, or one for each window where their sizes differ."""
 
     x: torch.Tensor
     values: torch.Tensor
@@ -180,34 +181,26 @@ class _Stage(NamedTuple):
     chosen: list[Chosen]
 
     def counted(self, like: torch.Tensor) -> torch.Tensor:
-        """How many tied elements each window has."""
         counts = like.new_zeros(self.values.shape, dtype=torch.int32)
         for mask, _, outer in self.chosen:
             _add(counts, outer, mask.to(torch.int32))
         return counts
 
     def gathered(self, vector: torch.Tensor) -> torch.Tensor:
-        """For each window, the sum of the vector over its tied elements."""
         result = vector.new_zeros(self.values.shape)
         for mask, inner, outer in self.chosen:
             _add(result, outer, torch.where(mask, vector[inner], 0))
         return result
 
     def spread(self, vector: torch.Tensor) -> torch.Tensor:
-        """For each element, the sum of the vector over the windows in which it is tied."""
         result = _zeros_like(self.x, vector)
         for mask, inner, outer in self.chosen:
             _add(result, inner, torch.where(mask, vector[outer], 0))
         return result
 
 
-def _stages(
-    pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor
-) -> Sequence[_Stage | ReadStage]:
-    """The pooling at once, or axis by axis: the largest of a window is the largest among the largest of its rows.
-
-    A window of 13 x 13 has 169 places, each of which takes a few steps; its rows and a column have 26.
-    """
+def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> Sequence[Stage]:
+    """The pooling at once, or axis by axis: the largest of a window is the largest among the largest of its rows."""
     windows, convention = pooling
     if torch.compiler.is_compiling() and convention != "exclusive":
         return read_stages(windows, pooling.dims, x, values)
@@ -217,12 +210,12 @@ def _stages(
         tied = _tied(x, values, _crossed(axes))
         if convention == "exclusive":
             tied = _without_first(tied, values, pooling)
-        return [_Stage(x, values, tied)]
-    stages = []
+        return [_SlicedStage(x, values, tied)]
+    stages: list[Stage] = []
     for axis in reversed(range(pooling.dims)):
         places = _crossed([along if index == axis else [_WHOLE] for index, along in enumerate(axes)])
         largest = _largest(x, axis - pooling.dims, counts[axis], places, vector) if axis else values
-        stages.append(_Stage(x, largest, _tied(x, largest, places)))
+        stages.append(_SlicedStage(x, largest, _tied(x, largest, places)))
         x = largest
     return stages
 
@@ -300,7 +293,7 @@ def _along(first: int, stride: int, length: int, count: int) -> tuple[slice, sli
 def _windows(lengths: tuple[int, ...], counts: tuple[int, ...]) -> Along:
     """For each of the adaptive windows, its elements and itself."""
     return [
-        [(slice(i * length // count, -(-(i + 1) * length // count)), slice(i, i + 1)) for i in range(count)]
+        [(slice(*span(i, length, count)), slice(i, i + 1)) for i in range(count)]
         for length, count in zip(lengths, counts, strict=True)
     ]
 

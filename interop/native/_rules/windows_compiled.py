@@ -17,44 +17,33 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from interop.native._rules.stage import AT_ONCE, AdaptiveWindows, span
 from jaxclamp._rules.windows import Windows
 
 Read: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """Along an axis: what each one reads, and whether that exists. Where it does not, another is read in its place."""
 Reads: TypeAlias = Sequence[tuple[tuple[Any, ...], torch.Tensor]]
-"""The same along all axes, in indices that broadcast."""
-
-
-AT_ONCE = 16
-"""The elements of a window up to which a pool is taken at once, and not axis by axis."""
-
-
-class AdaptiveWindows(NamedTuple):
-    """As many windows along each axis as are asked for, of nearly equal sizes: from i n / m to (i + 1) n / m."""
-
-    counts: tuple[int, ...]
+"""The reads along all axes, in indices that broadcast."""
 
 
 class ReadStage(NamedTuple):
-    """A pooling, or the part of one that is along one axis."""
+    """A `Stage` by what the windows and the elements read."""
 
     x: torch.Tensor
     values: torch.Tensor
     """The largest elements of the windows."""
     elements: Reads
-    """What the windows read."""
+    """The elements that the windows read."""
     windows: Reads
-    """What the elements read."""
+    """The windows that the elements read."""
 
     def counted(self, like: torch.Tensor) -> torch.Tensor:
-        """How many tied elements each window has."""
         counts = like.new_zeros(self.values.shape, dtype=torch.int32)
         for at, exist in self.elements:
             counts = counts + (_tied(self.x[at], self.values) & exist).to(torch.int32)
         return counts
 
     def gathered(self, vector: torch.Tensor) -> torch.Tensor:
-        """For each window, the sum of the vector over its tied elements."""
         result = torch.zeros_like(self.values, dtype=vector.dtype)
         for at, exist in self.elements:
             tied = _tied(self.x[at], self.values) & exist
@@ -62,7 +51,6 @@ class ReadStage(NamedTuple):
         return result
 
     def spread(self, vector: torch.Tensor) -> torch.Tensor:
-        """For each element, the sum of the vector over the windows in which it is tied."""
         result = torch.zeros_like(self.x, dtype=vector.dtype)
         for at, exist in self.windows:
             tied = _tied(self.x, self.values[at]) & exist
@@ -113,7 +101,7 @@ def _elements(
     """
     window = torch.arange(count, device=device)
     if isinstance(windows, AdaptiveWindows):
-        start, end = window * length // count, ((window + 1) * length + count - 1) // count
+        start, end = span(window, length, count)
         return [_read(start + place, start + place < end, length) for place in range(-(-length // count) + 1)]
     stride, dilation = windows.strides[axis], windows.dilations[axis]
     reads = []
@@ -159,7 +147,7 @@ def _windows(
     """
     element = torch.arange(length, device=device)
     if isinstance(windows, AdaptiveWindows):
-        start, end = element * count // length, ((element + 1) * count + length - 1) // length
+        start, end = span(element, count, length)
         return [_read(start + offset, start + offset < end, count) for offset in range(-(-count // length) + 1)]
     stride, dilation = windows.strides[axis], windows.dilations[axis]
     reach = (windows.sizes[axis] - 1) * dilation
