@@ -80,7 +80,9 @@ def _overwriting(function: Callable[..., Any], in_torch: Callable[..., Forms | N
         return function(*args, inplace=True, **kwargs)
 
     def by_copy(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        without_ties = {parameter: value for parameter, value in kwargs.items() if parameter != "ties"}
+        without_ties = kwargs
+        if "ties" in kwargs:
+            without_ties = {parameter: value for parameter, value in kwargs.items() if parameter != "ties"}
         if not is_active(input, *args, *without_ties.values()):
             return form_in_torch(input, *args, **without_ties)
         if forms := in_torch(input, *args, **kwargs):
