@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 import interop
-from interop.parity.frameworks import total
+from interop.frameworks.base import Question, Refusal, total
 from interop.survey.matrix import UNMODIFIED, load
 from jaxclamp import OPS, Op
 from jaxclamp._shared.counterparts import Counterpart
