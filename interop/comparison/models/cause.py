@@ -82,7 +82,7 @@ class Cause:
     """What differs there."""
     after: LayerPair | None = None
     before: LayerPair | None = None
-    """If the layer's own code is to blame: the last sublayer that agrees, and the first whose inputs differ."""
+    """The last sublayer that agrees, and the first whose inputs differ, if the layer's own code is to blame."""
     is_own_code: bool = False
     between: tuple[tuple[Layer, ...], tuple[Layer, ...]] = ((), ())
     """The layers of both models without counterpart that run in there."""
