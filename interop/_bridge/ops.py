@@ -122,7 +122,8 @@ def _public(op: Op, torch_op: TorchOp) -> Callable[..., Any]:
         signature.inspected,
         f"JAX's program of `jaxclamp.{op.name}` on torch's tape: take it for large tensors, or JAX's exact numbers.\n\n"
         f"``interop.native.{op.name}`` has the same gradient by torch's own kernels, which start faster on small "
-        f"tensors and can be exported. Here {symbols}; the arguments and errors are described in `jaxclamp.{op.name}`.\n\n"
+        f"tensors and can be exported. Here {symbols}; "
+        f"the arguments and errors are described in `jaxclamp.{op.name}`.\n\n"
         f"{about.rstrip()}\n",
     )
     return torch_op.public
