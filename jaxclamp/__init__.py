@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     __version__: str
 else:
+    # Maps a name to the module that is imported when the name is first used.
     _WHEN_USED = {
         "as_of": "_transforms.as_of",
         "min_norm": "_transforms.min_norm",

@@ -26,19 +26,19 @@ OPS: dict[str, Op] = {}
 
 @dataclass(frozen=True)
 class Op:
-    """What is true of an op, and what follows from it."""
+    """The record of one op: its rule, its family, where it ties, and its counterparts in other libraries."""
 
     function: Callable[..., Any]
     applied: Callable[..., Applied[Any]]
-    """Maps the arguments of ``function`` to the rule behind it and the operands of that."""
+    """Maps the arguments of ``function`` to its rule, and to the operands of that rule."""
     family: Family
     tie_points: tuple[tuple[Argument, ...], ...]
     """Points at which the gradient is a matter of convention, as positional arguments.
 
-    Those that are floats, or arrays of floats written as nested tuples, may be differentiated.
+    Arguments that are floats, or arrays of floats written as nested tuples, may be differentiated.
     """
     counterparts: tuple[Counterpart, ...]
-    """The same function elsewhere, each written as a call with the names of this op's parameters.
+    """The same function in other libraries, each written as a call with the names of this op's parameters.
 
     Further forms that a counterpart has are named too: ``inplace``, ``out``, ``return_indices``.
     """
@@ -73,7 +73,7 @@ class Op:
         return tuple(counterpart for counterpart in self.counterparts if counterpart.framework == framework)
 
     def on_tie(self, *args: Any, **kwargs: Any) -> jax.Array:
-        """Where the elements of the result are on a tie or a kink; the arguments are those of ``function``.
+        """Return where the elements of the result are on a tie or a kink; the arguments are those of ``function``.
 
         >>> OPS["relu6"].on_tie(jax.numpy.array([-1.0, 0.0, 6.0])).tolist()
         [False, True, True]

@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from jaxclamp._record import op
 from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
 from jaxclamp._rules.differentiate import Applied, differentiable
-from jaxclamp._rules.extremum import Extremum, extremum, same
+from jaxclamp._rules.extremum import Extremum, extremum, ties_with
 from jaxclamp._rules.operands import check_operands
 from jaxclamp._rules.windows import largest_of_windows, windows_of
 
@@ -30,7 +30,7 @@ __all__ = [
     "min_with_indices",
 ]
 
-_SQUARE = ((1.0, 3.0), (3.0, 3.0))
+_SQUARE = ((1.0, 3.0), (3.0, 3.0))  # one tie of three elements in all of it, or of two in its last row and column
 
 
 @op(
@@ -351,6 +351,7 @@ def _of_elements(
     where: ArrayLike | None,
     ties: Convention,
 ) -> Applied[jax.Array]:
+    """Check the arguments of `amax` or `amin`; return the rule for them, with its operands."""
     if initial is None:
         if where is not None:
             raise ValueError(
@@ -372,13 +373,14 @@ def _extremum(
     ties: Convention,
     has_initial: bool = False,
 ) -> Extremum:
+    """Check the axes; return the rule of the reduction over them."""
     if ties not in CONVENTIONS:
         refuse_convention(ties)
     shape = np.shape(x)
-    given = range(len(shape)) if axis is None else axis if isinstance(axis, Sequence) else (operator.index(axis),)
-    if any(not -len(shape) <= a < len(shape) for a in given):
+    named = range(len(shape)) if axis is None else axis if isinstance(axis, Sequence) else (operator.index(axis),)
+    if any(not -len(shape) <= a < len(shape) for a in named):
         raise ValueError(f"{name}: axis={axis} is out of range for x of shape {shape}.")
-    axes = tuple(a % len(shape) for a in given)
+    axes = tuple(a % len(shape) for a in named)
     if len(set(axes)) < len(axes) or (shape and not axes):
         raise ValueError(f"{name}: axis={axis} does not name one or more distinct axes; give None for all.")
     if any(shape[a] == 0 for a in axes) and not has_initial:
@@ -387,7 +389,7 @@ def _extremum(
 
 
 class ValuesAndIndices(Applied[WithIndices]):
-    """An `Extremum` along one axis, whose result says also where the value is."""
+    """An `Extremum` along one axis, applied: the result has the index of the first element that is the value, too."""
 
     def value(self) -> WithIndices:
         result: WithIndices = _with_indices(self.rule, *self.operands)
@@ -396,13 +398,14 @@ class ValuesAndIndices(Applied[WithIndices]):
 
 @partial(jax.jit, static_argnums=0)
 def _with_indices(rule: Extremum, x: ArrayLike) -> WithIndices:
+    """Return the extreme elements, and for each the smallest index along the axis at which x is equal to it."""
     values = differentiable(rule, x)
     # A second plain reduction: XLA on CPU does not vectorise the one of pairs that is behind jnp.argmax.
     x = jnp.asarray(x)
     (axis,) = rule.axes
-    kept = values if rule.keepdims else jnp.expand_dims(values, axis)
-    places = jax.lax.broadcasted_iota(int, x.shape, axis)
-    indices = jnp.min(jnp.where(same(x, kept), places, x.shape[axis]), axis, keepdims=rule.keepdims)
+    against_x = values if rule.keepdims else jnp.expand_dims(values, axis)
+    positions = jax.lax.broadcasted_iota(int, x.shape, axis)
+    indices = jnp.min(jnp.where(ties_with(x, against_x), positions, x.shape[axis]), axis, keepdims=rule.keepdims)
     return WithIndices(values, indices)
 
 
@@ -412,7 +415,7 @@ _windows_of = lru_cache(maxsize=1024, typed=True)(windows_of)  # its checks take
 def _max_pool(
     name: str, x: ArrayLike, dims: int, ties: Convention, *window: int | Sequence[int] | None
 ) -> Applied[jax.Array]:
-    """``window`` is what follows ``dims`` in `windows_of`."""
+    """Check the arguments of a pool; return its rule with x. ``window`` is what follows ``dims`` in `windows_of`."""
     if ties not in CONVENTIONS:
         refuse_convention(ties)
     if not isinstance(x, jax.Array):

@@ -9,5 +9,5 @@ CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
 
 
 def refuse_convention(ties: object) -> NoReturn:
-    """Raise, for something that is not one of `CONVENTIONS`."""
+    """Raise a ValueError that says which `CONVENTIONS` there are; ``ties`` is none of them."""
     raise ValueError(f"ties={ties!r} is not a convention; choose one of {', '.join(map(repr, CONVENTIONS))}.")

@@ -23,13 +23,13 @@ from jaxclamp._rules.operands import check_operands, check_shapes, checked_ints
 R = TypeVar("R")
 
 OP_SCOPE = "jaxclamp."
-"""What precedes the name of an op in the `jax.named_scope` around it, by which `jaxclamp.ties` knows it."""
+"""Begins the name of the `jax.named_scope` around an op, ``jaxclamp.clamp``, by which `jaxclamp.ties` knows it."""
 DERIVATIVE_SCOPE = "jaxclamp derivative"
-"""The `jax.named_scope` around the derivative of an op."""
+"""The name of the `jax.named_scope` around the derivative of an op."""
 
 
 class Rule(Protocol):
-    """What `differentiable` needs to know of an op."""
+    """The methods by which `differentiable` knows an op; the module docstring says what each of them does."""
 
     @property
     def name(self) -> str: ...
@@ -37,7 +37,7 @@ class Rule(Protocol):
     @property
     def operands(self) -> tuple[str, ...]: ...
     @property
-    def compares_with_value(self) -> bool: ...  # or operands with each other, or with numbers
+    def compares_with_value(self) -> bool: ...  # whether code compares operands with the value, not with each other
     def value(self, *primals: jax.Array) -> jax.Array: ...
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> Any: ...
     def linear(
@@ -57,17 +57,18 @@ class Applied(NamedTuple, Generic[R]):
     operands: tuple[ArrayLike, ...]
 
     def value(self) -> R:
-        """The result of the op."""
+        """Compute the result of the op."""
         return differentiable(self.rule, *self.operands)  # type: ignore[return-value]
 
     def on_tie(self) -> jax.Array:
-        """Where the elements of the result are on a tie or a kink."""
+        """Compute where the elements of the result are on a tie or a kink."""
         return self.rule.on_tie([jnp.asarray(operand) for operand in self.operands])
 
 
 def differentiable(rule: Rule, *primals: ArrayLike) -> jax.Array:
-    """The value of ``rule`` at ``primals``, in one dispatch, with the derivative that the rule declares."""
+    """Compute the value of ``rule`` at ``primals``, in one dispatch, with the derivative that the rule declares."""
     for primal in primals:
+        # Any dtype of 8 bits or more holds 0 to 127, so that there is nothing to check about these.
         if type(primal) is int and not 0 <= primal <= 127:
             primals = checked_ints(rule.name, rule.operands, primals)
             break
@@ -78,9 +79,11 @@ def differentiable(rule: Rule, *primals: ArrayLike) -> jax.Array:
         raise
 
 
-@lru_cache(maxsize=4096)  # reductions have a rule for each choice of axes
+# Reductions have a rule for each choice of axes. This is more than the caches of such rules hold together, three times
+# 1024, so that no rule in use is compiled twice.
+@lru_cache(maxsize=4096)
 def _program(rule: Rule) -> Callable[..., jax.Array]:
-    """The op of ``rule`` with its derivative, compiled, and called by its name in jaxprs, errors and profiles."""
+    """Return the op of ``rule`` with its derivative, compiled, under the name that jaxprs, errors and profiles show."""
 
     def value(*primals: jax.Array) -> jax.Array:
         check_operands(rule.name, rule.operands, primals)
@@ -105,6 +108,7 @@ def _jvp(
     primals: Sequence[jax.Array],
     tangents: Sequence[jax.Array | SymbolicZero],
 ) -> tuple[jax.Array, jax.Array | SymbolicZero]:
+    """Compute the value, and its tangent from those of the primals: forward mode, as `jax.custom_jvp` asks for it."""
     if rule.compares_with_value:
         # XLA might compute an operand once for the value and once for the comparison, and round it in two ways.
         primals = jax.lax.optimization_barrier(primals)

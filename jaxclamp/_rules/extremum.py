@@ -42,8 +42,9 @@ class Extremum:
         return sharing(self._tied(primals), self.axes, self.convention).astype(jnp.int8)
 
     def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
+        """Return which elements of x tie for the value."""
         (x,) = primals
-        return same(x, self.function(x, axis=self.axes, keepdims=True))
+        return ties_with(x, self.function(x, axis=self.axes, keepdims=True))
 
     def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
         return jnp.sum(self._tied(primals), self.axes, dtype=jnp.int32, keepdims=self.keepdims) > 1
@@ -69,7 +70,8 @@ class ExtremumFrom(Extremum):
 
     The number counts as one more element, behind the others. It may be inactive while they are active, or active alone:
     then a tie between the two gives 0, as in `Selection`. The elements along the axes become one line, in a last axis,
-    with the number at its end; the code has the same shape.
+    with the number at its end; the code has the same shape. For x of shape (2, 3, 4), reduced over axes 0 and 2, the
+    lines have the shape (3, 2 * 4 + 1).
     """
 
     operands: tuple[str, ...] = ("x", "initial", "where")
@@ -78,34 +80,38 @@ class ExtremumFrom(Extremum):
         return self._reshaped(self.function(self._lines(primals), axis=-1))
 
     def _reshaped(self, reduced: jax.Array) -> jax.Array:
-        """What is left of the lines, in the shape of the result."""
+        """Return what is left of the lines, in the shape of the result."""
         return jnp.expand_dims(reduced, self.axes) if self.keepdims else reduced
 
     def _lines(self, primals: Sequence[jax.Array]) -> jax.Array:
+        """Return the lines of x and the number; elements that the mask leaves out become a number that never wins."""
         x, initial, where = primals
         never = lowest(x.dtype) if self.function is jnp.max else highest(x.dtype)
         return self._with_last(jnp.where(where, x, never), initial.astype(x.dtype))
 
     def _with_last(self, elements: jax.Array, last: jax.Array) -> jax.Array:
-        """The elements along the axes as one line in the last axis, with the scalar ``last`` at its end."""
+        """Return the elements along the axes as one line in the last axis, with the scalar ``last`` at its end."""
         behind = tuple(range(-len(self.axes), 0))
         lines = jnp.moveaxis(elements, self.axes, behind)
-        kept = lines.shape[: lines.ndim - len(self.axes)]
-        lines = lines.reshape(*kept, math.prod(lines.shape[len(kept) :]))
-        return jnp.concatenate([lines, jnp.broadcast_to(last, (*kept, 1))], axis=-1)
+        batch_shape = lines.shape[: lines.ndim - len(self.axes)]
+        lines = lines.reshape(*batch_shape, math.prod(lines.shape[len(batch_shape) :]))
+        return jnp.concatenate([lines, jnp.broadcast_to(last, (*batch_shape, 1))], axis=-1)
 
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
         tied = self._tied(primals)
+        # If x alone is active, a line on which the number ties gets nothing; if the number alone is, one on which an
+        # element of x ties.
         if self.convention == "min_norm" and not (active[0] and active[1]):
             inactive = tied[..., -1:] if active[0] else tied[..., :-1]
             tied &= ~jnp.any(inactive, axis=-1, keepdims=True)
         return sharing(tied, (-1,), self.convention).astype(jnp.int8)
 
     def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
+        """Return which elements of the lines tie for the value; those that the mask leaves out do not."""
         x, _, where = primals
         lines = self._lines(primals)
         takes_part = self._with_last(jnp.broadcast_to(where, x.shape), jnp.bool(True))
-        return same(lines, self.function(lines, axis=-1, keepdims=True)) & takes_part
+        return ties_with(lines, self.function(lines, axis=-1, keepdims=True)) & takes_part
 
     def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
         return self._reshaped(jnp.sum(self._tied(primals), -1, dtype=jnp.int32) > 1)
@@ -136,12 +142,12 @@ def extremum(
     convention: Convention,
     has_initial: bool = False,
 ) -> Extremum:
-    """The rule; the same object each time, since `jax.jit` compiles for each object."""
+    """Return the rule; the same object each time, since `jax.jit` compiles for each object."""
     return (ExtremumFrom if has_initial else Extremum)(name, function, axes, keepdims, convention)
 
 
 def sharing(tied: jax.Array, axes: tuple[int, ...], convention: Convention) -> jax.Array:
-    """Which of the tied elements along ``axes`` share the gradient.
+    """Return which of the tied elements along ``axes`` share the gradient.
 
     >>> sharing(jnp.array([True, False, True, True]), (0,), "exclusive").tolist()
     [False, False, True, True]
@@ -157,18 +163,18 @@ def sharing(tied: jax.Array, axes: tuple[int, ...], convention: Convention) -> j
     return jnp.moveaxis(chosen.reshape(lines.shape), last, axes)
 
 
-def same(operand: jax.Array, value: jax.Array) -> jax.Array:
-    """Where an operand ties with the value, which is NaN if any operand is."""
+def ties_with(operand: jax.Array, value: jax.Array) -> jax.Array:
+    """Return where an operand ties with the value, which is NaN if any operand is."""
     return (operand == value) | (operand != operand)
 
 
 def widened(dtype: np.dtype[Any]) -> DTypeLike:
-    """The dtype to share in: small ones can hold neither a large k nor 1/k."""
+    """Return the dtype to share the gradient in: dtypes below 32 bits can hold neither a large k nor 1/k."""
     return jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
 
 
 def lowest(dtype: np.dtype[Any]) -> Any:
-    """The smallest number of ``dtype``, -inf if it has that."""
+    """Return the smallest number of ``dtype``, -inf if it has that."""
     if dtype == np.bool_:
         return False
     if jnp.issubdtype(dtype, jnp.integer):
@@ -178,7 +184,7 @@ def lowest(dtype: np.dtype[Any]) -> Any:
 
 
 def highest(dtype: np.dtype[Any]) -> Any:
-    """The largest number of ``dtype``, inf if it has that."""
+    """Return the largest number of ``dtype``, inf if it has that."""
     if dtype == np.bool_ or jnp.issubdtype(dtype, jnp.integer):
         return np.invert(np.asarray(lowest(dtype), dtype))
     return -lowest(dtype)

@@ -18,7 +18,7 @@ Piece: TypeAlias = Callable[..., Any]
 
 
 def identity(xp: Any, x: Any, *_: Any) -> Any:
-    """The piece of slope 1, whatever the parameters."""
+    """Return x, the piece of slope 1, whatever the parameters."""
     return x
 
 
@@ -41,30 +41,31 @@ class Kinked:
     function: Callable[..., jax.Array]
     pieces: tuple[Piece, ...]
     kinks: Callable[..., tuple[Any, ...]]
-    """``kinks(xp, *parameters)``: the places where the pieces meet, in ascending order."""
+    """``kinks(xp, *parameters)`` returns the places where the pieces meet, in ascending order."""
 
     def value(self, *primals: jax.Array) -> jax.Array:
         return self.function(*primals)
 
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
-        """The index in ``_branches`` of the slope that counts; one past the last for slope 0."""
+        """Return the index in ``_branches`` of the slope that counts; one past the last for slope 0."""
         x, kinks, meeting = self._pieces_that_meet(primals)
         code = self._past(x, kinks)
-        for here, left, right, before, after in meeting:
-            flatter = jnp.where(jnp.abs(before) <= jnp.abs(after), left, right)
-            opposite = jnp.sign(before) * jnp.sign(after) < 0
+        for on_kink, left, right, left_slope, right_slope in meeting:
+            flatter = jnp.where(jnp.abs(left_slope) <= jnp.abs(right_slope), left, right)
+            opposite = jnp.sign(left_slope) * jnp.sign(right_slope) < 0
             if any(active[1:]):  # a parameter that moves may part kinks that coincide: the pieces between count
                 opposite |= right - left > 1
-            code = jnp.where(here, jnp.where(opposite, jnp.int8(len(self._branches)), flatter), code)
+            code = jnp.where(on_kink, jnp.where(opposite, jnp.int8(len(self._branches)), flatter), code)
         return self._or_nan(x, code)
 
     def _past(self, x: jax.Array, kinks: Sequence[jax.Array]) -> jax.Array:
-        """The index of the piece that x is on, at a kink the one to the left."""
+        """Return the index of the piece that x is on, at a kink the one to the left."""
         return _count(~(x <= kink) for kink in kinks)
 
     def _or_nan(self, x: jax.Array, code: jax.Array) -> jax.Array:
+        """Return ``code``, at NaN the index of the identity."""
         if self._branches == self.pieces:
-            return code  # NaN is counted as past every kink
+            return code  # NaN is counted as past every kink, where the identity is the last piece
         return jnp.where(jnp.isnan(x), jnp.int8(len(self.pieces)), code)
 
     @property
@@ -74,19 +75,20 @@ class Kinked:
 
     def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
         _, _, meeting = self._pieces_that_meet(primals)
-        return _count(here & (before != after) for here, _, _, before, after in meeting) > 0
+        on_ties = (on_kink & (left_slope != right_slope) for on_kink, _, _, left_slope, right_slope in meeting)
+        return _count(on_ties) > 0
 
     def _pieces_that_meet(
         self, primals: Sequence[jax.Array]
     ) -> tuple[jax.Array, list[jax.Array], Iterator[tuple[jax.Array, ...]]]:
-        """x, the kinks, and for each of them: where x is, the pieces to the left and right, and their slopes."""
+        """Return x, the kinks, and for each kink where x is on it, the pieces to both sides, and their slopes."""
         x, *parameters = _promote(primals, jnp.result_type(*primals))
         kinks = [jnp.asarray(kink, x.dtype) for kink in self.kinks(jnp, *parameters)]
 
         def meeting() -> Iterator[tuple[jax.Array, ...]]:
             for kink in kinks:  # kinks may coincide: then the pieces to either side of all of them meet
-                left = _count(other < kink for other in kinks)
-                right = _count(other <= kink for other in kinks)
+                left = _count(place < kink for place in kinks)
+                right = _count(place <= kink for place in kinks)
                 slopes = [_slope(piece, kink, *parameters) for piece in self.pieces]
                 yield x == kink, left, right, _choose(left, slopes), _choose(right, slopes)
 
@@ -114,7 +116,7 @@ class Kinked:
 
 @dataclass(frozen=True, eq=False)
 class Sided(Kinked):
-    """The same op, with the slope to one side of each kink: a version of a framework may have it so."""
+    """A kinked op with the slope to one side of each kink, as some versions of frameworks have it."""
 
     side: Side
 
@@ -126,7 +128,7 @@ class Sided(Kinked):
 
 @functools.cache
 def sided(rule: Kinked, side: Side) -> Sided:
-    """``rule`` with the slopes to that side."""
+    """Return ``rule`` with the slopes to that side; the same object each time, as for `extremum`."""
     return Sided(rule.name, rule.operands, rule.function, rule.pieces, rule.kinks, side)
 
 
@@ -135,11 +137,13 @@ def _promote(primals: Sequence[jax.Array], dtype: DTypeLike) -> list[jax.Array]:
 
 
 def _count(conditions: Iterable[jax.Array]) -> jax.Array:
+    """Count, element by element, the conditions that hold."""
     first, *rest = (condition.astype(jnp.int8) for condition in conditions)
     return sum(rest, first)
 
 
 def _choose(index: jax.Array, options: Sequence[jax.Array]) -> jax.Array:
+    """Return ``options[index]``, element by element."""
     chosen = options[0]
     for k, option in enumerate(options[1:], 1):
         chosen = jnp.where(index == k, option, chosen)
@@ -147,11 +151,12 @@ def _choose(index: jax.Array, options: Sequence[jax.Array]) -> jax.Array:
 
 
 def _slope(piece: Piece, x: jax.Array, *parameters: jax.Array) -> jax.Array:
+    """Return the derivative of ``piece`` at x, the parameters fixed."""
     return _directional(piece, (x, *parameters), (jnp.ones_like(x), *[None] * len(parameters)))
 
 
 def _directional(piece: Piece, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None]) -> jax.Array:
-    """The derivative of ``piece`` along the tangents that are not None."""
+    """Return the derivative of ``piece`` along the tangents; operands whose tangent is None are fixed."""
 
     def restricted(*moving: jax.Array) -> Any:
         remaining = iter(moving)

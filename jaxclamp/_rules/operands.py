@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,11 @@ def check_function(name: str, fun: object) -> None:
     """Raise unless ``fun``, to which the transformation of that name is applied, is a function."""
     if not callable(fun):
         raise TypeError(f"{name}: fun is {fun!r}; pass a function.")
+
+
+def is_floating(x: Any) -> bool:
+    """Return whether an array, or the type of one, is of floating point numbers: whether it can be differentiated."""
+    return jnp.issubdtype(x.dtype, jnp.floating)
 
 
 _NUMERIC = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
@@ -54,7 +60,7 @@ def check_shapes(op: str, names: Sequence[str], operands: Sequence[jax.Array]) -
 
 
 def checked_ints(op: str, names: Sequence[str], operands: tuple[ArrayLike, ...]) -> tuple[ArrayLike, ...]:
-    """The operands, with Python ints as floats where the result is one.
+    """Return the operands, with Python ints as floats if the result is of floats.
 
     Raise for an int that the integer dtype of the result cannot hold: once it is traced, it would wrap around silently.
 

@@ -21,7 +21,7 @@ Step: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
 class Selection:
     """An op whose value is one of its operands: a fold of maxima and minima over them.
 
-    C is the set of operands tied for the value. Under ``min_norm`` an inactive member of C takes all gradient with it;
+    C is the set of operands tied for the value. Under ``min_norm``, if a member of C is inactive, every gradient is 0;
     else each member gets 1/|C|. The other conventions ignore who is active: ``balanced`` gives each member 1/|C|,
     ``inclusive`` gives all to the first member, ``exclusive`` shares it among the others.
 
@@ -43,11 +43,11 @@ class Selection:
         return value
 
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
-        """The operands that get a share of the gradient."""
+        """Return, element by element, the set of operands that get a share of the gradient."""
         if self.convention == "min_norm":
             return self._tied_if_all_active(primals, active)
         tied = self._tied(primals)
-        first = tied & -tied
+        first = tied & -tied  # the lowest bit that is set
         match self.convention:
             case "balanced":
                 return tied
@@ -57,21 +57,24 @@ class Selection:
                 return jnp.where(tied == first, tied, tied ^ first)
 
     def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
-        """C."""
+        """Return C."""
         return self._tied_if_all_active(primals, [True] * len(primals))
 
     def _tied_if_all_active(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
-        """C where all its members are active, else the empty set.
+        """Return C where all its members are active, else the empty set.
 
         The set is folded as the value is, operand by operand. An operand that loses changes nothing. One that wins
         alone becomes the whole set, which stays empty if the operand is inactive. One that ties joins the set, but only
         if it is active and the set is not empty; else the set becomes empty.
+
+        At ``clamp(x, min, max)`` with x = min = 0, max = 6, for example, the set begins as {x}. If min is active it
+        joins, {x, min}; if not, the set becomes empty. Then max loses: the set is 0b011, or 0.
         """
         value = primals[0]
         tied: jax.Array = jnp.int8(active[0])
         for i, (step, operand) in enumerate(zip(self.steps, primals[1:], strict=True), 1):
             joined = alone = jnp.int8(active[i] << i)
-            if active[i]:  # else both are 0, which XLA does not find out
+            if active[i]:  # else both are 0, which XLA does not notice
                 both = jnp.where(tied == 0, jnp.int8(0), tied | alone)
                 joined = jnp.where(_reaches(step, value, operand), both, alone)
             tied = jnp.where(_reaches(step, operand, value), joined, tied)
@@ -80,7 +83,7 @@ class Selection:
 
     def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
         tied = jnp.broadcast_to(self._tied(primals), jnp.broadcast_shapes(*map(jnp.shape, primals)))
-        return (tied & -tied) != tied
+        return (tied & -tied) != tied  # more than one bit is set
 
     def linear(
         self,
@@ -129,10 +132,11 @@ class Affine(Selection):
 
 
 @dataclass(frozen=True, eq=False)
-class Weighed(Selection):
+class VersionedSelection(Selection):
     """A selection op with the derivative that a version of a framework gives it, which need be no subgradient.
 
-    The code has two bits for each operand: 0 for nothing, 1 for all, 2 for half, 3 for a quarter.
+    The code has two bits for each operand, six of an int8 for the three of a clamp: 0 for nothing, 1 for all, 2 for
+    half, 3 for a quarter.
     """
 
     weights: Weights
@@ -164,13 +168,13 @@ class Weighed(Selection):
 
 
 @functools.cache
-def weighed(rule: Selection, weights: Weights) -> Weighed:
-    """``rule`` with these weights."""
-    return Weighed(rule.name, rule.operands, rule.steps, rule.convention, weights)
+def versioned(rule: Selection, weights: Weights) -> VersionedSelection:
+    """Return ``rule`` with these weights; the same object each time, as for `extremum`."""
+    return VersionedSelection(rule.name, rule.operands, rule.steps, rule.convention, weights)
 
 
 def selection(name: str, first: str, **steps: Step) -> Mapping[Convention, Selection]:
-    """The selection op ``name`` under each convention: start with operand ``first``, fold each further one in.
+    """Return the selection op ``name`` under each convention: it starts with ``first``, and folds each further one in.
 
     >>> clamp = selection("clamp", "x", min=jnp.maximum, max=jnp.minimum)["min_norm"]
     >>> float(clamp.value(7.0, 0.0, 6.0))
@@ -183,16 +187,19 @@ def selection(name: str, first: str, **steps: Step) -> Mapping[Convention, Selec
 def affine(
     selections: Mapping[Convention, Selection], function: Callable[[jax.Array], jax.Array], scale: float
 ) -> Mapping[Convention, Affine]:
-    """The selection op under each convention, scaled and shifted: the value is that of ``function``."""
+    """Return the selection op under each convention, scaled and shifted: the value is that of ``function``."""
     return _ByConvention((c, Affine(s.name, s.operands, s.steps, c, function, scale)) for c, s in selections.items())
 
 
 class _ByConvention(dict[Convention, S]):
+    """Maps a convention to a rule; any other key is an error that names the conventions."""
+
     def __missing__(self, ties: object) -> NoReturn:
         refuse_convention(ties)
 
 
 _SKIPS_NAN = (jnp.fmax, jnp.fmin)
+# Maps a step to the comparison ``loses_or_ties(rival, operand)`` that holds where the step may take the operand.
 _LOSES_OR_TIES: Mapping[Step, Step] = {
     jnp.maximum: jnp.less_equal,
     jnp.fmax: jnp.less_equal,
@@ -201,12 +208,14 @@ _LOSES_OR_TIES: Mapping[Step, Step] = {
 }
 
 
-def _reaches(step: Step, operand: jax.Array, other: jax.Array) -> jax.Array:
-    """Where ``operand`` is the value of ``step(operand, other)``, alone or tied with the other.
+def _reaches(step: Step, operand: jax.Array, rival: jax.Array) -> jax.Array:
+    """Return where ``operand`` is the value of ``step(operand, rival)``, alone or tied with the rival.
 
-    The two are compared with each other: to compare with the value, XLA would have to store it. XLA takes a
-    comparison such as ``abs(x) >= 0``, of what cannot be negative, to be true of NaN, so ``beaten`` is asked for NaN
-    besides.
+    The two are compared with each other: to compare with the value, XLA would have to store it.
+
+    NaN decides by itself. A step that takes NaN takes the operand where that is NaN, and not where the rival alone is;
+    a step that skips NaN takes it where the rival is NaN, and not where it alone is. The comparison should say the
+    latter, but XLA takes one such as ``abs(x) >= 0``, of what cannot be negative, to be true of NaN; so it is checked.
     """
-    deciding, beaten = (other, operand) if step in _SKIPS_NAN else (operand, other)
-    return (_LOSES_OR_TIES[step](other, operand) & (beaten == beaten)) | (deciding != deciding)
+    decides, vetoes = (rival, operand) if step in _SKIPS_NAN else (operand, rival)
+    return (_LOSES_OR_TIES[step](rival, operand) & (vetoes == vetoes)) | (decides != decides)

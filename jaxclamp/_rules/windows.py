@@ -28,7 +28,7 @@ class Windows:
     dilations: tuple[int, ...]
 
     def along(self, axis: int) -> Windows:
-        """The same along one axis; those behind it stay as they are."""
+        """Return these windows along one axis alone; along the axes behind it a window is one element."""
         ones = (1,) * (len(self.sizes) - 1 - axis)
         return Windows(
             (self.sizes[axis], *ones),
@@ -38,7 +38,7 @@ class Windows:
         )
 
     def tile(self, shape: tuple[int, ...]) -> bool:
-        """Whether each element of an array of ``shape`` is in exactly one window, and nothing else is in any."""
+        """Return whether each element of an array of ``shape`` is in exactly one window, and nothing else is in any."""
         lengths = shape[len(shape) - len(self.sizes) :]
         return (
             self.sizes == self.strides
@@ -48,7 +48,10 @@ class Windows:
         )
 
     def places(self, x: jax.Array, padding: Any) -> list[jax.Array]:
-        """For every place in a window, in row-major order: the elements of ``x`` at that place of all windows."""
+        """Return for every place in a window, in row-major order, the elements of ``x`` at that place of all windows.
+
+        Windows of 2 elements with stride 2 over (a, b, c, d), for example, have two places: (a, c) and (b, d).
+        """
         batch = x.ndim - len(self.sizes)
         if any(itertools.chain(*self.paddings)):
             x = jnp.pad(x, [(0, 0)] * batch + [*self.paddings], constant_values=padding)
@@ -58,11 +61,12 @@ class Windows:
         ]
 
     def _slice(self, axis: int, place: int, length: int) -> slice:
+        """Return where along an axis of this length the elements at that place are; a window needs room behind it."""
         first, past = self.dilations[axis] * place, self.dilations[axis] * (self.sizes[axis] - 1 - place)
         return slice(first, length - past, self.strides[axis])
 
     def inside(self, x: jax.Array) -> list[jax.Array]:
-        """For every place in a window: the windows in which there is an element of ``x`` at it, and no padding."""
+        """Return for every place in a window the windows that have an element of ``x`` there, and no padding."""
         along = []
         for i, axis in enumerate(range(x.ndim - len(self.sizes), x.ndim)):
             line = jnp.ones([length if a == axis else 1 for a, length in enumerate(x.shape)], bool)
@@ -92,6 +96,7 @@ class LargestOfWindow:
         return jnp.max(jnp.stack(self._places(primals)), axis=0)
 
     def _places(self, primals: Sequence[jax.Array]) -> list[jax.Array]:
+        """Return the elements of x at each place; padding is a number that never wins."""
         (x,) = primals
         return self.windows.places(x, lowest(x.dtype))
 
@@ -99,6 +104,7 @@ class LargestOfWindow:
         return sharing(self._tied(primals), (0,), self.convention)
 
     def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
+        """Return for each place the windows in which the element there ties for the value."""
         (x,) = primals
         # XLA on CPU may compute the value once more for every place. Axis by axis that takes fewer operations.
         value = x
@@ -147,6 +153,7 @@ class LargestOfTile:
         return self.extremum.value(*self._tiled(primals))
 
     def _tiled(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+        """Return the arrays with two axes for each axis with windows: which window, and where in it."""
         return [jnp.reshape(array, self.shape) for array in arrays]
 
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
@@ -167,15 +174,15 @@ class LargestOfTile:
 
 
 _UNROLLED = 16
-"""Up to how many elements a window is computed place by place. Larger windows would take longer to compile and to run
-so; if they tile x, they are reduced as axes of x."""
+"""The most elements of a window, those of 4 by 4, that is computed place by place. A larger one would take longer to
+compile and to run so; if the windows tile x, they are reduced as axes of x."""
 
 
 @lru_cache(maxsize=1024)
 def largest_of_windows(
     name: str, windows: Windows, shape: tuple[int, ...], convention: Convention
 ) -> LargestOfWindow | LargestOfTile:
-    """The rule for the windows of an array of ``shape``; the same object each time, as for `extremum`."""
+    """Return the rule for the windows of an array of ``shape``; the same object each time, as for `extremum`."""
     if math.prod(windows.sizes) <= _UNROLLED or not windows.tile(shape):
         return _largest_of_window(name, windows, convention)
     batch = len(shape) - len(windows.sizes)
@@ -198,7 +205,7 @@ def windows_of(
     dilation: int | Sequence[int],
     ceil_mode: bool,
 ) -> Windows:
-    """The windows that torch's arguments describe."""
+    """Check the arguments of a pool in torch; return the windows that they describe."""
     sizes = _per_axis(name, "kernel_size", kernel_size, dims, least=1)
     if stride is None or (isinstance(stride, Sequence) and not stride):
         stride = sizes
@@ -219,15 +226,21 @@ def windows_of(
 
 
 def _end(length: int, span: int, stride: int, padding: int, ceil_mode: bool) -> int:
-    """The padding behind the last element: with ``ceil_mode`` enough for a last window that begins inside."""
+    """Return the padding behind the last element: with ``ceil_mode`` enough for a last window that begins inside.
+
+    Behind the last window that fits, some elements are left over, and ``lacking`` ones complete them to a window. With
+    it all are ``length + 2 * padding + lacking``, and it begins ``span`` before their end. Torch takes it if that is
+    before the padding behind, at ``length + padding``: if ``padding + lacking < span``.
+    """
     lacking = -(length + 2 * padding - span) % stride
     return padding + lacking if ceil_mode and padding + lacking < span else padding
 
 
-def _per_axis(name: str, argument: str, given: int | Sequence[int], dims: int, least: int) -> tuple[int, ...]:
-    values = tuple(given) if isinstance(given, Sequence) else (operator.index(given),)
+def _per_axis(name: str, argument: str, sizes: int | Sequence[int], dims: int, least: int) -> tuple[int, ...]:
+    """Return one number for each axis; raise unless ``sizes`` is one number, or one for each, of at least ``least``."""
+    values = tuple(sizes) if isinstance(sizes, Sequence) else (operator.index(sizes),)
     if len(values) == 1:
         values *= dims
     if len(values) != dims or min(values) < least:
-        raise ValueError(f"{name}: {argument}={given} is not a number, or {dims} of them, of at least {least}.")
+        raise ValueError(f"{name}: {argument}={sizes} is not a number, or {dims} of them, of at least {least}.")
     return values

@@ -13,7 +13,7 @@ from jax.extend.core import primitives as p
 from jaxclamp._rules.differentiate import Applied
 from jaxclamp._rules.kinked import Kinked, sided
 from jaxclamp._rules.operands import check_function
-from jaxclamp._rules.selection import Selection, weighed
+from jaxclamp._rules.selection import Selection, versioned
 from jaxclamp._shared.version_derivatives import VERSIONS, Version, version_of
 from jaxclamp._transforms.jaxprs import Descend, inlined, transformed
 from jaxclamp._transforms.recognition import Recognized, recognized
@@ -59,35 +59,37 @@ def as_of(version: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     [0.0, 1.0, 0.0]
     [0.5, 1.0, 0.5]
     """
-    found = version_of("as_of", version, "torch", "jax")
+    target = version_of("as_of", version, "torch", "jax")
 
     def decorate(fun: Callable[P, R]) -> Callable[P, R]:
         check_function("as_of", fun)
-        if found.framework == "jax" and f"jax {jax.__version__}" in VERSIONS["jax"]:
-            return fun  # all recorded versions answer alike
-        return transformed(fun, functools.partial(_replaced, found))
+        if target.framework == "jax" and f"jax {jax.__version__}" in VERSIONS["jax"]:
+            return fun  # all recorded versions of JAX have the same gradients
+        return transformed(fun, functools.partial(_replaced, target))
 
     return decorate
 
 
 def _replaced(version: Version, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
-    """What comes in the place of ``eqn``, as for `min_norm`."""
-    is_library = eqn.primitive is p.jit_p and version.framework == "jax"
-    if is_library or eqn.primitive is p.custom_jvp_call_p or len(eqn.outvars) != 1:
-        return descend(eqn)  # of JAX, the primitives count; jax.nn.relu and relu6 are the same in all versions
-    if (found := recognized(eqn)) is None:
+    """Return the equations that take the place of ``eqn``, as `replaced` of `min_norm` does."""
+    # A version of JAX is known by its primitives, so its library functions are looked into. Those with a derivative of
+    # their own, jax.nn.relu and relu6, are the same in all versions.
+    is_library_function = eqn.primitive is p.jit_p and version.framework == "jax"
+    if is_library_function or eqn.primitive is p.custom_jvp_call_p or len(eqn.outvars) != 1:
         return descend(eqn)
-    numbers = sum(not isinstance(atom, Literal) for atom in eqn.invars) == 1
-    return inlined(lambda *operands: _applied(version, found, numbers, *operands).value(), eqn)
+    if (op := recognized(eqn)) is None:
+        return descend(eqn)
+    has_numbers = sum(not isinstance(atom, Literal) for atom in eqn.invars) == 1
+    return inlined(lambda *operands: _applied(version, op, has_numbers, *operands).value(), eqn)
 
 
-def _applied(version: Version, found: Recognized, numbers: bool, *operands: jax.Array) -> Applied[Any]:
-    """The op with its derivative in a version."""
-    if found.name == "max_pool":
-        return found.applied("inclusive", *operands)  # the first of the tied elements is the one at the index
-    rule, given = found.applied("min_norm", *operands)
-    if isinstance(rule, Selection) and found.name in version.ops:
-        rule = weighed(rule, version.weights(found.name, numbers))
-    elif isinstance(rule, Kinked) and (side := version.side(found.name)) is not None:
+def _applied(version: Version, op: Recognized, has_numbers: bool, *operands: jax.Array) -> Applied[Any]:
+    """Return the op with its derivative in ``version``, where its bounds are numbers or not."""
+    if op.name == "max_pool":
+        return op.applied("inclusive", *operands)  # the first of the tied elements is the one at the index
+    rule, arranged = op.applied("min_norm", *operands)
+    if isinstance(rule, Selection) and op.name in version.ops:
+        rule = versioned(rule, version.weights(op.name, has_numbers))
+    elif isinstance(rule, Kinked) and (side := version.side(op.name)) is not None:
         rule = sided(rule, side)
-    return Applied(rule, given)
+    return Applied(rule, arranged)

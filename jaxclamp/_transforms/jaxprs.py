@@ -1,4 +1,4 @@
-"""How a function is traced, equations of its jaxpr are replaced, those in bodies too, and the result is evaluated."""
+"""Traces a function, replaces equations of its jaxpr, those in bodies too, and evaluates what results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Descend: TypeAlias = Callable[[JaxprEqn], list[JaxprEqn]]
-"""An equation with those in its body replaced."""
+"""Maps an equation to itself, with the equations in its bodies replaced."""
 Replace: TypeAlias = Callable[[JaxprEqn, Descend], list[JaxprEqn]]
-"""What comes in the place of an equation."""
+"""Maps an equation, and how to descend into it, to the equations that take its place."""
 
-# Not the functions with a derivative of their own (custom_jvp, custom_vjp), and not the combiners of scatter and sort.
+# Equations in bodies are replaced in these alone: not in functions with a derivative of their own (custom_jvp,
+# custom_vjp), whose derivative does not come from their body, and not in the combiners of scatter and sort, which stay
+# as in JAX.
 WITH_BODIES = frozenset({p.jit_p, p.scan_p, p.while_p, p.cond_p, p.remat_p, p.closed_call_p})
 
 _READS_VALUES = (
@@ -40,9 +42,9 @@ _CURE = (
 def transformed(
     fun: Callable[P, R], replace: Replace, prepare: Callable[[Any], Any] = lambda jaxpr: jaxpr
 ) -> Callable[P, R]:
-    """``fun`` with its equations replaced; leaves that are not JAX arrays pass into it, and out, as they are.
+    """Return ``fun`` with its equations replaced; leaves that are not JAX arrays pass into it, and out, as they are.
 
-    ``prepare`` gets the program before, and returns the one to replace equations in.
+    ``prepare`` maps the traced program to the one in which equations are replaced.
     """
     warn_of_an_untested_jax(jax.__version__)
 
@@ -60,10 +62,10 @@ def transformed(
             _refuse_writes(before, _leaves(args, kwargs))
             return results
 
-        given: Any = jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else None, (args, kwargs))
+        traced_arguments: Any = jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else None, (args, kwargs))
         try:
             with jax.disable_jit(False):  # library functions of JAX are recognized as inner jits
-                traced = jax.make_jaxpr(of_arrays)(*given[0], **given[1])
+                traced = jax.make_jaxpr(of_arrays)(*traced_arguments[0], **traced_arguments[1])
         except _READS_VALUES as error:
             if _CURE not in getattr(error, "__notes__", ()):  # of a transformation inside
                 error.add_note(_CURE)
@@ -75,19 +77,22 @@ def transformed(
 
 
 def split(tree: Any) -> tuple[list[jax.Array], Callable[[Iterable[jax.Array]], Any]]:
-    """The JAX arrays among the leaves of ``tree``, and how to put others in their places."""
+    """Return the JAX arrays among the leaves of ``tree``, and the function that puts arrays in their places."""
     leaves, structure = jax.tree.flatten(tree)
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
-    others = [None if isinstance(leaf, jax.Array) else (leaf,) for leaf in leaves]
+    static = [
+        None if isinstance(leaf, jax.Array) else (leaf,) for leaf in leaves
+    ]  # in tuples, since a leaf may be None
 
     def join(arrays: Iterable[jax.Array]) -> Any:
         remaining = iter(arrays)
-        return jax.tree.unflatten(structure, [next(remaining) if other is None else other[0] for other in others])
+        return jax.tree.unflatten(structure, [next(remaining) if leaf is None else leaf[0] for leaf in static])
 
     return arrays, join
 
 
 def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Map the path of each leaf of the arguments, ``args[0]['w']``, to the leaf."""
     return {
         name + jax.tree_util.keystr(path): leaf
         for name, tree in (("args", args), ("kwargs", kwargs))
@@ -96,7 +101,7 @@ def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_writes(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Raise if an argument is not what it was: only copies of the containers reach the function that is traced."""
+    """Raise if a leaf was replaced: the traced function sees copies of the containers, so that the caller would not."""
     for path in before | after:
         if before.get(path) is not after.get(path):
             raise ValueError(
@@ -107,7 +112,7 @@ def _refuse_writes(before: dict[str, Any], after: dict[str, Any]) -> None:
 
 
 def needed(jaxpr: Any) -> Any:
-    """``jaxpr`` without the equations by which no result and no effect comes about."""
+    """Return ``jaxpr`` without the equations that no result and no effect depends on."""
 
     def variables(atoms: Iterable[Any]) -> set[Any]:
         return {atom for atom in atoms if isinstance(atom, Var)}
@@ -122,6 +127,8 @@ def needed(jaxpr: Any) -> Any:
 
 
 def _rewritten(replace: Replace) -> Callable[[Any], Any]:
+    """Return the function of a jaxpr that replaces its equations, and by ``descend`` those in its bodies."""
+
     @functools.cache  # a body that occurs twice stays one object, which JAX compiles once
     def rewritten(jaxpr: Any) -> Any:
         eqns = [new for eqn in jaxpr.eqns for new in replace(eqn, descend)]
@@ -144,9 +151,9 @@ def _rewritten(replace: Replace) -> Callable[[Any], Any]:
 
 
 def with_bodies(eqn: JaxprEqn, change: Callable[[Any], Any]) -> JaxprEqn:
-    """``eqn`` with ``change`` applied to each jaxpr among its parameters.
+    """Return ``eqn`` with ``change`` applied to each jaxpr among its parameters.
 
-    It is ``eqn`` itself if nothing changes: JAX does not compile the same object twice.
+    If nothing changes, that is ``eqn`` itself: JAX does not compile the same object twice.
     """
 
     def changed(value: Any) -> Any:
@@ -166,18 +173,22 @@ def with_bodies(eqn: JaxprEqn, change: Callable[[Any], Any]) -> JaxprEqn:
 
 
 def _same(new: Collection[Any], old: Collection[Any]) -> bool:
+    """Return whether two collections hold the same objects."""
     return len(new) == len(old) and all(map(operator.is_, new, old))
 
 
 def _effects(holders: Iterable[Any]) -> frozenset[Any]:
+    """Return the effects of equations or programs."""
     return frozenset(effect for holder in holders for effect in holder.effects)
 
 
 def inlined(fun: Callable[..., Any], eqn: JaxprEqn) -> list[JaxprEqn]:
-    """The equations of ``fun``, traced at the types of the inputs of ``eqn``, reading its inputs, writing its outputs.
+    """Return equations that compute ``fun`` in the place of ``eqn``: they read its inputs, and write its outputs.
 
-    They are at the place of ``eqn`` in the source, in its scopes and in those that ``fun`` enters. ``fun`` may also
-    return nothing.
+    ``fun`` is traced at the types of the inputs. Say ``eqn`` is ``c = max a b``, and the trace of ``fun`` is
+    ``lambda x y. let d = custom_jvp_call[name=maximum] x y in (d,)``. Renamed, that is
+    ``c = custom_jvp_call[name=maximum] a b``. The equations get the line of ``eqn`` in the source, and its scopes
+    before those that ``fun`` enters. ``fun`` may also return nothing.
     """
     place = eqn.source_info
 
@@ -189,7 +200,9 @@ def inlined(fun: Callable[..., Any], eqn: JaxprEqn) -> list[JaxprEqn]:
 
     jaxpr, atoms = traced(fun)
     outvars = [atom for atom in jaxpr.outvars if not isinstance(atom, Literal)]
-    if len(atoms.keys() | outvars) < len(atoms) + len(jaxpr.outvars):  # a result that no equation writes alone
+    # A result that is an operand, a literal, or another result has no variable of its own that could be renamed to the
+    # output: then each result is copied.
+    if len(atoms.keys() | outvars) < len(atoms) + len(jaxpr.outvars):
         jaxpr, atoms = traced(lambda *operands: jax.tree.map(p.copy_p.bind, fun(*operands)))
     atoms.update(zip(jaxpr.outvars, eqn.outvars, strict=False))
 
@@ -207,7 +220,7 @@ def inlined(fun: Callable[..., Any], eqn: JaxprEqn) -> list[JaxprEqn]:
 
 
 def computed(eqn: JaxprEqn) -> Callable[..., list[Any]]:
-    """The function of the inputs of ``eqn`` that returns its outputs."""
+    """Return the function of the inputs of ``eqn`` that returns its outputs."""
     like: Any = jax.make_jaxpr(lambda *operands: operands)(*(atom.aval for atom in eqn.invars))
     outvars = [Var(atom.aval) for atom in eqn.outvars]
     alone = eqn.replace(invars=like.invars, outvars=outvars)

@@ -21,7 +21,7 @@ from jax.extend.core import primitives as p
 from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
 from jaxclamp._rules.operands import check_function
 from jaxclamp._transforms.jaxprs import Descend, inlined, transformed
-from jaxclamp._transforms.recognition import own_name, recognized
+from jaxclamp._transforms.recognition import name_of_jaxclamp_op, recognized
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,16 +85,16 @@ def min_norm(fun: Any = None, *, ties: Convention = "min_norm") -> Any:
 
 
 def _is_of_jax(eqn: JaxprEqn) -> bool:
-    """Whether a call of a function with a derivative of its own is one of JAX, such as `jax.nn.relu`: an inner jit."""
+    """Return whether a call with a derivative of its own is of JAX, such as `jax.nn.relu`, which is an inner jit."""
     body = eqn.params["call_jaxpr"].eqns
-    return len(body) == 1 and body[0].primitive is p.jit_p and not own_name(eqn)
+    return len(body) == 1 and body[0].primitive is p.jit_p and not name_of_jaxclamp_op(eqn)
 
 
 def replaced(ties: Convention, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
-    """What comes in the place of ``eqn``: the op of jaxclamp that it computes, or ``eqn`` with its bodies rewritten.
+    """Return what takes the place of ``eqn``: the op of jaxclamp that it is, or ``eqn`` with its bodies rewritten.
 
     So ``c = max a b`` becomes ``c = custom_jvp_call[name=maximum] a b``. Functions with a derivative of their own, such
     as `jax.nn.relu`, are replaced too. An equation with several results has been differentiated already, and stays.
     """
-    found = recognized(eqn) if len(eqn.outvars) == 1 else None
-    return descend(eqn) if found is None else inlined(functools.partial(found.value, ties), eqn)
+    op = recognized(eqn) if len(eqn.outvars) == 1 else None
+    return descend(eqn) if op is None else inlined(functools.partial(op.value, ties), eqn)

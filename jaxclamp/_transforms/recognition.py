@@ -27,6 +27,7 @@ from jax.extend.core import primitives as p
 from jaxclamp._record import OPS, Op
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.differentiate import OP_SCOPE, Applied
+from jaxclamp._rules.operands import is_floating
 from jaxclamp._rules.windows import Windows, largest_of_windows
 
 
@@ -37,19 +38,19 @@ class Recognized(NamedTuple):
     applied: Callable[..., Applied[jax.Array]]
 
     def value(self, ties: Convention, *operands: jax.Array) -> jax.Array:
-        """The result of the op."""
+        """Compute the result of the op."""
         return self.applied(ties, *operands).value()
 
     def on_tie(self, *operands: jax.Array) -> jax.Array:
-        """Where the elements of the result are on a tie or a kink."""
+        """Compute where the elements of the result are on a tie or a kink."""
         return self.applied("balanced", *operands).on_tie()
 
 
 def recognized(eqn: JaxprEqn) -> Recognized | None:
-    """The op of jaxclamp that ``eqn`` computes, if any.
+    """Return the op of jaxclamp that ``eqn`` computes, if any.
 
-    An equation that was differentiated has further results, which are kept for the derivative, and further operands,
-    the tangents. Both come last.
+    An equation that was differentiated has further results, what its derivative reads, and further operands, the
+    tangents. Both come last.
     """
     if eqn.primitive is not p.reduce_window_max_p and _key(eqn) not in _calls_by_key():
         return None
@@ -57,9 +58,9 @@ def recognized(eqn: JaxprEqn) -> Recognized | None:
     results: list[Any] = [var.aval for var in eqn.outvars]
     if not (
         results
-        and all(map(_is_real, operands))
-        and _is_real(results[0])
-        and jnp.issubdtype(results[0].dtype, jnp.floating)
+        and all(map(_is_real_array, operands))
+        and _is_real_array(results[0])
+        and is_floating(results[0])
         and all(operand.size for operand in operands)
         and eqn.params.get("axes") != ()
     ):
@@ -84,14 +85,14 @@ def recognized(eqn: JaxprEqn) -> Recognized | None:
     return Recognized(op.name, applied)
 
 
-def _is_real(aval: Any) -> bool:
-    """Whether ``aval`` is that of an array of real numbers or bools: no reference, no token, no random key."""
+def _is_real_array(aval: Any) -> bool:
+    """Return whether ``aval`` is that of an array of real numbers or bools: no reference, no token, no random key."""
     dtype = getattr(aval, "dtype", None)
     return hasattr(aval, "size") and isinstance(dtype, np.dtype) and not jnp.issubdtype(dtype, jnp.complexfloating)
 
 
-def own_name(eqn: JaxprEqn) -> str:
-    """The name of the op of jaxclamp that ``eqn`` is already, if it is one."""
+def name_of_jaxclamp_op(eqn: JaxprEqn) -> str:
+    """Return the name of the op of jaxclamp of which ``eqn`` is a call, or "" if it is none."""
     if eqn.primitive is not p.custom_jvp_call_p:
         return ""
     scopes = re.findall(rf"{re.escape(OP_SCOPE)}(\w+)", str(eqn.source_info.name_stack))
@@ -99,6 +100,7 @@ def own_name(eqn: JaxprEqn) -> str:
 
 
 def _key(eqn: JaxprEqn) -> tuple[Any, Any]:
+    """Return by what an equation is looked up before its formula is computed: its primitive, and the name of a jit."""
     return eqn.primitive, eqn.params.get("name")
 
 
@@ -108,72 +110,76 @@ class _Call(NamedTuple):
     op: Op
     function: Callable[[Mapping[str, Any]], Any]
     names: tuple[str, ...]
-    """The parameters of the op that the operands are, in their order."""
+    """The parameters of the op that are operands of the equation, in the order of these."""
 
 
 Types: TypeAlias = tuple[tuple[Any, bool], ...]
-"""Of each operand, the dtype and whether it is weak."""
+"""The dtype of each operand, and whether it is weak."""
 
 
 @functools.cache
 def _calls_by_key() -> Mapping[tuple[Hashable, Hashable], Sequence[_Call]]:
-    """The calls whose equation has that primitive, and that name if it is an inner jit."""
-    found: dict[tuple[Hashable, Hashable], list[_Call]] = {}
-    for count in (1, 2, 3):
+    """Map the key of an equation to the calls that have such an equation."""
+    calls: dict[tuple[Hashable, Hashable], list[_Call]] = {}
+    for count in (1, 2, 3):  # clamp has the most operands, three
         for call in _calls(count):
             for key, _ in _equations(call, ((np.dtype("float32"), False),) * count):
-                found.setdefault(key, []).append(call)
-    return found
+                calls.setdefault(key, []).append(call)
+    return calls
 
 
 @functools.lru_cache(maxsize=1024)
 def _table(key: tuple[Hashable, Hashable], types: Types) -> Mapping[Hashable, _Call]:
-    """The calls whose equation has that key, by its formula for operands of these types."""
+    """Map a formula, for operands of these types, to the call that has it; ``key`` is that of the equation."""
     table: dict[Hashable, _Call] = {}
     for call in _calls_by_key()[key]:
         if len(call.names) == len(types):
-            for other_key, formula in _equations(call, types):
-                if other_key == key:
+            for key_of_call, formula in _equations(call, types):
+                if key_of_call == key:
                     table.setdefault(formula, call)
     return table
 
 
 def _equations(call: _Call, types: Types) -> list[tuple[tuple[Hashable, Hashable], Hashable]]:
-    """The key and the formula of the equation of a call, and those that are left where it was differentiated."""
+    """Return the key and the formula of the equation of a call, and of its body, which differentiation leaves.
+
+    A call that makes several equations, or none, has no formula.
+    """
 
     def of_operands(*operands: jax.Array) -> Any:
         return call.function(dict(zip(call.names, operands, strict=True)))
 
     scalars = [jax.ShapeDtypeStruct((), dtype, weak_type=weak) for dtype, weak in types]
-    # A parameter that cannot be an array, such as an axis, raises. Whether types may be mixed is not asked here.
+    # A parameter that cannot be an array, such as an axis, raises. The settings of the user count nothing here: whether
+    # types may be mixed, whether jit is disabled.
     with contextlib.suppress(TypeError, ValueError), jax.numpy_dtype_promotion("standard"), jax.disable_jit(False):
         traced: Any = jax.make_jaxpr(of_operands)(*scalars)
         if len(traced.eqns) == 1:
             (eqn,) = traced.eqns
             (value,) = _values(_of_scalars(eqn), [_Value(traced.invars.index(atom), {}) for atom in eqn.invars])
             inner = eqn.params["call_jaxpr"].eqns if eqn.primitive is p.custom_jvp_call_p else []
-            return [(_key(found), value.formula) for found in ([eqn, *inner] if len(inner) == 1 else [eqn])]
+            return [(_key(part), value.formula) for part in ([eqn, *inner] if len(inner) == 1 else [eqn])]
     return []
 
 
 def _calls(count: int) -> Iterator[_Call]:
-    """Calls of all counterparts in JAX, and of the elementwise ops, with ``count`` arguments.
+    """Yield calls of all counterparts in JAX, and of the elementwise ops, with ``count`` arguments.
 
     Several ops may have the same formula. Those with ``count`` operands come first: ``jnp.clip(x, 0.0)`` is
     `clamp_min`. The arguments of a counterpart come in every order, because keywords may bring the operands of its
     inner jit into any.
     """
     for op in sorted(OPS.values(), key=lambda op: len(op.arrays) != count):
-        for native in op.counterparts_in("jax"):
-            for names in itertools.permutations(native.names, count):
-                yield _Call(op, native, names)
+        for counterpart in op.counterparts_in("jax"):
+            for names in itertools.permutations(counterpart.names, count):
+                yield _Call(op, counterpart, names)
     for op in OPS.values():
         if op.family != "reduction" and len(op.arrays) >= count:
             yield _Call(op, lambda arguments, op=op: op.function(**arguments), op.arrays[:count])  # type: ignore[misc]
 
 
 class _Value(NamedTuple):
-    """What an elementwise program computes: a formula of scalars, and the places that the axes of each operand take.
+    """A value that an elementwise program computes: a formula of scalars, and where the axes of each operand are in it.
 
     A vector that is the last axis of a matrix, for example, has its one axis at place 1.
     """
@@ -199,7 +205,7 @@ class _Constant(NamedTuple):
 
 
 def _of_scalars(eqn: JaxprEqn) -> JaxprEqn:
-    """``eqn`` as it would be for scalars: it reduces no axes, and brings no derivative."""
+    """Return ``eqn`` as it would be for scalars: it reduces no axes, and brings no derivative."""
     if eqn.primitive is p.custom_jvp_call_p:
         return eqn.replace(primitive=p.jit_p, params={"jaxpr": eqn.params["call_jaxpr"]})  # type: ignore[no-any-return]
     if "axes" in eqn.params:
@@ -208,7 +214,12 @@ def _of_scalars(eqn: JaxprEqn) -> JaxprEqn:
 
 
 def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
-    """What ``eqn`` computes of ``inputs``. A broadcast changes the places of axes, and not the formula."""
+    """Return what ``eqn`` computes of ``inputs``.
+
+    A broadcast changes the places of axes, and not the formula. Say b is a vector, and c is b broadcast to the rows of
+    a matrix: ``c = broadcast_in_dim[broadcast_dimensions=(1,)] b``. Then c has the formula of b, with its axis at place
+    1. And ``max a c`` has the formula ``max(0th, 1st)``, with the axes of a at (0, 1) and that of b at (1,).
+    """
     if eqn.primitive is p.custom_jvp_call_p:
         eqn = _of_scalars(eqn)
     if eqn.primitive is p.jit_p:
@@ -218,7 +229,7 @@ def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
         def read(atom: Any) -> _Value:
             if isinstance(atom, Literal):
                 return _Value(_Constant.of(np.asarray(atom.val)), {})
-            return known.get(atom, _UNKNOWN)  # a constant array
+            return known.get(atom, _UNKNOWN)  # unknown is a constant array
 
         for inner in body.eqns:
             known.update(zip(inner.outvars, _values(inner, [read(atom) for atom in inner.invars]), strict=True))
@@ -230,7 +241,7 @@ def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
     if eqn.primitive.name in _SPREADING:
         return [inputs[0]]
     if eqn.primitive is p.convert_element_type_p and isinstance(constant := inputs[0].formula, _Constant):
-        # JAX converts a number before it is traced, but in a shard_map of JAX 0.12, where a pvary comes first.
+        # Elsewhere JAX converts a number before it is traced. In a shard_map of JAX 0.12 a pvary comes first.
         return [_Value(_Constant.of(constant.number.astype(eqn.params["new_dtype"])), {})]
     axes = {operand: places for value in inputs for operand, places in value.axes.items()}
     meets_elsewhere = any(axes[i] != places for value in inputs for i, places in value.axes.items())
@@ -246,13 +257,13 @@ def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
 
 _UNKNOWN = _Value(object(), {})
 _SPREADING = ("pvary", "reshard")
-"""Primitives that make one value for all devices one for each, in a `shard_map` or under explicit sharding.
+"""Primitives that give each device its copy of a value, in a `shard_map` or under explicit sharding.
 
 They are known by name, since they are not public."""
 
 
 def _is_elementwise(eqn: JaxprEqn) -> bool:
-    """Whether all results have as many axes as the operands, apart from operands that are scalars."""
+    """Return whether all results have as many axes as the operands, apart from operands that are scalars."""
     if eqn.params.get("axes") == ():
         return True
     results, operands = ({getattr(atom.aval, "ndim", None) for atom in atoms} for atoms in (eqn.outvars, eqn.invars))
@@ -260,11 +271,12 @@ def _is_elementwise(eqn: JaxprEqn) -> bool:
 
 
 def _moved(value: _Value, move: Callable[[int], int]) -> _Value:
+    """Return ``value`` with each axis at the place to which ``move`` maps its place."""
     return _Value(value.formula, {operand: tuple(map(move, axes)) for operand, axes in value.axes.items()})
 
 
 def _placed(operand: jax.Array, axes: tuple[int, ...], ndim: int) -> jax.Array:
-    """``operand`` with its axes at these places among ``ndim``; a scalar stays one."""
+    """Return ``operand`` with its axes at these places among ``ndim``; a scalar stays one."""
     if not axes:
         return operand
     ordered = jnp.transpose(operand, sorted(range(len(axes)), key=axes.__getitem__))
@@ -272,6 +284,7 @@ def _placed(operand: jax.Array, axes: tuple[int, ...], ndim: int) -> jax.Array:
 
 
 def _max_pool(params: Mapping[str, Any]) -> Recognized | None:
+    """Return the pool that a ``reduce_window_max`` computes, unless it dilates its operand or crops it."""
     sizes, paddings = params["window_dimensions"], params["padding"]
     if set(params["base_dilation"]) != {1} or any(amount < 0 for pair in paddings for amount in pair):
         return None

@@ -22,11 +22,11 @@ from jaxclamp._jax_versions import with_parts
 from jaxclamp._record import OPS
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, OP_SCOPE
-from jaxclamp._rules.operands import check_function
+from jaxclamp._rules.operands import check_function, is_floating
 from jaxclamp._shared.tie_report import Influence, Site, TieReport, Totals
 from jaxclamp._transforms.jaxprs import Descend, inlined, transformed, with_bodies
 from jaxclamp._transforms.min_norm import replaced
-from jaxclamp._transforms.recognition import own_name, recognized
+from jaxclamp._transforms.recognition import name_of_jaxclamp_op, recognized
 from jaxclamp._transforms.undecided import UNDECIDED
 
 P = ParamSpec("P")
@@ -80,7 +80,7 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
     @functools.wraps(fun)
     def run(*args: P.args, **kwargs: P.kwargs) -> tuple[R, TieReport]:
         counting = _Counting()
-        kept = _copied((args, kwargs)) if influence else None  # the run may donate them
+        copies = _copied((args, kwargs)) if influence else None  # the run may donate the arguments
         result = transformed(fun, counting.replace)(*args, **kwargs)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(result)):
             raise TypeError(
@@ -90,32 +90,34 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
         jax.effects_barrier()
         if influence:
             _refuse_unless_scalar(result, has_aux)
-        return result, TieReport(counting.totals.lines(), _influence(fun, has_aux, *kept) if kept else None)
+        return result, TieReport(counting.totals.lines(), _influence(fun, has_aux, *copies) if copies else None)
 
     return run
 
 
 class _Counting:
-    """The counts of one run. Behind each equation that can tie come others that call back with how often it did."""
+    """The counts of one run. Behind each equation that can tie it puts others, which call back with how many did."""
 
     def __init__(self) -> None:
         self.totals = Totals()
         self._lock = threading.Lock()
         self._producers: dict[Any, JaxprEqn] = {}
+        """Maps a variable to the equation that computes it."""
         self._counted: set[Any] = set()
-        """The operands of the functions with a derivative of their own that were counted."""
+        """The operands of calls that were counted: a select by one of them belongs to the derivative of that call."""
 
     def replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+        """Return ``eqn``, and behind it the equations that count its ties, or those inside its bodies."""
         self._producers.update(dict.fromkeys(eqn.outvars, eqn))
         if eqn.params.get("differentiated"):  # what checkpoint computes for the second time
             return [eqn]
         if _is_of_derivative(eqn):  # of an op of jaxclamp, which was counted itself
             return [eqn]
-        found = recognized(eqn)
-        if name := own_name(eqn) or (found.name if found else ""):
+        op = recognized(eqn)
+        if name := name_of_jaxclamp_op(eqn) or (op.name if op else ""):
             if eqn.primitive in (p.custom_jvp_call_p, p.jit_p):
                 self._counted.update(atom for atom in eqn.invars if isinstance(atom, Var))
-            on_tie = found.on_tie if found else _on_tie_of_own(name, eqn)
+            on_tie = op.on_tie if op else _on_tie_of_op(name, eqn)
             return [eqn, *self._count(on_tie, eqn, _site(eqn, name))]
         if comparison := self._suspected(eqn):
             return [eqn, *self._count(jnp.equal, comparison, _site(eqn, "select", suspect=True))]
@@ -124,20 +126,23 @@ class _Counting:
         return descend(_located(eqn))
 
     def _count(self, on_tie: Callable[..., jax.Array], eqn: JaxprEqn, site: Site) -> list[JaxprEqn]:
+        """Return equations that read the inputs of ``eqn``, and add to ``site`` how many elements are ``on_tie``."""
+
         def record(elements: int, tied: np.ndarray[Any, Any]) -> None:
             with self._lock:
                 self.totals[site] += (elements, int(tied))
 
         def count(*operands: jax.Array) -> None:
-            found = on_tie(*operands)
-            jax.debug.callback(functools.partial(record, found.size), jnp.sum(found))
+            tied = on_tie(*operands)
+            jax.debug.callback(functools.partial(record, tied.size), jnp.sum(tied))
 
         return inlined(count, eqn)
 
     def _suspected(self, eqn: JaxprEqn) -> JaxprEqn | None:
-        """The comparison by which ``eqn`` selects, if it looks like a kink written by hand.
+        """Return the comparison by which ``eqn`` selects, if it looks like a kink written by hand.
 
-        Then it compares numbers, and a branch is one of these numbers or is computed of one.
+        Then it compares numbers, and a branch is one of these numbers or is computed of one. ``where(x > 0, x, 0)`` is
+        such a select, and ``where(x > 0, -x, 0)``; ``where(x > 0, y, 0)`` is none, since x is in no branch.
         """
         if eqn.primitive is not p.select_n_p and eqn.params.get("name") != "_where":
             return None
@@ -155,17 +160,18 @@ class _Counting:
         compared: list[Any] = [atom for atom in comparison.invars if isinstance(atom, Var)]
         if self._counted.issuperset(compared):  # the derivative of that function, such as the one of jax.nn.relu
             return None
-        real = all(jnp.issubdtype(atom.aval.dtype, jnp.floating) for atom in compared)
-        return comparison if real and not inputs.isdisjoint(compared) else None
+        compares_floats = all(is_floating(atom.aval) for atom in compared)
+        return comparison if compares_floats and not inputs.isdisjoint(compared) else None
 
 
 def _is_of_integers(eqn: JaxprEqn) -> bool:
-    """Whether ``eqn`` reads bits that are no number's, as `jax.random` does."""
+    """Return whether ``eqn`` reads the bits of integers, as `jax.random` does."""
     operand: Any = eqn.invars[0].aval if eqn.invars else None
-    return eqn.primitive is p.bitcast_convert_type_p and not jnp.issubdtype(operand.dtype, jnp.floating)
+    return eqn.primitive is p.bitcast_convert_type_p and not is_floating(operand)
 
 
 def _nowhere(*operands: jax.Array) -> jax.Array:
+    """Return False for each element of the first operand: where a suspect jumps is not known."""
     return jnp.zeros(operands[0].shape if operands else (), bool)
 
 
@@ -173,12 +179,12 @@ SUSPECTS: dict[str, Callable[..., jax.Array]] = {
     "floor": lambda x: x == jnp.floor(x),
     "ceil": lambda x: x == jnp.floor(x),
     "round": lambda x: x - jnp.floor(x) == 0.5,
-    "rem": lambda x, y: jnp.equal(lax.rem(x, y), 0) if jnp.issubdtype(x.dtype, jnp.floating) else _nowhere(x),
+    "rem": lambda x, y: jnp.equal(lax.rem(x, y), 0) if is_floating(x) else _nowhere(x),
     "atan2": lambda y, x: (y == 0) & (x < 0),
     "bitcast_convert_type": lambda x: x == 0,  # as of jnp.signbit and jnp.copysign
     **dict.fromkeys((*UNDECIDED, "custom_linear_solve"), _nowhere),
 }
-"""By the primitive, what jumps or is not looked into: where it jumps, as far as that is known."""
+"""Maps a primitive that jumps, or is not looked into, to the function that says where it jumps, if that is known."""
 
 
 _INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
@@ -186,25 +192,26 @@ _LIBRARIES = (str(Path(jax.__file__).parent) + os.sep, str(Path(__file__).parent
 
 
 def place(eqn: JaxprEqn) -> tuple[str, int]:
-    """The file and the line of ``eqn`` in the user's own code."""
+    """Return the file and the line of ``eqn`` in the user's code."""
     return innermost((frame.file_name, frame.line_num) for frame in _frames(eqn))
 
 
 def _site(eqn: JaxprEqn, op: str, *, suspect: bool = False) -> Site:
+    """Return where the ties of ``eqn`` are counted: at its line of the source, for this op, in its module."""
     return (*place(eqn), op, suspect, _module(eqn))
 
 
 def _module(eqn: JaxprEqn) -> str:
-    """The scopes of `jax.named_scope` around ``eqn``: of ``transpose(jvp(Net))/Block_0/jaxclamp.relu``, Net/Block_0."""
+    """Return the scopes around ``eqn``: of ``transpose(jvp(Net))/Block_0/jaxclamp.relu`` those are Net/Block_0."""
     stack = re.sub(r"\b(?:jvp|transpose|vmap)\(|\)", "", str(eqn.source_info.name_stack))
     return "/".join(scope for scope in stack.split("/") if scope and not scope.startswith(OP_SCOPE))
 
 
 def innermost(lines: Iterable[tuple[str, int]], *libraries: str) -> tuple[str, int]:
-    """The first line of the user's own code, or else of a package that is not one of ``libraries``, nor JAX."""
-    others = [line for line in lines if not line[0].startswith((*_LIBRARIES, *libraries))]
-    others.sort(key=lambda line: line[0].startswith(_INSTALLED))
-    return others[0] if others else ("unknown", 0)
+    """Return the first line of the user's code, or else of a package that is not one of ``libraries``, nor JAX."""
+    candidates = [line for line in lines if not line[0].startswith((*_LIBRARIES, *libraries))]
+    candidates.sort(key=lambda line: line[0].startswith(_INSTALLED))  # stable: the innermost line stays first
+    return candidates[0] if candidates else ("unknown", 0)
 
 
 def _frames(eqn: JaxprEqn) -> list[Any]:
@@ -213,29 +220,31 @@ def _frames(eqn: JaxprEqn) -> list[Any]:
 
 
 def _is_of_derivative(eqn: JaxprEqn) -> bool:
+    """Return whether ``eqn`` is part of the derivative of an op of jaxclamp."""
     return eqn.primitive is not p.custom_jvp_call_p and DERIVATIVE_SCOPE in str(eqn.source_info.name_stack)
 
 
-def _on_tie_of_own(name: str, eqn: JaxprEqn) -> Callable[..., jax.Array]:
-    """For a call of the op of jaxclamp of that name: the function that says which of its results are on a tie.
+def _on_tie_of_op(name: str, eqn: JaxprEqn) -> Callable[..., jax.Array]:
+    """Return the function of the inputs of ``eqn``, a call of that op of jaxclamp, that says where it is on a tie.
 
-    Bounds that are built in follow the op's own parameters. A reduction has a form of its own for each axis.
+    The inputs of an elementwise op are the arguments of its function, and behind them bounds that are built in. A
+    reduction has other parameters too, which are no inputs: so ties are counted at the reduction in its body.
     """
     op = OPS.get(name)  # `min_norm` makes pools of a ``reduce_window``, which no op is
     if op and op.family != "reduction":
-        given = [p for p in op.signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-        return lambda *operands: op.on_tie(*operands[: len(given)])
+        parameters = [p for p in op.signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        return lambda *operands: op.on_tie(*operands[: len(parameters)])
     body = eqn.params["call_jaxpr"]
     for inner in body.eqns:
-        if inner.primitive in (p.reduce_max_p, p.reduce_min_p) and (found := recognized(inner)):
+        if inner.primitive in (p.reduce_max_p, p.reduce_min_p) and (reduction := recognized(inner)):
             before = jaxpr_as_fun(with_parts(body, outvars=inner.invars))
-            return lambda *operands: found.on_tie(*before(*operands))
-    # Of a scalar there is nothing to choose.
+            return lambda *operands: reduction.on_tie(*before(*operands))
+    # No reduction is in the body: it reduced a scalar, where there is nothing to choose.
     return lambda *operands: jnp.zeros(eqn.outvars[0].aval.shape, bool)  # type: ignore[attr-defined]
 
 
 def _located(eqn: JaxprEqn) -> JaxprEqn:
-    """``eqn``, in whose body the equations are in its scopes, and those without a line of the user's own at its place.
+    """Prefix the name stack of ``eqn`` to the equations of its body; give its traceback to those of libraries alone.
 
     JAX traces a library function that is an inner jit once, for all calls. So its equations do not name the caller.
     """
@@ -258,6 +267,7 @@ def _located(eqn: JaxprEqn) -> JaxprEqn:
 
 
 def _refuse_unless_scalar(result: Any, has_aux: bool) -> None:
+    """Raise unless ``result`` is a scalar, or with ``has_aux`` a pair that begins with one."""
     if has_aux and not (isinstance(result, tuple) and len(result) == 2):
         raise TypeError(f"ties: has_aux=True, and fun returned {type(result).__name__}; return (scalar, auxiliary).")
     value = result[0] if has_aux else result
@@ -270,8 +280,9 @@ def _refuse_unless_scalar(result: Any, has_aux: bool) -> None:
 
 
 def _influence(fun: Callable[..., Any], has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Influence:
+    """Compute how far another convention moves the gradient of ``fun`` by the floats in its first argument."""
     leaves, structure = jax.tree.flatten((args, kwargs))
-    active = [i for i, leaf in enumerate(jax.tree.leaves(args[:1])) if _is_floating(leaf)]
+    active = [i for i, leaf in enumerate(jax.tree.leaves(args[:1])) if _can_move(leaf)]
     if not active:
         raise TypeError(
             "ties: influence=True differentiates with respect to the first positional argument, in which there are no "
@@ -280,24 +291,25 @@ def _influence(fun: Callable[..., Any], has_aux: bool, args: tuple[Any, ...], kw
 
     def gradient(ties: Convention | None) -> np.ndarray[Any, Any]:
         under = fun if ties is None else transformed(fun, functools.partial(replaced, ties))
-        given = _copied(leaves)  # as this run, too, may donate them
+        leaves_of_run = _copied(leaves)  # as this run, too, may donate them
 
         def restricted(at: list[jax.Array]) -> jax.Array:
             moved = dict(zip(active, at, strict=True))
-            args, kwargs = jax.tree.unflatten(structure, [moved.get(i, leaf) for i, leaf in enumerate(given)])
+            args, kwargs = jax.tree.unflatten(structure, [moved.get(i, leaf) for i, leaf in enumerate(leaves_of_run)])
             value: jax.Array = under(*args, **kwargs)[0] if has_aux else under(*args, **kwargs)
             return value
 
-        gradients = jax.grad(restricted)([jnp.asarray(given[i]) for i in active])
+        gradients = jax.grad(restricted)([jnp.asarray(leaves_of_run[i]) for i in active])
         return np.concatenate([np.asarray(g, np.float64).ravel() for g in gradients])
 
     return Influence.of(gradient)
 
 
-def _is_floating(leaf: Any) -> bool:
-    array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
-    return isinstance(leaf, float) or (array and jnp.issubdtype(leaf.dtype, jnp.floating))
+def _can_move(leaf: Any) -> bool:
+    """Return whether a leaf of the arguments is an array of floats, or a float."""
+    return isinstance(leaf, float) or (isinstance(leaf, jax.Array | np.ndarray | np.generic) and is_floating(leaf))
 
 
 def _copied(tree: Any) -> Any:
+    """Return ``tree`` with its JAX arrays copied, so that donating one leaves the copy alive."""
     return jax.tree.map(lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf, tree)

@@ -1,4 +1,4 @@
-"""What derivatives of whole programs take as it is, and the warning that says so."""
+"""The primitives whose choices are not decided in derivatives of whole programs, and the warning that names a line."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ UNDECIDED: Mapping[str, str] = {
     "run_state": "choices in a program with state are taken as they fall at the point",
     "approx_top_k": "of equal elements it takes those that it takes at the point",
     **dict.fromkeys(("pure_callback", "io_callback", "ffi_call"), ""),  # which have no derivative: JAX raises
-    "custom_vjp_call": "",  # its author's word
-    "reduce_precision": "",  # of which JAX takes 1 for the slope, as of a conversion to a smaller dtype
+    "custom_vjp_call": "",  # its derivative is what its author says it is
+    "reduce_precision": "",  # a step function, to which JAX gives slope 1, as to a conversion to a smaller dtype
 }
-"""By the primitive, what a warning says where a gradient depends on it, if there is something to say."""
+"""Maps a primitive to what the warning says if a gradient depends on it; to nothing, if there is no warning."""
 ROUNDING = frozenset({"floor", "ceil", "round", "sign"})
-"""Primitives that stand still between jumps. In a ``custom_vjp`` they make a straight-through estimator."""
+"""Primitives of slope 0 between jumps. In a ``custom_vjp`` they make a straight-through estimator."""
 STRAIGHT_THROUGH = (
     "a jax.custom_vjp that rounds stands still for the choices behind it, though its rule passes a gradient; written "
     "as x + stop_gradient(round(x) - x) it moves as its gradient says"
@@ -33,7 +33,7 @@ ASKS_FOR_ITSELF = (
 
 
 def warn(place: tuple[str, int], what: str) -> None:
-    """Warn once for each place, a file and a line."""
+    """Warn of ``what`` once for each place, a file and a line."""
     file, line = place
     message = (
         f"{file}:{line}: {what}. Where operands tie there, the gradient may be that of another piece of the function; "
@@ -43,4 +43,4 @@ def warn(place: tuple[str, int], what: str) -> None:
 
 
 _SHOWN: dict[Any, Any] = {}
-"""The registry by which Python shows a warning once."""
+"""The registry in which Python notes which warnings it has shown."""
