@@ -1,4 +1,4 @@
-"""How the choices of a program fall along a direction: each `Choice` looks at its operands and at how they move.
+"""Decides the choices of a program along a direction: each `Choice` looks at its operands and at how they move.
 
 A program makes choices: which of two numbers is larger, which comes first, whether ``x > 0``. At a tie the values do
 not settle a choice. A small step along a direction does, unless the operands move alike, and then the choice does not
@@ -6,6 +6,12 @@ matter to first order. So a choice is decided by comparing first the values, the
 piece, a smooth function of the operands::
 
     max(x, y) at x = y = 3, where x moves by 1 and y by 2, is the piece (x, y) -> y
+
+The piece of a choice with a discrete result is a constant. At x = 0, where x moves by -1, ``x >= 0`` is the piece
+x -> False, though it holds at 0 itself.
+
+Each function below decides one kind of choice. Its first lines compare, and say where which piece is entered; they are
+computed from the point and the direction, and are constants to a derivative. What it returns is the piece.
 """
 
 from __future__ import annotations
@@ -21,19 +27,18 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Primitive
 from jax.extend.core import primitives as p
 
+from jaxclamp._rules.operands import is_floating
 from jaxclamp._rules.windows import Windows
 
 Arrays: TypeAlias = Sequence[jax.Array]
 Piece: TypeAlias = Callable[..., Any]
 """A function of the operands, in which nothing is left to choose."""
 Choice: TypeAlias = Callable[..., Piece]
-"""Of the operands, their tangents and the parameters of the primitive: the piece that is entered.
-
-A discrete choice, such as a comparison, enters a constant."""
+"""Maps the operands, their tangents and the parameters of the primitive to the piece that is entered."""
 
 
 def chooses(eqn: JaxprEqn) -> bool:
-    """Whether ``eqn`` chooses among numbers that can move."""
+    """Return whether ``eqn`` chooses among numbers that can move."""
     converts = eqn.primitive in (p.convert_element_type_p, p.bitcast_convert_type_p)
     if converts and not (jnp.issubdtype(eqn.params["new_dtype"], jnp.bool) or _is_integer(eqn.params["new_dtype"])):
         return False
@@ -41,9 +46,9 @@ def chooses(eqn: JaxprEqn) -> bool:
 
 
 def jumps(eqn: JaxprEqn) -> bool:
-    """Whether a result of the choice jumps where it falls another way.
+    """Return whether a result of the choice jumps where it falls another way.
 
-    So do bools and integers, signs, what is rounded, derivatives, and what comes in the order of others.
+    Bools and integers do, signs, rounded numbers, derivatives, and arrays that are sorted by another.
     """
     return eqn.primitive in _JUMPING or len(eqn.outvars) > 1 or not is_floating(eqn.outvars[0].aval)
 
@@ -53,12 +58,12 @@ def _is_integer(dtype: Any) -> bool:
 
 
 def decided(eqn: JaxprEqn) -> Callable[..., Any]:
-    """What ``eqn`` computes, with the derivative of the piece that its choice enters."""
+    """Return what ``eqn`` computes, with the derivative of the piece that its choice enters."""
     return entering(eqn, functools.partial(CHOICES[eqn.primitive], **eqn.params), with_jumps=jumps(eqn))
 
 
 def entering(eqn: JaxprEqn, choice: Choice, *, with_jumps: bool = False) -> Callable[..., Any]:
-    """What ``eqn`` computes, with the derivative of the piece that ``choice`` gives for operands and their tangents.
+    """Return what ``eqn`` computes, with the derivative of the piece that ``choice`` enters.
 
     In forward mode results ``with_jumps`` are those of the piece: once ``x > 0`` has been decided at 0 by how x moves,
     a select takes the branch of that side. All other results keep their bits, which may differ in the sign of a zero.
@@ -69,41 +74,40 @@ def entering(eqn: JaxprEqn, choice: Choice, *, with_jumps: bool = False) -> Call
         return tuple(results) if eqn.primitive.multiple_results else results
 
     plain.__name__ = f"{eqn.primitive} along a direction"
-    along = jax.custom_jvp(plain)
+    with_derivative = jax.custom_jvp(plain)
 
-    @along.defjvp
+    @with_derivative.defjvp
     def _(primals: Arrays, tangents: Arrays) -> Any:
-        seen, moving = lax.stop_gradient((primals, tangents))
-        results, moved = jax.jvp(choice(seen, moving), tuple(primals), tuple(tangents))
+        point, direction = lax.stop_gradient((primals, tangents))  # the choice itself has no derivative
+        results, moved = jax.jvp(choice(point, direction), tuple(primals), tuple(tangents))
         with jax.named_scope(_WITH_VALUE):
-            return (results if with_jumps else jax.tree.map(_with_value, results, plain(*seen))), moved
+            return (results if with_jumps else jax.tree.map(_with_value, results, plain(*point))), moved
 
-    return along
+    return with_derivative
 
 
 @jax.custom_jvp
 def _with_value(x: jax.Array, value: jax.Array) -> jax.Array:
-    """``value``, with the derivative of ``x``."""
+    """Return ``value``, with the derivative of ``x``."""
     return value
 
 
 _with_value.defjvp(lambda primals, tangents: (_with_value(*primals), tangents[0]))
 _WITH_VALUE = "jaxclamp value"
+"""The name of the `jax.named_scope` around calls of `_with_value`."""
 
 
 def is_with_value(eqn: JaxprEqn) -> bool:
-    """Whether ``eqn`` is a call of `_with_value`: a choice that an inner gradient has decided already."""
+    """Return whether ``eqn`` is a call of `_with_value`: a choice that an inner gradient has decided already."""
     return eqn.primitive is p.custom_jvp_call_p and _WITH_VALUE in str(eqn.source_info.name_stack)
 
 
-def is_floating(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.floating)
-
-
 def _holds(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays) -> jax.Array:
-    """Whether the comparison holds a small step along the tangents.
+    """Return whether the comparison holds a small step along the tangents.
 
-    Infinities do not move. A tangent that is NaN, as that of a norm at 0, does not tell: then the values decide.
+    At x = y = 3, where x moves by 1 and y by 2, ``x >= y`` holds if ``1 >= 2`` does. The values decide where they
+    differ, where the tangents are equal, and where a tangent is NaN, as that of a norm at 0. So they do at infinities,
+    which do not move.
     """
     (x, y), (dx, dy) = operands, tangents
     return jnp.where((x == y) & jnp.isfinite(x) & ((dx < dy) | (dx > dy)), comparison(dx, dy), comparison(x, y))
@@ -115,6 +119,10 @@ def _comparison(comparison: Callable[..., jax.Array], operands: Arrays, tangents
 
 
 def _converted(operands: Arrays, tangents: Arrays, *, new_dtype: Any, **_: Any) -> Piece:
+    """Decide a conversion to a bool, which asks whether x is 0, or to an integer, which rounds towards 0.
+
+    At x = 2, where x moves by -1, the integer is 1. At 0 it is 0 in either direction.
+    """
     (x,), (dx,) = operands, tangents
     if not _is_integer(new_dtype):
         return _comparison(lax.ne, (x, jnp.zeros_like(x)), (dx, jnp.zeros_like(x)))
@@ -125,14 +133,15 @@ def _converted(operands: Arrays, tangents: Arrays, *, new_dtype: Any, **_: Any) 
 
 
 def _bits(operands: Arrays, tangents: Arrays, *, new_dtype: Any) -> Piece:
-    """Those of a number beside 0 have its sign; those of others are taken as they are."""
+    """Decide the bits of x: at 0 they are those of the zero whose sign is that of its tangent, elsewhere those of x."""
     (x,), (dx,) = operands, tangents
-    beside = jnp.where(x == 0, jnp.where(dx < 0, -jnp.zeros_like(x), jnp.where(dx > 0, jnp.zeros_like(x), x)), x)
-    bits = lax.bitcast_convert_type(beside, new_dtype)
+    signed_zero = jnp.where(dx < 0, -jnp.zeros_like(x), jnp.where(dx > 0, jnp.zeros_like(x), x))
+    bits = lax.bitcast_convert_type(jnp.where(x == 0, signed_zero, x), new_dtype)
     return lambda _: bits
 
 
 def _floor(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    """Decide a floor: at an integer where x falls, it is the integer below."""
     (x,), (dx,) = operands, tangents
     number = lax.floor(x)
     number = jnp.where((x == number) & (dx < 0), number - 1, number)
@@ -140,21 +149,25 @@ def _floor(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
 
 
 def _ceil(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    """Decide a ceiling, ``-floor(-x)``."""
     opposite = _floor([-x for x in operands], [-dx for dx in tangents])
     return lambda x: -opposite(x)
 
 
 def _round(operands: Arrays, tangents: Arrays, *, rounding_method: Any) -> Piece:
+    """Decide a rounding: halfway between integers, the one towards which x moves."""
     (x,), (dx,) = operands, tangents
-    is_between = x - lax.floor(x) == 0.5
+    is_halfway = x - lax.floor(x) == 0.5
     number = lax.round(x, rounding_method)
-    number = jnp.where(is_between & (dx < 0), lax.floor(x), jnp.where(is_between & (dx > 0), lax.ceil(x), number))
+    number = jnp.where(is_halfway & (dx < 0), lax.floor(x), jnp.where(is_halfway & (dx > 0), lax.ceil(x), number))
     return lambda _: number
 
 
 def _remainder(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
-    """Where x is a multiple of y, and their quotient moves towards 0, the remainder jumps from 0 to y, with the sign of
-    x.
+    """Decide a remainder, which has the sign of x: where x is a multiple of y, and x / y moves towards 0, it is y.
+
+    So ``rem(4, 2)`` is 0, and where x moves by -1, the remainder is 2. The derivative of x / y is that of
+    ``(dx * y - x * dy) / y**2``, of which the sign counts.
     """
     (x, y), (dx, dy) = operands, tangents
     sign = jnp.sign(x) * jnp.sign(y)
@@ -168,21 +181,23 @@ def _remainder(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
 
 
 def _atan2(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
-    """Where x is negative and y is 0, the angle jumps from -pi to pi."""
+    """Decide an angle: where x is negative and y is 0, it is pi if y rises, and -pi if y falls."""
     (y, x), (dy, _dx) = operands, tangents
     angle = lax.atan2(y, x)
     entered = jnp.where((y == 0) & (x < 0) & (dy != 0), jnp.copysign(angle, dy), angle)
-    turn = entered - angle
+    turn = entered - angle  # 0, or a full turn
     return lambda y, x: lax.atan2(y, x) + turn
 
 
 def _sign(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    """Decide a sign: at 0, that of the tangent."""
     (x,), (dx,) = operands, tangents
     sign = jnp.where(x == 0, jnp.sign(dx), jnp.sign(x))
     return lambda *_: sign
 
 
 def _extremum(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    """Decide which of x and y is larger, or smaller, as ``comparison`` says; NaN is taken."""
     x, _y = operands
     first = _holds(comparison, operands, tangents) | jnp.isnan(x)
     return functools.partial(jnp.where, first)
@@ -192,12 +207,14 @@ _larger, _smaller = (functools.partial(_extremum, comparison) for comparison in 
 
 
 def _abs(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    """Decide an absolute value, the larger of x and -x."""
     (x,), (dx,) = operands, tangents
     either = _larger((x, -x), (dx, -dx))
     return lambda x: either(x, -x)
 
 
 def _clamp(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    """Decide a clamp, the smaller of ``high`` and the larger of x and ``low``."""
     (low, x, high), (dlow, dx, dhigh) = operands, tangents
     above = _larger((x, low), (dx, dlow))
     below = _smaller((above(x, low), high), (above(dx, dlow), dhigh))
@@ -205,6 +222,7 @@ def _clamp(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
 
 
 def _reduced(sign: int, operands: Arrays, tangents: Arrays, *, axes: Sequence[int], **_: Any) -> Piece:
+    """Decide a largest element, or with ``sign`` -1 a smallest: the piece is the element at one place."""
     # A sum over a mask, since the transpose of a gather is a scatter, which is slow.
     flat = flattened(operands[0], axes)
     chosen = _numbers(flat, -1) == _place(sign, operands, tangents, axes)[..., None]
@@ -212,13 +230,17 @@ def _reduced(sign: int, operands: Arrays, tangents: Arrays, *, axes: Sequence[in
 
 
 def flattened(x: jax.Array, axes: Sequence[int]) -> jax.Array:
-    """``x`` with one axis, the last, in the place of ``axes``."""
+    """Return ``x`` with one axis, the last, in the place of ``axes``."""
     others = [axis for axis in range(x.ndim) if axis not in axes]
     return x.transpose(*others, *axes).reshape(*(x.shape[axis] for axis in others), math.prod(x.shape[a] for a in axes))
 
 
 def _place(sign: int, operands: Arrays, tangents: Arrays, axes: Sequence[int]) -> jax.Array:
-    """Which element along ``axes``, counted in row-major order, is the largest of ``sign * x`` a small step away."""
+    """Return the place along ``axes``, in row-major order, where ``sign * x`` is largest after a small step.
+
+    Of (3, 5, 5), with the tangents (9, 1, 2), it is place 2: the values leave the last two, and of these the tangent of
+    the last is larger. If tangents are equal too, it is the first.
+    """
     (x,), (dx,) = operands, tangents
     x, dx = sign * flattened(x, axes), sign * flattened(dx, axes)
     tied = (x == jnp.max(x, -1, keepdims=True)) | jnp.isnan(x)
@@ -227,6 +249,7 @@ def _place(sign: int, operands: Arrays, tangents: Arrays, axes: Sequence[int]) -
 
 
 def _index(sign: int, operands: Arrays, tangents: Arrays, *, axes: Sequence[int], index_dtype: Any, **_: Any) -> Piece:
+    """Decide an ``argmax``, or with ``sign`` -1 an ``argmin``."""
     index = _place(sign, operands, tangents, axes).astype(index_dtype)
     return lambda *_: index
 
@@ -234,6 +257,7 @@ def _index(sign: int, operands: Arrays, tangents: Arrays, *, axes: Sequence[int]
 def _cumulative(
     comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays, *, axis: int, reverse: bool, **_: Any
 ) -> Piece:
+    """Decide a running maximum or minimum: a scan that carries the best number so far, its tangent and its place."""
     (x,), (dx,) = operands, tangents
 
     def best(one: Arrays, next_one: Arrays) -> list[jax.Array]:
@@ -245,17 +269,22 @@ def _cumulative(
 
 
 def _numbers(x: jax.Array, axis: int) -> jax.Array:
+    """Return the place of each element of ``x`` along ``axis``."""
     # Added to zeros, which are sharded as x is.
     return lax.broadcasted_iota(jnp.int32, x.shape, axis % x.ndim) + jnp.zeros_like(x, jnp.int32)
 
 
 def _sort(operands: Arrays, tangents: Arrays, *, dimension: int, num_keys: int, **_: Any) -> Piece:
+    """Decide a sort: all operands are permuted as the keys are a small step along their tangents."""
     order = _order(operands[:num_keys], tangents[:num_keys], dimension)
     return lambda *operands: tuple(jnp.take_along_axis(operand, order, dimension) for operand in operands)
 
 
 def _order(keys: Arrays, tangents: Arrays, axis: int) -> jax.Array:
-    """The permutation along ``axis`` that sorts the keys a small step along their tangents."""
+    """Return the permutation along ``axis`` that sorts the keys a small step along their tangents.
+
+    They are sorted by their values, then by their tangents: (2, 1, 1) with the tangents (0, 5, 4) in the order 2, 1, 0.
+    """
     pairs = zip(keys, tangents, strict=True)
     compared = [both for x, dx in pairs for both in ((x, dx) if is_floating(x) else (x,))]
     *_sorted, order = lax.sort(
@@ -265,6 +294,7 @@ def _order(keys: Arrays, tangents: Arrays, axis: int) -> jax.Array:
 
 
 def _top_k(operands: Arrays, tangents: Arrays, *, k: int, axis: int, **_: Any) -> Piece:
+    """Decide which k elements are the largest, and their order."""
     (x,), (dx,) = operands, tangents
     # From the end, so that of equal elements the one that comes first is taken first.
     order = jnp.flip(_order((jnp.flip(x, axis),), (jnp.flip(dx, axis),), axis), axis)
@@ -280,9 +310,9 @@ def windows_of_padded(
     base_dilation: Sequence[int],
     window_dilation: Sequence[int],
 ) -> tuple[Windows, list[tuple[int, int, int]]]:
-    """The windows of a `jax.lax.reduce_window` in an operand that was padded, and how `jax.lax.pad` pads it."""
+    """Return the windows of a `jax.lax.reduce_window` in an operand that was padded, and how `jax.lax.pad` pads it."""
     unpadded = ((0, 0),) * len(padding)
-    gaps = [(*beside, dilation - 1) for beside, dilation in zip(padding, base_dilation, strict=True)]
+    gaps = [(*ends, dilation - 1) for ends, dilation in zip(padding, base_dilation, strict=True)]
     return Windows(tuple(window_dimensions), tuple(window_strides), unpadded, tuple(window_dilation)), gaps
 
 
@@ -293,7 +323,12 @@ def _windows(
     tangents: Arrays,
     **params: Any,
 ) -> Piece:
-    """Axis by axis: the extremum of a window is that of the extrema of its rows."""
+    """Decide the extremum of each window, axis by axis: it is that of the extrema of the window's rows.
+
+    Along an axis, the places of the windows are folded: with three, x0, x1 and x2, the extremum of x0 and x1 is decided
+    first, then that of it and x2. The tangents are folded along, each by the choices of the values. The piece repeats
+    the folds for other values, with the choices decided.
+    """
     windows, gaps = windows_of_padded(**params)
 
     def padded(x: jax.Array, outside: float) -> jax.Array:
@@ -302,53 +337,67 @@ def _windows(
     x, dx = padded(operands[0], padding_value), padded(tangents[0], 0.0)
     steps: list[list[Piece]] = []
     for axis in range(x.ndim):
-        along = windows.along(axis)
-        (best, *others), (rise, *rises) = along.places(x, None), along.places(dx, None)
+        rows = windows.along(axis)
+        (best, *rest), (rise, *rest_rises) = rows.places(x, None), rows.places(dx, None)
         steps.append([])
-        for other, other_rise in zip(others, rises, strict=True):
-            either = _extremum(comparison, (best, other), (rise, other_rise))
+        for place, place_rise in zip(rest, rest_rises, strict=True):
+            either = _extremum(comparison, (best, place), (rise, place_rise))
             steps[-1].append(either)
-            best, rise = either(best, other), either(rise, other_rise)
+            best, rise = either(best, place), either(rise, place_rise)
         x, dx = best, rise
 
     def piece(x: jax.Array) -> jax.Array:
         x = padded(x, padding_value)
         for axis, folds in enumerate(steps):
-            x, *others = windows.along(axis).places(x, None)
-            for either, other in zip(folds, others, strict=True):
-                x = either(x, other)
+            x, *rest = windows.along(axis).places(x, None)
+            for either, place in zip(folds, rest, strict=True):
+                x = either(x, place)
         return x
 
     return piece
 
 
 def _gathered(operands: Arrays, tangents: Arrays, *, select_prim: Primitive, **windows: Any) -> Piece:
-    """The derivative of a maximum or minimum of windows: what an array has at the places that are chosen in another."""
-    kept = _windows(select_prim.bind, _OUTSIDE[select_prim], operands[1:], tangents[1:], **windows)
-    return lambda array, _: kept(array)
+    """Decide what of an array is gathered: what it has where the windows of another array have their extremum.
+
+    It is what forward mode computes of a pool.
+    """
+    at_extremum = _windows(select_prim.bind, _OUTSIDE[select_prim], operands[1:], tangents[1:], **windows)
+    return lambda array, _: at_extremum(array)
 
 
 def _scattered(operands: Arrays, tangents: Arrays, *, select_prim: Primitive, **windows: Any) -> Piece:
-    """The derivative of a pool: each number goes to the place in its window that is chosen in another array."""
+    """Decide where numbers are scattered to: in its window, where another array has its extremum.
+
+    It is what reverse mode computes of a pool, the transpose of `_gathered`.
+    """
     x, dx = operands[1], tangents[1]
     undilated = {"base_dilation": (1,) * x.ndim, "window_dilation": (1,) * x.ndim}
-    kept = _windows(select_prim.bind, _OUTSIDE[select_prim], (x,), (dx,), **windows, **undilated)
-    return lambda source, x: jax.linear_transpose(kept, x)(source)[0]
+    at_extremum = _windows(select_prim.bind, _OUTSIDE[select_prim], (x,), (dx,), **windows, **undilated)
+    return lambda source, x: jax.linear_transpose(at_extremum, x)(source)[0]
 
 
 _OUTSIDE = {p.ge_p: -math.inf, p.le_p: math.inf}
+"""Maps the comparison of windows to the padding that it never chooses."""
 
 
 def _scatter(
     sign: int, operands: Arrays, tangents: Arrays, *, update_jaxpr: Any, update_consts: Any, **where: Any
 ) -> Piece:
+    """Decide which of the old element and its updates is written to each place of a ``scatter_max``.
+
+    There are three rounds, each among the candidates that the round before left: first by value, then by tangent, then
+    by order, the old element before any update, and of several updates the first. Say x = (2, 7), and the updates 2 and
+    1 go to place 0: by value the old 2 and the update 2 are left. If the old one moves by 0 and the update by 1, the
+    update is left alone: the piece is (x, updates) -> (updates[0], x[1]).
+    """
     (x, indices, updates), (dx, _, dupdates) = operands, tangents
 
     def added(x: jax.Array, updates: jax.Array) -> jax.Array:
         return lax.scatter_add(x, indices, updates, **where)
 
     def gathered(result: jax.Array) -> jax.Array:
-        """What of ``result`` each update is written to."""
+        """Return what of ``result`` each update is written to: the transpose of a scatter that adds."""
         numbers = where["dimension_numbers"]
         lengths = iter([updates.shape[axis] for axis in numbers.update_window_dims])
         single = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
@@ -367,16 +416,16 @@ def _scatter(
             fill_value=0,
         )
 
-    def best(x: jax.Array, updates: jax.Array, first: jax.Array, others: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Where the old element, and which updates, are the largest of those that are left."""
+    def best(x: jax.Array, updates: jax.Array, old: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return where the old element, and which updates, are the largest of the candidates ``old`` and ``new``."""
         low = jnp.array(-jnp.inf, x.dtype)
-        x, updates = jnp.where(first, x, low), jnp.where(others, updates, low)
+        x, updates = jnp.where(old, x, low), jnp.where(new, updates, low)
         result = lax.scatter_max(x, indices, updates, **where)
-        return first & (x == result), others & (updates == gathered(result))
+        return old & (x == result), new & (updates == gathered(result))
 
     old, new = best(sign * x, sign * updates, jnp.ones(x.shape, bool), jnp.ones(updates.shape, bool))
     old, new = best(sign * dx, sign * dupdates, old, new)
-    # The old element before any update, and of several updates the first.
+    # In the third round the old element is infinite, and the updates are numbered downwards.
     numbers = jnp.arange(updates.size, 0, -1, dtype=jnp.float32).reshape(updates.shape)
     old, new = best(jnp.full(x.shape, jnp.inf, numbers.dtype), numbers, old, new)
 
@@ -418,8 +467,9 @@ CHOICES: Mapping[Primitive, Choice] = {
     p.scatter_max_p: functools.partial(_scatter, 1),
     p.scatter_min_p: functools.partial(_scatter, -1),
 }
-"""By the primitive, how its choice falls. Of floating point numbers alone; integers do not move."""
+"""Maps a primitive to how its choice falls, among floating point numbers; integers do not move."""
 
+# Primitives whose results are floats, and jump all the same.
 _JUMPING = (
     *(p.sign_p, p.floor_p, p.ceil_p, p.round_p, p.rem_p, p.atan2_p),
     *(p.select_and_gather_add_p, p.select_and_scatter_add_p),

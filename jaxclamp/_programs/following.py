@@ -1,4 +1,4 @@
-"""Which equations a choice depends on, along all paths of a program."""
+"""Finds the equations on which no choice depends, along any path of a program."""
 
 from __future__ import annotations
 
@@ -11,35 +11,39 @@ from jax.extend.core import primitives as p
 from jaxclamp._programs.choices import chooses
 
 
-def without_choices_behind(jaxpr: Any, among: Callable[[JaxprEqn], bool]) -> list[JaxprEqn]:
-    """The equations for which ``among`` holds, those in bodies too, on whose results no choice depends.
+def without_choices_behind(jaxpr: Any, is_candidate: Callable[[JaxprEqn], bool]) -> list[JaxprEqn]:
+    """Return the equations for which ``is_candidate`` holds, those in bodies too, on whose results no choice depends.
 
-    A body depends in all on what any of its inputs depends on.
+    Say f and g are candidates in ``y = f(x); z = g(x); w = max(y, 0) + z``. Each variable is followed back to the
+    candidates that it comes from: y to f, z to g. The choice ``max`` reads y, so f is out, and g is returned.
+
+    All of a body counts as coming from what any of its inputs comes from.
     """
-    asked: list[JaxprEqn] = []
-    chosen_by: set[int] = set()
+    candidates: list[JaxprEqn] = []
+    decisive: set[int] = set()  # the ids of candidates on which a choice depends; equations are not hashable
 
     def results(jaxpr: Any, inputs: frozenset[int]) -> frozenset[int]:
-        """Of which equations the results are, where the inputs are of those that are given."""
+        """Return the candidates that the results of ``jaxpr`` come from, where its inputs come from ``inputs``."""
         sources: dict[Any, frozenset[int]] = dict.fromkeys(jaxpr.invars, inputs)
 
         def of(atoms: Iterable[Any]) -> frozenset[int]:
             return frozenset().union(*(sources.get(atom, frozenset()) for atom in atoms if isinstance(atom, Var)))
 
         for eqn in jaxpr.eqns:
-            made_of = of(eqn.invars)
-            if among(eqn):
-                asked.append(eqn)
-                made_of |= {id(eqn)}
+            comes_from = of(eqn.invars)
+            if is_candidate(eqn):
+                candidates.append(eqn)
+                comes_from |= {id(eqn)}
             else:
                 if chooses(eqn):
-                    chosen_by.update(made_of)
+                    decisive.update(comes_from)
                 for body in jaxprs_in_params(eqn.params):
-                    made_of |= results(body, made_of)
-                    if eqn.primitive in (p.scan_p, p.while_p):  # what a step makes, the next one reads
-                        made_of |= results(body, made_of)
-            sources.update(dict.fromkeys(eqn.outvars, made_of))
+                    comes_from |= results(body, comes_from)
+                    # What a step makes, the next one reads. Twice is enough: by then the inputs come from all of it.
+                    if eqn.primitive in (p.scan_p, p.while_p):
+                        comes_from |= results(body, comes_from)
+            sources.update(dict.fromkeys(eqn.outvars, comes_from))
         return of(jaxpr.outvars)
 
     results(jaxpr, frozenset())
-    return [eqn for eqn in asked if id(eqn) not in chosen_by]
+    return [eqn for eqn in candidates if id(eqn) not in decisive]

@@ -20,12 +20,12 @@ from jax.extend.core import primitives as p
 from jax.flatten_util import ravel_pytree
 
 from jaxclamp._jax_versions import expanded, high_level
-from jaxclamp._programs.choices import chooses, decided, entering, is_floating, is_with_value, jumps
+from jaxclamp._programs.choices import chooses, decided, entering, is_with_value, jumps
 from jaxclamp._programs.following import without_choices_behind
 from jaxclamp._programs.open_primitives import opened
 from jaxclamp._programs.singular import has_slopes_without_bound, mended
 from jaxclamp._programs.solves import solved
-from jaxclamp._rules.operands import check_function
+from jaxclamp._rules.operands import check_function, is_floating
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
 from jaxclamp._transforms.jaxprs import Descend, computed, inlined, needed, transformed
 from jaxclamp._transforms.ties import place

@@ -1,4 +1,9 @@
-"""Linear solves, whose derivative is that of their operator: the choices in it are decided along a direction."""
+"""Decides the choices in the operator of a linear solve along a direction.
+
+A solve computes the x of ``A x = b``. If A and b move by dA and db, x moves by the dx of ``A dx = db - dA x``. So its
+derivative needs that of the operator A, and A may choose: with ``A v = maximum(d, 1) * v`` at d = 1, dA is dd * v if d
+rises, and 0 if d falls. The steps of the solver are not differentiated, so what they choose does not count.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +20,10 @@ from jaxclamp._programs.choices import Arrays, Choice, Piece
 
 
 def solved(eqn: JaxprEqn, decided: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Choice:
-    """How the choices in the operator of a `jax.lax.custom_linear_solve` fall; ``decided`` makes them in a program.
+    """Return the choice of a `jax.lax.custom_linear_solve`; ``decided`` decides the choices in a program.
 
-    The steps of the solver are not differentiated, so what they choose does not count.
+    The piece is the solve with another operator, ``entered``: each choice in it is decided as A moves along the
+    tangents, whatever vector A is applied to. JAX differentiates that solve as any.
     """
     parts = {name: part for name, part in eqn.params["jaxprs"]._asdict().items() if part is not None}
     operator = decided(jaxpr_as_fun(parts["matvec"]))
@@ -25,36 +31,37 @@ def solved(eqn: JaxprEqn, decided: Callable[[Callable[..., Any]], Callable[..., 
     lengths = eqn.params["const_lengths"]._asdict()
     ends = dict(zip(lengths, itertools.accumulate(lengths.values()), strict=True))
 
-    def known(name: str, operands: Arrays) -> Arrays:
-        """What the part of that name reads beside the vector."""
+    def constants(name: str, operands: Arrays) -> Arrays:
+        """Return what the part of that name reads besides the vector."""
         return operands[ends[name] - lengths[name] : ends[name]]
 
     def choice(_: Arrays, tangents: Arrays) -> Piece:
-        moving = known("matvec", tangents)
+        moving = constants("matvec", tangents)
 
         def piece(*operands: jax.Array) -> tuple[jax.Array, ...]:
             right = list(operands[ends["transpose_solve"] :])
 
             def entered(vector: Any) -> Any:
-                at, along = (*known("matvec", operands), *vector), (*moving, *map(jnp.zeros_like, vector))
-                return list(jax.jvp(operator, at, along)[0])
+                point = (*constants("matvec", operands), *vector)
+                direction = (*moving, *map(jnp.zeros_like, vector))
+                return list(jax.jvp(operator, point, direction)[0])
 
-            def by(name: str) -> Callable[..., Any]:
+            def solver(name: str) -> Callable[..., Any]:
                 def solve(_: Any, right: Any) -> Any:
-                    results = solvers[name](*known(name, operands), *right)
+                    results = solvers[name](*constants(name, operands), *right)
                     return results[: len(right)], results[len(right) :]
 
                 return solve
 
-            x, beside = lax.custom_linear_solve(
+            x, auxiliary = lax.custom_linear_solve(
                 entered,
                 right,
-                solve=by("solve"),
-                transpose_solve=by("transpose_solve") if "transpose_solve" in parts else None,
+                solve=solver("solve"),
+                transpose_solve=solver("transpose_solve") if "transpose_solve" in parts else None,
                 symmetric=parts.get("vecmat") is parts["matvec"],
                 has_aux=True,
             )
-            return (*x, *beside)
+            return (*x, *auxiliary)
 
         return piece
 
