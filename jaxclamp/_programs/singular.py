@@ -43,7 +43,7 @@ from jax.custom_batching import custom_vmap
 from jax.extend.core import JaxprEqn, Literal, Var, jaxprs_in_params
 from jax.extend.core import primitives as p
 
-from jaxclamp._programs.choices import is_floating
+from jaxclamp._rules.operands import is_floating
 from jaxclamp._transforms.jaxprs import WITH_BODIES, Descend, computed, inlined, transformed
 
 Tree: TypeAlias = Any
