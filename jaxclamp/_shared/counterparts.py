@@ -1,4 +1,4 @@
-"""The spellings of an op in other libraries: calls written as strings, resolved only when they are used."""
+"""The spellings of an op in other libraries: calls written as strings, resolved when they are used, not before."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Counterpart:
 
     @property
     def function(self) -> Callable[..., Any]:
+        """The function that is called; reading this imports its library."""
         function: Callable[..., Any] = pkgutil.resolve_name(self.text.partition("(")[0])
         return function
 
@@ -43,12 +44,13 @@ class Counterpart:
         args = [arguments.get(name) for name in positional]
         while args and args[-1] is None:
             args.pop()
-        given = {key: arguments[name] for key, name in keywords if arguments.get(name) is not None}
-        return self.function(*args, **given)
+        keyword_args = {key: arguments[name] for key, name in keywords if arguments.get(name) is not None}
+        return self.function(*args, **keyword_args)
 
 
 @functools.cache
 def _parse(text: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return the positional arguments of a call, and the keyword arguments as pairs."""
     call = ast.parse(f"f({text.partition('(')[2]}", mode="eval").body
     assert isinstance(call, ast.Call)
     return (

@@ -1,4 +1,4 @@
-"""The definition, computed from the values of a function alone; it shares nothing with the rules that it judges.
+"""Computes the definition from the values of a function alone; it shares nothing with the rules that it judges.
 
 Near a point a piecewise smooth function has finitely many gradients. The oracle looks for them with finite differences
 at random nearby points, takes their convex hull (the Clarke subdifferential) and returns its point of least Euclidean
@@ -11,17 +11,23 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
+
+from jaxclamp._shared.hull import nearest
 
 Array = NDArray[np.float64]
 
-_RADIUS = 1e-5  # how far away a nearby point lies along each axis, relative to the size of the numbers
-_STEP = 1e-8  # the step of a finite difference there
-_SAMPLES = 4000  # a region of smoothness may be a narrow cone
+# How far away a nearby point lies along each axis, relative to the size of the numbers. A gradient there is one at the
+# point but for 1e-5 times the second derivative, and most points keep away from kinks by many steps.
+_RADIUS = 1e-5
+# The step of a finite difference there. Values are rounded by 1e-16, differences of values over a step by 1e-8 of them.
+_STEP = 1e-8
+# The number of nearby points. A region of smoothness may be a narrow cone: one of a thousandth of all directions is
+# missed once in fifty times, exp(-4).
+_SAMPLES = 4000
 
 
 def min_norm_gradient(function: Callable[[Array], Array], point: Array) -> Array:
-    """The element of least norm in the Clarke subdifferential of ``function`` at ``point``.
+    """Compute the element of least norm in the Clarke subdifferential of ``function`` at ``point``.
 
     Args:
       function: maps m points, an array of shape (m, n), to their m values, all in float64.
@@ -43,7 +49,7 @@ def min_norm_gradient(function: Callable[[Array], Array], point: Array) -> Array
 
 
 def points_near(point: Array) -> Array:
-    """The points, of shape (m, n), whose values `min_norm_of_values` has to know; the first is ``point`` itself."""
+    """Return the points, of shape (m, n), whose values `min_norm_of_values` reads; the first is ``point`` itself."""
     scale = _scale(point)
     directions = np.random.default_rng(0).uniform(-1.0, 1.0, (_SAMPLES, point.size))
     nearby = point + _RADIUS * scale * directions
@@ -53,12 +59,12 @@ def points_near(point: Array) -> Array:
 
 
 def min_norm_of_values(point: Array, values: Array) -> Array:
-    """What `min_norm_gradient` returns, from the values of the function at `points_near`."""
+    """Compute what `min_norm_gradient` returns from the values of the function at `points_near`."""
     return least_norm(corners_of_values(point, values))
 
 
 def corners_of_values(point: Array, values: Array) -> Array:
-    """The gradients near ``point``, of shape (m, n), each once; their convex hull is the Clarke subdifferential."""
+    """Return the gradients near ``point``, of shape (m, n), each once: their hull is the Clarke subdifferential."""
     gradients = _nearby_gradients(point, np.asarray(values, np.float64))
     rounded = np.round(gradients, 4)
     order = np.lexsort(rounded.T[::-1])  # equal ones side by side; np.unique takes ten times as long along an axis
@@ -68,10 +74,12 @@ def corners_of_values(point: Array, values: Array) -> Array:
 
 
 def _scale(point: Array) -> float:
+    """Return the size of the numbers, at least 1."""
     return max(1.0, float(np.abs(point).max(initial=0.0)))
 
 
 def _nearby_gradients(point: Array, values: Array) -> Array:
+    """Return the gradients at the nearby points that are not at a kink, nor beyond a jump."""
     n, scale = point.size, _scale(point)
     here, stencil = values[0], values[1:].reshape(_SAMPLES, 2 * n + 1)
     middle, ahead, behind = stencil[:, :1], stencil[:, 1 : n + 1], stencil[:, n + 1 :]
@@ -79,6 +87,7 @@ def _nearby_gradients(point: Array, values: Array) -> Array:
         forward, backward = (ahead - middle) / (_STEP * scale), (middle - behind) / (_STEP * scale)
         steepest = np.abs(forward).max(axis=1, initial=0.0)
         smooth = np.abs(forward - backward).max(axis=1, initial=0.0) < 1e-4 * (1 + steepest)
+        # Within the radius a value moves by n times the slope, the scale and the radius; twice that leaves room.
         near = np.abs(middle[:, 0] - here) <= 2 * n * _RADIUS * scale * (1 + steepest)
     gradients: Array = (0.5 * (forward + backward))[smooth & near]
     if not len(gradients):
@@ -87,12 +96,6 @@ def _nearby_gradients(point: Array, values: Array) -> Array:
 
 
 def least_norm(corners: Array) -> Array:
-    """The point p of least norm in the convex hull.
-
-    Non-negative weights w that minimise |G w|^2 + (1 w - 1)^2 are, for a given direction in the hull, s p with
-    s = 1 / (1 + |p|^2), where the sum is |p|^2 / (1 + |p|^2): smallest for the p that is wanted.
-    """
-    rows = np.vstack([corners.T, np.ones(len(corners))])
-    weights = nnls(rows, np.append(np.zeros(corners.shape[1]), 1.0))[0]
-    least: Array = np.round(corners.T @ weights / weights.sum(), 12) + 0.0  # no trace of rounding, no negative zero
+    """Return the point of least norm in the convex hull of ``corners``."""
+    least: Array = np.round(nearest(corners, np.zeros(corners.shape[1]))[0], 12) + 0.0  # no rounding, no negative zero
     return least

@@ -1,7 +1,7 @@
 """The gradients around a point: the search for them, the hull that they span, and what that tells.
 
-The search knows a function by what `along` answers: the derivative and the gradient of the piece along a direction, as
-vectors of float64. So it serves JAX and torch.
+The search calls one function, `along`, which returns the derivative along a direction and the gradient of the piece
+that is entered, as vectors of float64. So it serves JAX and torch.
 """
 
 from __future__ import annotations
@@ -18,25 +18,33 @@ from jaxclamp._shared.hull import nearest
 
 Array = NDArray[np.float64]
 Along = Callable[[Array], tuple[float, Array]]
-"""The directional derivative, and the gradient of the piece that is entered, along a direction."""
+"""Maps a direction to the derivative along it, and to the gradient of the piece that is entered."""
 
-_NEARBY = 1e-3  # how far a direction of descent is moved, relative to its length, to enter a piece and not its edge
-_UNITS = 8  # in the last place, that count as rounding
-_PRECISION = 2.0**-44  # of the hull, relative to the largest entry
-_RESOLVED = 4  # how many times the rounding a slope has to be, to count as one
+# How far a direction of descent is moved, relative to its length, to enter a piece and not its edge: much more than
+# rounding in float32, 1e-7, and much less than the angles between most pieces.
+_NEARBY = 1e-3
+# How many units in the last place count as rounding. An operation rounds by up to half a unit, in a random direction:
+# 256 of them in a row are off by up to about sqrt(256) / 2.
+_UNITS = 8
+# The precision of a point of the hull, relative to its largest entry: 2**-44 is six times the 1e-14 at which `nearest`
+# stops.
+_PRECISION = 2.0**-44
+# How many times its rounding a slope has to be, to count as one. The rounding is estimated from one difference, and may
+# be larger than that, though hardly four times as large.
+_RESOLVED = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Subdifferential:
-    """The gradients of the pieces around a point, as far as they were found, and the hull that they span.
+    """The gradients of the pieces around a point that the search entered, and the hull that they span.
 
     The hull is inside Clarke's subdifferential, and all of it where every piece was found.
     """
 
     points: Array = field(repr=False)
-    """The gradients found, as vectors, an array of shape (k, n)."""
+    """The gradients as vectors, an array of shape (k, n)."""
     directions: int
-    """Along how many directions the function was asked."""
+    """The number of directions in which a piece was entered."""
     is_certified: bool
     """Whether `min_norm` is certified, up to rounding.
 
@@ -46,7 +54,7 @@ class Subdifferential:
     least: Array = field(repr=False)
     """The point of least norm in the hull, as a vector."""
     rounding: Array = field(repr=False)
-    """What is taken for rounding in each entry of a gradient: some units in the last place of its largest number."""
+    """What counts as rounding in each entry of a gradient: some units in the last place of its largest number."""
     flatten: Callable[[Any], Array] = field(repr=False)
     unflatten: Callable[[Array], Any] = field(repr=False)
 
@@ -62,7 +70,7 @@ class Subdifferential:
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether all gradients that were found are the same."""
+        """Whether there is one gradient, in all directions."""
         return len(self.points) == 1
 
     def contains(self, gradient: Any) -> bool:
@@ -76,7 +84,7 @@ class Subdifferential:
     def __str__(self) -> str:
         norms = np.linalg.norm(self.points, axis=1)
         least = float(np.linalg.norm(self.least))
-        found = "1 gradient, in all directions" if self.is_differentiable else f"{len(self.points)} gradients"
+        count = "1 gradient, in all directions" if self.is_differentiable else f"{len(self.points)} gradients"
         spread = f"{norms.min():.4g}" if self.is_differentiable else f"{norms.min():.4g} to {norms.max():.4g}"
         meaning = (
             "not certified: the function may have more pieces"
@@ -86,21 +94,22 @@ class Subdifferential:
             else f"certified: the derivative along -min_norm is {-(least**2):.4g}"
         )
         lines = {
-            "found": f"{found}, of {self.directions} directions asked",
+            "found": f"{count}, of {self.directions} directions asked",
             "their norms": spread,
-            "min_norm": f"{_shown(self.least)}, norm {least:.4g}",
+            "min_norm": f"{_shortened(self.least)}, norm {least:.4g}",
             "": meaning,
         }
         return "\n".join(f"{name:<12} {line}" for name, line in lines.items())
 
 
-def _shown(vector: Array) -> str:
+def _shortened(vector: Array) -> str:
+    """Write a vector as text, of a long one the first six numbers."""
     numbers = [f"{number:.4g}" for number in vector[:6]] + ["..."] * (vector.size > 6)
     return f"[{', '.join(numbers)}]"
 
 
 def check_directions(directions: object) -> None:
-    """Raise unless ``directions`` is how many directions to ask along."""
+    """Raise unless ``directions``, the number of random directions, is a positive integer."""
     if not isinstance(directions, int) or directions < 1:
         raise ValueError(f"subdifferential: directions={directions!r}; pass how many to ask, a positive number.")
 
@@ -117,6 +126,10 @@ def explored(
     Along -p, where p is the least point of the hull found, the derivative of a convex function is the largest of
     -<g, p> over all its gradients g. If that is more than -<p, p>, a gradient is missing, and entered there.
 
+    Say f(x, y) = max(x, y, -x - y), at 0, and the one draw is (2, 1). There and in the opposite direction the gradients
+    are (1, 0) and (-1, -1), with p = (1/5, -2/5). Along -p = (-1/5, 2/5) the derivative is 2/5, more than -1/5. So a
+    gradient is missing: there it is (0, 1). The hull of all three contains 0, and the point is stationary.
+
     The entries of a gradient may differ in size by orders of magnitude, so each entry has its own rounding. Where large
     terms cancel, the error of an entry is larger than it shows. Such an error is seen along -p: the derivative and the
     gradient that is entered there, two computations of one slope, differ by it.
@@ -130,55 +143,69 @@ def explored(
     Raises:
       ValueError: a gradient is not finite.
     """
-    found: list[Array] = []
-    largest = np.zeros(draws.shape[1])
-    asked = 0
+    search = _Search(along, epsilon, draws.shape[1])
+    for draw in draws:
+        for direction in (draw, -draw):
+            search.add(search.enter(direction)[1])
+    least, excess = search.least()
+    for draw in draws:
+        if excess <= 0:  # nothing is missing, or the function is not convex here
+            break
+        # Not -least itself, which may run along an edge between pieces, but a direction near it.
+        if not search.add(search.enter(_NEARBY * draw - least / float(np.linalg.norm(least)))[1]):
+            break
+        least, excess = search.least()
+    gradients = np.array(search.gradients)
+    return Subdifferential(gradients, search.directions, excess == 0, least, search.rounding, flatten, unflatten)
 
-    def ask(direction: Array) -> tuple[float, Array]:
-        nonlocal largest, asked
-        derivative, gradient = along(direction)
-        asked += 1
+
+class _Search:
+    """The gradients that were entered so far, and how far their numbers can be trusted."""
+
+    def __init__(self, along: Along, epsilon: float, size: int) -> None:
+        self.gradients: list[Array] = []
+        self.directions = 0
+        self._along = along
+        self._epsilon = epsilon
+        self._largest = np.zeros(size)
+        """The largest absolute value that each entry of a gradient had."""
+
+    def enter(self, direction: Array) -> tuple[float, Array]:
+        """Return the derivative along a direction, and the gradient of the piece that is entered."""
+        derivative, gradient = self._along(direction)
+        self.directions += 1
         if not np.isfinite(gradient).all():
-            raise ValueError(f"subdifferential: the gradient along a direction is not finite: {_shown(gradient)}.")
-        largest = np.maximum(largest, np.abs(gradient))
+            raise ValueError(f"subdifferential: the gradient along a direction is not finite: {_shortened(gradient)}.")
+        self._largest = np.maximum(self._largest, np.abs(gradient))
         return derivative, gradient
 
-    def rounding() -> Array:
-        each: Array = _UNITS * epsilon * largest + _PRECISION * largest.max(initial=0.0)
+    @property
+    def rounding(self) -> Array:
+        """What counts as rounding in each entry of a gradient."""
+        each: Array = _UNITS * self._epsilon * self._largest + _PRECISION * self._largest.max(initial=0.0)
         return each
 
-    def keep(gradient: Array) -> bool:
-        is_new = not any((np.abs(gradient - other) <= rounding()).all() for other in found)
+    def add(self, gradient: Array) -> bool:
+        """Add a gradient, unless it is one of those before up to rounding; return whether it is new."""
+        is_new = not any((np.abs(gradient - before) <= self.rounding).all() for before in self.gradients)
         if is_new:
-            found.append(gradient)
+            self.gradients.append(gradient)
         return is_new
 
-    for gradient in [ask(direction)[1] for draw in draws for direction in (draw, -draw)]:
-        keep(gradient)
-
-    def least_found() -> tuple[Array, float]:
-        """The least point p of the hull, and by how much more than rounding the slope along -p exceeds -|p|."""
-        least, _ = nearest(np.array(found), np.zeros(draws.shape[1]))
-        least = np.where(np.abs(least) <= rounding(), 0.0, least)
+    def least(self) -> tuple[Array, float]:
+        """Return the least point p of the hull, and by how much more than rounding the slope along -p exceeds -|p|."""
+        least, _ = nearest(np.array(self.gradients), np.zeros_like(self._largest))
+        least = np.where(np.abs(least) <= self.rounding, 0.0, least)
         norm = float(np.linalg.norm(least))
         if not norm:
             return least, 0.0
         ahead = -least / norm
-        slope, gradient = ask(ahead)
-        # No more than terms as large as the largest entry can leave: else the derivatives differ by their rules.
-        terms = float(largest.max() * np.abs(ahead).sum())
-        cancelled = min(abs(slope - float(gradient @ ahead)), _UNITS * epsilon * terms)
+        slope, gradient = self.enter(ahead)
+        # The slope was computed twice, and the two differ by what cancels in it. That is at most what terms as large as
+        # the largest entry can leave: if they differ by more, it is because their rules differ.
+        terms = float(self._largest.max() * np.abs(ahead).sum())
+        cancelled = min(abs(slope - float(gradient @ ahead)), _UNITS * self._epsilon * terms)
         excess = slope + norm
-        if abs(excess) > cancelled + float(rounding() @ np.abs(ahead)):
+        if abs(excess) > cancelled + float(self.rounding @ np.abs(ahead)):
             return least, excess
         return (least if norm > _RESOLVED * cancelled else np.zeros_like(least)), 0.0
-
-    least, excess = least_found()
-    for draw in draws:
-        if excess <= 0:  # nothing is missing, or the function is not convex here
-            break
-        # Beside the direction of descent, which may run along an edge between pieces.
-        if not keep(ask(_NEARBY * draw - least / float(np.linalg.norm(least)))[1]):
-            break
-        least, excess = least_found()
-    return Subdifferential(np.array(found), asked, excess == 0, least, rounding(), flatten, unflatten)

@@ -1,7 +1,7 @@
-"""The ties at which each op is asked for its gradient, and what the definition answers there.
+"""The ties at which the gradients of each op are compared, and the gradients that the definition gives there.
 
 A tie point of a record is ``(3.0, 3.0)`` for `maximum`. It makes three cases: x alone is differentiated, y alone, and
-both. The definition is found by `jaxclamp._shared.oracle` from values of the op.
+both. `jaxclamp._shared.oracle` computes the definition from values of the op.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxclamp._record import Op
+from jaxclamp._rules.operands import is_floating
 from jaxclamp._shared.oracle import min_norm_of_values, points_near
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Query: TypeAlias = tuple[Mapping[str, Any], tuple[str, ...]]
+"""The arguments of an op, float64 arrays or static ones (None, ints, ...), and the names of those differentiated."""
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def cases(op: Op) -> Iterator[tuple[dict[str, Any], tuple[str, ...], str]]:
-    """(arguments, active arguments, how the inactive ones are given) for every tie and every set of active inputs."""
+    """Yield (arguments, active arguments, form of the inactive ones) for every tie and every set of active inputs."""
     names = list(op.signature.parameters)
     for tie in op.tie_points:
         arguments = dict(zip(names, tie, strict=False))
@@ -41,12 +44,12 @@ def cases(op: Op) -> Iterator[tuple[dict[str, Any], tuple[str, ...], str]]:
 
 
 def is_differentiable(value: Any) -> bool:
-    """Whether an argument of a tie stands for an array of floats, rather than for a size, an axis or a flag."""
+    """Return whether an argument of a tie stands for an array of floats, rather than for a size, an axis or a flag."""
     return isinstance(value, float | tuple) and np.asarray(value).dtype.kind == "f"
 
 
 def round_to(dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """``arguments`` with the numbers that ``dtype`` can hold, as float64 arrays, in place of floats and tuples."""
+    """Return ``arguments`` with floats and tuples rounded to ``dtype``, as float64 arrays."""
     return {
         name: np.asarray(value, jnp.dtype(dtype)).astype(np.float64) if is_differentiable(value) else value
         for name, value in arguments.items()
@@ -54,7 +57,7 @@ def round_to(dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_form(arguments: Mapping[str, Any], active: Collection[str], inactive: str) -> dict[str, Any]:
-    """``arguments`` with numbers in place of arrays that are not ``active``, where these are given as "numbers"."""
+    """Return ``arguments``; if ``inactive`` is "numbers", arrays that are not ``active`` become numbers."""
     return {
         name: value.item() if inactive == "numbers" and name not in active and isinstance(value, np.ndarray) else value
         for name, value in arguments.items()
@@ -62,61 +65,61 @@ def in_form(arguments: Mapping[str, Any], active: Collection[str], inactive: str
 
 
 def total(result: Any) -> Any:
-    """The sum of the floats in a pytree of JAX arrays."""
+    """Return the sum of the floats in a pytree of JAX arrays."""
     leaves = jax.tree.leaves(result)
-    return sum((leaf.sum() for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)), start=0.0)
+    return sum((leaf.sum() for leaf in leaves if is_floating(leaf)), start=0.0)
 
 
-def definitions(op: Op, asked: Sequence[tuple[Mapping[str, Any], tuple[str, ...]]]) -> list[tuple[float, Array]]:
-    """For each pair of arguments and active ones, the sum of the outputs and the gradient that the oracle finds for it.
+def definitions(op: Op, queries: Sequence[Query]) -> list[tuple[float, Array]]:
+    """Compute for each query the sum of the outputs, and the gradient of that sum by the definition.
 
-    The gradient is flattened over the active arguments; in float64, since the oracle knows no rounding. An op answers
-    for each output by itself. So no two outputs may depend on one argument at a tie, as they do in overlapping windows.
-
-    The arguments are float64 arrays, or static (None, ints, ...).
+    The gradient is flattened over the active arguments; in float64, since the oracle knows no rounding. The rule of an
+    op holds for each output by itself. So no two outputs may depend on one argument at a tie, as they do in overlapping
+    windows.
     """
-    numbers = [
+    keys = [  # equal queries, of which there are many, are computed once
         repr(({name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in arguments.items()}, active))
-        for arguments, active in asked
+        for arguments, active in queries
     ]
-    different = dict(zip(numbers, asked, strict=True))
+    different = dict(zip(keys, queries, strict=True))
     near = values_near(op, list(different.values()))
     defined = [(float(values[0]), min_norm_of_values(point, values)) for point, values in near]
     known = dict(zip(different, defined, strict=True))
-    return [known[case] for case in numbers]
+    return [known[key] for key in keys]
 
 
-def values_near(op: Op, asked: Sequence[tuple[Mapping[str, Any], tuple[str, ...]]]) -> list[tuple[Array, Array]]:
-    """For each pair of arguments and active ones, these as a point, and the values that the oracle asks for there.
+def values_near(op: Op, queries: Sequence[Query]) -> list[tuple[Array, Array]]:
+    """Return for each query its active arguments as a point, and the values that the oracle reads near it.
 
-    They are the sums of the outputs, and come from one program.
+    The values are sums of the outputs. One program computes all of them: of queries that differ in numbers alone, the
+    arguments are stacked, and each such batch is one vmap in the program.
     """
-    points = [np.concatenate([arguments[name].ravel() for name in active]) for arguments, active in asked]
+    points = [np.concatenate([arguments[name].ravel() for name in active]) for arguments, active in queries]
     near = [points_near(point) for point in points]
-    batches: dict[str, list[int]] = {}  # of what differs in numbers alone
-    for i, (arguments, _) in enumerate(asked):
+    batches: dict[str, list[int]] = {}  # maps the shapes and static arguments to the queries that have them
+    for i, (arguments, _) in enumerate(queries):
         forms = {name: v.shape if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
         batches.setdefault(repr(forms), []).append(i)
     columns = []
     for batch in batches.values():
-        parts = [_columns(*asked[i], near[i]) for i in batch]
+        parts = [_columns(*queries[i], near[i]) for i in batch]
         columns.append({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
     def program(columns: Sequence[Mapping[str, jax.Array]]) -> list[jax.Array]:
         values = []
         for (first, *_), arrays in zip(batches.values(), columns, strict=True):
-            static = {name: v for name, v in asked[first][0].items() if not isinstance(v, np.ndarray)}
+            static = {name: v for name, v in queries[first][0].items() if not isinstance(v, np.ndarray)}
             values.append(jax.vmap(functools.partial(_sum, op, static))(arrays))
         return values
 
     with jax.enable_x64(True):
         values = jax.tree.map(np.asarray, jax.jit(program)(columns))
-    found: dict[int, tuple[Array, Array]] = {}
+    results: dict[int, tuple[Array, Array]] = {}
     for batch, of_batch in zip(batches.values(), values, strict=True):
         ends = np.cumsum([len(near[i]) for i in batch])[:-1]
         for i, of_point in zip(batch, np.split(of_batch, ends), strict=True):
-            found[i] = points[i], of_point
-    return [found[i] for i in range(len(asked))]
+            results[i] = points[i], of_point
+    return [results[i] for i in range(len(queries))]
 
 
 def _sum(op: Op, static: Mapping[str, Any], arrays: Mapping[str, jax.Array]) -> Any:
@@ -124,7 +127,7 @@ def _sum(op: Op, static: Mapping[str, Any], arrays: Mapping[str, jax.Array]) -> 
 
 
 def _columns(arguments: Mapping[str, Any], active: tuple[str, ...], near: Array) -> dict[str, Array]:
-    """The arrays among the arguments, with an axis more for the points ``near``, which are those of the active ones."""
+    """Return the arrays among the arguments, each stacked over the points ``near``; those not active are repeated."""
     ends = np.cumsum([arguments[name].size for name in active])[:-1]
     moved = dict(zip(active, np.split(near, ends, axis=1), strict=True))
     return {

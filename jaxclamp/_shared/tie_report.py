@@ -9,12 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from jaxclamp._rules.conventions import Convention
-from jaxclamp._shared.tables import markdown_table, to_json
+from jaxclamp._shared.tables import markdown_table, text_table, to_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,7 +23,7 @@ Site: TypeAlias = tuple[str, int, str, bool, str]
 
 
 class Line(NamedTuple):
-    """What happened at one line of the source to one op, or to a select that looks like one, a suspect."""
+    """The ties at one line of the source of one op, or of a select that looks like one, a suspect."""
 
     file: str
     number: int
@@ -42,6 +41,7 @@ class Line(NamedTuple):
 
     @property
     def share(self) -> float:
+        """The part of the elements that are on a tie."""
         return self.tied / self.elements if self.elements else 0.0
 
     @property
@@ -58,7 +58,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Influence:
-    """How far another convention moves the gradient of minimum norm, beside the norm of that gradient.
+    """How far another convention moves the gradient of minimum norm, and the norm of that gradient.
 
     The other convention is ``ties="inclusive"`` or that of the function as it is, whichever is farther.
     """
@@ -67,24 +67,26 @@ class Influence:
     gradient_norm: float
 
     @classmethod
-    def of(cls, gradient: Callable[[Convention | None], np.ndarray[Any, Any]]) -> Influence:
-        """The influence on ``gradient``, a vector that depends on the convention; None is the function as it is."""
+    def of(cls, gradient: Callable[[Literal["min_norm", "inclusive"] | None], np.ndarray[Any, Any]]) -> Influence:
+        """Compute the influence on ``gradient(convention)``, a vector; None is the function as it is."""
         min_norm_gradient = gradient("min_norm")
-        distances = [np.linalg.norm(gradient(ties) - min_norm_gradient) for ties in ("inclusive", None)]
+        differences = gradient("inclusive") - min_norm_gradient, gradient(None) - min_norm_gradient
+        distances = [np.linalg.norm(difference) for difference in differences]
         return cls(float(np.max(distances)), float(np.linalg.norm(min_norm_gradient)))
 
     @property
     def relative(self) -> float:
+        """The distance as a part of the norm of the gradient."""
         return self.norm / self.gradient_norm if self.gradient_norm else math.inf if self.norm else 0.0
 
     def __add__(self, other: Influence) -> Influence:
-        """The influence on two gradients as one vector, each under the convention that moves it farther."""
+        """Compute the influence on two gradients as one vector, each under the convention that moves it farther."""
         return Influence(math.hypot(self.norm, other.norm), math.hypot(self.gradient_norm, other.gradient_norm))
 
 
 @dataclass(frozen=True)
 class TieReport:
-    """The lines at which there can be ties, and, if it was asked for, their influence on the gradient.
+    """The lines at which there can be ties, and, if it was computed, their influence on the gradient.
 
     Reports add up: ``sum(reports, TieReport())``.
     """
@@ -92,7 +94,7 @@ class TieReport:
     lines: tuple[Line, ...] = ()
     influence: Influence | None = None
     differentiated: str = ""
-    """What the influence is on the gradient of, and of what it is not, in words; where that is to be said."""
+    """In words, the parameters whose gradient the influence is on, and those left out; empty if it is that of all."""
 
     @property
     def elements(self) -> int:
@@ -101,7 +103,7 @@ class TieReport:
 
     @property
     def tied(self) -> int:
-        """Those of them that were on a tie."""
+        """The number of these elements that were on a tie."""
         return sum(line.tied for line in self.lines if not line.suspect)
 
     def __add__(self, other: TieReport) -> TieReport:
@@ -115,16 +117,13 @@ class TieReport:
 
     def assert_none(self) -> None:
         """Raise an AssertionError that names the lines and modules with ties, if there are any; suspects are none."""
-        found = [line for line in self.lines if line.tied and not line.suspect]
-        if found:
-            places = "\n".join(f"  {line.label}: {line.op}, {line.tied} of {line.elements}" for line in found)
+        tied_lines = [line for line in self.lines if line.tied and not line.suspect]
+        if tied_lines:
+            places = "\n".join(f"  {line.label}: {line.op}, {line.tied} of {line.elements}" for line in tied_lines)
             raise AssertionError(f"{self.tied} of {self.elements} elements are on a tie:\n{places}")
 
     def __str__(self) -> str:
-        rows = [_HEADINGS, *self._rows()]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join((self._summary(), *(table if self.lines else ())))
+        return "\n".join((self._summary(), *([text_table(_HEADINGS, self._rows())] if self.lines else [])))
 
     def __rich__(self) -> Table:
         from rich.table import Table
@@ -135,10 +134,11 @@ class TieReport:
         return table
 
     def to_markdown(self) -> str:
+        """Write the report as Markdown: a summary and a table of the lines."""
         return f"{self._summary()}\n\n{markdown_table(_HEADINGS, self._rows())}"
 
     def to_json(self) -> str:
-        """All of it; infinities and NaN, for which JSON has no number, are strings."""
+        """Write the report as JSON; infinities and NaN, for which JSON has no number, are strings."""
         lines = [{**line._asdict(), "share": line.share} for line in self.lines]
         influence = self.influence and {**dataclasses.asdict(self.influence), "relative": self.influence.relative}
         return to_json({"lines": lines, "influence": influence, "differentiated": self.differentiated})
@@ -169,10 +169,11 @@ _HEADINGS = ("line", "op", "elements", "on a tie", "share")
 
 
 class Totals(defaultdict[Site, "np.ndarray[Any, Any]"]):
-    """Elements, and elements on a tie, per site."""
+    """Maps a site to its number of elements, and of elements on a tie."""
 
     def __init__(self) -> None:
         super().__init__(lambda: np.zeros(2, int))
 
     def lines(self) -> tuple[Line, ...]:
+        """Return a line for each site, in the order of the source."""
         return tuple(Line(*site, *total.tolist()) for site, total in sorted(self.items()))

@@ -1,4 +1,4 @@
-"""What released versions answer at ties: the weights of the derivatives that changed from one to another."""
+"""The derivatives at ties in released versions of torch and JAX, as weights of the operands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from operator import eq, ge, gt, le, lt
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 Mask: TypeAlias = Callable[..., Any]
-"""From the operands of an op to where something holds: comparisons alone, which tensors and arrays have alike."""
+"""Maps the operands of an op to where a condition holds; made of comparisons alone, for tensors and arrays alike."""
 Side: TypeAlias = Literal["left", "right"]
 
 
@@ -16,7 +16,8 @@ Side: TypeAlias = Literal["left", "right"]
 class Weights:
     """The derivative of a selection op, which need be no subgradient.
 
-    It is that of the formulas of a framework, so that NaN gets what it gets there.
+    The masks are the formulas of a framework, so that NaN gets what it gets there. That of ``maximum(x, y)`` in torch
+    is ``((~(x < y), x == y), (~(x > y), x == y))``: x gets the gradient where it is not smaller, half of it at a tie.
     """
 
     of: tuple[tuple[Mask, ...], ...]
@@ -29,20 +30,23 @@ class Derivative(NamedTuple):
     since: str
     arrays: Weights
     numbers: Weights
-    """The one where the operands behind the first are numbers."""
+    """The derivative where the operands behind the first are numbers."""
     source: str
 
 
 def _unless(lost: Mask) -> Mask:
+    """Return where ``lost`` does not hold, NaN included."""
     return lambda x, y: ~lost(x, y)
 
 
 def _or_beside_nan(wins: Mask) -> Mask:
+    """Return where ``wins`` holds, or the second operand is NaN, which `fmax` and `fmin` skip."""
     return lambda x, y: wins(x, y) | (y != y)
 
 
 _LARGER_HALVES = Weights(((_unless(lt), eq), (_unless(gt), eq)))
 _SMALLER_HALVES = Weights(((_unless(gt), eq), (_unless(lt), eq)))
+# Three derivatives of a clamp. At its bounds x gets all (_CLOSED), nothing (_OPEN) or a half, like the bound (_HALVES).
 _CLOSED = Weights(
     (
         (lambda x, low, high: (x >= low) & (x <= high),),
@@ -70,11 +74,13 @@ _HALVES = Weights(
 
 
 def _fmax(wins: Mask) -> Weights:
+    """Return the weights of an `fmax` or `fmin` of which x gets all where it ``wins``, and y all elsewhere."""
     keeps = _or_beside_nan(wins)
     return Weights(((keeps,), (_unless(keeps),)))
 
 
 def _fmax_halves(ties: Mask, wins: Mask) -> Weights:
+    """Return the weights of an `fmax` or `fmin` of which x gets all where it ``wins``, and half where it ``ties``."""
     return Weights(((_or_beside_nan(ties), eq), (_unless(_or_beside_nan(wins)), eq)))
 
 
@@ -83,6 +89,7 @@ _CPP = "clamp_backward and clamp_backward_min_max in torch/csrc/autograd/Functio
 
 
 def _alike(since: str, weights: Weights, source: str) -> Derivative:
+    """Return a derivative that is the same for arrays and numbers as bounds."""
     return Derivative(since, weights, weights, source)
 
 
@@ -112,7 +119,7 @@ _OF_TORCH: Mapping[str, Sequence[Derivative]] = {
         _alike("2.15", _fmax_halves(le, lt), f"{_YAML}; pytorch/pytorch#193035"),
     ),
 }
-"""By the op."""
+"""Maps an op to its derivatives in torch, the oldest first."""
 
 _LAX = "jax/_src/lax/lax.py"
 _OF_JAX: Mapping[str, Sequence[Derivative]] = {
@@ -132,14 +139,16 @@ _OF_JAX: Mapping[str, Sequence[Derivative]] = {
     "maximum": (_alike("0.10", Weights(((ge, eq), (le, eq))), f"{_LAX}, of max_p"),),
     "minimum": (_alike("0.10", Weights(((le, eq), (ge, eq))), f"{_LAX}, of min_p"),),
 }
-"""By the op that a primitive computes; what JAX writes with others, such as `jax.numpy.clip`, follows from these."""
+"""Maps the op that a primitive computes to its derivatives in JAX.
+
+Those of functions that JAX writes with several primitives, such as `jax.numpy.clip`, follow from these."""
 
 _DERIVATIVES = {"torch": _OF_TORCH, "jax": _OF_JAX}
 _SIDES: Mapping[str, Mapping[str, Side]] = {
     "torch": dict.fromkeys(("leaky_relu", "elu", "selu"), "left"),  # leaky_relu_backward and elu_backward of ATen
     "jax": {"abs": "right"},  # abs_p in the same file
 }
-"""Ops that answer alike in all versions, with the slope to one side of a kink, be it nearer to 0 or not."""
+"""Maps an op to the side of a kink whose slope it has, in all versions, be that nearer to 0 or not."""
 _RECORDED = {
     "torch": ("2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0"),
     "jax": ("0.10.0", "0.10.1", "0.10.2", "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.12.0.1"),
@@ -158,21 +167,21 @@ class Version:
 
     @property
     def ops(self) -> Collection[str]:
-        """The selection ops of which the derivative is known; of all others it is the same in all versions."""
+        """The selection ops whose derivative is recorded; of all others it is the same in all versions."""
         return _DERIVATIVES[self.framework]
 
-    def differs(self, op: str, other: Version) -> bool:
-        """Whether the op of that name has another derivative in another version."""
-        return any(self.weights(op, numbers) is not other.weights(op, numbers) for numbers in (False, True))
+    def differs(self, op: str, reference: Version) -> bool:
+        """Return whether the op of that name has another derivative in the version ``reference``."""
+        return any(self.weights(op, numbers) is not reference.weights(op, numbers) for numbers in (False, True))
 
     def side(self, op: str) -> Side | None:
-        """Whose slope the op of that name has at a kink, if it is not the one nearest to 0."""
+        """Return to which side of a kink the op of that name has its slope; None if it has the one nearest to 0."""
         return _SIDES[self.framework].get(op)
 
     def weights(self, op: str, numbers: bool) -> Weights:
-        """The derivative that the op of that name has there, with bounds that are ``numbers`` or arrays."""
-        found = _OF_VERSION[self][op]
-        return found.numbers if numbers else found.arrays
+        """Return the derivative of the op of that name in this version, with bounds that are ``numbers`` or arrays."""
+        derivative = _OF_VERSION[self][op]
+        return derivative.numbers if numbers else derivative.arrays
 
 
 def _release(number: str) -> tuple[int, ...]:
@@ -187,7 +196,7 @@ VERSIONS = {
     }
     for framework, numbers in _RECORDED.items()
 }
-"""The versions whose answers are recorded, by framework and by what they may be called."""
+"""Maps a framework, and what a version of it may be called, to the recorded version."""
 
 _OF_VERSION: Mapping[Version, Mapping[str, Derivative]] = {
     version: {
@@ -197,11 +206,11 @@ _OF_VERSION: Mapping[Version, Mapping[str, Derivative]] = {
     for framework, versions in VERSIONS.items()
     for version in versions.values()
 }
-"""The derivative of each op, found once: it is asked for at each call."""
+"""Maps a version to the derivative of each op in it. It is read at each call, and so looked up once."""
 
 
 def version_of(caller: str, version: str, *frameworks: str) -> Version:
-    """The version of one of the frameworks that is meant by such a text as ``"torch 2.13"``.
+    """Return the recorded version of one of the frameworks that a text such as ``"torch 2.13"`` names.
 
     >>> str(version_of("as_of", "torch 2.13", "torch"))
     'torch 2.13.0'
