@@ -124,8 +124,9 @@ def _converted(operands: Arrays, tangents: Arrays, *, new_dtype: Any, **_: Any) 
     At x = 2, where x moves by -1, the integer is 1. At 0 it is 0 in either direction.
     """
     (x,), (dx,) = operands, tangents
-    if not _is_integer(new_dtype):
+    if not _is_integer(new_dtype):  # to a bool
         return _comparison(lax.ne, (x, jnp.zeros_like(x)), (dx, jnp.zeros_like(x)))
+    # Moving outwards from an integer, x is rounded back to it; moving inwards, to the next one.
     moves_inwards = (x == jnp.trunc(x)) & (jnp.sign(x) * dx < 0)
     number = lax.convert_element_type(x, new_dtype)
     number = jnp.where(moves_inwards, number - jnp.sign(number), number)
@@ -231,8 +232,9 @@ def _reduced(sign: int, operands: Arrays, tangents: Arrays, *, axes: Sequence[in
 
 def flattened(x: jax.Array, axes: Sequence[int]) -> jax.Array:
     """Return ``x`` with one axis, the last, in the place of ``axes``."""
-    others = [axis for axis in range(x.ndim) if axis not in axes]
-    return x.transpose(*others, *axes).reshape(*(x.shape[axis] for axis in others), math.prod(x.shape[a] for a in axes))
+    batch_axes = [axis for axis in range(x.ndim) if axis not in axes]
+    batch_shape = [x.shape[axis] for axis in batch_axes]
+    return x.transpose(*batch_axes, *axes).reshape(*batch_shape, math.prod(x.shape[axis] for axis in axes))
 
 
 def _place(sign: int, operands: Arrays, tangents: Arrays, axes: Sequence[int]) -> jax.Array:
@@ -244,6 +246,7 @@ def _place(sign: int, operands: Arrays, tangents: Arrays, axes: Sequence[int]) -
     (x,), (dx,) = operands, tangents
     x, dx = sign * flattened(x, axes), sign * flattened(dx, axes)
     tied = (x == jnp.max(x, -1, keepdims=True)) | jnp.isnan(x)
+    # A tangent that is NaN does not tell: it counts as the smallest, so that the element is taken if all are such.
     rise = jnp.where(tied & ~jnp.isnan(dx), dx, -jnp.inf)
     return lax.argmax(tied & (rise == jnp.max(rise, -1, keepdims=True)), x.ndim - 1, jnp.int32)
 
@@ -285,6 +288,7 @@ def _order(keys: Arrays, tangents: Arrays, axis: int) -> jax.Array:
 
     They are sorted by their values, then by their tangents: (2, 1, 1) with the tangents (0, 5, 4) in the order 2, 1, 0.
     """
+    # Tangents become keys of a lower rank. Integers have none: they do not move.
     pairs = zip(keys, tangents, strict=True)
     compared = [both for x, dx in pairs for both in ((x, dx) if is_floating(x) else (x,))]
     *_sorted, order = lax.sort(
@@ -334,6 +338,7 @@ def _windows(
     def padded(x: jax.Array, outside: float) -> jax.Array:
         return lax.pad(x, jnp.asarray(outside, x.dtype), gaps)
 
+    # Padding does not move, and wins against no number: it is -inf for a maximum, inf for a minimum.
     x, dx = padded(operands[0], padding_value), padded(tangents[0], 0.0)
     steps: list[list[Piece]] = []
     for axis in range(x.ndim):
@@ -429,6 +434,7 @@ def _scatter(
     numbers = jnp.arange(updates.size, 0, -1, dtype=jnp.float32).reshape(updates.shape)
     old, new = best(jnp.full(x.shape, jnp.inf, numbers.dtype), numbers, old, new)
 
+    # One number is left for each place, so that adding zeros for all others writes that number.
     def piece(x: jax.Array, _: jax.Array, updates: jax.Array) -> jax.Array:
         return added(jnp.where(old, x, jnp.zeros((), x.dtype)), jnp.where(new, updates, jnp.zeros((), x.dtype)))
 

@@ -39,10 +39,11 @@ def solved(eqn: JaxprEqn, decided: Callable[[Callable[..., Any]], Callable[..., 
         moving = constants("matvec", tangents)
 
         def piece(*operands: jax.Array) -> tuple[jax.Array, ...]:
-            right = list(operands[ends["transpose_solve"] :])
+            right = list(operands[ends["transpose_solve"] :])  # b, behind the constants of all parts
 
             def entered(vector: Any) -> Any:
                 point = (*constants("matvec", operands), *vector)
+                # A moves, and the vector it is applied to does not: dA x is the derivative of A at a fixed x.
                 direction = (*moving, *map(jnp.zeros_like, vector))
                 return list(jax.jvp(operator, point, direction)[0])
 

@@ -207,6 +207,7 @@ def windows_of(
 ) -> Windows:
     """Check the arguments of a pool in torch; return the windows that they describe."""
     sizes = _per_axis(name, "kernel_size", kernel_size, dims, least=1)
+    # Functions of torch.nn.functional pass an empty stride on if none was given.
     if stride is None or (isinstance(stride, Sequence) and not stride):
         stride = sizes
     strides = _per_axis(name, "stride", stride, dims, least=1)

@@ -67,11 +67,12 @@ def recognized(eqn: JaxprEqn) -> Recognized | None:
         return None  # without real numbers, or with nothing to choose from, there are no ties
     if eqn.primitive is p.reduce_window_max_p:
         return _max_pool(eqn.params)
+    # The formula of a reduction is that of scalars, where it has no axes; they are passed to the op besides.
     axis = {"axis": eqn.params["axes"]} if "axes" in eqn.params else {}
     value, *_ = _values(
         _of_scalars(eqn), [_Value(i, {i: tuple(range(operand.ndim))}) for i, operand in enumerate(operands)]
     )
-    read = len(value.axes)
+    read = len(value.axes)  # the tangents, which come last, are in no formula of the value
     table = _table(_key(eqn), tuple((operand.dtype, operand.weak_type) for operand in operands[:read]))
     if value.formula not in table:
         return None
