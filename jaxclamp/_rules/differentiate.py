@@ -29,7 +29,7 @@ DERIVATIVE_SCOPE = "jaxclamp derivative"
 
 
 class Rule(Protocol):
-    """The methods by which `differentiable` knows an op; the module docstring says what each of them does."""
+    """The methods by which `differentiable` knows an op; the module docstring says what the last four do."""
 
     @property
     def name(self) -> str: ...

@@ -36,8 +36,8 @@ def nearest(points: Array, target: Array, weights: Array | None = None) -> tuple
         distance = float(np.linalg.norm(closest))
         gains = (closest - offsets) @ closest
         ahead = int(np.argmax(gains))
-        # 1e-14 is some 50 units in the last place of float64, what the sums leave of rounding. No more than that, since
-        # of entries that are small beside others there is little to gain.
+        # 1e-14 is some 50 units in the last place of float64, what the sums leave of rounding. No more than that: a
+        # step along entries that are small next to others gains little, and should be taken all the same.
         step = float(np.abs(closest - offsets[ahead]).max(initial=0.0))
         is_least = gains[ahead] <= 1e-14 * distance * max(distance, step)
         if is_least or distance <= 1e-14 or ahead in corners:  # another point of the same corner
