@@ -16,7 +16,7 @@ from tests.support.representatives import parts
 
 # Torch warns of it once in a process: it raised in the first program that has it, which passed when asked again.
 @pytest.mark.filterwarnings("ignore:index_reduce")
-@parts(PROGRAMS, 10, quick=60)
+@parts(PROGRAMS, 10, quick=30)
 def test_torch(seeds: range) -> None:
     assert not (found := failures(seeds, TARGET)), "\n".join(found)
 

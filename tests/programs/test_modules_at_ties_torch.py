@@ -48,7 +48,12 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Tensor]]
 }
 
 
-@pytest.mark.parametrize("name", MODULES)
+QUICK = ("two layers", "convolution, pool", "a head that sorts")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.thorough] * (name not in QUICK)) for name in MODULES]
+)
 def test_gradients_of_modules_are_those_nearby(name: str) -> None:
     """Their parameters are small whole numbers, by which many operands tie."""
     build, run = MODULES[name]

@@ -356,7 +356,7 @@ def gradients(seed: int, with_zeros: bool) -> tuple[np.ndarray[Any, Any], np.nda
     return np.asarray(jaxclamp.grad(spelled)(x)), np.asarray(jax.grad(by_hand)(x))
 
 
-QUICK = 10
+QUICK = 4
 SEEDS = [*range(QUICK), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(QUICK, 500))]
 
 

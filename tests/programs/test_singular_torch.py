@@ -451,7 +451,7 @@ def close(found: Tensor, expected: Tensor) -> Tensor:
     return torch.isclose(found, expected, rtol=1e-7, atol=1e-7 * expected.abs().max().item())
 
 
-@parts(range(1000), 20, quick=40)
+@parts(range(1000), 20, quick=20)
 def test_branches_not_taken(seeds: range) -> None:
     for seed in seeds:
         program, by_hand, point = drawn(seed, has_numbers=False)
@@ -472,7 +472,7 @@ def wrong(seeds: range) -> list[int]:
     return found
 
 
-@parts(range(1000), 20, quick=40)
+@parts(range(1000), 20, quick=20)
 def test_zeros_that_are_numbers(seeds: range) -> None:
     assert not wrong(seeds)
 
