@@ -3,7 +3,7 @@ PYTHON ?= python3
 INSTALLED := .venv/installed
 INSTALLED_FOR_PARITY := .venv/installed-for-parity
 
-.PHONY: parity test test-jax install-jax test-thorough test-lowest test-latest lint format tables answers pictures docs dist bench clean
+.PHONY: parity test test-jax test-thorough test-lowest test-latest lint format tables answers pictures docs dist bench clean
 
 parity: $(INSTALLED_FOR_PARITY)  ## the main job: the parity matrix, the worked cases, and a network trained in four spellings
 	.venv/bin/python -m interop
@@ -18,7 +18,7 @@ QUICK := JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
 	JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=
 
 test: $(INSTALLED)  ## the tests but for those marked thorough, and which of them took longest
-	$(QUICK) .venv/bin/python -m pytest -n 2 --dist loadfile --durations=10 -m "not thorough"
+	$(QUICK) .venv/bin/python -m pytest -n 2 --dist loadfile --durations=10 -m "not thorough" $(call HALF,first)
 
 test-thorough: $(INSTALLED)  ## all tests, in programs as XLA compiles them for users; half an hour
 	.venv/bin/python -m pytest -n 2 --dist loadfile --durations=10
@@ -29,17 +29,21 @@ PYENV_ROOT ?= $(HOME)/.pyenv
 NEWEST_PYTHON ?= $(firstword $(foreach minor,13 12,$(shell for python in python3.$(minor) \
 	$(PYENV_ROOT)/versions/3.$(minor).*/bin/python; do "$$python" -c "" 2>/dev/null && echo "$$python"; done)))
 
-# test-jax: the tests that need no torch, with the newest JAX and its libraries. JAX=0.11.0 takes that version.
+# Of the tests that need no torch, `make test` and `make test-jax` each run one half, on one JAX each. ALL=1 runs both.
+HALF = $(if $(ALL),,$(if $(NEWEST_PYTHON),--half $1))
+
+# test-jax: the tests that need no torch, with the newest JAX and its libraries. JAX=0.11.0 takes that version, and runs
+# both halves. WORKERS is the number of processes.
+WORKERS ?= 2
 JAX_HALF := .venv-jax$(JAX)
 VERSIONS_jax := $(if $(JAX),jax==$(JAX) jaxlib==$(JAX),jax jaxlib) flax equinox optax
 ifeq ($(NEWEST_PYTHON),)
-install-jax:
 test-jax:
 	@echo "test-jax is skipped: no Python 3.12 or 3.13 was found. Name one: make test-jax NEWEST_PYTHON=python3.13"
 else
-install-jax: $(JAX_HALF)/installed
 test-jax: $(JAX_HALF)/installed  ## the tests that need no torch, with the newest Python, JAX, Flax, Equinox and Optax
-	$(QUICK) $(JAX_HALF)/bin/python -m pytest -n 2 --dist loadfile -m "not thorough" tests jaxclamp
+	$(QUICK) $(JAX_HALF)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not thorough" tests jaxclamp \
+		$(if $(JAX),,$(call HALF,second))
 endif
 
 # The lowest versions of torch and JAX that pyproject.toml declares, and the newest, beside the pinned ones of all else

@@ -1,11 +1,13 @@
 """What holds for all tests: the same examples in every run, no look at the clock, and eight devices to shard over."""
 
+import collections
 import functools
 import gc
 import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 
 import hypothesis
@@ -35,6 +37,31 @@ if new_context:
 
 def pytest_report_header() -> str | None:
     return f"torch is not installed: {len(LEFT_OUT)} modules of tests need it, and are left out" if LEFT_OUT else None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--half", choices=["first", "second"], help="of the tests that need no torch, every other one")
+
+
+@pytest.hookimpl(trylast=True)  # of what is left by -m
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The two environments of CI share the tests that need no torch, module by module, without what both have to run.
+
+    Those of torch run in one of them alone. The docstrings of the package run in both.
+    """
+    if not config.option.half:
+        return
+    of_others = int(config.option.half == "first")  # the second, fourth, ... test is in the other half
+    positions: collections.Counter[Path] = collections.Counter()
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        in_both = TESTS not in item.path.parents or item.get_closest_marker("each_jax")
+        is_shared = not in_both and not needs_torch(item.path)
+        (left_out if is_shared and positions[item.path] % 2 == of_others else kept).append(item)
+        positions[item.path] += 1
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,6 +16,8 @@ from jax.sharding import PartitionSpec
 import jaxclamp
 from jaxclamp._jax_versions import INLINE, closed, expanded, is_jaxpr, manual_axes, warn_of_an_untested_jax, with_parts
 
+pytestmark = pytest.mark.each_jax
+
 CONSTANT = np.array([1.0, 2.0], np.float32)
 X = jnp.array([3.0, 5.0])
 
