@@ -270,10 +270,11 @@ class _Watching(ties):
             )
         with torch.no_grad():
             copies = jax.tree.map(_copied, (args, dict(kwargs)))
-            tied = tied_elements(func, args, kwargs) if can_tie(func) else None
+            counts = tied_elements(func, args, kwargs) if can_tie(func) else None
         result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and result.requires_grad:
             file, number, module = self._place()
+            tied = counts and (counts[0], int(counts[1]))
             call = _Call((file, number, func.__name__.strip("_"), False, module), func, copies, tied)
             result.register_hook(call.cotangents.append)
             self.calls.append(call)

@@ -23,6 +23,7 @@ __all__ = [
     "Line",
     "Op",
     "Subdifferential",
+    "TieCounts",
     "TieReport",
     "Ties",
     "UndecidedWarning",
@@ -31,6 +32,7 @@ __all__ = [
 __all__ += [
     "as_of",
     "check_grads",
+    "count_ties",
     "directional_derivative",
     "grad",
     "min_norm",
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from jaxclamp._programs.gradients import directional_derivative, grad, subdifferential, value_and_grad
     from jaxclamp._shared.subdifferential import Subdifferential
     from jaxclamp._transforms.as_of import as_of
+    from jaxclamp._transforms.counting import TieCounts, count_ties
     from jaxclamp._transforms.min_norm import min_norm
     from jaxclamp._shared.tie_report import Influence, Line, TieReport
     from jaxclamp._transforms.ties import ties
@@ -63,6 +66,7 @@ else:
         "as_of": "_transforms.as_of",
         "min_norm": "_transforms.min_norm",
         "ties": "_transforms.ties",
+        **dict.fromkeys(["TieCounts", "count_ties"], "_transforms.counting"),
         "UndecidedWarning": "_transforms.undecided",
         **dict.fromkeys(["Influence", "Line", "TieReport"], "_shared.tie_report"),
         **dict.fromkeys(["directional_derivative", "grad", "value_and_grad", "subdifferential"], "_programs.gradients"),

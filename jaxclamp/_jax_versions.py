@@ -89,6 +89,21 @@ def manual_axes(eqn: Any) -> Any:
     return eqn.params["newly_manual_axes" if "newly_manual_axes" in eqn.params else "manual_axes"]
 
 
+def scan_sizes(eqn: Any) -> tuple[int, int]:
+    """Return how many inputs of an equation of ``scan`` are constants, and how many the carry; the rest is scanned."""
+    if "num_consts" in eqn.params:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    constants, carry, _ = eqn.params["ft_in"].unpack()  # since JAX 0.12
+    return len(constants), len(carry)
+
+
+@functools.cache
+def unspecified_results() -> dict[str, Any]:
+    """Return the parameters of an equation of ``jit`` that say of one result that its layout is left to XLA."""
+    params = jax.make_jaxpr(jax.jit(lambda: 0))().eqns[0].params
+    return {name: params[name] for name in ("out_shardings", "out_layouts")}
+
+
 def _types() -> tuple[Any, Any]:
     """Return the types of a program without and with values for its constants: one and the same since JAX 0.11."""
     # jax.extend takes longer to import than all the ops, which read INLINE alone.

@@ -21,12 +21,13 @@ from torch.utils.hooks import RemovableHandle
 
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
 from interop._torch.grad_state import is_active
+from interop._torch.private_api import is_transformed
 from interop._transforms.jumps import Jump, jump_of
 from interop._transforms.min_norm import has_real_float_tensor, min_norm, namesakes
 from interop.native import NATIVE
 from jaxclamp import OPS, Convention, Op
-from jaxclamp._shared.tie_report import Influence, TieReport, Totals
-from jaxclamp._transforms.ties import innermost
+from jaxclamp._shared.tie_report import Influence, Site, TieReport, Totals
+from jaxclamp._transforms.source_lines import innermost
 
 _LIBRARIES = tuple(str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
 
@@ -54,7 +55,9 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
 
     def __init__(self) -> None:
         super().__init__()
-        self._totals = Totals()
+        self._elements: dict[Site, int] = {}
+        self._tied: dict[Site, torch.Tensor] = {}
+        """Sums on the device where the ties are, so that nobody waits for it before a report."""
         self._path: list[str] = []
         self._names: dict[torch.nn.Module, str] = {}
         self._handles: list[RemovableHandle] = []
@@ -63,7 +66,10 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     @property
     def report(self) -> TieReport:
         """What was counted up to now."""
-        return TieReport(self._totals.lines())
+        totals = Totals()
+        for site, elements in self._elements.items():
+            totals[site] += elements, self._tied[site].item()
+        return TieReport(totals.lines())
 
     def __enter__(self) -> ties:
         self._thread = threading.get_ident()
@@ -93,15 +99,17 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
             self._count(jump[0], True, _elements_on_jumps, jump[1], args, kwargs)
         return func(*args, **kwargs)
 
-    def _count(self, name: str, suspect: bool, counted: Callable[..., tuple[int, int]], *call: Any) -> None:
+    def _count(self, name: str, suspect: bool, counted: Callable[..., tuple[int, torch.Tensor]], *call: Any) -> None:
         file, number, module = self._place()
         try:
-            counts = np.array(counted(*call))
+            elements, tied = counted(*call)
         except (TypeError, ValueError, RuntimeError) as error:  # no numbers to see, or a call that fails by itself too
             warnings.warn(f"ties() did not count {name} at {file}:{number}: {error}", stacklevel=3)
             return
-        if counts.any() or not suspect:  # a conversion is none unless it is one to integers
-            self._totals[file, number, name, suspect, module] += counts
+        if elements or not suspect:  # a conversion is none unless it is one to integers
+            site = file, number, name, suspect, module
+            self._elements[site] = self._elements.get(site, 0) + elements
+            self._tied[site] = tied + (self._tied[site].to(tied.device) if site in self._tied else 0)
 
     def _place(self) -> tuple[str, int, str]:
         """The file and the line of the user's code that is running, and the module."""
@@ -136,20 +144,32 @@ def can_tie(func: Callable[..., Any]) -> bool:
     return func in _tied()
 
 
-def tied_elements(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
+def tied_elements(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[int, torch.Tensor]:
     """Count the elements of the result of a function that can tie, and those of them on a tie."""
     _, tied = _tied()[func]
     with torch.no_grad():
         on_tie = tied(*args, **{"ties": "min_norm", **kwargs})  # whichever: a tie is one under all
-        return on_tie.numel(), int(on_tie.sum().item())
+        return on_tie.numel(), _sum(on_tie)
 
 
-def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
+def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, torch.Tensor]:
     """Count the elements that a gradient can depend on, and those of them at which the function jumps."""
     with torch.no_grad():
         places = jump(*args, **kwargs)
-    on_jump = [at for operand, at in places if is_active(operand)]
-    return sum(at.numel() for at in on_jump), sum(int(at.sum().item()) for at in on_jump)
+        on_jump = [_sum(at) for operand, at in places if is_active(operand)]
+        elements = sum(at.numel() for operand, at in places if is_active(operand))
+        return elements, torch.stack(on_jump).sum() if on_jump else torch.tensor(0)
+
+
+def _sum(on_tie: torch.Tensor) -> torch.Tensor:
+    """The number of elements that are on a tie; on a CUDA device it stays there, so that nobody waits for it.
+
+    Elsewhere it is read at once, which raises where there are no numbers to see.
+    """
+    tied = on_tie.sum()
+    return tied if tied.is_cuda and not is_transformed() else torch.tensor(tied.item())
 
 
 @functools.cache

@@ -28,7 +28,7 @@ from jaxclamp._programs.solves import solved
 from jaxclamp._rules.operands import check_function, is_floating
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
 from jaxclamp._transforms.jaxprs import Descend, computed, inlined, needed, transformed
-from jaxclamp._transforms.ties import place
+from jaxclamp._transforms.source_lines import place
 from jaxclamp._transforms.undecided import ASKS_FOR_ITSELF, ROUNDING, STRAIGHT_THROUGH, UNDECIDED, warn
 
 P = ParamSpec("P")

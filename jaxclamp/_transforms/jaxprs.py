@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import jax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
@@ -50,30 +50,46 @@ def transformed(
 
     @functools.wraps(fun)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        arrays, join = split((args, kwargs))
-        join_result: Callable[[Iterable[jax.Array]], R]
-
-        @functools.wraps(fun)  # errors of JAX name fun and its arguments
-        def of_arrays(*args: P.args, **kwargs: P.kwargs) -> list[jax.Array]:
-            nonlocal join_result
-            args, kwargs = join(jax.tree.leaves((args, kwargs)))
-            before = _leaves(args, kwargs)
-            results, join_result = split(fun(*args, **kwargs))
-            _refuse_writes(before, _leaves(args, kwargs))
-            return results
-
-        traced_arguments: Any = jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else None, (args, kwargs))
-        try:
-            with jax.disable_jit(False):  # library functions of JAX are recognized as inner jits
-                traced = jax.make_jaxpr(of_arrays)(*traced_arguments[0], **traced_arguments[1])
-        except _READS_VALUES as error:
-            if _CURE not in getattr(error, "__notes__", ()):  # of a transformation inside
-                error.add_note(_CURE)
-            raise
-        rewritten = _rewritten(replace)(prepare(traced))
-        return join_result(jaxpr_as_fun(rewritten)(*arrays))
+        program = traced(fun, *args, **kwargs)
+        rewritten = _rewritten(replace)(prepare(program.jaxpr))
+        return program.join_results(jaxpr_as_fun(rewritten)(*program.arrays))
 
     return run
+
+
+class Traced(NamedTuple, Generic[R]):
+    """A function as a program of the arrays among its arguments."""
+
+    jaxpr: Any
+    arrays: list[jax.Array]
+    """The arguments of the program."""
+    join_results: Callable[[Iterable[jax.Array]], R]
+    """Puts the results of the program into the places that they have in what the function returns."""
+
+
+def traced(fun: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Traced[R]:
+    """Trace ``fun`` at these arguments, as `jax.jit` does; library functions in it are inner jits."""
+    arrays, join = split((args, kwargs))
+    join_results: Callable[[Iterable[jax.Array]], R]
+
+    @functools.wraps(fun)  # errors of JAX name fun and its arguments
+    def of_arrays(*args: P.args, **kwargs: P.kwargs) -> list[jax.Array]:
+        nonlocal join_results
+        args, kwargs = join(jax.tree.leaves((args, kwargs)))
+        before = _leaves(args, kwargs)
+        results, join_results = split(fun(*args, **kwargs))
+        _refuse_writes(before, _leaves(args, kwargs))
+        return results
+
+    traced_arguments: Any = jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else None, (args, kwargs))
+    try:
+        with jax.disable_jit(False):  # library functions of JAX are recognized as inner jits
+            jaxpr = jax.make_jaxpr(of_arrays)(*traced_arguments[0], **traced_arguments[1])
+    except _READS_VALUES as error:
+        if _CURE not in getattr(error, "__notes__", ()):  # of a transformation inside
+            error.add_note(_CURE)
+        raise
+    return Traced(jaxpr, arrays, join_results)
 
 
 def split(tree: Any) -> tuple[list[jax.Array], Callable[[Iterable[jax.Array]], Any]]:
@@ -190,6 +206,11 @@ def inlined(fun: Callable[..., Any], eqn: JaxprEqn) -> list[JaxprEqn]:
     ``c = custom_jvp_call[name=maximum] a b``. The equations get the line of ``eqn`` in the source, and its scopes
     before those that ``fun`` enters. ``fun`` may also return nothing.
     """
+    return inlined_with_more(fun, eqn)[0]
+
+
+def inlined_with_more(fun: Callable[..., Any], eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var]]:
+    """Return what `inlined` does, and the variables of what ``fun`` returns behind the outputs of ``eqn``."""
     place = eqn.source_info
 
     def traced(fun: Callable[..., Any]) -> tuple[Jaxpr, dict[Any, Any]]:
@@ -204,12 +225,13 @@ def inlined(fun: Callable[..., Any], eqn: JaxprEqn) -> list[JaxprEqn]:
     # output: then each result is copied.
     if len(atoms.keys() | outvars) < len(atoms) + len(jaxpr.outvars):
         jaxpr, atoms = traced(lambda *operands: jax.tree.map(p.copy_p.bind, fun(*operands)))
-    atoms.update(zip(jaxpr.outvars, eqn.outvars, strict=False))
+    more = [Var(atom.aval) for atom in jaxpr.outvars[len(eqn.outvars) :]]
+    atoms.update(zip(jaxpr.outvars, [*eqn.outvars, *more], strict=False))
 
     def renamed(atoms_of: Sequence[Any]) -> list[Any]:
         return [atom if isinstance(atom, Literal) else atoms.get(atom, atom) for atom in atoms_of]
 
-    return [
+    equations = [
         new.replace(
             invars=renamed(new.invars),
             outvars=renamed(new.outvars),
@@ -217,6 +239,7 @@ def inlined(fun: Callable[..., Any], eqn: JaxprEqn) -> list[JaxprEqn]:
         )
         for new in jaxpr.eqns
     ]
+    return equations, more
 
 
 def computed(eqn: JaxprEqn) -> Callable[..., list[Any]]:

@@ -15,7 +15,7 @@ import jaxclamp
 from jaxclamp._programs.choices import CHOICES
 from jaxclamp._programs.open_primitives import PROGRAMS
 from jaxclamp._transforms.jaxprs import WITH_BODIES
-from jaxclamp._transforms.ties import SUSPECTS
+from jaxclamp._transforms.tie_sites import SUSPECTS
 from jaxclamp._transforms.undecided import UNDECIDED
 from tests.support.pinned import of_pinned
 

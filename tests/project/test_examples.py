@@ -57,6 +57,18 @@ def test_tie_influence_by_hand(tie_influence: ModuleType) -> None:
     assert found["influence"] == pytest.approx(np.sqrt(2 / 16 + 1 / 4) / np.sqrt(1 / 2))
 
 
+def test_ties_in_training(load: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    example = load("ties_in_training")
+    steps, width, batch = 3, 8, 16
+    reports = list(example.train(steps, width, batch))
+    layers = example.shares(reports)
+    assert layers.keys() == {"layer 0", "layer 1", "layer 2"}
+    assert all(len(of_steps) == steps and max(of_steps) > 0 for of_steps in layers.values())
+    assert {line.elements for report in reports for line in report.lines if line.op == "clamp"} == {width * batch}
+    example.plot(layers, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 0
+
+
 def test_jax_training(load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     example = load("jax_training")
     train = functools.cache(lambda loss, epochs: list(example.train(loss, epochs)))

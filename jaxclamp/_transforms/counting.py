@@ -1,0 +1,316 @@
+"""The transformation `count_ties`: a program that returns, beside its result, how often it was on a tie, line by line.
+
+The counts are computed inside of the program, as its results are, so that all of JAX works on it. Behind each equation
+that can tie stands another one, which counts. For ``maximum(x, 0)`` with x of shape (3,)::
+
+    b = maximum a 0.0           b = maximum a 0.0
+                                n = [1, 0, sum(a == 0.0)]
+
+A body, as of a ``scan``, returns its counts as one more result, and the equation that runs the body passes their sum
+on. So the program returns one array, with a row for each counter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import JaxprEqn, Var, jaxpr_as_fun
+from jax.extend.core import primitives as p
+
+from jaxclamp._jax_versions import (
+    closed,
+    manual_axes,
+    scan_sizes,
+    unspecified_results,
+    warn_of_an_untested_jax,
+    with_parts,
+)
+from jaxclamp._rules.operands import check_function
+from jaxclamp._shared.tie_report import Site, TieReport, Totals
+from jaxclamp._transforms.jaxprs import inlined_with_more, traced
+from jaxclamp._transforms.source_lines import located
+from jaxclamp._transforms.tie_sites import TieSites, is_passed_over
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Counts: TypeAlias = jax.Array
+"""A row for each counter: how often it ran, and the ties in two digits of base ``_BASE``, the higher one first.
+
+One number would overflow: a loop over a dataset can meet more ties than 32 bits count, and JAX has 64 only if asked.
+"""
+_BASE = 2**24  # so that the lower digits of up to 128 devices or terms add up without overflow
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["counts"], meta_fields=["counters"])
+@dataclass(frozen=True)
+class TieCounts:
+    """How often lines of a program were on a tie: an array, which can be a result of ``jit``, ``scan`` or ``vmap``.
+
+    Such a result has more axes; `report` adds up along them. Counts of the same program add up: ``a + b``.
+    """
+
+    counts: Counts
+    counters: tuple[tuple[Site, int], ...]
+    """For each row of ``counts``, where it counts, and of how many elements each time."""
+
+    @property
+    def elements(self) -> jax.Array:
+        """For each counter, the elements that were computed, as floats of the shape ``(..., counters)``."""
+        return self.counts[..., 0] * jnp.array([float(size) for _, size in self.counters])
+
+    @property
+    def tied(self) -> jax.Array:
+        """For each counter, the elements of them that were on a tie, as floats of the shape ``(..., counters)``."""
+        tied: jax.Array = self.counts[..., 1] * float(_BASE) + self.counts[..., 2]
+        return tied
+
+    def __add__(self, other: TieCounts) -> TieCounts:
+        return dataclasses.replace(self, counts=_added(self.counts, other.counts))
+
+    def report(self) -> TieReport:
+        """Return the counts as numbers, line by line, as `ties` does. It runs outside of ``jit``."""
+        if isinstance(self.counts, jax.core.Tracer):
+            raise TypeError("TieCounts.report: a report takes values; return the counts from jit, grad or vmap first.")
+        rows = np.asarray(self.counts, np.int64).sum(axis=tuple(range(self.counts.ndim - 2)))
+        totals = Totals()
+        for (site, size), (runs, high, low) in zip(self.counters, rows, strict=True):
+            if runs:
+                totals[site] += runs * size, high * _BASE + low
+        return TieReport(totals.lines())
+
+
+def count_ties(fun: Callable[P, R]) -> Callable[P, tuple[R, TieCounts]]:
+    """The same function, returning with its result how often it was on a tie, line by line: ``(result, counts)``.
+
+    It counts what `ties` does, by arrays that are computed beside the result. So all of JAX works on it: a training
+    step under ``jit``, ``jax.grad(..., has_aux=True)``, ``vmap``, ``scan``, ``checkpoint``, ``shard_map``.
+
+    Args:
+      fun: a function of any arguments, as for `min_norm`.
+
+    Returns:
+      A function of the same arguments. The counts are a `TieCounts`, whose `report` is a `TieReport`.
+
+    Raises:
+      TypeError: ``fun`` is not callable.
+      ValueError: ``fun`` writes to its arguments.
+
+    >>> @jax.jit
+    ... def value_and_slope(x):
+    ...     loss = count_ties(lambda x: jnp.maximum(x, 0.0).sum())
+    ...     return jax.value_and_grad(loss, has_aux=True)(x)
+    >>> (value, counts), slope = value_and_slope(jnp.array([-1.0, 0.0, 0.0, 3.0]))
+    >>> counts.tied.tolist(), counts.elements.tolist()
+    ([2.0], [4.0])
+    >>> (counts + counts).report().tied
+    4
+    """
+    check_function("count_ties", fun)
+    warn_of_an_untested_jax(jax.__version__)
+
+    @functools.wraps(fun)
+    def run(*args: P.args, **kwargs: P.kwargs) -> tuple[R, TieCounts]:
+        program = traced(fun, *args, **kwargs)
+        jaxpr, counters = _Counting().of(program.jaxpr)
+        results = jaxpr_as_fun(jaxpr)(*program.arrays)
+        counts = results[len(program.jaxpr.outvars)] if counters else _nothing(())
+        return program.join_results(results), TieCounts(counts, counters)
+
+    return run
+
+
+Counters: TypeAlias = tuple[tuple[Site, int], ...]
+
+
+class _Counting:
+    """Rewrites a program so that it returns its counts behind its results."""
+
+    def __init__(self) -> None:
+        self._sites = TieSites()
+        self.of = functools.cache(self._of)  # a body that occurs twice stays one object, which JAX compiles once
+        self._with_body = {
+            p.jit_p: self._call,
+            p.remat_p: self._call,
+            p.closed_call_p: self._call,
+            p.scan_p: self._scan,
+            p.while_p: self._while,
+            p.cond_p: self._cond,
+        }
+
+    def _of(self, jaxpr: Any) -> tuple[Any, Counters]:
+        """Return ``jaxpr`` with its counts as one more result, and its counters; without any it stays as it is."""
+        eqns: list[JaxprEqn] = []
+        rows: list[Any] = []
+        counters: list[tuple[Site, int]] = []
+        for eqn in jaxpr.eqns:
+            if counted := self._counted(eqn):
+                new, variables, of_eqn = counted
+                eqns += new
+                rows += variables
+                counters += of_eqn
+            else:
+                eqns.append(eqn)
+        if not counters:
+            return jaxpr, ()
+        at_the_end = eqns[-1].replace(invars=rows, outvars=[])
+        joined, total = inlined_with_more(lambda *rows: jnp.concatenate(rows), at_the_end)
+        return with_parts(jaxpr, eqns=[*eqns, *joined], outvars=[*jaxpr.outvars, *total]), tuple(counters)
+
+    def _counted(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
+        """Return equations that compute what ``eqn`` does, and counts; the variable of these; and their counters."""
+        if counter := self._sites.counter(eqn):
+            size = 0
+
+            def row(*operands: jax.Array) -> Any:
+                nonlocal size
+                on_tie = counter.on_tie(*operands)
+                size = on_tie.size
+                return _row(on_tie)
+
+            counting, result = inlined_with_more(row, counter.reads.replace(outvars=[]))
+            return [eqn, *counting], result, ((counter.site, size),)
+        if is_passed_over(eqn):
+            return None
+        if eqn.primitive.name == "shard_map":
+            return self._shard_map(located(eqn))
+        with_body = self._with_body.get(eqn.primitive)
+        return with_body and with_body(located(eqn))
+
+    def _call(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
+        """A body that runs once."""
+        name = "call_jaxpr" if eqn.primitive is p.closed_call_p else "jaxpr"
+        body, counters = self.of(eqn.params[name])
+        if not counters:
+            return None
+        params = {**eqn.params, name: body}
+        if eqn.primitive is p.jit_p:
+            params |= {name: (*eqn.params[name], *one) for name, one in unspecified_results().items()}
+        counts = Var(body.outvars[-1].aval)
+        return [eqn.replace(params=params, outvars=[*eqn.outvars, counts])], [counts], counters
+
+    def _scan(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
+        body, counters = self.of(eqn.params["jaxpr"])
+        if not counters:
+            return None
+        of_constants, of_carry = scan_sizes(eqn)
+        settings = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+
+        def run(*operands: jax.Array) -> list[jax.Array]:
+            fixed, first = operands[:of_constants], operands[of_constants : of_constants + of_carry]
+
+            def step(state: Any, slices: Any) -> Any:
+                total, carry = state
+                *results, counts = jaxpr_as_fun(body)(*fixed, *carry, *slices)
+                return (_added(total, counts), results[:of_carry]), results[of_carry:]
+
+            begin = _nothing(counters), list(first)
+            (total, last), stacked = lax.scan(step, begin, operands[of_constants + of_carry :], **settings)
+            return [*last, *stacked, total]
+
+        return *inlined_with_more(run, eqn), counters
+
+    def _while(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
+        """A loop; what its condition counts, in each test, is counted as well."""
+        of_condition, of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+        (condition, in_condition), (body, in_body) = map(self.of, (eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]))
+        counters = in_condition + in_body
+        if not counters:
+            return None
+
+        def run(*operands: jax.Array) -> list[jax.Array]:
+            known, fixed = operands[:of_condition], operands[of_condition : of_condition + of_body]
+
+            def test(carry: Any) -> tuple[jax.Array, Counts]:
+                holds, *counts = jaxpr_as_fun(condition)(*known, *carry)
+                return holds, _placed(counts, 0, counters)
+
+            def step(state: Any) -> Any:
+                _, total, carry = state
+                results = jaxpr_as_fun(body)(*fixed, *carry)
+                carry, counts = results[: len(carry)], results[len(carry) :]
+                holds, tested = test(carry)
+                return holds, _added(total, _placed(counts, len(in_condition), counters), tested), carry
+
+            first = list(operands[of_condition + of_body :])
+            _, total, last = lax.while_loop(lambda state: state[0], step, (*test(first), first))
+            return [*last, total]
+
+        return *inlined_with_more(run, eqn), counters
+
+    def _cond(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
+        branches = [self.of(branch) for branch in eqn.params["branches"]]
+        counters = tuple(counter for _, of_branch in branches for counter in of_branch)
+        if not counters:
+            return None
+
+        def running(branch: Any, before: int) -> Callable[..., list[jax.Array]]:
+            def run(*operands: jax.Array) -> list[jax.Array]:
+                results = jaxpr_as_fun(branch)(*operands)
+                own = len(eqn.outvars)
+                return [*results[:own], _placed(results[own:], before, counters)]
+
+            return run
+
+        starts = itertools.accumulate((len(of_branch) for _, of_branch in branches), initial=0)
+        runs = [running(branch, before) for (branch, _), before in zip(branches, starts, strict=False)]
+        return *inlined_with_more(lambda which, *operands: lax.switch(which, runs, *operands), eqn), counters
+
+    def _shard_map(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters]:
+        """A body that runs on each device; their counts are added up."""
+        axes = manual_axes(eqn)
+        counters: Counters = ()
+
+        def on_device(*operands: jax.Array) -> list[jax.Array]:
+            nonlocal counters
+            body, counters = self.of(eqn.params["jaxpr"])  # here, as the types inside exist in this context alone
+            results = jaxpr_as_fun(closed(body))(*operands)
+            counts = results[-1] if counters else _nothing(())
+            return [*results[: len(eqn.outvars)], _carried(lax.psum(counts, tuple(axes)))]
+
+        mapped = {name: eqn.params[name] for name in ("mesh", "in_specs", "check_vma")}
+        out_specs = [*eqn.params["out_specs"], jax.P()]
+        run = jax.shard_map(on_device, **mapped, out_specs=out_specs, axis_names=axes)
+        return *inlined_with_more(run, eqn), counters
+
+
+@jax.jit  # one program, where the rest runs operation by operation
+def _row(on_tie: jax.Array) -> Counts:
+    """Return the counts of one run of one counter."""
+    tied = jnp.sum(on_tie, dtype=jnp.int32)
+    return _varying(_carried(jnp.stack([jnp.ones_like(tied), jnp.zeros_like(tied), tied])[None]))
+
+
+def _nothing(counters: Counters) -> Counts:
+    return _varying(jnp.zeros((len(counters), 3), jnp.int32))
+
+
+def _placed(counts: Sequence[Counts], before: int, counters: Counters) -> Counts:
+    """Return rows for all ``counters``: ``counts`` from the row ``before`` on, if there are any, and else nothing."""
+    rows = _nothing(counters)
+    return rows.at[before : before + len(counts[0])].set(counts[0]) if counts else rows
+
+
+def _added(*counts: Counts) -> Counts:
+    return _carried(functools.reduce(jnp.add, counts))
+
+
+def _carried(counts: Counts) -> Counts:
+    """Return the counts with what is above the lower digit added to the higher one."""
+    runs, high, low = (counts[..., column] for column in range(3))
+    return jnp.stack([runs, high + low // _BASE, low % _BASE], axis=-1)
+
+
+def _varying(counts: Counts) -> Counts:
+    """Return the counts as those of this device, in a ``shard_map``, so that those of all branches are of one type."""
+    axes = set(jax.sharding.get_abstract_mesh().manual_axes) - jax.typeof(counts).manual_axis_type.varying
+    return lax.pcast(counts, tuple(axes), to="varying") if axes else counts

@@ -1,0 +1,73 @@
+"""The line of the user's source, and the module, that an equation of a jaxpr comes from."""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.extend.core import JaxprEqn
+from jax.extend.core import primitives as p
+
+from jaxclamp._jax_versions import with_parts
+from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, OP_SCOPE
+from jaxclamp._transforms.jaxprs import with_bodies
+
+_INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
+_LIBRARIES = (str(Path(jax.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep)
+
+
+def place(eqn: JaxprEqn) -> tuple[str, int]:
+    """Return the file and the line of ``eqn`` in the user's code."""
+    return innermost((frame.file_name, frame.line_num) for frame in frames(eqn))
+
+
+def scopes(eqn: JaxprEqn) -> str:
+    """Return the scopes around ``eqn``: of ``transpose(jvp(Net))/Block_0/jaxclamp.relu`` those are Net/Block_0."""
+    stack = re.sub(r"\b(?:jvp|transpose|vmap)\(|\)", "", str(eqn.source_info.name_stack))
+    return "/".join(scope for scope in stack.split("/") if scope and not scope.startswith(OP_SCOPE))
+
+
+def innermost(lines: Iterable[tuple[str, int]], *libraries: str) -> tuple[str, int]:
+    """Return the first line of the user's code, or else of a package that is not one of ``libraries``, nor JAX."""
+    candidates = [line for line in lines if not line[0].startswith((*_LIBRARIES, *libraries))]
+    candidates.sort(key=lambda line: line[0].startswith(_INSTALLED))  # stable: the innermost line stays first
+    return candidates[0] if candidates else ("unknown", 0)
+
+
+def frames(eqn: JaxprEqn) -> list[Any]:
+    """Return the lines of Python that led to ``eqn``, the innermost first."""
+    traceback = eqn.source_info.traceback
+    return list(traceback.frames) if traceback else []
+
+
+def located(eqn: JaxprEqn) -> JaxprEqn:
+    """Prefix the name stack of ``eqn`` to the equations of its body; give its traceback to those of libraries alone.
+
+    JAX traces a library function that is an inner jit once, for all calls. So its equations do not name the caller.
+    """
+    outer = eqn.source_info
+
+    def change(body: Any) -> Any:
+        return with_parts(body, eqns=[moved(inner) for inner in body.eqns])
+
+    def stays(inner: JaxprEqn) -> bool:
+        return is_of_derivative(inner) or not all(
+            frame.file_name.startswith(_INSTALLED + _LIBRARIES) for frame in frames(inner)
+        )
+
+    def moved(inner: JaxprEqn) -> JaxprEqn:
+        within = inner.source_info.replace(name_stack=outer.name_stack + inner.source_info.name_stack)
+        source_info = within if stays(inner) else within.replace(traceback=outer.traceback)
+        return inner.replace(source_info=source_info)  # type: ignore[no-any-return]
+
+    return with_bodies(eqn, change)
+
+
+def is_of_derivative(eqn: JaxprEqn) -> bool:
+    """Return whether ``eqn`` is part of the derivative of an op of jaxclamp."""
+    return eqn.primitive is not p.custom_jvp_call_p and DERIVATIVE_SCOPE in str(eqn.source_info.name_stack)

@@ -1,0 +1,135 @@
+"""Which equations of a jaxpr can tie, and which of the elements they compute are on a tie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.extend.core import primitives as p
+
+from jaxclamp._jax_versions import with_parts
+from jaxclamp._record import OPS
+from jaxclamp._rules.operands import is_floating
+from jaxclamp._shared.tie_report import Site
+from jaxclamp._transforms.recognition import name_of_jaxclamp_op, recognized
+from jaxclamp._transforms.source_lines import is_of_derivative, place, scopes
+from jaxclamp._transforms.undecided import UNDECIDED
+
+
+class Counter(NamedTuple):
+    """What is counted at one equation: where it is, and ``on_tie``, which elements are tied, of the inputs of another.
+
+    That other equation, ``reads``, is the same one, or the comparison by which it selects.
+    """
+
+    site: Site
+    on_tie: Callable[..., jax.Array]
+    reads: JaxprEqn
+
+
+class TieSites:
+    """Finds the counters of a program. Equations are shown to it in their order, those of bodies too."""
+
+    def __init__(self) -> None:
+        self._producers: dict[Any, JaxprEqn] = {}
+        """Maps a variable to the equation that computes it."""
+        self._counted: set[Any] = set()
+        """The operands of calls that were counted: a select by one of them belongs to the derivative of that call."""
+
+    def counter(self, eqn: JaxprEqn) -> Counter | None:
+        """Return what is to be counted at ``eqn``, or None; then its bodies are looked into."""
+        self._producers.update(dict.fromkeys(eqn.outvars, eqn))
+        if is_passed_over(eqn):
+            return None
+        op = recognized(eqn)
+        if name := name_of_jaxclamp_op(eqn) or (op.name if op else ""):
+            if eqn.primitive in (p.custom_jvp_call_p, p.jit_p):
+                self._counted.update(atom for atom in eqn.invars if isinstance(atom, Var))
+            return Counter(_site(eqn, name), op.on_tie if op else _on_tie_of_op(name, eqn), eqn)
+        if comparison := self._suspected(eqn):
+            return Counter(_site(eqn, "select", suspect=True), jnp.equal, comparison)
+        if (on_jump := SUSPECTS.get(eqn.primitive.name)) and not _is_of_integers(eqn):
+            return Counter(_site(eqn, eqn.primitive.name, suspect=True), on_jump, eqn)
+        return None
+
+    def _suspected(self, eqn: JaxprEqn) -> JaxprEqn | None:
+        """Return the comparison by which ``eqn`` selects, if it looks like a kink written by hand.
+
+        Then it compares numbers, and a branch is one of these numbers or is computed of one. ``where(x > 0, x, 0)`` is
+        such a select, and ``where(x > 0, -x, 0)``; ``where(x > 0, y, 0)`` is none, since x is in no branch.
+        """
+        if eqn.primitive is not p.select_n_p and eqn.params.get("name") != "_where":
+            return None
+        if not eqn.invars:  # what partial evaluation leaves of a select
+            return None
+        predicate, *branches = eqn.invars
+        comparison = None if isinstance(predicate, Literal) else self._producers.get(predicate)
+        if comparison is None or comparison.primitive not in (p.gt_p, p.ge_p, p.lt_p, p.le_p):
+            return None
+        branches = [branch for branch in branches if isinstance(branch, Var)]
+        makers = [self._producers[branch] for branch in branches if branch in self._producers]
+        # A maker that selects as well is the first half of a select that was differentiated.
+        atoms = [atom for maker in makers if maker.params.get("name") != "_where" for atom in maker.invars]
+        inputs = {*branches, *(atom for atom in atoms if isinstance(atom, Var))}
+        compared: list[Any] = [atom for atom in comparison.invars if isinstance(atom, Var)]
+        if self._counted.issuperset(compared):  # the derivative of that function, such as the one of jax.nn.relu
+            return None
+        compares_floats = all(is_floating(atom.aval) for atom in compared)
+        return comparison if compares_floats and not inputs.isdisjoint(compared) else None
+
+
+def is_passed_over(eqn: JaxprEqn) -> bool:
+    """Return whether ``eqn`` and its bodies count nothing: it belongs to an op that was counted, or is a repetition."""
+    is_repeated_by_checkpoint = bool(eqn.params.get("differentiated"))
+    return is_repeated_by_checkpoint or is_of_derivative(eqn)
+
+
+def _site(eqn: JaxprEqn, op: str, *, suspect: bool = False) -> Site:
+    """Return where the ties of ``eqn`` are counted: at its line of the source, for this op, in its module."""
+    return (*place(eqn), op, suspect, scopes(eqn))
+
+
+def _on_tie_of_op(name: str, eqn: JaxprEqn) -> Callable[..., jax.Array]:
+    """Return the function of the inputs of ``eqn``, a call of that op of jaxclamp, that says where it is on a tie.
+
+    The inputs of an elementwise op are the arguments of its function, and behind them bounds that are built in. A
+    reduction has other parameters too, which are no inputs: so ties are counted at the reduction in its body.
+    """
+    op = OPS.get(name)  # `min_norm` makes pools of a ``reduce_window``, which no op is
+    if op and op.family != "reduction":
+        parameters = [p for p in op.signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        return lambda *operands: op.on_tie(*operands[: len(parameters)])
+    body = eqn.params["call_jaxpr"]
+    for inner in body.eqns:
+        if inner.primitive in (p.reduce_max_p, p.reduce_min_p) and (reduction := recognized(inner)):
+            before = jaxpr_as_fun(with_parts(body, outvars=inner.invars))
+            return lambda *operands: reduction.on_tie(*before(*operands))
+    # No reduction is in the body: it reduced a scalar, where there is nothing to choose.
+    return lambda *operands: jnp.zeros(eqn.outvars[0].aval.shape, bool)  # type: ignore[attr-defined]
+
+
+def _is_of_integers(eqn: JaxprEqn) -> bool:
+    """Return whether ``eqn`` reads the bits of integers, as `jax.random` does."""
+    operand: Any = eqn.invars[0].aval if eqn.invars else None
+    return eqn.primitive is p.bitcast_convert_type_p and not is_floating(operand)
+
+
+def _nowhere(*operands: jax.Array) -> jax.Array:
+    """Return False for each element of the first operand: where a suspect jumps is not known."""
+    return jnp.zeros(operands[0].shape if operands else (), bool)
+
+
+SUSPECTS: dict[str, Callable[..., jax.Array]] = {
+    "floor": lambda x: x == jnp.floor(x),
+    "ceil": lambda x: x == jnp.floor(x),
+    "round": lambda x: x - jnp.floor(x) == 0.5,
+    "rem": lambda x, y: jnp.equal(lax.rem(x, y), 0) if is_floating(x) else _nowhere(x),
+    "atan2": lambda y, x: (y == 0) & (x < 0),
+    "bitcast_convert_type": lambda x: x == 0,  # as of jnp.signbit and jnp.copysign
+    **dict.fromkeys((*UNDECIDED, "custom_linear_solve"), _nowhere),
+}
+"""Maps a primitive that jumps, or is not looked into, to the function that says where it jumps, if that is known."""
