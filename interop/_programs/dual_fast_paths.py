@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 from torch.nn import functional
-from torch.overrides import has_torch_function
+from torch.overrides import TorchFunctionMode, has_torch_function
 
 from interop._programs.order import is_transformed_within, moves
 
@@ -144,3 +144,12 @@ def _faster() -> Iterator[tuple[Function, Function]]:
 
 FASTER: Mapping[Function, Function] = dict(_faster())
 """Maps a function of torch to the one that is called in its place."""
+
+
+class FastPaths(TorchFunctionMode):
+    """A block in which functions of one dual tensor and constants take their fast paths."""
+
+    def __torch_function__(
+        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return FASTER.get(func, func)(*args, **(kwargs or {}))

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 import interop
-from interop._programs.choices import Decided
+from interop._programs.decided import Decided
 from interop._programs.dual_fast_paths import FASTER
 
 Function = Callable[..., Any]

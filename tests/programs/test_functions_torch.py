@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode, get_overridable_functions
 
 import interop
-from interop._programs.choices import CHOICES
+from interop._programs.decided import CHOICES
 from tests.programs.nearby import IMAGE, LINE, ROW, X, Y, check, drawn, tensor
 from tests.programs.torch_functions import FUNCTIONS
 from tests.support.calls import of_aminmax

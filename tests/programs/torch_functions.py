@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 import interop
-from interop._programs.choices import CHOICES
+from interop._programs.decided import CHOICES
 from tests.programs.nearby import CELLS, HALVES, IMAGE, LINE, ROW, SOLID, X, Y, tensor
 
 Function = Callable[..., torch.Tensor]

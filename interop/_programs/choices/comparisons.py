@@ -1,0 +1,68 @@
+"""Comparisons, and what is made of truth values: they hold or not a small step along the tangents."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from interop._programs.order import holds, value_and_tangent
+
+Tensor = torch.Tensor
+Operand = torch.Tensor | float
+
+
+def comparison(compare: Callable[[Any, Any], Any]) -> Callable[[Operand, Operand], Tensor]:
+    """Return the comparison of numbers that move."""
+
+    def compared(input: Operand, other: Operand) -> Tensor:
+        return holds(compare, input, other)
+
+    return compared
+
+
+def is_not_zero(input: Tensor) -> Tensor:
+    return holds(operator.ne, input, 0)
+
+
+def is_to_bools(*args: Any, **kwargs: Any) -> bool:
+    """Return whether these arguments of a conversion say that its result has truth values."""
+    kinds = [kind.dtype if isinstance(kind, Tensor) else kind for kind in (*args, *kwargs.values())]
+    return torch.bool in kinds
+
+
+def conversion(in_torch: Callable[..., Any]) -> Callable[..., Tensor]:
+    """Return a conversion, which compares with 0 if it is one to truth values."""
+
+    def converted(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        source = is_not_zero(input) if is_to_bools(*args, **kwargs) else input
+        return in_torch(source, *args, **kwargs)  # type: ignore[no-any-return]
+
+    return converted
+
+
+def logical_not(input: Tensor) -> Tensor:
+    return ~is_not_zero(input)
+
+
+def logical_and(input: Tensor, other: Tensor) -> Tensor:
+    return is_not_zero(input) & is_not_zero(other)
+
+
+def logical_or(input: Tensor, other: Tensor) -> Tensor:
+    return is_not_zero(input) | is_not_zero(other)
+
+
+def logical_xor(input: Tensor, other: Tensor) -> Tensor:
+    return is_not_zero(input) ^ is_not_zero(other)
+
+
+def sign(input: Tensor) -> Tensor:
+    value, tangent = value_and_tangent(input)
+    return torch.sign(torch.where(value == 0, tangent, value))
+
+
+def heaviside(input: Tensor, values: Tensor) -> Tensor:
+    return torch.where(holds(operator.eq, input, 0), values, holds(operator.gt, input, 0).to(values.dtype))

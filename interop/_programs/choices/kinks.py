@@ -1,0 +1,66 @@
+"""Kinked functions: torch's own, but at a kink the piece that is entered there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch.nn import functional
+
+from interop._programs.dual_fast_paths import FastPaths
+from interop._programs.order import value_and_tangent
+from interop._torch.autocast import autocast
+from interop._torch.forms import overwrite
+from interop.native._rules.kinked import pieces_that_meet
+
+Tensor = torch.Tensor
+Function: TypeAlias = Callable[[Tensor], Tensor]
+Kink: TypeAlias = tuple[float, Callable[[Tensor], Any], Callable[[Tensor], Any]]
+"""A place, and the pieces to its left and to its right."""
+
+
+def at_kinks(in_torch: Function, kinks: Sequence[Kink], x: Tensor) -> Tensor:
+    """Return ``in_torch(x)``, at kinks as the piece on which x is a small step on.
+
+    ``hardswish`` at x = 3, where x moves by -1, is ``x (x + 3) / 6``, of slope 3/2; where x moves by 1, it is ``x``.
+    """
+    result = in_torch(x)
+    value, tangent = value_and_tangent(x)
+    for place, left, right in kinks:
+        at_place = (value == place) & (tangent != 0)
+        near = torch.where(at_place, x, place)  # a piece may overflow elsewhere
+        with FastPaths():
+            entered = torch.where(tangent > 0, right(near), left(near))
+        result = torch.where(at_place, entered, result)
+    return result
+
+
+def kinks_of(name: str, *parameters: Any) -> list[Kink]:
+    """Return the kinks of the kinked op of that name."""
+
+    def in_torch(piece: Callable[..., Any]) -> Callable[[Tensor], Any]:
+        return lambda x: piece(torch, x, *parameters)
+
+    return [(place, in_torch(left), in_torch(right)) for place, left, right in pieces_that_meet(name, *parameters)]
+
+
+def in_form(inplace: bool, name: str, function: Function, input: Tensor) -> Tensor:
+    """Return ``function(input)``, or overwrite the input with it, as torch's function called ``name`` does."""
+    return overwrite(name, function, input) if inplace else function(input)
+
+
+def rrelu(
+    input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+) -> Tensor:
+    if training:  # the slopes are random, and 0 is on no tie but by chance
+        return functional.rrelu(input, lower, upper, training, inplace)
+    slope = (lower + upper) / 2
+    kinks = kinks_of("leaky_relu", slope)
+    return in_form(inplace, "rrelu_", lambda x: at_kinks(lambda x: functional.leaky_relu(x, slope), kinks, x), input)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    input, weight = autocast(input, weight)
+    slope = weight.reshape(()) if weight.numel() == 1 else weight.reshape(1, -1, *[1] * (input.dim() - 2))
+    return at_kinks(lambda x: functional.prelu(x, weight), kinks_of("leaky_relu", slope), input)

@@ -1,0 +1,84 @@
+"""Losses and other functions that choose on the way, written with functions that choose.
+
+The arithmetic between these is that of `torch`: `spelled_out` of `interop/_programs/decided.py` calls them in a block
+of their own, where it is decided and fast.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from interop._programs.choices.selections import abs, maximum
+from interop._torch.autocast import in_full_precision
+from interop.native.losses import reduced
+
+Tensor = torch.Tensor
+
+
+def logit(input: Tensor, eps: float | None = None) -> Tensor:
+    return torch.logit(input if eps is None else torch.clamp(input, eps, 1 - eps))
+
+
+def l1_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:
+    input, target = in_full_precision(input, target)
+    loss = abs(input - target)
+    if weight is None:
+        return reduced(loss, size_average, reduce, reduction)
+    return (
+        reduced(loss * weight, None, None, "sum") / weight.sum()
+        if reduction == "mean"
+        else reduced(loss * weight, size_average, reduce, reduction)
+    )
+
+
+def smooth_l1_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
+) -> Tensor:
+    if beta == 0:
+        return l1_loss(input, target, size_average, reduce, reduction)
+    return functional.smooth_l1_loss(input, target, size_average, reduce, reduction, beta)
+
+
+def multi_margin_loss(
+    input: Tensor,
+    target: Tensor,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    (scores,), targets = in_full_precision(torch.atleast_2d(input)), target.reshape(-1, 1)
+    beyond = maximum(margin - scores.gather(1, targets) + scores, 0.0) ** p
+    if weight is not None:
+        beyond = beyond * weight[targets]
+    loss = beyond.scatter(1, targets, 0.0).mean(1)
+    return reduced(loss if input.dim() == 2 else loss.squeeze(0), size_average, reduce, reduction)
+
+
+def cosine_embedding_loss(
+    input1: Tensor,
+    input2: Tensor,
+    target: Tensor,
+    margin: float = 0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    similar = functional.cosine_embedding_loss(input1, input2, torch.ones_like(target), reduction="none")
+    loss = torch.where(target == 1, similar, maximum(1 - similar - margin, 0.0).where(target == -1, 0.0))
+    return reduced(loss, size_average, reduce, reduction)

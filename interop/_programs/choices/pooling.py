@@ -1,0 +1,87 @@
+"""Max pools: of equal elements of a window, the one that is ahead a small step on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from interop._programs.choices.windows import Places, elements_of, elements_of_adaptive
+from interop._programs.order import place_of_largest, rank, value_and_tangent
+from jaxclamp._rules.windows import windows_of
+
+Tensor = torch.Tensor
+Function = Callable[..., Any]
+
+
+def max_pool(name: str) -> Function:
+    """Return torch's pool of that name, ``max_pool2d`` for example, whose windows have one size."""
+    in_torch: Function = getattr(functional, name)
+    dims = int(name[-2])
+
+    def pool(
+        input: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Any:
+        window = (kernel_size, stride, padding, dilation, ceil_mode)
+        counts = in_torch(input.detach()[:1], *window).shape[-dims:]
+        windows = windows_of(name, tuple(input.shape), dims, *window)
+        places = elements_of(windows, input.shape[-dims:], counts)
+        return _largest_of_windows(input, counts, places, return_indices)
+
+    return pool
+
+
+def adaptive_max_pool(name: str) -> Function:
+    """Return torch's pool of that name, whose windows are as large as the number of results asks for."""
+    in_torch: Function = getattr(functional, name)
+    dims = int(name[-2])
+
+    def pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+        counts = in_torch(input.detach()[:1], output_size).shape[-dims:]
+        places = elements_of_adaptive(input.shape[-dims:], counts)
+        return _largest_of_windows(input, counts, places, return_indices)
+
+    return pool
+
+
+def _largest_of_windows(
+    input: Tensor, counts: Sequence[int], places: Places, return_indices: bool
+) -> tuple[Tensor, Tensor] | Tensor:
+    flat = input.flatten(-len(counts)).flatten(0, -2)  # torch selects fastest from rows
+    elements = torch.from_numpy(places).to(input.device)
+    value, tangent = (
+        x.index_select(1, elements.flatten()).unflatten(1, elements.shape) for x in value_and_tangent(flat)
+    )
+    place = place_of_largest((value, tangent), 1)
+    index = elements.expand(len(flat), -1, -1).gather(1, place).squeeze(1)
+    shape = (*input.shape[: -len(counts)], *counts)
+    result = flat.gather(1, index).reshape(shape)
+    return (result, index.reshape(shape)) if return_indices else result
+
+
+def fractional_max_pool(name: str) -> Function:
+    """Return torch's pool of that name, whose windows are random."""
+    in_torch: Function = getattr(functional, name)
+    dims = int(name[-2])
+
+    def pool(
+        input: Tensor, kernel_size: Any, output_size: Any = None, *, return_indices: bool = False, **kwargs: Any
+    ) -> Any:
+        # Torch alone knows the windows: it is shown the rank of each element, and says which has the largest.
+        flat = input.flatten(-dims)
+        places = rank(value_and_tangent(flat), -1).double().reshape(input.shape)
+        if (samples := kwargs.get("_random_samples")) is not None:
+            kwargs["_random_samples"] = samples.double()
+        index = in_torch(places, kernel_size, output_size, return_indices=True, **kwargs)[1]
+        result = flat.gather(-1, index.flatten(-dims)).reshape(index.shape)
+        return (result, index) if return_indices else result
+
+    return pool

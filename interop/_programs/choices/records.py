@@ -1,0 +1,79 @@
+"""Choices derived from the records of ops: those that select, and those that have kinks.
+
+Of ``relu6``, for example, the record has the rule ``min(max(x, 0), 6)``, and the name of torch's function. The rule
+says what is chosen from, and torch's function which arguments there are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from interop import native
+from interop._bridge.signatures import torch_counterpart
+from interop._programs.choices.kinks import at_kinks, in_form, kinks_of
+from interop._programs.choices.selections import fold
+from jaxclamp import OPS, Op
+from jaxclamp._rules.kinked import Kinked
+from jaxclamp._rules.selection import Affine, Selection
+
+Tensor = torch.Tensor
+Choice = Callable[..., Tensor]
+
+
+def choices_of_records() -> Iterator[tuple[str, Choice]]:
+    """Yield the name and the choice of each op of jaxclamp that selects or has kinks."""
+    for name, op in OPS.items():
+        if op.family in ("selection", "kinked"):
+            rule: Any = op.applied(*op.tie_points[0]).rule
+            if isinstance(rule, Affine):
+                yield name, _in_torch(op, _affine)
+            elif isinstance(rule, Selection):
+                yield name, _in_torch(op, _selection)
+            elif isinstance(rule, Kinked):
+                yield name, _in_torch(op, _kinked)
+
+
+def _in_torch(op: Op, choose: Callable[..., Tensor]) -> Choice:
+    """Return ``choose(op, torch's function, input, *parameters)`` with torch's signature, and its form in place."""
+    in_torch = torch_counterpart(op).function
+    parameters = inspect.signature(native.NATIVE[op.name]).parameters.values()
+    signature = inspect.Signature([p for p in parameters if p.name not in ("ties", "out")])
+
+    def choice(*args: Any, **kwargs: Any) -> Tensor:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        inplace = bound.arguments.pop("inplace", False)
+        input, *rest = bound.arguments.values()
+        return in_form(inplace, f"{op.name}_", lambda x: choose(op, in_torch, x, *rest), input)
+
+    choice.__name__ = choice.__qualname__ = op.name
+    choice.__signature__ = signature  # type: ignore[attr-defined]
+    return choice
+
+
+def _selection(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
+    applied: Any = op.applied(x, *parameters)
+    rule = applied.rule
+    return fold(rule, *applied.operands) if rule.steps else in_torch(x, *parameters)  # which refuses no bounds
+
+
+def _kinked(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
+    return at_kinks(lambda x: in_torch(x, *parameters), kinks_of(op.name, *parameters), x)
+
+
+def _affine(op: Op, in_torch: Choice, x: Tensor) -> Tensor:
+    """Choose between the slope that the op has within its two bounds, and 0 beyond; the value at a bound is torch's."""
+    applied: Any = op.applied(x)
+    _, low, high = applied.operands
+
+    def flat(x: Tensor) -> Tensor:
+        return in_torch(x.detach())
+
+    def rising_from(bound: float) -> Callable[[Tensor], Tensor]:
+        return lambda x: in_torch(x.detach()) + (x - bound) * applied.rule.scale
+
+    return at_kinks(in_torch, [(low, flat, rising_from(low)), (high, rising_from(high), flat)], x)

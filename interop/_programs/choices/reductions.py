@@ -1,0 +1,126 @@
+"""Reductions: of equal elements, the one that is ahead a small step on; and norms, which are made of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from interop._programs.choices.selections import abs
+from interop._programs.dual_fast_paths import FASTER
+from interop._programs.order import Pair, negated, place_of_largest, value_and_tangent
+
+Tensor = torch.Tensor
+Function: TypeAlias = Callable[..., Any]
+Sign: TypeAlias = Callable[[Pair], Pair]
+"""``as_is`` for a maximum, and ``negated`` for a minimum, which is the maximum of the negated numbers."""
+
+
+def as_is(pair: Pair) -> Pair:
+    return pair
+
+
+def taken(input: Tensor, dim: int, index: Tensor, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """Return the elements at ``index``, which has one along ``dim``, and their index."""
+    values = input.gather(dim, index)
+    return (values, index) if keepdim else (values.squeeze(dim), index.squeeze(dim))
+
+
+def with_indices(name: str, sign: Sign) -> Function:
+    """Return `torch.max` or `torch.min` of one axis, which has indices too."""
+
+    def along_an_axis(input: Tensor, dim: int, keepdim: bool = False) -> Any:
+        place = place_of_largest(sign(value_and_tangent(input)), dim)
+        return getattr(torch.return_types, name)(taken(input, dim, place, keepdim))
+
+    return along_an_axis
+
+
+def extremum(sign: Sign) -> Function:
+    """Return `torch.amax` or `torch.amin`."""
+
+    def reduced(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+        axes = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
+        if input.dim() == 0:
+            return input.clone()
+        axes = tuple(axis % input.dim() for axis in axes)
+        flat = input.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes))
+        result, _ = taken(flat, -1, place_of_largest(sign(value_and_tangent(flat)), -1), False)
+        for axis in sorted(axes) if keepdim else ():
+            result = result.unsqueeze(axis)
+        return result
+
+    return reduced
+
+
+amax, amin = extremum(as_is), extremum(negated)
+
+
+def index(sign: Sign) -> Function:
+    """Return `torch.argmax` or `torch.argmin`."""
+
+    def place(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        if dim is not None:
+            index = place_of_largest(sign(value_and_tangent(input)), dim)
+            return index if keepdim else index.squeeze(dim)
+        index = place_of_largest(sign(value_and_tangent(input.flatten())), 0)
+        return index.reshape([1] * input.dim() if keepdim else [])
+
+    return place
+
+
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    return torch.return_types.aminmax((amin(input, dim, keepdim), amax(input, dim, keepdim)))
+
+
+def norm(in_torch: Function, default: Any) -> Function:
+    """Return a norm of vectors, whose order is ``default`` if none is named: 1 and infinity choose, others do not."""
+
+    def norm(input: Tensor, p: Any = default, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
+        order = kwargs.pop("ord", p)
+        if order not in (1, math.inf, -math.inf):
+            return in_torch(input, order, dim, keepdim, **kwargs)
+        size = abs(input.to(kwargs.get("dtype")))
+        if order == 1:
+            return size.sum(dim, keepdim)
+        return (amax if order > 0 else amin)(size, dim, keepdim)
+
+    return norm
+
+
+vector_norm = norm(torch.linalg.vector_norm, 2)
+
+
+def matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, **kwargs: Any) -> Tensor:
+    if ord not in (1, -1, math.inf, -math.inf):
+        in_torch: Tensor = torch.linalg.matrix_norm(input, ord, dim, keepdim, **kwargs)
+        return in_torch
+    summed, over = dim if ord in (1, -1) else dim[::-1]
+    sums = abs(input.to(kwargs.get("dtype"))).sum(summed, keepdim=True)
+    result: Tensor = (amax if ord > 0 else amin)(sums, over, True)
+    return result if keepdim else result.squeeze(dim)
+
+
+def norm_of_either(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Tensor:
+    """Compute `torch.linalg.norm`, of vectors along one axis, or of matrices along two."""
+    axes: Any = (dim,) if isinstance(dim, int) else tuple(range(input.dim()) if dim is None else dim)
+    norm: Function
+    if ord is None or len(axes) > 2:
+        norm, axes = torch.linalg.norm, dim
+    else:
+        norm = matrix_norm if len(axes) == 2 else vector_norm
+    result: Tensor = norm(input, ord, axes, keepdim, **kwargs)
+    return result
+
+
+_plus, _minus = FASTER[torch.add], FASTER[torch.sub]
+
+
+def dist(input: Tensor, other: Tensor, p: float = 2.0) -> Tensor:
+    return vector_norm(_minus(input, other), p)  # type: ignore[no-any-return]
+
+
+def pairwise_distance(input: Tensor, other: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    return vector_norm(_plus(_minus(input, other), eps), p, -1, keepdim)  # type: ignore[no-any-return]

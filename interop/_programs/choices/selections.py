@@ -1,0 +1,60 @@
+"""Selections: the value is one of the operands, and of equal ones that which is ahead a small step on."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import torch
+
+from interop._programs.order import holds
+from jaxclamp._rules.selection import Selection, Step
+
+Tensor = torch.Tensor
+Operand = torch.Tensor | float
+
+
+def _of_two(gives_way: Callable[[Any, Any], Any], nan_wins: bool) -> Callable[[Tensor, Operand], Tensor]:
+    """Return a selection of two operands, where the first ``gives_way`` to the second."""
+
+    def selected(input: Tensor, other: Operand) -> Tensor:
+        unknown = other if nan_wins else input
+        is_other = holds(gives_way, input, other)
+        if isinstance(unknown, Tensor) or unknown != unknown:
+            is_other = is_other | (unknown != unknown)
+        return torch.where(is_other, other, input)
+
+    return selected
+
+
+# NaN is larger and smaller than anything, but for fmax and fmin.
+maximum, minimum = _of_two(operator.lt, nan_wins=True), _of_two(operator.gt, nan_wins=True)
+fmax, fmin = _of_two(operator.lt, nan_wins=False), _of_two(operator.gt, nan_wins=False)
+
+_STEPS: dict[Step, Callable[[Tensor, Operand], Tensor]] = {jnp.maximum: maximum, jnp.minimum: minimum}
+"""Maps a step of a rule of jaxclamp to its choice."""
+
+
+def fold(rule: Selection, input: Tensor, *bounds: Operand) -> Tensor:
+    """Select among the operands, as the rule of the op folds them: of ``clamp`` the larger, then the smaller."""
+    if rule.steps == (jnp.maximum, jnp.minimum):
+        low, high = bounds
+        if isinstance(low, int | float) and isinstance(high, int | float) and low <= high:
+            return _between(input, low, high)
+    value = input
+    for step, bound in zip(rule.steps, bounds, strict=True):
+        value = _STEPS[step](value, bound)
+    return value
+
+
+def _between(input: Tensor, low: float, high: float) -> Tensor:
+    """Keep ``input`` between two numbers, of which at most one counts: one choice in place of two."""
+    beyond = holds(operator.lt, input, low) | holds(operator.gt, input, high)
+    return torch.where(beyond, input.detach().clamp(low, high), input)
+
+
+def abs(input: Tensor) -> Tensor:
+    # Unlike other kinked ops it takes a piece where nothing moves, too: so a derivative of torch, 0 at 0, never counts.
+    return torch.where(holds(operator.ge, input, 0), input, -input)

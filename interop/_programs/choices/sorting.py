@@ -1,0 +1,98 @@
+"""Functions that sort: equal elements are in the order that they have a small step on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from interop._programs.choices.reductions import Sign, taken
+from interop._programs.order import negated, order, rank, value_and_tangent
+
+Tensor = torch.Tensor
+
+
+def sort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
+    index = order(value_and_tangent(input), dim, descending)
+    return torch.return_types.sort((input.gather(dim, index), index))
+
+
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
+    return order(value_and_tangent(input), dim, descending)
+
+
+def msort(input: Tensor) -> Tensor:
+    return input.gather(0, order(value_and_tangent(input), 0))
+
+
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    if not input.dim():
+        return torch.topk(input, k)
+    index = order(value_and_tangent(input), dim, largest).narrow(dim, 0, k)
+    return torch.return_types.topk((input.gather(dim, index), index))
+
+
+def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    if not input.dim():
+        return torch.kthvalue(input, k)
+    index = order(value_and_tangent(input), dim).narrow(dim, k - 1, 1)
+    return torch.return_types.kthvalue(taken(input, dim, index, keepdim))
+
+
+def median(name: str) -> Callable[..., Any]:
+    """Return `torch.median` or `torch.nanmedian`."""
+
+    def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+        if dim is None:
+            return median(input.flatten(), 0)[0]
+        unknown = torch.isnan(input).sum(dim, keepdim=True)
+        length = input.size(dim) if input.dim() else 1
+        middle = (length - 1 - unknown).clamp(min=0) // 2
+        if name == "median":  # what is NaN in part is NaN, which is sorted to the end
+            middle = torch.where(unknown > 0, length - 1, middle)
+        index = order(value_and_tangent(input), dim).gather(dim, middle)
+        return getattr(torch.return_types, name)(taken(input, dim, index, keepdim))
+
+    return median
+
+
+def cumulative(name: str, sign: Sign) -> Callable[..., Any]:
+    """Return `torch.cummax` or `torch.cummin`."""
+
+    def cumulative(input: Tensor, dim: int) -> Any:
+        places = rank(sign(value_and_tangent(input)), dim)
+        index = torch.cummax(places, dim).indices
+        return getattr(torch.return_types, name)((input.gather(dim, index), index))
+
+    return cumulative
+
+
+def _scatter(
+    name: str, input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool
+) -> Tensor:
+    """Compute torch's function of that name, which reduces elements of ``source`` into those of ``input``."""
+    in_torch: Callable[..., Tensor] = getattr(torch, name)
+    if reduce == "prod":
+        raise NotImplementedError(f"{name}: torch takes the derivative of products for 0 in forward mode.")
+    if reduce not in ("amax", "amin"):
+        return in_torch(input, dim, index, source, reduce, include_self=include_self)
+    # The rank of each element among all takes its place; that of the result says which element it is.
+    elements = torch.cat([input.flatten(), source.flatten()])
+    pair = value_and_tangent(elements)
+    sorting = order(pair if reduce == "amax" else negated(pair), 0)
+    old, new = sorting.argsort(0).split([input.numel(), source.numel()])
+    best = in_torch(old.view(input.shape), dim, index, new.view(source.shape), "amax", include_self=include_self)
+    return elements[sorting[best.flatten()]].view(input.shape)
+
+
+def index_reduce(
+    input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    return _scatter("index_reduce", input, dim, index, source, reduce, include_self)
+
+
+def scatter_reduce(
+    input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    return _scatter("scatter_reduce", input, dim, index, src, reduce, include_self)

@@ -1,0 +1,242 @@
+"""The block in which choices of torch's functions are decided by tangents, and the table of what is called there.
+
+An op of jaxclamp that selects or has kinks is in the table by its record. Any other function that chooses has a line
+in it, and its code in the file of `choices` for its subject.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from interop import native
+from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
+from interop._programs.choices import (
+    comparisons,
+    kinks,
+    losses,
+    pooling,
+    records,
+    recurrent,
+    reductions,
+    selections,
+    sorting,
+)
+from interop._programs.choices.reductions import as_is
+from interop._programs.dual_fast_paths import FASTER
+from interop._programs.operators import operators_of, overwriting
+from interop._programs.order import moves, negated
+from interop._programs.undecided import warn_on_jump
+from interop._torch.checkpoint_modes import Block
+from interop._torch.forms import NUMPY_NAMES
+from interop._torch.private_api import without_forward_mode
+from interop._transforms.jumps import jump_of
+from interop._transforms.min_norm import namesakes
+
+Function = Callable[..., Any]
+
+
+class Decided(Block):
+    """A block in which the choices of torch's functions are decided by the tangents of their operands."""
+
+    def __torch_function__(
+        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not torch.compiler.is_compiling():
+            self.hold(func)
+        if func in BACKWARD and not kwargs.get("create_graph"):  # else the gradients move, and may be chosen from
+            with without_forward_mode():
+                return func(*args, **kwargs)
+        choice, jump = DECIDED.get(func), jump_of(func, kwargs)
+        if not (choice or jump) or not any(
+            moves(value) and value.numel() for value in _operands(*args, *kwargs.values())
+        ):
+            return FASTER.get(func, func)(*args, **kwargs)
+        if jump:
+            warn_on_jump(*jump, args, kwargs)
+        if choice is None:
+            return FASTER.get(func, func)(*args, **kwargs)
+        if kwargs.get("out") is not None:
+            raise NotImplementedError(f"{func.__name__}: out= has no derivative; call it without, and copy the result.")
+        return choice(*args, **{NUMPY_NAMES.get(name, name): v for name, v in kwargs.items() if name not in _IGNORED})
+
+    def again(self) -> TorchFunctionMode:
+        return _Undecided()
+
+
+def _operands(*values: Any) -> Iterator[Any]:
+    for value in values:
+        yield from value if isinstance(value, Sequence) else (value,)
+
+
+class _Undecided(TorchFunctionMode):
+    """A block without tangents, in which choices might fall in another way than they did with them."""
+
+    def __torch_function__(
+        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        # A hook that keeps tensors elsewhere brings them back by a conversion, which chooses if it is one to bools.
+        if func in DECIDED and (func not in _CONVERSIONS or comparisons.is_to_bools(*args[1:], **(kwargs or {}))):
+            raise RuntimeError(
+                "torch.utils.checkpoint computes again, without tangents, what was decided by tangents; "
+                "call the function without a checkpoint in along and interop.grad."
+            )
+        return func(*args, **(kwargs or {}))
+
+
+class _SpelledOut(Decided):
+    """The block around a function of this package that leaves what torch refuses to torch's function of that name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def __torch_function__(
+        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__name__", None) == self._name:
+            return func(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def _spelled_out(function: Function) -> Function:
+    """A function of this package whose choices are calls of others."""
+
+    @functools.wraps(function)
+    def in_block(*args: Any, **kwargs: Any) -> Any:
+        with _SpelledOut(function.__name__):
+            return function(*args, **kwargs)
+
+    return in_block
+
+
+def _of_native(name: str) -> Function:
+    """The function of that name of `interop.native`, spelled out."""
+    return _spelled_out(native.NATIVE[name].__wrapped__)  # type: ignore[attr-defined]
+
+
+BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
+_CONVERSIONS = {torch.Tensor.to, torch.Tensor.type, torch.Tensor.type_as}
+_IGNORED = {"out", "ties"}
+
+# The slopes of celu agree at 0: it has nothing to choose, and torch's own derivative is right.
+_OF_RECORDS = {name: choice for name, choice in records.choices_of_records() if name != "celu"}
+
+_equal, _unequal = comparisons.comparison(operator.eq), comparisons.comparison(operator.ne)
+_greater, _greater_equal = comparisons.comparison(operator.gt), comparisons.comparison(operator.ge)
+_less, _less_equal = comparisons.comparison(operator.lt), comparisons.comparison(operator.le)
+
+_BY_NAME: Mapping[str, Function] = {
+    **_OF_RECORDS,
+    "clip": _OF_RECORDS["clamp"],
+    "fmax": selections.fmax,
+    "fmin": selections.fmin,
+    "abs": selections.abs,
+    "absolute": selections.abs,
+    "__abs__": selections.abs,
+    "prelu": kinks.prelu,
+    "rrelu": kinks.rrelu,
+    "eq": _equal,
+    "__eq__": _equal,
+    "ne": _unequal,
+    "not_equal": _unequal,
+    "__ne__": _unequal,
+    "gt": _greater,
+    "greater": _greater,
+    "__gt__": _greater,
+    "ge": _greater_equal,
+    "greater_equal": _greater_equal,
+    "__ge__": _greater_equal,
+    "lt": _less,
+    "less": _less,
+    "__lt__": _less,
+    "le": _less_equal,
+    "less_equal": _less_equal,
+    "__le__": _less_equal,
+    "bool": comparisons.is_not_zero,
+    "to": comparisons.conversion(torch.Tensor.to),
+    "type": comparisons.conversion(torch.Tensor.type),
+    "type_as": comparisons.conversion(torch.Tensor.type_as),
+    "logical_not": comparisons.logical_not,
+    "logical_and": comparisons.logical_and,
+    "logical_or": comparisons.logical_or,
+    "logical_xor": comparisons.logical_xor,
+    "sign": comparisons.sign,
+    "sgn": comparisons.sign,
+    "heaviside": comparisons.heaviside,
+    "max_with_indices": reductions.with_indices("max", as_is),
+    "min_with_indices": reductions.with_indices("min", negated),
+    "amax": reductions.amax,
+    "amin": reductions.amin,
+    "argmax": reductions.index(as_is),
+    "argmin": reductions.index(negated),
+    "aminmax": reductions.aminmax,
+    "norm": reductions.norm(torch.norm, "fro"),
+    "dist": reductions.dist,
+    "pairwise_distance": reductions.pairwise_distance,
+    "sort": sorting.sort,
+    "argsort": sorting.argsort,
+    "msort": sorting.msort,
+    "topk": sorting.topk,
+    "kthvalue": sorting.kthvalue,
+    "median": sorting.median("median"),
+    "nanmedian": sorting.median("nanmedian"),
+    "cummax": sorting.cumulative("cummax", as_is),
+    "cummin": sorting.cumulative("cummin", negated),
+    "index_reduce": sorting.index_reduce,
+    "scatter_reduce": sorting.scatter_reduce,
+    "max_pool1d": pooling.max_pool("max_pool1d"),
+    "max_pool2d": pooling.max_pool("max_pool2d"),
+    "max_pool3d": pooling.max_pool("max_pool3d"),
+    "adaptive_max_pool1d": pooling.adaptive_max_pool("adaptive_max_pool1d"),
+    "adaptive_max_pool2d": pooling.adaptive_max_pool("adaptive_max_pool2d"),
+    "adaptive_max_pool3d": pooling.adaptive_max_pool("adaptive_max_pool3d"),
+    "fractional_max_pool2d": pooling.fractional_max_pool("fractional_max_pool2d"),
+    "fractional_max_pool3d": pooling.fractional_max_pool("fractional_max_pool3d"),
+    "normalize": _of_native("normalize"),
+    "margin_ranking_loss": _of_native("margin_ranking_loss"),
+    "hinge_embedding_loss": _of_native("hinge_embedding_loss"),
+    "triplet_margin_loss": _of_native("triplet_margin_loss"),
+    "triplet_margin_with_distance_loss": _of_native("triplet_margin_with_distance_loss"),
+    "l1_loss": _spelled_out(losses.l1_loss),
+    "smooth_l1_loss": _spelled_out(losses.smooth_l1_loss),
+    "multi_margin_loss": _spelled_out(losses.multi_margin_loss),
+    "cosine_embedding_loss": losses.cosine_embedding_loss,
+    "logit": _spelled_out(losses.logit),
+    "rnn_relu": _spelled_out(recurrent.rnn_relu),
+    "rnn_relu_cell": _spelled_out(recurrent.rnn_relu_cell),
+}
+
+_WITH_FORMS_IN_PLACE: Mapping[str, Function] = {
+    **_BY_NAME,
+    **{
+        f"{name}_": overwriting(f"{name}_", choice)
+        for name, choice in _BY_NAME.items()
+        if any(hasattr(home, f"{name}_") for home in (torch, torch.Tensor, functional))
+    },
+}
+
+CHOICES: Mapping[Function, Function] = {
+    torch.linalg.vector_norm: reductions.vector_norm,
+    torch.linalg.matrix_norm: reductions.matrix_norm,
+    torch.linalg.norm: reductions.norm_of_either,
+    torch.special.logit: _BY_NAME["logit"],
+    **{
+        op: _WITH_FORMS_IN_PLACE[name]
+        for ops in (native.NATIVE, TORCH_OPS | IN_PLACE_OPS)
+        for name, op in ops.items()
+        if name in _WITH_FORMS_IN_PLACE
+    },
+    **{in_torch: choice for _, in_torch, choice in namesakes(_WITH_FORMS_IN_PLACE)},
+}
+"""Maps a function of torch or of this package to what is called in its place."""
+
+DECIDED: Mapping[Function, Function] = {**CHOICES, **dict(operators_of(CHOICES))}
+"""The same, and the operators behind these functions."""
