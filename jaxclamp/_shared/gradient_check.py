@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxclamp._shared.neighbourhood import Array, Function, Indices, Neighbourhood, default_scale
-from jaxclamp._shared.verdict import GradientReport, Names, Tolerance, Verdict, differing, judged
+from jaxclamp._shared.verdict import GradientReport, Kind, Names, Tolerance, Verdict, differing, judged
 
 _TOLERANCES = {"float64": 1e-5, "float32": 2e-3, "float16": 1e-2, "bfloat16": 1e-1}
 """Of derivatives, by the least precise dtype that takes part: those of `jax.test_util.check_grads`."""
@@ -83,7 +83,7 @@ def check(
         return each
 
     with np.errstate(all="ignore"):  # what is not finite has a verdict
-        nearby = Neighbourhood(values, function.point, unit, eps, scales)
+        nearby = Neighbourhood.of(values, function.point, unit, eps, scales)
         result = verdicts(nearby, jacobians, nothing)
         if unit < function.epsilon and any(verdict.failed for verdict in result):
             # A gradient at a kink is a weighted sum of those of the pieces, each rounded, which may cancel.
@@ -93,7 +93,7 @@ def check(
             if any(verdict.failed for verdict in result):
                 # A tie that rounding makes or breaks lies a few units of the dtype away, and float64 knows of it.
                 radius = max(8 * function.epsilon, float(nearby.steps.radius.max()))
-                coarse = Neighbourhood(values, function.point, unit, radius, scales)
+                coarse = Neighbourhood.of(values, function.point, unit, radius, scales)
                 wide = verdicts(nearby, [mode(function.point, wide=True) for mode in modes], nothing)
                 result = _rounded(result, [*verdicts(coarse, jacobians, rounding), *wide], function.dtype)
     return GradientReport(nothing.size, tuple(result))
@@ -140,7 +140,7 @@ def _rounded(verdicts: Sequence[Verdict], others: Sequence[Verdict], dtype: str)
         f"the gradient is right in float64, or nearby, and {dtype} cannot tell these points; pass float64 arguments"
     )
     return [
-        verdict._replace(kind="not checkable", reason=reason) if verdict.failed and not fails(verdict) else verdict
+        verdict._replace(kind=Kind.NOT_CHECKABLE, reason=reason) if verdict.failed and not fails(verdict) else verdict
         for verdict in verdicts
     ]
 

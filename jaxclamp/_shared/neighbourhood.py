@@ -1,15 +1,28 @@
-"""What a function is near a point, from its values alone: slopes along lines, its smooth pieces, Clarke's set.
+"""Measures what a function is near a point, from its values alone: slopes along lines, smooth pieces, Clarke's set.
 
 NumPy only: nothing here knows a framework, or a rule of this package. The function is taken to be piecewise smooth.
 Then its gradients at the nearby points at which it has one tend to finitely many vectors, of each smooth piece that
-touches the point one. Clarke's set is their convex hull. Hundreds of ties make 2^hundreds of pieces. So entries of
-which the function is a sum of terms, each with its own entries, are kept apart: the set of such a sum is the product of
-the sets of its terms.
+touches the point one. Clarke's set is their convex hull.
 
-Each entry is measured in units of its own scale, so that slopes and gradients are in units of the output. How far the
-function is followed is not fixed. Values have noise, from rounding: a difference over the distance t has the error
-noise / t. And slopes change with the distance. Both errors are estimated at distances that differ by factors of 8, and
-the distance with the least sum of the two is taken, for each pair of an output and an entry.
+`Neighbourhood.of` measures in this order, and each step is a function of those before:
+
+1. Rises along each entry, forwards and backwards, at distances that shrink by factors of 8: a `Ladder`. Each entry is
+   measured in units of its own scale, so that slopes and gradients are in units of the output.
+2. How noisy the values are, by how far they lie from smooth curves on random rays: `measured_noise`.
+3. The slopes along each entry: `line_slopes`. A difference over the distance t has two errors, noise / t and what the
+   slope changes over t. Both are seen from one distance to the next, and the distance with the least sum is taken.
+4. How far the function is followed from now on: `fitted_steps` takes these distances as scales and radii.
+5. Whether a row of the output is a sum of functions of one entry each: `measured_sums` compares slopes along random
+   lines with those along the entries. Then the set is a box: an interval for each entry, from the slopes.
+6. Else gradients at nearby points, of a piece each. Hundreds of ties make 2^hundreds of pieces. So entries of which the
+   function is a sum of terms, each with its own entries, are kept apart: `Neighbourhood.terms`. The set of such a sum
+   is the product of the sets of its terms. Pieces are looked for in the direction of the gradient that is to be
+   judged: `Neighbourhood.nearest`.
+
+An example: f(x, y) = max(x, y) + sin(x) at (0, 0) in float64. The slopes along x are 2 forwards and 1 backwards, along
+y 1 and 0: two kinks. If f were a sum of functions of x and of y, its slope along (1, 1) were 2 + 1; it is 2, so that x
+and y make one term. At nearby points its gradients are (2, 0) where x is larger, else (1, 1): two pieces. The gradient
+(1.5, 0.5) is their mean, and a member; (1.5, 0) is in the box of the slopes, but not between the two.
 """
 
 from __future__ import annotations
@@ -31,11 +44,20 @@ Indices = NDArray[np.intp]
 Function = Callable[[Array], Array]
 """Maps points, an array of shape (k, n), to their values, of shape (k, m)."""
 
-_RAYS = 6  # random directions along which noise is measured
-_LINES = 32  # random directions, of which each is asked forwards and backwards
-_PIECES = 24  # nearby points at which a row that has a kink is differentiated first
-_SEARCH = 160  # nearby points that are tried at once, to find a piece that is farther ahead
-_PATIENCE = 4  # how many such searches in vain end the search
+_RAYS = 6
+"""Random directions along which noise is measured. Each gives a mean of four squared differences, and the median of six
+of these is off by less than a factor of 2 in 99 of 100 draws of rounding errors; comparisons with noise leave 8."""
+_LINES = 32
+"""Random directions, of which each is asked forwards and backwards. Two entries with a kink in common show it on the
+half of them where their moves have the signs of the kink; 2^-32 is how likely all miss it."""
+_PIECES = 24
+"""Nearby points at which a row that has a kink is differentiated first. Of four pieces, as two ties make, one is missed
+with the probability 4 * (3 / 4)^24, 0.4 %; `Neighbourhood.nearest` looks for what is missed."""
+_SEARCH = 160
+"""Nearby points that are tried at once to find a piece that is farther ahead: 32 for each of five ways to draw them."""
+_PATIENCE = 4
+"""How many such searches in vain end the search: a piece that takes 1 / 128 of a way's points is then missed with the
+probability (1 - 1 / 128)^128, a third, and one of 1 / 32 with that of 2 %."""
 
 RESOLUTION = 0.01
 """A slope is known if its error is below this part of it: then an error of 1 % in a gradient can be told."""
@@ -62,6 +84,16 @@ class Steps(NamedTuple):
     """For each row, how far away nearby points lie along each entry, in units of the scale."""
     step: Array
     """For each row, the distance of a finite difference at such a point, in these units."""
+
+
+class Sums(NamedTuple):
+    """Which rows are sums of functions of one entry each."""
+
+    jumps: Mask
+    """The rows that jump, along an entry or a random line."""
+    is_sum: Mask
+    error: Array
+    """The largest difference of a slope along a line from the sum of those along the entries; 0 for other rows."""
 
 
 class LineSlopes(NamedTuple):
@@ -252,6 +284,8 @@ class Ladder:
             ratios = increments[1:] / increments[:-1]
         least, most = ratios.min(axis=0), ratios.max(axis=0)
         regular = (most < _RATIO**0.9) & (least > _RATIO**-0.15) & (most < _RATIO**0.125 * least)
+        # Slopes at the least distance are rounded by 2^-52 * 8^6 of them, 6e-11, if values are as large as their rises;
+        # a part of 1e-6 is no rounding even if values are larger by four digits.
         regular &= np.abs(increments[0]) > 1e-6 * np.abs(self.slopes[0])
         bends = np.abs(increments[-1]) * self.distances[-1]
         return regular.any(axis=0), bends.max(axis=0)
@@ -355,6 +389,7 @@ def _one_sided(local: Local, ladder: Ladder, noise: Array) -> tuple[Array, Array
     changes[1:] = np.abs(np.diff(slopes, axis=0)) * _RATIO / (_RATIO - 1)
     errors = noise_of_slopes + np.fmax(changes[:, 0], changes[:, 1])
     errors = np.where(np.isfinite(errors) & np.isfinite(slopes).all(axis=1), errors, np.inf)
+    # Values as large as their rises are rounded too, at both ends of either slope: 16 units leave a factor of 4.
     # What holds at a distance has to hold nearer, up to the noise there: this is Lepski's choice of a bandwidth. It
     # tells kinks beside the point from those at it, and a function of a small scale from what it looks like from afar.
     for k in range(len(errors) - 1):
@@ -449,81 +484,115 @@ def fitted_steps(local: Local, ladder: Ladder, slopes: LineSlopes, noise: Array)
     return Steps(local.scale * factors, radius, radius * np.exp2(np.round(np.log2(parts))))
 
 
-class Neighbourhood:
-    """A function near a point: its slopes along lines, its noise, and the pieces that touch the point.
+def drawn(random: np.random.Generator, local: Local, steps: Steps, *shape: int) -> Array:
+    """Random directions, so that moves by the radius and by a part of it are exact.
 
-    ``scale`` replaces the size of each entry as its scale. ``radius``, in units of the scale, replaces the search for
-    the distance at which slopes have the least error.
+    128 steps of the precision at the radius leave room for the part 1 / 64; 2^-20 to 2^-4 are as fine as needed.
     """
+    grain = np.clip(local.unit / steps.radius.min() * 128, 2.0**-20, 2.0**-4)
+    directions: Array = np.round(random.uniform(-1.0, 1.0, shape) / grain) * grain
+    return directions
 
-    def __init__(
-        self,
+
+def accuracy_at_radius(steps: Steps, slopes: LineSlopes, noise: Array) -> Array:
+    """How far off slopes over the radius are, for each row.
+
+    The error is that of `line_slopes`: `NOISE_OF_SLOPES`, which is 18.6, times noise / radius, and radius^2 times the
+    third derivative. The scale says that this is as large as the slope, but scales are known up to a factor of 8, which
+    makes it 64 times as large, and its part in the error is 1 / 6 of that. Both constants are rounded up to 32.
+    """
+    accuracy: Array = 32 * (noise / steps.radius + steps.radius**2 * slopes.size)
+    return accuracy
+
+
+def measured_sums(local: Local, steps: Steps, slopes: LineSlopes, noise: Array, lines: Array) -> Sums:
+    """Compares slopes along the lines, forwards and backwards, with the sums of those along the entries."""
+    m, n = slopes.right.shape
+    factors = np.array([1.0, 1 / _RATIO, 1 / _RATIO**2])[:, None, None, None]
+    left, right = np.where(slopes.finite, slopes.left, 0.0), np.where(slopes.finite, slopes.right, 0.0)
+    sums = np.stack([np.maximum(s * lines, 0) @ right.T + np.minimum(s * lines, 0) @ left.T for s in (1, -1)])
+    errors = np.sqrt(np.sum(np.where(slopes.finite, slopes.error, 0.0) ** 2, axis=1))
+    # Errors of n entries add as their root. The largest of 64 is less than four standard deviations.
+    tolerance = 4 * (np.sqrt(n) * accuracy_at_radius(steps, slopes, noise) + errors)
+    jumps: Mask = np.asarray(slopes.jumps.any(axis=1))
+    differences = np.zeros(m)
+    for rows, radius, _ in rows_by_steps(steps, np.arange(m)):
+        rises = local(radius * factors * np.stack([lines, -lines]))[..., rows] - local.value[rows]
+        near, far = np.abs(rises[-1]), np.abs(rises[:-1]).max(axis=0)
+        # Of a smooth piece it is a part of 1 / 64, and of the power 0.17 one half.
+        jumps[rows] |= ((near > 0.5 * far) & (near > 32 * noise[rows])).any(axis=(0, 1))
+        along = (_RATIO * _RATIO * rises[1] - rises[0]) / radius / (_RATIO - 1)
+        differences[rows] = np.nan_to_num(np.abs(along - sums[..., rows])).max(axis=(0, 1))
+    is_sum = (differences <= tolerance) & ~jumps
+    return Sums(jumps, is_sum, np.where(is_sum, differences, 0.0))
+
+
+def rows_by_steps(steps: Steps, rows: Indices) -> Iterator[tuple[Indices, float, float]]:
+    """The rows in groups that have their radius and step in common."""
+    pairs = np.stack([steps.radius[rows], steps.step[rows]], axis=1)
+    for radius, step in np.unique(pairs, axis=0):
+        yield rows[(pairs == (radius, step)).all(axis=1)], float(radius), float(step)
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhood:
+    """A function near a point: its slopes along lines, its noise, and the pieces that touch the point."""
+
+    local: Local
+    """With the scales of ``steps``."""
+    noise: Array
+    steps: Steps
+    slopes: LineSlopes
+    sums: Sums
+    random: np.random.Generator
+
+    @classmethod
+    def of(
+        cls,
         function: Function,
         point: Array,
         unit: float,
         radius: float | None = None,
         scale: Array | None = None,
-    ) -> None:
+    ) -> Neighbourhood:
+        """Measures the function, whose values have the precision ``unit``.
+
+        ``scale`` replaces the size of each entry as its scale. ``radius``, in units of the scale, replaces the search
+        for the distance at which slopes have the least error.
+        """
         point = np.asarray(point, np.float64)
+        random = np.random.default_rng(0)
         local = Local(function, point, default_scale(point) if scale is None else scale, unit)
-        self._random = np.random.default_rng(0)
-        self.point, self.value = local.point, local.value
-        levels = range(-_BEYOND, _WITHIN + 1)
-        ladder = Ladder.of(
-            local, float(default_radius(unit) if radius is None else np.exp2(np.round(np.log2(radius)))), levels
-        )
+        first = float(default_radius(unit) if radius is None else np.exp2(np.round(np.log2(radius))))
+        ladder = Ladder.of(local, first, range(-_BEYOND, _WITHIN + 1))
         steep, bends = ladder.steep()
-        rays = self._random.uniform(-1.0, 1.0, (_RAYS, point.size)) * ~steep.any(axis=0)
-        self.noise = measured_noise(local, rays)
-        steep &= bends > 8 * self.noise[:, None]
-        if radius is not None:
-            ladder = ladder.cut(1)
-        slopes = line_slopes(local, ladder, self.noise, steep)
+        noise = measured_noise(local, random.uniform(-1.0, 1.0, (_RAYS, point.size)) * ~steep.any(axis=0))
+        steep &= bends > 8 * noise[:, None]  # noise alone bends by less than 2 + 2 / 8 of it
+        slopes = line_slopes(local, ladder if radius is None else ladder.cut(1), noise, steep)
         if radius is None:
             ladder = searched(local, ladder, slopes, steep)
-            slopes = line_slopes(local, ladder, self.noise, steep)
-        self.steps = fitted_steps(local, ladder, slopes, self.noise)
-        self.slopes = slopes.rescaled(self.steps.scale / local.scale)
-        self._local = dataclasses.replace(local, scale=self.steps.scale)
-        # Of slopes at the radius: the error is that of `line_slopes`, with both constants rounded up to 32. The third
-        # derivative is taken to be as large as the slope, as the scale says.
-        self.accuracy = 32 * (self.noise / self.steps.radius + self.steps.radius**2 * self.slopes.size)
-        self._free = self.slopes.finite.all(axis=0, where=np.isfinite(self.value)[:, None])
-        self.row_jumps, self.is_sum, self.sum_error = self._follow_lines(steep)
+            slopes = line_slopes(local, ladder, noise, steep)
+        steps = fitted_steps(local, ladder, slopes, noise)
+        slopes = slopes.rescaled(steps.scale / local.scale)
+        local = dataclasses.replace(local, scale=steps.scale)
+        lines = drawn(random, local, steps, _LINES, point.size) * ~steep.any(axis=0)
+        return cls(local, noise, steps, slopes, measured_sums(local, steps, slopes, noise, lines), random)
+
+    @property
+    def point(self) -> Array:
+        return self.local.point
+
+    @property
+    def value(self) -> Array:
+        return self.local.value
+
+    @functools.cached_property
+    def _free(self) -> Mask:
+        """The entries along which all rows are finite."""
+        return np.asarray(self.slopes.finite.all(axis=0, where=np.isfinite(self.value)[:, None]))
 
     def _drawn(self, *shape: int) -> Array:
-        """Random directions, so that moves by the radius and by a part of it are exact."""
-        grain = np.clip(self._local.unit / self.steps.radius.min() * 128, 2.0**-20, 2.0**-4)
-        drawn: Array = np.round(self._random.uniform(-1.0, 1.0, shape) / grain) * grain
-        return drawn
-
-    def _rows_by_steps(self, rows: Indices) -> Iterator[tuple[Indices, float, float]]:
-        """The rows in groups that have their radius and step in common."""
-        pairs = np.stack([self.steps.radius[rows], self.steps.step[rows]], axis=1)
-        for radius, step in np.unique(pairs, axis=0):
-            yield rows[(pairs == (radius, step)).all(axis=1)], float(radius), float(step)
-
-    def _follow_lines(self, steep: Mask) -> tuple[Mask, Mask, Array]:
-        """Which rows jump along entries or random lines, which are sums of functions of one entry, and up to what."""
-        m, n = self.value.size, self.point.size
-        lines = self._drawn(_LINES, n) * ~steep.any(axis=0)
-        factors = np.array([1.0, 1 / _RATIO, 1 / _RATIO**2])[:, None, None, None]
-        slopes = self.slopes
-        left, right = np.where(slopes.finite, slopes.left, 0.0), np.where(slopes.finite, slopes.right, 0.0)
-        sums = np.stack([np.maximum(s * lines, 0) @ right.T + np.minimum(s * lines, 0) @ left.T for s in (1, -1)])
-        errors = np.sqrt(np.sum(np.where(slopes.finite, slopes.error, 0.0) ** 2, axis=1))
-        tolerance = 4 * (np.sqrt(n) * self.accuracy + errors)
-        jumps: Mask = np.asarray(slopes.jumps.any(axis=1))
-        differences = np.zeros(m)
-        for rows, radius, _ in self._rows_by_steps(np.arange(m)):
-            rises = self._local(radius * factors * np.stack([lines, -lines]))[..., rows] - self.value[rows]
-            near, far = np.abs(rises[-1]), np.abs(rises[:-1]).max(axis=0)
-            # Of a smooth piece it is a part of 1 / 64, and of the power 0.17 one half.
-            jumps[rows] |= ((near > 0.5 * far) & (near > 32 * self.noise[rows])).any(axis=(0, 1))
-            along = (_RATIO * _RATIO * rises[1] - rises[0]) / radius / (_RATIO - 1)
-            differences[rows] = np.nan_to_num(np.abs(along - sums[..., rows])).max(axis=(0, 1))
-        is_sum = (differences <= tolerance) & ~jumps
-        return jumps, is_sum, np.where(is_sum, differences, 0.0)
+        return drawn(self.random, self.local, self.steps, *shape)
 
     @property
     def bounds(self) -> tuple[Array, Array]:
@@ -552,7 +621,7 @@ class Neighbourhood:
         """A nearby point at which these entries alone are others."""
         moves = np.zeros(self.point.size)
         moves[entries] = self._drawn(len(entries)) * radius
-        return self._local.points(moves)
+        return self.local.points(moves)
 
     def terms(self, row: int, suspects: Mask | None = None) -> list[Term]:
         """Clarke's set of a row that is not a sum of functions of one entry; empty, if no smooth piece was found.
@@ -567,7 +636,7 @@ class Neighbourhood:
         spread = gradients.max(axis=0) - gradients.min(axis=0) > self.accuracy_of_pieces(row)
         inside = spread | self.slopes.kinked[row] | self.slopes.jumps[row]
         inside = np.flatnonzero(self.slopes.finite[row] & (inside if suspects is None else inside | suspects))
-        groups = [inside] if self.row_jumps[row] else self._groups(row, inside)
+        groups = [inside] if self.sums.jumps[row] else self._groups(row, inside)
         found = [Term(group, directions, gradients[:, group]) for group in groups if len(group)]
         return [self._distinct(row, term) for term in found]
 
@@ -576,10 +645,10 @@ class Neighbourhood:
         """For each row that is no sum, nearby points at which it is smooth, and its gradients there."""
         n = self.point.size
         found: dict[int, list[tuple[Array, Array]]] = {}
-        drawn = self._drawn(_PIECES, n) * self._free
-        for rows, _, _ in self._rows_by_steps(np.flatnonzero(~self.is_sum)):
+        tried = self._drawn(_PIECES, n) * self._free
+        for rows, _, _ in rows_by_steps(self.steps, np.flatnonzero(~self.sums.is_sum)):
             found |= {int(row): [] for row in rows}
-            for directions in np.array_split(drawn, min(_PIECES, 1 + self.slopes.central.size // 2**14)):
+            for directions in np.array_split(tried, min(_PIECES, 1 + self.slopes.central.size // 2**14)):
                 gradients, smooth = self._gradients(rows, np.arange(n), directions)
                 for i, row in enumerate(rows):
                     pairs = zip(directions, gradients, smooth, strict=True)
@@ -634,26 +703,26 @@ class Neighbourhood:
         best = known[np.argsort(support)[-4:]]
         tried = self._drawn(_SEARCH, n) * self._free
         ahead, behind, between, beside, _ = np.array_split(tried[:, entries], 5)
-        first, second = (known[self._random.integers(len(known), size=len(part))] for part in (between, beside))
-        share = self._random.random((len(between), 1))
-        other = best[self._random.integers(len(best), size=len(between))]
+        first, second = (known[self.random.integers(len(known), size=len(part))] for part in (between, beside))
+        share = self.random.random((len(between), 1))
+        other = best[self.random.integers(len(best), size=len(between))]
         parts = [
             0.8 * unit + 0.2 * ahead,
             -0.8 * unit + 0.2 * behind,
             share * first + (1 - share) * other + 0.05 * between,
-            np.where(self._random.random(beside.shape) < 0.8, second, beside),
+            np.where(self.random.random(beside.shape) < 0.8, second, beside),
         ]
         moved = np.concatenate(parts)
         tried[: len(moved), entries] = moved
         # A piece may be thin, as an entry that moves less than others by its scale may choose it.
         thin = tried[len(moved) :]
-        thin *= _RATIO ** -self._random.integers(0, 3, thin.shape).astype(np.float64)
+        thin *= _RATIO ** -self.random.integers(0, 3, thin.shape).astype(np.float64)
 
         radius, step = self.steps.radius[row], self.steps.step[row]
         along = np.zeros(n)
         along[entries] = step * unit
         base = radius / 2 * tried
-        slopes = (self._local(base + along) - self._local(base - along))[:, row] / (2 * step)
+        slopes = (self.local(base + along) - self.local(base - along))[:, row] / (2 * step)
         margin = self.accuracy_of_pieces(row) * len(entries)
         order = [i for i in np.argsort(-slopes, kind="stable") if slopes[i] > support.max() + margin][:16]
         farthest = float(slopes.max() - margin)
@@ -680,7 +749,7 @@ class Neighbourhood:
         radius, step = self.steps.radius[rows[0]], self.steps.step[rows[0]]
         moves = step * np.eye(self.point.size)[entries]
         bases = radius * np.stack([2 * directions, directions, directions / 2])[:, :, None]
-        values = self._local(np.concatenate([bases, bases + moves, bases - moves], axis=2))[..., rows]
+        values = self.local(np.concatenate([bases, bases + moves, bases - moves], axis=2))[..., rows]
         middle, ahead, behind = np.split(np.moveaxis(values, 3, 2), [1, 1 + len(entries)], axis=3)
         forward, backward = (ahead - middle) / step, (middle - behind) / step
         gradients = (forward + backward) / 2
@@ -691,7 +760,7 @@ class Neighbourhood:
         smooth = np.abs(forward - backward).max(axis=3, initial=0.0) <= error
         # A branch that the value is on is as near as its slopes, with a margin, and its curvature allow.
         reach = 4 * radius * np.abs(gradients).sum(axis=3) + 32 * self.noise[rows] + radius**2 * self.slopes.size[rows]
-        smooth &= ~self.row_jumps[rows] | (np.abs(middle[..., 0] - self.value[rows]) <= reach)
+        smooth &= ~self.sums.jumps[rows] | (np.abs(middle[..., 0] - self.value[rows]) <= reach)
         far, near, nearest = gradients
         # Errors of central differences in proportion to (step / distance)^2, as those of a norm near 0, may be 1, 4 and
         # 16 sixths of it; if that is too much to tell 1 %, norms are told from kinks no longer.
@@ -722,7 +791,7 @@ class Neighbourhood:
         for sign in (1.0, -1.0):
             one = sign * np.eye(self.point.size)[[first]]
             other = np.concatenate([np.eye(self.point.size)[others], -np.eye(self.point.size)[others]])
-            values = self._local(radius * np.concatenate([one, other, other + one]))[:, row]
+            values = self.local(radius * np.concatenate([one, other, other + one]))[:, row]
             alone, other_alone, both = values[0], values[1 : 1 + len(other)], values[1 + len(other) :]
             excess = np.abs(both - alone - other_alone + self.value[row]) / radius
             # A product of two entries adds radius * size.
@@ -738,7 +807,7 @@ class Neighbourhood:
         for part, group in zip(parts[1:], groups, strict=True):
             part[:, group] = directions[:, group]
         parts[0] = parts.sum(axis=0)
-        near, far = self._local(radius * np.stack([parts / 2, parts]))[..., row] - self.value[row]
+        near, far = self.local(radius * np.stack([parts / 2, parts]))[..., row] - self.value[row]
         slopes = (4 * near - far) / radius
         excess = np.abs(slopes[0] - slopes[1:].sum(axis=0))
         return len(groups) == 1 or bool((excess <= len(parts) * self.accuracy_of_pieces(row)).all())

@@ -1,44 +1,58 @@
-"""The verdicts of a check of gradients, and the report that holds them; no framework takes part."""
+"""The verdicts of a check of gradients, and the report that holds them; no framework takes part.
+
+First each derivative is judged by itself, against the slopes to both sides along its entry. Those of ``|x|`` at 0 are
+-1 and 1: the gradient 0 is the point of least norm, 0.3 a member, and 1.2 not a member. If the row of the output is a
+sum of functions of one entry each, that is all. Else the entries of each term of the row are judged together, by the
+gradients of its pieces. Those of ``max(x, y)`` at (0, 0) are (1, 0) and (0, 1): (0.5, 0.5) is the point of least norm,
+and (0, 0) is not a member, though each of its entries is between the slopes along that entry. What noise could explain
+is not called wrong but not checkable, with the reason.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jaxclamp._shared.neighbourhood import NOISE_OF_SLOPES, RESOLUTION, Array, Indices, Neighbourhood, Term
 
-Kind: TypeAlias = Literal[
-    "right",
-    "least norm",
-    "member",
-    "jump",
-    "not checkable",
-    "wrong",
-    "not a member",
-    "off the branch",
-    "modes differ",
-]
+
+class Kind(enum.StrEnum):
+    """The kinds of verdicts, in the order in which a report counts them. Each is the string that is printed."""
+
+    meaning: str
+    """What a line of an error says of it."""
+    fails: bool
+    """Whether it makes a check fail."""
+
+    RIGHT = "right", "differentiable and right"
+    LEAST_NORM = "least norm", "at a kink, the point of least norm in Clarke's set"
+    MEMBER = "member", "at a kink, a member of Clarke's set"
+    JUMP = "jump", "at a jump, where there is no Clarke's set"
+    NOT_CHECKABLE = "not checkable", "not checkable"
+    WRONG = "wrong", "differentiable and wrong", True
+    NOT_A_MEMBER = "not a member", "at a kink, not a member of Clarke's set", True
+    OFF_THE_BRANCH = "off the branch", "at a jump, not a gradient of the branch that the value takes", True
+    MODES_DIFFER = "modes differ", "forward mode differs from reverse mode", True
+
+    def __new__(cls, value: str, meaning: str, fails: bool = False) -> Self:
+        kind = str.__new__(cls, value)
+        kind._value_ = value
+        kind.meaning = meaning
+        kind.fails = fails
+        return kind
+
+    __repr__ = str.__repr__
+
+
 Names: TypeAlias = tuple[Sequence[str], Sequence[str]]
 """Of the outputs and of the inputs."""
-_KINDS = get_args(Kind)
-_FAILING = _KINDS[5:]
-_MEANING = {
-    "right": "differentiable and right",
-    "least norm": "at a kink, the point of least norm in Clarke's set",
-    "member": "at a kink, a member of Clarke's set",
-    "jump": "at a jump, where there is no Clarke's set",
-    "not checkable": "not checkable",
-    "wrong": "differentiable and wrong",
-    "not a member": "at a kink, not a member of Clarke's set",
-    "off the branch": "at a jump, not a gradient of the branch that the value takes",
-    "modes differ": "forward mode differs from reverse mode",
-}
-_BESIDE = {"wrong": "the derivative is", "modes differ": "reverse mode says"}
+_BESIDE = {Kind.WRONG: "the derivative is", Kind.MODES_DIFFER: "reverse mode says"}
 _MOST = 12  # lines that are shown
 
 
@@ -59,7 +73,7 @@ class Verdict(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        return self.kind in _FAILING
+        return self.kind.fails
 
     @property
     def distance(self) -> float:
@@ -67,7 +81,7 @@ class Verdict(NamedTuple):
         return float(np.linalg.norm(self.gradient - self.nearest))
 
     def __str__(self) -> str:
-        said = f"{self.output} by {_listed(self.entries, 4)}: {_MEANING[self.kind]}"
+        said = f"{self.output} by {_listed(self.entries, 4)}: {self.kind.meaning}"
         said += f", since {self.reason}; " if self.reason else "; "
         said += f"the gradient is {_numbers(self.gradient)}"
         if self.failed:
@@ -92,24 +106,25 @@ class GradientReport:
         return tuple(verdict for verdict in self.verdicts if verdict.failed)
 
     def __bool__(self) -> bool:
-        return not self.failures and self._counts()["not checkable"] < self.derivatives
+        return not self.failures and self._counts()[Kind.NOT_CHECKABLE] < self.derivatives
 
     def failure(self, caller: str) -> str:
         """What an error says: a line for each verdict that makes the check fail."""
         told = self.failures or self.verdicts
         return "\n  ".join([f"{caller}: {self._summary()}", *_first(list(map(str, told)))])
 
-    def _counts(self) -> Counter[str]:
-        counts = Counter[str]()
+    def _counts(self) -> Counter[Kind]:
+        counts = Counter[Kind]()
         for verdict in self.verdicts:
             counts[verdict.kind] += len(verdict.entries)
-        counts["right"] = self.derivatives - sum(n for kind, n in counts.items() if kind != "modes differ")
+        others = sum(n for kind, n in counts.items() if kind is not Kind.MODES_DIFFER)
+        counts[Kind.RIGHT] = self.derivatives - others
         return counts
 
     def _summary(self) -> str:
         counts = self._counts()
         noun = "derivative" if self.derivatives == 1 else "derivatives"
-        return f"{self.derivatives} {noun}: " + ", ".join(f"{counts[k]} {k}" for k in _KINDS if counts[k])
+        return f"{self.derivatives} {noun}: " + ", ".join(f"{counts[k]} {k}" for k in Kind if counts[k])
 
     def __str__(self) -> str:
         ordered = sorted(self.verdicts, key=lambda verdict: not verdict.failed)
@@ -179,21 +194,21 @@ def judged(
     slopes = nearby.slopes
     kinds, nearest = judge.entries()
     verdicts: list[tuple[int, Indices, Kind]] = []
-    for row in np.flatnonzero(~nearby.is_sum & np.isfinite(nearby.value)).tolist():
-        terms = nearby.terms(row, kinds[row] == "wrong")
+    for row in np.flatnonzero(~nearby.sums.is_sum & np.isfinite(nearby.value)).tolist():
+        terms = nearby.terms(row, kinds[row] == Kind.WRONG)
         if not terms:  # there is no smooth piece, or the function is smooth after all
             unknown = (slopes.kinked[row] | slopes.jumps[row]) & slopes.finite[row]
-            kinds[row, unknown] = "jump" if nearby.row_jumps[row] else "not checkable"
+            kinds[row, unknown] = Kind.JUMP if nearby.sums.jumps[row] else Kind.NOT_CHECKABLE
         for term in terms:
             kind, nearest[row, term.entries] = judge.term(row, term)
-            kinds[row, term.entries] = kind if len(term.entries) == 1 else "right"
-            if len(term.entries) > 1 and kind != "right":
+            kinds[row, term.entries] = kind if len(term.entries) == 1 else Kind.RIGHT
+            if len(term.entries) > 1 and kind != Kind.RIGHT:
                 verdicts.append((row, term.entries, kind))
-    for row in np.flatnonzero((kinds != "right").any(axis=1)).tolist():
-        for kind in np.unique(kinds[row][kinds[row] != "right"]):
+    for row in np.flatnonzero((kinds != Kind.RIGHT).any(axis=1)).tolist():
+        for kind in np.unique(kinds[row][kinds[row] != Kind.RIGHT]):
             verdicts.append((row, np.flatnonzero(kinds[row] == kind), kind))
     for row, entries, kind in sorted(verdicts, key=lambda verdict: (verdict[0], verdict[1][0])):
-        reason = judge.reason(row, entries) if kind == "not checkable" else ""
+        reason = judge.reason(row, entries) if kind == Kind.NOT_CHECKABLE else ""
         yield _verdict(kind, row, entries, jacobian, nearest / nearby.steps.scale, names, line, reason)
 
 
@@ -228,11 +243,11 @@ class _Judge:
         lowest, highest = np.minimum(slopes.left, slopes.right), np.maximum(slopes.left, slopes.right)
         # And where there are kinks, they may be of several entries together.
         hidden = (
-            slopes.error + 2 * np.where(slopes.kinked.any(axis=1), self._nearby.sum_error, 0.0)[:, None] + tolerance
+            slopes.error + 2 * np.where(slopes.kinked.any(axis=1), self._nearby.sums.error, 0.0)[:, None] + tolerance
         )
         may_be_in = (gradient >= lowest - hidden) & (gradient <= highest + hidden)
-        # Of a sum with kinks it is known up to ``sum_error`` that it is one, so that each entry has its own set.
-        coupled = np.where(slopes.kinked, self._nearby.sum_error[:, None], 0.0)
+        # Of a sum with kinks it is known up to ``sums.error`` that it is one, so that each entry has its own set.
+        coupled = np.where(slopes.kinked, self._nearby.sums.error[:, None], 0.0)
         error_of_all = error + coupled + self._rounding
         tells = error_of_all <= np.fmax(np.fmax(RESOLUTION / 2, self._rtol) * np.abs(gradient), self._small)
         # By the gradient the output does not change beyond its noise, and by the slopes it changes by a small part
@@ -250,9 +265,16 @@ class _Judge:
             ],
             [
                 np.array(kind, object)
-                for kind in ("not checkable", "not a member", "wrong", "not checkable", "right", "least norm")
+                for kind in (
+                    Kind.NOT_CHECKABLE,
+                    Kind.NOT_A_MEMBER,
+                    Kind.WRONG,
+                    Kind.NOT_CHECKABLE,
+                    Kind.RIGHT,
+                    Kind.LEAST_NORM,
+                )
             ],
-            np.array("member", object),
+            np.array(Kind.MEMBER, object),
         )
         return kinds, nearest
 
@@ -273,21 +295,21 @@ class _Judge:
             return nearby.nearest(row, term, np.zeros_like(gradient), tolerance, patience=1, metric=metric)[0]
 
         if not np.isfinite(gradient).all():
-            return "not a member", least()
+            return Kind.NOT_A_MEMBER, least()
         nearest, term, is_missed = nearby.nearest(row, term, gradient, tolerance, metric=weights)
         away = float(np.linalg.norm((gradient - nearest) * weights))
-        if nearby.row_jumps[row]:
-            return "jump" if away <= tolerance else "off the branch", nearest
+        if nearby.sums.jumps[row]:
+            return Kind.JUMP if away <= tolerance else Kind.OFF_THE_BRANCH, nearest
         # The search finds no piece that lies less than the error of all entries ahead of the others.
         if away > tolerance + 2 * len(term.entries) * error and not is_missed:
-            return "not a member", nearest
+            return Kind.NOT_A_MEMBER, nearest
         # Each entry is told by itself: a steep one beside it says nothing of the error that can be seen in it.
         told = np.fmax(max(RESOLUTION / 2, self._rtol) * np.abs(gradient), self._small[row, term.entries])
         if away > tolerance or (error + rounding > told).any():
-            return "not checkable", nearest
+            return Kind.NOT_CHECKABLE, nearest
         if np.ptp(term.gradients, axis=0).max() <= tolerance:
-            return "right", nearest
-        return "least norm" if np.linalg.norm((gradient - least()) * weights) <= tolerance else "member", nearest
+            return Kind.RIGHT, nearest
+        return Kind.LEAST_NORM if np.linalg.norm((gradient - least()) * weights) <= tolerance else Kind.MEMBER, nearest
 
     def reason(self, row: int, entries: Indices) -> str:
         """Why these derivatives are not checkable, and what to do."""
@@ -327,7 +349,7 @@ def differing(
     same = (np.abs(forward - reverse) <= allowed) | (np.isnan(forward) & np.isnan(reverse)) | (forward == reverse)
     differ = ~same & nearby.slopes.finite
     for row in np.flatnonzero(differ.any(axis=1)):
-        yield _verdict("modes differ", int(row), np.flatnonzero(differ[row]), forward, reverse, names)
+        yield _verdict(Kind.MODES_DIFFER, int(row), np.flatnonzero(differ[row]), forward, reverse, names)
 
 
 def _verdict(
@@ -341,6 +363,6 @@ def _verdict(
     reason: str = "",
 ) -> Verdict:
     outputs, inputs = names
-    place = line(entries) if line and kind != "not checkable" else ""
+    place = line(entries) if line and kind != Kind.NOT_CHECKABLE else ""
     named = tuple(inputs[entry] for entry in entries)
     return Verdict(kind, outputs[row], named, gradients[row, entries], nearest[row, entries], place, reason)

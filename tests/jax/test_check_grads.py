@@ -205,12 +205,12 @@ def test_members_of_random_functions(seed: int) -> None:
     outer = which.max(axis=2).argmin(axis=1)
     inner = which[np.arange(len(points)), outer].argmax(axis=1)
     corners = np.unique(slopes[outer, inner], axis=0)
-    nearby = Neighbourhood(function, np.zeros(3), F64)
+    nearby = Neighbourhood.of(function, np.zeros(3), F64)
     for _ in range(10):
         target = random.dirichlet(np.ones(len(corners))) @ corners if random.random() < 0.5 else random.normal(size=3)
         distances = [
             float(np.linalg.norm(nearby.nearest(0, term, target[term.entries], 1e-6)[0] - target[term.entries]))
-            for term in ([] if nearby.is_sum[0] else nearby.terms(0))
+            for term in ([] if nearby.sums.is_sum[0] else nearby.terms(0))
         ]
         inside = np.clip(target, *(bound[0] for bound in nearby.bounds)) if not distances else target
         assert (max([*distances, np.abs(inside - target).max()]) < 1e-5) == is_in_hull(target, corners)

@@ -177,7 +177,7 @@ def test_noise_is_seen_where_most_rays_are_constant() -> None:
         rows = points.astype(np.float32) @ np.array([[1, 1, 0], [1, 1, 1], [1, 0, 1]], np.float32).T
         return (0.7 - np.sin(np.maximum(rows.min(axis=1), 0) + np.float32(0.1))).astype(float)[:, None]
 
-    nearby = Neighbourhood(function, np.zeros(3), 2.0**-52, scale=np.ones(3))
+    nearby = Neighbourhood.of(function, np.zeros(3), 2.0**-52, scale=np.ones(3))
     assert 2.0**-26 < nearby.noise[0] < 2.0**-22
 
 
