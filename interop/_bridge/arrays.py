@@ -121,6 +121,11 @@ def lend(tensor: torch.Tensor, order: Order = None) -> HostArray | jax.Array:
     return (lend_from_gpu if tensor.is_cuda else lend_from_host)(tensor, order)
 
 
+def to_host(leaf: Any) -> np.ndarray[Any, Any]:
+    """Return a leaf of numbers as an array of NumPy; a tensor lends its memory."""
+    return np.asarray(lend(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+
+
 def lend_from_host(tensor: torch.Tensor, order: Order = None) -> HostArray:
     """`lend` of a tensor on CPU: a NumPy view.
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from interop import native
@@ -34,7 +33,7 @@ from interop._programs.operators import operators_of, overwriting
 from interop._programs.order import moves, negated
 from interop._programs.undecided import warn_on_jump
 from interop._torch.checkpoint_modes import Block
-from interop._torch.forms import NUMPY_NAMES
+from interop._torch.forms import NUMPY_NAMES, in_place
 from interop._torch.private_api import without_forward_mode
 from interop._transforms.jumps import jump_of
 from interop._transforms.min_norm import namesakes
@@ -216,11 +215,7 @@ _BY_NAME: Mapping[str, Function] = {
 
 _WITH_FORMS_IN_PLACE: Mapping[str, Function] = {
     **_BY_NAME,
-    **{
-        f"{name}_": overwriting(f"{name}_", choice)
-        for name, choice in _BY_NAME.items()
-        if any(hasattr(home, f"{name}_") for home in (torch, torch.Tensor, functional))
-    },
+    **{f"{name}_": overwriting(f"{name}_", choice) for name, choice in _BY_NAME.items() if in_place(name)},
 }
 
 CHOICES: Mapping[Function, Function] = {

@@ -34,22 +34,20 @@ import contextlib
 import math
 import re
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 from torch.autograd.function import BackwardCFunction, once_differentiable
 from torch.autograd.graph import Node, get_gradient_edge
-from torch.nn import functional
 
 from interop._programs.order import value_and_tangent
+from interop._torch.forms import functions_named
 from interop._torch.private_api import (
-    bindings_named,
     is_any,
     is_transformed,
     is_view,
-    operators_named,
     with_old_versions,
     without_forward_mode,
 )
@@ -391,15 +389,5 @@ _NAMES = (
 )
 # fmt: on
 
-
-def _functions() -> Iterator[Callable[..., Any]]:
-    for name in _NAMES:
-        for form in (name, f"{name}_"):
-            for home in (torch, Tensor, functional, torch.special, torch.linalg):
-                if hasattr(home, form):
-                    yield getattr(home, form)
-            yield from (*bindings_named(form), *operators_named(form))
-
-
-UNBOUNDED = frozenset(_functions())
+UNBOUNDED = frozenset(function for name in _NAMES for function in functions_named(name))
 """The functions of torch whose slopes have no bound."""

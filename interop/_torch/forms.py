@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from interop._torch.grad_state import is_recorded
+from interop._torch.private_api import bindings_named, operators_named
 
 NUMPY_NAMES = {"x": "input", "a": "input", "x1": "input", "x2": "other", "axis": "dim", "keepdims": "keepdim"}
 """Maps a name of NumPy for a parameter, which torch takes too, to torch's name."""
@@ -25,6 +26,15 @@ def overloaded(
     if len(args) > 1 or "dim" in kwargs or "axis" in kwargs:
         return along_an_axis(*args, **kwargs)
     return of_all(*args, **kwargs)
+
+
+def functions_named(name: str) -> Iterator[Callable[..., Any]]:
+    """All functions of torch of that name, documented or not, and the forms of them that overwrite."""
+    for form in (name, f"{name}_"):
+        for home in (torch, torch.Tensor, torch.nn.functional, torch.special, torch.linalg):
+            if hasattr(home, form):
+                yield getattr(home, form)
+        yield from (*bindings_named(form), *operators_named(form))
 
 
 def in_place(name: str) -> Callable[..., torch.Tensor] | None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch.nn import functional
 
-from interop._torch.private_api import bindings_named, foreach_named, operators_named
+from interop._torch.forms import functions_named
+from interop._torch.private_api import foreach_named
 
 Tensor = torch.Tensor
 Places: TypeAlias = Sequence[tuple[Any, Tensor]]
@@ -218,17 +218,14 @@ _JUMPS: Mapping[str, Jump] = {
     **dict.fromkeys(("std", "std_mean"), _deviation),
     **dict.fromkeys(("norm", "vector_norm", "linalg_vector_norm"), _norm),
 }
-_OF_TENSORS = (torch, torch.Tensor, functional, torch.special, torch.linalg)
 
 
 def _functions() -> Iterator[tuple[Any, tuple[str, Jump]]]:
     for name, jump in _JUMPS.items():
-        for form in (name, f"{name}_"):
-            named = [getattr(home, form) for home in _OF_TENSORS if hasattr(home, form)]
-            for in_torch in (*named, *bindings_named(form), *operators_named(form)):
-                yield in_torch, (name, jump)
-            for each in foreach_named(form):
-                yield each, (f"_foreach_{name}", _of_each(jump))
+        for in_torch in functions_named(name):
+            yield in_torch, (name, jump)
+        for each in (*foreach_named(name), *foreach_named(f"{name}_")):
+            yield each, (f"_foreach_{name}", _of_each(jump))
 
 
 def _of_each(jump: Jump) -> Jump:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-from interop.comparison.comparison import Comparison, listed
+from interop.comparison.comparison import Comparison
 from interop.comparison.leaves import (
     Allowed,
     Difference,
@@ -43,6 +43,7 @@ from interop.comparison.recording import (
     read_inputs,
 )
 from interop.frameworks.registry import CONVERTIBLES
+from jaxclamp._shared.tables import listed
 
 __all__ = ["Allowed", "Comparison", "Difference", "Finding", "Largest", "Leaf", "compare"]
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -41,7 +41,7 @@ from interop.comparison.probe import Probed
 from interop.comparison.recording import FilePath, Recording, read, write
 from interop.frameworks.base import Array
 from interop.frameworks.reseed import CURE
-from jaxclamp._shared.tables import to_json
+from jaxclamp._shared.tables import listed, to_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -286,8 +286,3 @@ class Comparison:
 def _fields(leaf: Leaf) -> dict[str, Any]:
     """Return the fields of a leaf for JSON, whose schema has the former name of ``unmodified``."""
     return {{"unmodified": "native"}.get(name, name): field for name, field in dataclasses.asdict(leaf).items()}
-
-
-def listed(names: Iterable[Any], most: int = 5) -> str:
-    texts = [str(name) for name in names]
-    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")

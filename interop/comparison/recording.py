@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from interop._bridge.arrays import lend
+from interop._bridge.arrays import to_host
 from interop.frameworks.base import Array, Convertible, Function, weighted_total
 from interop.frameworks.registry import CONVERTIBLES, frameworks_of, hint_at_numpy
 
@@ -187,7 +187,7 @@ def computation_of(
         call, framework = _function_of_parameters(parameter, f, args), "torch"
     leaves, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
     labelled = {_label(path[1:]): leaf for path, leaf in leaves}
-    arrays = {label: _to_host(parameter, label, leaf) for label, leaf in labelled.items() if _is_array(leaf)}
+    arrays = {label: _numbers(parameter, label, leaf) for label, leaf in labelled.items() if _is_array(leaf)}
 
     def function(arrays: Mapping[str, Any]) -> Any:
         args, kwargs = jax.tree.unflatten(structure, {**labelled, **arrays}.values())
@@ -221,8 +221,8 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | np.generic | torch.Tensor)
 
 
-def _to_host(parameter: str, label: str, leaf: Any) -> Array:
-    array: Array = np.asarray(lend(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+def _numbers(parameter: str, label: str, leaf: Any) -> Array:
+    array = to_host(leaf)
     if not (jnp.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
         caller = parameter.partition(":")[0]
         raise TypeError(f"{caller}: argument {label} is an array of dtype {array.dtype}; pass numbers.")

@@ -44,7 +44,9 @@ def explanations(cell: Cell, gradient: FlatGradient) -> list[str]:
     if names:
         return names
     # A subgradient is a mean of the corners: weights w >= 0 with corners.T @ w = gradient and sum(w) = 1. As one system
-    # of equations, which nnls solves as well as it can; the rest is how far the gradient is from all subgradients.
+    # of equations, which nnls solves as well as it can; the rest is how far the gradient is from all subgradients. The
+    # hull of jaxclamp would find it too, but this module reads data, and jaxclamp imports JAX. Of 11,398 answers the
+    # distance is 3e-5 at most, as corners are recorded to five places, or 0.17 at least.
     means = np.vstack([np.array(case.corners).T, np.ones(len(case.corners))])
     _, distance = nnls(means, np.append(gradient, 1.0))
     return ["another subgradient" if distance < 1e-3 else "no subgradient"]

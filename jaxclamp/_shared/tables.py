@@ -1,4 +1,4 @@
-"""Writes reports: tables as text and as Markdown, data as JSON, in which infinities and NaN are strings."""
+"""Writes reports: lists and tables as text, tables as Markdown, data as JSON with strings for infinities and NaN."""
 
 from __future__ import annotations
 
@@ -8,8 +8,24 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 
-def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def listed(names: Iterable[Any], most: int = 6) -> str:
+    """Write names on one line; of more than ``most`` all but the first are counted.
+
+    >>> listed("abcd", 3)
+    'a, b and 2 more'
+    """
+    texts = [str(name) for name in names]
+    if len(texts) <= most:
+        return ", ".join(texts)
+    return f"{', '.join(texts[: most - 1])} and {len(texts) - most + 1} more"
+
+
+def text_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None, folded: Sequence[int] = ()
+) -> str:
     """Write the rows under their headings as text, a line each, in columns as wide as their widest cell.
+
+    Where lines would be longer than ``width``, the cells of the columns ``folded`` lose their beginnings.
 
     >>> print(text_table(["x", "its square"], [["-2", "4"]]))
     x   its square
@@ -17,9 +33,18 @@ def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """
     lines = [headings, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    surplus = 0 if width is None else sum(widths) + 2 * (len(widths) - 1) - width
+    for _ in range(surplus if folded else 0):
+        widths[max(folded, key=widths.__getitem__)] -= 1
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        "  ".join(shortened(cell, width).ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
     )
+
+
+def shortened(text: str, width: int) -> str:
+    """Cut a text to its end, which tells names of layers apart."""
+    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

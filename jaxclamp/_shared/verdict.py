@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxclamp._shared.neighbourhood import NOISE_OF_SLOPES, RESOLUTION, Array, Indices, Neighbourhood, Term
+from jaxclamp._shared.tables import listed, text_table
 
 
 class Kind(enum.StrEnum):
@@ -81,7 +82,7 @@ class Verdict(NamedTuple):
         return float(np.linalg.norm(self.gradient - self.nearest))
 
     def __str__(self) -> str:
-        said = f"{self.output} by {_listed(self.entries, 4)}: {self.kind.meaning}"
+        said = f"{self.output} by {listed(self.entries, 4)}: {self.kind.meaning}"
         said += f", since {self.reason}; " if self.reason else "; "
         said += f"the gradient is {_numbers(self.gradient)}"
         if self.failed:
@@ -132,7 +133,7 @@ class GradientReport:
             (
                 v.kind,
                 v.output,
-                _listed(v.entries, 2),
+                listed(v.entries, 2),
                 _numbers(v.gradient),
                 _numbers(v.nearest),
                 _numbers(np.array([v.distance])),
@@ -142,23 +143,13 @@ class GradientReport:
         ]
         if not rows:
             return self._summary()
-        shown = [("verdict", "output", "input", "gradient", "nearest", "away", "line"), *rows[:_MOST]]
-        widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-        table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
-        return "\n".join([self._summary(), *table, *_first(rows)[_MOST:]])
+        headings = ("verdict", "output", "input", "gradient", "nearest", "away", "line")
+        return "\n".join([self._summary(), text_table(headings, rows[:_MOST]), *_first(rows)[_MOST:]])
 
 
 def _first(lines: Sequence[object]) -> list[str]:
     rest = len(lines) - _MOST
     return [*map(str, lines[:_MOST]), *([f"... and {rest} more"] if rest > 0 else [])]
-
-
-def _listed(entries: Sequence[str], most: int) -> str:
-    return (
-        ", ".join(entries)
-        if len(entries) <= most
-        else f"{', '.join(entries[: most - 1])} and {len(entries) - most + 1} more"
-    )
 
 
 def _numbers(values: Array) -> str:

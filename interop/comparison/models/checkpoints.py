@@ -10,9 +10,8 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
 
-from interop._bridge.arrays import lend
+from interop._bridge.arrays import to_host
 from interop.comparison.models.model import Model
 from interop.frameworks.base import Array
 
@@ -37,7 +36,7 @@ def values_from(parameters: Any, models: Sequence[Model]) -> tuple[int, dict[str
         kind = type(parameters).__name__
         raise TypeError(f"compare_models: parameters is a {kind}; pass a tree of arrays, or a path.")
     arrays = {
-        _name_parts(jax.tree_util.keystr(path)): _to_host(leaf)
+        _name_parts(jax.tree_util.keystr(path)): to_host(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
     missing: list[list[str]] = []
@@ -95,7 +94,3 @@ def _name_parts(name: str) -> tuple[str, ...]:
     if tokens and tokens[0] in _COLLECTIONS:
         tokens = tokens[1:]
     return tuple(tokens[:-1] if tokens[-1:] == ["value"] else tokens)
-
-
-def _to_host(leaf: Any) -> Array:
-    return np.asarray(lend(leaf) if isinstance(leaf, torch.Tensor) else leaf)

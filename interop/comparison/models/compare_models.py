@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from interop._bridge.arrays import lend
+from interop._bridge.arrays import to_host
 from interop.comparison.models.alignment import channel_order, channel_orders, kind_of
 from interop.comparison.models.cause import LayerPair
 from interop.comparison.models.checkpoints import values_from
@@ -95,7 +95,7 @@ def compare_models(
     """
     if not (isinstance(calls, Sequence) and len(calls) == 2):
         raise TypeError(f"compare_models: calls is {calls!r}; pass two functions, None for one that is not needed.")
-    arrays = [_to_host(i, leaf) for i, leaf in enumerate(inputs)]
+    arrays = [_checked_input(i, leaf) for i, leaf in enumerate(inputs)]
     kinds = adapter_of(first, "first"), adapter_of(second, "second")
     second_arrays, notes = _inputs_of_second(arrays, kinds[0].channels_last, kinds[1].channels_last, layouts)
     notes += _constant_inputs(arrays)
@@ -132,9 +132,9 @@ def compare_models(
     return replace(comparison, ties=(sides[0].ties(), sides[1].ties()))
 
 
-def _to_host(i: int, leaf: Any) -> Any:
+def _checked_input(i: int, leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
-        return np.array(lend(leaf.detach().cpu()))
+        return to_host(leaf.detach().cpu()).copy()
     if isinstance(leaf, jax.Array | np.generic | np.ndarray):
         return np.asarray(leaf)
     if any(isinstance(inner, jax.Array | np.ndarray | torch.Tensor) for inner in jax.tree.leaves(leaf)):

@@ -32,8 +32,8 @@ from typing import NoReturn, TypeAlias
 from interop.comparison.models.alignment import Image
 from interop.comparison.models.model import Model
 from interop.comparison.models.parameters import Layout, Parameter
-from interop.comparison.models.tables import aligned
 from interop.frameworks.base import Array
+from jaxclamp._shared.tables import text_table
 
 Override: TypeAlias = Mapping[str, str | tuple[str, Sequence[int]] | None]
 """Maps the name of a parameter of the first model, or of a module of it, to its name in the second.
@@ -123,7 +123,7 @@ class ParameterMapping:
             (pair.first.name, _shape(pair.first), pair.second.name, _shape(pair.second), pair.reason)
             for pair in self.pairs
         ]
-        return aligned(("first", "shape", "second", "shape", "by"), rows, folded=(0, 2))
+        return text_table(("first", "shape", "second", "shape", "by"), rows, 100, folded=(0, 2))
 
     def as_override(self) -> dict[str, str]:
         """Return the names, to be changed and passed as ``mapping``."""

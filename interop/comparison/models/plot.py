@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 
 from interop._palette import BLUE, GRID_ALPHA, VERMILLION
-from interop.comparison.models.tables import shortened
+from jaxclamp._shared.tables import shortened
 
 if TYPE_CHECKING:
     from interop.comparison.models.report import ModelComparison

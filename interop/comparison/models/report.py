@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from interop.comparison.models.cause import Cause, LayerPair, cause_of
 from interop.comparison.models.layers import Layer
 from interop.comparison.models.mapping import ParameterMapping
-from interop.comparison.models.tables import WIDTH, aligned
 from interop.comparison.recording import FilePath
 from interop.frameworks.reseed import CURE
 from jaxclamp import TieReport
+from jaxclamp._shared.tables import text_table
 
+WIDTH = 100  # of a line
 _SHOWN = 8  # layers on either side of the cause, so that the report fits on a screen
 _TIED_LINES = 3  # for each model
 _HEADINGS = ("", "first", "second", "values", "gradients", "rounding", "finding")
@@ -106,7 +107,7 @@ class ModelComparison:
         shown = self.layers[max(centre - _SHOWN, 0) : centre + _SHOWN]
         rows = [_row(pair, self.cause) for pair in shown]
         hidden = len(self.layers) - len(rows)
-        return aligned(_HEADINGS, rows, folded=(1, 2)) + (f"\n… and {hidden} layers more" if hidden else "")
+        return text_table(_HEADINGS, rows, WIDTH, folded=(1, 2)) + (f"\n… and {hidden} layers more" if hidden else "")
 
     def plot(self, path: FilePath) -> None:
         """Draw how far each layer is apart, and write the picture to a file whose ending says the format.

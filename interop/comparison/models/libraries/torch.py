@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from interop._bridge.arrays import lend, tensor_over
+from interop._bridge.arrays import tensor_over, to_host
 from interop._torch.private_api import flattened, unflattened, version_of
 from interop._transforms.min_norm import min_norm as under_min_norm
 from interop._transforms.ties import ties
@@ -40,7 +40,7 @@ class Torch(Model):
     @functools.cached_property
     def parameters(self) -> Sequence[Parameter]:
         trained = {name for name, _ in self.model.named_parameters()}
-        arrays = {name: _to_host(tensor) for name, tensor in self._tensors().items()}
+        arrays = {name: to_host(tensor) for name, tensor in self._tensors().items()}
         return [
             Parameter(name, Layout.same(part.shape), part.dtype, fused in trained, np.array(part))
             for fused, array in arrays.items()
@@ -130,16 +130,16 @@ class Torch(Model):
             total = torch.zeros((), requires_grad=True) + ordered_total(results, orders)
         differentiated = [*floats.values(), *(tensors[name] for name in trained)]
         gradients = [
-            _to_host(gradient).copy()
+            to_host(gradient).copy()
             for gradient in torch.autograd.grad(total, differentiated, allow_unused=True, materialize_grads=True)
         ]
         untrained = [p.name for p in self.parameters if not p.trained]
         return Answer(
             recorder.filled(),
-            [_to_host(leaf) for leaf in results],
+            [to_host(leaf) for leaf in results],
             dict(zip(floats, gradients, strict=False)),
             dict(zip(trained, gradients[len(floats) :], strict=True)),
-            {name: _to_host(state[name]) for name in untrained},
+            {name: to_host(state[name]) for name in untrained},
         )
 
     def ties(self, values: Mapping[str, Array]) -> TieReport:
@@ -217,9 +217,9 @@ class _TorchRecorder(CallRecorder):
         for key in sorted(self._values):
             value = self._values[key]
             gradient = self._gradients.get(key)
-            array = _to_host(value)
+            array = to_host(value)
             if gradient is not None:
-                point = Point(array, _to_host(gradient))
+                point = Point(array, to_host(gradient))
             else:
                 # No gradient came back, so that the total does not depend on it.
                 point = Point(array, np.zeros_like(array) if value.is_floating_point() else None)
@@ -253,11 +253,6 @@ def _sorted(tree: Any) -> Any:
 
 def _to_torch(inputs: Sequence[Any]) -> list[Any]:
     return [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
-
-
-def _to_host(tensor: torch.Tensor) -> Array:
-    array: Array = np.asarray(lend(tensor))
-    return array
 
 
 def _parts(name: str, array: Array) -> list[tuple[str, Array]]:
