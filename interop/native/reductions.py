@@ -118,69 +118,43 @@ def _min_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torc
     return torch.min(input, out=out) if out is not None or not is_active(input) else amin(input, ties=ties)
 
 
-@public
-def max_pool1d(
-    input: torch.Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-    *,
-    ties: Convention = "min_norm",
-) -> Any:
-    """`torch.nn.functional.max_pool1d`."""
-    window = (kernel_size, stride, padding, dilation, ceil_mode)
-    return _max_pool("max_pool1d", input, window, return_indices, ties)
-
-
-@public
-def max_pool2d(
-    input: torch.Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-    *,
-    ties: Convention = "min_norm",
-) -> Any:
-    """`torch.nn.functional.max_pool2d`."""
-    window = (kernel_size, stride, padding, dilation, ceil_mode)
-    return _max_pool("max_pool2d", input, window, return_indices, ties)
-
-
-@public
-def max_pool3d(
-    input: torch.Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-    *,
-    ties: Convention = "min_norm",
-) -> Any:
-    """`torch.nn.functional.max_pool3d`."""
-    window = (kernel_size, stride, padding, dilation, ceil_mode)
-    return _max_pool("max_pool3d", input, window, return_indices, ties)
-
-
-def _max_pool(name: str, input: torch.Tensor, window: tuple[Any, ...], return_indices: bool, ties: Convention) -> Any:
+def _max_pool(name: str) -> Callable[..., Any]:
+    """Publish torch's pool of that name, ``max_pool2d`` for example."""
     in_torch = getattr(functional, name)
-    if ties == "inclusive" or not is_active(input):
-        return in_torch(input, *window, return_indices=return_indices)
 
-    def with_indices(x: torch.Tensor) -> Any:
-        return in_torch(x, *window, return_indices=True)
+    def max_pool(
+        input: torch.Tensor,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+        *,
+        ties: Convention = "min_norm",
+    ) -> Any:
+        window = (kernel_size, stride, padding, dilation, ceil_mode)
+        if ties == "inclusive" or not is_active(input):
+            return in_torch(input, *window, return_indices=return_indices)
 
-    windows = _ruled(with_indices, input, lambda: windows_of(name, tuple(input.shape), int(name[-2]), *window))
-    is_whole = windows.sizes == tuple(input.shape[-len(windows.sizes) :]) and not any(map(any, windows.paddings))
-    result = _pool(windows, with_indices, input, ties, is_whole)
-    return result if return_indices else result[0]
+        def with_indices(x: torch.Tensor) -> Any:
+            return in_torch(x, *window, return_indices=True)
+
+        windows = _ruled(with_indices, input, lambda: windows_of(name, tuple(input.shape), int(name[-2]), *window))
+        is_whole = windows.sizes == tuple(input.shape[-len(windows.sizes) :]) and not any(map(any, windows.paddings))
+        result = _pool(windows, with_indices, input, ties, is_whole)
+        return result if return_indices else result[0]
+
+    return _named(max_pool, name)
+
+
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"`torch.nn.functional.{name}`."
+    return public(function)
+
+
+max_pool1d, max_pool2d, max_pool3d = map(_max_pool, ("max_pool1d", "max_pool2d", "max_pool3d"))
 
 
 def _pool(
@@ -212,44 +186,30 @@ def _ruled(in_torch: Callable[[torch.Tensor], Any], input: torch.Tensor, make: C
         raise
 
 
-@public
-def adaptive_max_pool1d(
-    input: torch.Tensor, output_size: Any, return_indices: bool = False, *, ties: Convention = "min_norm"
-) -> Any:
-    """`torch.nn.functional.adaptive_max_pool1d`."""
-    return _adaptive_max_pool("adaptive_max_pool1d", input, output_size, return_indices, ties)
-
-
-@public
-def adaptive_max_pool2d(
-    input: torch.Tensor, output_size: Any, return_indices: bool = False, *, ties: Convention = "min_norm"
-) -> Any:
-    """`torch.nn.functional.adaptive_max_pool2d`."""
-    return _adaptive_max_pool("adaptive_max_pool2d", input, output_size, return_indices, ties)
-
-
-@public
-def adaptive_max_pool3d(
-    input: torch.Tensor, output_size: Any, return_indices: bool = False, *, ties: Convention = "min_norm"
-) -> Any:
-    """`torch.nn.functional.adaptive_max_pool3d`."""
-    return _adaptive_max_pool("adaptive_max_pool3d", input, output_size, return_indices, ties)
-
-
-def _adaptive_max_pool(name: str, input: torch.Tensor, output_size: Any, return_indices: bool, ties: Convention) -> Any:
+def _adaptive_max_pool(name: str) -> Callable[..., Any]:
+    """Publish torch's pool of that name, whose windows are as large as the number of results asks for."""
     in_torch = getattr(functional, name)
-    if ties == "inclusive" or not is_active(input):
-        return in_torch(input, output_size, return_indices)
-    lengths = input.shape[-int(name[-2]) :]
-    sizes = output_size if isinstance(output_size, Sequence) else (output_size,) * len(lengths)
-    counts = [length if count is None else count for length, count in zip(lengths, sizes, strict=False)]
-    if 0 in counts:
-        return in_torch(
-            input, output_size, return_indices
-        )  # which has no windows, and which torch does not differentiate
-    windows, is_whole = _adapted(tuple(lengths), tuple(counts)), all(count == 1 for count in counts)
-    result = _pool(windows, lambda x: in_torch(x, output_size, True), input, ties, is_whole)
-    return result if return_indices else result[0]
+
+    def adaptive_max_pool(
+        input: torch.Tensor, output_size: Any, return_indices: bool = False, *, ties: Convention = "min_norm"
+    ) -> Any:
+        if ties == "inclusive" or not is_active(input):
+            return in_torch(input, output_size, return_indices)
+        lengths = input.shape[-int(name[-2]) :]
+        sizes = output_size if isinstance(output_size, Sequence) else (output_size,) * len(lengths)
+        counts = [length if count is None else count for length, count in zip(lengths, sizes, strict=False)]
+        if 0 in counts:  # there are no windows, and torch does not differentiate that
+            return in_torch(input, output_size, return_indices)
+        windows, is_whole = _adapted(tuple(lengths), tuple(counts)), all(count == 1 for count in counts)
+        result = _pool(windows, lambda x: in_torch(x, output_size, True), input, ties, is_whole)
+        return result if return_indices else result[0]
+
+    return _named(adaptive_max_pool, name)
+
+
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = map(
+    _adaptive_max_pool, ("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+)
 
 
 def _adapted(lengths: tuple[int, ...], counts: tuple[int, ...]) -> Windows | AdaptiveWindows:
