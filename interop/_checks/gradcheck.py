@@ -134,8 +134,8 @@ class _Flat:
         rows = np.zeros((value.numel(), self.point.size))
         if value.requires_grad:
             for row, entry in zip(rows, value, strict=True):
-                found = torch.autograd.grad(entry, tensors, retain_graph=True, materialize_grads=True)
-                row[:] = np.concatenate([_numbers(gradient).ravel() for gradient in found])
+                gradients = torch.autograd.grad(entry, tensors, retain_graph=True, materialize_grads=True)
+                row[:] = np.concatenate([_numbers(gradient).ravel() for gradient in gradients])
         return rows
 
     def values(self) -> tuple[Function, float]:
@@ -184,38 +184,38 @@ class _Flat:
         return {f"{line.place}: {line.op}": line.tied for line in counted.report.lines if line.tied}
 
     def _results(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The floating point tensors among the results, by their names."""
+        """Call the function, and map names to the floating point tensors among its results."""
         result = self._fun(*self._arguments(tensors))
         named = {"out": result} if isinstance(result, torch.Tensor) else {f"out[{i}]": r for i, r in enumerate(result)}
-        found = {name: r for name, r in named.items() if isinstance(r, torch.Tensor)}
-        if any(r.is_complex() for r in found.values()):
+        tensors_by_name = {name: r for name, r in named.items() if isinstance(r, torch.Tensor)}
+        if any(r.is_complex() for r in tensors_by_name.values()):
             raise TypeError("gradcheck: the result of fun is complex; pass a function with real and imaginary parts.")
-        return {name: r for name, r in found.items() if r.is_floating_point()}
+        return {name: r for name, r in tensors_by_name.items() if r.is_floating_point()}
 
     def _vector(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.cat([result.flatten() for result in self._results(tensors).values()])
 
     def _split(self, point: torch.Tensor, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
-        """The tensors of the vector, with this dtype or their own."""
+        """Split the vector into tensors, with this dtype or those of the inputs."""
         parts = torch.split(point, [tensor.numel() for tensor in self._tensors], dim=-1)
         return [
             part.reshape(t.shape).to(t.device, dtype or t.dtype) for part, t in zip(parts, self._tensors, strict=True)
         ]
 
     def _arguments(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
-        """Copies, which the function may overwrite."""
-        given = dict(zip(self._active, tensors, strict=True))
-        arguments = [given.get(i, argument) for i, argument in enumerate(self._inputs)]
+        """Return copies of all arguments, which the function may overwrite."""
+        active = dict(zip(self._active, tensors, strict=True))
+        arguments = [active.get(i, argument) for i, argument in enumerate(self._inputs)]
         return [argument.clone() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
 
 
 def _numbers(tensor: torch.Tensor) -> Array:
-    found: Array = tensor.detach().double().cpu().numpy()
-    return found
+    numbers: Array = tensor.detach().double().cpu().numpy()
+    return numbers
 
 
 def _entries(tensors: dict[str, torch.Tensor]) -> list[str]:
-    """The name of each number: that of its tensor and its index, such as ``inputs[0][2, 1]``."""
+    """List the names of all numbers: that of the tensor and the index, such as ``inputs[0][2, 1]``."""
     return [
         name + (str(list(index)) if index else "")
         for name, tensor in tensors.items()

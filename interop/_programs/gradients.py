@@ -171,15 +171,15 @@ def grad(
     @functools.wraps(fun)
     def gradient(*args: Any, **kwargs: Any) -> Any:
         _refuse_here("grad")
-        active = _chosen(args, argnums)
+        active = _active(args, argnums)
         v = direction
         if v is None:
             v = _drawn(_leaves_of("grad", active, "the argument"), active, generator)
         if not has_aux:
-            return _asked("grad", fun, argnums, has_aux, v, args, kwargs)[1]
+            return _differentiated("grad", fun, argnums, has_aux, v, args, kwargs)[1]
         with _rehearsal(args, kwargs) as copies:
-            _, found = _asked("grad", fun, argnums, has_aux, v, *copies)
-        return found, fun(*args, **kwargs)[1]
+            _, of_arguments = _differentiated("grad", fun, argnums, has_aux, v, *copies)
+        return of_arguments, fun(*args, **kwargs)[1]
 
     return gradient
 
@@ -230,7 +230,7 @@ def along(
     if is_compiled():
         raise RuntimeError(_COMPILED.format("along"))
     _refuse_here("along")
-    moving = _parameters(parameters)
+    moving = _trained(parameters)
     _refuse_both("along", direction, generator)
     if direction is None:
         direction = _drawn_once(moving) if generator is None else _drawn(moving, moving, generator)
@@ -295,7 +295,7 @@ def subdifferential(
     @functools.wraps(fun)
     def search(*args: Any, **kwargs: Any) -> Subdifferential:
         _refuse_here("subdifferential")
-        active = _chosen(args, argnums)
+        active = _active(args, argnums)
         leaves = _leaves_of("subdifferential", active, "the argument")
         source = generator or torch.Generator().manual_seed(0)
         size = sum(leaf.numel() for leaf in leaves)
@@ -310,18 +310,20 @@ def subdifferential(
             shaped = [part.reshape(leaf.shape).to(leaf) for part, leaf in zip(parts, leaves, strict=True)]
             return unflattened(flattened(active)[1], shaped)
 
-        def ask(vector: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+        def along_vector(vector: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
             with _rehearsal(args, kwargs) as copies:
-                derivative, found = _asked("subdifferential", fun, argnums, False, unflatten(vector), *copies)
-            return derivative.item(), flatten(found)
+                derivative, gradient = _differentiated(
+                    "subdifferential", fun, argnums, False, unflatten(vector), *copies
+                )
+            return derivative.item(), flatten(gradient)
 
         epsilon = max(torch.finfo(leaf.dtype).eps for leaf in leaves)
-        return explored(ask, draws.cpu().numpy(), epsilon, flatten, unflatten)
+        return explored(along_vector, draws.cpu().numpy(), epsilon, flatten, unflatten)
 
     return search
 
 
-def _asked(
+def _differentiated(
     name: str,
     fun: Callable[..., Any],
     argnums: int | tuple[int, ...],
@@ -330,8 +332,8 @@ def _asked(
     args: Sequence[Any],
     kwargs: Any,
 ) -> tuple[torch.Tensor, Tree]:
-    """The derivative of ``fun`` along ``direction``, and the gradient of the piece that is entered."""
-    active, tangents = _chosen(args, argnums), direction
+    """Return the derivative of ``fun`` along ``direction``, and the gradient of the piece that is entered."""
+    active, tangents = _active(args, argnums), direction
     if isinstance(argnums, int):
         active, tangents = (active,), (tangents,)
     numbers = [number % len(args) for number in ((argnums,) if isinstance(argnums, int) else argnums)]
@@ -341,8 +343,8 @@ def _asked(
 
     def primal(*active: Tree) -> tuple[torch.Tensor, torch.Tensor]:
         def of_active(*active: Tree) -> Any:
-            given = dict(zip(numbers, active, strict=True))
-            result = fun(*(given.get(i, arg) for i, arg in enumerate(args)), **kwargs)
+            moving = dict(zip(numbers, active, strict=True))
+            result = fun(*(moving.get(i, arg) for i, arg in enumerate(args)), **kwargs)
             return result[0] if has_aux else result
 
         nonlocal node
@@ -366,7 +368,7 @@ def _asked(
 
 
 def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], v: tuple[Tree, ...]) -> tuple[R, R]:
-    """The result and its derivative, of ``fun`` with all choices decided along v."""
+    """Return the result of ``fun`` and its derivative, with all choices decided along v."""
 
     def decided(*inputs: Tree) -> R:
         with Decided():
@@ -410,11 +412,12 @@ _CURES: tuple[tuple[type[Exception], str, str], ...] = (
         "while in Python, or torch.where.",
     ),
 )
-"""By the kind of an error of torch and what it says, what to do."""
+"""Each is a kind of error of torch, words in its message, and what to do about it."""
 
 
 @contextlib.contextmanager
 def _named_cure(name: str) -> Iterator[None]:
+    """Add to an error of torch in the block what the caller of the function called ``name`` can do about it."""
     try:
         yield
     except (NotImplementedError, RuntimeError) as error:
@@ -425,7 +428,8 @@ def _named_cure(name: str) -> Iterator[None]:
 
 
 class _Uncompiled(Decided):
-    """The same in `along`: there Dynamo would compile functions, which within torch.func it leaves to Python."""
+    """Decides choices in a block of `along`, where Dynamo would compile functions; within torch.func it leaves them to
+    Python."""
 
     def __init__(self, losses: Losses) -> None:
         super().__init__()
@@ -441,18 +445,19 @@ class _Uncompiled(Decided):
         return result
 
 
-def _chosen(args: Sequence[Any], argnums: int | tuple[int, ...]) -> Tree:
+def _active(args: Sequence[Any], argnums: int | tuple[int, ...]) -> Tree:
     return args[argnums] if isinstance(argnums, int) else tuple(args[number] for number in argnums)
 
 
-def _parameters(given: Any) -> list[torch.Tensor]:
-    if isinstance(given, torch.nn.Module):
-        given = given.parameters()
-    elif isinstance(given, torch.Tensor):
-        given = [given]
-    elif not isinstance(given, Iterable):
-        raise TypeError(f"along: parameters is {given!r}; pass a module, a tensor or several.")
-    tensors = list(given)
+def _trained(parameters: Any) -> list[torch.Tensor]:
+    """Return those of the parameters that require grad, once each."""
+    if isinstance(parameters, torch.nn.Module):
+        parameters = parameters.parameters()
+    elif isinstance(parameters, torch.Tensor):
+        parameters = [parameters]
+    elif not isinstance(parameters, Iterable):
+        raise TypeError(f"along: parameters is {parameters!r}; pass a module, a tensor or several.")
+    tensors = list(parameters)
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"along: one of the parameters is {tensor!r}; pass a module, a tensor or several.")
@@ -480,9 +485,9 @@ def _leaves_of(name: str, tree: Tree, what: str) -> list[torch.Tensor]:
 
 def _check(name: str, tree: Tree, what: str, directions: Tree, where: str) -> None:
     leaves = _leaves_of(name, tree, what)
-    (_, wanted), (tangents, given) = flattened(tree), flattened(directions)
-    if wanted != given:
-        raise ValueError(f"{name}: {where} has the structure {given}, and {what} {wanted}.")
+    (_, structure), (tangents, structure_of_tangents) = flattened(tree), flattened(directions)
+    if structure != structure_of_tangents:
+        raise ValueError(f"{name}: {where} has the structure {structure_of_tangents}, and {what} {structure}.")
     for leaf, tangent in zip(leaves, tangents, strict=True):
         if not isinstance(tangent, torch.Tensor):
             raise ValueError(f"{name}: {where} has {tangent!r}; pass tensors, of the shapes and dtypes of {what}.")
@@ -508,11 +513,11 @@ def _drawn(leaves: Sequence[torch.Tensor], like: Tree, generator: torch.Generato
 
 
 _DRAWN: MutableMapping[torch.Tensor, tuple[Any, list[torch.Tensor]]] = WeakTensorKeyDictionary()
-"""By the first of several parameters, their shapes, dtypes and devices, and their direction."""
+"""Maps the first of several parameters to the shapes, dtypes and devices of all, and to their direction."""
 
 
 def _drawn_once(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The direction that is always the same. To draw it anew would be a quarter of the time of a small step."""
+    """Return the direction that is always the same. To draw it anew would be a quarter of the time of a small step."""
     forms = [(parameter.shape, parameter.dtype, parameter.device) for parameter in parameters]
     known, drawn = _DRAWN.get(parameters[0], (None, []))
     if known != forms:
@@ -523,9 +528,9 @@ def _drawn_once(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 @contextlib.contextmanager
-def _rehearsal(*given: Tree) -> Iterator[Tree]:
-    """A block for a run before the one that counts, with copies of what it is given; behind it all is as before."""
-    leaves, structure = flattened(given)
+def _rehearsal(*arguments: Tree) -> Iterator[Tree]:
+    """Enter a block for a run before the one that counts, with copies of the arguments; behind it all is as before."""
+    leaves, structure = flattened(arguments)
     copies = {id(leaf): leaf.clone() for leaf in leaves if isinstance(leaf, torch.Tensor)}
     devices = {copy.device for copy in copies.values() if copy.is_cuda}
     with torch.random.fork_rng(devices), _Rehearsed():

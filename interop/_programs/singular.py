@@ -58,11 +58,12 @@ Tensor = torch.Tensor
 # Reverse passes with hooks.
 
 _OfOperand = Callable[[Node, int, Tensor, Sequence[Tensor]], Tensor]
-"""What takes the place of a gradient: that of an operand by its number, found by a node for its cotangents."""
+"""Takes a node, the number of an operand, the gradient that the node finds for it, and the cotangents of the node; it
+returns what takes the place of that gradient."""
 
 
 def _hooked(root: Node, leaves: Iterable[Node] | None, of_operand: _OfOperand) -> contextlib.ExitStack:
-    """Hooks on the graph behind ``root``, on the way to ``leaves``, or to all; closing takes them away."""
+    """Put hooks on the graph behind ``root``, on the way to ``leaves``, or to all; closing takes them away."""
     nodes = _nodes(root)
     on_the_way = set(nodes if leaves is None else leaves)
     for node in reversed(nodes):  # what a node reads comes before it
@@ -87,7 +88,7 @@ def _hooked(root: Node, leaves: Iterable[Node] | None, of_operand: _OfOperand) -
 
 
 def _nodes(root: Node) -> list[Node]:
-    """The nodes of a graph, each before all that it leads to."""
+    """List the nodes of a graph, each before all that it leads to; without recursion, as graphs are deep."""
     visited, left, pending = {root}, [], [(root, iter(root.next_functions))]
     while pending:
         node, rest = pending[-1]
@@ -102,7 +103,11 @@ def _nodes(root: Node) -> list[Node]:
 
 
 def _guarded(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor]) -> Tensor:
-    """The gradient of the operand of number ``i``, to which cotangents that are 0 contribute nothing."""
+    """Return the gradient of the operand of number ``i``, to which cotangents that are 0 contribute nothing.
+
+    Where the operand was 4, as in ``sqrt(x)``, the node has 1/4 times the cotangent, and that is left alone. Where it
+    was -1, the node has NaN: that becomes 0 if the cotangent is 0, and stays if not.
+    """
     if not is_any(gradient.isnan()):
         return gradient
     if len(cotangents) > 1 or isinstance(node, BackwardCFunction) or gradient.is_complex():
@@ -111,27 +116,30 @@ def _guarded(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor])
         return torch.where(gradient.isnan() & is_unread, 0.0, gradient)
     (cotangent,) = cotangents
     if (product := _product(node, i)) is not None:
-        other, times = product
-        is_finite = other.isfinite()
-        is_read = times((cotangent != 0).to(other.dtype), (~is_finite).to(other.dtype)) > 0
-        finite = times(cotangent, torch.where(is_finite, other, 0.0)) * getattr(node, "_saved_alpha", 1)
+        factor, times = product
+        is_finite = factor.isfinite()
+        # How many terms of the sum are of a cotangent that is read, and a number that is not finite.
+        is_read = times((cotangent != 0).to(factor.dtype), (~is_finite).to(factor.dtype)) > 0
+        finite = times(cotangent, torch.where(is_finite, factor, 0.0)) * getattr(node, "_saved_alpha", 1)
         return torch.where(gradient.isnan() & ~is_read, finite, gradient)
     # Of an operand that was broadcast the node has the terms, of which the engine takes the sum.
     terms = gradient if gradient.shape == cotangent.shape else _terms(node, i, cotangent)
-    unread = _beside(node, cotangent == 0, terms)
+    unread = _spread(node, cotangent == 0, terms)
     return torch.where(terms.isnan() & unread, 0.0, terms).sum_to_size(gradient.shape)
 
 
 def _terms(node: Node, i: int, cotangent: Tensor) -> Tensor:
+    """Call the node again: what it finds for the operand, not yet summed over axes along which that was broadcast."""
     terms: Any = node(cotangent)  # type: ignore[operator]  # the stubs do not know it
     term: Tensor = terms[i] if isinstance(terms, tuple) else terms
     return term
 
 
-def _beside(node: Node, of_result: Tensor, terms: Tensor) -> Tensor:
-    """What holds of the elements of a result, for those of an operand that went to them.
+def _spread(node: Node, of_result: Tensor, terms: Tensor) -> Tensor:
+    """Spread what holds of the elements of a result over the elements of the operand that went to them.
 
-    An element went to the one in its place, or if its axis was reduced, to the one of its row.
+    An element went to the one in its place, or if its axis was reduced, to the one of its row. Of a result of shape
+    (2,), reduced along the last axis of an operand of shape (2, 3), each is spread over a row of three.
     """
     if of_result.dim() < terms.dim():
         for axis in sorted(_axes(node, terms)):
@@ -142,7 +150,7 @@ def _beside(node: Node, of_result: Tensor, terms: Tensor) -> Tensor:
 
 
 def _axes(node: Node, operand: Tensor) -> Sequence[int]:
-    """The axes of an operand along which the node has its elements in rows; all, if it names none."""
+    """Return the axes of an operand along which the node has its elements in rows; all, if it names none."""
     if node.name() == "NativeLayerNormBackward0":
         return range(operand.dim())[-len(node._saved_normalized_shape) :]  # type: ignore[attr-defined]
     if node.name() == "ConvolutionBackward0":
@@ -163,11 +171,11 @@ _PRODUCTS: Mapping[str, tuple[int, str, str]] = {
     "BaddbmmBackward0": (1, "_saved_batch1", "_saved_batch2"),
     "AddmvBackward0": (1, "_saved_mat", "_saved_vec"),
 }
-"""By the name of the node of a product of matrices, the number of its left factor, and what keeps both."""
+"""Maps the name of the node of a product of matrices to the number of its left factor, and to what keeps both."""
 
 
 def _product(node: Node, i: int) -> tuple[Tensor, Callable[[Tensor, Tensor], Tensor]] | None:
-    """The other factor, if the operand is one of a product of matrices, and the product of a cotangent and that factor.
+    """Return the second factor, if the operand is one of a product of matrices, and how to multiply cotangents by it.
 
     Where a row of probabilities is NaN, and nothing reads it, the cotangents are 0. The values get nothing from this
     row, but their gradient from the other rows.
@@ -177,11 +185,11 @@ def _product(node: Node, i: int) -> tuple[Tensor, Callable[[Tensor, Tensor], Ten
         return None
     is_vector = of_right == "_saved_vec"
 
-    def times(cotangent: Tensor, other: Tensor) -> Tensor:
+    def times(cotangent: Tensor, factor: Tensor) -> Tensor:
         cotangent = cotangent.unsqueeze(-1) if is_vector else cotangent
         if i == left:
-            return cotangent @ (other.unsqueeze(0) if is_vector else other.mT)
-        return (other.mT @ cotangent).squeeze(-1) if is_vector else other.mT @ cotangent
+            return cotangent @ (factor.unsqueeze(0) if is_vector else factor.mT)
+        return (factor.mT @ cotangent).squeeze(-1) if is_vector else factor.mT @ cotangent
 
     return getattr(node, of_right if i == left else of_left), times
 
@@ -190,7 +198,7 @@ def _product(node: Node, i: int) -> tuple[Tensor, Callable[[Tensor, Tensor], Ten
 
 
 def has_nan(tensors: Sequence[Tensor]) -> bool:
-    """Whether a number may be NaN, or infinities of both signs are among them."""
+    """Return whether a number may be NaN, or infinities of both signs are among them: whether a sum is NaN."""
     return is_any(torch.stack([tensor.sum().to(tensors[0]) for tensor in tensors]).isnan()) if tensors else False
 
 
@@ -200,7 +208,7 @@ def certified(
     pull: Callable[[], Sequence[Tensor]],
     leaves: Iterable[Node] | None = None,
 ) -> list[Tensor]:
-    """The gradients, with what the guard finds in the place of each NaN that is certified to be none.
+    """Return the gradients, with what the guard finds in the place of each NaN that is certified to be none.
 
     Args:
       gradients: of the result of a graph, those that ``pull`` found.
@@ -219,7 +227,7 @@ def certified(
 
 
 def _path(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor]) -> Tensor:
-    """0 where no path is left, NaN where one has a slope that is not finite, and else a positive number.
+    """Return 0 where no path is left, NaN where one has a slope that is not finite, and else a positive number.
 
     The cotangents are such numbers, too. Where it is not known which element is made of which, each is made of all.
     """
@@ -234,14 +242,14 @@ def _path(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor]) ->
         (cotangent,) = cotangents
         if (product := _product(node, i)) is None:
             return cotangent.sum_to_size(gradient.shape)
-        other, times = product
-        is_read = times((cotangent != 0).to(other.dtype), (~other.isfinite()).to(other.dtype)) > 0
-        return torch.where(is_read, math.nan, times(cotangent, torch.ones_like(other)))
+        factor, times = product
+        is_read = times((cotangent != 0).to(factor.dtype), (~factor.isfinite()).to(factor.dtype)) > 0
+        return torch.where(is_read, math.nan, times(cotangent, torch.ones_like(factor)))
     is_read = torch.stack([(cotangent != 0).any() for cotangent in cotangents]).any()
     axes: Sequence[int] = range(gradient.dim())
     if name in _IN_ROWS and len(cotangents) == 1 and i == 0:  # the others are weights
         axes = _axes(node, gradient)
-        is_read = _beside(node, cotangents[0] != 0, gradient).expand(gradient.shape)
+        is_read = _spread(node, cotangents[0] != 0, gradient).expand(gradient.shape)
     is_finite = gradient.isfinite()
     for axis in axes:
         is_read = is_read.any(axis, keepdim=True) if is_read.dim() else is_read
@@ -364,7 +372,7 @@ class _Settled(torch.autograd.Function):
 
 
 def _is_bounded(function: Callable[..., Any], number: Any) -> bool:
-    """Whether the function is a quotient by the number, or the power with that exponent, of bounded slopes."""
+    """Return whether the function is a quotient by the number, or the power with that exponent, of bounded slopes."""
     if not isinstance(number, int | float):
         return False
     name = function.__name__.strip("_")

@@ -1,4 +1,14 @@
-"""Where functions of torch jump, or turn in a way that no rule decides: a gradient there is that of torch."""
+"""Where functions of torch jump, or turn in a way that no rule decides: a gradient there is that of torch.
+
+For each such function there is one here that takes the same arguments. It returns the operands, each with a mask: where
+the result jumps, or has no slope, if that operand moves. ``round(x)`` jumps at x = 0.5, and ``fmod(x, y)`` where x is a
+multiple of y, whichever of the two moves::
+
+    _at_halves([0.5, 0.7])         [(x, [True, False])]
+    _fmod([4.0, 5.0], 2.0)         [(x, [True, False]), (y, [True, False])]
+
+`interop.ties` counts these elements as suspects, and whole programs warn of them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +22,7 @@ from interop._torch.private_api import foreach_named
 
 Tensor = torch.Tensor
 Places: TypeAlias = Sequence[tuple[Any, Tensor]]
-"""Operands, and where the result jumps if they move."""
+"""Operands, each with where the result jumps if it moves."""
 Jump: TypeAlias = Callable[..., Places]
 
 
@@ -34,7 +44,7 @@ def _at_0(input: Tensor, *_: Any, **__: Any) -> Places:
 
 
 def _fmod(input: Any, other: Any) -> Places:
-    at = (torch.fmod(input, other) == 0) & (torch.as_tensor(input) != 0)
+    at = (torch.fmod(input, other) == 0) & (torch.as_tensor(input) != 0)  # at 0 the remainder passes through 0
     return [(input, at), (other, at)]
 
 
@@ -44,6 +54,7 @@ def _remainder(input: Any, other: Any) -> Places:
 
 
 def _reflected(input: Any, other: Any) -> Places:
+    """Handle ``other % input``, which Python asks of the second operand."""
     return _remainder(other, input)
 
 
@@ -52,6 +63,7 @@ def _quotient(input: Tensor, other: Any, *, rounding_mode: str | None = None) ->
 
 
 def _conversion(input: Tensor, *args: Any, **kwargs: Any) -> Places:
+    """Handle conversions, which jump if they are to integers; those to truth values are decided as comparisons."""
     kinds = [kind.dtype if isinstance(kind, Tensor) else kind for kind in (*args, *kwargs.values())]
     is_of_integers = any(isinstance(kind, torch.dtype) and _is_integer(kind) for kind in kinds)
     return _at_integers_but_0(input) if is_of_integers else []
@@ -62,10 +74,12 @@ def _is_integer(dtype: torch.dtype) -> bool:
 
 
 def _copysign(input: Tensor, other: Any) -> Places:
+    # |input| turns at 0, and the sign of the second operand jumps there.
     return [(input, input == 0), (other, torch.as_tensor(other) == 0)]
 
 
 def _atan2(input: Tensor, other: Tensor) -> Places:
+    # The angle jumps by 2 pi where y passes 0 at x < 0; at the origin it has no slope in any direction.
     return [(input, (input == 0) & (other <= 0)), (other, (input == 0) & (other == 0))]
 
 
@@ -81,7 +95,7 @@ def _isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-
 def _quantile(
     input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Places:
-    """Where elements tie with one next to the quantile."""
+    """Handle quantiles, which turn where elements tie with one next to the quantile."""
     if dim is None:
         input, dim = input.flatten(), 0
     axis = dim if dim < 0 else dim - input.dim()
@@ -100,6 +114,7 @@ def _gaussian(
 
 
 def _equal(input: Tensor, other: Tensor) -> Places:
+    # One number that differs decides: only where all are equal may a move of one change the answer.
     return _nextafter(input, other) if torch.equal(input, other) else []
 
 
@@ -118,7 +133,7 @@ def _among_sorted(sorted_sequence: Any, input: Any, *_: Any, **__: Any) -> Place
 
 def _norm(input: Tensor, p: Any = 2, dim: Any = None, *_: Any, **kwargs: Any) -> Places:
     order = kwargs.get("ord", p)
-    if order not in (2, 2.0, "fro", None):
+    if order not in (2, 2.0, "fro", None):  # those of order 1 and infinity are choices, which are decided
         return []
     return [(input, (input == 0).all() if dim is None else (input == 0).all(dim, keepdim=True))]
 
@@ -130,7 +145,7 @@ def _mode(input: Tensor, dim: int = -1, *_: Any, **__: Any) -> Places:
 
 
 def _singular(input: Tensor, *_: Any, **__: Any) -> Places:
-    """Where singular values are equal, or 0."""
+    """Handle singular values, which have no slope where two are equal, and turn at 0."""
     return [(input, _meet(torch.linalg.svdvals(input), with_0=True))]
 
 
@@ -139,11 +154,12 @@ def _eigenvalues(input: Tensor, *_: Any, **__: Any) -> Places:
 
 
 def _meet(values: Tensor, with_0: bool = False) -> Tensor:
-    """Whether two of the ``values`` of a matrix are equal, but for rounding."""
+    """Say for each matrix whether two of its ``values`` are equal, but for rounding."""
     size = values.abs().amax(-1, keepdim=True)
     every = torch.cat([values, 0 * size], -1) if with_0 else values
-    nearest = every.sort(-1).values.diff(dim=-1)
-    return (nearest <= 8 * torch.finfo(values.dtype).eps * size).any(-1)[..., None, None]
+    gaps = every.sort(-1).values.diff(dim=-1)
+    # LAPACK finds them up to a few units in the last place of the largest.
+    return (gaps <= 8 * torch.finfo(values.dtype).eps * size).any(-1)[..., None, None]
 
 
 def _matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), *_: Any, **__: Any) -> Places:
@@ -160,8 +176,8 @@ def _norm_of_either(input: Tensor, ord: Any = None, dim: Any = None, *_: Any, **
 
 
 def _renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Places:
-    others = [axis for axis in range(input.dim()) if axis != dim % input.dim()]
-    return [(input, torch.linalg.vector_norm(input, p, others, keepdim=True) == maxnorm)]
+    axes_of_slice = [axis for axis in range(input.dim()) if axis != dim % input.dim()]
+    return [(input, torch.linalg.vector_norm(input, p, axes_of_slice, keepdim=True) == maxnorm)]
 
 
 def _embedding(
@@ -236,6 +252,6 @@ _ALL: Mapping[Any, tuple[str, Jump]] = {**dict(_functions()), torch.linalg.norm:
 
 
 def jump_of(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> tuple[str, Jump] | None:
-    """The name of the function of torch, and where it jumps, if it does with these keywords: a division may round."""
+    """Return the name of a function and where it jumps, if it does with these keywords: a division may round."""
     jump = _ALL.get(func)
     return None if jump is None or (jump[1] is _quotient and "rounding_mode" not in kwargs) else jump

@@ -134,8 +134,8 @@ def grad(
 
     @functools.wraps(fun)
     def run(*args: Any, **kwargs: Any) -> Any:
-        found, (result, _) = gradient(*args, **kwargs)
-        return (found, program.result(result, *args, **kwargs)[1]) if has_aux else found
+        of_arguments, (result, _) = gradient(*args, **kwargs)
+        return (of_arguments, program.result(result, *args, **kwargs)[1]) if has_aux else of_arguments
 
     return run
 
@@ -171,8 +171,8 @@ def value_and_grad(
 
     @functools.wraps(fun)
     def run(*args: Any, **kwargs: Any) -> Any:
-        found, (result, _) = gradient(*args, **kwargs)
-        return program.result(result, *args, **kwargs), found
+        of_arguments, (result, _) = gradient(*args, **kwargs)
+        return program.result(result, *args, **kwargs), of_arguments
 
     return run
 
@@ -312,9 +312,9 @@ class _Program(Generic[P, R]):
         So moves a ``custom_vjp``, which has no rule for forward mode, and what the rule of a ``custom_jvp`` asks of the
         function itself. In reverse mode the derivative stays its author's word.
         """
-        own = computed(eqn)
+        call = computed(eqn)
         body = self._decided(expanded(eqn) or jaxpr_as_fun(eqn.params["call_jaxpr"]))
-        moving = jax.custom_jvp(own)
+        moving = jax.custom_jvp(call)
         matters = not any(eqn is other for other in self._without_choices_behind)
 
         @moving.defjvp
@@ -325,7 +325,7 @@ class _Program(Generic[P, R]):
                 if _has_own_rule(eqn):
                     if matters:
                         warn(place(eqn), ASKS_FOR_ITSELF)
-                    return jax.jvp(own, primals, tangents)
+                    return jax.jvp(call, primals, tangents)
                 error.add_note(
                     "jaxclamp decides choices in forward mode, for which a jax.custom_vjp has no rule: the function "
                     "under it is differentiated instead. Give it a rule for forward mode, by jax.custom_jvp."
@@ -333,7 +333,7 @@ class _Program(Generic[P, R]):
                 raise
             if matters and eqn.primitive is p.custom_vjp_call_p and _rounds(eqn):
                 warn(place(eqn), STRAIGHT_THROUGH)
-            return own(*primals), moved
+            return call(*primals), moved
 
         return moving
 
@@ -357,12 +357,12 @@ def _rounds(eqn: JaxprEqn) -> bool:
 
 def _warned_of(eqn: JaxprEqn, reason: str) -> Callable[..., Any]:
     """What ``eqn`` computes; who differentiates it is warned."""
-    own = computed(eqn)
-    warned_of = jax.custom_jvp(own)
+    call = computed(eqn)
+    warned_of = jax.custom_jvp(call)
 
     @warned_of.defjvp
     def _(primals: Any, tangents: Any) -> Any:
-        results = jax.jvp(own, primals, tangents)
+        results = jax.jvp(call, primals, tangents)
         warn(place(eqn), f"{eqn.primitive}: {reason}")
         return results
 
@@ -374,8 +374,8 @@ def _with_own_rule(eqn: JaxprEqn, within: frozenset[str]) -> Callable[..., Any]:
 
     That of `jax.nn.relu` selects by ``x > 0``, and so gives the slope a small step away.
     """
-    own = computed(eqn)
-    entering = jax.custom_jvp(own)
+    call = computed(eqn)
+    entering = jax.custom_jvp(call)
 
     @entering.defjvp
     def _(primals: Any, tangents: Any) -> Any:
@@ -384,13 +384,13 @@ def _with_own_rule(eqn: JaxprEqn, within: frozenset[str]) -> Callable[..., Any]:
 
     @jax.custom_jvp
     def piece(primals: Any, moving: Any) -> Any:
-        return own(*primals)
+        return call(*primals)
 
     @piece.defjvp
     def _(operands: Any, tangents: Any) -> Any:
         primals, moving = operands[0], iter(operands[1])
         along = tuple(v if v.dtype == jax.dtypes.float0 else next(moving) for v in tangents[0])
-        rule = _Program(lambda *primals: jax.jvp(own, primals, tangents[0])[1], within)
+        rule = _Program(lambda *primals: jax.jvp(call, primals, tangents[0])[1], within)
         return piece(*operands), jax.jvp(rule.run, primals, along)[0]
 
     return entering
@@ -439,9 +439,11 @@ def _gradient(
             tangents = _drawn(jax.random.key(0) if key is None else key, active)
         else:
             tangents = (direction,) if isinstance(argnums, int) else tuple(direction)
-            given, wanted = jax.tree.structure(tangents), jax.tree.structure(active)
-            if given != wanted:  # type: ignore[operator]  # a TreeDef, for its stub perhaps None
-                raise ValueError(f"{name}: direction has the structure {given}, and the argument {wanted}.")
+            structures = jax.tree.structure(tangents), jax.tree.structure(active)
+            if structures[0] != structures[1]:  # type: ignore[operator]  # TreeDefs, for their stub perhaps None
+                raise ValueError(
+                    f"{name}: direction has the structure {structures[0]}, and the argument {structures[1]}."
+                )
 
         def of_active(*active: Tree) -> Any:
             result = program.run(*with_active(args, active), **kwargs)

@@ -221,8 +221,9 @@ def _product(compute: Compute, cotangent: jax.Array, slope: jax.Array) -> jax.Ar
     """A sum of products, without those of 0 and a number that is not finite."""
     is_finite = jnp.isfinite(slope)
     of_finite = compute(cotangent, jnp.where(is_finite, slope, 0))
-    others = compute((cotangent != 0).astype(cotangent.dtype), (~is_finite).astype(slope.dtype))
-    return jnp.where(others == 0, of_finite, compute(cotangent, slope))
+    # How many products are of a cotangent that is not 0 and a slope that is not finite: these count.
+    singular = compute((cotangent != 0).astype(cotangent.dtype), (~is_finite).astype(slope.dtype))
+    return jnp.where(singular == 0, of_finite, compute(cotangent, slope))
 
 
 def _quotient(compute: Compute, cotangent: jax.Array, divisor: jax.Array) -> jax.Array:

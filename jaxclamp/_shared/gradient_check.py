@@ -127,13 +127,16 @@ def _rounding(function: Flat, mode: Callable[..., Array], scale: Array) -> Array
     return rounding
 
 
-def _rounded(verdicts: Sequence[Verdict], others: Sequence[Verdict], dtype: str) -> list[Verdict]:
-    """The verdicts, of which those that fail in none of the others are put down to the precision of the dtype."""
+def _rounded(verdicts: Sequence[Verdict], elsewhere: Sequence[Verdict], dtype: str) -> list[Verdict]:
+    """Put verdicts that fail down to the precision of the dtype, if none fails for these entries ``elsewhere``.
+
+    Elsewhere is farther away, where rounding moves no point across a kink, and in float64.
+    """
 
     def fails(verdict: Verdict) -> bool:
         return any(
-            other.failed and other.output == verdict.output and not set(verdict.entries).isdisjoint(other.entries)
-            for other in others
+            v.failed and v.output == verdict.output and not set(verdict.entries).isdisjoint(v.entries)
+            for v in elsewhere
         )
 
     reason = (

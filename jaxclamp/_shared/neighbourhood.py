@@ -127,17 +127,21 @@ class LineSlopes(NamedTuple):
         return differ
 
     @property
+    def steeper(self) -> Array:
+        """The size of the steeper slope of each pair."""
+        steeper: Array = np.fmax(np.abs(self.right), np.abs(self.left))
+        return steeper
+
+    @property
     def size(self) -> Array:
         """The steepest slope of each row."""
-        slopes = np.fmax(np.abs(self.right), np.abs(self.left))
-        size: Array = np.max(np.where(self.finite & ~self.jumps, slopes, 0.0), axis=1, initial=0.0)
+        size: Array = np.max(np.where(self.finite & ~self.jumps, self.steeper, 0.0), axis=1, initial=0.0)
         return size
 
     @property
     def known(self) -> Mask:
         """Where the error is so small a part of the slope that an error of 1 % in a gradient can be told."""
-        own = np.fmax(np.abs(self.right), np.abs(self.left))
-        known: Mask = self.finite & ~self.far & (self.error <= RESOLUTION * own) & (own > 0)
+        known: Mask = self.finite & ~self.far & (self.error <= RESOLUTION * self.steeper) & (self.steeper > 0)
         return known
 
     def rescaled(self, factors: Array) -> LineSlopes:
@@ -157,9 +161,9 @@ class Term:
     gradients: Array
     """The gradients there with respect to ``entries``, a row each, in units of the output for each scale."""
 
-    def joined(self, other: Term) -> Term:
-        directions = np.concatenate([self.directions, other.directions])
-        return Term(self.entries, directions, np.concatenate([self.gradients, other.gradients]))
+    def joined(self, further: Term) -> Term:
+        directions = np.concatenate([self.directions, further.directions])
+        return Term(self.entries, directions, np.concatenate([self.gradients, further.gradients]))
 
 
 def default_scale(point: Array, largest: Array | None = None) -> Array:
@@ -248,11 +252,11 @@ class Ladder:
         rises[np.broadcast_to((distances[:, None] < local.grid)[:, None, None], rises.shape)] = np.nan
         return cls(radius, np.array(levels), rises)
 
-    def joined(self, other: Ladder) -> Ladder:
-        """Both, of which no level is in the two."""
-        order = np.argsort(np.concatenate([self.levels, other.levels]))
-        levels = np.concatenate([self.levels, other.levels])[order]
-        return Ladder(self.radius, levels, np.concatenate([self.rises, other.rises])[order])
+    def joined(self, further: Ladder) -> Ladder:
+        """Join two ladders, which have no level in common."""
+        order = np.argsort(np.concatenate([self.levels, further.levels]))
+        levels = np.concatenate([self.levels, further.levels])[order]
+        return Ladder(self.radius, levels, np.concatenate([self.rises, further.rises])[order])
 
     def cut(self, level: int) -> Ladder:
         """The ladder down to that level."""
@@ -359,7 +363,7 @@ def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> Line
     ratio = default_radius(np.fmax(local.unit, relative)) / ladder.radius
     of_row = np.round(-np.log2(ratio) / np.log2(_RATIO)).astype(int).clip(ladder.levels[0] + 1, 0)
     there = _at(errors, np.broadcast_to((of_row - ladder.levels[0])[:, None], which.shape))
-    does = there <= np.fmax(RESOLUTION / 8 * np.fmax(np.abs(right), np.abs(left)), 8 * error)
+    does = there <= np.fmax(RESOLUTION / 8 * result.steeper, 8 * error)
     # Values nearby are as large as the slopes make them, and are rounded too, four of them in a slope.
     rounding = 4 * local.unit * result.size[:, None]
     return result._replace(
@@ -406,11 +410,11 @@ def _least_errors(slopes: Array, errors: Array, distances: Array) -> tuple[Indic
     they are known and none is known from nearer.
     """
     is_near = (distances[:-1] <= _FARTHEST)[:, None, None]
-    own = np.abs(slopes).max(axis=1)
+    steeper = np.abs(slopes).max(axis=1)
     near, far = np.where(is_near, errors, np.inf), np.where(is_near, np.inf, errors)
     nearer, farther = near.argmin(axis=0), far.argmin(axis=0)
-    is_known = _at(near, nearer) <= RESOLUTION * _at(own, nearer)
-    is_far = ~is_known & (_at(far, farther) <= RESOLUTION * _at(own, farther)) & (_at(own, farther) > 0)
+    is_known = _at(near, nearer) <= RESOLUTION * _at(steeper, nearer)
+    is_far = ~is_known & (_at(far, farther) <= RESOLUTION * _at(steeper, farther)) & (_at(steeper, farther) > 0)
     return np.where(is_far, farther, nearer), is_far
 
 
@@ -470,10 +474,10 @@ def fitted_steps(local: Local, ladder: Ladder, slopes: LineSlopes, noise: Array)
     errors are in proportion to the steepest slope.
     """
     known = slopes.known
-    own = np.where(known, np.fmax(np.abs(slopes.right), np.abs(slopes.left)), 1.0)
+    sizes = np.where(known, slopes.steeper, 1.0)
     factors = _RATIO ** -slopes.level.astype(np.float64)
-    steepest = np.max(own * np.fmin(factors, 1.0), axis=1, keepdims=True, initial=0.0, where=known)
-    farther = np.exp2(np.floor(np.log2(np.fmax(steepest / own, 1.0))))
+    steepest = np.max(sizes * np.fmin(factors, 1.0), axis=1, keepdims=True, initial=0.0, where=known)
+    farther = np.exp2(np.floor(np.log2(np.fmax(steepest / sizes, 1.0))))
     columns = zip(np.log2(np.fmin(factors, farther)).T, known.T, strict=True)
     factors = np.exp2([np.round(np.median(column[k])) if k.any() else 0.0 for column, k in columns])
     radius = ladder.radius * _RATIO ** -slopes.radius_level.astype(np.float64)
@@ -605,8 +609,7 @@ class Neighbourhood:
     def steepest(self) -> Array:
         """The size of the largest slope by each entry, of all pieces that are known."""
         slopes = self.slopes
-        own = np.fmax(np.abs(slopes.right), np.abs(slopes.left))
-        steepest: Array = np.where(slopes.finite & ~slopes.jumps, own, 0.0)
+        steepest: Array = np.where(slopes.finite & ~slopes.jumps, slopes.steeper, 0.0)
         for row, (_, gradients) in self._samples.items():
             steepest[row] = np.fmax(steepest[row], np.abs(gradients).max(axis=0, initial=0.0))
         return steepest
@@ -637,25 +640,25 @@ class Neighbourhood:
         inside = spread | self.slopes.kinked[row] | self.slopes.jumps[row]
         inside = np.flatnonzero(self.slopes.finite[row] & (inside if suspects is None else inside | suspects))
         groups = [inside] if self.sums.jumps[row] else self._groups(row, inside)
-        found = [Term(group, directions, gradients[:, group]) for group in groups if len(group)]
-        return [self._distinct(row, term) for term in found]
+        terms = [Term(group, directions, gradients[:, group]) for group in groups if len(group)]
+        return [self._distinct(row, term) for term in terms]
 
     @functools.cached_property
     def _samples(self) -> dict[int, tuple[Array, Array]]:
         """For each row that is no sum, nearby points at which it is smooth, and its gradients there."""
         n = self.point.size
-        found: dict[int, list[tuple[Array, Array]]] = {}
+        samples: dict[int, list[tuple[Array, Array]]] = {}
         tried = self._drawn(_PIECES, n) * self._free
         for rows, _, _ in rows_by_steps(self.steps, np.flatnonzero(~self.sums.is_sum)):
-            found |= {int(row): [] for row in rows}
+            samples |= {int(row): [] for row in rows}
             for directions in np.array_split(tried, min(_PIECES, 1 + self.slopes.central.size // 2**14)):
                 gradients, smooth = self._gradients(rows, np.arange(n), directions)
                 for i, row in enumerate(rows):
                     pairs = zip(directions, gradients, smooth, strict=True)
-                    found[int(row)] += [(d, g[i]) for d, g, s in pairs if s[i]]
+                    samples[int(row)] += [(d, g[i]) for d, g, s in pairs if s[i]]
         return {
             row: (np.array([d for d, _ in pairs]).reshape(-1, n), np.array([g for _, g in pairs]).reshape(-1, n))
-            for row, pairs in found.items()
+            for row, pairs in samples.items()
         }
 
     def nearest(
@@ -705,11 +708,11 @@ class Neighbourhood:
         ahead, behind, between, beside, _ = np.array_split(tried[:, entries], 5)
         first, second = (known[self.random.integers(len(known), size=len(part))] for part in (between, beside))
         share = self.random.random((len(between), 1))
-        other = best[self.random.integers(len(best), size=len(between))]
+        foremost = best[self.random.integers(len(best), size=len(between))]
         parts = [
             0.8 * unit + 0.2 * ahead,
             -0.8 * unit + 0.2 * behind,
-            share * first + (1 - share) * other + 0.05 * between,
+            share * first + (1 - share) * foremost + 0.05 * between,
             np.where(self.random.random(beside.shape) < 0.8, second, beside),
         ]
         moved = np.concatenate(parts)
@@ -785,15 +788,16 @@ class Neighbourhood:
             groups.append(np.sort(group))
         return groups if self._is_sum_of(row, groups) else [entries]
 
-    def _meets(self, row: int, first: int, others: Indices) -> Mask:
-        met = np.zeros(len(others), bool)
+    def _meets(self, row: int, entry: int, candidates: Indices) -> Mask:
+        """Say which candidates belong with the entry: of max(x, y) at 0, moving both by 1 gives 1, each alone 1 too."""
+        met = np.zeros(len(candidates), bool)
         radius = self.steps.radius[row]
         for sign in (1.0, -1.0):
-            one = sign * np.eye(self.point.size)[[first]]
-            other = np.concatenate([np.eye(self.point.size)[others], -np.eye(self.point.size)[others]])
-            values = self.local(radius * np.concatenate([one, other, other + one]))[:, row]
-            alone, other_alone, both = values[0], values[1 : 1 + len(other)], values[1 + len(other) :]
-            excess = np.abs(both - alone - other_alone + self.value[row]) / radius
+            of_entry = sign * np.eye(self.point.size)[[entry]]
+            of_each = np.concatenate([np.eye(self.point.size)[candidates], -np.eye(self.point.size)[candidates]])
+            values = self.local(radius * np.concatenate([of_entry, of_each, of_each + of_entry]))[:, row]
+            entry_moved, each_moved, both_moved = np.split(values, [1, 1 + len(of_each)])
+            excess = np.abs(both_moved - entry_moved - each_moved + self.value[row]) / radius
             # A product of two entries adds radius * size.
             limit = self.accuracy_of_pieces(row) + radius * self.slopes.size[row]
             met |= (excess > limit).reshape(2, -1).any(axis=0)

@@ -111,15 +111,15 @@ class GradientReport:
 
     def failure(self, caller: str) -> str:
         """What an error says: a line for each verdict that makes the check fail."""
-        told = self.failures or self.verdicts
-        return "\n  ".join([f"{caller}: {self._summary()}", *_first(list(map(str, told)))])
+        verdicts = self.failures or self.verdicts
+        return "\n  ".join([f"{caller}: {self._summary()}", *_first(verdicts)])
 
     def _counts(self) -> Counter[Kind]:
         counts = Counter[Kind]()
         for verdict in self.verdicts:
             counts[verdict.kind] += len(verdict.entries)
-        others = sum(n for kind, n in counts.items() if kind is not Kind.MODES_DIFFER)
-        counts[Kind.RIGHT] = self.derivatives - others
+        not_right = sum(n for kind, n in counts.items() if kind is not Kind.MODES_DIFFER)
+        counts[Kind.RIGHT] = self.derivatives - not_right
         return counts
 
     def _summary(self) -> str:
@@ -148,13 +148,14 @@ class GradientReport:
 
 
 def _first(lines: Sequence[object]) -> list[str]:
+    """Write the first lines, and how many more there are."""
     rest = len(lines) - _MOST
     return [*map(str, lines[:_MOST]), *([f"... and {rest} more"] if rest > 0 else [])]
 
 
 def _numbers(values: Array) -> str:
-    told = [f"{0.0 + value:.4g}" for value in np.round(values[:4], 8)]
-    return told[0] if len(values) == 1 else f"[{' '.join(told)}{' ...' if len(values) > 4 else ''}]"
+    texts = [f"{0.0 + value:.4g}" for value in np.round(values[:4], 8)]
+    return texts[0] if len(values) == 1 else f"[{' '.join(texts)}{' ...' if len(values) > 4 else ''}]"
 
 
 @dataclass(frozen=True)
@@ -295,8 +296,8 @@ class _Judge:
         if away > tolerance + 2 * len(term.entries) * error and not is_missed:
             return Kind.NOT_A_MEMBER, nearest
         # Each entry is told by itself: a steep one beside it says nothing of the error that can be seen in it.
-        told = np.fmax(max(RESOLUTION / 2, self._rtol) * np.abs(gradient), self._small[row, term.entries])
-        if away > tolerance or (error + rounding > told).any():
+        noticeable = np.fmax(max(RESOLUTION / 2, self._rtol) * np.abs(gradient), self._small[row, term.entries])
+        if away > tolerance or (error + rounding > noticeable).any():
             return Kind.NOT_CHECKABLE, nearest
         if np.ptp(term.gradients, axis=0).max() <= tolerance:
             return Kind.RIGHT, nearest
