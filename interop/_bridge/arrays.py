@@ -165,7 +165,7 @@ def lend_from_gpu(tensor: torch.Tensor, order: Order = None) -> jax.Array:
 
 
 def adopt(array: jax.Array, on_cpu: bool, axes: Order = None) -> torch.Tensor:
-    """The finished ``array`` as a tensor over its memory, once it is computed; the array must have no other owner.
+    """Make a tensor over the memory of ``array``, once that is computed; the array must have no other owner.
 
     Axis i of the tensor is axis ``axes[i]`` of the array. An array with another number of axes is taken as it is.
     """
@@ -180,7 +180,7 @@ def adopt(array: jax.Array, on_cpu: bool, axes: Order = None) -> torch.Tensor:
 
 
 def memory_orders(tensors: Sequence[torch.Tensor]) -> tuple[Order, ...] | None:
-    """The axes of each tensor as they lie in memory, the outermost first, or None for their own order.
+    """Return the axes of each tensor as they lie in memory, the outermost first, or None for their own order.
 
     None in place of all where each tensor is in its own order.
     """
@@ -200,12 +200,12 @@ def _memory_order(tensor: torch.Tensor) -> Order:
 
 
 def is_expanded(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements share memory along an axis."""
+    """Return whether elements share memory along an axis."""
     return 0 in strides and any(stride == 0 and size > 1 for size, stride in zip(shape, strides, strict=True))
 
 
 def tensor_over(host: HostArray) -> torch.Tensor:
-    """The tensor over the memory of ``host``."""
+    """Return the tensor over the memory of ``host``."""
     bits = _FROM_BITS.get(host.dtype)
     try:
         return torch.from_numpy(host) if bits is None else torch.from_numpy(host.view(bits[0])).view(bits[1])
@@ -215,7 +215,7 @@ def tensor_over(host: HostArray) -> torch.Tensor:
 
 @functools.cache
 def host_device() -> jax.Device | None:
-    """The device on which tensors on CPU are computed; None where JAX takes it without being told."""
+    """Return the device on which tensors on CPU are computed; None where JAX takes it without being told."""
     return None if jax.default_backend() == "cpu" else jax.local_devices(backend="cpu")[0]
 
 

@@ -24,7 +24,7 @@ def pullback(function: Function, active: Sequence[bool], traced: Traced, *arrays
 def linearized(
     function: Function, active: Sequence[bool], traced: Traced, *arrays: jax.Array
 ) -> tuple[Any, Callable[..., tuple[jax.Array, ...]]]:
-    """The outputs, and what maps a cotangent of each inexact one to the cotangents of the active arrays."""
+    """Return the outputs, and what maps a cotangent of each inexact one to the cotangents of the active arrays."""
     restricted, moving = _restrict(function, active, traced, arrays)
 
     def of_inexact(*moving: jax.Array) -> tuple[list[jax.Array], Any]:
@@ -52,7 +52,7 @@ def pushforward(
 
 
 def batched(function: Function, axes: tuple[int | None, ...], traced: Traced, *arrays: jax.Array) -> Any:
-    """The function of arrays that have a batch axis where ``axes`` says so; the outputs have it in front."""
+    """Return the function of arrays that have a batch axis where ``axes`` says so; the outputs have it in front."""
     return jax.vmap(function, in_axes=(None, *axes))(traced, *arrays)
 
 

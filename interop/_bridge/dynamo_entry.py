@@ -14,7 +14,7 @@ _NONE = "None, which is no leaf of a tree"
 
 
 def call_opaque(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The function of that name, as one call in the graph."""
+    """Return the function of that name, as one call in the graph."""
     args, kwargs = pytree.tree_map(_without_none, (args, kwargs), is_leaf=_is_none)
     return _call(name, args, kwargs)
 

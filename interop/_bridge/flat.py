@@ -85,7 +85,7 @@ class FlatFunction:
     def compute(
         self, traced: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor], is_row_major: bool = False
     ) -> tuple[list[torch.Tensor], Any]:
-        """The leaves of the result, finished, and its structure, or None if it is flat.
+        """Return the leaves of the result, finished, and its structure, or None if it is flat.
 
         The leaves lie in memory as the layout of the function says, unless they are asked for as row-major. Meta
         tensors give meta tensors.
@@ -129,7 +129,7 @@ class FlatFunction:
             raise
 
     def _in_memory_order(self, orders: tuple[Order, ...]) -> tuple[Callable[..., Any], Order]:
-        """The program for arrays with their axes in ``orders``, and the axes of its results as torch has them."""
+        """Compile for arrays with axes in ``orders``; return the program, and the axes of its results in torch."""
         if orders not in self._reordered:
             program = _compile(functools.partial(_reordered, self.function, orders), self.name)
             self._reordered[orders] = program, None if orders[0] is None else _inverse(orders[0])
@@ -257,7 +257,7 @@ def with_x64(x64: bool, function: Callable[..., Any], *args: Any) -> Any:
 
 
 def needs_x64(values: Iterable[Any]) -> bool:
-    """Whether JAX has to compute with ``values`` in its 64-bit mode."""
+    """Return whether JAX has to compute with ``values`` in its 64-bit mode."""
     for value in values:
         if getattr(value, "dtype", None) in X64:
             return True

@@ -16,7 +16,7 @@ from interop._torch.private_api import is_forward_mode
 def leaves_in_graph(
     flat: FlatFunction, traced: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor]
 ) -> tuple[Sequence[torch.Tensor], Any]:
-    """The leaves of the result of ``flat`` where torch traces the tensors, and its structure."""
+    """Return the leaves of the result of ``flat`` where torch traces the tensors, and its structure."""
     if is_forward_mode():
         raise NotImplementedError(
             f"{flat.name}: forward-mode derivatives are not available under torch.compile, where they would be dropped "

@@ -24,7 +24,7 @@ def name_function(function: Callable[..., Any], called: str) -> str:
 
 
 def function_named(name: str) -> Callable[..., Any]:
-    """The function that got this name from `name_function`."""
+    """Return the function that got this name from `name_function`."""
     return _FUNCTIONS[name]
 
 
@@ -52,7 +52,7 @@ def _identity(value: Any) -> Any:
 
 
 def call_named(name: str) -> tuple[FlatFunction, tuple[Any, ...], bool]:
-    """The call that got this name from `name_call`."""
+    """Return the call that got this name from `name_call`."""
     try:
         return _CALLS[name]
     except KeyError:

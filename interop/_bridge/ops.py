@@ -63,7 +63,7 @@ class TorchOp:
             raise refusal(str(error)) from None  # code that expects the kind of exception of torch gets it
 
     def _in_any_form(self, values: list[Any]) -> Any:
-        """The result for the arguments by slot, in the form that they ask for."""
+        """Return the result for the arguments by slot, in the form that they ask for."""
         signature, name = self.signature, self._op.name
         forms = {form: values[slot] for form, slot in signature.forms.items() if slot < len(values)}
         without_forms = signature.without_forms(values)
@@ -79,7 +79,7 @@ class TorchOp:
         return result
 
     def of_slots(self, *values: Any) -> Any:
-        """The result for the arguments by slot, none of which asks for another form."""
+        """Return the result for the arguments by slot, none of which asks for another form."""
         values = tuple(plain(self.signature, values))
         kind, tensors, numbers = classify(self.signature, values)
         plan = self._plans.get(kind) or make_plan(self._op, self._compute, self.signature, values, tensors)

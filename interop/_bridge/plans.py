@@ -58,7 +58,7 @@ class Plan:
         return result
 
     def _traced(self, numbers: Sequence[float], x64: bool) -> tuple[Any, ...]:
-        """The numbers of a call, checked, as arrays. XLA would compile anew for each Python int."""
+        """Return the numbers of a call, checked, as arrays. XLA would compile anew for each Python int."""
         if torch.SymFloat in map(type, numbers):
             return tuple(numbers)
         if self.dtype is None or self.dtype.is_floating_point:
@@ -69,7 +69,7 @@ class Plan:
 
 
 def classify(signature: Signature, values: Sequence[Any]) -> tuple[Any, list[torch.Tensor], list[float]]:
-    """The kind of a call, its tensors and its numbers.
+    """Return the kind of a call, its tensors and its numbers.
 
     The kind is None where there are arguments that `plain` has to look at.
     """
@@ -99,7 +99,7 @@ def classify(signature: Signature, values: Sequence[Any]) -> tuple[Any, list[tor
 
 
 def plain(signature: Signature, values: Sequence[Any]) -> list[Any]:
-    """The arguments by slot as plain ones: tensors on one device, Python's numbers, ints and tuples of them."""
+    """Return the arguments by slot as plain ones: tensors on one device, Python's numbers, ints and tuples of them."""
     name = signature.name
     if not any(isinstance(values[slot], torch.Tensor) for slot in signature.arrays if slot < len(values)):
         raise TypeError(f"{name}: input must be a torch.Tensor; jaxclamp.{name} takes numbers and JAX arrays.")

@@ -51,7 +51,7 @@ def pull_back(
     gradients: Sequence[torch.Tensor | None],
     call: Callable[[Any, FlatFunction, Sequence[torch.Tensor]], Sequence[torch.Tensor]],
 ) -> Sequence[torch.Tensor | None]:
-    """The gradient of each active input, None for the others; ``call`` runs the derivative."""
+    """Return the gradient of each active input, None for the others; ``call`` runs the derivative."""
     # An output marked as not differentiable has no gradient.
     cotangents = [gradient for gradient in gradients if gradient is not None]
     if not cotangents:

@@ -31,7 +31,7 @@ _FORMS = (
 
 
 def torch_counterpart(op: Op) -> Counterpart:
-    """The function of torch whose signature the op has there.
+    """Return the function of torch whose signature the op has there.
 
     Raises:
       ValueError: the record names none.
@@ -103,15 +103,15 @@ class Signature:
         return ", ".join(self.inspected.parameters)
 
     def torch_name(self, slot: int) -> str:
-        """What torch calls the parameter in that slot."""
+        """Return what torch calls the parameter in that slot."""
         return list(self.inspected.parameters)[slot]
 
     def slot(self, name: str) -> int | None:
-        """The slot of a parameter, if the op has it."""
+        """Return the slot of a parameter, if the op has it."""
         return self._slots.get(name)
 
     def arranged(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arguments of a call by slot, up to the last one; defaults count as missing.
+        """Return the arguments of a call by slot, up to the last one; defaults count as missing.
 
         Raises:
           TypeError: they do not fit the signature.
@@ -132,11 +132,11 @@ class Signature:
         return values
 
     def without_forms(self, values: Sequence[Any]) -> list[Any]:
-        """The arguments by slot without those that ask for another form."""
+        """Return the arguments by slot without those that ask for another form."""
         return [MISSING if slot in self.forms.values() else value for slot, value in enumerate(values)]
 
     def by_jax_name(self, values: Sequence[Any]) -> dict[str, Any]:
-        """The arguments by slot and all defaults, under the names of jaxclamp."""
+        """Return the arguments by slot and all defaults, under the names of jaxclamp."""
         values = [*values, *[MISSING] * (len(self._defaults) - len(values))]
         return {
             name: self._defaults[slot] if values[slot] is MISSING else values[slot]
@@ -153,6 +153,6 @@ class Signature:
 
 
 def _tensor_type(name: str, annotation: Any) -> Any:
-    """The type in torch of a parameter that takes arrays in jaxclamp; all but the first take numbers too."""
+    """Return the type in torch of a parameter that takes arrays in jaxclamp; all but the first take numbers too."""
     taken = torch.Tensor if name == "x" else torch.Tensor | float
     return taken | None if type(None) in typing.get_args(annotation) else taken

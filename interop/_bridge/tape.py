@@ -28,7 +28,7 @@ from interop._torch.private_api import (
 
 
 def call(flat: FlatFunction, traced: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor]) -> Any:
-    """The result of ``flat``, recorded on torch's tape if torch may ask for derivatives.
+    """Return the result of ``flat``, recorded on torch's tape if torch may ask for derivatives.
 
     A call that torch traces goes into its graph. Any other is computed at once. The tape keeps the inputs of a recorded
     call, or the residuals of JAX if the function is to save these.

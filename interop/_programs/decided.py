@@ -117,7 +117,7 @@ def _spelled_out(function: Function) -> Function:
 
 
 def _of_native(name: str) -> Function:
-    """The function of that name of `interop.native`, spelled out."""
+    """Return the function of that name of `interop.native`, spelled out."""
     return _spelled_out(native.NATIVE[name].__wrapped__)  # type: ignore[attr-defined]
 
 

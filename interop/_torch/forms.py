@@ -29,7 +29,7 @@ def overloaded(
 
 
 def functions_named(name: str) -> Iterator[Callable[..., Any]]:
-    """All functions of torch of that name, documented or not, and the forms of them that overwrite."""
+    """Yield all functions of torch of that name, documented or not, and the forms of them that overwrite."""
     for form in (name, f"{name}_"):
         for home in (torch, torch.Tensor, torch.nn.functional, torch.special, torch.linalg):
             if hasattr(home, form):
@@ -38,7 +38,7 @@ def functions_named(name: str) -> Iterator[Callable[..., Any]]:
 
 
 def in_place(name: str) -> Callable[..., torch.Tensor] | None:
-    """The form of torch's function of that name that overwrites its first argument, if torch has one."""
+    """Return the form of torch's function of that name that overwrites its first argument, if torch has one."""
     homes = (torch, torch.nn.functional, torch.Tensor)
     return next((getattr(home, f"{name}_") for home in homes if hasattr(home, f"{name}_")), None)
 

@@ -20,7 +20,7 @@ def outside_of_modes(function: Callable[[], R]) -> R:
 
 
 def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether torch may ask for derivatives of a call with ``tensors``, under torch.func always."""
+    """Return whether torch may ask for derivatives of a call with ``tensors``, under torch.func always."""
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor.requires_grad:
@@ -29,7 +29,7 @@ def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def records_nothing() -> bool:
-    """Whether torch asks for no derivative of any call, as under `torch.no_grad`, and makes no graph of the calls."""
+    """Say whether torch asks for no derivative of any call, as under `torch.no_grad`, and makes no graph of them."""
     return not (
         torch.is_grad_enabled()
         or torch.compiler.is_compiling()
@@ -40,7 +40,7 @@ def records_nothing() -> bool:
 
 
 def is_active(input: torch.Tensor, *operands: Any) -> bool:
-    """Whether torch may ask for a derivative of a call with these arguments that an op of real numbers has.
+    """Return whether torch may ask for a derivative of a call with these arguments that an op of real numbers has.
 
     In a compiled function it may for any floating-point tensor, since the graph may be differentiated. TorchScript has
     no derivatives of ours: what it traces is torch's own function.

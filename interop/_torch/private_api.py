@@ -19,17 +19,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def is_transformed() -> bool:
-    """Whether a transformation of torch.func is at work, which wants another kind of autograd.Function."""
+    """Return whether a transformation of torch.func is at work, which wants another kind of autograd.Function."""
     return torch._C._are_functorch_transforms_active()
 
 
 def is_forward_mode() -> bool:
-    """Whether forward-mode derivatives may be asked for: a dual tensor does not say that it is one."""
+    """Return whether forward-mode derivatives may be asked for: a dual tensor does not say that it is one."""
     return forward_ad._current_level >= 0
 
 
 def is_in_compiled_graph() -> bool:
-    """Whether this call is traced for torch.compile, and not for torch.export, whose graphs are read without jaxclamp.
+    """Say whether torch.compile traces this call, and not torch.export, whose graphs are read without jaxclamp.
 
     `torch.compiler.is_exporting` would say the second, but Dynamo of torch 2.11 takes it for true in each graph.
     """
@@ -79,7 +79,7 @@ def outside_of_transformations(
 
 
 def is_compiled() -> bool:
-    """Whether the call is in a compiled function, also if Dynamo has left it to Python and compiles what is called."""
+    """Say whether the call is in a compiled function; Dynamo may have left it to Python, and compile what it calls."""
     return torch.compiler.is_compiling() or bool(torch._C._dynamo.eval_frame.get_eval_frame_callback())
 
 
@@ -92,7 +92,7 @@ def with_old_versions(tensors: Iterable[torch.Tensor]) -> contextlib.AbstractCon
 
 
 def is_view(tensor: torch.Tensor) -> bool:
-    """Whether the tensor has its memory from another one, by a call that was recorded: then it cannot be detached."""
+    """Say whether the tensor has its memory from another one, by a recorded call: it cannot be detached then."""
     return tensor._is_view()
 
 
@@ -102,7 +102,7 @@ def version_of(tensor: torch.Tensor) -> int:
 
 
 def is_dispatch_mode_active() -> bool:
-    """Whether a mode watches what torch dispatches to its kernels: one that fakes tensors, records a graph, counts."""
+    """Say whether a mode watches what torch dispatches to its kernels: it fakes tensors, records a graph, or counts."""
     return torch._C._len_torch_dispatch_stack() > 0
 
 
@@ -123,12 +123,12 @@ def nonstrict_trace(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_in_function_mode() -> bool:
-    """Whether there are function modes, which want to see every call."""
+    """Return whether there are function modes, which want to see every call."""
     return torch._C._is_torch_function_mode_enabled()
 
 
 def is_overridden(arguments: Sequence[Any]) -> bool:
-    """Whether subclasses of tensors or function modes want to see a call: `torch.overrides.has_torch_function`.
+    """Return whether subclasses of tensors or function modes want to see a call: `torch.overrides.has_torch_function`.
 
     In a compiled function that one overlooks the modes.
     """
@@ -159,17 +159,17 @@ def constant_in_graphs(function: F) -> F:
 
 
 def flattened(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves of a tree as torch.func sees it, and its structure; `jax.tree` would sort the keys of dicts."""
+    """Return the leaves of a tree as torch.func sees it, and its structure; `jax.tree` would sort the keys of dicts."""
     return torch.utils._pytree.tree_flatten(tree)
 
 
 def unflattened(structure: Any, leaves: Iterable[Any]) -> Any:
-    """The tree of that structure with these leaves."""
+    """Return the tree of that structure with these leaves."""
     return torch.utils._pytree.tree_unflatten(leaves, structure)
 
 
 def is_constant(number: float) -> bool:
-    """Whether the graph that is being made has ``number`` as it is, not a symbol that stands for it."""
+    """Return whether the graph that is being made has ``number`` as it is, not a symbol that stands for it."""
     if not torch.compiler.is_compiling():
         return True
     from torch.fx.experimental.symbolic_shapes import has_static_value  # it takes a second to load
@@ -191,7 +191,7 @@ def constant_of(number: float) -> float:
 
 
 def is_in_old_vmap(tensor: torch.Tensor) -> bool:
-    """Whether ``tensor`` is a batch of the vmap, older than torch.func's, behind ``is_grads_batched=True``."""
+    """Return whether ``tensor`` is a batch of the vmap, older than torch.func's, behind ``is_grads_batched=True``."""
     return torch._C._functorch.is_legacy_batchedtensor(tensor)
 
 
@@ -203,7 +203,7 @@ def old_vmap_level() -> int:
 
 
 def out_of_old_vmap(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole batch of ``tensor``, along its first axis."""
+    """Return the whole batch of ``tensor``, along its first axis."""
     return torch._remove_batch_dim(tensor, 1, 1, 0)  # the second 1 is a size for tensors that are no batch
 
 
@@ -220,20 +220,20 @@ def named_reduction(size_average: bool | None, reduce: bool | None, reduction: s
 
 
 def function_modes() -> list[TorchFunctionMode]:
-    """The function modes that are entered, the innermost last; not the one that is being asked about a call."""
+    """Return the function modes that are entered, the innermost last; not the one that is being asked about a call."""
     modes: list[TorchFunctionMode] = torch.overrides._get_current_function_mode_stack()
     return modes
 
 
 def top_hooks() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-    """The hooks that pack and unpack what the tape saves; `torch.autograd.graph` can put them there, not tell them."""
+    """Return the hooks that pack and unpack what the tape saves; `torch.autograd.graph` can only put some there."""
     hooks: tuple[Callable[..., Any], Callable[..., Any]] | None
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks
 
 
 def checkpoint_that_switches(func: Callable[..., Any]) -> Any:
-    """The context of the reentrant checkpoint that turns the tape off by this call; its ``run_function`` runs again.
+    """Return the context of the reentrant checkpoint that turns the tape off by this call; it has the ``run_function``.
 
     Torch offers no way to say in what else it is to run. Other libraries have checkpoints of the same form.
 
@@ -267,7 +267,7 @@ def _is_of(module: str, frame: FrameType) -> bool:
 
 
 def operators_named(name: str) -> list[Callable[..., Any]]:
-    """The operators of ATen of that name: `torch.ops.aten.max`, and its overloads, `torch.ops.aten.max.dim`."""
+    """Return the operators of ATen of that name: `torch.ops.aten.max`, and its overloads, `torch.ops.aten.max.dim`."""
     packet = getattr(torch.ops.aten, name, None)
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return []
@@ -281,13 +281,13 @@ def bindings_named(name: str) -> list[Callable[..., Any]]:
 
 
 def foreach_named(name: str) -> list[Callable[..., Any]]:
-    """The forms of the function of that name for many tensors, of which torch's optimizers are made."""
+    """Return the forms of the function of that name for many tensors, of which torch's optimizers are made."""
     binding = getattr(torch, f"_foreach_{name}", None)
     return [] if binding is None else [binding, *operators_named(f"_foreach_{name}")]
 
 
 def schema_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The schema of the overload that a call of an operator, or of a binding of one, is for."""
+    """Return the schema of the overload that a call of an operator, or of a binding of one, is for."""
     if not isinstance(operator, torch._ops.OpOverload):
         by_schema_name = {"self" if name == "input" else name: value for name, value in kwargs.items()}
         overload = torch._C._jit_resolve_packet(f"aten::{operator.__name__}", *args, **by_schema_name)
@@ -296,7 +296,7 @@ def schema_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
 
 
 def is_any(mask: torch.Tensor) -> bool:
-    """Whether an element is true, of a whole batch too: `torch.func.vmap` refuses to look at a number of it."""
+    """Return whether an element is true, of a whole batch too: `torch.func.vmap` refuses to look at a number of it."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(mask):
         mask = functorch.get_unwrapped(mask)
@@ -305,7 +305,7 @@ def is_any(mask: torch.Tensor) -> bool:
 
 
 def sharding_of(tensor: torch.Tensor) -> str | None:
-    """What has cut the tensor into parts that lie in several processes, if it is such a part.
+    """Return what has cut the tensor into parts that lie in several processes, if it is such a part.
 
     `FullyShardedDataParallel` marks the parameters that it leaves in their places, and has no public name for the mark.
     """

@@ -123,7 +123,7 @@ _LOSSES = frozenset(("clamp_min", "minimum"))
 
 
 def _ops_of(function: Callable[..., Any]) -> Collection[str]:
-    """The names of the ops whose derivatives a function of `interop.native` has."""
+    """Return the names of the ops whose derivatives a function of `interop.native` has."""
     name = getattr(function, "__name__", "")
     return _LOSSES if inspect.unwrap(function).__module__ == losses.__name__ else (name.rstrip("_"),)
 
@@ -159,7 +159,7 @@ def _unknown_to_blocks(in_torch: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _has(op: str, version: Version) -> bool:
-    """Whether the installed version of torch gives the op of that name the gradients of ``version``."""
+    """Return whether the installed version of torch gives the op of that name the gradients of ``version``."""
     return all(_has_weights(op, version.weights(op, numbers), numbers) for numbers in _KINDS.get(op, (False,)))
 
 

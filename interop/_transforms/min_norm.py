@@ -146,7 +146,7 @@ class min_norm(Intercepting):  # noqa: N801  # it is used as a function
 
 
 def in_block() -> bool:
-    """Whether there is a block around the call, which then has the last word."""
+    """Return whether there is a block around the call, which then has the last word."""
     # The list of the active modes would not do. It lacks the mode that is handling a call just now, and Dynamo, which
     # keeps a list of its own while it traces, cannot look at that of Python. So the question goes the way of every call
     # of torch, by torch's protocol: it is put as a function that each block replaces. In `_REPLACEMENTS` the function
@@ -200,7 +200,7 @@ def _with_ties(op: Callable[..., Any], ties: Convention) -> Callable[..., Any]:
 
 
 def _of_jax(in_torch: Callable[..., Any], op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The result of ``op``, or of torch's ``own`` function where no op of real numbers is meant."""
+    """Call ``op``, or torch's function where no op of real numbers is meant."""
     arguments = (*args, *kwargs.values())
     if any(isinstance(value, torch.fx.Proxy) for value in arguments):
         raise NotImplementedError(
@@ -211,7 +211,7 @@ def _of_jax(in_torch: Callable[..., Any], op: Callable[..., Any], *args: Any, **
 
 
 def has_real_float_tensor(arguments: Sequence[Any]) -> bool:
-    """Whether an op of jaxclamp is meant, which is one of real numbers."""
+    """Return whether an op of jaxclamp is meant, which is one of real numbers."""
     tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
     return any(t.is_floating_point() for t in tensors) and not any(t.is_complex() for t in tensors)
 

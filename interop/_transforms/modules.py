@@ -220,7 +220,7 @@ def _why_left(module: torch.nn.Module, ties: str | None) -> str:
 
 
 def _used(module: torch.nn.Module) -> set[str]:
-    """The names of the functions of torch that a module holds, or that its ``forward`` and its helpers name.
+    """Return the names of the functions of torch that a module holds, or that its ``forward`` and its helpers name.
 
     Of what is called as a method, such as ``x.clamp(0)``, the name alone is known.
     """

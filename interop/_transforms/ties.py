@@ -112,7 +112,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
             self._tied[site] = tied + (self._tied[site].to(tied.device) if site in self._tied else 0)
 
     def _place(self) -> tuple[str, int, str]:
-        """The file and the line of the user's code that is running, and the module."""
+        """Return the file and the line of the user's code that is running, and the module."""
         return (*line_of_user(), self._path[-1] if self._path else "")
 
     def _entered(self, module: torch.nn.Module, args: Any) -> None:
@@ -127,12 +127,12 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
 
 
 def line_of_user() -> tuple[str, int]:
-    """The file and the line of the user's code that is running."""
+    """Return the file and the line of the user's code that is running."""
     return innermost(_lines(), *_LIBRARIES)
 
 
 def _lines() -> Iterator[tuple[str, int]]:
-    """The lines of the calls that led here, the innermost first."""
+    """Yield the lines of the calls that led here, the innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
         yield frame.f_code.co_filename, frame.f_lineno
@@ -140,7 +140,7 @@ def _lines() -> Iterator[tuple[str, int]]:
 
 
 def can_tie(func: Callable[..., Any]) -> bool:
-    """Whether ties of the function of torch are counted."""
+    """Return whether ties of the function of torch are counted."""
     return func in _tied()
 
 
@@ -187,7 +187,7 @@ def _tied() -> Mapping[Callable[..., Any], tuple[str, Callable[..., Any]]]:
 
 
 def _where_tied(op: Op) -> Callable[..., torch.Tensor]:
-    """Where the op is on a tie; it takes whatever arguments the op has in torch, in any of its forms."""
+    """Return where the op is on a tie; it takes whatever arguments the op has in torch, in any of its forms."""
     tied = TorchOp(op, op.on_tie)
 
     def where_tied(*args: Any, **kwargs: Any) -> torch.Tensor:

@@ -67,7 +67,7 @@ def right_in_torch(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _overwriting(function: Callable[..., Any], in_torch: Callable[..., Forms | None]) -> Callable[..., Any]:
-    """The form of a function that overwrites its first argument.
+    """Return the form of a function that overwrites its first argument.
 
     A function with a parameter ``inplace`` overwrites by itself. Any other has torch's form, where nothing is
     differentiated or that has the right gradient. Else the result is copied into the argument.

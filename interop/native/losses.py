@@ -152,7 +152,7 @@ def _of_triplet(
 
 
 def reduced(loss: Tensor, size_average: bool | None, reduce: bool | None, reduction: str) -> Tensor:
-    """The loss of each element as the arguments of torch's losses ask for it."""
+    """Return the loss of each element as the arguments of torch's losses ask for it."""
     match named_reduction(size_average, reduce, reduction):
         case "mean":
             return loss.mean()

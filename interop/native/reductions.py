@@ -213,7 +213,7 @@ adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = map(
 
 
 def _adapted(lengths: tuple[int, ...], counts: tuple[int, ...]) -> Windows | AdaptiveWindows:
-    """The windows; alike where their number divides the length."""
+    """Return the windows; alike where their number divides the length."""
     if len(lengths) != len(counts) or any(not m or n % m for n, m in zip(lengths, counts, strict=True)):
         return AdaptiveWindows(counts)
     sizes = tuple(n // m for n, m in zip(lengths, counts, strict=True))

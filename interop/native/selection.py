@@ -99,7 +99,7 @@ _DIGITS = {torch.float16: 11, torch.bfloat16: 8}
 
 
 def _are_exact(x: torch.Tensor, *bounds: Any) -> bool:
-    """Whether torch's kernels with bounds built in can be used: for numbers, and those that the dtype of x has.
+    """Return whether torch's kernels with bounds built in can be used: for numbers, and those that the dtype of x has.
 
     A symbol of a graph cannot be compared, where it stands for what is known only when the graph runs.
     """
@@ -113,13 +113,13 @@ def _are_exact(x: torch.Tensor, *bounds: Any) -> bool:
 
 
 def _is_distributed(x: torch.Tensor) -> bool:
-    """Whether x is a `torch.distributed.tensor.DTensor`: torch has no derivative of `hardtanh` for these."""
+    """Return whether x is a `torch.distributed.tensor.DTensor`: torch has no derivative of `hardtanh` for these."""
     distributed = None if type(x) is torch.Tensor else sys.modules.get("torch.distributed.tensor")  # slow to import
     return distributed is not None and isinstance(x, distributed.DTensor)
 
 
 def _has(digits: int, number: float) -> bool:
-    """Whether ``number`` has so few binary digits; of very small and very large ones it may say no."""
+    """Return whether ``number`` has so few binary digits; of very small and very large ones it may say no."""
     if number in (math.inf, -math.inf):
         return True
     mantissa, exponent = math.frexp(number)
@@ -202,7 +202,7 @@ def selected(
     ties: Convention,
     *bounds: float,
 ) -> torch.Tensor:
-    """The value of ``in_torch``, a function with its bounds built in, with the gradient of the op by its rule."""
+    """Give ``in_torch``, a function of torch with its bounds built in, the gradient of the op of that name."""
 
     def op(x: torch.Tensor) -> torch.Tensor:
         return select(name, lambda x, *_: in_torch(x, *bounds), ties, x, *bounds)

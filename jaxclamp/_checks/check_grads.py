@@ -182,12 +182,12 @@ class _Flat:
         return {text: line.tied for line, text in told.items() if line.tied}
 
     def _value(self, arrays: Sequence[jax.Array]) -> jax.Array:
-        """The vector of the results at these arrays."""
+        """Return the vector of the results at these arrays."""
         leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(self._fun(*self._arguments(arrays)))]
         return jnp.concatenate([leaf.ravel() for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)])
 
     def _split(self, point: Any, dtype: np.dtype[Any] | None = None) -> list[jax.Array]:
-        """The arrays of the vector, with this dtype or their own."""
+        """Return the arrays of the vector, with this dtype or their own."""
         parts = jnp.split(jnp.asarray(point), self._ends)
         return [p.reshape(a.shape).astype(dtype or a.dtype) for p, a in zip(parts, self._arrays, strict=True)]
 
@@ -207,7 +207,7 @@ def _is_real(place: str, leaf: Any) -> bool:
 
 
 def _named(root: str, leaves: Sequence[tuple[Any, jax.Array]]) -> list[str]:
-    """The name of each number: the path of its array and its index, such as ``args[0]['w'][2, 1]``."""
+    """Return the name of each number: the path of its array and its index, such as ``args[0]['w'][2, 1]``."""
     return [
         root + jax.tree_util.keystr(path) + (str(list(index)) if index else "")
         for path, array in leaves

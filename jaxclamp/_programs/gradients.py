@@ -261,7 +261,7 @@ class _Program(Generic[P, R]):
         self.run: Callable[P, R] = transformed(fun, self._replace, self._prepared)
 
     def result(self, result: R, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the function returns, where ``run`` has returned ``result``.
+        """Return what the function returns, where ``run`` has returned ``result``.
 
         They differ if some choice has a discrete result, by which ``run`` takes another branch.
         """
@@ -277,7 +277,7 @@ class _Program(Generic[P, R]):
         return jaxpr
 
     def _asks_for_itself(self, eqn: JaxprEqn) -> bool:
-        """Whether ``eqn`` calls a function in whose rule it is. Rules would be decided by rules, endlessly."""
+        """Return whether ``eqn`` calls a function in whose rule it is. Rules would be decided by rules, endlessly."""
         return bool(self._within) and _has_own_rule(eqn) and _function(eqn) in self._within
 
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
@@ -339,24 +339,24 @@ class _Program(Generic[P, R]):
 
 
 def _has_own_rule(eqn: JaxprEqn) -> bool:
-    """Whether ``eqn`` calls a function with a rule for forward mode, as a high-level primitive with moving results."""
+    """Say whether ``eqn`` calls a function with a rule for forward mode, as a high-level primitive that moves."""
     moves = any(is_floating(var.aval) for var in eqn.outvars)
     return eqn.primitive is p.custom_jvp_call_p or (high_level(eqn) is not None and moves)
 
 
 def _function(eqn: JaxprEqn) -> str:
-    """The text of the function with a rule that ``eqn`` calls; a batched high-level primitive cannot be hashed."""
+    """Return, as text, the function with a rule that ``eqn`` calls: a batched high-level primitive has no hash."""
     return str(high_level(eqn) or eqn.params["call_jaxpr"])
 
 
 def _rounds(eqn: JaxprEqn) -> bool:
-    """Whether ``eqn`` rounds numbers, by itself or in a program among its parameters."""
+    """Return whether ``eqn`` rounds numbers, by itself or in a program among its parameters."""
     inside = (inner for jaxpr in jaxprs_in_params(eqn.params) for inner in jaxpr.eqns)
     return eqn.primitive.name in ROUNDING or any(map(_rounds, inside))
 
 
 def _warned_of(eqn: JaxprEqn, reason: str) -> Callable[..., Any]:
-    """What ``eqn`` computes; who differentiates it is warned."""
+    """Return what ``eqn`` computes; who differentiates it is warned."""
     call = computed(eqn)
     warned_of = jax.custom_jvp(call)
 
@@ -422,7 +422,7 @@ def _gradient(
     direction: Tree,
     key: jax.Array | None,
 ) -> tuple[_Program[..., Any], Callable[..., Any]]:
-    """The program, and the function that returns its gradient along a direction, and its result and derivative."""
+    """Return the program, and a function that returns its gradient along a direction, its result and derivative."""
     check_function(name, fun)
     if direction is not None and key is not None:
         raise ValueError(f"{name}: direction and key are both given; pass direction, or a key to draw one.")
@@ -487,7 +487,7 @@ def _mixed(seed: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def _varying(tangents: Tree, primals: Tree) -> Tree:
-    """The tangents, in a ``shard_map`` an array for each device where the primals are; JAX takes that for granted."""
+    """Return the tangents, in a ``shard_map`` an array for each device if the primals are, as JAX takes for granted."""
 
     def beside(x: Any, v: Any) -> Any:
         fits = jnp.shape(x) == jnp.shape(v) and jnp.result_type(x) == getattr(v, "dtype", jnp.result_type(x))

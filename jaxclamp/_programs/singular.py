@@ -63,7 +63,7 @@ _WITHOUT_BOUND = frozenset(
 
 
 def has_slopes_without_bound(jaxpr: Any) -> bool:
-    """Whether there is such a primitive in ``jaxpr``, or in a body in it."""
+    """Return whether there is such a primitive in ``jaxpr``, or in a body in it."""
     return any(map(_has_slope_without_bound, jaxpr.eqns))
 
 
@@ -97,7 +97,7 @@ def mended(gradient: Tree, fun: Callable[..., jax.Array], at: Sequence[Tree]) ->
 
 
 def _anywhere(flag: jax.Array) -> jax.Array:
-    """Whether the flag is set in any lane of a ``vmap``, so that a ``cond`` by it stays one, or on any device.
+    """Return whether the flag is set in any lane of a ``vmap``, so that a ``cond`` by it stays one, or on any device.
 
     The devices of a ``shard_map`` have to take the same branch, in which they may communicate.
     """
@@ -141,7 +141,7 @@ class _ReversePass:
         return descend(eqn) if _passes_inputs_on(eqn) else self.replace_linear(eqn)
 
     def replace_linear(self, eqn: JaxprEqn) -> list[JaxprEqn]:
-        """What comes in the place of an equation of cotangents without a body."""
+        """Return what comes in the place of an equation of cotangents without a body."""
         raise NotImplementedError
 
     def is_cotangent(self, atom: Any) -> bool:
@@ -151,14 +151,14 @@ class _ReversePass:
         return eqn.primitive in _PRODUCTS and sum(map(self.is_cotangent, eqn.invars)) == 1
 
     def any_cotangent(self, eqn: JaxprEqn, operands: Sequence[jax.Array], has: Callable[..., jax.Array]) -> jax.Array:
-        """Whether an entry of a cotangent among the operands has a property; of triangular systems, for each matrix."""
+        """Say whether an entry of a cotangent has a property; of triangular systems, for each matrix."""
         entries = [has(x) for x, atom in zip(operands, eqn.invars, strict=True) if self.is_cotangent(atom)]
         if eqn.primitive is p.triangular_solve_p:
             return jnp.any(entries[0], (-2, -1), keepdims=True)
         return functools.reduce(jnp.logical_or, map(jnp.any, entries))
 
     def of_cotangent_and_slope(self, eqn: JaxprEqn, rule: Callable[[Compute, Any, Any], Any]) -> list[JaxprEqn]:
-        """The equations of a rule for two operands, in whichever order ``eqn`` has them."""
+        """Return the equations of a rule for two operands, in whichever order ``eqn`` has them."""
         compute = functools.partial(eqn.primitive.bind, **eqn.params)
         if self.is_cotangent(eqn.invars[0]):
             return inlined(functools.partial(rule, compute), eqn)
@@ -179,7 +179,7 @@ class _ReversePass:
             self._follow(body, carried)
 
     def _carried(self, eqn: JaxprEqn, body: Any) -> list[Any]:
-        """The inputs of a step of a ``scan`` that are cotangents only since what an earlier step returns is one."""
+        """List inputs of a step of a ``scan`` that are cotangents only since what an earlier step returns is one."""
         if eqn.primitive is not p.scan_p:
             return []
         whole = _as_whole(body.invars, eqn.invars)
@@ -189,12 +189,12 @@ class _ReversePass:
 
 
 def _as_whole(of_step: Sequence[Any], of_scan: Sequence[Any]) -> int:
-    """How many variables of a step of a ``scan`` are not slices of those of the scan; they come before the others."""
+    """Count the variables of a step of a ``scan`` that are no slices of those of the scan, which come behind them."""
     return sum(one.aval.ndim == all_of.aval.ndim for one, all_of in zip(of_step, of_scan, strict=True))
 
 
 def _passes_inputs_on(eqn: JaxprEqn) -> bool:
-    """Whether the inputs of the bodies of ``eqn`` are its own, so that they are known from these."""
+    """Return whether the inputs of the bodies of ``eqn`` are its own, so that they are known from these."""
     return eqn.primitive.name == "shard_map" or (eqn.primitive in WITH_BODIES and eqn.primitive is not p.while_p)
 
 

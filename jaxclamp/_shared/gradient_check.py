@@ -40,16 +40,16 @@ class Flat(Protocol):
     """Its precision."""
 
     def forward(self, point: Array, wide: bool = False) -> Array:
-        """The Jacobian by forward mode, in the dtypes of the arguments, or in float64."""
+        """Return the Jacobian by forward mode, in the dtypes of the arguments, or in float64."""
 
     def reverse(self, point: Array, wide: bool = False) -> Array:
-        """The Jacobian by reverse mode."""
+        """Return the Jacobian by reverse mode."""
 
     def values(self) -> tuple[Function, float]:
-        """The function of many points at once, in float64 if it allows that, and the precision of its values."""
+        """Return the function of many points at once, in float64 if it allows that, and the precision of its values."""
 
     def ties_at(self, point: Array) -> Mapping[str, int]:
-        """The lines of the code with ties at that point, and how many."""
+        """Return the lines of the code with ties at that point, and how many."""
 
 
 def check(
@@ -63,7 +63,7 @@ def check(
     eps: float | None,
     scale: Scale = None,
 ) -> GradientReport:
-    """The report on the modes that are asked for; None stands for what the dtype suggests."""
+    """Return the report on the modes that are asked for; None stands for what the dtype suggests."""
     for name, number in {"atol": atol, "rtol": rtol, "eps": eps}.items():
         if number is not None and not (number >= 0 and (number or name != "eps")):
             raise ValueError(f"{caller}: {name} is {number!r}; pass a positive number, or None.")
@@ -100,7 +100,7 @@ def check(
 
 
 def _scales(function: Flat, caller: str, scale: Scale) -> Array:
-    """The scale of each entry, a power of two: that of its argument, or if that is None by its size."""
+    """Return the scale of each entry, a power of two: that of its argument, or if that is None by its size."""
     sizes = default_scale(function.point, function.largest)
     last = int(function.arguments.max())
     by_argument = list(scale) if isinstance(scale, Sequence) else [scale] * (last + 1)
@@ -117,7 +117,7 @@ def _scales(function: Flat, caller: str, scale: Scale) -> Array:
 
 
 def _rounding(function: Flat, mode: Callable[..., Array], scale: Array) -> Array:
-    """How far the numbers of the Jacobian are from those in float64, at nearby points, which are on no tie."""
+    """Return how far the numbers of the Jacobian are from those in float64, at nearby points, which are on no tie."""
     random = np.random.default_rng(0)
     units = random.integers(1, 5, (_ROUNDED, scale.size)) * random.choice([-1, 1], (_ROUNDED, scale.size))
     points = function.point + 2 * function.epsilon * scale * units  # exact in the dtype
@@ -149,7 +149,7 @@ def _rounded(verdicts: Sequence[Verdict], elsewhere: Sequence[Verdict], dtype: s
 
 
 def _line_of_kink(function: Flat, nearby: Neighbourhood) -> Callable[[Indices], str]:
-    """Which lines have the kink of some entries: the only one with ties, or those with fewer once they have moved."""
+    """Find the lines with the kink of some entries: the only one with ties, or those with fewer once these move."""
     ties_at = functools.cache(lambda: function.ties_at(nearby.point))
     moves = iter(range(_MOVES))
 

@@ -145,7 +145,7 @@ class LineSlopes(NamedTuple):
         return known
 
     def rescaled(self, factors: Array) -> LineSlopes:
-        """The slopes for scales that are ``factors`` times as large."""
+        """Return the slopes for scales that are ``factors`` times as large."""
         slopes = (self.right, self.left, self.error, self.central, self.central_error)
         right, left, error, central, central_error = (slope * factors for slope in slopes)
         return LineSlopes(right, left, error, central, central_error, *self[5:-2], self.distance / factors, self.reach)
@@ -167,7 +167,7 @@ class Term:
 
 
 def default_scale(point: Array, largest: Array | None = None) -> Array:
-    """The power of two next to the size of each entry.
+    """Return the power of two next to the size of each entry.
 
     An entry that is 0 but for rounding takes the size of ``largest``, the largest number beside it, or else 1.
     """
@@ -186,7 +186,7 @@ def largest_beside(arrays: Sequence[Array]) -> Array:
 
 
 def default_radius(unit: float | Array) -> Array:
-    """The distance in units of the scale at which differences of values of this precision have the least error.
+    """Return the distance in units of the scale at which differences of values of this precision have the least error.
 
     The sum of noise / t and f'' t is least near the square root of the noise, that of noise / t and f''' t^2 near the
     cube root. Slopes have the second kind of error, as those at two distances are combined.
@@ -224,7 +224,7 @@ class Local:
         return np.where(np.isfinite(self.point), self.point + exact * self.scale, self.point)
 
     def __call__(self, moves: Array) -> Array:
-        """The values after ``moves``, of shape (..., n), of shape (..., m)."""
+        """Return the values after ``moves``, of shape (..., n), of shape (..., m)."""
         points = self.points(moves)
         values = np.asarray(self.function(points.reshape(-1, self.point.size)), np.float64)
         return values.reshape(*moves.shape[:-1], -1)
@@ -259,7 +259,7 @@ class Ladder:
         return Ladder(self.radius, levels, np.concatenate([self.rises, further.rises])[order])
 
     def cut(self, level: int) -> Ladder:
-        """The ladder down to that level."""
+        """Return the ladder down to that level."""
         left = self.levels <= level
         return Ladder(self.radius, self.levels[left], self.rises[left])
 
@@ -275,7 +275,7 @@ class Ladder:
         return signed
 
     def steep(self) -> tuple[Mask, Array]:
-        """Where slopes grow without bound as the point is approached, and how far values bend at the least distance.
+        """Find where slopes grow without bound toward the point, and how far values bend at the least distance.
 
         The second is to be compared with their noise. The increments of the slope of a smooth piece shrink as the
         distances do. Those of the power p of the distance are `_RATIO` ** (1 - p) times the one before: never shrink
@@ -296,7 +296,7 @@ class Ladder:
 
 
 def measured_noise(local: Local, directions: Array) -> Array:
-    """How far values lie from smooth curves, for each row.
+    """Return how far values lie from smooth curves, for each row.
 
     The curves are rays from the point, which stay within one smooth piece. Fourth differences of values at equal
     distances are those of the noise, whose variance they multiply by 1 + 16 + 36 + 16 + 1 = 70, and of the fourth
@@ -324,7 +324,7 @@ def measured_noise(local: Local, directions: Array) -> Array:
 
 
 def _median_where(mask: Mask, of_rays: Array) -> Array:
-    """The median over the rays that are in the mask, of shape (distances, rays, rows).
+    """Return the median over the rays that are in the mask, of shape (distances, rays, rows).
 
     It is 0 where the mask has fewer than half as many rays as at another distance.
     """
@@ -336,7 +336,7 @@ def _median_where(mask: Mask, of_rays: Array) -> Array:
 
 
 def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> LineSlopes:
-    """The slopes along the entries, each at the distance at which its error is least."""
+    """Return the slopes along the entries, each at the distance at which its error is least."""
     slopes, errors = _one_sided(local, ladder, noise)
     which, far = _least_errors(slopes, errors, ladder.distances)
     right, left, error = _at(slopes[:, 0], which), _at(slopes[:, 1], which), _at(errors, which)
@@ -380,7 +380,7 @@ def _at(array: Array, which: Indices) -> Array:
 
 
 def _one_sided(local: Local, ladder: Ladder, noise: Array) -> tuple[Array, Array]:
-    """The slopes forwards and backwards at each distance, and for each the larger of their errors.
+    """Return the slopes forwards and backwards at each distance, and for each the larger of their errors.
 
     The error of D(t) = (f(x + t) - f(x)) / t is f'' t / 2 + f''' t^2 / 6 + ..., so that (8 D(t / 8) - D(t)) / 7 has no
     f'' in its error. The change from one distance to the next tells the error: one of the order of t^p is 8^p times as
@@ -419,7 +419,7 @@ def _least_errors(slopes: Array, errors: Array, distances: Array) -> tuple[Indic
 
 
 def _central(ladder: Ladder, noise: Array, mean: Array, error: Array, far: Mask) -> tuple[Array, Array]:
-    """The central slopes with the least errors, of those that are ``mean`` up to ``error``.
+    """Return the central slopes with the least errors, of those that are ``mean`` up to ``error``.
 
     The error of C(t) = (f(x + t) - f(x - t)) / 2 t is f''' t^2 / 6 + ..., and noise / t. (64 C(t / 8) - C(t)) / 63 has
     no f''' in its error. The correction is a part of 1 / 63 of C(t / 8) - C(t); a part of 1 / 8 is on the safe side.
@@ -436,7 +436,7 @@ def _central(ladder: Ladder, noise: Array, mean: Array, error: Array, far: Mask)
 
 
 def _jumps(heights: Array, noise: Array) -> Mask:
-    """Where a rise stays as the distance shrinks: over three distances that of a smooth piece shrinks by 512."""
+    """Find where a rise stays as the distance shrinks: over three distances that of a smooth piece shrinks by 512."""
     last = len(heights) - 1 - np.isfinite(heights[::-1]).argmax(axis=0)
     close, away = _at(heights, last), _at(heights, np.maximum(last - 3, 0))
     jumps: Mask = np.any((close > 0.5 * away) & (close > 32 * noise[:, None]), axis=0)
@@ -444,7 +444,7 @@ def _jumps(heights: Array, noise: Array) -> Mask:
 
 
 def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> Ladder:
-    """The ladder with more distances for the entries at whose scale no slope is known well."""
+    """Return the ladder with more distances for the entries at whose scale no slope is known well."""
     known = slopes.known
     constant = (ladder.rises == 0).all(axis=(0, 1))
     is_value = ~steep & np.isfinite(local.value)[:, None] & np.isfinite(local.point)
@@ -499,7 +499,7 @@ def drawn(random: np.random.Generator, local: Local, steps: Steps, *shape: int) 
 
 
 def accuracy_at_radius(steps: Steps, slopes: LineSlopes, noise: Array) -> Array:
-    """How far off slopes over the radius are, for each row.
+    """Return how far off slopes over the radius are, for each row.
 
     The error is that of `line_slopes`: `NOISE_OF_SLOPES`, which is 18.6, times noise / radius, and radius^2 times the
     third derivative. The scale says that this is as large as the slope, but scales are known up to a factor of 8, which
@@ -532,7 +532,7 @@ def measured_sums(local: Local, steps: Steps, slopes: LineSlopes, noise: Array, 
 
 
 def rows_by_steps(steps: Steps, rows: Indices) -> Iterator[tuple[Indices, float, float]]:
-    """The rows in groups that have their radius and step in common."""
+    """Yield the rows in groups that have their radius and step in common."""
     pairs = np.stack([steps.radius[rows], steps.step[rows]], axis=1)
     for radius, step in np.unique(pairs, axis=0):
         yield rows[(pairs == (radius, step)).all(axis=1)], float(radius), float(step)
@@ -615,7 +615,7 @@ class Neighbourhood:
         return steepest
 
     def _distinct(self, row: int, term: Term) -> Term:
-        """The term with one point of each piece."""
+        """Return the term with one point of each piece."""
         rounded = np.round(term.gradients / (4 * self.accuracy_of_pieces(row) or 1.0))
         first = np.unique(rounded, axis=0, return_index=True)[1]
         return Term(term.entries, term.directions[first], term.gradients[first])
@@ -744,7 +744,7 @@ class Neighbourhood:
         return float(4 * self.noise[row] / steps.step[row] + 8 * steps.radius[row] ** 2 * self.slopes.size[row])
 
     def _gradients(self, rows: Indices, entries: Indices, directions: Array) -> tuple[Array, Mask]:
-        """The gradients of the rows with respect to the entries at nearby points, and which rows are smooth there.
+        """Differentiate the rows with respect to the entries at nearby points, and find which rows are smooth there.
 
         They are of shape (points, rows, entries). A limit is extrapolated from the points and from those half as far
         away, if the gradients there and twice as far away lie on a line, as those of one smooth piece do.
@@ -774,7 +774,7 @@ class Neighbourhood:
         return 2 * nearest - near, smooth.all(axis=0) & is_line
 
     def _groups(self, row: int, entries: Indices) -> list[Indices]:
-        """The entries in groups, of which the row is a sum of functions of one group each.
+        """Return the entries in groups, of which the row is a sum of functions of one group each.
 
         Two entries belong together if moving both is not the sum of moving each.
         """
@@ -804,7 +804,7 @@ class Neighbourhood:
         return met
 
     def _is_sum_of(self, row: int, groups: list[Indices]) -> bool:
-        """Whether the slopes of the row along random lines are the sums of those along their parts in each group."""
+        """Say whether slopes of the row along random lines are the sums of those along their parts in each group."""
         radius = self.steps.radius[row]
         directions = self._drawn(16, self.point.size)
         parts = np.zeros((len(groups) + 1, *directions.shape))

@@ -74,7 +74,7 @@ class Subdifferential:
         return len(self.points) == 1
 
     def contains(self, gradient: Any) -> bool:
-        """Whether ``gradient``, of the structure of the argument, is in the hull, up to rounding."""
+        """Return whether ``gradient``, of the structure of the argument, is in the hull, up to rounding."""
         point = self.flatten(gradient)
         moves = self.rounding > 0
         units = self.rounding[moves]

@@ -110,7 +110,7 @@ class GradientReport:
         return not self.failures and self._counts()[Kind.NOT_CHECKABLE] < self.derivatives
 
     def failure(self, caller: str) -> str:
-        """What an error says: a line for each verdict that makes the check fail."""
+        """Return what an error says: a line for each verdict that makes the check fail."""
         verdicts = self.failures or self.verdicts
         return "\n  ".join([f"{caller}: {self._summary()}", *_first(verdicts)])
 
@@ -177,7 +177,7 @@ def judged(
     tolerance: Tolerance,
     line: Callable[[Indices], str],
 ) -> Iterator[Verdict]:
-    """The verdicts on ``jacobian``, of shape (m, n), but for what is right.
+    """Yield the verdicts on ``jacobian``, of shape (m, n), but for what is right.
 
     ``rounding`` is how far its numbers are off by rounding. ``line`` tells the line of the code that has the kink of
     these entries of the input, if it is known.
@@ -222,7 +222,7 @@ class _Judge:
         return tolerance
 
     def entries(self) -> tuple[NDArray[np.object_], Array]:
-        """The kinds of the verdicts on each derivative by itself, and the nearest right ones."""
+        """Return the kinds of the verdicts on each derivative by itself, and the nearest right ones."""
         slopes, gradient = self._nearby.slopes, self._gradient
         low, high = self._nearby.bounds
         least = np.clip(0.0, low, high)
@@ -271,7 +271,7 @@ class _Judge:
         return kinds, nearest
 
     def term(self, row: int, term: Term) -> tuple[Kind, Array]:
-        """The verdict on the gradient with respect to the entries of a term, and the nearest right one."""
+        """Return the verdict on the gradient with respect to the entries of a term, and the nearest right one."""
         nearby, gradient = self._nearby, self._gradient[row, term.entries]
         error = nearby.accuracy_of_pieces(row)
         rounding = self._rounding[row, term.entries]
@@ -282,7 +282,7 @@ class _Judge:
         in_arguments = 1 / nearby.steps.scale[term.entries]
 
         def least() -> Array:
-            """The point of least norm, as the arguments measure it."""
+            """Return the point of least norm, as the arguments measure it."""
             metric = in_arguments / in_arguments.max()
             return nearby.nearest(row, term, np.zeros_like(gradient), tolerance, patience=1, metric=metric)[0]
 
