@@ -1,8 +1,14 @@
-"""Draw into docs/_static a clamp in five spellings, a training, the ops of torch by versions, and programs at kinks."""
+"""Draw into docs/_static a clamp in several spellings, a training, the ops of torch by versions, and programs at kinks.
 
+The pictures have no background, and their text a grey that is read on white and on black.
+"""
+
+from __future__ import annotations
+
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -11,23 +17,32 @@ import numpy as np
 import torch
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import PercentFormatter
 from scipy.spatial import ConvexHull
 
 import interop
 import jaxclamp
 from interop._palette import BLUE, GREEN, GRID_ALPHA, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
-from interop.cli.digits_training import STYLES, VARIANTS, Step, log_with_zero, train
+
+if TYPE_CHECKING:
+    from examples.pinned_training import Training
 
 FOLDER = Path(__file__).parent / "_static"
+INK = "#767676"
+STYLE = {
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color"), INK),
+    **dict.fromkeys(("ytick.color", "grid.color", "legend.labelcolor"), INK),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor", "legend.facecolor"), "none"),
+    "legend.frameon": False,
+}
 TIES = (0.0, 6.0)
 
-NATIVE: dict[str, Callable[[Any], Any]] = {
-    "torch.clamp(x, 0, 6)": lambda x: torch.clamp(x, 0.0, 6.0),
+ZERO, SIX = torch.tensor(0.0), torch.tensor(6.0)
+UNMODIFIED: dict[str, Callable[[Any], Any]] = {
+    "torch.clamp(x, 0, 6) of torch 2.13": interop.as_of("torch 2.13")(lambda x: torch.clamp(x, 0.0, 6.0)),
+    "torch.clamp(x, 0, 6) of torch 2.15": interop.as_of("torch 2.15")(lambda x: torch.clamp(x, 0.0, 6.0)),
+    "torch.minimum(torch.maximum(x, zero), six)": lambda x: torch.minimum(torch.maximum(x, ZERO), SIX),
     "torch.nn.functional.relu6(x)": torch.nn.functional.relu6,
-    "torch.minimum(torch.maximum(x, 0), 6)": lambda x: torch.minimum(
-        torch.maximum(x, torch.zeros_like(x)), torch.full_like(x, 6.0)
-    ),
     "jax.numpy.clip(x, 0, 6)": lambda x: jnp.clip(x, 0.0, 6.0),
     "jax.nn.relu(x) - jax.nn.relu(x - 6)": lambda x: jax.nn.relu(x) - jax.nn.relu(x - 6.0),
 }
@@ -36,11 +51,12 @@ OURS: dict[str, Callable[[Any], Any]] = {
     "interop.clamp(x, 0, 6)": lambda x: interop.clamp(x, 0.0, 6.0),
     "jaxclamp.clamp(x, 0, 6)": lambda x: jaxclamp.clamp(x, 0.0, 6.0),
 }
+SLOPES = {0.0: "0", 0.5: "½", 1.0: "1"}
 
 
 def gradients(spelling: str) -> list[float]:
     """What a spelling answers at the ties."""
-    function = {**NATIVE, **OURS}[spelling]
+    function = {**UNMODIFIED, **OURS}[spelling]
     if spelling.startswith("jax"):
         return jax.grad(lambda x: function(x).sum())(jnp.array(TIES)).tolist()
     x = torch.tensor(TIES, requires_grad=True)
@@ -49,49 +65,52 @@ def gradients(spelling: str) -> list[float]:
     return x.grad.tolist()
 
 
+@matplotlib.rc_context(STYLE)
 def spellings() -> Figure:
-    """The function with its ties, and the gradient that each spelling answers there."""
-    shown = Figure(figsize=(9, 3.4), layout="constrained", facecolor="white")
-    left, right = shown.subplots(1, 2, width_ratios=(2, 3))
-    left.plot([-4, 0, 6, 8.5], [0, 0, 6, 6], color="black")
-    markers = ("o", "s")
-    for tie, marker, height in zip(TIES, markers, (-20, 10), strict=True):
-        left.plot(tie, tie, marker, color="black", markersize=9)
-        left.annotate(f"tie at x = {tie:g}", (tie, tie), (0, height), textcoords="offset points", ha="center")
-    left.set(title="min(max(x, 0), 6)", xlabel="x", xlim=(-4, 8.5), ylim=(-1, 7.5))
-    left.grid(alpha=GRID_ALPHA)
-
-    names = [*NATIVE, *OURS]
-    for line, name in enumerate(names):
+    """A row for each spelling: the function around either kink, and through the kink a line with the slope answered."""
+    names = [*UNMODIFIED, *OURS]
+    shown = Figure(figsize=(9, 0.55 * len(names) + 0.7), layout="constrained")
+    axes = shown.subplots()
+    for row, name in enumerate(names):
         colour = BLUE if name in OURS else VERMILLION
-        answers = gradients(name)
-        for shift, marker, answer in zip((-0.17, 0.17), markers, answers, strict=True):
-            right.plot(answer, line + shift, marker, color=colour, markersize=8, clip_on=False)
-        right.text(1.1, line, " and ".join(f"{answer:g}" for answer in answers), va="center", color=colour)
-    right.axhline(len(NATIVE) - 0.5, color="grey", linewidth=1)
-    right.set_yticks(range(len(names)), names, family="monospace", size="small")
-    right.set(title="gradient at x = 0 (circle) and x = 6 (square)", xlim=(-0.08, 1.05))
-    right.set_xticks([0, 0.5, 1])
-    right.set_ylim(len(names) - 0.5, -0.5)
-    right.grid(axis="x", alpha=GRID_ALPHA)
+        for column, (tie, slope) in enumerate(zip(TIES, gradients(name), strict=True)):
+            bent = np.array([0.0, 0.0, 0.45]) if tie == 0 else np.array([-0.45, 0.0, 0.0])
+            left = 3.0 * column
+            axes.plot(left + np.array([-0.9, 0, 0.9]), row - bent, color=INK, linewidth=1)
+            axes.plot(
+                left + np.array([-0.6, 0.6]), row - 0.5 * slope * np.array([-0.6, 0.6]), color=colour, linewidth=3
+            )
+            axes.plot(left, row, "o", color=INK, markersize=4, zorder=3)
+            axes.text(left + 1.2, row, SLOPES[slope], va="center", color=colour, size="large")
+    axes.axhline(len(UNMODIFIED) - 0.5, color=INK, linewidth=1, linestyle=":")
+    axes.set_yticks(range(len(names)), names, family="monospace")
+    axes.set_xticks([0.3, 3.3], [f"slope at x = {tie:g}" for tie in TIES])
+    axes.tick_params(length=0, labeltop=True, labelbottom=False)
+    axes.set(xlim=(-1.2, 4.6), ylim=(len(names) - 0.4, -0.7))
+    axes.spines[:].set_visible(False)
     return shown
 
 
-def drift(steps: Sequence[Step]) -> Figure:
-    """The losses of the trainings, and how far the weights of each are from those of torch's relu."""
-    shown = Figure(figsize=(9, 3.4), layout="constrained", facecolor="white")
-    left, right = shown.subplots(1, 2, width_ratios=(4, 3))
-    for name in VARIANTS:
-        left.plot([step.variants[name].loss for step in steps], label=name, **STYLES[name])
-        if name != "torch relu":
-            right.plot([step.distance(name, "torch relu") for step in steps], label=name, clip_on=False, **STYLES[name])
-    left.set(title="one network in four spellings", xlabel="step", ylabel="loss", yscale="log")
-    left.set_yticks([0.6, 1, 2], ["0.6", "1", "2"])
-    left.yaxis.set_minor_locator(NullLocator())
-    left.grid(alpha=GRID_ALPHA)
-    left.legend()
-    right.set(title="weights: distance from torch relu", xlabel="step")
-    log_with_zero(right, 1.0)
+@matplotlib.rc_context(STYLE)
+def learning(before: Training, after: Training) -> Figure:
+    """Of the weights on a bound, how many still have a gradient; and how many weights are on a bound."""
+    lines = {
+        'torch 2.13; torch 2.15 under interop.as_of("torch 2.13")': (before, {"color": BLUE}),
+        "torch 2.15": (after, {"color": VERMILLION, "linewidth": 2.5}),
+    }
+    shown = Figure(figsize=(9, 3.4), layout="constrained")
+    left, right = shown.subplots(1, 2)
+    for label, (run, style) in lines.items():
+        left.plot([100 * (1 - stopped) for stopped in run.stopped], label=label, clip_on=False, **style)
+        right.plot([100 * bound for bound in run.tail], **style)
+    left.set(title="weights on a bound that still have a gradient", ylim=(0, 100))
+    right.set(title="weights on a bound, of all weights", ylim=(0, None))
+    for axes in (left, right):
+        axes.set(xlabel="step of a quantisation-aware training", xlim=(0, len(before.norms) - 1))
+        axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+        axes.grid(alpha=GRID_ALPHA)
+        axes.spines[["top", "right"]].set_visible(False)
+    shown.legend(loc="outside lower center", ncols=2)
     return shown
 
 
@@ -130,6 +149,7 @@ FUNCTIONS: dict[str, tuple[Function, Sequence[float]]] = {
 """By the name of the file; with the point around which it is drawn."""
 
 
+@matplotlib.rc_context(STYLE)
 def pieces(function: Function, at: Sequence[float]) -> Figure:
     """The plane around a point, in the colours of the gradients that it has there; and these, with their hull."""
     around = jaxclamp.subdifferential(function)(jnp.asarray(at))
@@ -149,25 +169,25 @@ def pieces(function: Function, at: Sequence[float]) -> Figure:
     left.pcolormesh(
         x, y, entered, cmap=ListedColormap(colours), vmin=-0.5, vmax=len(colours) - 0.5, alpha=0.5, rasterized=True
     )
-    left.clabel(left.contour(x, y, values, 12, colors="black", linewidths=0.6), fontsize=7)
-    left.plot(*at, "ko")
+    left.clabel(left.contour(x, y, values, 12, colors=INK, linewidths=0.6), fontsize=7)
+    left.plot(*at, "o", color=INK)
     if least.any():
         down = np.asarray(at) - 0.6 * least / np.linalg.norm(least)
-        left.annotate("", down, at, arrowprops={"width": 2, "color": "black"})
+        left.annotate("", down, at, arrowprops={"width": 2, "color": INK})
     left.set(xlabel="$x_0$", ylabel="$x_1$", aspect="equal")
     left.set_title("The function, and the piece that each direction enters")
 
     if len(gradients) > 2:
-        right.fill(*gradients[ConvexHull(gradients).vertices].T, color="0.85", zorder=0)
+        right.fill(*gradients[ConvexHull(gradients).vertices].T, color=INK, alpha=0.3, linewidth=0, zorder=0)
     else:
-        right.plot(*gradients.T, color="0.85", linewidth=6, zorder=0)
-    right.scatter(*gradients.T, c=colours, s=90, edgecolors="black", label="gradients of the pieces")
-    right.plot(*least, "k*", markersize=14, label="least point of their hull")
+        right.plot(*gradients.T, color=INK, alpha=0.3, linewidth=6, zorder=0)
+    right.scatter(*gradients.T, c=colours, s=90, edgecolors=INK, label="gradients of the pieces")
+    right.plot(*least, "*", color=INK, markersize=14, label="least point of their hull")
     for label, marker, op_by_op in (("JAX", "x", function), ("min_norm", "+", jaxclamp.min_norm(function))):
         gradient = jax.grad(op_by_op)(jnp.asarray(at))
         right.plot(*gradient, marker, color="red", markersize=10, label=f"op by op, {label}")
-    right.axhline(0, color="0.7", linewidth=0.6, zorder=0)
-    right.axvline(0, color="0.7", linewidth=0.6, zorder=0)
+    right.axhline(0, color=INK, linewidth=0.6, zorder=0)
+    right.axvline(0, color=INK, linewidth=0.6, zorder=0)
     right.set(xlabel=r"$\partial / \partial x_0$", ylabel=r"$\partial / \partial x_1$", title="The plane of gradients")
     shown.legend(fontsize=8, loc="outside lower right", ncols=4)
     right.margins(0.15)
@@ -182,8 +202,13 @@ def write(figure: Figure, name: str) -> None:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[1] / "examples"))
+    from pinned_training import AFTER, BEFORE, train
+
+    torch.set_num_threads(1)  # threads cost small tensors more than they save
     write(spellings(), "spellings")
-    write(drift(list(train(200, seed=0))), "drift")
-    write(interop.changes("torch", "2.11", "2.15").figure(), "changes")
+    write(learning(*(train(4, 300, interop.as_of(version)) for version in (BEFORE, AFTER))), "learning")
+    with matplotlib.rc_context(STYLE):
+        write(interop.changes("torch", "2.11", "2.15").figure(), "changes")
     for name, (function, at) in FUNCTIONS.items():
         write(pieces(function, at), name)

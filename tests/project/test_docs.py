@@ -36,12 +36,13 @@ def code_blocks(text: str) -> Iterator[tuple[str, str]]:
         before = language
 
 
-def run(text: str) -> int:
-    """Run the Python blocks of a page in one namespace, check what each prints, and count them."""
+def run(text: str, alone: bool = False) -> int:
+    """Run the Python blocks of a page in one namespace, or each in its own; check what it prints, and count them."""
     namespace: dict[str, object] = {"__name__": "page"}
     count = 0
     for code, shown in code_blocks(text):
         count += 1
+        namespace = {"__name__": "page"} if alone else namespace
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(code, f"block {count}", "exec"), namespace)
@@ -59,7 +60,8 @@ TELL_ANSWERS = ("README", "architecture", "porting-a-model")
     [pytest.param(page, id=page.stem, marks=[of_pinned] if page.stem in TELL_ANSWERS else []) for page in PAGES],
 )
 def test_code_prints_what_the_page_says(page: Path) -> None:
-    assert run(page.read_text("utf-8")) == page.read_text("utf-8").count("```python")
+    text = page.read_text("utf-8")
+    assert run(text, alone=page.stem == "README") == text.count("```python")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,14 @@ def test_code_prints_what_the_page_says(page: Path) -> None:
 def test_the_check_of_pages_can_fail(page: str) -> None:
     with pytest.raises(AssertionError):
         run(page)
-    assert run("```python\nx = 1\nprint(x)\n```\n\nand\n\n```\n1\n```\n\n```python\nx += 1\n```\n") == 2
+    in_two_blocks = "```python\nx = 1\nprint(x)\n```\n\nand\n\n```\n1\n```\n\n```python\nx += 1\n```\n"
+    assert run(in_two_blocks) == 2
+    with pytest.raises(NameError):
+        run(in_two_blocks, alone=True)
+
+
+def test_readme_is_read_in_a_minute() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 110
 
 
 @of_pinned

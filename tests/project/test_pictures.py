@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -10,7 +11,6 @@ import pytest
 
 import interop
 from interop.cli import digits_training as digits
-from tests.support.pinned import of_pinned
 
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "docs" / "_static"
@@ -35,55 +35,50 @@ def texts(svg: str) -> list[str]:
     return re.findall(r"<!-- (.*?) -->", svg)
 
 
-def test_the_five_spellings_are_one_function(pictures: ModuleType) -> None:
+def test_the_spellings_are_one_function(pictures: ModuleType) -> None:
     x = np.array([-1.0, 0.0, 2.5, 6.0, 7.0], np.float32)
-    for name, function in {**pictures.NATIVE, **pictures.OURS}.items():
+    for name, function in {**pictures.UNMODIFIED, **pictures.OURS}.items():
         given = x if name.startswith("jax") else pictures.torch.tensor(x)
         np.testing.assert_array_equal(np.asarray(function(given)), np.clip(x, 0, 6), err_msg=name)
 
 
-@of_pinned
 def test_the_picture_of_spellings_is_fresh(pictures: ModuleType) -> None:
-    """Each spelling with its answers, as the installed versions give them now."""
+    """Each spelling with the slopes that it answers."""
     shown = texts((STATIC / "spellings.svg").read_text("utf-8"))
-    answers = [pictures.gradients(name) for name in (*pictures.NATIVE, *pictures.OURS)]
-    names, lines = shown.index(next(iter(pictures.NATIVE))), [text for text in shown if " and " in text]
-    assert shown[names : names + len(answers)] == [*pictures.NATIVE, *pictures.OURS]
-    assert [line for line in lines if line[0].isdigit()] == [f"{first:g} and {last:g}" for first, last in answers]
-    assert len(set(map(tuple, answers[: len(pictures.NATIVE)]))) > 1
-    assert answers[len(pictures.NATIVE) :] == [[0, 0]] * len(pictures.OURS)
+    names = [*pictures.UNMODIFIED, *pictures.OURS]
+    answers = [pictures.gradients(name) for name in names]
+    assert [text for text in shown if text in names] == names
+    assert [text for text in shown if text in pictures.SLOPES.values()] == [
+        pictures.SLOPES[slope] for slopes in answers for slope in slopes
+    ]
+    assert len(set(map(tuple, answers[: len(pictures.UNMODIFIED)]))) > 1
+    assert answers[len(pictures.UNMODIFIED) :] == [[0, 0]] * len(pictures.OURS)
 
 
-@of_pinned
-def test_the_picture_of_trainings_is_of_this_code(pictures: ModuleType, steps: list[digits.Step]) -> None:
-    left, right = pictures.drift(steps).axes
-    assert {line.get_label() for line in left.lines} == set(digits.VARIANTS)
-    for line in left.lines:
-        assert list(line.get_ydata()) == [step.variants[line.get_label()].loss for step in steps]
-    drawn = {line.get_label(): list(line.get_ydata()) for line in right.lines}
-    assert drawn["interop clamp"] == [0, 0, 0]
-    assert drawn["torch clamp"][0] == 0
-    assert min(drawn["torch clamp"][1:]) > 1e-6
-    assert max(drawn["jaxclamp clamp"]) < 1e-13
-    shown = texts((STATIC / "drift.svg").read_text("utf-8"))
-    assert {left.get_title(), right.get_title(), "exactly 0", *digits.VARIANTS} <= set(shown)
-
-
-def test_pictures_are_the_same_bytes_each_time(
-    pictures: ModuleType, steps: list[digits.Step], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_picture_of_a_training_is_of_this_code(
+    pictures: ModuleType, load: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What it draws, the texts in the file, and that a second drawing has the same bytes."""
+    example = load("pinned_training")
+    runs = [example.train(4, 3, interop.as_of(version)) for version in (example.BEFORE, example.AFTER)]
+    left, right = pictures.learning(*runs).axes
+    for run, learning, bound in zip(runs, left.lines, right.lines, strict=True):
+        np.testing.assert_allclose(learning.get_ydata(), 100 - 100 * np.array(run.stopped))
+        np.testing.assert_allclose(bound.get_ydata(), 100 * np.array(run.tail))
+    assert list(left.lines[1].get_ydata()) == [0, 0, 0] < list(left.lines[0].get_ydata())
+    shown = texts((STATIC / "learning.svg").read_text("utf-8"))
+    assert {left.get_title(), right.get_title(), *(line.get_label() for line in left.lines)} <= set(shown)
     monkeypatch.setattr(pictures, "FOLDER", tmp_path)
     written = []
     for _ in range(2):
-        pictures.write(pictures.drift(steps), "drift")
-        written.append((tmp_path / "drift.svg").read_bytes())
+        pictures.write(pictures.learning(*runs), "learning")
+        written.append((tmp_path / "learning.svg").read_bytes())
     assert written[0] == written[1]
 
 
-def test_readme_shows_both_with_a_text_for_those_who_do_not_see_them() -> None:
+def test_readme_shows_one_with_a_text_for_those_who_do_not_see_it() -> None:
     shown = re.findall(r"!\[([^]]+)\]\((docs/_static/[^)]+)\)", (ROOT / "README.md").read_text("utf-8"))
-    assert {file for _, file in shown} == {"docs/_static/spellings.svg", "docs/_static/drift.svg"}
-    assert all((ROOT / file).exists() for _, file in shown)
+    assert [file for _, file in shown] == ["docs/_static/learning.svg"]
 
 
 def test_digits_draws_exact_zero_as_zero_and_each_spelling_in_one_colour(
