@@ -9,10 +9,12 @@ gradient.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import itertools
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -33,9 +35,6 @@ from jaxclamp._shared.tables import to_json
 from jaxclamp._shared.tie_report import Line, Site, Totals
 from jaxclamp._shared.version_derivatives import version_of
 
-WIDTH = 100
-"""The columns of a printed report."""
-
 
 class ChangedLine(NamedTuple):
     """A line of the source at which the gradient is another one, over all calls and operands."""
@@ -52,6 +51,25 @@ class ChangedLine(NamedTuple):
     """What keeps the gradient as it was."""
 
 
+class Effect(NamedTuple):
+    """How the gradient of the result changes, by all parameters as one vector, or by the inputs if there are none."""
+
+    of: str
+    """What is differentiated: ``4 parameters`` or ``the inputs``."""
+    before: float
+    """The norm of the gradient."""
+    after: float
+    difference: float
+    """The norm of the difference of the two."""
+
+    def __str__(self) -> str:
+        share = f" ({self.difference / self.before:.1%} of it)" if self.before else ""
+        return (
+            f"gradient of the result by {self.of}: norm {self.before:.4g} -> {self.after:.4g}, "
+            f"difference {self.difference:.4g}{share}"
+        )
+
+
 @dataclass(frozen=True)
 class Audit:
     """What `audit` found; printed, it is a report of at most 100 columns."""
@@ -63,19 +81,37 @@ class Audit:
     """The lines that call a function whose gradient depends on the version, and were recorded for a gradient."""
     probed: tuple[ChangedLine, ...] = ()
     """What would change if all elements were on the nearest bound that was seen; asked only where nothing was tied."""
+    effect: Effect | None = None
+    """The effect on the gradient of the result; None if nothing changes, or it cannot be said, by ``no_effect``."""
+    no_effect: str = ""
+    """Why the effect cannot be said."""
 
     def __str__(self) -> str:
-        number, of = len(self.changes), len(self.lines)
-        title = f"{self.before} -> {self.after}: the gradient changes at {number} of {of} lines that may depend on it"
-        paragraphs = [title if of else f"{self.before} -> {self.after}: no call of a function that depends on it"]
+        return self.text(100)
+
+    def text(self, width: int) -> str:
+        """Write the report in lines of at most ``width`` columns."""
+        number, of = (len({line.place for line in lines}) for lines in ([c.line for c in self.changes], self.lines))
+        versions = f"{self.before} -> {self.after}"
+        lines = f"{of} line{'s' * (of > 1)} that may depend on the version"
+        paragraphs = [f"{versions}: the gradient changes at {number} of {lines}"]
+        if not of:
+            paragraphs = [f"{versions}: no gradient changes, as no function is called that depends on the version"]
         tied = sum(line.tied for line in self.lines)
         if of and not tied and not number:
             paragraphs.append("no tie occurred" + ("" if self.probed else "; a probe tells what one would change"))
-        paragraphs += map(_described, self.changes)
+        if self.changes:
+            paragraphs.append(
+                str(self.effect) if self.effect else f"the effect on the parameters is not known: {self.no_effect}"
+            )
+        paragraphs += itertools.chain.from_iterable(map(_described, self.changes))
         if self.probed:
             paragraphs.append("with every element on the nearest bound that was seen:")
-            paragraphs += map(_described, self.probed)
-        return "\n".join(paragraphs)
+            paragraphs += itertools.chain.from_iterable(map(_described, self.probed))
+        if self.changes or self.probed:
+            paragraphs.append(f'to keep all of them: run it in a block `with interop.as_of("{self.before}"):`')
+        fill = functools.partial(textwrap.fill, width=width, subsequent_indent="    ", break_on_hyphens=False)
+        return "\n".join(map(fill, paragraphs))
 
     def to_json(self) -> str:
         """Write all of it; infinities and NaN, for which JSON has no number, are strings."""
@@ -84,25 +120,20 @@ class Audit:
             "after": self.after,
             "lines": [line._asdict() for line in self.lines],
             "changes": [{**change._asdict(), "line": change.line._asdict()} for change in self.changes],
+            "effect": self.effect and self.effect._asdict(),
             "probed": [{**change._asdict(), "line": change.line._asdict()} for change in self.probed],
         }
         return to_json(content)
 
 
-def _described(change: ChangedLine) -> str:
+def _described(change: ChangedLine) -> Iterator[str]:
     line = change.line
-    return "\n".join(
-        textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False)
-        for indent, text in (
-            ("", f"{line.label}: {line.op}, {line.tied} of {line.elements} elements on a tie"),
-            (
-                "    ",
-                f"gradient norm {change.before:.4g} -> {change.after:.4g}, difference {change.difference:.4g}, "
-                f"largest entry {change.largest:.4g}",
-            ),
-            ("    ", f"to keep it: {change.cure}"),
-        )
+    yield f"{line.label}: {line.op}, {line.tied} of {line.elements} elements on a tie"
+    yield (
+        f"    gradient norm {change.before:.4g} -> {change.after:.4g}, difference {change.difference:.4g}, "
+        f"largest entry {change.largest:.4g}"
     )
+    yield f"    to keep it: {change.cure}"
 
 
 def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, probe: bool = False) -> Audit:
@@ -110,8 +141,9 @@ def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, pro
 
     The code runs once, under `as_of` of the version ``before``. Each call of a function with other derivatives in the
     version ``after`` is kept. It is then differentiated as in either version, with the gradient with respect to its
-    result. A call that names a convention, as ``interop.native.clamp(..., ties="inclusive")``, or that is in a block
-    of its own, depends on no version.
+    result. If one of them changes, the code runs a second time, with the gradients of ``after``, which says how the
+    gradient of the parameters changes. A call that names a convention, as
+    ``interop.native.clamp(..., ties="inclusive")``, or that is in a block of its own, depends on no version.
 
     Args:
       fun: a function of torch, or a module. Its result, a tree of tensors or a dataclass, is differentiated; if it has
@@ -135,21 +167,21 @@ def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, pro
     >>> [(change.line.tied, change.line.elements, round(change.difference, 3)) for change in report.changes]
     [(2, 3, 1.414)]
     >>> report.changes[0].cure
-    'interop.native.clamp(..., ties="inclusive"), or with interop.as_of("torch 2.13"):'
+    'interop.native.clamp(..., ties="inclusive")'
     """
     if not callable(fun):
         raise TypeError(f"audit: fun is {fun!r}; pass a function of torch, or a module.")
     old, new = (version_of("audit", version, "torch") for version in (before, after))
     changed = [op for op in old.ops if old.differs(op, new)]
     watching = _Watching(differentiated_by(changed), uncovered_losses(changed))
-    with torch.enable_grad(), as_of(before), watching:
-        result = fun(*map(_to_tensor, inputs))
-    leaves, _ = flattened(vars(result) if dataclasses.is_dataclass(result) else result)
-    differentiable = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-    if differentiable:
-        total = weighted_total(differentiable)
-        torch.autograd.grad(total, leaves_behind(total))
-    elif not any(call.cotangents for call in watching.calls):
+    arguments = jax.tree.map(_to_tensor, inputs)
+    randomness = torch.get_rng_state()
+    total = _total(fun, arguments, before, watching)
+    by_itself = any(call.cotangents for call in watching.calls)
+    if total is not None:
+        variables = leaves_behind(total)
+        gradients = dict(zip(variables, torch.autograd.grad(total, variables), strict=True))
+    elif not by_itself:
         raise ValueError(
             "audit: nothing that was returned depends on a tensor that requires grad, and nothing was differentiated; "
             "return a loss, or pass inputs that require grad."
@@ -162,7 +194,40 @@ def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, pro
     probed = (
         _changes([call.moved() for call in calls], before, after) if probe and not any(ln.tied for ln in lines) else ()
     )
-    return Audit(str(old), str(new), _changes(calls, before, after), lines, probed)
+    changes = _changes(calls, before, after)
+    if not changes:
+        return Audit(str(old), str(new), (), lines, probed)
+    if total is None or by_itself:
+        no_effect = "the function differentiates by itself; audit one that returns the loss"
+        return Audit(str(old), str(new), changes, lines, no_effect=no_effect)
+    with torch.random.fork_rng():
+        torch.set_rng_state(randomness)
+        again = _total(fun, arguments, after, contextlib.nullcontext())
+    if again is None or not torch.equal(again, total):
+        no_effect = "called again, the function returned something else; audit one that is not random"
+        return Audit(str(old), str(new), changes, lines, no_effect=no_effect)
+    given = {id(leaf) for leaf in jax.tree.leaves(arguments)}
+    parameters = [variable for variable in variables if id(variable) not in given]
+    of = f"{len(parameters)} parameter{'s' * (len(parameters) > 1)}" if parameters else "the inputs"
+    new_gradients = torch.autograd.grad(again, parameters or variables, materialize_grads=True)
+    pairs = zip((gradients[variable] for variable in parameters or variables), new_gradients, strict=True)
+    old_vector, new_vector = (torch.cat([g.flatten().double() for g in side]) for side in zip(*pairs, strict=True))
+    norms = (torch.linalg.vector_norm(v).item() for v in (old_vector, new_vector, new_vector - old_vector))
+    return Audit(str(old), str(new), changes, lines, effect=Effect(of, *norms))
+
+
+def _total(
+    fun: Callable[..., Any],
+    arguments: Sequence[Any],
+    version: str,
+    watching: contextlib.AbstractContextManager[Any],
+) -> torch.Tensor | None:
+    """Call ``fun`` with the gradients of a version, and add up what of its results is differentiable, if any is."""
+    with torch.enable_grad(), as_of(version), watching:
+        result = fun(*arguments)
+    leaves, _ = flattened(vars(result) if dataclasses.is_dataclass(result) else result)
+    differentiable = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    return weighted_total(differentiable) if differentiable else None
 
 
 def _to_tensor(argument: Any) -> Any:
@@ -313,8 +378,7 @@ def _changes(calls: Iterable[_Call], before: str, after: str) -> tuple[ChangedLi
 
 
 def _cure(op: str, before: str, conventions: Sequence[Convention]) -> str:
-    block = f'with interop.as_of("{before}"):'
     if not conventions:
-        return block
+        return f'a block `with interop.as_of("{before}"):`'
     ties = "" if conventions[0] == "min_norm" else f', ties="{conventions[0]}"'
-    return f"interop.native.{op}(...{ties}), or {block}"
+    return f"interop.native.{op}(...{ties})"

@@ -20,6 +20,7 @@ from interop.survey import matrix
 from interop.survey.show import render
 from jaxclamp import OPS, Convention
 from jaxclamp._shared.tie_cases import DTYPES
+from jaxclamp._shared.version_derivatives import VERSIONS
 
 _FOLDER = Path(__file__).parent
 _HEAD = "# Written by `make tables`.\n"
@@ -166,6 +167,7 @@ def _names() -> str:
         "FORMATS": ("table", *render.FORMATS),
         "CONVERTIBLES": CONVERTIBLES,
         "ALLOWED": get_args(Allowed),
+        "TORCH_VERSIONS": [name.removeprefix("torch ") for name in VERSIONS["torch"]],
     }
     return "\n".join(
         [

@@ -107,6 +107,8 @@ class Conversion:
     left: Mapping[str, str]
     """Maps the path of each module that has ties or kinks and was left to the reason."""
     _before: tuple[tuple[Any, type[torch.nn.Module], str | None], ...] = field(repr=False)
+    _block: str = field(repr=False, default="interop.min_norm()")
+    """What gives functions these gradients; empty if those of the installed torch are the same."""
 
     def undo(self) -> None:
         """Give each module that was replaced its class of torch.nn back."""
@@ -124,9 +126,12 @@ class Conversion:
     def __str__(self) -> str:
         lines = {**self.replaced, **{path: f"left: {reason}" for path, reason in self.left.items()}}
         if not lines:
-            return "nothing to replace: no module with a counterpart in interop.nn; functions need interop.min_norm()"
-        width = max(map(len, lines))
-        return "\n".join(f"{path:{width}}  {line}" for path, line in lines.items())
+            if not self._block:
+                return "nothing to do: the installed torch has these gradients"
+            return f"nothing to replace: no module with a counterpart in interop.nn; functions need {self._block}"
+        named = {path or "(the model)": line for path, line in lines.items()}
+        width = max(map(len, named))
+        return "\n".join(f"{path:{width}}  {line}" for path, line in named.items())
 
 
 def convert(model: torch.nn.Module, *, ties: Convention | str | None = None) -> Conversion:
@@ -177,7 +182,12 @@ def convert(model: torch.nn.Module, *, ties: Convention | str | None = None) -> 
         module.__class__ = converted
         if ties in AS_OF or (ties is not None and "ties" in inspect.signature(converted._function).parameters):
             module.ties = ties
-    return Conversion(replaced, left, tuple(before))
+    if ties not in AS_OF:
+        return Conversion(replaced, left, tuple(before))
+    table = AS_OF[ties]
+    return Conversion(
+        replaced, left, tuple(before), f'interop.as_of("{table.version}")' if table.covered or table.uncovered else ""
+    )
 
 
 def _last_names(dotted: Mapping[Callable[..., Any], str]) -> dict[Callable[..., Any], str]:

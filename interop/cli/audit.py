@@ -3,47 +3,54 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
 import click
 
-from interop.cli.options import AS_JSON, INPUTS, a_function
-
-if TYPE_CHECKING:
-    from interop.frameworks.base import Array
+from interop.cli.console import width
+from interop.cli.names import TORCH_VERSIONS
+from interop.cli.options import AS_JSON, FUNCTION, INPUTS, TorchVersion, arguments_in, function_named
 
 
 @click.command()
-@click.argument("function", metavar="MODULE:FUNCTION", callback=a_function)
+@click.argument("function", metavar=FUNCTION)
 @INPUTS
-@click.option("--before", required=True, metavar="VERSION", help="Of torch, as 'torch 2.13'.")
-@click.option("--after", required=True, metavar="VERSION", help="Of torch, as 'torch 2.15'.")
+@click.option(
+    "--before", required=True, type=TorchVersion(), help="The version of torch whose gradients are known, as 2.13."
+)
+@click.option(
+    "--after", type=TorchVersion(), default=TORCH_VERSIONS[-1], show_default=True, help="The version to compare with."
+)
 @click.option("--probe", is_flag=True, help="Where nothing ties, say what would change with every element on a bound.")
 @AS_JSON
 @click.pass_context
 def audit(
     context: click.Context,
-    function: Callable[..., Any],
-    inputs: list[Array],
+    function: str,
+    files: tuple[Path, ...],
     before: str,
     after: str,
     probe: bool,
     as_json: bool,
 ) -> None:
-    """Name the lines of torch code whose gradient changes from one version of torch to another, and what keeps it.
+    """Name the lines whose gradient a version of torch changes.
+
+    FUNCTION is called with the arrays of --inputs, and its result is differentiated. FILE.py:FUNCTION names it, too.
+    What keeps the gradient is said at each line. Neither version has to be installed.
 
     Exit status 1 when the gradient changes at some line, 2 on bad usage and when the function raises. What --probe
     finds does not count.
     """
+    audited = function_named(function)
     import interop
 
+    inputs = arguments_in(files)
     try:
-        report = interop.audit(function, *inputs, before=before, after=after, probe=probe)
+        report = interop.audit(audited, *inputs, before=before, after=after, probe=probe)
     except (TypeError, ValueError, NotImplementedError) as error:
         raise click.UsageError(str(error)) from error
     except Exception:  # of the function itself: status 1 says that a gradient changes
         traceback.print_exc()
         context.exit(2)
-    click.echo(report.to_json() if as_json else str(report))
+    click.echo(report.to_json() if as_json else report.text(width()))
     context.exit(1 if report.changes else 0)

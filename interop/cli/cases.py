@@ -12,23 +12,22 @@ from interop.cli.packages import require
 
 @click.command()
 def cases() -> None:
-    """Run the four worked cases: unmodified torch against the wrapped ops."""
+    """Run four worked cases: unmodified torch against interop."""
     require("rich")
     import torch
-    from rich.table import Table
 
     from interop.cli.worked_cases import compare_cases
+    from jaxclamp._shared.tables import rich_table
 
-    table = Table(title=f"Gradients of equal formulas, unmodified torch {torch.__version__} against interop")
-    for heading in ("case", "spelling", "unmodified", "interop"):
-        table.add_column(heading)
+    table = rich_table("case", "spelling", "unmodified", "interop")
     title = None
     for comparison in compare_cases():
-        if title not in (None, comparison.title):
-            table.add_section()
         repeated, title = comparison.title == title, comparison.title
         gradients = [
             re.sub(r"\.0\b", "", str(gradient.tolist())) for gradient in (comparison.unmodified, comparison.wrapped)
         ]
         table.add_row("" if repeated else title, comparison.spelling, *gradients)
-    console().print(table)
+    terminal = console()
+    terminal.print(f"Gradients of equal formulas, unmodified torch {torch.__version__} against interop:")
+    terminal.print(table)
+    terminal.print("In your own code: with interop.min_norm(): around it.", style="dim")

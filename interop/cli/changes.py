@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from interop.cli.console import width
 from interop.cli.options import OUTPUT, a_picture
 from interop.cli.packages import require
 
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 @click.option("--format", "form", type=click.Choice(("table", "markdown", "json")), default="table", show_default=True)
 @click.option("--output", "file", type=OUTPUT, callback=a_picture, help="Draw every op in every version between them.")
 def changes(framework: str, before: str, after: str, form: str, file: Path | None) -> None:
-    """Say which gradients at ties changed from one version of a framework to another, by the records of this package.
+    """Say which gradients changed from one version to another.
 
-    As in: changes torch 2.13 2.15. Neither version need be installed.
+    As in: changes torch 2.13 2.15. Neither version has to be installed, as this package has records of the gradients at
+    ties.
 
     Exit status 0, whether something changed or not, 2 on bad usage.
     """
@@ -32,14 +34,14 @@ def changes(framework: str, before: str, after: str, form: str, file: Path | Non
         require("rich")
     if file is not None:
         require("matplotlib", "scipy")
-    from interop.survey.changes import Changes, changes
+    from interop.survey.changes import Changes, changes, printed
 
     try:
         changed = changes(framework, before, after)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     forms: Mapping[str, Callable[[Changes], str]] = {
-        "table": str,
+        "table": lambda changed: printed(changed, width()),
         "markdown": Changes.to_markdown,
         "json": Changes.to_json,
     }

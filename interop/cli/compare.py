@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,13 @@ import click
 
 from interop.cli.console import console
 from interop.cli.names import ALLOWED, CONVERTIBLES
-from interop.cli.options import AS_JSON, INPUTS, OUTPUT, a_function, bad_usage, in_a_folder
+from interop.cli.options import AS_JSON, FUNCTION, INPUTS, OUTPUT, arguments_in, bad_usage, function_named, in_a_folder
 from interop.cli.packages import require
 
 
 @click.command()
-@click.argument("first", metavar="MODULE:FUNCTION", callback=a_function)
-@click.argument("second", metavar="MODULE:FUNCTION", callback=a_function)
+@click.argument("first", metavar=FUNCTION)
+@click.argument("second", metavar=FUNCTION)
 @INPUTS
 @click.option(
     "--frameworks",
@@ -35,7 +34,7 @@ from interop.cli.packages import require
     help="A finding that counts as agreement; repeatable.",
 )
 @click.option("--probe", type=click.IntRange(min=1), help="Draw so many inputs, for one at which they differ more.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed of the draws.")
 @click.option("--nonfinite", is_flag=True, help="Draw NaN and infinities too.")
 @click.option("--save-case", type=OUTPUT, callback=in_a_folder, help="Where to keep the inputs that are found.")
 @click.option(
@@ -47,9 +46,9 @@ from interop.cli.packages import require
 @click.pass_context
 def compare(
     context: click.Context,
-    first: Callable[..., Any],
-    second: Callable[..., Any],
-    inputs: list[Any],
+    first: str,
+    second: str,
+    files: tuple[Path, ...],
     frameworks: tuple[Any, Any] | None,
     rtol: float | None,
     atol: float | None,
@@ -61,22 +60,29 @@ def compare(
     case: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare the values and gradients of two functions, of JAX or torch, and say which differences ties explain.
+    """Compare two functions, and say what ties explain.
+
+    Each is of JAX or torch, and is called with the arrays of --inputs. Values and gradients are compared.
+    FILE.py:FUNCTION names a function, too.
 
     Exit status 1 when the functions, as they are, disagree beyond the tolerance and what is allowed; 2 on bad usage.
     """
     if not as_json:
         require("rich")
+    functions = function_named(first), function_named(second)
     import interop
 
     drawn = interop.Probe(probe, seed, nonfinite) if probe else None
     settings: dict[str, Any] = {"frameworks": frameworks, "rtol": rtol, "atol": atol, "probe": drawn, "case": case}
     with bad_usage():
-        comparison = interop.compare(first, second, *inputs, **settings)
+        comparison = interop.compare(*functions, *arguments_in(files), **settings)
     if save_case and comparison.probed and comparison.probed.case:
         comparison.probed.case.save(save_case)
     if as_json:
         click.echo(comparison.to_json(), nl=False)
     else:
-        console().print(comparison)
+        terminal = console()
+        terminal.print(comparison)
+        for cure in comparison.cures():
+            terminal.print(cure, style="dim")
     context.exit(1 if comparison.disagreeing(allow) else 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 from pathlib import Path
 
 import click
@@ -14,7 +13,7 @@ from interop.cli.audit import audit
 from interop.cli.cases import cases
 from interop.cli.changes import changes
 from interop.cli.compare import compare
-from interop.cli.console import console
+from interop.cli.console import WIDTH, width
 from interop.cli.digits import digits
 from interop.cli.names import DTYPES, FORMATS, FRAMEWORKS, OPS
 from interop.cli.options import ONLY_DTYPES, ONLY_OPS, OUTPUT, chosen_dtypes, hint, in_a_folder
@@ -26,18 +25,24 @@ from interop.cli.ties import ties
 
 
 class _Commands(click.Group):
-    """Reads the names of ops in the place of a command as the options that select them."""
+    """Reads the names of ops, before a command, as the options that select them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ops = list(itertools.takewhile(OPS.__contains__, args))
-        return super().parse_args(ctx, [*(f"--op={op}" for op in ops), *args[len(ops) :]])
+        options = [parameter for parameter in self.params if isinstance(parameter, click.Option)]
+        with_value = {name for option in options if not option.is_flag for name in option.opts}
+        words, rest = [], iter(args)
+        for word in rest:
+            words.append(f"--op={word}" if word in OPS else word)
+            if word in with_value:
+                words += itertools.islice(rest, 1)
+            elif word in self.commands:
+                words += rest
+        return super().parse_args(ctx, words)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name in OPS:
-            ctx.fail(f"{name!r} is an op: name it before the options, or as --op {name}.")
         if name not in self.commands and not name.startswith("-"):
             ctx.fail(f"No such command {name!r}, and no such op." + hint(name, [*self.commands, *OPS]))
         return super().resolve_command(ctx, args)
@@ -59,9 +64,10 @@ class _Commands(click.Group):
     callback=installed,
     help="Only ask this framework; repeatable.",
 )
-@click.option("--all", "every_case", is_flag=True, help="A line for each case, as there is where ops are named.")
+@click.option("--all", "every_case", is_flag=True, help="Every case, and those in which all agree.")
 @click.option("--only-disagreements", is_flag=True, help="Only the cases in which some answer differs.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True)
+@click.version_option(package_name="jaxclamp")
 @click.option("--output", type=OUTPUT, callback=in_a_folder, help="Write to a file.")
 @click.pass_context
 def main(
@@ -76,7 +82,7 @@ def main(
 ) -> None:
     """Print the gradients at every tie: by definition, and of jaxclamp, interop and the frameworks that are installed.
 
-    The dtype is float32, if none is named. Name ops for the cases of these.
+    The dtype is float32, if none is named. Name ops for the ties of these at which somebody differs.
 
     Exit status 1 when jaxclamp or interop disagrees with the definition, 2 on bad usage.
     """
@@ -93,12 +99,12 @@ def main(
     on_one_screen = form == "table" and not (ops or every_case or only_disagreements)
     overview = functools.partial(screen.screen, program=context.command_path) if on_one_screen else None
     rows = rows_of(ops, chosen_dtypes(dtypes, default=DTYPES[:1]), frameworks or FRAMEWORKS, overview)
-    width = console().width if output is None and sys.stdout.isatty() else screen.WIDTH
+    columns = width() if output is None else WIDTH
     shown = [row for row in rows if not (only_disagreements and row.agrees)]
     if overview:
-        text = render.drawn(overview(rows), min(width, screen.WIDTH))
+        text = render.drawn(overview(rows), min(columns, WIDTH))
     elif form == "table":
-        text = render.drawn(listing.listing(shown, render.tallies(rows), width), width)
+        text = render.drawn(listing.listing(shown, render.tallies(rows), columns, folded=not every_case), columns)
     else:
         text = render.FORMATS[form](shown, render.tallies(rows))
     if output is None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import importlib.metadata
 import importlib.util
 import itertools
+import os
 import pkgutil
+import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import click
 
-from interop.cli.names import DTYPES, OPS
+from interop.cli.names import DTYPES, OPS, TORCH_VERSIONS
 from interop.cli.packages import require
 
 
@@ -62,55 +63,90 @@ def a_picture(context: click.Context, parameter: click.Parameter, file: Path | N
     return in_a_folder(context, parameter, file)
 
 
-def a_function(context: click.Context, parameter: click.Parameter, name: str) -> Callable[..., Any]:
+FUNCTION = "MODULE:FUNCTION"
+"""What a function is called by on the command line; FILE.py:FUNCTION too."""
+
+
+def function_named(name: str) -> Callable[..., Any]:
+    """Import a function by MODULE:FUNCTION or FILE.py:FUNCTION; modules are found from the current folder, too."""
+    module, _, function = name.partition(":")
+    if not function:
+        raise click.BadParameter(f"{name!r} names no function; write {name}:FUNCTION.", param_hint=FUNCTION)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     try:
-        function = pkgutil.resolve_name(name)
-    except (ValueError, ImportError, AttributeError) as error:
-        raise click.BadParameter(f"{name!r} is not found ({error}); give MODULE:FUNCTION.") from error
-    if not callable(function):
-        raise click.BadParameter(f"{name!r} is a {type(function).__name__}; give MODULE:FUNCTION.")
-    checked: Callable[..., Any] = function
+        found = pkgutil.resolve_name(f"{_import_file(Path(module)) if module.endswith('.py') else module}:{function}")
+    except (OSError, ValueError, ImportError, AttributeError) as error:
+        raise click.BadParameter(
+            f"{name!r} is not found ({error}); give MODULE:FUNCTION, or FILE.py:FUNCTION.", param_hint=FUNCTION
+        ) from error
+    if not callable(found):
+        raise click.BadParameter(f"{name!r} is a {type(found).__name__}; name a function.", param_hint=FUNCTION)
+    checked: Callable[..., Any] = found
     return checked
 
 
-def _arguments(context: click.Context, parameter: click.Parameter, files: tuple[Path, ...]) -> list[Any]:
+def _import_file(file: Path) -> str:
+    """Import a file as Python runs it, with its folder on the path, but by its own name, which is returned."""
+    spec = importlib.util.spec_from_file_location(file.stem, file.resolve(strict=True))
+    assert spec is not None
+    assert spec.loader is not None
+    sys.path.insert(0, str(file.resolve().parent))
+    sys.modules[file.stem] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return file.stem
+
+
+def arguments_in(files: Iterable[Path]) -> list[Any]:
     return list(itertools.chain.from_iterable(map(_arguments_in, files)))
 
 
 def _arguments_in(file: Path) -> Iterable[Any]:
-    """The arrays of an npz file, each an argument; or one argument, the arrays of a file of safetensors by name."""
+    """The arguments that a file holds: each array of an npz file, each of a list in a pt file, else one."""
     import numpy as np
 
     try:
-        if file.suffix == ".safetensors":
-            return [_safetensors().load_file(file)]
+        match file.suffix:
+            case ".safetensors":
+                require("safetensors")
+                return [importlib.import_module("safetensors.numpy").load_file(file)]
+            case ".pt" | ".pth":
+                import jax
+                import torch
+
+                loaded = jax.tree.map(torch.Tensor.numpy, torch.load(file, map_location="cpu", weights_only=True))
+                return loaded if isinstance(loaded, list | tuple) else [loaded]
         if zipfile.is_zipfile(file):
             with np.load(file, allow_pickle=False) as arrays:
                 return [arrays[name] for name in arrays.files]
     except Exception as error:  # safetensors has an error of its own
-        raise click.BadParameter(f"{str(file)!r}: {error}") from error
-    raise click.BadParameter(f"{str(file)!r} is not an npz file; write one with numpy.savez.")
-
-
-def _safetensors() -> Any:
-    try:
-        return importlib.import_module("safetensors.numpy")
-    except ModuleNotFoundError as missing:
-        raise click.UsageError(
-            "a file of safetensors needs safetensors: pip install 'jaxclamp[safetensors]', or in a checkout "
-            "'.[safetensors]'"
-        ) from missing
+        raise click.BadParameter(f"{str(file)!r}: {error}", param_hint="--inputs") from error
+    raise click.BadParameter(
+        f"{str(file)!r} is not an npz, pt or safetensors file; write one with numpy.savez.", param_hint="--inputs"
+    )
 
 
 INPUTS = click.option(
     "--inputs",
+    "files",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    required=True,
     multiple=True,
-    callback=_arguments,
-    help="An npz file, whose arrays are positional arguments, in its order; or a file of safetensors, which is one, a "
-    "dict. Repeatable.",
+    help="A file with arguments, repeatable: the arrays of an npz file, in its order; the tensors of a list that "
+    "torch.save wrote; a dict in a pt or safetensors file.",
 )
+
+
+class TorchVersion(click.ParamType[str]):
+    """A recorded version of torch, with or without the framework's name."""
+
+    name = "version"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        number = value.removeprefix("torch ").partition("+")[0]
+        if number not in TORCH_VERSIONS:
+            self.fail(f"there is no record of {value!r}; choose one of {', '.join(TORCH_VERSIONS)}.", param, ctx)
+        return f"torch {number}"
+
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON in place of a table.")
 

@@ -3,9 +3,13 @@
 import importlib.util
 import sys
 
+_EXTRAS = {"matplotlib": "plot", "jinja2": "plot", "sklearn": "demo", "safetensors": "safetensors"}
+"""Maps a package to the extra that has it, if that is not ``cli``."""
+
 
 def require(*packages: str) -> None:
     """Exit with the cure if one of the packages is missing."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            sys.exit(f"The command line needs {package}: pip install 'jaxclamp[cli]', or in a checkout '.[cli]'")
+            extra = _EXTRAS.get(package, "cli")
+            sys.exit(f"This needs {package}: pip install 'jaxclamp[{extra}]', or in a checkout '.[{extra}]'")

@@ -13,14 +13,15 @@ from interop.cli.rows import compile_quickly, rows_of
 
 @click.command()
 @click.argument("op", metavar="OP", type=OpName())
-@click.option("--output", "file", type=OUTPUT, callback=a_picture, required=True, help="The picture to write.")
-def plot(op: str, file: Path) -> None:
-    """Draw an op, its slopes, and the gradients that are answered at its ties, in float32."""
+@click.option("--output", "file", type=OUTPUT, callback=a_picture, help="The picture to write, by default OP.png.")
+def plot(op: str, file: Path | None) -> None:
+    """Draw an op, its slopes, and the gradients at its ties, in float32."""
     require("matplotlib", "rich", "scipy")
     compile_quickly()
     from interop.survey.show.plot import COLOURS, figure
     from jaxclamp import OPS as RECORDS
 
+    file = file or Path(f"{op}.png")
     rows = rows_of([op], ["float32"], list(COLOURS))
     figure(RECORDS[op], rows).savefig(file, dpi=150)
     click.echo(f"plot written to {file}")

@@ -17,7 +17,10 @@ from interop.cli.rows import rows_of
 @ONLY_DTYPES
 @click.option("--output", "file", type=OUTPUT, callback=in_a_folder, required=True, help="The HTML file to write.")
 def report(ops: tuple[str, ...], dtypes: tuple[str, ...], file: Path) -> None:
-    """Write the matrix and a plot of every op as one page that needs no network; the whole takes a few minutes."""
+    """Write the matrix and a plot of every op as one page.
+
+    The page needs no network. The whole takes a few minutes.
+    """
     require("jinja2", "matplotlib", "rich", "scipy")
     rows = rows_of(ops, chosen_dtypes(dtypes, default=DTYPES))
     from rich.console import Console

@@ -76,8 +76,6 @@ def rows_of(
             if shown and rows:
                 yield shown(rows)
 
-    for name, reason in matrix.absent(frameworks).items():
-        click.echo(f"not asked: {name} ({reason})", err=True)
     order = list(dict.fromkeys(ops)) or list(RECORDS)
     total = {name: len(list(cases(RECORDS[name]))) for name in order}
     smallest_first = sorted(order, key=total.__getitem__)
@@ -91,4 +89,6 @@ def rows_of(
                 click.echo(
                     f"asking for {sum(total.values())} gradients in {', '.join(dtypes)}; {_first(row)}", err=True
                 )
+    if absent := matrix.absent(frameworks):
+        click.echo(f"not installed, so not asked: {', '.join(absent)}", err=True)
     return sorted(rows, key=lambda row: (dtypes.index(row.dtype), order.index(row.op)))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
 from interop.cli.console import console
 from interop.cli.names import CONVERTIBLES
-from interop.cli.options import AS_JSON, INPUTS, a_function, bad_usage
+from interop.cli.options import AS_JSON, FUNCTION, INPUTS, arguments_in, bad_usage, function_named
 from interop.cli.packages import require
 
 
 @click.command()
-@click.argument("function", metavar="MODULE:FUNCTION", callback=a_function)
+@click.argument("function", metavar=FUNCTION)
 @INPUTS
 @click.option(
     "--influence",
@@ -27,24 +27,31 @@ from interop.cli.packages import require
     help="To call it in; needed where it runs in both, as operators and methods may.",
 )
 @AS_JSON
-def ties(function: Callable[..., Any], inputs: list[Any], influence: bool, framework: Any, as_json: bool) -> None:
-    """Count the ties in a function of JAX or torch: per line and module, how many elements are on one.
+def ties(function: str, files: tuple[Path, ...], influence: bool, framework: Any, as_json: bool) -> None:
+    """Count the ties in a function of JAX or torch, by line.
+
+    FUNCTION is called with the arrays of --inputs. FILE.py:FUNCTION names it, too.
 
     Exit status 0, whether there are ties or not, 2 on bad usage.
     """
     if not as_json:
         require("rich")
+    counted = function_named(function)
     from interop.comparison.recording import computation_of
 
     def call(*args: Any) -> Any:  # a module is called with its own parameters
-        return function(*args)
+        return counted(*args)
 
-    call.__name__ = getattr(function, "__name__", type(function).__name__)
+    call.__name__ = getattr(counted, "__name__", type(counted).__name__)
     with bad_usage():
-        computation = computation_of("ties: MODULE:FUNCTION", call, tuple(inputs), {}, framework)
+        computation = computation_of("ties: MODULE:FUNCTION", call, tuple(arguments_in(files)), {}, framework)
         computation.check_framework("ties", "--framework torch")
         report = computation.frameworks[0].ties(computation.function, computation.arrays, influence)
     if as_json:
         click.echo(report.to_json())
     else:
-        console().print(report)
+        terminal = console()
+        terminal.print(report)
+        if not influence:
+            terminal.print("How far they move the gradient: --influence.", style="dim")
+        terminal.print("Which gradient to choose at ties: docs/which.md.", style="dim")

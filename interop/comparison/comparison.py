@@ -226,8 +226,12 @@ class Comparison:
             self, rtol=self.rtol if rtol is None else rtol, atol=self.atol if atol is None else atol
         )
         if disagreeing := checked.disagreeing(allow):
-            lines = [checked._title, checked.verdict, *map(in_words, disagreeing), *cures_of(disagreeing)]
+            lines = [checked._title, checked.verdict, *map(in_words, disagreeing), *checked.cures(allow)]
             raise AssertionError("\n".join(lines))
+
+    def cures(self, allow: Collection[Allowed] = ROUNDING) -> list[str]:
+        """Say what to do about the leaves in which the functions do not agree."""
+        return cures_of(disagreeing) if (disagreeing := self.disagreeing(allow)) else []
 
     def __str__(self) -> str:
         return "\n".join([self._title, self.verdict, *map(in_words, self.disagreeing())])

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from interop.comparison.leaves import Allowed, Finding, Leaf
-from jaxclamp._shared.tables import markdown_table
+from jaxclamp._shared.tables import markdown_table, rich_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,12 +24,9 @@ _HEADINGS = ("leaf", "absolute", "relative", "ulps", "apart", "under min_norm", 
 
 def table_of(leaves: Sequence[Leaf], title: str, verdict: str) -> Table:
     """Make a table of rich, for a terminal."""
-    from rich.table import Table  # only who prints the table needs rich
     from rich.text import Text
 
-    table = Table(title=title, caption=Text(verdict), caption_justify="left")
-    for heading in _HEADINGS:
-        table.add_column(heading, overflow="fold")
+    table = rich_table(*_HEADINGS, title=f"{title}\n{verdict}")
     for leaf in leaves:
         table.add_row(*map(Text, _cells(leaf)), style=_STYLES[leaf.finding])
     return table

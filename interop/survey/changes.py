@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-_COLUMNS = {"numbers": "x beside numbers", "none": "all differentiated", "arrays": "some differentiated"}
+_COLUMNS = {"numbers": "others are numbers", "none": "all differentiated", "arrays": "some differentiated"}
 """Maps the form of the inactive arguments to the heading of its column."""
+_LEGEND = (
+    "The share of the gradient that an argument gets, before and after. All differentiated: a share for each, in their "
+    "order. Others are numbers: x alone is differentiated."
+)
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,28 @@ class Changes:
     def summary(self) -> str:
         """What holds, in a sentence."""
         ops = {cell.op for record in (self.before, self.after) for cell in record.answers}
-        versions = f"from {self.before.name} to {self.after.version}"
+        versions = f"From {self.before.name} to {self.after.version}"
         if not self.ops:
-            return f"No gradient at a tie changed {versions}; {len(ops)} ops were asked."
-        return f"{len(self.ops)} of {len(ops)} ops have other gradients at ties, {versions}: {', '.join(self.ops)}."
+            return f"{versions} no gradient at a tie changed; {len(ops)} ops were asked."
+        return f"{versions} {len(self.ops)} of {len(ops)} ops changed their gradient at ties: {', '.join(self.ops)}."
+
+    @property
+    def cures(self) -> tuple[str, ...]:
+        """What to do about it, for the frameworks for which there is something."""
+        pin = f'as_of("{self.before.framework} {self.before.version}")'
+        keep = "To keep the old gradients: "
+        return (
+            {
+                "torch": (
+                    "Is your code affected? jaxclamp audit FILE.py:FUNCTION "
+                    f"--before {self.before.version} --after {self.after.version}",
+                    f"{keep}interop.{pin}",
+                ),
+                "jax": (f"{keep}jaxclamp.{pin}",),
+            }.get(self.before.framework, ())
+            if self.lines
+            else ()
+        )
 
     def __str__(self) -> str:
         return printed(self, 100)
@@ -63,7 +85,8 @@ class Changes:
         from rich.console import Group
         from rich.text import Text
 
-        return Group(Text(self.summary), *([self._table()] if self.lines else []), *map(str, self.sources))
+        table: list[RenderableType] = ["", self._table(), "", Text(_LEGEND)] if self.lines else []
+        return Group(Text(self.summary), *table, *map(str, self.sources), *map(Text, self.cures))
 
     def to_markdown(self) -> str:
         """Write the summary, a table and the sources."""
@@ -75,8 +98,6 @@ class Changes:
 
     def _table(self, box: Box | None = None) -> Table:
         """Make a table with a row for an op at a tie, or two where the modes differ, and the columns of `_COLUMNS`."""
-        from rich.table import Table
-
         labelled = list(zip(labels(self.lines, (self.before, self.after)), self.lines, strict=True))
         split = {label for label, line in labelled if line.mode != "both"}
         rows: dict[tuple[str, str], dict[str, list[str]]] = {}
@@ -86,7 +107,9 @@ class Changes:
             cell = f"{line.asked}: {change}" if line.cell.inactive == "arrays" else change
             for mode in line.modes if label in split else ["both"]:
                 rows.setdefault((label, mode), {}).setdefault(column, []).append(cell)
-        table = Table(box=box, pad_edge=box is not None)
+        from rich.table import Table
+
+        table = Table(box=box, pad_edge=box is not None)  # as `rich_table`, whose import is slow, as JAX's is
         columns = [name for name in _COLUMNS.values() if any(name in cells for cells in rows.values())]
         for heading in ("at a tie", "mode", *columns):
             table.add_column(heading, overflow="fold")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def listed(names: Iterable[Any], most: int = 6) -> str:
@@ -45,6 +48,16 @@ def text_table(
 def shortened(text: str, width: int) -> str:
     """Cut a text to its end, which tells names of layers apart."""
     return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
+
+
+def rich_table(*headings: str, **settings: Any) -> Table:
+    """Make a table for a terminal, in the one style of all: columns two spaces apart, without lines."""
+    from rich.table import Table  # who prints no table needs no rich
+
+    table = Table(box=None, pad_edge=False, title_justify="left", title_style="", **settings)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

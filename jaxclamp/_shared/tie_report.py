@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from jaxclamp._shared.tables import markdown_table, text_table, to_json
+from jaxclamp._shared.tables import markdown_table, rich_table, text_table, to_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -126,9 +126,7 @@ class TieReport:
         return "\n".join((self._summary(), *([text_table(_HEADINGS, self._rows())] if self.lines else [])))
 
     def __rich__(self) -> Table:
-        from rich.table import Table
-
-        table = Table(*_HEADINGS, title=self._summary())
+        table = rich_table(*_HEADINGS, title=self._summary())
         for row in self._rows():
             table.add_row(*row)
         return table

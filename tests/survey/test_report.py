@@ -248,7 +248,6 @@ def test_plot_writes_the_kind_of_picture_that_is_asked_for(suffix: str, start: b
     ("arguments", "message"),
     [
         ("plot", "Missing argument 'OP'"),
-        ("plot abs", "Missing option '--output'"),
         ("plot clmp --output x.png", "Did you mean 'clamp' or 'clamp_min' or 'clamp_max'?"),
         ("plot hard_tanh --output x.png", "Did you mean 'hardtanh'"),
         ("report --op max_pol2d --output x.html", "Did you mean 'max_pool2d'"),

@@ -52,13 +52,13 @@ def test_line_module_and_gradients() -> None:
     assert change.difference == pytest.approx(np.linalg.norm([-1.0, 0.0, 6.0, 7.0]))
     assert (change.before, change.after) == (pytest.approx(np.linalg.norm(X)), 3.0)
     assert change.largest == 7.0
-    assert change.cure == 'interop.native.clip(..., ties="inclusive"), or with interop.as_of("torch 2.13"):'
+    assert change.cure == 'interop.native.clip(..., ties="inclusive")'
 
 
 def test_backwards_the_difference_is_the_same() -> None:
     there, back = audit(Network(), X, **FORWARD), audit(Network(), X, before="torch 2.15", after="torch 2.13")
     assert there.changes[0].largest == back.changes[0].largest
-    assert back.changes[0].cure == 'interop.native.clip(...), or with interop.as_of("torch 2.15"):'
+    assert back.changes[0].cure == "interop.native.clip(...)"
 
 
 CODE: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {
@@ -111,7 +111,7 @@ def test_of_what_only_the_version_reproduces() -> None:
     bound = torch.full((5,), 10.0, requires_grad=True)
     (change,) = audit(lambda x: x.clamp(bound, bound).sum(), X, **FORWARD).changes
     assert (change.before, change.largest) == (0.0, 1.0)
-    assert change.cure == 'with interop.as_of("torch 2.13"):'
+    assert change.cure == 'a block `with interop.as_of("torch 2.13"):`'
 
 
 def test_a_step_of_training() -> None:
@@ -126,11 +126,48 @@ def test_a_step_of_training() -> None:
         optimizer.step()
         return loss.item()
 
-    (change,) = audit(step, **FORWARD).changes
-    assert (change.line.tied, change.largest) == (2, 1.0)
+    found = audit(step, **FORWARD)
+    assert (found.changes[0].line.tied, found.changes[0].largest) == (2, 1.0)
+    assert found.effect is None
+    assert "audit one that returns the loss" in found.no_effect
     parameter = torch.nn.Parameter(torch.tensor(X))
     audit(lambda: parameter.clamp(0.0, 6.0).sum(), **FORWARD)
     assert parameter.grad is None
+
+
+def test_effect_on_the_parameters() -> None:
+    """By hand: x w is on the upper bound where w is 2, so that its gradient, x times the slope, is 3, and then 0."""
+    weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    found = audit(lambda x: (x * weight).clamp(0.0, 6.0).sum(), np.float32([3.0, 3.0]), **FORWARD)
+    assert found.effect == ("1 parameter", pytest.approx(18**0.5), 3.0, 3.0)
+    assert "gradient of the result by 1 parameter: norm 4.243 -> 3, difference 3 (70.7% of it)" in str(found)
+    assert json.loads(found.to_json())["effect"]["difference"] == 3.0
+    of_inputs = audit(lambda x: x.clamp(0.0, 6.0).sum(), X, **FORWARD)
+    assert of_inputs.effect == ("the inputs", pytest.approx(3**0.5), 1.0, pytest.approx(2**0.5))
+    assert audit(lambda x: x.clamp(0.5, 6.5).sum(), X, **FORWARD).effect is None
+
+
+def test_the_second_call_draws_the_same_numbers() -> None:
+    found = audit(lambda x: functional.dropout(x.clamp(0.0, 6.0) + 1.0).sum(), X, **FORWARD)
+    assert found.effect is not None
+    calls = iter(range(2))
+    uneven = audit(lambda x: (x.clamp(0.0, 6.0) * next(calls)).sum() + x.clamp(0.0, 6.0).sum(), X, **FORWARD)
+    assert "called again, the function returned something else" in uneven.no_effect
+
+
+def test_lines_are_counted_once_for_all_modules() -> None:
+    twice = torch.nn.Sequential(Activation(), Activation())
+    found = audit(twice, X, **FORWARD)
+    assert len(found.changes) == 2
+    assert "changes at 1 of 1 line " in str(found)
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_the_report_keeps_to_a_width(width: int) -> None:
+    lines = audit(Network(), X, **FORWARD).text(width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert "the gradient changes at 1" in lines[0]
+    assert "to keep all of them" in " ".join(lines[-2:])
 
 
 def test_probe() -> None:
@@ -202,7 +239,9 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "trained.py").write_text(
         "def clamped(x):\n    return x.clamp(0.0, 6.0).sum()\n\n\n"
         "def away(x):\n    return x.clamp(0.5, 6.5).sum()\n\n\n"
-        "def wrong(x):\n    raise RuntimeError('of the function')\n"
+        "def wrong(x):\n    raise RuntimeError('of the function')\n\n\n"
+        "def held():\n    import torch\n    return torch.zeros(2, requires_grad=True).clamp(0.0, 6.0).sum()\n\n\n"
+        "def of_dict(named):\n    return named['x'].clamp(0.0, 6.0).sum()\n"
     )
     np.savez(tmp_path / "x.npz", x=X)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -225,7 +264,17 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = run("trained:wrong")  # which tells nothing of gradients
     assert wrong.exit_code == 2
     assert "of the function" in wrong.stderr
-    options[-1] = "torch 2.99"
+    options = ["--before", "2.13"]  # the newest version, and no arguments
+    for place in ("trained", str(tmp_path / "trained.py")):
+        held = run(f"{place}:held")
+        assert held.exit_code == 1, held.output
+        assert "2 of 2 elements on a tie" in held.stdout
+    torch.save([torch.tensor(X)], tmp_path / "x.pt")
+    torch.save({"x": torch.tensor(X)}, tmp_path / "named.pt")
+    for function, file in (("clamped", "x.pt"), ("of_dict", "named.pt")):
+        options = ["--before", "2.13", "--inputs", str(tmp_path / file)]
+        assert "2 of 5 elements on a tie" in run(f"trained:{function}").stdout
+    options = ["--before", "2.13", "--after", "torch 2.99"]
     refused = run("trained:away")
     assert refused.exit_code == 2
     assert "there is no record of 'torch 2.99'" in refused.stderr

@@ -21,7 +21,10 @@ from interop.survey.matrix import FRAMEWORKS, PACKAGES, Answer, Row
 from interop.survey.show.render import AGREES, Tally, at, heading
 from interop.survey.versions import NO_ANSWER, rounded
 
-_LEGEND = f"{AGREES} agrees with the definition · a number differs from it · {NO_ANSWER} has no such form"
+_LEGEND = (
+    f"{AGREES} agrees with the definition · a number differs from it · {NO_ANSWER} has no such form",
+    "x, min: both are differentiated · x: it alone, and the others are arrays · x (numbers): the others are numbers",
+)
 _DEFINITION = "definition"
 _BETWEEN = 2
 """Spaces between columns."""
@@ -37,17 +40,26 @@ class _Widths(NamedTuple):
     definition: int
 
 
-def listing(rows: Sequence[Row], summary: Sequence[Tally], width: int) -> Group:
-    """Print the cases, and how many of all agree. What is wider than ``width`` goes on in a further table."""
-    parts: list[RenderableType] = []
+def listing(rows: Sequence[Row], summary: Sequence[Tally], width: int, folded: bool = False) -> Group:
+    """Print how many cases agree, and the cases; if ``folded``, of ties at which all agree the number alone.
+
+    What is wider than ``width`` goes on in a further table.
+    """
+    tallies = [Text(str(tally), style="green" if tally.agreeing == tally.cases else "yellow") for tally in summary]
+    parts: list[RenderableType] = [*tallies, ""]
     for op in dict.fromkeys(row.op for row in rows):
         for dtypes, alike in _merged_dtypes([row for row in rows if row.op == op]):
             columns = _columns(alike)
             parts.append(Text(f"{op}, {', '.join(dtypes)}", style="bold underline"))
-            parts += _tables(alike, columns, width)
+            differing = {at(row) for row in alike if not row.agrees} if folded else set(map(at, alike))
+            unfolded = [row for row in alike if at(row) in differing]
+            parts += _tables(unfolded, columns, width) if unfolded else []
+            if agreed := len(set(map(at, alike)) - differing):
+                parts.append(
+                    Text(f"{agreed} {'more ' * bool(unfolded)}tie{'s' * (agreed > 1)} at which all agree: --all", "dim")
+                )
             parts += [*_differences(alike, columns), ""]
-    lines = [Text(str(tally), style="green" if tally.agreeing == tally.cases else "yellow") for tally in summary]
-    return Group(*parts, Text(_LEGEND), "", *lines)
+    return Group(*parts, *map(Text, _LEGEND))
 
 
 def _merged_dtypes(rows: Sequence[Row]) -> Iterator[tuple[list[str], list[Row]]]:

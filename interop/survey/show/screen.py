@@ -7,16 +7,19 @@ from collections.abc import Sequence
 
 from rich.bar import Bar
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from interop.survey.matrix import PACKAGES, Answer, Row
 from interop.survey.show.render import AGREES, tallies
 from interop.survey.versions import NO_ANSWER, rounded
+from jaxclamp._shared.tables import rich_table
 
-WIDTH = 100
 _BAR = 24
-_LEGEND = f"{AGREES} all agree · inclusive: as ties= · '1 for 0': answers 1, right is 0 · '+2': two more deviations"
+_LEGEND = (
+    f"{AGREES} all cases agree with the definition, the subgradient of minimum norm.\n"
+    "inclusive, balanced, exclusive: what jaxclamp returns with that ties=.\n"
+    "1 for 0: returns 1 where 0 is right. +2: two further kinds of difference."
+)
 _MORE = (
     "One op: {program} clamp. All cases: --all. Other dtypes: --dtype float64, --dtype all.\n"
     "As data: --format json, csv, markdown. Commands and options: --help."
@@ -32,14 +35,9 @@ def screen(rows: Sequence[Row], program: str) -> Group:
     return Group(Text(title, style="bold"), "", _frameworks(rows), "", _ops(rows, ops), "", Text(_LEGEND), more)
 
 
-def _table() -> Table:
-    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
-
-
 def _frameworks(rows: Sequence[Row]) -> RenderableType:
     """Say how many of the cases that each framework answers agree with the definition."""
-    table = _table()
-    table.show_header = False
+    table = rich_table(show_header=False)
     for justify in ("left", "right", "right"):
         table.add_column(no_wrap=True, overflow="ellipsis", justify=justify)
     table.add_column()
@@ -58,7 +56,7 @@ def _ops(rows: Sequence[Row], ops: Sequence[str]) -> RenderableType:
     columns: dict[str, Sequence[str]] = {name: (name,) for name in frameworks if name not in PACKAGES}
     if packages := tuple(name for name in frameworks if name in PACKAGES):
         columns = {"ours": packages, **columns}
-    table = _table()
+    table = rich_table()
     table.add_column("op", no_wrap=True)
     for title in columns:
         table.add_column(_shortened(title))
