@@ -36,6 +36,8 @@ __all__ += [
     "directional_derivative",
     "grad",
     "min_norm",
+    "pmax",
+    "pmin",
     "subdifferential",
     "ties",
     "value_and_grad",
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from jaxclamp._shared.verdict import GradientReport, Verdict
     from jaxclamp._programs.gradients import directional_derivative, grad, subdifferential, value_and_grad
     from jaxclamp._shared.subdifferential import Subdifferential
+    from jaxclamp.collectives import pmax, pmin
     from jaxclamp._transforms.as_of import as_of
     from jaxclamp._transforms.counting import TieCounts, count_ties
     from jaxclamp._transforms.min_norm import min_norm
@@ -72,6 +75,7 @@ else:
         **dict.fromkeys(["directional_derivative", "grad", "value_and_grad", "subdifferential"], "_programs.gradients"),
         "Subdifferential": "_shared.subdifferential",
         "check_grads": "_checks.check_grads",
+        **dict.fromkeys(["pmax", "pmin"], "collectives"),
         **dict.fromkeys(["GradientReport", "Verdict"], "_shared.verdict"),
     }
 

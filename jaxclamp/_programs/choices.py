@@ -27,6 +27,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Primitive
 from jax.extend.core import primitives as p
 
+from jaxclamp._rules.extremum import is_first_device
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._rules.windows import Windows
 
@@ -251,6 +252,21 @@ def _place(sign: int, operands: Arrays, tangents: Arrays, axes: Sequence[int]) -
     return lax.argmax(tied & (rise == jnp.max(rise, -1, keepdims=True)), x.ndim - 1, jnp.int32)
 
 
+def _of_devices(
+    sign: int, operands: Arrays, tangents: Arrays, *, axes: tuple[Any, ...], axis_index_groups: Any
+) -> Piece:
+    """Decide a largest element over devices, or with ``sign`` -1 a smallest: the piece is the element of one device."""
+    if all(isinstance(axis, int) for axis in axes):  # `jax.vmap` has made the devices an axis of the array
+        return _reduced(sign, operands, tangents, axes=axes)
+    over = {"axis_name": axes, "axis_index_groups": axis_index_groups}
+    x, dx = sign * operands[0], sign * tangents[0]
+    value = lax.pmax(x, **over)
+    tied = (x == value) | (jnp.isnan(x) & jnp.isnan(value))
+    rise = jnp.where(tied & ~jnp.isnan(dx), dx, -jnp.inf)
+    chosen = is_first_device(tied & (rise == lax.pmax(rise, **over)), over)
+    return lambda x: lax.psum(jnp.where(chosen, x, jnp.zeros((), x.dtype)), **over)
+
+
 def _index(sign: int, operands: Arrays, tangents: Arrays, *, axes: Sequence[int], index_dtype: Any, **_: Any) -> Piece:
     """Decide an ``argmax``, or with ``sign`` -1 an ``argmin``."""
     index = _place(sign, operands, tangents, axes).astype(index_dtype)
@@ -459,6 +475,8 @@ CHOICES: Mapping[Primitive, Choice] = {
     p.convert_element_type_p: _converted,
     p.bitcast_convert_type_p: _bits,
     p.reduce_max_p: functools.partial(_reduced, 1),
+    p.pmax_p: functools.partial(_of_devices, 1),
+    p.pmin_p: functools.partial(_of_devices, -1),
     p.reduce_min_p: functools.partial(_reduced, -1),
     p.argmax_p: functools.partial(_index, 1),
     p.argmin_p: functools.partial(_index, -1),

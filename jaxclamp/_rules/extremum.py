@@ -1,9 +1,9 @@
-"""The rules of the reductions, whose value is one of the elements along some axes."""
+"""The rules of the reductions, whose value is one of the elements along some axes, of an array or of a mesh."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.typing import DTypeLike
 
 from jaxclamp._rules.conventions import Convention
@@ -144,6 +145,76 @@ def extremum(
 ) -> Extremum:
     """Return the rule; the same object each time, since `jax.jit` compiles for each object."""
     return (ExtremumFrom if has_initial else Extremum)(name, function, axes, keepdims, convention)
+
+
+@dataclass(frozen=True, eq=False)
+class ExtremumOfDevices:
+    """The largest or smallest of what the devices along mapped axes hold, element by element: `jax.lax.pmax`, ``pmin``.
+
+    The devices that tie for the value share as the elements of `Extremum` do; the first is that of the lowest number.
+    The code is a device's own: 1 where it has a share.
+    """
+
+    compares_with_value: ClassVar[bool] = True
+
+    name: str
+    function: Callable[..., jax.Array]
+    over: Mapping[str, Any]
+    """The names of the axes, and the groups into which they are divided, as `jax.lax.psum` takes them."""
+    convention: Convention
+    operands: tuple[str, ...] = ("x",)
+
+    def value(self, *primals: jax.Array) -> jax.Array:
+        (x,) = primals
+        return self.function(x, **self.over)
+
+    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+        tied = self._tied(primals)
+        if self.convention in ("inclusive", "exclusive"):
+            first = tied & is_first_device(tied, self.over)
+            alone = self._count(tied) == 1
+            tied = first if self.convention == "inclusive" else jnp.where(alone, first, tied & ~first)
+        return tied.astype(jnp.int8)
+
+    def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
+        x = lax.stop_gradient(primals[0])  # JAX has no derivative of what is compared
+        value = self.function(x, **self.over)
+        return (x == value) | (jnp.isnan(x) & jnp.isnan(value))  # between CPUs, XLA leaves out NaN
+
+    def _count(self, flags: jax.Array) -> jax.Array:
+        """Return on how many devices the flag is set."""
+        return lax.psum(flags.astype(jnp.int32), **self.over)  # type: ignore[no-any-return]
+
+    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+        return self._count(self._tied(primals)) > 1
+
+    def linear(
+        self,
+        code: jax.Array,
+        primals: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+        like: jax.ShapeDtypeStruct,
+    ) -> jax.Array:
+        (tangent,) = tangents
+        assert tangent is not None
+        wide = widened(like.dtype)
+        weighted = jnp.where(code == 1, tangent.astype(wide) / self._count(code).astype(wide), jnp.zeros((), wide))
+        return lax.psum(weighted, **self.over).astype(like.dtype)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=1024)
+def extremum_of_devices(
+    name: str, function: Callable[..., jax.Array], axis_name: Any, groups: Any, convention: Convention
+) -> ExtremumOfDevices:
+    """Return the rule; the same object each time, as `extremum` does."""
+    return ExtremumOfDevices(name, function, {"axis_name": axis_name, "axis_index_groups": groups}, convention)
+
+
+def is_first_device(flags: jax.Array, over: Mapping[str, Any]) -> jax.Array:
+    """Return, element by element, whether this device is the first along the axes on which the flag is set."""
+    number = lax.axis_index(over["axis_name"])
+    beyond = jnp.iinfo(jnp.int32).max
+    return number == lax.pmin(jnp.where(flags, number, beyond), **over)  # type: ignore[no-any-return]
 
 
 def sharing(tied: jax.Array, axes: tuple[int, ...], convention: Convention) -> jax.Array:

@@ -21,12 +21,14 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn, Literal
+from jax import lax
+from jax.extend.core import JaxprEqn, Literal, Primitive
 from jax.extend.core import primitives as p
 
 from jaxclamp._record import OPS, Op
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.differentiate import OP_SCOPE, Applied
+from jaxclamp._rules.extremum import extremum, extremum_of_devices
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._rules.windows import Windows, largest_of_windows
 
@@ -52,7 +54,8 @@ def recognized(eqn: JaxprEqn) -> Recognized | None:
     An equation that was differentiated has further results, what its derivative reads, and further operands, the
     tangents. Both come last.
     """
-    if eqn.primitive is not p.reduce_window_max_p and _key(eqn) not in _calls_by_key():
+    unlisted = _UNLISTED.get(eqn.primitive)
+    if unlisted is None and _key(eqn) not in _calls_by_key():
         return None
     operands: list[Any] = [atom.aval for atom in eqn.invars]
     results: list[Any] = [var.aval for var in eqn.outvars]
@@ -65,8 +68,8 @@ def recognized(eqn: JaxprEqn) -> Recognized | None:
         and eqn.params.get("axes") != ()
     ):
         return None  # without real numbers, or with nothing to choose from, there are no ties
-    if eqn.primitive is p.reduce_window_max_p:
-        return _max_pool(eqn.params)
+    if unlisted is not None:
+        return unlisted(eqn.params)
     # The formula of a reduction is that of scalars, where it has no axes; they are passed to the op besides.
     axis = {"axis": eqn.params["axes"]} if "axes" in eqn.params else {}
     value, *_ = _values(
@@ -295,3 +298,24 @@ def _max_pool(params: Mapping[str, Any]) -> Recognized | None:
         return Applied(largest_of_windows("max_pool", windows, x.shape, ties), (x,))
 
     return Recognized("max_pool", applied)
+
+
+def _of_devices(name: str, params: Mapping[str, Any]) -> Recognized:
+    """Return the reduction over devices, or, where `jax.vmap` has made these an axis of the array, along that axis."""
+    over, groups = params["axes"], params["axis_index_groups"]
+    of_array, of_devices = {"pmax": (jnp.max, lax.pmax), "pmin": (jnp.min, lax.pmin)}[name]
+
+    def applied(ties: Convention, x: jax.Array) -> Applied[jax.Array]:
+        if all(isinstance(axis, int) for axis in over):
+            return Applied(extremum(name, of_array, over, False, ties), (x,))
+        return Applied(extremum_of_devices(name, of_devices, over, groups, ties), (x,))
+
+    return Recognized(name, applied)
+
+
+_UNLISTED: Mapping[Primitive, Callable[[Mapping[str, Any]], Recognized | None]] = {
+    p.reduce_window_max_p: _max_pool,
+    p.pmax_p: functools.partial(_of_devices, "pmax"),
+    p.pmin_p: functools.partial(_of_devices, "pmin"),
+}
+"""Maps primitives that are no counterparts of a listed op to the op that one with these parameters is."""

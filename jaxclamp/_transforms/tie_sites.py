@@ -105,11 +105,14 @@ def _on_tie_of_op(name: str, eqn: JaxprEqn) -> Callable[..., jax.Array]:
         return lambda *operands: op.on_tie(*operands[: len(parameters)])
     body = eqn.params["call_jaxpr"]
     for inner in body.eqns:
-        if inner.primitive in (p.reduce_max_p, p.reduce_min_p) and (reduction := recognized(inner)):
+        if inner.primitive in _REDUCTIONS and (reduction := recognized(inner)):
             before = jaxpr_as_fun(with_parts(body, outvars=inner.invars))
             return lambda *operands: reduction.on_tie(*before(*operands))
     # No reduction is in the body: it reduced a scalar, where there is nothing to choose.
     return lambda *operands: jnp.zeros(eqn.outvars[0].aval.shape, bool)  # type: ignore[attr-defined]
+
+
+_REDUCTIONS = (p.reduce_max_p, p.reduce_min_p, p.pmax_p, p.pmin_p)
 
 
 def _is_of_integers(eqn: JaxprEqn) -> bool:
