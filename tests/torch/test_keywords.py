@@ -21,6 +21,7 @@ import interop
 import jaxclamp
 from interop import native
 from interop._bridge import ops
+from tests.support.representatives import thorough
 
 Tensor = torch.Tensor
 Arguments: TypeAlias = Mapping[str, Any]
@@ -154,7 +155,7 @@ def test_every_op_is_called() -> None:
 
 
 @pytest.mark.parametrize("home", HOMES)
-@every_call
+@pytest.mark.parametrize("name", [pytest.param(name, marks=thorough(name)) for name in CALLS])
 def test_every_order_of_keywords(name: str, home: str) -> None:
     """The first call of a kind makes a plan, which the second follows."""
     op, wrong = HOMES[home](name), []

@@ -13,6 +13,7 @@ from interop import TORCH_OPS
 from jaxclamp import Op
 from tests.support.calls import arguments, parameters
 from tests.support.elementwise import ELEMENTWISE
+from tests.support.representatives import thorough
 
 Tensor = torch.Tensor
 Layout = Callable[[Tensor], Tensor]
@@ -68,7 +69,7 @@ def assert_same_layout(ours: Tensor, native: Tensor) -> None:
 @pytest.mark.parametrize(
     ("op", "layout"),
     [
-        pytest.param(op, LAYOUTS[name], id=f"{op.name}-{name}")
+        pytest.param(op, LAYOUTS[name], id=f"{op.name}-{name}", marks=thorough(op.name))
         for op in ELEMENTWISE
         for name in (LAYOUTS if op.name in ("clamp", "maximum", "hardswish") else ("channels last", "gaps"))
     ],

@@ -11,6 +11,7 @@ import torch
 from interop import TORCH_OPS
 from interop.native import NATIVE
 from jaxclamp import CONVENTIONS, OPS
+from tests.support.representatives import thorough
 from tests.torch.natively import DTYPES, OF_OPS, TAKE_TENSORS, WANT_TENSORS, Tensor, gradients_of, own, values
 
 NUMBERS = (-math.inf, -7.0, -6.0, -3.0, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 3.0, 6.0, 7.0, math.inf, math.nan)
@@ -83,7 +84,7 @@ TORCH_S_AT_NAN = {
 @pytest.mark.parametrize(
     "dtype", ["float32", *(pytest.param(dtype, marks=pytest.mark.thorough) for dtype in DTYPES if dtype != "float32")]
 )
-@pytest.mark.parametrize("name", OF_OPS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=thorough(name)) for name in OF_OPS])
 def test_gradients_are_those_of_jax(name: str, dtype: str) -> None:
     """Under every convention, for the cotangent 0 too; each further dtype under min_norm alone."""
     wrong = []
