@@ -143,7 +143,7 @@ class Computation:
         unmodified = min_norm = self._answers(framework, self.function)
         if with_min_norm:
             # With other random numbers, so that a value which is not the same then is known to be random.
-            min_norm = self._answers(framework, framework.redrawn(framework.min_norm(self.function)))
+            min_norm = self._answers(framework, framework.reseeded(framework.min_norm(self.function)))
         return Recording(self.name, framework.version, inputs, unmodified, min_norm, given_nan)
 
     def bounds(self) -> set[float]:

@@ -189,7 +189,7 @@ class Convertible(Framework):
         """Put ``function`` under the convention."""
 
     @abstractmethod
-    def redrawn(self, function: Function) -> Function:
+    def reseeded(self, function: Function) -> Function:
         """Make ``function`` draw other random numbers than it draws by itself, if it draws any."""
 
     @abstractmethod

@@ -28,7 +28,7 @@ from interop.frameworks.base import (
     needs_64_bits,
     total,
 )
-from interop.frameworks.reseed import redrawn_in_jax
+from interop.frameworks.reseed import reseeded_in_jax
 from jaxclamp import TieReport
 
 
@@ -103,8 +103,8 @@ class Jax(Convertible):
         wrapped: Function = jaxclamp.min_norm(function)
         return wrapped
 
-    def redrawn(self, function: Function) -> Function:
-        return redrawn_in_jax(function)
+    def reseeded(self, function: Function) -> Function:
+        return reseeded_in_jax(function)
 
     def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
         """Collect the numbers in its program."""

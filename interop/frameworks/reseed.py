@@ -20,7 +20,7 @@ CURE = (
 _DRAWS = frozenset({p.random_bits_p, p.random_gamma_p})
 
 
-def redrawn_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
+def reseeded_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
     """Fold 1 into the key of each draw of ``function``."""
 
     def replace(eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
@@ -41,7 +41,7 @@ def draws(jaxpr: Jaxpr) -> bool:
     return any(eqn.primitive in _DRAWS or any(map(draws, jaxprs_in_params(eqn.params))) for eqn in jaxpr.eqns)
 
 
-def redrawn_in_torch(function: Callable[..., Any]) -> Callable[..., Any]:
+def reseeded_in_torch(function: Callable[..., Any]) -> Callable[..., Any]:
     """Seed the generator of the CPU by another number before each call of ``function``; it stays so."""
 
     @functools.wraps(function)

@@ -27,7 +27,7 @@ from interop.frameworks.base import (
     differentiated_in_words,
     total,
 )
-from interop.frameworks.reseed import redrawn_in_torch
+from interop.frameworks.reseed import reseeded_in_torch
 from jaxclamp import OPS, TieReport
 
 _TAKES_A_STEP = (
@@ -82,8 +82,8 @@ class Torch(Convertible):
         wrapped: Function = min_norm()(function)
         return wrapped
 
-    def redrawn(self, function: Function) -> Function:
-        return redrawn_in_torch(function)
+    def reseeded(self, function: Function) -> Function:
+        return reseeded_in_torch(function)
 
     def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
         """Collect the numbers in its calls of ops and comparisons, and the kinks that the ops have without them."""

@@ -18,7 +18,7 @@ from interop.comparison.models.boundaries import Opened, new_recorder, opened
 from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point
 from interop.comparison.models.parameters import Parameter
 from interop.frameworks.base import Array, weighted_total
-from interop.frameworks.reseed import draws, redrawn_in_jax
+from interop.frameworks.reseed import draws, reseeded_in_jax
 
 Call: TypeAlias = Callable[..., Any]
 """How a model is called: ``call(model, *inputs)``."""
@@ -194,7 +194,7 @@ class JaxModel(Model):
             layers, opening, structure = self._traced(values, inputs)
             program: Any = jaxpr_as_fun(opening.program)
             program = jaxclamp.min_norm(program) if run.min_norm else program
-            program = redrawn_in_jax(program) if run.reseeded else program
+            program = reseeded_in_jax(program) if run.reseeded else program
 
             def total(differentiated: Any, constant: Any) -> Any:
                 added, floats, weights = differentiated

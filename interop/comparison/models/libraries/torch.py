@@ -19,7 +19,7 @@ from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, P
 from interop.comparison.models.model import Call, Model, Orders, Run, cast, ordered_total
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array
-from interop.frameworks.reseed import redrawn_in_torch
+from interop.frameworks.reseed import reseeded_in_torch
 from jaxclamp import TieReport
 
 _FUSED = ("in_proj_weight", "in_proj_bias")
@@ -72,7 +72,7 @@ class Torch(Model):
         passed = recorder.enter("", self.name, self.name, _to_torch(inputs))
         try:
             with torch.random.fork_rng(devices=[]):
-                call = redrawn_in_torch(torch.func.functional_call) if reseeded else torch.func.functional_call
+                call = reseeded_in_torch(torch.func.functional_call) if reseeded else torch.func.functional_call
                 result = call(called, tensors, tuple(passed))
         finally:
             for handle in handles:
