@@ -64,6 +64,8 @@ class Signature:
         """What torch.autocast does to the arguments, if anything."""
         self.reduces = op.family == "reduction"
         self.has_windows = "kernel_size" in op.signature.parameters
+        # The record of clamp has clamp(x, min, max, *, ties) in JAX, and "torch:clamp(x, min, max, out=out)". In torch
+        # that is clamp(input, min, max, *, ties, out).
         in_torch = self.in_torch.names
         in_jax = [p for name, p in op.signature.parameters.items() if name in in_torch or name == "ties"]
         renamed = [
@@ -81,6 +83,7 @@ class Signature:
         ]
         if "return_indices" in in_torch:
             result |= _Pair
+        # Sorted by kind, as ``ties`` and ``out`` are keywords alone; the order within a kind stays.
         self.inspected = inspect.Signature(
             sorted([*renamed, *forms], key=lambda parameter: parameter.kind), return_annotation=result
         )

@@ -54,6 +54,7 @@ class Decided(Block):
             with without_forward_mode():
                 return func(*args, **kwargs)
         choice, jump = DECIDED.get(func), jump_of(func, kwargs)
+        # What has nothing to choose, or operands that stand still, is torch's: the usual call, and the only fast one.
         if not (choice or jump) or not any(
             moves(value) and value.numel() for value in _operands(*args, *kwargs.values())
         ):
@@ -64,6 +65,7 @@ class Decided(Block):
             return FASTER.get(func, func)(*args, **kwargs)
         if kwargs.get("out") is not None:
             raise NotImplementedError(f"{func.__name__}: out= has no derivative; call it without, and copy the result.")
+        # ``ties`` means nothing here: by how operands move, a choice falls to one side, where all conventions agree.
         return choice(*args, **{NUMPY_NAMES.get(name, name): v for name, v in kwargs.items() if name not in _IGNORED})
 
     def again(self) -> TorchFunctionMode:
@@ -106,7 +108,10 @@ class _SpelledOut(Decided):
 
 
 def _spelled_out(function: Function) -> Function:
-    """A function of this package whose choices are calls of others."""
+    """Return a function of this package, written with functions that choose, which decides these calls.
+
+    A mode is off while it handles a call. So the calls in ``function`` would reach torch without a block of their own.
+    """
 
     @functools.wraps(function)
     def in_block(*args: Any, **kwargs: Any) -> Any:

@@ -34,9 +34,9 @@ def operators_of(choices: Mapping[Any, Function]) -> Iterator[tuple[Function, Fu
     documented = dict(_documented(choices))
     for name, in_torch in documented.items():
         forms = {name: choices[in_torch]}
-        if name == "to":
+        if name == "to":  # which calls that operator if it has to copy
             forms["_to_copy"] = forms[name]
-        if f"{name}_" not in documented:
+        if f"{name}_" not in documented:  # the operator may have a form in place though the function has none
             forms[f"{name}_"] = overwriting(f"{name}_", choices[in_torch])
         for form, choice in forms.items():
             for operator in (*bindings_named(form), *operators_named(form)):

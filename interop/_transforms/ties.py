@@ -234,7 +234,7 @@ def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Te
             raise ValueError("influence: one of the parameters does not require grad; pass those alone that do.")
     if not tensors:
         raise ValueError("influence: parameters is empty; pass the tensors with respect to which to differentiate.")
-    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+    devices = {tensor.device for tensor in tensors if tensor.is_cuda}  # whose random numbers are put back, too
 
     def gradient(ties: Convention | None) -> np.ndarray[Any, Any]:
         convention = contextlib.nullcontext() if ties is None else min_norm(ties=ties)

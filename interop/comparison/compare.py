@@ -237,7 +237,7 @@ class _Pair:
             precise = self.at(_in_float64(self.first.arrays)).recorded(with_min_norm=False)
         except Exception:  # of a function with constants of the narrower dtype, as torch does not multiply the two
             return comparison
-        noise = []
+        noise = []  # the labels of leaves that shrink as the precision does
         for label in suspects:
             coarse, fine = ([side.unmodified[label] for side in (c.first, c.second)] for c in (comparison, precise))
             is_precise = all(array.dtype == np.float64 for array in fine)

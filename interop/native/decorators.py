@@ -80,7 +80,7 @@ def _overwriting(function: Callable[..., Any], in_torch: Callable[..., Forms | N
         return function(*args, inplace=True, **kwargs)
 
     def by_copy(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        without_ties = kwargs
+        without_ties = kwargs  # no new dict in the usual call, which names no convention
         if "ties" in kwargs:
             without_ties = {parameter: value for parameter, value in kwargs.items() if parameter != "ties"}
         if not is_active(input, *args, *without_ties.values()):

@@ -164,6 +164,7 @@ def _rows(op: Op, dtype: str, frameworks: Collection[str]) -> Iterator[Row]:
     relative, absolute = 4 * float(jnp.finfo(dtype).eps), 1e-3
     gradients: list[list[tuple[_Spelling, Array, bool]]] = [[] for _ in case_list]
     for i, spelling, answer in _answered(op, case_list, dtype, frameworks):
+        # Only of the same function a gradient can agree, and the value tells whether it is the same.
         value, expected = values_and_gradients[i]
         if isinstance(answer, Gradient) and not math.isclose(answer.value, value, rel_tol=relative, abs_tol=absolute):
             answer = Refusal(f"{spelling.name} is another function there, as some clips are with min > max.")

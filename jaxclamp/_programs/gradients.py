@@ -339,7 +339,7 @@ class _Program(Generic[P, R]):
 
 
 def _has_own_rule(eqn: JaxprEqn) -> bool:
-    """Say whether ``eqn`` calls a function with a rule for forward mode, as a high-level primitive that moves."""
+    """Whether ``eqn`` calls a function with a rule for forward mode, as a high-level primitive with moving results."""
     moves = any(is_floating(var.aval) for var in eqn.outvars)
     return eqn.primitive is p.custom_jvp_call_p or (high_level(eqn) is not None and moves)
 

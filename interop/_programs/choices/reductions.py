@@ -43,7 +43,7 @@ def extremum(sign: Sign) -> Function:
 
     def reduced(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
         axes = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
-        if input.dim() == 0:
+        if input.dim() == 0:  # its one element may be reduced along an axis, too
             return input.clone()
         axes = tuple(axis % input.dim() for axis in axes)
         flat = input.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes))
@@ -97,6 +97,7 @@ def matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: b
     if ord not in (1, -1, math.inf, -math.inf):
         in_torch: Tensor = torch.linalg.matrix_norm(input, ord, dim, keepdim, **kwargs)
         return in_torch
+    # The 1-norm is the largest sum of a column, along the first of the two axes, the norm of infinity that of a row.
     summed, over = dim if ord in (1, -1) else dim[::-1]
     sums = abs(input.to(kwargs.get("dtype"))).sum(summed, keepdim=True)
     result: Tensor = (amax if ord > 0 else amin)(sums, over, True)

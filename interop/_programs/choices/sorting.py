@@ -27,7 +27,7 @@ def msort(input: Tensor) -> Tensor:
 
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    if not input.dim():
+    if not input.dim():  # one element is in order, and has no axis to sort along
         return torch.topk(input, k)
     index = order(value_and_tangent(input), dim, largest).narrow(dim, 0, k)
     return torch.return_types.topk((input.gather(dim, index), index))
@@ -61,6 +61,7 @@ def cumulative(name: str, sign: Sign) -> Callable[..., Any]:
     """Return `torch.cummax` or `torch.cummin`."""
 
     def cumulative(input: Tensor, dim: int) -> Any:
+        # Ranks are integers without ties: the largest so far is the one element that is ahead so far.
         places = rank(sign(value_and_tangent(input)), dim)
         index = torch.cummax(places, dim).indices
         return getattr(torch.return_types, name)((input.gather(dim, index), index))
