@@ -21,7 +21,7 @@ _WHEN_USED = {
     **dict.fromkeys(["along", "directional_derivative", "grad", "subdifferential"], "_programs.gradients"),
     "gradcheck": "_checks.gradcheck",
     **dict.fromkeys(["Changes", "changes"], "survey.changes"),
-    **dict.fromkeys(["Audit", "ChangedLine", "audit"], "_audit"),
+    **dict.fromkeys(["Audit", "ChangedLine", "Effect", "audit"], "_audit"),
     "Comparison": "comparison.comparison",
     "compare": "comparison.compare",
     "Probe": "comparison.probe",

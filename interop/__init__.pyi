@@ -9,6 +9,7 @@ from interop import native as native
 from interop import nn as nn
 from interop._audit import Audit as Audit
 from interop._audit import ChangedLine as ChangedLine
+from interop._audit import Effect as Effect
 from interop._audit import audit as audit
 from interop._bridge.arrays import jax_to_torch as jax_to_torch
 from interop._bridge.arrays import torch_to_jax as torch_to_jax
@@ -39,6 +40,7 @@ __all__ = [
     "ChangedLine",
     "Changes",
     "Comparison",
+    "Effect",
     "IN_PLACE_OPS",
     "ModelComparison",
     "Probe",

@@ -55,7 +55,7 @@ class Effect(NamedTuple):
     """How the gradient of the result changes, by all parameters as one vector, or by the inputs if there are none."""
 
     of: str
-    """What is differentiated: ``4 parameters`` or ``the inputs``."""
+    """What is differentiated, as ``4 parameters`` or ``the inputs``."""
     before: float
     """The norm of the gradient."""
     after: float

@@ -61,7 +61,17 @@ def pmin(
 ) -> Tree:
     r"""The smallest element over the devices of a mapped axis, :math:`\min_d x_d`: `jax.lax.pmin` with a derivative.
 
-    Ties, arguments and errors: as `pmax`.
+    Ties: each of k devices whose elements tie gets 1/k, as for `pmax`.
+
+    Args:
+      x: real arrays, or a tree of them.
+      axis_name: the axis of a `jax.shard_map`, or of a `jax.vmap` with ``axis_name``; or a tuple of axes.
+      axis_index_groups: the groups of devices within which to reduce; None for one of all.
+      ties: the convention at ties, as for `pmax`.
+
+    Raises:
+      NameError: the axis is not mapped.
+      ValueError: ``ties`` is unknown.
 
     Counterparts: `jax.lax.pmin`, which has no derivative.
 

@@ -56,7 +56,7 @@ _BASE = 2**24  # so that the lower digits of up to 128 devices or terms add up w
 class TieCounts:
     """How often lines of a program were on a tie: an array, which can be a result of ``jit``, ``scan`` or ``vmap``.
 
-    Such a result has more axes; `report` adds up along them. Counts of the same program add up: ``a + b``.
+    Such a result has more axes; `TieCounts.report` adds up along them. Counts of the same program add up: ``a + b``.
     """
 
     counts: Counts
@@ -99,7 +99,7 @@ def count_ties(fun: Callable[P, R]) -> Callable[P, tuple[R, TieCounts]]:
       fun: a function of any arguments, as for `min_norm`.
 
     Returns:
-      A function of the same arguments. The counts are a `TieCounts`, whose `report` is a `TieReport`.
+      A function of the same arguments. The counts are a `TieCounts`, whose `TieCounts.report` is a `TieReport`.
 
     Raises:
       TypeError: ``fun`` is not callable.

@@ -6,13 +6,17 @@ import inspect
 import io
 import itertools
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy
 import pytest
+from click.testing import CliRunner
 
 import interop
 import jaxclamp
+from interop.__main__ import main
 from jaxclamp import OPS, Op
 from tests.support.pinned import of_pinned
 
@@ -50,7 +54,7 @@ def run(text: str, alone: bool = False) -> int:
     return count
 
 
-TELL_ANSWERS = ("README", "architecture", "porting-a-model")
+TELL_ANSWERS = ("README", "command-line", "architecture", "porting-a-model")
 """Pages on which torch itself is asked about ties, or its version is shown."""
 
 
@@ -81,6 +85,24 @@ def test_the_check_of_pages_can_fail(page: str) -> None:
     assert run(in_two_blocks) == 2
     with pytest.raises(NameError):
         run(in_two_blocks, alone=True)
+
+
+@of_pinned
+def test_commands_print_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the folder of ``train.py``, the block that begins with that name, and in a terminal of 80 columns."""
+    page = (ROOT / "docs" / "command-line.md").read_text("utf-8")
+    blocks = FENCED.findall(page)
+    (code,) = (code for language, code in blocks if language == "python")
+    (tmp_path / "train.py").write_text(code.removeprefix("# train.py\n"))
+    monkeypatch.chdir(tmp_path)
+    numpy.savez("codes.npz", codes=numpy.float32([-2, 0, 1]))
+    sessions = [text for language, text in blocks if language == "console"]
+    assert len(sessions) == page.count("$ jaxclamp")
+    for session in sessions:
+        command, _, shown = session.partition("\n")
+        arguments = shlex.split(command.removeprefix("$ jaxclamp "))
+        result = CliRunner().invoke(main, arguments, env={"COLUMNS": "80"}, prog_name="jaxclamp")
+        assert [line.rstrip() for line in result.stdout.splitlines()] == shown.splitlines(), command
 
 
 def test_readme_is_read_in_a_minute() -> None:
