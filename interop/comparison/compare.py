@@ -104,8 +104,8 @@ def compare(
     >>> comparison.leaves[1].unmodified.absolute
     Largest(amount=0.84375, index=(0,))
     >>> print(comparison.verdict)  # doctest: +NORMALIZE_WHITESPACE
-    jax against torch: they disagree because of ties alone. The convention makes the difference in gradient[0]: min_norm
-    removes it.
+    jax against torch: they disagree because of ties alone. gradient[0] differs by convention alone: under min_norm both
+    agree.
     >>> comparison = compare(jax.nn.relu6, lambda x: torch.clamp(x, 0.0, 5.0), np.float32([1, 2]), probe=100)
     >>> print(comparison.probed)
     Found by draw 3 of seed 0, with [0][1] = 6 in place of 2.

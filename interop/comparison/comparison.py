@@ -168,10 +168,10 @@ class Comparison:
             )
         if by_finding["port"]:
             by_value = any(leaf.mismatch or not is_gradient(leaf.label) for leaf in by_finding["port"])
-            cause = "a bug of the port" if by_value else f"a bug of the port, or {_UNSEEN}"
+            cause = "Look at the code of both." if by_value else f"Look at the code of both, or for {_UNSEEN}."
             sentences = [
                 "they disagree, and not by convention alone: under min_norm too they differ in "
-                f"{listed(by_finding['port'])}. That is {cause}."
+                f"{listed(by_finding['port'])}. {cause}"
             ]
         elif by_finding["ties"]:
             causes = "by convention alone, at ties or at NaN" if self._has_nan else "because of ties alone"
@@ -181,9 +181,8 @@ class Comparison:
                 "they agree where rounding lets them be compared." if by_finding["rounding"] else "they agree."
             ]
         if by_finding["ties"]:
-            sentences.append(
-                f"The convention makes the difference in {listed(by_finding['ties'])}: min_norm removes it."
-            )
+            verb = "differs" if len(by_finding["ties"]) == 1 else "differ"
+            sentences.append(f"{listed(by_finding['ties'])} {verb} by convention alone: under min_norm both agree.")
         if by_finding["hidden tie"]:
             sentences.append(
                 f"Only under min_norm they differ in {listed(by_finding['hidden tie'])}. That is {_UNSEEN}."

@@ -94,6 +94,9 @@ class TestOfNetworkAndPort:
         assert all(len(line) <= 100 for line in str(comparison).splitlines())
         with pytest.raises(AssertionError, match=r"not\s+explained\s+by\s+ties\s+or\s+rounding"):
             comparison.assert_agree(allow=["ties"])
+        (marked,) = (line for line in str(comparison).splitlines() if line.startswith(">"))
+        assert marked.endswith("differs first")
+        assert ("0.9 in torch is 0.1 in the other model" in comparison.verdict) == (bug == "momentum")
 
     @pytest.mark.thorough
     def test_both_directions_and_own_parameters(self) -> None:
@@ -108,6 +111,20 @@ class TestOfNetworkAndPort:
         comparison = compare_models(bound(), port, images(), calls=(in_training, None))
         assert comparison.agree, comparison
         assert "unbiased variance" in comparison.verdict
+
+    def test_one_model_in_training_mode(self) -> None:
+        """In either order: the mode of a module of torch is seen by what it does to its statistics."""
+        port = Port().train()
+        port.drop.eval()
+        first = compare_models(bound(), port, images())
+        assert first.verdict.startswith("Values first differ at BatchNorm_0 | bn.")
+        assert first.verdict.endswith(
+            "The second model is in training mode there, the first uses its running averages."
+        )
+        second = compare_models(port, bound(), images().transpose(0, 3, 1, 2))
+        assert second.verdict.endswith(
+            "The first model is in training mode there, the second uses its running averages."
+        )
 
     def test_what_the_report_says(self, tmp_path: Path) -> None:
         comparison = compare_models(bound(), Port("pooling kind").eval(), images())
@@ -275,7 +292,7 @@ def test_a_bug_of_the_backward_pass_is_named() -> None:
 
     comparison = compare_models(port, Model(), np.eye(4, dtype=F32))
     assert blamed(comparison) == ("2 | Dense_1",)
-    assert "Values agree; gradients part" in comparison.verdict
+    assert "Values agree; gradients first differ" in comparison.verdict
     assert "not explained by ties or rounding" in comparison.verdict
 
 

@@ -41,6 +41,8 @@ class LayerPair:
     judged: tuple[Judged, ...]
     rounding: float
     """What rounding explains, as a part of the largest number here, after all sums up to here, in the given dtype."""
+    updates: tuple[bool, bool] = (False, False)
+    """Whether the call changed its statistics, in either model, as it does in training."""
 
     def differing(self, *what: What, gradients: bool, allowed: Collection[Judgement] = ()) -> list[Judged]:
         """Return what does not agree, but for findings that are allowed."""

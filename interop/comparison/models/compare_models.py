@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -87,7 +87,7 @@ def compare_models(
     >>> comparison = compare_models(Net(), port, np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4))
     >>> part, reason = comparison.verdict.split(". ")
     >>> print(part)
-    Values part in the models' own code, after Dense_0 | 0 and before Dense_1 | 2
+    Values first differ in the models' own code, after Dense_0 | 0 and before Dense_1 | 2
     >>> print(reason)
     That is not explained by ties or rounding: look at what both call there, as 1.
     >>> [layer.settings for layer in comparison.cause.between[1]]
@@ -124,7 +124,7 @@ def compare_models(
             judged_of[counterparts.match_of[judged.name]].append(judged)
 
     notes += replaced + _trained_in_one(models, counterparts.mapping)
-    pairs = _layer_pairs(counterparts, layers, judged_of, float(jnp.finfo(dtype).eps))
+    pairs = _layer_pairs(counterparts, layers, judged_of, _updated(counterparts, sides), float(jnp.finfo(dtype).eps))
     comparison = ModelComparison(str(models[0]), str(models[1]), counterparts.mapping, pairs, layers, tuple(notes))
     if comparison.cause is None or comparison.cause.finding != "ties":
         return comparison
@@ -294,10 +294,23 @@ def _judged_parameters(mapping: ParameterMapping, first: Side, second: Side) -> 
         yield Judged("parameters", pair.first.name, False, apart, apart, "agrees" if is_rounding else "port")
 
 
+def _updated(counterparts: Counterparts, sides: tuple[Side, Side]) -> tuple[set[int], set[int]]:
+    """Return the numbers of the matches whose statistics a call changes, for either model."""
+    first, second = sides
+    updated: tuple[set[int], set[int]] = set(), set()
+    for pair in counterparts.mapping.pairs:
+        for numbers, side, parameter in ((updated[0], first, pair.first), (updated[1], second, pair.second)):
+            after = side.answer(Run()).state.get(parameter.name)
+            if after is not None and not np.array_equal(after, side.values[parameter.name], equal_nan=True):
+                numbers.add(counterparts.match_of[pair.first.name])
+    return updated
+
+
 def _layer_pairs(
     counterparts: Counterparts,
     layers: tuple[Sequence[Layer], Sequence[Layer]],
     judged_of: Mapping[int, Sequence[Judged]],
+    updated: tuple[Collection[int], Collection[int]],
     eps: float,
 ) -> tuple[LayerPair, ...]:
     r"""Return the pairs of layers, each with its parent, what was judged of it, and what rounding explains there.
@@ -317,5 +330,6 @@ def _layer_pairs(
         last = sum(k < max(layers[0][i].end, i + 1) for k in numbers) - 1  # the last match in it, or itself
         parent = None if n == 0 else numbers[matched_parent(layers[0], i, numbers)]
         judged = tuple(judged_of[n])
-        pairs.append(LayerPair(layers[0][i], layers[1][j], (i, j), parent, judged, float(roundings[last])))
+        updates = n in updated[0], n in updated[1]
+        pairs.append(LayerPair(layers[0][i], layers[1][j], (i, j), parent, judged, float(roundings[last]), updates))
     return tuple(pairs)

@@ -7,7 +7,7 @@ Each array gets its findings by `interop.comparison`, from more and more runs of
 3. If gradients still differ, both run at nudged numbers (see `nudges`). One that vanishes there is one of near ties.
 4. If anything differs, each runs with other random numbers. Where a model then differs from itself, that is random.
 
-What is left is a bug of the port.
+What is left is called ``port``: likely a bug, on either side.
 """
 
 from __future__ import annotations

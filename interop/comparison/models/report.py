@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from interop.comparison.models.cause import Cause, LayerPair, cause_of
 from interop.comparison.models.layers import Layer
 from interop.comparison.models.mapping import ParameterMapping
+from interop.comparison.models.slips import slip_of
 from interop.comparison.recording import FilePath
 from interop.frameworks.reseed import CURE
 from jaxclamp import TieReport
@@ -19,6 +20,8 @@ WIDTH = 100  # of a line
 _SHOWN = 8  # layers on either side of the cause, so that the report fits on a screen
 _TIED_LINES = 3  # for each model
 _HEADINGS = ("", "first", "second", "values", "gradients", "rounding", "finding")
+_IN_THE_TABLE = {"agrees": "ok", "port": "differs"}
+"""Maps a judgement to its word in the table, if that is not itself: a layer behind a bug differs without one."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,7 +43,7 @@ class ModelComparison:
 
     @functools.cached_property
     def cause(self) -> Cause | None:
-        """Where the models part first, in the forward pass or else in the backward pass; None where they agree."""
+        """Where the models first differ, in the forward pass or else in the backward pass; None where they agree."""
         return cause_of(self.layers, self.all_layers)
 
     @property
@@ -74,8 +77,11 @@ class ModelComparison:
                 "inputs."
             )
         else:
-            reason = f"That is not explained by ties or rounding: look at {_suspect(cause)}."
-        return f"{_subject(cause)} part {_place(cause)}. {reason}"
+            slip = slip_of(cause, (self.first, self.second))
+            reason = "That is not explained by ties or rounding" + (
+                f". {slip}" if slip else f": look at {_suspect(cause)}."
+            )
+        return f"{_subject(cause)} first differ {_place(cause)}. {reason}"
 
     def assert_agree(self, *, allow: Collection[str] = ()) -> None:
         """Check that the models agree, but for rounding.
@@ -179,5 +185,8 @@ def _row(pair: LayerPair, cause: Cause | None) -> Sequence[str]:
     mark = ">" if cause and pair is cause.marked_pair else ""
     values, gradients = (f"{pair.apart(gradients=is_gradient):.1e}" for is_gradient in (False, True))
     findings = [pair.finding(gradients=is_gradient) for is_gradient in (False, True)]
-    finding = ", ".join(dict.fromkeys(findings))
+    words = dict.fromkeys(_IN_THE_TABLE.get(finding, finding) for finding in findings)
+    finding = ", ".join(word for word in words if word != "ok") or "ok"
+    if mark and cause and cause.finding == "port":
+        finding = f"{finding} first"
     return mark, pair.first.name, pair.second.name, values, gradients, f"{pair.rounding:.0e}", finding
