@@ -15,6 +15,8 @@ from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode, get_overridable_functions, has_torch_function
 
+from interop._torch.sharding import is_distributed
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -309,8 +311,7 @@ def sharding_of(tensor: torch.Tensor) -> str | None:
 
     `FullyShardedDataParallel` marks the parameters that it leaves in their places, and has no public name for the mark.
     """
-    distributed = sys.modules.get("torch.distributed.tensor")  # slow to import
-    if distributed is not None and isinstance(tensor, distributed.DTensor):
+    if is_distributed(tensor):
         return "fully_shard or tensor parallelism (it is a DTensor)"
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and (isinstance(tensor, fsdp.FlatParameter) or getattr(tensor, "_fsdp_flattened", False)):

@@ -20,6 +20,7 @@ from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import overloaded
 from interop._torch.grad_state import is_recorded
 from interop._torch.private_api import is_in_function_mode, make_overridable
+from interop._torch.sharding import is_distributed
 from jaxclamp import CONVENTIONS, Convention
 from jaxclamp._rules.conventions import refuse_convention
 
@@ -65,8 +66,12 @@ class Intercepting(Block, contextlib.ContextDecorator):
         replacement = self._replacements.get(func)
         if not torch.compiler.is_compiling():
             self.hold(func)
-            if replacement in self._right_in_torch and not is_in_function_mode():
-                return func(*args, **(kwargs or {}))  # there is no outer block that would replace it
+            if (
+                replacement in self._right_in_torch
+                and not is_in_function_mode()  # there is no outer block that would replace it
+                and not any(map(is_distributed, args))
+            ):
+                return func(*args, **(kwargs or {}))
             if func in self._uncovered:
                 self._pass(self._uncovered[func], (*args, *(kwargs or {}).values()))
         return (func if replacement is None else replacement)(*args, **(kwargs or {}))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from interop._torch.grad_state import records_nothing
+from interop._torch.sharding import is_distributed
 from interop._transforms.as_of import AS_OF
 from interop._transforms.min_norm import UNCOVERED, in_block, namesakes
 from interop.native import NATIVE, RIGHT_IN_TORCH
@@ -35,7 +36,8 @@ class _MinNorm:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         kind = type(self)
-        if self.ties is None and (kind._is_right or in_block() or records_nothing()):
+        is_right = kind._is_right and not any(map(is_distributed, args))
+        if self.ties is None and (is_right or in_block() or records_nothing()):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         function = kind._function
         values = [getattr(self, name) for name in kind._attributes]

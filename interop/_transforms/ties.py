@@ -157,10 +157,10 @@ def tied_elements(
 def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, torch.Tensor]:
     """Count the elements that a gradient can depend on, and those of them at which the function jumps."""
     with torch.no_grad():
-        places = jump(*args, **kwargs)
-        on_jump = [_sum(at) for operand, at in places if is_active(operand)]
-        elements = sum(at.numel() for operand, at in places if is_active(operand))
-        return elements, torch.stack(on_jump).sum() if on_jump else torch.tensor(0)
+        places = list(jump(*args, **kwargs))
+    on_jump = [at for operand, at in places if is_active(operand)]  # asked outside, as nothing is active under no_grad
+    tied = torch.stack([_sum(at) for at in on_jump]).sum() if on_jump else torch.tensor(0)
+    return sum(at.numel() for at in on_jump), tied
 
 
 def _sum(on_tie: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from interop._torch.autocast import autocast
 from interop._torch.forms import overwrite
 from interop._torch.grad_state import is_active
 from interop._torch.private_api import constant_of
-from interop.native._rules.conventions_of_torch import FOLLOWED
+from interop.native._rules.conventions_of_torch import follows
 from interop.native._rules.kinked import bend, bend_by_weight
 from interop.native.decorators import public, right_in_torch
 from interop.native.selection import selected
@@ -31,7 +31,7 @@ Out = torch.Tensor | None
 @right_in_torch
 def hardsigmoid(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_norm") -> torch.Tensor:
     """`torch.nn.functional.hardsigmoid`."""
-    if ties in FOLLOWED["hardsigmoid"] or not is_active(input):
+    if follows("hardsigmoid", input, ties) or not is_active(input):
         return functional.hardsigmoid(input, inplace)
     return selected("hardsigmoid", functional.hardsigmoid, input, inplace, ties)
 
@@ -39,7 +39,7 @@ def hardsigmoid(input: torch.Tensor, inplace: bool = False, *, ties: Convention 
 @right_in_torch
 def abs(input: torch.Tensor, *, out: Out = None) -> torch.Tensor:
     """`torch.abs`."""
-    if _is_right("abs") or out is not None or not is_active(input):
+    if follows("abs", input) or out is not None or not is_active(input):
         return torch.abs(input, out=out)
     return _bent("abs", torch.abs, _of_abs, input, False)
 
@@ -47,7 +47,7 @@ def abs(input: torch.Tensor, *, out: Out = None) -> torch.Tensor:
 @public
 def leaky_relu(input: torch.Tensor, negative_slope: float = 0.01, inplace: bool = False) -> torch.Tensor:
     """`torch.nn.functional.leaky_relu`, whose gradient at 0 is the slope: right from 0 to 1."""
-    if (_is_right("leaky_relu") and 0 <= negative_slope <= 1) or not is_active(input):
+    if (follows("leaky_relu", input) and 0 <= negative_slope <= 1) or not is_active(input):
         return functional.leaky_relu(input, negative_slope, inplace)
     return _bent("leaky_relu", functional.leaky_relu, _of_leaky_relu, input, inplace, negative_slope)
 
@@ -63,7 +63,7 @@ def prelu(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 @public
 def elu(input: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torch.Tensor:
     """`torch.nn.functional.elu`, whose gradient at 0 is alpha: right from 0 to 1."""
-    if (_is_right("elu") and 0 <= alpha <= 1) or not is_active(input):
+    if (follows("elu", input) and 0 <= alpha <= 1) or not is_active(input):
         return functional.elu(input, alpha, inplace)
     return _bent("elu", functional.elu, _of_elu, input, inplace, alpha)
 
@@ -81,7 +81,7 @@ def selu(input: torch.Tensor, inplace: bool = False) -> torch.Tensor:
 @right_in_torch
 def celu(input: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torch.Tensor:
     """`torch.nn.functional.celu`."""
-    if _is_right("celu") or not is_active(input):
+    if follows("celu", input) or not is_active(input):
         return functional.celu(input, alpha, inplace)
     return _bent("celu", functional.celu, _of_celu, input, inplace, alpha)
 
@@ -89,15 +89,15 @@ def celu(input: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torc
 @right_in_torch
 def hardswish(input: torch.Tensor, inplace: bool = False) -> torch.Tensor:
     """`torch.nn.functional.hardswish`."""
-    if _is_right("hardswish") or not is_active(input):
+    if follows("hardswish", input) or not is_active(input):
         return functional.hardswish(input, inplace)
-    return _bent("hardswish", functional.hardswish, aten.hardswish_backward, input, inplace)
+    return _bent("hardswish", functional.hardswish, _of_hardswish, input, inplace)
 
 
 @public
 def softshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
     """`torch.nn.functional.softshrink`, whose gradient at 0 is 0 also with ``lambd=0``, where it is the identity."""
-    if (_is_right("softshrink") and lambd) or not is_active(input):
+    if (follows("softshrink", input) and lambd) or not is_active(input):
         return functional.softshrink(input, lambd)
     return _bent("softshrink", functional.softshrink, _of_shrink, input, False, lambd)
 
@@ -105,7 +105,7 @@ def softshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
 @public
 def hardshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
     """`torch.nn.functional.hardshrink`, whose gradient at 0 is 0 also with ``lambd=0``, where it is the identity."""
-    if (_is_right("hardshrink") and lambd) or not is_active(input):
+    if (follows("hardshrink", input) and lambd) or not is_active(input):
         return functional.hardshrink(input, lambd)
     return _bent("hardshrink", functional.hardshrink, _of_shrink, input, False, lambd)
 
@@ -113,13 +113,9 @@ def hardshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
 @right_in_torch
 def threshold(input: torch.Tensor, threshold: float, value: float, inplace: bool = False) -> torch.Tensor:
     """`torch.nn.functional.threshold`."""
-    if _is_right("threshold") or not is_active(input):
+    if follows("threshold", input) or not is_active(input):
         return functional.threshold(input, threshold, value, inplace)
     return _bent("threshold", functional.threshold, _of_threshold, input, inplace, threshold, value)
-
-
-def _is_right(name: str) -> bool:
-    return "min_norm" in FOLLOWED[name]
 
 
 def _bent(
@@ -167,6 +163,12 @@ def _of_celu(vector: torch.Tensor, x: torch.Tensor, alpha: float) -> Any:
 
 def _of_threshold(vector: torch.Tensor, x: torch.Tensor, threshold: float, value: float) -> Any:
     return aten.threshold_backward(vector, x, threshold)
+
+
+def _of_hardswish(vector: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Pull a vector back through hardswish; torch's own derivative of it refuses tensors in several processes."""
+    between = torch.where(x < 3, vector * (x / 3 + 0.5), vector)
+    return torch.where(x > -3, between, 0.0)
 
 
 def _of_shrink(vector: torch.Tensor, x: torch.Tensor, lambd: float) -> torch.Tensor:

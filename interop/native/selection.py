@@ -6,7 +6,6 @@ Where nothing is differentiated, and with ``out=``, each is torch's own function
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,8 @@ from torch.nn import functional
 from interop._torch.forms import overwrite
 from interop._torch.grad_state import is_active
 from interop._torch.private_api import is_constant
-from interop.native._rules.conventions_of_torch import FOLLOWED
+from interop._torch.sharding import is_distributed
+from interop.native._rules.conventions_of_torch import FOLLOWED, follows
 from interop.native._rules.selection import select
 from interop.native.decorators import Forms, public, public_with, right_in_torch
 from jaxclamp import Convention
@@ -109,13 +109,7 @@ def _are_exact(x: torch.Tensor, *bounds: Any) -> bool:
             return False
         if digits is not None and not _has(digits, bound):
             return False
-    return not _is_distributed(x)
-
-
-def _is_distributed(x: torch.Tensor) -> bool:
-    """Return whether x is a `torch.distributed.tensor.DTensor`: torch has no derivative of `hardtanh` for these."""
-    distributed = None if type(x) is torch.Tensor else sys.modules.get("torch.distributed.tensor")  # slow to import
-    return distributed is not None and isinstance(x, distributed.DTensor)
+    return not is_distributed(x)
 
 
 def _has(digits: int, number: float) -> bool:
@@ -172,7 +166,7 @@ def relu(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_
 @right_in_torch
 def relu6(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_norm") -> torch.Tensor:
     """`torch.nn.functional.relu6`."""
-    if ties in FOLLOWED["relu6"] or not is_active(input):
+    if follows("relu6", input, ties) or not is_active(input):
         return functional.relu6(input, inplace)
     return selected("relu6", functional.relu6, input, inplace, ties)
 

@@ -11,6 +11,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
 import interop
+from interop.native import NATIVE
+from tests.torch import placements
 
 
 @pytest.fixture
@@ -121,3 +123,43 @@ def test_ties_are_counted_over_all_shards(tmp_path: Path) -> None:
         else:
             expected = torch.tensor(alone if "an axis" in name else shared)
         assert torch.equal(gradient.abs(), expected), name
+
+
+QUICK = {
+    *(
+        "clamp",
+        "clamp_",
+        "maximum",
+        "leaky_relu",
+        "prelu",
+        "amax",
+        "max_with_indices",
+        "max_pool2d",
+    ),  # one of each kind
+    *("relu6", "hardswish", "hardsigmoid", "hardshrink", "softshrink"),  # of which torch differentiates no parts
+}
+
+
+@pytest.mark.parametrize(
+    ("processes", "names"),
+    [
+        pytest.param(2, QUICK, id="two, quick"),
+        pytest.param(2, NATIVE, id="two", marks=pytest.mark.thorough),
+        pytest.param(4, NATIVE, id="two by two", marks=pytest.mark.thorough),
+    ],
+)
+def test_all_placements_have_the_gradient_of_one_process(processes: int, names: set[str]) -> None:
+    outcomes, collectives = placements.measured(processes, sorted(names))
+    assert {name for name, _, _ in outcomes} == set(names)
+    for (name, way, placed), outcome in outcomes.items():
+        if way != "torch":
+            # A sum of which each process has a part cannot be overwritten by an op that is not linear.
+            is_refused = name.endswith("_") and "Partial" in placed and outcome.startswith("RuntimeError")
+            assert outcome == "right" or is_refused, (name, way, placed)
+    for (name, way), counts in collectives.items():
+        # The operand, which would be gathered in one call, stays where it is, but where torch gathers it for indices.
+        of_torch = collectives[name, "torch"]
+        assert {kind: count for kind, count in counts.items() if "gather" in kind} == {
+            kind: count for kind, count in of_torch.items() if "gather" in kind
+        }, (name, way)
+        assert sum(counts.values()) <= sum(of_torch.values()) + 1

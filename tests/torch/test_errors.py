@@ -99,7 +99,7 @@ def test_graphs_of_fx_would_drop_the_convention() -> None:
 @pytest.mark.parametrize(
     ("missing", "statement", "message"),
     [
-        ("click", "import interop.__main__", "The command line needs click: pip install 'jaxclamp[cli]'"),
+        ("click", "import interop.__main__", "This needs click: pip install 'jaxclamp[cli]'"),
         ("torch", "import interop", "interop needs PyTorch: pip install 'jaxclamp[torch]'"),
     ],
 )

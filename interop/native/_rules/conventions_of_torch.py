@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from interop._torch.grad_state import outside_of_modes
+from interop._torch.sharding import is_distributed
 from interop.native._rules.kinked import kinks_of
 from interop.native._rules.selection import select
 from jaxclamp import CONVENTIONS, OPS, Convention, Op
@@ -74,3 +75,11 @@ def _defined(op: Op, in_torch: InTorch, x: torch.Tensor, parameters: Sequence[fl
 # At import, since the first call may come while a graph is traced, where nothing can be differentiated. It takes 30 ms.
 FOLLOWED: Mapping[str, frozenset[Convention]] = outside_of_modes(lambda: {name: _followed(name) for name in _IN_TORCH})
 """Maps the name of a function of torch, of a tensor and numbers, to the conventions that its gradient follows."""
+
+_REFUSES_PARTS = frozenset(("hardshrink", "hardsigmoid", "hardswish", "hardtanh", "relu6", "softshrink"))
+"""The functions whose backward pass torch, 2.11 to 2.15, does not have for tensors that lie in several processes."""
+
+
+def follows(name: str, input: torch.Tensor, ties: Convention = "min_norm") -> bool:
+    """Say whether torch's own function of that name has the gradient of the convention, for this tensor."""
+    return ties in FOLLOWED[name] and not (name in _REFUSES_PARTS and is_distributed(input))
