@@ -67,6 +67,7 @@ format: $(INSTALLED)
 tables: $(INSTALLED)  ## the generated tables of the documentation, and the stubs of interop
 	.venv/bin/python docs/generate.py
 	.venv/bin/python -m interop._stubs
+	.venv/bin/python -m tests.torch.placements
 
 pictures: $(INSTALLED)  ## the pictures of README and of the pages, in docs/_static
 	.venv/bin/python docs/pictures.py

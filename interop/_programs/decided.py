@@ -29,7 +29,7 @@ from interop._programs.choices import (
 )
 from interop._programs.choices.reductions import as_is
 from interop._programs.dual_fast_paths import FASTER
-from interop._programs.operators import operators_of, overwriting
+from interop._programs.operators import operators_of, overwriting, parts_of
 from interop._programs.order import moves, negated
 from interop._programs.undecided import warn_on_jump
 from interop._torch.checkpoint_modes import Block
@@ -220,5 +220,5 @@ CHOICES: Mapping[Function, Function] = {
 }
 """Maps a function of torch or of this package to what is called in its place."""
 
-DECIDED: Mapping[Function, Function] = {**CHOICES, **dict(operators_of(CHOICES))}
+DECIDED: Mapping[Function, Function] = {**CHOICES, **dict(operators_of(CHOICES)), **dict(parts_of(CHOICES))}
 """The same, and the operators behind these functions."""

@@ -30,24 +30,37 @@ _REDUCTIONS = ("none", "mean", "sum")
 
 
 def operators_of(choices: Mapping[Any, Function]) -> Iterator[tuple[Function, Function]]:
-    """Yield the operators behind the documented functions in ``choices``, and what is called in place of each."""
+    """Yield the operators and bindings behind the documented functions in ``choices``, and what replaces each."""
     documented = dict(_documented(choices))
-    for name, in_torch in documented.items():
-        forms = {name: choices[in_torch]}
-        if name == "to":  # which calls that operator if it has to copy
-            forms["_to_copy"] = forms[name]
-        if f"{name}_" not in documented:  # the operator may have a form in place though the function has none
-            forms[f"{name}_"] = overwriting(f"{name}_", choices[in_torch])
-        for form, choice in forms.items():
-            for operator in (*bindings_named(form), *operators_named(form)):
-                if operator not in choices:
-                    pair = documented.get(f"{form}_with_indices")
-                    yield operator, functools.partial(_of_operator, operator, in_torch, choice, pair and choices[pair])
-            for each in foreach_named(form):
-                yield each, functools.partial(_of_each, choice)
-        for kernel in (f"{name}_backward", f"_{name}_kernel"):
+    for in_torch, form, choice in _forms_of(choices):
+        for operator in (*bindings_named(form), *operators_named(form)):
+            if operator not in choices:
+                pair = documented.get(f"{form}_with_indices")
+                yield operator, functools.partial(_of_operator, operator, in_torch, choice, pair and choices[pair])
+
+
+def parts_of(choices: Mapping[Any, Function]) -> Iterator[tuple[Function, Function]]:
+    """Yield what torch's optimizers and derivatives are made of, and what replaces each.
+
+    These are the forms for many tensors, and the kernels of derivatives, which are refused.
+    """
+    for in_torch, form, choice in _forms_of(choices):
+        for each in foreach_named(form):
+            yield each, functools.partial(_of_each, choice)
+        for kernel in (f"{form}_backward", f"_{form}_kernel"):
             for operator in (*bindings_named(kernel), *operators_named(kernel)):
                 yield operator, functools.partial(_refuse_kernel, operator, in_torch)
+
+
+def _forms_of(choices: Mapping[Any, Function]) -> Iterator[tuple[Function, str, Function]]:
+    """Yield a documented function, the name of one of its forms, and the choice of that form."""
+    documented = dict(_documented(choices))
+    for name, in_torch in documented.items():
+        yield in_torch, name, choices[in_torch]
+        if name == "to":  # which calls that operator if it has to copy
+            yield in_torch, "_to_copy", choices[in_torch]
+        if f"{name}_" not in documented:  # the operator may have a form in place though the function has none
+            yield in_torch, f"{name}_", overwriting(f"{name}_", choices[in_torch])
 
 
 def _documented(choices: Mapping[Any, Function]) -> Iterator[tuple[str, Function]]:

@@ -14,7 +14,15 @@ from torch.overrides import handle_torch_function
 
 from interop._torch.grad_state import is_recorded, outside_of_modes
 from interop._torch.private_api import is_overridden
-from interop._transforms.min_norm import OF_OTHER_ARGUMENTS, UNCOVERED, Intercepting, Replacements, in_block, namesakes
+from interop._transforms.min_norm import (
+    OF_OTHER_ARGUMENTS,
+    UNCOVERED,
+    Intercepting,
+    Replacements,
+    in_block,
+    namesakes,
+    operators,
+)
 from interop.native import NATIVE, losses
 from interop.native._rules.selection import weighed
 from jaxclamp._shared.version_derivatives import VERSIONS, Version, Weights, version_of
@@ -95,7 +103,7 @@ def _table(version: Version) -> Table:
     functions |= {in_torch: _refusing(in_torch, name, version) for in_torch, name in uncovered.items()}
     return Table(
         version,
-        {in_block: lambda: True, **functions},
+        {in_block: lambda: True, **functions, **dict(operators({f: functions[f] for f in covered}))},
         frozenset(
             functions[in_torch] for in_torch in functions if in_torch not in covered and in_torch not in uncovered
         ),

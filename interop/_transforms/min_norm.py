@@ -16,6 +16,7 @@ from torch.overrides import handle_torch_function
 
 from interop import native
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
+from interop._programs.operators import operators_of
 from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import overloaded
 from interop._torch.grad_state import is_recorded
@@ -82,11 +83,12 @@ class min_norm(Intercepting):  # noqa: N801  # it is used as a function
     """A context manager and decorator in which unmodified torch code gets the gradients of jaxclamp.
 
     Functions of torch and torch.nn.functional, methods of tensors, in-place and ``out=`` forms, and the modules of
-    torch.nn that call them: `min_norm.intercepted` has the list. They become the functions of `interop.native`, torch's
-    own kernels. The mode holds for the thread that enters it, nests, and ends with the block, by an exception too; a
-    backward pass may follow later, and recomputes checkpoints under the convention.
+    torch.nn that call them: `min_norm.intercepted` has the list. So are their operators in programs of `torch.export`.
+    They become the functions of `interop.native`, torch's own kernels. The mode holds for the thread that enters it,
+    nests, and ends with the block, by an exception too; a backward pass may follow later, and recomputes checkpoints
+    under the convention.
 
-    It does not see what other functions of torch call in turn, nor into TorchScript, exported programs, checkpoints
+    It does not see what other functions of torch call in turn, nor into TorchScript, checkpoints
     inside a compiled function, or the ``backward`` of a `torch.autograd.Function`. Functions that have ties and no
     counterpart, such as `torch.cummax`, stay torch's own, and are counted in ``passed``.
 
@@ -196,7 +198,17 @@ def _replacing(backend: Backend, ties: Convention) -> Replacements:
     }
     if backend == "jax":
         replacements = {in_torch: functools.partial(_of_jax, in_torch, op) for in_torch, op in replacements.items()}
-    return {in_block: lambda: True, **replacements}
+    return {in_block: lambda: True, **replacements, **dict(operators(replacements))}
+
+
+def operators(replacements: Replacements) -> Iterator[tuple[Callable[..., Any], Callable[..., Any]]]:
+    """Yield the operators of ATen behind the functions that are replaced, and what replaces each.
+
+    Exported programs, and pipelines that torch has split, are graphs of these: ``torch.ops.aten.relu.default``.
+    """
+    for operator, op in operators_of(replacements):
+        if not inspect.isbuiltin(operator):  # that would be a binding, which torch's own functions call in turn
+            yield operator, op
 
 
 def _with_ties(op: Callable[..., Any], ties: Convention) -> Callable[..., Any]:

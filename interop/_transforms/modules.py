@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -115,12 +116,12 @@ class Conversion:
     def undo(self) -> None:
         """Give each module that was replaced its class of torch.nn back."""
         for module, kind, ties in self._before:
-            if type(module) not in (kind, *MODULES.values()):  # a shared module is back already
+            if _class_of(module) not in (kind, *MODULES.values()):  # a shared module is back already
                 raise RuntimeError(
                     f"Conversion.undo: a module is of class {type(module).__name__} since it was converted, such as by "
                     "torch.nn.utils.parametrize; take that back first."
                 )
-            module.__class__ = kind
+            _give_class(module, kind)
             vars(module).pop("ties", None)
             if ties is not None:
                 module.ties = ties
@@ -173,7 +174,7 @@ def convert(model: torch.nn.Module, *, ties: Convention | str | None = None) -> 
         )
     replaced, left, before = {}, {}, []
     for path, module in model.named_modules(remove_duplicate=False):
-        kind = type(module)
+        kind = _class_of(module)
         if kind in _CONVERTED or (ties is not None and isinstance(module, _MinNorm)):
             replaced[path] = kind.__name__
             before.append((module, kind, vars(module).get("ties")))
@@ -181,7 +182,7 @@ def convert(model: torch.nn.Module, *, ties: Convention | str | None = None) -> 
             left[path] = reason
     for module, kind, _ in before:
         converted: Any = _CONVERTED.get(kind, kind)
-        module.__class__ = converted
+        _give_class(module, converted)
         if ties in AS_OF or (ties is not None and "ties" in inspect.signature(converted._function).parameters):
             module.ties = ties
     if ties not in AS_OF:
@@ -190,6 +191,29 @@ def convert(model: torch.nn.Module, *, ties: Convention | str | None = None) -> 
     return Conversion(
         replaced, left, tuple(before), f'interop.as_of("{table.version}")' if table.covered or table.uncovered else ""
     )
+
+
+def _class_of(module: torch.nn.Module) -> type[torch.nn.Module]:
+    """Return the class of a module, without what `torch.distributed.fsdp.fully_shard` has put before it.
+
+    That makes ``class FSDPPReLU(FSDPModule, PReLU)``, for example, the class of a module with parameters.
+    """
+    kind = type(module)
+    return kind.__bases__[1] if _is_sharded(kind) else kind
+
+
+def _give_class(module: torch.nn.Module, kind: type[torch.nn.Module]) -> None:
+    """Make a module one of that class; a module that ``fully_shard`` has sharded stays sharded."""
+    current = type(module)
+    if _is_sharded(current):
+        own = {name: value for name, value in vars(current).items() if name == "__deepcopy__"}
+        kind = type(f"FSDP{kind.__name__}", (current.__bases__[0], kind), own)
+    module.__class__ = kind
+
+
+def _is_sharded(kind: type[torch.nn.Module]) -> bool:
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # slow to import
+    return fsdp is not None and kind.__bases__[0] is fsdp.FSDPModule and len(kind.__bases__) == 2
 
 
 def _last_names(dotted: Mapping[Callable[..., Any], str]) -> dict[Callable[..., Any], str]:

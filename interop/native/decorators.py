@@ -86,7 +86,9 @@ def _overwriting(function: Callable[..., Any], in_torch: Callable[..., Forms | N
         if not is_active(input, *args, *without_ties.values()):
             return form_in_torch(input, *args, **without_ties)
         if forms := in_torch(input, *args, **kwargs):
-            return forms[1](input, *args, **without_ties)
+            # By position, as the parameters of hardtanh_, which may take the place of clamp_, have other names.
+            arguments = signature.bind(input, *args, **without_ties).args if without_ties else (input, *args)
+            return forms[1](*arguments)
         if "out" in kwargs:
             raise TypeError(f"{name}() overwrites its first argument and takes no out; use {function.__name__}().")
         return overwrite(name, functools.partial(function, **kwargs), input, *args)

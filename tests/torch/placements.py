@@ -37,10 +37,10 @@ PLACEMENTS: Mapping[int, Mapping[str, Sequence[Placement]]] = {
         "Partial": [Partial()],
     },
     4: {
-        "Shard(0), Shard(1)": [Shard(0), Shard(1)],
-        "Shard(0), Shard(0)": [Shard(0), Shard(0)],
-        "Replicate, Shard(-1)": [Replicate(), Shard(-1)],
-        "Partial, Shard(0)": [Partial(), Shard(0)],
+        "Shard(0) × Shard(1)": [Shard(0), Shard(1)],
+        "Shard(0) × Shard(0)": [Shard(0), Shard(0)],
+        "Replicate × Shard(-1)": [Replicate(), Shard(-1)],
+        "Partial × Shard(0)": [Partial(), Shard(0)],
     },
 }
 """By the number of processes, in a row or as a mesh of two by two: the placements of the first argument."""
@@ -99,7 +99,7 @@ def converted(name: str, *parameters: Any) -> torch.nn.Module | None:
     """The module with the name of the function, converted."""
     kinds = {kind.lower(): getattr(torch.nn, kind) for kind in vars(interop.nn) if hasattr(torch.nn, kind)}
     kind = kinds.get(name.replace("_", ""))
-    if kind is None or name in _OF_TENSORS or name == "prelu":
+    if kind is None or name.endswith("_") or name in _OF_TENSORS or name == "prelu":
         return None
     model = torch.nn.Sequential(kind(*parameters))
     interop.nn.convert(model)

@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 import torch
 from torch._inductor import metrics
+from torch.distributed import pipelining
 from torch.nn import functional
 
 import interop
@@ -245,6 +246,59 @@ def test_loaded_where_jaxclamp_is_not_installed(kind: str, tmp_path: Path) -> No
         [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert done.stdout == "loaded\n", done.stderr
+
+
+class AtTies(nn.Module):
+    """Functions of each kind, at ties."""
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return (
+            x.clamp(0.0, 2.0),
+            torch.clamp_min(x, 0.0),
+            functional.relu6(x),
+            functional.leaky_relu(x, 2.0),
+            functional.elu(x, 2.0),
+            functional.max_pool1d(x, 2),
+            torch.maximum(x, y),
+            x.amax(1),
+            x.max(1).values,
+            x.max(),
+            (x * 1.0).clamp_(0.0, 2.0),
+        )
+
+
+AT_TIES = torch.tensor([[0.0, 0.0, 2.0, 6.0]]), torch.zeros(1, 4)
+
+
+@pytest.mark.parametrize("block", [min_norm, lambda: interop.as_of("torch 2.13"), lambda: interop.as_of("torch 2.15")])
+def test_an_exported_program_in_a_block(block: Callable[[], Any]) -> None:
+    x, y = (t.clone().requires_grad_() for t in AT_TIES)
+    program = torch.export.export(AtTies(), (x, y)).module()
+
+    def gradients(model: Callable[..., tuple[Tensor, ...]]) -> list[list[float]]:
+        with block():
+            results = model(x, y)
+        return [torch.autograd.grad(result.sum(), x)[0].flatten().tolist() for result in results]
+
+    assert gradients(program) == gradients(AtTies())
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of torch, about itself
+def test_a_pipeline_in_a_block() -> None:
+    """Torch traces the model into its own operators, stage by stage."""
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.MaxPool1d(2), nn.Linear(2, 2, bias=False), nn.SELU())
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 1.0)
+    x = torch.tensor([[1.0, 1.0, -1.0, -1.0]])
+    stages = pipelining.pipeline(model, (x,), split_spec={"2": pipelining.SplitPoint.BEGINNING})
+    with min_norm():
+        stages.get_stage_module(1)(stages.get_stage_module(0)(x)).sum().backward()
+    gradients = [p.grad for i in range(2) for p in stages.get_stage_module(i).parameters()]
+    interop.nn.convert(model)
+    model(x).sum().backward()
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        assert torch.equal(parameter.grad, gradient)
+    assert gradients[0].unique().numel() > 1
 
 
 def test_weights_go_back_to_the_native_model() -> None:

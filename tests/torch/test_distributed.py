@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
 import interop
@@ -65,6 +65,22 @@ def test_functions_of_parts_are_refused() -> None:
     ):
         with pytest.raises(TypeError, match=r"it is a DTensor.*in one process or in DistributedDataParallel"):
             call()
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_module_in_shards_is_converted_and_back() -> None:
+    """It has parameters, so that `fully_shard` gives it a class of its own."""
+    module = torch.nn.PReLU(init=2.0)
+    fully_shard(module, mesh=init_device_mesh("cpu", (1,)))
+    kind, x = type(module), torch.zeros(3, requires_grad=True)
+    conversion = interop.nn.convert(module)
+    assert conversion.replaced == {"": "PReLU"}
+    assert isinstance(module, interop.nn.PReLU)
+    assert isinstance(module, FSDPModule)
+    assert torch.autograd.grad(module(x).sum(), x)[0].tolist() == [1.0] * 3  # of the slopes 2 and 1
+    conversion.undo()
+    assert type(module).__bases__ == kind.__bases__
+    assert torch.autograd.grad(module(x).sum(), x)[0].tolist() == [2.0] * 3
 
 
 EXTREMA: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

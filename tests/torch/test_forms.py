@@ -1,6 +1,7 @@
 """The forms that torch gives an op (in place, with out=, with indices): values, gradients and errors."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -51,6 +52,15 @@ def test_inplace_argument(name: str) -> None:
         result = TORCH_OPS[name](given, *rest, inplace=overwrite)
         assert (result is given) == overwrite
         torch.testing.assert_close(result, TORCH_OPS[name](x, *rest))
+
+
+@pytest.mark.parametrize("call", [lambda x: x.clamp_(min=0.0, max=6.0), lambda x: x.clamp_(0.0, max=6.0)])
+def test_in_place_by_keywords(call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Those of `torch.hardtanh_`, which has the gradient up to torch 2.13, have other names."""
+    x = torch.tensor([0.0, 3.0, 6.0], requires_grad=True)
+    with interop.min_norm():
+        call(y := x * 1.0)
+    assert torch.autograd.grad(y.sum(), x)[0].tolist() == [0.0, 1.0, 0.0]
 
 
 def test_inplace_by_position() -> None:
