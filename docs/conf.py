@@ -24,6 +24,7 @@ html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
 html_css_files = ["jaxclamp.css"]
+html_js_files = ["copy.js"]
 html_static_path = ["_static"]
 html_extra_path = ["_gallery/report.html"]
 highlight_language = "text"
