@@ -144,7 +144,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(INSTALLED_FOR_PARITY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	.venv/bin/python $(INSTALL) --constraint constraints.txt --editable '.[cli]' autograd tinygrad
+	.venv/bin/python $(INSTALL) --constraint constraints.txt --editable '.[demo]' autograd tinygrad
 	touch $@
 
 $(JAX_HALF)/installed: pyproject.toml constraints.txt

@@ -54,4 +54,4 @@ def _ops():
 
 
 def __dir__():
-    return sorted({*globals(), *__getattr__("__all__"), "__version__"})
+    return sorted({*__getattr__("__all__"), *(name for name in globals() if name.startswith("__")), "__version__"})

@@ -143,7 +143,10 @@ def _of_native() -> str:
 
 
 def _of_nn() -> str:
-    modules = [f"class {name}(torch.nn.{name}):\n    ties: Convention | None" for name in MODULES]
+    modules = [
+        f"class {name}(torch.nn.{name}):\n    ties: Convention | None{_call_of(module)}"
+        for name, module in MODULES.items()
+    ]
     return "\n".join(
         [
             _HEAD,
@@ -157,6 +160,19 @@ def _of_nn() -> str:
             "",
         ]
     )
+
+
+def _call_of(module: type) -> str:
+    """Define ``__call__``, which torch types as Any, as torch's own ``forward`` of that module.
+
+    That of a max pool says no result, as it may return a pair.
+    """
+    forward = inspect.signature(module.__mro__[2].forward)  # type: ignore[attr-defined]
+    if forward.return_annotation is forward.empty:
+        return ""
+    _, *parameters = forward.parameters.values()
+    definition = _definition("__call__", parameters, forward.return_annotation)
+    return "\n    " + definition.replace("(", "(self, ", 1)
 
 
 def _names() -> str:

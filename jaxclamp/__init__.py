@@ -94,4 +94,4 @@ else:
         return globals()[name]
 
     def __dir__():
-        return sorted({*globals(), *_WHEN_USED, "__version__"})
+        return sorted({*__all__, *(name for name in globals() if name.startswith("__")), "__version__"})

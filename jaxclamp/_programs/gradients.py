@@ -88,13 +88,13 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
 
 
 def grad(
-    fun: Callable[..., Any],
+    fun: Callable[P, Any],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     *,
     direction: Tree = None,
     key: jax.Array | None = None,
-) -> Callable[..., Any]:
+) -> Callable[P, Any]:
     r"""The gradient of a whole program: the true one where there is one, however the program is spelled.
 
     At a kink of the program it is the gradient of the piece that ``fun`` enters along a direction v: the limit of its
@@ -141,13 +141,13 @@ def grad(
 
 
 def value_and_grad(
-    fun: Callable[..., Any],
+    fun: Callable[P, R],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     *,
     direction: Tree = None,
     key: jax.Array | None = None,
-) -> Callable[..., Any]:
+) -> Callable[P, tuple[R, Any]]:
     """The value of ``fun``, to the bit, and its gradient as `grad` gives it.
 
     The signature is that of `jax.value_and_grad`. Where a choice has a discrete result, such as a comparison, ``fun``

@@ -25,6 +25,9 @@ def check_contents(sdist: Path) -> None:
     assert {"jaxclamp/py.typed", "interop/py.typed", "jaxclamp/__init__.py"} <= files
     assert {f"{min(metadata)}/licenses/LICENSE"} <= files
     assert {"interop/answers/torch-2.13.0.json", "interop/answers/choices.json"} <= files
+    description = importlib.metadata.metadata("jaxclamp").get_payload()
+    assert description.startswith("# jaxclamp: ")
+    assert "](docs/" not in description
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "LICENSE", "README.md", "Makefile", "constraints.txt"} <= names

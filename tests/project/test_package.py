@@ -1,20 +1,30 @@
 """What is public, and what stays out of an import."""
 
+import ast
 import importlib
 import importlib.metadata
 import importlib.resources
 import importlib.util
 import inspect
+import itertools
+import re
 import subprocess
 import sys
+import tomllib
 import typing
+from pathlib import Path
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 
 import interop
 import jaxclamp
+from interop.cli.packages import extra_with
 
+ROOT = Path(__file__).parents[2]
+CLI = [*(ROOT / "interop" / "cli").glob("*.py"), ROOT / "interop" / "__main__.py"]
+REQUIRE = re.compile(r'require\(("[^)*]*)\)')
 PAIR = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -31,7 +41,7 @@ def test_all_lists_what_is_public(package: object) -> None:
 @pytest.mark.thorough
 def test_what_is_public_can_be_completed() -> None:
     for package in ("jaxclamp", "interop"):
-        code = f"import {package} as p; print(set(p.__all__) - set(dir(p)), p.__version__)"
+        code = f"import {package} as p; print({{n for n in dir(p) if n[:2] != '__'}} ^ set(p.__all__), p.__version__)"
         shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
         assert shown == f"set() {importlib.metadata.version('jaxclamp')}\n"
 
@@ -126,6 +136,22 @@ def test_interop_does_not_load_dynamo() -> None:
     public = "from interop import *\nclamp_, native.clamp, nn.ReLU, compare"
     calls = "import torch\nx = torch.ones(2, requires_grad=True)\nmaximum(x, 0.0), hardtanh(x, x[0], x[1])"
     assert is_loaded("torch._dynamo", public, calls) == [False, False]
+
+
+def test_extras_have_what_the_commands_ask_for() -> None:
+    """With the extras within an extra."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+
+    def packages(extra: str) -> set[str]:
+        requirements = [Requirement(text) for text in extras[extra]]
+        return {r.name for r in requirements}.union(*(packages(inner) for r in requirements for inner in r.extras))
+
+    distributions = {"sklearn": "scikit-learn"}
+    asked = [ast.literal_eval(f"({arguments},)") for file in CLI for arguments in REQUIRE.findall(file.read_text())]
+    assert len(asked) > 8
+    for package in set(itertools.chain.from_iterable(asked)):
+        assert distributions.get(package, package) in packages(extra_with(package)), package
+    assert packages("cli") < packages("plot") < packages("demo")
 
 
 def test_both_packages_are_typed() -> None:

@@ -1,5 +1,6 @@
 """What type checkers make of the public names. `make lint` checks this file: each ignored error has to be one."""
 
+import jax
 import torch
 
 import interop
@@ -19,8 +20,21 @@ overwritten: torch.Tensor = interop.clamp_(X, 0.0, max=6.0)
 pooled: torch.Tensor = interop.max_pool1d(X, 2)
 places: torch.Tensor = interop.max_pool1d(X, 2, return_indices=True)[1]
 module: torch.nn.Hardtanh = interop.nn.Hardtanh(0.0, 6.0)
+called: torch.Tensor = interop.nn.ReLU6()(X)
+interop.nn.ReLU6()(X, X)  # type: ignore[call-arg]
 values, indices = interop.max_with_indices(X, 1)
 
 interop.native.clamp(X, ties="half")  # type: ignore[arg-type]
 interop.native.clmap(X)  # type: ignore[attr-defined]
 clipped: torch.Tensor = interop.native.clip(X, 0.0, 6.0)
+
+
+def loss(x: jax.Array, scale: float = 1.0) -> jax.Array:
+    return (scale * x).sum()
+
+
+ONES = jax.numpy.ones(2)
+jaxclamp.grad(loss)(ONES, scale=2.0)
+jaxclamp.grad(loss)("ones")  # type: ignore[arg-type]
+jaxclamp.grad(loss)(ONES, size=2.0)  # type: ignore[call-arg]
+value: jax.Array = jaxclamp.value_and_grad(loss)(ONES)[0]
