@@ -61,13 +61,13 @@ def work(rank: int, address: str) -> None:
         jax.distributed.shutdown()
 
 
-def launch() -> None:
-    """This file once per process; whatever happens, none is left."""
+def launch(file: str = __file__) -> None:
+    """Run the file once per process, with its rank and the address where they meet; whatever happens, none is left."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     end = time.monotonic() + LIMIT
-    processes = [subprocess.Popen([sys.executable, __file__, str(rank), address]) for rank in range(PROCESSES)]
+    processes = [subprocess.Popen([sys.executable, file, str(rank), address]) for rank in range(PROCESSES)]
     try:
         for rank, process in enumerate(processes):
             if process.wait(end - time.monotonic()):

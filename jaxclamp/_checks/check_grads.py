@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxclamp._rules.operands import check_addressable
 from jaxclamp._shared.gradient_check import Scale, check
 from jaxclamp._shared.neighbourhood import Array, Function, largest_beside
 from jaxclamp._shared.verdict import GradientReport, Names
@@ -71,7 +72,8 @@ def check_grads(
       AssertionError: a verdict is *wrong*, *not a member*, *off the branch* or *modes differ*, or nothing can be
         checked. There is a line for each, with the path of the entries, and the line of code where `ties` knows it.
       TypeError: ``args`` has no floating point numbers or has complex ones, or so has the result of ``fun``.
-      ValueError: ``modes`` is empty or unknown, or a tolerance, ``eps`` or ``scale`` is negative.
+      ValueError: ``modes`` is empty or unknown, or a tolerance, ``eps`` or ``scale`` is negative; or an
+        argument has parts in other processes.
 
     >>> print(check_grads(jnp.max, (jnp.zeros(4),)))
     4 derivatives: 4 least norm
@@ -84,6 +86,7 @@ def check_grads(
     """
     if not modes or not {"fwd", "rev"}.issuperset(modes):
         raise ValueError(f"check_grads: modes is {modes!r}; pass one or both of 'fwd' and 'rev' in a list.")
+    check_addressable("check_grads", args)
     function = _Flat(fun, tuple(args))
     forward, reverse = "fwd" in modes, "rev" in modes
     report = check(

@@ -25,7 +25,7 @@ from jaxclamp._programs.following import without_choices_behind
 from jaxclamp._programs.open_primitives import opened
 from jaxclamp._programs.singular import has_slopes_without_bound, mended
 from jaxclamp._programs.solves import solved
-from jaxclamp._rules.operands import check_function, is_floating
+from jaxclamp._rules.operands import check_addressable, check_function, is_floating
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
 from jaxclamp._transforms.jaxprs import Descend, computed, inlined, needed, transformed
 from jaxclamp._transforms.source_lines import place
@@ -204,7 +204,8 @@ def subdifferential(
 
     Raises:
       TypeError: ``fun`` is not callable; when called, it is within another transformation, or as `jax.grad`.
-      ValueError: ``directions`` is not a positive number; when called, a gradient is not finite.
+      ValueError: ``directions`` is not a positive number; when called, a gradient is not finite, or an argument has
+        parts in other processes.
 
     >>> around = subdifferential(lambda x: jnp.max(jnp.abs(x)))(jnp.zeros(2))
     >>> len(around.gradients), around.is_differentiable, around.min_norm.tolist()
@@ -222,6 +223,7 @@ def subdifferential(
     def run(*args: Any, **kwargs: Any) -> Subdifferential:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             raise TypeError("subdifferential: the search takes values; call it outside of jit, vmap and grad.")
+        check_addressable("subdifferential", (args, kwargs))
         x = args[argnums] if isinstance(argnums, int) else tuple(args[number] for number in argnums)
         flat, unflatten = ravel_pytree(x)
         dtypes = map(jnp.result_type, jax.tree.leaves(x))

@@ -22,6 +22,17 @@ def is_floating(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.floating)
 
 
+def check_addressable(name: str, tree: Any) -> None:
+    """Raise if an array in ``tree`` has parts in other processes, where its numbers are looked at."""
+    for leaf in jax.tree.leaves(tree):
+        is_here = not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer) or leaf.is_fully_addressable
+        if not (is_here or leaf.is_fully_replicated):
+            raise ValueError(
+                f"{name}: an array of shape {leaf.shape} has parts in other processes, and {name} looks at its numbers "
+                "one by one; pass jax.experimental.multihost_utils.process_allgather(x, tiled=True)."
+            )
+
+
 _NUMERIC = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 
