@@ -17,8 +17,9 @@ from interop._torch.forms import overloaded
 from interop._torch.grad_state import is_active
 from interop.native._rules.reductions import Reduction, reduce
 from interop.native._rules.settled import settled
-from interop.native._rules.stage import AdaptiveWindows
-from interop.native._rules.windows import Pooling, pool
+from interop.native._rules.stage import AdaptiveWindows, Pooling
+from interop.native._rules.windows import pool
+from interop.native._rules.windows_sliced import largest_by_slices, prefers_slices
 from interop.native.decorators import public
 from interop.native.selection import maximum, minimum
 from jaxclamp import Convention
@@ -120,7 +121,7 @@ def _min_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torc
 
 def _max_pool(name: str) -> Callable[..., Any]:
     """Publish torch's pool of that name, ``max_pool2d`` for example."""
-    in_torch = getattr(functional, name)
+    in_torch, dims = getattr(functional, name), int(name[-2])
 
     def max_pool(
         input: torch.Tensor,
@@ -134,16 +135,21 @@ def _max_pool(name: str) -> Callable[..., Any]:
         ties: Convention = "min_norm",
     ) -> Any:
         window = (kernel_size, stride, padding, dilation, ceil_mode)
-        if ties == "inclusive" or not is_active(input):
-            return in_torch(input, *window, return_indices=return_indices)
 
         def with_indices(x: torch.Tensor) -> Any:
             return in_torch(x, *window, return_indices=True)
 
-        windows = _ruled(with_indices, input, lambda: windows_of(name, tuple(input.shape), int(name[-2]), *window))
-        is_whole = windows.sizes == tuple(input.shape[-len(windows.sizes) :]) and not any(map(any, windows.paddings))
-        result = _pool(windows, with_indices, input, ties, is_whole)
-        return result if return_indices else result[0]
+        active = is_active(input)
+        # Along one axis, torch has a kernel for values alone.
+        by_slices = not active and not return_indices and dims > 1 and prefers_slices(input, dims)
+        if not by_slices and (not active or ties == "inclusive"):
+            return in_torch(input, *window, return_indices=return_indices)
+        windows = _ruled(with_indices, input, lambda: windows_of(name, tuple(input.shape), dims, *window))
+        pooling = Pooling(windows, ties)
+        if by_slices:
+            return largest_by_slices(pooling, input)
+        is_whole = windows.sizes == tuple(input.shape[-dims:]) and not any(map(any, windows.paddings))
+        return _pool(pooling, with_indices, input, return_indices, is_whole)
 
     return _named(max_pool, name)
 
@@ -158,23 +164,26 @@ max_pool1d, max_pool2d, max_pool3d = map(_max_pool, ("max_pool1d", "max_pool2d",
 
 
 def _pool(
-    windows: Windows | AdaptiveWindows,
-    in_torch: Callable[[torch.Tensor], Any],
+    pooling: Pooling,
+    with_indices: Callable[[torch.Tensor], Any],
     input: torch.Tensor,
-    ties: Convention,
+    return_indices: bool,
     is_whole: bool,
 ) -> Any:
-    pooling, input = Pooling(windows, ties), settled(input)
-
-    def without_views(x: torch.Tensor) -> Any:
+    def in_torch(x: torch.Tensor) -> Any:
         """A view, as of one more axis, could not be overwritten behind a Function."""
-        values, indices = in_torch(x)
+        values, indices = with_indices(x)
         return values.clone() if pooling.dims == 1 else values, indices
 
-    if is_whole:
-        axes = tuple(range(input.dim() - pooling.dims, input.dim()))
-        return reduce(Reduction(axes, True, ties), without_views, input)
-    return pool(pooling, without_views, input)
+    def values(x: torch.Tensor) -> torch.Tensor:
+        return largest_by_slices(pooling, x) if prefers_slices(x, pooling.dims) else in_torch(x)[0]
+
+    input = settled(input)
+    if not is_whole:
+        return pool(pooling, in_torch if return_indices else values, input)
+    axes = tuple(range(input.dim() - pooling.dims, input.dim()))
+    result = reduce(Reduction(axes, True, pooling.convention), in_torch, input)
+    return result if return_indices else result[0]
 
 
 def _ruled(in_torch: Callable[[torch.Tensor], Any], input: torch.Tensor, make: Callable[[], Any]) -> Any:
@@ -201,8 +210,8 @@ def _adaptive_max_pool(name: str) -> Callable[..., Any]:
         if 0 in counts:  # there are no windows, and torch does not differentiate that
             return in_torch(input, output_size, return_indices)
         windows, is_whole = _adapted(tuple(lengths), tuple(counts)), all(count == 1 for count in counts)
-        result = _pool(windows, lambda x: in_torch(x, output_size, True), input, ties, is_whole)
-        return result if return_indices else result[0]
+        pooling = Pooling(windows, ties)
+        return _pool(pooling, lambda x: in_torch(x, output_size, True), input, return_indices, is_whole)
 
     return _named(adaptive_max_pool, name)
 

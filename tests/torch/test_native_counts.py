@@ -10,6 +10,8 @@ from torch.nn import functional
 
 from interop import TORCH_OPS
 from interop.native import NATIVE
+from interop.native._rules import windows, windows_sliced
+from interop.native._rules.windows_compiled import read_stages
 from tests.support.calls import of_aminmax
 from tests.torch.natively import Tensor, values
 
@@ -27,11 +29,19 @@ WINDOWS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=[False, True], ids=["by slices", "by reads"])
-def slices_or_reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What shares in eager code, and what shares in a compiled program."""
-    if request.param:
-        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+@pytest.fixture(params=["by index", "by slices", "by reads"])
+def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What shares in small tensors; in large ones, here of more than one block; and in a compiled program."""
+    if request.param == "by slices":
+        take_slices(monkeypatch)
+    if request.param == "by reads":
+        monkeypatch.setattr(windows, "_stages", lambda of, x, values, _: read_stages(of.windows, of.dims, x, values))
+
+
+def take_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows_sliced, "_FEW", 0)
+    monkeypatch.setattr(windows, "_FEW_READS", 0)
+    monkeypatch.setattr(windows, "_BLOCK", 100)
 
 
 def gradient_and_transposed(y: Tensor, x: Tensor, cotangent: Tensor) -> Tensor:
@@ -44,7 +54,7 @@ def gradient_and_transposed(y: Tensor, x: Tensor, cotangent: Tensor) -> Tensor:
     return gradient.detach()
 
 
-@pytest.mark.usefixtures("slices_or_reads")
+@pytest.mark.usefixtures("ways")
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_pools_share_by_count(dims: int, window: tuple[Any, ...]) -> None:
@@ -75,9 +85,11 @@ def test_pools_share_by_count(dims: int, window: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-def test_a_large_window_with_nan_and_infinities(compiled: bool) -> None:
-    """It is taken axis by axis, which the program of JAX is not."""
+@pytest.mark.parametrize("way", ["by index", "by slices", "compiled"])
+def test_a_large_window_with_nan_and_infinities(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By slices and compiled it is taken axis by axis, which the program of JAX is not."""
+    if way == "by slices":
+        take_slices(monkeypatch)
     numbers = torch.Generator().manual_seed(0)
     x = torch.randint(-2, 3, (2, 2, 9, 8), generator=numbers).float()
     x[0, 0, 3, 3], x[0, 1, 2, 2:4], x[1, 0], x[1, 1, 4, 4:6] = torch.nan, torch.inf, -torch.inf, torch.nan
@@ -89,11 +101,11 @@ def test_a_large_window_with_nan_and_infinities(compiled: bool) -> None:
         return torch.autograd.grad(pool(x, 5, 1, 2), x, cotangent)[0]
 
     ours = NATIVE["max_pool2d"]
-    found = gradient(torch.compile(ours, fullgraph=True, backend="aot_eager") if compiled else ours)
+    found = gradient(torch.compile(ours, fullgraph=True, backend="aot_eager") if way == "compiled" else ours)
     torch.testing.assert_close(found, gradient(TORCH_OPS["max_pool2d"]), equal_nan=True)
 
 
-@pytest.mark.usefixtures("slices_or_reads")
+@pytest.mark.usefixtures("ways")
 @pytest.mark.parametrize("counts", [3, 4, 1, 9], ids="to_{}".format)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_adaptive_pools_share_by_count(dims: int, counts: int) -> None:
@@ -127,6 +139,28 @@ def test_reductions_share_by_count(name: str, axis: int, keepdim: bool) -> None:
     y = values(NATIVE[name](active, axis, keepdim))
     (found,) = torch.autograd.grad(y.sum(), active)
     np.testing.assert_allclose(found.numpy(), np.apply_along_axis(tied_shares, axis, x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("window", [(2,), (3, 2, 1), (3, 1, 1), (17, 17)], ids=str)
+def test_large_images_are_pooled_as_small_ones(
+    window: tuple[int, ...], layout: torch.memory_format, dtype: torch.dtype
+) -> None:
+    """Values and gradients of images that lie together in memory, and of each alone; 17 x 17 are more than 256 tied."""
+    x = torch.randint(0, 2, (4, 8, 34, 35), generator=torch.Generator().manual_seed(0)).to(dtype)
+    x[0, 0, :17, :17] = 1
+    x = x.contiguous(memory_format=layout).requires_grad_()
+    with torch.no_grad():
+        inferred = NATIVE["max_pool2d"](x, *window)
+    y = NATIVE["max_pool2d"](x, *window)
+    (found,) = torch.autograd.grad(y.sum(), x)
+    each = [NATIVE["max_pool2d"](image, *window) for plane in x for image in plane[:, None]]
+    (expected,) = torch.autograd.grad(torch.stack(each).sum(), x)
+    assert torch.equal(y, functional.max_pool2d(x, *window))
+    assert torch.equal(inferred, y)
+    assert found.is_contiguous(memory_format=layout)
+    torch.testing.assert_close(found, expected)
 
 
 @of_aminmax

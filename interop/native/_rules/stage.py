@@ -1,22 +1,38 @@
-"""The part of a pooling that `windows.py` and `windows_compiled.py` compute in two ways, and what they share."""
+"""A pooling, and the part of one that `windows_sliced.py` and `windows_compiled.py` compute in two ways."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
-AT_ONCE = 16
-"""The elements of a window up to which a pool is one stage, and not one for each axis.
-
-A window of 13 x 13 has 169 places, each of which takes a few steps; its rows and a column have 26.
-"""
+from interop._torch.private_api import is_dispatch_mode_active
+from jaxclamp._rules.conventions import Convention
+from jaxclamp._rules.windows import Windows
 
 
 class AdaptiveWindows(NamedTuple):
     """As many windows along each axis as are asked for, of nearly equal sizes."""
 
     counts: tuple[int, ...]
+
+
+class Pooling(NamedTuple):
+    """The windows, and how tied elements share."""
+
+    windows: Windows | AdaptiveWindows
+    convention: Convention
+
+    @property
+    def dims(self) -> int:
+        return len(self.windows.counts if isinstance(self.windows, AdaptiveWindows) else self.windows.sizes)
+
+    def reads(self, x: torch.Tensor, values: torch.Tensor) -> int:
+        """Count the elements of all windows, each as often as windows have it; of adaptive ones each once."""
+        return (
+            x.numel() if isinstance(self.windows, AdaptiveWindows) else values.numel() * math.prod(self.windows.sizes)
+        )
 
 
 class Stage(Protocol):
@@ -47,3 +63,13 @@ def span(index: Any, length: int, count: int) -> tuple[Any, Any]:
     (0, 2)
     """
     return index * length // count, ((index + 1) * length + count - 1) // count
+
+
+def is_plain(x: torch.Tensor) -> bool:
+    """Say whether x is a tensor of eager code in the memory of the CPU, and nothing watches what is done with it."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(x) in (torch.Tensor, torch.nn.Parameter)
+        and x.is_cpu
+        and not is_dispatch_mode_active()
+    )

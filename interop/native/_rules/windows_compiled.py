@@ -2,8 +2,8 @@
 
 Each window reads its elements, and each element its windows. In windows of 3 with stride 2 over 5 elements, for
 example, window 0 reads the elements 0, 1, 2 and window 1 the elements 2, 3, 4; element 2 reads the windows 1 and 0, and
-gets its share of both. All of it is pointwise, so it is one kernel. In eager code (`windows.py`) each place in the
-windows is a slice to which a part is added, which inductor compiles to a kernel for each.
+gets its share of both. All of it is pointwise, so it is one kernel. In `windows_sliced.py`, for eager code, each place
+in the windows is a slice to which a part is added, which inductor compiles to a kernel for each.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from interop.native._rules.stage import AT_ONCE, AdaptiveWindows, span
+from interop.native._rules.stage import AdaptiveWindows, span
 from jaxclamp._rules.windows import Windows
 
 Read: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """Along an axis: what each one reads, and whether that exists. Where it does not, another is read in its place."""
 Reads: TypeAlias = Sequence[tuple[tuple[Any, ...], torch.Tensor]]
 """The reads along all axes, in indices that broadcast."""
+
+_AT_ONCE = 16
+"""The elements of a window up to which a pool is one stage, and not one for each axis.
+
+A window of 13 x 13 has 169 places, each of which is read; its rows and a column have 26.
+"""
 
 
 class ReadStage(NamedTuple):
@@ -64,10 +70,10 @@ def read_stages(
     """The pooling of the last ``dims`` axes, at once or axis by axis."""
     lengths, counts = x.shape[-dims:], values.shape[-dims:]
     axes = [
-        (_elements(windows, axis, *sizes, x.device), _windows(windows, axis, *sizes, x.device))
+        (elements_along(windows, axis, *sizes, x.device), _windows(windows, axis, *sizes, x.device))
         for axis, sizes in enumerate(zip(lengths, counts, strict=True))
     ]
-    if math.prod([len(elements) for elements, _ in axes]) <= AT_ONCE:
+    if math.prod([len(elements) for elements, _ in axes]) <= _AT_ONCE:
         elements, reading = (_crossed(list(reads)) for reads in zip(*axes, strict=True))
         if isinstance(windows, Windows) and _are_tiles(windows, lengths, counts):
             elements = _tiles(windows, counts, x.device)
@@ -91,7 +97,7 @@ def _largest(x: torch.Tensor, elements: Reads) -> torch.Tensor:
     return functools.reduce(torch.maximum, parts)
 
 
-def _elements(
+def elements_along(
     windows: Windows | AdaptiveWindows, axis: int, length: int, count: int, device: torch.device
 ) -> list[Read]:
     """The elements of each window along an axis.

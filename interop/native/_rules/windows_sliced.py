@@ -1,0 +1,215 @@
+"""Max pools of eager code, the values and the shares of ties: each place in the windows is a slice of the elements.
+
+In windows of 2 with stride 1 over the elements (3, 3, 1), for example, the first place has the elements (3, 3), and the
+second (3, 1). The values are the maximum of the two slices, (3, 3). Compared with these, the first slice is tied in
+(True, True) and the second in (True, False): in window 0 two elements share, in window 1 there is one. The cotangents
+(a, b) of the windows, divided by these counts, are added to each slice where it is tied: (a/2, a/2 + b, 0).
+
+Along several axes, the largest element of a window is the largest of its rows. So values are computed axis by axis, and
+ties are shared so too, unless windows have few elements. The time of torch's kernel goes into an index for each window.
+Slices find values in a tenth of it, which pays for the shares.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from interop.native._rules.stage import AdaptiveWindows, Pooling, Stage, is_plain, span
+
+Index: TypeAlias = tuple[Any, ...]
+Place: TypeAlias = tuple[Index, Index]
+"""Indices of some elements, and of the windows that have them.
+
+They are the elements at one place of all windows where those are alike, else all elements of one window.
+"""
+Tied: TypeAlias = tuple[torch.Tensor, Index, Index]
+"""A place and, first, the weights of its elements: 1 for those that get a share, else 0."""
+
+_AT_ONCE = 4
+"""The places up to which ties are shared in one stage, and not in one for each axis.
+
+A window of 2 x 2 has 4 places; its rows and a column have as many. One of 3 x 3 has 9; its rows and a column have 6.
+"""
+_EXACT = {torch.float16: 2**11, torch.bfloat16: 2**8}
+"""The number up to which these dtypes count."""
+_FEW = 8_192
+"""The elements up to which the calls that slices take cost more than torch's kernel."""
+
+
+class _Line(NamedTuple):
+    """The windows along an axis."""
+
+    places: Sequence[tuple[slice, slice]]
+    number: int
+    """The number of windows."""
+    size: int
+    """The elements of a window at most."""
+    has_whole: bool
+    """Whether the first place is in all windows."""
+
+
+def prefers_slices(x: torch.Tensor, dims: int) -> bool:
+    """Return whether slices find the values of a pool sooner than torch's kernel, and nothing watches the calls."""
+    return (
+        is_plain(x)
+        and x.numel() > _FEW
+        and x.is_floating_point()
+        and x.dim() - dims in (1, 2)
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined]
+    )
+
+
+def largest_by_slices(pooling: Pooling, x: torch.Tensor) -> torch.Tensor:
+    """Return the largest element of each window."""
+    for axis, line in enumerate(_lines(pooling, x), -pooling.dims):
+        x = _largest_along(line, axis, x, x)
+    return x
+
+
+def sliced_stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> Sequence[Stage]:
+    """Return the pooling at once, or axis by axis; what is overwritten is made of the vector."""
+    lines = _lines(pooling, x)
+    is_exact = math.prod(line.size for line in lines) <= _EXACT.get(x.dtype, math.inf)
+    counter = x.dtype if is_exact else torch.float32
+    if math.prod(len(line.places) for line in lines) <= _AT_ONCE:
+        return [_SlicedStage(x, values, _tied(x, values, _crossed([line.places for line in lines])), counter)]
+    stages: list[Stage] = []
+    for axis, line in enumerate(lines, -pooling.dims):
+        largest = values if axis == -1 else _largest_along(line, axis, x, vector)
+        stages.append(_SlicedStage(x, largest, _tied(x, largest, _at(axis, line)), counter))
+        x = largest
+    return stages
+
+
+class _SlicedStage(NamedTuple):
+    """A `Stage` of which all places are slices."""
+
+    x: torch.Tensor
+    values: torch.Tensor
+    tied: list[Tied]
+    counter: torch.dtype
+
+    def counted(self, like: torch.Tensor) -> torch.Tensor:
+        one = like.new_ones((), dtype=self.counter)
+        return _summed(self.values, one, [(outer, weight, ...) for weight, _, outer in self.tied])
+
+    def gathered(self, vector: torch.Tensor) -> torch.Tensor:
+        return _summed(self.values, vector, [(outer, weight, inner) for weight, inner, outer in self.tied])
+
+    def spread(self, vector: torch.Tensor) -> torch.Tensor:
+        return _summed(self.x, vector, [(inner, weight, outer) for weight, inner, outer in self.tied])
+
+
+def _summed(
+    like: torch.Tensor, vector: torch.Tensor, weighted: Sequence[tuple[Index, torch.Tensor, Any]]
+) -> torch.Tensor:
+    """Add parts of the vector, where their weight is 1, to parts of zeros of the shape and layout of ``like``."""
+    is_finite = _is_finite(vector)
+    total: torch.Tensor | None = None
+    for to, weight, index in weighted:
+        part = vector[index]
+        if total is None:
+            if is_finite and like[to].shape == weight.shape == like.shape:  # the first part is for all
+                total = weight * part  # in the layout of the weight
+                continue
+            total = _full(like.shape, 0, like, vector)
+        there = total[to]
+        if is_finite and there.shape == weight.shape:
+            there.addcmul_(part, weight)
+        else:  # what is added to one window is the sum over its elements
+            product = part * weight if is_finite else torch.where(weight != 0, part, 0)  # 0 times infinity is NaN
+            there += product.sum_to_size(there.shape)
+    assert total is not None
+    return total
+
+
+def _full(shape: Sequence[int], number: float, x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of that shape, made of ``like``, which lies in memory as x does."""
+    if x.is_contiguous() or x.dim() != 4 or not x.is_contiguous(memory_format=torch.channels_last):
+        return like.new_full(shape, number)
+    images, channels, *lengths = shape
+    return like.new_full((images, *lengths, channels), number).movedim(-1, 1)
+
+
+def _is_finite(x: torch.Tensor) -> bool:
+    """Say whether all elements are finite, as far as it is allowed to look at them; no if their sum is not."""
+    return is_plain(x) and bool(x.sum().isfinite())
+
+
+def _largest_along(line: _Line, axis: int, x: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    """Return the largest elements of the windows along an axis, counted from the last, in memory made of the vector."""
+    shape = list(x.shape)
+    shape[axis] = line.number
+    places = _at(axis, line)
+    if line.has_whole and is_plain(x):
+        largest, places = x[places[0][0]].clone(), places[1:]
+    else:
+        largest = _full(shape, -math.inf, x, vector)
+    for inner, outer in places:
+        part, so_far = x[inner], largest[outer]
+        if part.shape != so_far.shape:  # these are the elements of one window
+            part = part.amax(axis, keepdim=True)
+        torch.maximum(so_far, part, out=so_far)
+    return largest
+
+
+def _tied(x: torch.Tensor, values: torch.Tensor, places: Sequence[Place]) -> list[Tied]:
+    """Compare the elements with the values, in numbers: those are added and multiplied several times as fast."""
+    if is_plain(x) and _is_finite(values):
+        return [(x[inner].clone().eq_(values[outer]), inner, outer) for inner, outer in places]
+    unknown = x != x
+    return [(((x[inner] == values[outer]) | unknown[inner]).to(x.dtype), inner, outer) for inner, outer in places]
+
+
+def _lines(pooling: Pooling, x: torch.Tensor) -> list[_Line]:
+    """The windows along each axis."""
+    windows, lengths = pooling.windows, x.shape[-pooling.dims :]
+    if isinstance(windows, AdaptiveWindows):
+        return [_adapted(length, count) for length, count in zip(lengths, windows.counts, strict=True)]
+    along = zip(windows.sizes, windows.strides, windows.paddings, windows.dilations, lengths, strict=True)
+    return [_alike(*numbers) for numbers in along]
+
+
+def _alike(size: int, stride: int, padding: tuple[int, int], dilation: int, length: int) -> _Line:
+    """Return windows that are alike.
+
+    In windows of 3 with stride 2 and padding 1, for example, the first place has the elements 1, 3, 5, ... for the
+    windows 1, 2, 3, ...; in window 0 it is padding.
+    """
+    reach = (size - 1) * dilation
+    count = (sum(padding) + length - reach - 1) // stride + 1
+    places = []
+    for first in range(-padding[0], reach + 1 - padding[0], dilation):
+        begin = max(0, -(first // stride))
+        end = max(begin, min(count, (length - 1 - first) // stride + 1))
+        start = first + begin * stride
+        places.append((slice(start, start + (end - begin) * stride, stride), slice(begin, end)))
+    whole = slice(0, count)
+    places.sort(key=lambda place: place[1] != whole)
+    return _Line(places, count, size, places[0][1] == whole)
+
+
+def _adapted(length: int, count: int) -> _Line:
+    """Return windows of nearly equal sizes; each is a place."""
+    spans = [span(window, length, count) for window in range(count)]
+    places = [(slice(*each), slice(window, window + 1)) for window, each in enumerate(spans)]
+    return _Line(places, count, max(end - start for start, end in spans), has_whole=False)
+
+
+def _at(axis: int, line: _Line) -> list[Place]:
+    """The places along an axis, counted from the last, with all there is along the others."""
+    behind = (slice(None),) * (-1 - axis)
+    return [((..., inner, *behind), (..., outer, *behind)) for inner, outer in line.places]
+
+
+def _crossed(axes: Sequence[Sequence[tuple[slice, slice]]]) -> list[Place]:
+    """The places along several axes, in row-major order."""
+    return [
+        ((..., *(inner for inner, _ in place)), (..., *(outer for _, outer in place)))
+        for place in itertools.product(*axes)
+    ]
