@@ -18,6 +18,7 @@ _WHEN_USED = {
     "as_of": "_transforms.as_of",
     "min_norm": "_transforms.min_norm",
     **dict.fromkeys(["influence", "ties"], "_transforms.ties"),
+    "sum_over_ranks": "_transforms.ranks",
     **dict.fromkeys(["along", "directional_derivative", "grad", "subdifferential"], "_programs.gradients"),
     "gradcheck": "_checks.gradcheck",
     **dict.fromkeys(["Changes", "changes"], "survey.changes"),

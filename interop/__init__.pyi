@@ -21,6 +21,7 @@ from interop._programs.gradients import grad as grad
 from interop._programs.gradients import subdifferential as subdifferential
 from interop._transforms.as_of import as_of as as_of
 from interop._transforms.min_norm import min_norm as min_norm
+from interop._transforms.ranks import sum_over_ranks as sum_over_ranks
 from interop._transforms.ties import influence as influence
 from interop._transforms.ties import ties as ties
 from interop.comparison.compare import compare as compare
@@ -106,6 +107,7 @@ __all__ = [
     "selu_",
     "softshrink",
     "subdifferential",
+    "sum_over_ranks",
     "threshold",
     "threshold_",
     "ties",

@@ -101,6 +101,12 @@ def compiled_programs_end_with_their_module() -> Iterator[None]:
         new_context.cache_clear()
 
 
+@pytest.fixture(autouse=True)
+def no_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of pytest-xdist set one, of 80 columns, and the command line keeps to it."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def strictest_settings() -> Iterator[None]:
     """JAX's strictest settings, under which valid use raises nothing."""

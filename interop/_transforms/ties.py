@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
 from interop._torch.grad_state import is_active
 from interop._torch.private_api import is_transformed
+from interop._torch.sharding import is_distributed
 from interop._transforms.jumps import Jump, jump_of
 from interop._transforms.min_norm import has_real_float_tensor, min_norm, namesakes
 from interop.native import NATIVE
@@ -40,7 +41,8 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     reaches, where a gradient can depend on them: those that jump, such as `torch.round`, and norms at 0. A backward
     pass does not count, nor does what a checkpoint computes a second time in it. It holds for the thread that enters
     it, and may be entered again: counts add up. Calls whose numbers cannot be seen (meta and fake tensors, within
-    torch.func.vmap, sparse and nested ones) are not counted, which a warning says.
+    torch.func.vmap, sparse and nested ones, extrema of distributed tensors) are not counted, which a warning says. Of
+    a distributed tensor each process counts its part; `sum_over_ranks` adds them up.
 
     Raises when called:
       RuntimeError: in a function compiled as one graph, where there is nothing to see.
@@ -186,11 +188,24 @@ def _tied() -> Mapping[Callable[..., Any], tuple[str, Callable[..., Any]]]:
     return in_torch | {op: (op.__name__.strip("_"), by_name[name]) for name, op in here if name in by_name}
 
 
+def _readable(x: Any, op: Op) -> Any:
+    """Return an operand as JAX can read it.
+
+    Of a distributed tensor, but for a reduction, that is the part of this process. A parameter is copied: memory that
+    JAX reads cannot be resized any more, as `torch.distributed.fsdp.fully_shard` does with that of parameters.
+    """
+    if is_distributed(x):
+        is_cut = op.family != "reduction" and not any(placement.is_partial() for placement in x.placements)
+        return x.to_local() if is_cut else x
+    return x.detach().clone() if isinstance(x, torch.nn.Parameter) else x
+
+
 def _where_tied(op: Op) -> Callable[..., torch.Tensor]:
     """Return where the op is on a tie; it takes whatever arguments the op has in torch, in any of its forms."""
     tied = TorchOp(op, op.on_tie)
 
     def where_tied(*args: Any, **kwargs: Any) -> torch.Tensor:
+        args = tuple(_readable(value, op) for value in args)
         keywords = kwargs if op.has_conventions else {name: v for name, v in kwargs.items() if name != "ties"}
         on_tie: torch.Tensor = tied.of_slots(*tied.signature.without_forms(tied.signature.arranged(args, keywords)))
         return on_tie

@@ -2,6 +2,9 @@
 
 import contextlib
 import io
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
@@ -12,6 +15,7 @@ from rich.console import Console
 import interop
 from interop import native
 from jaxclamp._shared.version_derivatives import VERSIONS
+from tests.support.imports import ROOT
 
 
 @pytest.fixture
@@ -105,3 +109,19 @@ def test_pinned_training(load: Callable[[str], ModuleType], one_thread: None) ->
     rendered.print(example.by_step(keyed))
     rendered.print(example.summary(keyed, {key: [0.5] for key in keyed}))
     assert after.digest in rendered.export_text()
+
+
+def test_fsdp_training() -> None:
+    """By the command that it names."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        str(ROOT / "examples" / "fsdp_training.py"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert "2 processes, one training: the weights agree after 5 steps\n" in done.stdout, done.stderr
+    assert done.stdout.count("elements on a tie") == 5

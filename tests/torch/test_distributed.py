@@ -83,6 +83,19 @@ def test_a_module_in_shards_is_converted_and_back() -> None:
     assert torch.autograd.grad(module(x).sum(), x)[0].tolist() == [2.0] * 3
 
 
+@pytest.mark.usefixtures("one_process")
+def test_counts_are_summed_over_ranks() -> None:
+    x = distribute_tensor(torch.tensor([[0.0, 1.0], [2.0, 0.0]]), init_device_mesh("cpu", (1,)), [Shard(0)])
+    with interop.ties() as counted, interop.min_norm() as block:
+        x.requires_grad_().clamp(0.0, 2.0)
+        torch.zeros(3, requires_grad=True).cummax(0)
+    report = interop.sum_over_ranks(counted.report)
+    assert (report.lines, report.tied) == (counted.report.lines, 3)
+    assert interop.sum_over_ranks(block.passed) == block.passed == {"torch.Tensor.cummax": 1}
+    with pytest.raises(TypeError, match="counts is 3; pass the report"):
+        interop.sum_over_ranks(3)  # type: ignore[type-var]
+
+
 EXTREMA: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "amax of all": lambda x: x.amax(),
     "amax of axes": lambda x: x.amax((0, 1)),
