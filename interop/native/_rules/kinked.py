@@ -22,6 +22,12 @@ Kink: TypeAlias = tuple[float, float]
 """A place where pieces meet, and the slope that counts there. Dynamo of torch 2.11 unpacks no constant NamedTuple."""
 
 
+_ABOVE_0 = 2.0**-126
+"""The smallest normal number of float32 and bfloat16. Added, it moves 0 to the piece above, with subnormal numbers."""
+_SHIFTED = (torch.float32, torch.float64, torch.bfloat16)
+"""The dtypes that have this number."""
+
+
 @constant_in_graphs
 def kinks_of(name: str, *parameters: float) -> tuple[Kink, ...]:
     """The kinks of the op of that name with these parameters.
@@ -55,6 +61,14 @@ def pieces_that_meet(name: str, *parameters: float) -> Iterator[tuple[float, Pie
         )
 
 
+@functools.lru_cache(maxsize=1024)
+def _bends_up_at_0(name: str, *parameters: float) -> bool:
+    """Return whether the only kink is at 0, and its slope is that of the piece above."""
+    meeting = list(pieces_that_meet(name, *parameters))
+    places, slopes = zip(*_kinks_of(name, *parameters), strict=True)
+    return places == (0.0,) and slopes == (_slope(meeting[0][2], 0.0, parameters),)
+
+
 def _slope(piece: Piece, place: float, parameters: Sequence[float]) -> float:
     """The derivative of an analytic piece to the last digit: its imaginary part beside the real axis."""
     step = 2.0**-300
@@ -81,6 +95,8 @@ def bend(
 
     def sloped(vector: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """The vector times the slopes, which maps tangents and cotangents alike."""
+        if x.dtype in _SHIFTED and not torch.compiler.is_compiling() and _bends_up_at_0(name, *parameters):
+            return derivative(vector, x + _ABOVE_0, *parameters)
         result = derivative(vector, x, *parameters)
         for place, slope in kinks:
             there = slope * vector if slope not in (0.0, 1.0) else vector if slope else 0.0

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from interop._torch.private_api import is_forward_mode, is_transformed
 from interop.native._rules.differentiable import differentiable, tell_inactive
 from interop.native._rules.moved_bounds import clamp_with_moved_bounds
 from jaxclamp import OPS, Convention
@@ -49,8 +50,55 @@ def select(
         value = clamp_with_moved_bounds(name, weights, *arguments) if has_numbers else None
         return _selected(in_torch, weights, *arguments) if value is None else value
     rule, operands = OPS[name].applied(*arguments, ties=ties)
-    value = _selected(in_torch, rule, *operands)
-    return value
+    value = _of_one(rule, in_torch, operands) if ties == "min_norm" and type(rule) is Selection else None
+    return _selected(in_torch, rule, *operands) if value is None else value
+
+
+_WINS: Mapping[str, Callable[[Any, Any], Mask]] = {"maximum": operator.gt, "minimum": operator.lt}
+"""Maps a step to where its first operand is the value alone. Beside a NaN, fmax and fmin have another."""
+
+
+_SMALL = 2**12
+"""The elements up to which `torch.where` takes less time than the calls of a Function in Python."""
+
+
+def recorded(operands: Sequence[Any]) -> list[int] | None:
+    """Return which operands torch records for a gradient; None if only torch knows, or if some are no plain tensors."""
+    if torch.compiler.is_compiling() or is_forward_mode() or is_transformed():
+        return None
+    indices = []
+    for index, operand in enumerate(operands):
+        if isinstance(operand, torch.Tensor):
+            if type(operand) not in (torch.Tensor, torch.nn.Parameter) or operand.layout is not torch.strided:
+                return None
+            if operand.requires_grad:
+                indices.append(index)
+    return indices
+
+
+def _of_one(rule: Selection, in_torch: Callable[..., torch.Tensor], operands: Sequence[Any]) -> torch.Tensor | None:
+    """Compute the op of one small active operand by `torch.where`, which needs no Function; return None of others.
+
+    Where that operand alone is the value, it is selected. Elsewhere stands what torch computes of the operands,
+    detached: ``maximum(x, y)`` is ``where(x > y, x, maximum(x, y))``. A NaN wins no comparison: its gradient is 0.
+    """
+    active_ones = recorded(operands)
+    if active_ones is None or len(active_ones) != 1 or any(step.__name__ not in _WINS for step in rule.steps):
+        return None
+    (index,) = active_ones
+    if operands[index].numel() > _SMALL:
+        return None
+    known = [operand.detach() if isinstance(operand, torch.Tensor) else operand for operand in operands]
+    steps = [step.__name__ for step in rule.steps]
+    active, value = known[index], known[0]
+    wins: Any = None
+    for k, (step, operand) in enumerate(zip(steps, known[1:], strict=True), 1):
+        if k < index:
+            value = _folded(getattr(torch, step), value, operand)
+            continue
+        beaten = _WINS[step](active, value if k == index else operand)
+        wins = beaten if wins is None else wins & beaten
+    return torch.where(wins, operands[index], in_torch(*known))
 
 
 class _Selected(torch.autograd.Function):
