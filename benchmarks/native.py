@@ -170,11 +170,44 @@ def module(name: str, x: torch.Tensor, lib: Library) -> Call:
     return partial(getattr(interop.nn if lib is native else nn, name)(), x)
 
 
+POOLS: dict[str, tuple[str, tuple[int, ...], tuple[Any, ...]]] = {
+    "2x2": ("max_pool2d", (8, 16, 64, 64), (2,)),
+    "3x3, stride 2, padding 1": ("max_pool2d", (8, 16, 64, 64), (3, 2, 1)),
+    "3x3, stride 1, padding 1": ("max_pool2d", (8, 16, 64, 64), (3, 1, 1)),
+    "2x2, large": ("max_pool2d", (32, 64, 56, 56), (2,)),
+    "3x3, stride 2, padding 1, large": ("max_pool2d", (32, 64, 56, 56), (3, 2, 1)),
+    "3x3, stride 1, padding 1, large": ("max_pool2d", (32, 64, 56, 56), (3, 1, 1)),
+    "2x2, small": ("max_pool2d", (1, 8, 16, 16), (2,)),
+    "3x3, dilation 2": ("max_pool2d", (8, 16, 64, 64), (3, 1, 1, 2)),
+    "3x3, stride 2, ceil_mode": ("max_pool2d", (8, 16, 63, 63), (3, 2, 0, 1, True)),
+    "13x13, padding 6": ("max_pool2d", (2, 16, 20, 20), (13, 1, 6)),
+    "2": ("max_pool1d", (8, 16, 4096), (2,)),
+    "2x2x2": ("max_pool3d", (2, 8, 16, 32, 32), (2,)),
+    "to 8x8": ("adaptive_max_pool2d", (8, 16, 64, 64), (8,)),
+    "to 7x7": ("adaptive_max_pool2d", (8, 16, 64, 64), (7,)),
+}
+"""Pools, the shape of x and the window."""
+
+
 def pools() -> None:
-    x = active(8, 16, 64, 64)
-    for window in ((2, 2, 0), (3, 2, 1), (3, 1, 0)):
-        pooled = partial(lambda window, lib, x: lib.max_pool2d(x, *window), window)
-        compare(f"max_pool2d, {window}", "8x16x64x64", partial(of_numbers, pooled, x))
+    """Forward and backward pass, and values alone; half of the elements are tied at 0."""
+    formats = {"channels_last": {"memory_format": torch.channels_last}, "bfloat16": {"dtype": torch.bfloat16}}
+    for label, (name, shape, window) in POOLS.items():
+        for form in ("", *formats) if shape == (8, 16, 64, 64) and name == "max_pool2d" else ("",):
+            x = normal(*shape).relu().to(**formats.get(form, {})).requires_grad_()
+            pooled = partial(lambda name, window, lib, x: getattr(lib, name)(x, *window), name, window)
+            cotangent = torch.ones_like(pooled(Own(), x))
+            size = "x".join(map(str, shape))
+            compare(f"{name}, {label} {form}", size, partial(of_cotangent, pooled, x, cotangent))
+            compare(f"{name}, {label} {form}, forward", size, partial(of_values, pooled, x.detach()), 0.5)
+
+
+def of_cotangent(function: Callable[..., torch.Tensor], x: torch.Tensor, cotangent: torch.Tensor, lib: Library) -> Call:
+    return lambda: torch.autograd.grad(function(lib, x), x, cotangent)
+
+
+def of_values(function: Callable[..., torch.Tensor], x: torch.Tensor, lib: Library) -> Call:
+    return lambda: function(lib, x)
 
 
 def compiled() -> None:

@@ -44,6 +44,39 @@ def mobile_net() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU6(), *blocks, *head)
 
 
+def vgg() -> nn.Module:
+    """Convolutions with ReLU, and five pools of 2 x 2, as VGG-11 has."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for wide, depth in ((16, 1), (32, 1), (64, 2), (64, 2), (64, 2)):
+        for _ in range(depth):
+            layers += [nn.Conv2d(channels, wide, 3, padding=1), nn.ReLU()]
+            channels = wide
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 10))
+
+
+class Shortcut(nn.Module):
+    """A basic block of ResNet."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels),
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x + self.layers(x))
+
+
+def resnet() -> nn.Module:
+    """The stem of ResNet, with its pool of 3 x 3 and stride 2, and four blocks."""
+    stem = (nn.Conv2d(3, 32, 7, 2, 3, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    blocks = [Shortcut(32) for _ in range(4)]
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+
+
 def multilayer() -> nn.Module:
     return nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(256, 256), nn.Hardtanh())))
 
@@ -92,6 +125,8 @@ def in_torch() -> None:
     """Native, converted, and with a block around the forward pass."""
     cases: list[tuple[str, Callable[[], nn.Module], torch.Tensor]] = [
         ("MobileNet-like, batch 16", mobile_net, normal(16, 3, 32, 32)),
+        ("VGG-like, five pools, batch 16", vgg, normal(16, 3, 32, 32)),
+        ("ResNet-like, batch 16", resnet, normal(16, 3, 64, 64)),
         ("six Linear and Hardtanh, batch 32", multilayer, normal(32, 256)),
         ("six Linear and clamp, batch 32", Clamps, normal(32, 256)),
         ("six Linear and clamp, batch 1024", Clamps, normal(1024, 256)),
