@@ -29,6 +29,8 @@ class _MinNorm:
     _function: Callable[..., Any]
     _is_right: bool
     """Whether torch's own function is the right one under min_norm."""
+    _is_faster: bool
+    """Whether the function has a faster way than torch to values alone."""
     _attributes: tuple[str, ...]
     """The attributes that the function takes, under the names of its parameters."""
     _follow: bool
@@ -38,7 +40,8 @@ class _MinNorm:
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         kind = type(self)
         is_right = kind._is_right and not any(map(is_distributed, args))
-        if self.ties is None and (is_right or in_block() or records_nothing()):
+        is_torch_s = is_right or in_block() or (records_nothing() and not kind._is_faster)
+        if self.ties is None and is_torch_s:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         function = kind._function
         values = [getattr(self, name) for name in kind._attributes]
@@ -83,6 +86,7 @@ def _derive(native: type[torch.nn.Module], function: Callable[..., Any]) -> type
             "__doc__": f"`torch.nn.{native.__name__}` with the gradient of jaxclamp at ties and kinks.",
             "_function": staticmethod(function),
             "_is_right": function in RIGHT_IN_TORCH,
+            "_is_faster": function in (NATIVE["max_pool2d"], NATIVE["max_pool3d"]),
             "_attributes": tuple(attributes),
             "_follow": positional[len(of_forward) - 1 :][: len(attributes)] == attributes,
             "_native": native,
