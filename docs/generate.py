@@ -31,14 +31,23 @@ def pages() -> dict[Path, str]:
 
 
 def by_answers(framework: str) -> Mapping[str, Record]:
-    """The records of a framework, one of those versions in a row that answer alike."""
+    """The records of a framework, of those versions in a row that answer alike the one with the most answers."""
     alike: list[list[Record]] = []
     for record in recorded()[framework]:
-        if alike and alike[-1][-1].answers == record.answers:
+        if alike and all(_agree(record, other) for other in alike[-1]):
             alike[-1].append(record)
         else:
             alike.append([record])
-    return {", ".join(record.version for record in records): records[-1] for records in alike}
+    return {
+        ", ".join(record.version for record in records): max(reversed(records), key=lambda r: len(r.answers))
+        for records in alike
+    }
+
+
+def _agree(record: Record, other: Record) -> bool:
+    """Whether two versions answer alike at the ties that both were asked for; NaN is equal to NaN."""
+    both = record.answers.keys() & other.answers.keys()
+    return all(repr(record.answers[cell]) == repr(other.answers[cell]) for cell in both)
 
 
 def newest(frameworks: list[str]) -> Mapping[str, Record]:

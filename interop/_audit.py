@@ -25,7 +25,7 @@ import torch
 from interop._torch.grad_state import is_recorded
 from interop._torch.private_api import flattened, is_transformed
 from interop._transforms.as_of import as_of, differentiated_by, uncovered_losses
-from interop._transforms.min_norm import has_real_float_tensor, namesakes
+from interop._transforms.min_norm import is_of_an_op, namesakes
 from interop._transforms.ties import can_tie, tied_elements, ties
 from interop.frameworks.base import weighted_total
 from interop.frameworks.torch import leaves_behind
@@ -326,7 +326,7 @@ class _Watching(ties):
                 f"audit: the versions differentiate {self._uncovered[func]} otherwise, which cannot be asked of both; "
                 "write its formula with torch.clamp_min."
             )
-        if func not in self._watched or not has_real_float_tensor((*args, *kwargs.values())):
+        if func not in self._watched or not is_of_an_op(func, args, kwargs):
             return func(*args, **kwargs)
         if is_transformed():
             raise NotImplementedError(

@@ -7,11 +7,12 @@ from jaxclamp._record import OPS, Op
 from jaxclamp._rules.conventions import CONVENTIONS, Convention
 
 # In the order of use: OPS, and with it every table, lists the ops in the order of these imports.
-from jaxclamp import selection, kinked, reductions, skipping
+from jaxclamp import selection, kinked, reductions, skipping, norms
 from jaxclamp.selection import *
 from jaxclamp.kinked import *
 from jaxclamp.reductions import *
 from jaxclamp.skipping import *
+from jaxclamp.norms import *
 
 __all__ = [
     "CONVENTIONS",
@@ -46,6 +47,7 @@ __all__ += selection.__all__
 __all__ += kinked.__all__
 __all__ += reductions.__all__
 __all__ += skipping.__all__
+__all__ += norms.__all__
 
 Ties, TIES = Convention, CONVENTIONS  # the names of 0.1
 

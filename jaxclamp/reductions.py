@@ -16,7 +16,7 @@ from jaxclamp._record import op
 from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
 from jaxclamp._rules.differentiate import Applied, differentiable
 from jaxclamp._rules.extremum import Extremum, extremum, ties_with
-from jaxclamp._rules.operands import check_operands
+from jaxclamp._rules.operands import check_operands, checked_axes
 from jaxclamp._rules.windows import largest_of_windows, windows_of
 
 __all__ = [
@@ -376,13 +376,7 @@ def _extremum(
     """Check the axes; return the rule of the reduction over them."""
     if ties not in CONVENTIONS:
         refuse_convention(ties)
-    shape = np.shape(x)
-    named = range(len(shape)) if axis is None else axis if isinstance(axis, Sequence) else (operator.index(axis),)
-    if any(not -len(shape) <= a < len(shape) for a in named):
-        raise ValueError(f"{name}: axis={axis} is out of range for x of shape {shape}.")
-    axes = tuple(a % len(shape) for a in named)
-    if len(set(axes)) < len(axes) or (shape and not axes):
-        raise ValueError(f"{name}: axis={axis} does not name one or more distinct axes; give None for all.")
+    shape, axes = np.shape(x), checked_axes(name, x, axis)
     if any(shape[a] == 0 for a in axes) and not has_initial:
         raise ValueError(f"{name}: axis={axis} of x of shape {shape} has no elements, so no extremum; choose another.")
     return extremum(name, function, axes, bool(keepdims), ties, has_initial)

@@ -67,6 +67,8 @@ class TorchOp:
         signature, name = self.signature, self._op.name
         forms = {form: values[slot] for form, slot in signature.forms.items() if slot < len(values)}
         without_forms = signature.without_forms(values)
+        if forms.get("dtype", MISSING) is not MISSING:
+            without_forms[0] = without_forms[0].to(forms["dtype"])
         if forms.get("inplace", MISSING) is not MISSING:
             return overwrite(f"{name}_", self.of_slots, *without_forms)
         if forms.get("out", MISSING) is not MISSING:

@@ -17,7 +17,7 @@ from interop._torch.forms import NUMPY_NAMES
 from jaxclamp import Op, WithIndices
 from jaxclamp._shared.counterparts import Counterpart
 
-_TORCH_NAMES = {"x": "input", "y": "other", "axis": "dim", "keepdims": "keepdim"}
+_TORCH_NAMES = {"x": "input", "y": "other"}
 MISSING: Any = inspect.Parameter.empty
 """The value of a parameter for which the call has no argument."""
 
@@ -25,6 +25,7 @@ _Pair = tuple[torch.Tensor, torch.Tensor]
 _FORMS = (
     inspect.Parameter("inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False, annotation=bool),
     inspect.Parameter("return_indices", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False, annotation=bool),
+    inspect.Parameter("dtype", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=torch.dtype | None),
     inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None),
 )
 """The parameters by which torch gives an op another form."""
@@ -64,13 +65,15 @@ class Signature:
         """What torch.autocast does to the arguments, if anything."""
         self.reduces = op.family == "reduction"
         self.has_windows = "kernel_size" in op.signature.parameters
-        # The record of clamp has clamp(x, min, max, *, ties) in JAX, and "torch:clamp(x, min, max, out=out)". In torch
-        # that is clamp(input, min, max, *, ties, out).
-        in_torch = self.in_torch.names
-        in_jax = [p for name, p in op.signature.parameters.items() if name in in_torch or name == "ties"]
+        # The record of amax has amax(x, axis, keepdims, *, ties) in JAX, and "torch:amax(x, dim=axis, keepdim=keepdims,
+        # out=out)". In torch that is amax(input, dim, keepdim, *, ties, out).
+        in_torch = self.in_torch.parameters
+        parameters = op.signature.parameters
+        in_jax = [parameters[name] for name in (*in_torch, "ties") if name in parameters]
+        names_in_torch = {**in_torch, **_TORCH_NAMES}
         renamed = [
             p.replace(
-                name=_TORCH_NAMES.get(p.name, p.name),
+                name=names_in_torch.get(p.name, p.name),
                 annotation=_tensor_type(p.name, op.types[p.name]) if p.name in op.arrays else op.types[p.name],
             )
             for p in in_jax
@@ -92,15 +95,15 @@ class Signature:
         self._slots = {name: names.index(aliases.get(name, name)) for name in (*names, *aliases)}
         self.jax_names = {self._slots[new.name]: old.name for old, new in zip(in_jax, renamed, strict=True)}
         """Maps a slot to the name of the parameter in jaxclamp."""
-        self.arrays = frozenset(self._slots[_TORCH_NAMES.get(name, name)] for name in op.arrays if name in in_torch)
+        self.arrays = frozenset(self._slots[names_in_torch[name]] for name in op.arrays if name in in_torch)
         """The slots that take tensors and numbers."""
         self.forms = {form.name: self._slots[form.name] for form in forms}
-        parameters = self.inspected.parameters.values()
-        self._positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+        inspected = self.inspected.parameters.values()
+        self._positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in inspected)
         self.plain = self._positional - sum(form.kind is form.POSITIONAL_OR_KEYWORD for form in forms)
         """How many positional arguments there can be without one that asks for another form."""
-        self._required = sum(p.default is MISSING for p in parameters)
-        self._defaults = [p.default for p in parameters]
+        self._required = sum(p.default is MISSING for p in inspected)
+        self._defaults = [p.default for p in inspected]
 
     def __str__(self) -> str:
         return ", ".join(self.inspected.parameters)

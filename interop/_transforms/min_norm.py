@@ -24,6 +24,7 @@ from interop._torch.private_api import is_in_function_mode, make_overridable
 from interop._torch.sharding import is_distributed
 from jaxclamp import CONVENTIONS, Convention
 from jaxclamp._rules.conventions import refuse_convention
+from jaxclamp._rules.norms import ORDERS
 
 F = TypeVar("F", bound=Callable[..., Any])
 Backend: TypeAlias = Literal["torch", "jax"]
@@ -224,13 +225,18 @@ def _of_jax(in_torch: Callable[..., Any], op: Callable[..., Any], *args: Any, **
             f"torch.fx.symbolic_trace would record torch's own {in_torch.__name__}, and with it torch's gradient at "
             'ties; trace outside of min_norm(backend="jax").'
         )
-    return op(*args, **kwargs) if has_real_float_tensor(arguments) else in_torch(*args, **kwargs)
+    return op(*args, **kwargs) if is_of_an_op(in_torch, args, kwargs) else in_torch(*args, **kwargs)
 
 
-def has_real_float_tensor(arguments: Sequence[Any]) -> bool:
-    """Return whether an op of jaxclamp is meant, which is one of real numbers."""
-    tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
-    return any(t.is_floating_point() for t in tensors) and not any(t.is_complex() for t in tensors)
+def is_of_an_op(in_torch: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a call of that function means an op of jaxclamp: one of real numbers, and no norm of degree 3."""
+    tensors = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, torch.Tensor)]
+    if not any(t.is_floating_point() for t in tensors) or any(t.is_complex() for t in tensors):
+        return False
+    return in_torch not in _NORMS or kwargs.get("p", args[1] if len(args) > 1 else "fro") in ("fro", *ORDERS)
+
+
+_NORMS = (torch.norm, torch.Tensor.norm, TORCH_OPS["norm"], native.NATIVE["norm"])
 
 
 _REPLACEMENTS = {(backend, ties): _replacing(backend, ties) for backend in get_args(Backend) for ties in CONVENTIONS}

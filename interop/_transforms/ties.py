@@ -24,7 +24,7 @@ from interop._torch.grad_state import is_active
 from interop._torch.private_api import is_transformed
 from interop._torch.sharding import is_distributed
 from interop._transforms.jumps import Jump, jump_of
-from interop._transforms.min_norm import has_real_float_tensor, min_norm, namesakes
+from interop._transforms.min_norm import is_of_an_op, min_norm, namesakes
 from interop.native import NATIVE
 from jaxclamp import OPS, Convention, Op
 from jaxclamp._shared.tie_report import Influence, Site, TieReport, Totals
@@ -95,7 +95,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         if torch.compiler.is_compiling():
             raise RuntimeError("ties() cannot count in a compiled function; call the function as it is.")
         arguments = (*args, *kwargs.values())
-        if can_tie(func) and has_real_float_tensor(arguments):
+        if can_tie(func) and is_of_an_op(func, args, kwargs):
             self._count(_tied()[func][0], False, tied_elements, func, args, kwargs)
         elif (jump := jump_of(func, kwargs)) and any(is_active(value) for value in arguments):
             self._count(jump[0], True, _elements_on_jumps, jump[1], args, kwargs)

@@ -21,7 +21,6 @@ from interop.cli.packages import require
 from interop.cli.plot import plot
 from interop.cli.report import report
 from interop.cli.rows import compile_quickly, installed, rows_of
-from interop.cli.scan import scan
 from interop.cli.ties import ties
 
 
@@ -116,5 +115,5 @@ def main(
         context.exit(1)
 
 
-for _command in (cases, digits, compare, changes, plot, report, ties, audit, scan):
+for _command in (cases, digits, compare, changes, plot, report, ties, audit):
     main.add_command(_command)

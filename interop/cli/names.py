@@ -31,6 +31,8 @@ OPS = (
     "max_pool3d",
     "fmax",
     "fmin",
+    "norm",
+    "hypot",
 )
 
 DTYPES = (

@@ -31,6 +31,8 @@ from interop.native.losses import margin_ranking_loss as margin_ranking_loss
 from interop.native.losses import hinge_embedding_loss as hinge_embedding_loss
 from interop.native.losses import triplet_margin_loss as triplet_margin_loss
 from interop.native.losses import triplet_margin_with_distance_loss as triplet_margin_with_distance_loss
+from interop.native.norms import hypot as hypot
+from interop.native.norms import norm as norm
 from interop.native.reductions import amax as amax
 from interop.native.reductions import amin as amin
 from interop.native.reductions import max_with_indices as max_with_indices
@@ -60,6 +62,7 @@ def elu_(input: torch.Tensor, alpha: float = 1.0) -> torch.Tensor: ...
 def selu_(input: torch.Tensor) -> torch.Tensor: ...
 def celu_(input: torch.Tensor, alpha: float = 1.0) -> torch.Tensor: ...
 def threshold_(input: torch.Tensor, threshold: float, value: float) -> torch.Tensor: ...
+def hypot_(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor: ...
 
 clip = clamp
 clip_ = clamp_

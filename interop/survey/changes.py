@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,17 @@ class Changes:
     @cached_property
     def lines(self) -> tuple[Line, ...]:
         """What is answered differently; without what follows from another line."""
-        return tuple(line for line in side_by_side([self.before, self.after]) if not same(*line.answers))
+        asked = [
+            replace(record, answers={cell: modes for cell, modes in record.answers.items() if cell.op in self._asked})
+            for record in (self.before, self.after)
+        ]
+        return tuple(line for line in side_by_side(asked) if not same(*line.answers))
+
+    @cached_property
+    def _asked(self) -> frozenset[str]:
+        """The ops of which both versions were asked."""
+        before, after = (frozenset(cell.op for cell in r.answers) for r in (self.before, self.after))
+        return before & after
 
     @cached_property
     def ops(self) -> tuple[str, ...]:
@@ -54,7 +64,7 @@ class Changes:
     @property
     def summary(self) -> str:
         """What holds, in a sentence."""
-        ops = {cell.op for record in (self.before, self.after) for cell in record.answers}
+        ops = self._asked
         versions = f"From {self.before.name} to {self.after.version}"
         if not self.ops:
             return f"{versions} no gradient at a tie changed; {len(ops)} ops were asked."

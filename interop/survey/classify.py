@@ -43,6 +43,8 @@ def explanations(cell: Cell, gradient: FlatGradient) -> list[str]:
     names = [convention for convention, expected in case.conventions.items() if same(gradient, expected)]
     if names:
         return names
+    if not np.isfinite(gradient).all():
+        return ["no subgradient"]
     # A subgradient is a mean of the corners: weights w >= 0 with corners.T @ w = gradient and sum(w) = 1. As one system
     # of equations, which nnls solves as well as it can; the rest is how far the gradient is from all subgradients. The
     # hull of jaxclamp would find it too, but this module reads data, and jaxclamp imports JAX. Of 11,398 answers the

@@ -37,7 +37,8 @@ def figure(records: Sequence[Record]) -> Figure:
     axes.xaxis.tick_top()
     axes.set_yticks(range(len(lines)), list(lines))
     for label, counts in zip(axes.get_yticklabels(), lines.values(), strict=True):
-        label.set_fontweight("bold" if any(of_version != counts[0] for of_version in counts) else "normal")
+        asked = [of_version for of_version in counts if of_version]
+        label.set_fontweight("bold" if any(of_version != asked[0] for of_version in asked) else "normal")
     axes.set(xlim=(-0.55, len(records) - 0.45), ylim=(len(lines) - 0.4, -0.6))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

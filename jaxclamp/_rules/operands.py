@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -68,6 +69,22 @@ def check_shapes(op: str, names: Sequence[str], operands: Sequence[jax.Array]) -
     except ValueError as error:
         shapes = ", ".join(f"{n} {jnp.shape(o)}" for n, o in zip(names, operands, strict=True))
         raise ValueError(f"{op}: the shapes do not broadcast: {shapes}; reshape one so that they do.") from error
+
+
+def checked_axes(op: str, x: ArrayLike, axis: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the axes of ``x`` that ``axis`` names, all for None; raise unless they are distinct axes, at least one.
+
+    >>> checked_axes("amax", jnp.ones((2, 3)), -1)
+    (1,)
+    """
+    shape = np.shape(x)
+    named = range(len(shape)) if axis is None else axis if isinstance(axis, Sequence) else (operator.index(axis),)
+    if any(not -len(shape) <= a < len(shape) for a in named):
+        raise ValueError(f"{op}: axis={axis} is out of range for x of shape {shape}.")
+    axes = tuple(a % len(shape) for a in named)
+    if len(set(axes)) < len(axes) or (shape and not axes):
+        raise ValueError(f"{op}: axis={axis} does not name one or more distinct axes; give None for all.")
+    return axes
 
 
 def checked_ints(op: str, names: Sequence[str], operands: tuple[ArrayLike, ...]) -> tuple[ArrayLike, ...]:

@@ -35,8 +35,13 @@ class Counterpart:
     @property
     def names(self) -> frozenset[str]:
         """The parameters of the op that the call has."""
+        return frozenset(self.parameters)
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """Maps the parameters of the op that the call has, in its order, to its keywords, or to themselves."""
         positional, keywords = _parse(self.text)
-        return frozenset((*positional, *(name for _, name in keywords)))
+        return {**{name: name for name in positional}, **{name: key for key, name in keywords}}
 
     def __call__(self, arguments: Mapping[str, Any]) -> Any:
         """Call it with the op's arguments by name; one that is missing, or None, stays at the default."""

@@ -19,8 +19,9 @@ Array = NDArray[np.float64]
 # How far away a nearby point lies along each axis, relative to the size of the numbers. A gradient there is one at the
 # point but for 1e-5 times the second derivative, and most points keep away from kinks by many steps.
 _RADIUS = 1e-5
-# The step of a finite difference there. Values are rounded by 1e-16, differences of values over a step by 1e-8 of them.
-_STEP = 1e-8
+# The step of a finite difference there. Values are rounded by 1e-16, differences of values over a step by 1e-6 of them.
+# The slopes of a norm turn around 0, within the radius: over a step they differ by 1e-5, the step over the radius.
+_STEP = 1e-10
 # The number of nearby points. A region of smoothness may be a narrow cone: one of a thousandth of all directions is
 # missed once in fifty times, exp(-4).
 _SAMPLES = 4000

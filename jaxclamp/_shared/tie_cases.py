@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -44,8 +45,11 @@ def cases(op: Op) -> Iterator[tuple[dict[str, Any], tuple[str, ...], str]]:
 
 
 def is_differentiable(value: Any) -> bool:
-    """Return whether an argument of a tie stands for an array of floats, rather than for a size, an axis or a flag."""
-    return isinstance(value, float | tuple) and np.asarray(value).dtype.kind == "f"
+    """Return whether an argument of a tie stands for an array of floats, rather than for a size, an axis or a flag.
+
+    Infinity is the order of a norm.
+    """
+    return isinstance(value, float | tuple) and np.asarray(value).dtype.kind == "f" and value != math.inf
 
 
 def round_to(dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,11 +38,12 @@ def min_norm(fun: Any = None, *, ties: Convention = "min_norm") -> Any:
     ``reduce_min`` and ``reduce_window_max``, whichever functions they come from (`jax.numpy.maximum`, `jax.lax.clamp`,
     pooling layers, ...), and calls of the library functions that hide a kink in a select: `jax.nn.leaky_relu`, ``elu``,
     ``selu``, ``celu``, ``hard_tanh``, `jax.numpy.clip`, ``fmax``, ``fmin``, or in a ``relu6``: ``hard_sigmoid``,
-    ``hard_swish``. Those are known by their formula, never by their name alone. It reaches into ``jit``, ``scan``,
-    ``while``, ``cond``, ``switch``, ``checkpoint``, ``vmap`` and ``shard_map``, however they are nested. Values,
-    effects, shardings, donation and names stay what they are, and so do functions with a derivative of their own
-    (``custom_jvp``, ``custom_vjp``), and what is inside ``custom_linear_solve``, ``custom_root`` and ``custom_vmap``.
-    `jax.nn.relu` and ``relu6``, which have one, are rewritten all the same under another convention.
+    ``hard_swish``, or that have a slope without bound at 0: `jax.numpy.linalg.norm` of order 2 and `jax.numpy.hypot`.
+    Those are known by their formula, never by their name alone. It reaches into ``jit``, ``scan``, ``while``, ``cond``,
+    ``switch``, ``checkpoint``, ``vmap`` and ``shard_map``, however they are nested. Values, effects, shardings,
+    donation and names stay what they are, and so do functions with a derivative of their own (``custom_jvp``,
+    ``custom_vjp``), and what is inside ``custom_linear_solve``, ``custom_root`` and ``custom_vmap``. `jax.nn.relu` and
+    ``relu6``, which have one, are rewritten all the same under another convention.
 
     Apply it to the function that is differentiated: of ``min_norm(grad(fun))`` it sees derivatives that are taken
     already. It cannot see a kink in a select that is written by hand, ``where(x > 0, x, 0)``, nor a choice that Python

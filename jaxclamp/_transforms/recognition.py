@@ -15,7 +15,7 @@ import contextlib
 import functools
 import itertools
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -27,8 +27,9 @@ from jax.extend.core import primitives as p
 
 from jaxclamp._record import OPS, Op
 from jaxclamp._rules.conventions import Convention
-from jaxclamp._rules.differentiate import OP_SCOPE, Applied
+from jaxclamp._rules.differentiate import OP_SCOPE, Applied, Rule
 from jaxclamp._rules.extremum import extremum, extremum_of_devices
+from jaxclamp._rules.norms import ORDERS, norm_of_order
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._rules.windows import Windows, largest_of_windows
 
@@ -54,6 +55,8 @@ def recognized(eqn: JaxprEqn) -> Recognized | None:
     An equation that was differentiated has further results, what its derivative reads, and further operands, the
     tangents. Both come last.
     """
+    if norm := _norm(eqn):
+        return norm
     unlisted = _UNLISTED.get(eqn.primitive)
     if unlisted is None and _key(eqn) not in _calls_by_key():
         return None
@@ -285,6 +288,38 @@ def _placed(operand: jax.Array, axes: tuple[int, ...], ndim: int) -> jax.Array:
         return operand
     ordered = jnp.transpose(operand, sorted(range(len(axes)), key=axes.__getitem__))
     return jnp.expand_dims(ordered, [axis for axis in range(ndim) if axis not in axes])
+
+
+def _norm(eqn: JaxprEqn) -> Recognized | None:
+    """Return the 2-norm that an inner jit of `jax.numpy.linalg.norm` computes."""
+    if eqn.primitive is not p.jit_p or eqn.params["name"] != "norm":
+        return None
+    rule = norm_of_program(eqn.params["jaxpr"], orders=(2,))
+    return None if rule is None else Recognized("norm", lambda _ties, x: Applied(rule, (x,)))
+
+
+def norm_of_program(program: Any, orders: Iterable[float] = ORDERS) -> Rule | None:
+    """Return the rule of the norm, of one of these orders, that ``program`` computes, if any.
+
+    It is the one whose value is computed by the same program.
+    """
+    reductions = [inner for inner in program.eqns if inner.primitive in (p.reduce_sum_p, p.reduce_max_p)]
+    if len(program.invars) != 1 or len(program.outvars) != 1 or len(reductions) != 1:
+        return None
+    (x,), (result,), (reduction,) = program.invars, program.outvars, reductions
+    if not is_floating(x.aval) or reduction.invars[0].aval.shape != x.aval.shape:
+        return None
+    axes, keepdims = tuple(map(int, reduction.params["axes"])), result.aval.ndim == x.aval.ndim
+    for order in orders:
+        rule = norm_of_order("norm", order, axes, keepdims)
+        if _text(jax.make_jaxpr(rule.value)(x.aval)) == _text(program):
+            return rule
+    return None
+
+
+def _text(program: Any) -> str:
+    """Return a program as text, in which `jax.vmap` writes the number of an axis as ``np.int64(1)``."""
+    return re.sub(r"np\.int64\((\d+)\)", r"\1", str(program.jaxpr))
 
 
 def _max_pool(params: Mapping[str, Any]) -> Recognized | None:

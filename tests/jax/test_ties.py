@@ -21,6 +21,7 @@ from rich.console import Console
 
 import jaxclamp
 from jaxclamp import OPS, Influence, Line, Op, TieReport, count_ties, min_norm, ties
+from jaxclamp._shared.tie_cases import is_differentiable
 from tests.support.elementwise import ELEMENTWISE, valid_operands
 from tests.support.representatives import represented
 
@@ -109,19 +110,16 @@ def calls_at_ties(op: Op) -> tuple[Callable[..., Any], list[list[jax.Array]]]:
     """The op and its counterparts in JAX as one function of the arrays at each of the op's ties, and these arrays."""
     points = [dict(zip(op.signature.parameters, tie, strict=False)) for tie in op.tie_points]
 
-    def is_array(value: Any) -> bool:
-        return value is not None and np.asarray(value).dtype == float
-
     def function(*arrays: list[jax.Array]) -> list[Any]:
         results = []
         for point, values in zip(points, arrays, strict=True):
-            given = dict(zip([name for name in point if is_array(point[name])], values, strict=True))
+            given = dict(zip([name for name in point if is_differentiable(point[name])], values, strict=True))
             results += [op.function(**point | given)]
             takes = op.counterparts_in("jax") if op.family == "reduction" or None not in point.values() else ()
             results += [native(point | given) for native in takes if point.keys() <= native.names]
         return results
 
-    return function, [[jnp.asarray(v, "float32") for v in point.values() if is_array(v)] for point in points]
+    return function, [[jnp.asarray(v, "float32") for v in point.values() if is_differentiable(v)] for point in points]
 
 
 @pytest.mark.parametrize("op", represented(OPS.values()))

@@ -199,8 +199,9 @@ NEGATIVE = "clamp(x=-0, min=0, max=6), x, numbers: torch.clamp"
         ({NUMBERS: both(1), NEGATIVE: both(1)}, {NUMBERS: both(1), NEGATIVE: both(0)}, [(NEGATIVE, "both")]),
         ({JOINT: both(1, 0, 0)}, {JOINT: {"reverse": (1, 0, 0), "forward": (0, 1, 0)}}, [(JOINT, "forward")]),
         ({JOINT: {"reverse": (1, 0, 0)}}, {JOINT: {"reverse": (0, 1, 0)}}, [(JOINT, "reverse")]),
-        ({JOINT: both(1, 0, 0)}, {}, [(JOINT, "both")]),
-        ({}, {JOINT: both(1, 0, 0)}, [(JOINT, "both")]),
+        ({NUMBERS: both(1), JOINT: both(1, 0, 0)}, {NUMBERS: both(1)}, [(JOINT, "both")]),
+        ({NUMBERS: both(1)}, {NUMBERS: both(1), JOINT: both(1, 0, 0)}, [(JOINT, "both")]),
+        ({JOINT: both(1, 0, 0)}, {}, []),  # of which the op was not asked
         ({JOINT: both(float("nan"), 0, 0)}, {JOINT: both(float("nan"), 0, 0)}, []),
         ({JOINT: both(1, 0, 0)}, {JOINT: both(float("nan"), 0, 0)}, [(JOINT, "both")]),
     ],

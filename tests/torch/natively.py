@@ -28,7 +28,7 @@ def values(result: Any) -> Tensor:
 
 
 TAKE_TENSORS = {"clamp", "clamp_min", "clamp_max"}
-WANT_TENSORS = {"maximum", "minimum", "fmax", "fmin", "prelu"}
+WANT_TENSORS = {"maximum", "minimum", "fmax", "fmin", "hypot", "prelu"}
 
 
 def gradients_of(

@@ -85,7 +85,7 @@ def test_every_recorded_cell(text: str) -> None:
     wrong = {
         cell: (found[cell], record[cell])
         for cell in record.keys() & found.keys()
-        if not np.allclose(found[cell], record[cell], rtol=1e-6)
+        if not np.allclose(found[cell], record[cell], rtol=1e-6, equal_nan=True)
     }
     assert wrong == {}
 

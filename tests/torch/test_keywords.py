@@ -60,6 +60,8 @@ CALLS: dict[str, Arguments] = {
     "threshold": {"input": X, "threshold": 0.5, "value": 2.0},
     "amax": {"input": SQUARE, "dim": 1, "keepdim": True},
     "amin": {"input": SQUARE, "dim": (0,), "keepdim": True},
+    "norm": {"input": SQUARE, "p": 1, "dim": 1, "keepdim": True},
+    "hypot": {"input": X, "other": X.flip(0)},
     "max_with_indices": {"input": SQUARE, "dim": 0, "keepdim": True},
     "min_with_indices": {"input": SQUARE, "dim": 1, "keepdim": True},
     "max_pool1d": {"input": IMAGE[0], "kernel_size": 3, "stride": 2, "padding": 1, "dilation": 2, "ceil_mode": True},
@@ -84,7 +86,7 @@ def own(name: str) -> Callable[..., Any]:
     return found
 
 
-_NAMES_OF_JAX = {"input": "x", "other": "y", "dim": "axis", "keepdim": "keepdims"}
+_NAMES_OF_JAX = {"input": "x", "other": "y", "dim": "axis", "keepdim": "keepdims", "p": "ord"}
 
 
 def of_jax(name: str, *args: Any, **kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ from tests.torch.natively import DTYPES, OF_OPS, TAKE_TENSORS, WANT_TENSORS, Ten
 NUMBERS = (-math.inf, -7.0, -6.0, -3.0, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 3.0, 6.0, 7.0, math.inf, math.nan)
 KINKS = (-6.0, -3.0, -1.0, 0.5, 1.0, 3.0, 6.0)
 """Those of the numbers whose neighbours are no subnormal numbers, which XLA takes for 0."""
-HAVE_A_TENSOR = {"maximum", "minimum", "fmax", "fmin"}
+HAVE_A_TENSOR = {"maximum", "minimum", "fmax", "fmin", "hypot"}
 
 
 def special(dtype: torch.dtype) -> Tensor:
@@ -48,7 +48,7 @@ def at_special_values(name: str, dtype: torch.dtype) -> Iterator[tuple[Tensor, l
     x = special(dtype)
     if OPS[name].family == "reduction":
         rolled = torch.stack([x.roll(shift) for shift in range(12)])
-        axes: list[Any] = [2 if "3d" in name else 4] if "pool" in name else [1]
+        axes: list[Any] = [2 if "3d" in name else 4] if "pool" in name else [2, 1] if name == "norm" else [1]
         yield torch.stack([rolled] * 2)[None] if "3d" in name else rolled[None], axes
     else:
         yield from ((x, given) for given in further_arguments(name, x))
@@ -72,7 +72,7 @@ def test_values_are_those_of_torch_to_the_bit(name: str) -> None:
                 assert torch.equal(found[1], expected[1]), (x.dtype, given, ties)
 
 
-CURVED = {"elu", "selu", "celu", "hardswish", "hardsigmoid", "prelu"}
+CURVED = {"elu", "selu", "celu", "hardswish", "hardsigmoid", "prelu", "hypot"}
 """Those whose slopes are computed, so that two libraries round differently."""
 TORCH_S_AT_NAN = {
     "relu6", "hardtanh", "hardsigmoid", "elu", "celu", "selu", "softshrink", "hardshrink", "hardswish", "clamp",

@@ -124,7 +124,7 @@ class _Selected(torch.autograd.Function):
         if cotangent is None:
             return None, None, *[None] * len(operands)
         weighted = _weighted(ctx.rule, operands, [cotangent if active else None for active in ctx.needs_input_grad[2:]])
-        return None, None, *map(_as_operand, weighted, operands)
+        return None, None, *map(as_operand, weighted, operands)
 
     @staticmethod
     def jvp(ctx: Any, _in_torch: None, _rule: None, *tangents: torch.Tensor | None) -> torch.Tensor:
@@ -141,7 +141,7 @@ def _operands(ctx: Any) -> list[Any]:
     return [next(tensors) if number is None else number for number in ctx.numbers]
 
 
-def _as_operand(part: torch.Tensor | None, operand: Any) -> torch.Tensor | None:
+def as_operand(part: torch.Tensor | None, operand: Any) -> torch.Tensor | None:
     """The gradient of an operand, which may have been broadcast and promoted."""
     if part is None or (part.shape == operand.shape and part.dtype == operand.dtype):
         return part

@@ -1,0 +1,79 @@
+"""Differentiates the 2-norm around torch's own function: where it is 0 its gradient is 0, and so are further ones."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from interop.native._rules.differentiable import differentiable
+from interop.native._rules.selection import as_operand
+
+Tensor = torch.Tensor
+
+
+def euclidean_norm(in_torch: Callable[..., Tensor], axes: tuple[int, ...], keepdim: bool, *operands: Tensor) -> Tensor:
+    """The value of torch's function, with the gradient of the norm of all operands, and of their elements along axes.
+
+    ``keepdim`` says whether these axes stay.
+    """
+    value: Tensor = _norm(in_torch, axes, keepdim, *operands)
+    return value
+
+
+class _Norm(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(in_torch: Callable[..., Tensor], axes: tuple[int, ...], keepdim: bool, *operands: Tensor) -> Tensor:
+        return in_torch(*operands)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.axes, ctx.keepdim, *operands = inputs
+        ctx.save_for_backward(*operands)
+        ctx.save_for_forward(*operands)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        if not ctx.keepdim:
+            for axis in sorted(ctx.axes):
+                cotangent = cotangent.unsqueeze(axis)
+        operands = ctx.saved_tensors
+        moved = _along_units(operands, ctx.axes, [cotangent] * len(operands))
+        return None, None, None, *map(as_operand, moved, operands)
+
+    @staticmethod
+    def jvp(ctx: Any, _in_torch: None, _axes: None, _keepdim: None, *tangents: Tensor) -> Tensor:
+        moved: Any = sum(_along_units(ctx.saved_tensors, ctx.axes, tangents))
+        return moved.sum(ctx.axes, keepdim=ctx.keepdim) if ctx.axes else moved  # type: ignore[no-any-return]
+
+
+_norm = differentiable(_Norm)
+
+
+def _along_units(operands: Sequence[Tensor], axes: tuple[int, ...], vectors: Sequence[Tensor]) -> list[Tensor]:
+    """Each vector times its operand divided by the norm, 0 where that is 0; no square overflows.
+
+    The rule is `jaxclamp._rules.norms.EuclideanNorm`.
+    """
+    dtype = functools.reduce(torch.promote_types, [x.dtype for x in operands])
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    operands = [x.to(wide) for x in operands]
+    largest = functools.reduce(torch.maximum, [x.detach().abs() for x in operands])
+    if axes:
+        largest = torch.linalg.vector_norm(largest, float("inf"), axes, keepdim=True)
+    is_smooth = largest != 0
+    largest = torch.where(is_smooth, largest, 1.0)
+    scaled = []
+    for x in operands:
+        x = torch.where(is_smooth, x, 1.0)  # where the norm is 0 that of ones, which has derivatives
+        scaled.append(torch.where(x.isinf(), x.sign(), x / largest))
+    norm = torch.linalg.vector_norm(scaled[0], 2, axes, keepdim=True) if axes else functools.reduce(torch.hypot, scaled)
+    units = [x / norm for x in scaled]
+    return [
+        torch.where(is_smooth, unit * vector.to(wide), 0.0).to(dtype)
+        for unit, vector in zip(units, vectors, strict=True)
+    ]

@@ -1,0 +1,161 @@
+"""`norm` and `hypot` beside their ties: near overflow, at infinities and NaN, in all shapes, and to second order."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxclamp
+from jaxclamp import min_norm
+
+INF, NAN = float("inf"), float("nan")
+HALF = 2**-0.5
+UNITS: list[tuple[tuple[float, float], tuple[float, float]]] = [
+    ((0.0, 0.0), (0.0, 0.0)),
+    ((-0.0, 0.0), (0.0, 0.0)),
+    ((3.0, -4.0), (0.6, -0.8)),
+    ((0.0, 2.0), (0.0, 1.0)),
+    ((1e30, 1e30), (HALF, HALF)),
+    ((1e-30, -1e-30), (HALF, -HALF)),
+    ((1e30, 1e-30), (1.0, 0.0)),
+    ((INF, 1e38), (1.0, 0.0)),
+    ((1.0, -INF), (0.0, -1.0)),
+    ((INF, -INF), (HALF, -HALF)),
+    ((NAN, 1.0), (NAN, NAN)),
+    ((NAN, INF), (NAN, NAN)),
+]
+"""Points, and the gradient of the 2-norm there."""
+
+
+def of_vector(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jaxclamp.norm(jnp.stack([x, y]))
+
+
+FUNCTIONS = [
+    *(jaxclamp.hypot, of_vector, min_norm(jnp.hypot)),
+    min_norm(lambda x, y: jnp.linalg.norm(jnp.stack([x, y]))),
+]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=["hypot", "norm", "jnp.hypot", "jnp.linalg.norm"])
+def test_gradients_in_both_modes(function: Callable[..., jax.Array]) -> None:
+    points, expected = (np.array(column, np.float32) for column in zip(*UNITS, strict=True))
+
+    @jax.jit
+    @jax.vmap
+    def gradients(point: jax.Array) -> list[jax.Array]:
+        modes: list[Any] = [jax.grad, jax.jacfwd]
+        return [jnp.stack(mode(function, argnums=(0, 1))(*point)) for mode in modes]
+
+    for found in gradients(points):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_hypot_does_not_overflow() -> None:
+    np.testing.assert_allclose(jaxclamp.hypot(1e30, 1e30), 2**0.5 * 1e30, rtol=1e-6)
+    np.testing.assert_allclose(jaxclamp.hypot(1e-30, 1e-30), 2**0.5 * 1e-30, rtol=1e-6)
+
+
+@pytest.mark.parametrize("function", [jaxclamp.hypot, of_vector])
+def test_second_derivatives(function: Callable[..., jax.Array]) -> None:
+    """Those of x^2 + y^2 under a root; at 0, where there are none, 0; finite wherever the gradient is."""
+    hessian = jax.jit(jax.hessian(function, argnums=(0, 1)))
+    (xx, xy), (yx, yy) = hessian(3.0, 4.0)
+    np.testing.assert_allclose([xx, xy, yx, yy], np.array([16, -12, -12, 9]) / 125, rtol=1e-5)
+    assert jax.tree.leaves(hessian(0.0, -0.0)) == [0, 0, 0, 0]
+    for (x, y), gradient in UNITS:
+        assert np.isfinite(jax.tree.leaves(hessian(x, y))).all() == np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("order", [1, 2, INF])
+def test_axes_and_shapes(order: float) -> None:
+    """Values as in NumPy, and gradients, at elements of which some rows are 0."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-2, 3, (2, 3, 4)).astype(np.float32)
+    x[0, 1] = x[:, :, 2] = 0
+    for axis, keepdims in itertools.product([None, 0, -1, (0, 2), (0, 1, 2)], [False, True]):
+        axes = tuple(range(3)) if axis is None else axis
+        sizes = abs(x)
+        if order == INF:
+            value = sizes.max(axes, keepdims=True)
+            tied = sizes == value
+            expected = np.sign(x) * tied / tied.sum(axes, keepdims=True)
+        elif order == 1:
+            value, expected = sizes.sum(axes, keepdims=True), np.sign(x)
+        else:
+            value = np.sqrt((x**2).sum(axes, keepdims=True))
+            expected = x / np.where(value == 0, 1, value)
+
+        def function(x: jax.Array) -> jax.Array:
+            return jaxclamp.norm(x, order, axis, keepdims)  # noqa: B023  # called here
+
+        np.testing.assert_allclose(function(x), value if keepdims else value.squeeze(axes), rtol=1e-6)
+        np.testing.assert_allclose(jax.grad(lambda x: function(x).sum())(jnp.asarray(x)), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("order", [1, 2, INF, "fro"])
+def test_nothing_and_a_number(order: Any) -> None:
+    assert jaxclamp.norm(jnp.zeros((2, 0)), order, 1).tolist() == [0, 0]
+    assert jax.grad(lambda x: jaxclamp.norm(x, order))(jnp.zeros(0)).shape == (0,)
+    assert [float(jax.grad(lambda x: jaxclamp.norm(x, order))(x)) for x in (-2.0, 0.0, 3.0)] == [-1, 0, 1]
+
+
+@pytest.mark.parametrize("order", [1, INF])
+def test_nan_in_the_other_norms(order: float) -> None:
+    gradient = jax.grad(lambda x: jaxclamp.norm(x, order))(jnp.array([NAN, 1.0, NAN]))
+    assert gradient.tolist() == ([1, 1, 1] if order == 1 else [0.5, 0, 0.5])
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("order", [1, 2, INF])
+def test_dtypes(order: float, dtype: str) -> None:
+    with jax.enable_x64(dtype == "float64"):
+        x = jnp.array([0, 3, -4], dtype)
+        value, gradient = jax.value_and_grad(lambda x: jaxclamp.norm(x, order))(x)
+        assert value.dtype == gradient.dtype == x.dtype
+        expected = {1: [0, 1, -1], 2: [0, 0.6, -0.8], INF: [0, 0, -1]}[order]
+        np.testing.assert_allclose(np.asarray(gradient, float), expected, rtol=float(jnp.finfo(dtype).eps))
+        assert not jnp.any(jax.grad(lambda x: jaxclamp.norm(x, order))(0 * x) != 0)
+
+
+def test_a_cotangent_that_is_not_finite_does_not_reach_zero() -> None:
+    for order in (1, 2, INF):
+        _, pull = jax.vjp(lambda x: jaxclamp.norm(x, order), jnp.zeros(2))  # noqa: B023  # called here
+        assert pull(INF)[0].tolist() == [0, 0]
+    _, pull = jax.vjp(jaxclamp.hypot, 0.0, 0.0)
+    assert [float(part) for part in pull(NAN)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: jaxclamp.norm(x, 3), "norm: ord=3 is none of 1, 2 and inf"),
+        (lambda x: jaxclamp.norm(x, "nuc"), "norm: ord='nuc' is none of"),
+        (lambda x: jaxclamp.norm(x, axis=2), "norm: axis=2 is out of range for x of shape"),
+        (lambda x: jaxclamp.norm(x, axis=()), r"norm: axis=\(\) does not name one or more distinct axes"),
+    ],
+)
+def test_refused(call: Callable[[jax.Array], jax.Array], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(jnp.ones((2, 3)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_norms_of_jax_under_min_norm(dtype: str) -> None:
+    """Values to the bit; within `vmap` too."""
+    calls: list[Callable[[jax.Array], jax.Array]] = [
+        jnp.linalg.norm,
+        lambda x: jnp.linalg.norm(x, axis=-1, keepdims=True),
+        lambda x: jnp.linalg.norm(x, "fro", (1, 0)),
+        jax.vmap(jnp.linalg.norm),
+        lambda x: jax.vmap(lambda x: jnp.linalg.norm(x, axis=0, keepdims=True))(x),
+    ]
+    x = jnp.array([[0, 0], [1, 3]], dtype)
+    for call in calls:
+        assert min_norm(call)(x).tobytes() == call(x).tobytes()
+        gradient = jax.grad(lambda x: min_norm(call)(x).sum())(0 * x)  # noqa: B023  # called here
+        assert gradient.tolist() == [[0, 0], [0, 0]]
