@@ -21,6 +21,7 @@ from interop.cli.packages import require
 from interop.cli.plot import plot
 from interop.cli.report import report
 from interop.cli.rows import compile_quickly, installed, rows_of
+from interop.cli.scan import scan
 from interop.cli.ties import ties
 
 
@@ -115,5 +116,5 @@ def main(
         context.exit(1)
 
 
-for _command in (cases, digits, compare, changes, plot, report, ties, audit):
+for _command in (cases, digits, compare, changes, plot, report, ties, audit, scan):
     main.add_command(_command)

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from interop._torch.forms import overloaded
 from interop._torch.grad_state import is_active
+from interop._torch.sharding import is_distributed, on_parts
 from interop.native._rules.reductions import Reduction, reduce
 from interop.native._rules.settled import settled
 from interop.native._rules.stage import AdaptiveWindows, Pooling
@@ -170,6 +171,9 @@ def _pool(
     return_indices: bool,
     is_whole: bool,
 ) -> Any:
+    if is_distributed(input):
+        return on_parts(lambda x: _pool(pooling, with_indices, x, return_indices, is_whole), input, pooling.dims)
+
     def in_torch(x: torch.Tensor) -> Any:
         """A view, as of one more axis, could not be overwritten behind a Function."""
         values, indices = with_indices(x)

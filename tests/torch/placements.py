@@ -147,14 +147,22 @@ def outcome(name: str, function: Call, mesh: Any, placements: Sequence[Placement
 
 
 def communicated(mesh: Any) -> dict[tuple[str, str], dict[str, int]]:
-    """The collectives of an extremum along the axis that is cut, forward and backward, by torch and under the mode."""
+    """The collectives of a call and its backward pass, where the first axis is cut, by torch and under the mode."""
+    matrix, images = drawn((6, 8), 0), drawn((2, 3, 4, 6), 0)
+    calls: dict[str, tuple[Tensor, Call]] = {
+        "amax": (matrix, lambda x: x.amax(0)),
+        "max": (matrix, lambda x: x.max(0).values),
+        "aminmax": (matrix, lambda x: x.aminmax(dim=0).max),
+        "clamp": (matrix, lambda x: x.clamp(0.0, 1.0)),
+        "max_pool2d": (images, lambda x: functional.max_pool2d(x, 2)),
+    }
+    modes: dict[str, Callable[[Call], Call]] = {"torch": lambda call: call, "mode": interop.min_norm()}
     counts = {}
-    for name in ("amax", "max", "aminmax"):
-        for way, mode in {"torch": lambda f: f, "mode": interop.min_norm()}.items():
-            x = distribute_tensor(drawn((6, 8), 0), mesh, [Shard(0)]).requires_grad_()
+    for name, (tensor, call) in calls.items():
+        for way, mode in modes.items():
+            x = distribute_tensor(tensor.clone(), mesh, [Shard(0)]).requires_grad_()
             with CommDebugMode() as communication:
-                value = mode(getattr(torch, name))(x, dim=0)
-                (value if name == "amax" else value[0]).sum().backward()
+                mode(call)(x).sum().backward()
             counts[name, way] = {str(kind): count for kind, count in communication.get_comm_counts().items()}
     return counts
 

@@ -186,9 +186,8 @@ def test_all_placements_have_the_gradient_of_one_process(processes: int, names: 
             is_refused = name.endswith("_") and "Partial" in placed and outcome.startswith("RuntimeError")
             assert outcome == "right" or is_refused, (name, way, placed)
     for (name, way), counts in collectives.items():
-        # The operand, which would be gathered in one call, stays where it is, but where torch gathers it for indices.
         of_torch = collectives[name, "torch"]
-        assert {kind: count for kind, count in counts.items() if "gather" in kind} == {
-            kind: count for kind, count in of_torch.items() if "gather" in kind
-        }, (name, way)
-        assert sum(counts.values()) <= sum(of_torch.values()) + 1
+        # The operand, which would be gathered in one call, stays where it is, but where torch gathers it for indices.
+        gathered, by_torch = (sum(n for kind, n in c.items() if "gather" in kind) for c in (counts, of_torch))
+        assert gathered <= by_torch, (name, way)
+        assert sum(counts.values()) <= sum(of_torch.values()) + (name == "max"), (name, way)

@@ -1,0 +1,46 @@
+"""The command that reads source files for gradients that are a choice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from interop.cli.console import width
+from interop.cli.options import AS_JSON, TorchVersion
+
+
+@click.command()
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--before", type=TorchVersion(), help="Find what changed since this version of torch, as 2.13, too.")
+@click.option("--after", type=TorchVersion(), help="The version to compare with, by default the newest recorded.")
+@click.option(
+    "--at-least",
+    type=click.Choice(("likely", "possible", "rare")),
+    default="likely",
+    show_default=True,
+    help="How likely a tie has to be.",
+)
+@AS_JSON
+@click.pass_context
+def scan(
+    context: click.Context,
+    paths: tuple[Path, ...],
+    before: str | None,
+    after: str | None,
+    at_least: Any,
+    as_json: bool,
+) -> None:
+    """Read source for gradients that differ at ties.
+
+    Nothing is imported or run: neither the code nor torch or JAX. PATH is a file, or a folder with files *.py.
+
+    Exit status 1 when a place is shown, 2 on bad usage.
+    """
+    from interop.scan import scan as read
+
+    old, new = (version and version.removeprefix("torch ") for version in (before, after))
+    found = read(paths, before=old, after=new, at_least=at_least)
+    click.echo(found.to_json().rstrip("\n") if as_json else found.text(width()))
+    context.exit(1 if found.findings else 0)

@@ -1,0 +1,32 @@
+"""Clamps before a function with an infinite slope on the bound, ``acos(clamp(x, -1, 1))``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from interop.scan.finding import Finding
+from interop.scan.source import Call, Source, number, shown
+
+_ENDS = {
+    **dict.fromkeys(("acos", "asin", "arccos", "arcsin", "atanh", "arctanh"), (-1.0, 1.0)),
+    **dict.fromkeys(("sqrt", "log", "log2", "log10", "rsqrt"), (0.0,)),
+    **dict.fromkeys(("acosh", "arccosh"), (1.0,)),
+}
+"""Maps a function to where its slope is infinite."""
+_CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max", "relu", "maximum", "minimum"}
+
+
+def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
+    """Return the call if its operand is clamped to where the slope is infinite."""
+    function = call.name.rpartition(".")[2]
+    if function not in _ENDS or not call.operands or not source.has_gradient(call.node):
+        return
+    clamp = source.call(source.assigned(call.operands[0]))
+    if clamp is None or (name := clamp.name.rpartition(".")[2]) not in _CLAMPS:
+        return
+    bounds = [number(bound) for bound in (*clamp.operands[1:], *(word.value for word in clamp.node.keywords))]
+    reached = [0.0] if name == "relu" else [value for value in bounds if value in _ENDS[function]]
+    if reached:
+        what = f"at {reached[0]:g} the slope of {function} is infinite: the gradient is inf or, times 0, NaN"
+        cure = "clamp to a bound within, as 1 - 1e-6 or 1e-12"
+        yield Finding(file, call.node.lineno, "bound", shown(call.node), what, "likely", cure)

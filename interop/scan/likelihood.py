@@ -1,0 +1,91 @@
+"""How likely the operands of a call are on a tie, by what the source says of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from interop.scan.finding import Likelihood
+from interop.scan.source import WITHOUT_GRADIENT, Call, Source, number
+
+FLAT = {"round", "floor", "ceil", "trunc", "rint", "fix", "sign", "argmax", "one_hot"}
+"""Functions whose gradient is 0 wherever there is one."""
+_BY_HAND = re.compile(r"(?<![a-z])(round|ste(?![a-z])|straight|(fake_?)?quant)")
+"""What a function that rounds straight through is likely called by."""
+_QUANTISED = ("quant", "qmin", "qmax", "q_min", "q_max", "bits", "n_levels")
+_TINY = 1e-2
+"""A bound below that keeps a divisor from zero, and few values are on it."""
+
+
+def tie_of_bounds(source: Source, call: Call) -> Likelihood:
+    """Say how likely a value is on a bound of a clamp."""
+    x, *bounds = _operands(call)
+    if rounds(source, x) or _are_codes(bounds):
+        return "likely"
+    values = [number(bound) for bound in bounds]
+    is_tiny = [value is not None and 0 < abs(value) < _TINY for value in values]
+    names = " ".join(ast.unparse(bound).lower() for bound in bounds)
+    if any(is_tiny) or any(word in names for word in ("eps", "tiny", "finfo", "1e-")):
+        return "rare"
+    return "possible" if any(value is not None for value in values) else "rare"
+
+
+def tie_of_operands(source: Source, call: Call) -> Likelihood:
+    """Say how likely two operands, or two elements, are equal."""
+    if any(rounds(source, operand) for operand in call.operands):
+        return "likely"
+    return "possible" if any(number(operand) is not None for operand in call.operands) else "rare"
+
+
+def rounds(source: Source, node: ast.expr) -> bool:
+    """Say whether an expression is rounded straight through: ``x + (round(x) - x).detach()``, or by a function for it.
+
+    A rounding by itself has no slope, so that no gradient is lost behind it.
+    """
+    node = source.assigned(node)
+    match node:
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return (_is_stopped(source, right) and _calls_rounding(source, right)) or (
+                _is_stopped(source, left) and _calls_rounding(source, left)
+            )
+        case ast.Call():
+            called = source.call(node)
+            name = ast.unparse(node.func).lower()
+            return not (called and called.name.rpartition(".")[2] in FLAT) and _BY_HAND.search(name) is not None
+    return False
+
+
+def is_flat(source: Source, node: ast.expr) -> bool:
+    """Say whether an expression has no gradient to pass, as one that is rounded, or converted to integers."""
+    called = source.call(source.assigned(node))
+    return called is not None and called.name.rpartition(".")[2].rstrip("_") in FLAT | WITHOUT_GRADIENT
+
+
+def _is_stopped(source: Source, node: ast.expr) -> bool:
+    called = source.call(source.assigned(node))
+    return called is not None and called.name.rpartition(".")[2] in ("detach", "stop_gradient")
+
+
+def _calls_rounding(source: Source, node: ast.expr) -> bool:
+    calls = (source.call(inner) for inner in source.within(node))
+    return any(call is not None and call.name.rpartition(".")[2].rstrip("_") in FLAT for call in calls)
+
+
+def _operands(call: Call) -> tuple[ast.expr, ...]:
+    """Return x and the bounds, in any order of keywords."""
+    bounds = [word.value for word in call.node.keywords if word.arg in ("min", "max", "a_min", "a_max", "other")]
+    x = [word.value for word in call.node.keywords if word.arg in ("input", "x", "a", "arr")]
+    return (*call.operands, *x, *bounds) or (ast.Constant(0),)
+
+
+def _are_codes(bounds: list[ast.expr]) -> bool:
+    """Say whether bounds are the first and the last of 2**n signed integers, or are named so."""
+    names = " ".join(ast.unparse(bound).lower() for bound in bounds)
+    if any(word in names for word in _QUANTISED):
+        return True
+    values = [number(bound) for bound in bounds]
+    if len(values) < 2 or any(value is None or value != int(value) for value in values[:2]):
+        return False
+    low, high = (int(value) for value in values[:2] if value is not None)
+    count = high - low + 1
+    return low < 0 and count >= 4 and count & (count - 1) == 0

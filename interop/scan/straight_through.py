@@ -1,0 +1,49 @@
+"""Clamps that pass a gradient by hand: ``x + (clamp(x) - x).detach()``, and the backward of an autograd.Function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from interop.scan.finding import Finding
+from interop.scan.source import Source, shown
+
+_CLAMPS = {"clamp", "clip"}
+_CURE = 'round straight through, then interop.native.clamp(..., ties="inclusive")'
+
+
+def findings(source: Source, node: ast.AST, file: str) -> Iterator[Finding]:
+    """Return the sum that goes straight through a clamp, or the backward that masks by bounds."""
+    match node:
+        case ast.BinOp(left=x, op=ast.Add(), right=ast.Call() as stopped):
+            difference = _stopped(source, stopped)
+            match difference:
+                case ast.BinOp(left=value, op=ast.Sub(), right=again) if ast.dump(again) == ast.dump(x):
+                    if _clamps(source, value):
+                        what = "straight through a clamp: the gradient is 1 outside of the bounds too"
+                        yield Finding(file, node.lineno, "straight-through", shown(node), what, "likely", _CURE)
+        case ast.FunctionDef(name="backward") if source.is_function_of_autograd(node):
+            forward = source.enclosing_class(node)
+            masks = [inner for inner in ast.walk(node) if isinstance(inner, ast.Compare) and _is_order(inner)]
+            if masks and forward is not None and _clamps(source, forward):
+                is_strict = isinstance(masks[0].ops[0], ast.Lt | ast.Gt)
+                what = f"the derivative of a clamp by hand, which is {'0' if is_strict else '1'} on this bound"
+                yield Finding(file, masks[0].lineno, "straight-through", shown(masks[0]), what, "likely", _CURE)
+
+
+def _stopped(source: Source, node: ast.Call) -> ast.expr | None:
+    """Return what a ``detach`` or ``stop_gradient`` is called on."""
+    called = source.call(node)
+    if called and called.operands and called.name.rpartition(".")[2] in ("detach", "stop_gradient"):
+        return called.operands[0]
+    return None
+
+
+def _clamps(source: Source, node: ast.AST) -> bool:
+    inner = source.within(node) if isinstance(node, ast.expr) else ast.walk(node)
+    calls = (source.call(part) for part in inner)
+    return any(call is not None and call.name.rpartition(".")[2] in _CLAMPS for call in calls)
+
+
+def _is_order(node: ast.Compare) -> bool:
+    return all(isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in node.ops)

@@ -1,0 +1,142 @@
+"""What a scan finds in small sources, and what it leaves alone; and that versions come from the records."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from interop.scan import Finding, scan
+from interop.survey.changes import changes
+
+HEAD = (
+    "import jax\nimport jax.numpy as jnp\nimport torch\nimport torch.nn.functional as F\nfrom torch import clip, nn\n"
+)
+IN_TORCH = "import torch\nimport torch.nn.functional as F\nfrom torch import clip, nn\nimport numpy as np\n"
+
+
+def found(tmp_path: Path, code: str, head: str = IN_TORCH, **options: str) -> list[Finding]:
+    file = tmp_path / "code.py"
+    file.write_text(head + code)
+    return list(scan([file], at_least="rare", **options).findings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("code", "question", "tie"),
+    [
+        ("y = torch.clamp(x, -8, 7)", "version", "likely"),
+        ("y = torch.clamp(x, min=qmin, max=qmax)", "version", "likely"),
+        ("c = x + (x.round() - x).detach()\ny = c.clamp(0, n)", "version", "likely"),
+        ("y = clip(round_ste(x), 0, n)", "version", "likely"),
+        ("y = x.clamp_(0, 6)", "version", "possible"),
+        ("y = torch.clamp_min(x, 1e-6)", "version", "rare"),
+        ("y = torch.fmax(x, z)", "version", "rare"),
+        ("y = torch.maximum(x, z)", "spelling", "rare"),
+        ("y = torch.max(x, 1)", "spelling", "possible"),
+        ("y = F.max_pool2d(x, 2)", "spelling", "possible"),
+        ("pool = nn.MaxPool2d(2)", "spelling", "possible"),
+        ("y = torch.where(x > 0, x, 0.0)", "where", "possible"),
+        ("y = torch.where(x > z, x, z)", "where", "rare"),
+        ("y = torch.where(x > 0, x, 0.1 * x)", "where", "possible"),
+        ("y = torch.where(x > 0, torch.sqrt(x), 0.0)", "branch", "likely"),
+        ("y = torch.where(x > 0, x.log(), 0.0)", "branch", "likely"),
+        ("y = torch.where(x != 0, 1 / x, 0.0)", "branch", "likely"),
+        ("y = torch.where(x > 0, x ** 0.5, 0.0)", "branch", "likely"),
+        ("s = torch.log(x)\ny = torch.where(x > 0, s, 0.0)", "branch", "likely"),
+        ("y = torch.acos(torch.relu(x).clamp(-1.0, 1.0))", "bound", "likely"),
+        ("z = x.clamp(min=0)\ny = z.sqrt()", "bound", "likely"),
+        ("y = x + (x.clamp(0, 1) - x).detach()", "straight-through", "likely"),
+    ],
+)
+def test_findings(code: str, question: str, tie: str, tmp_path: Path) -> None:
+    """The one of the question that is asked; a clamp within may be another."""
+    (finding,) = (f for f in found(tmp_path, code, before="2.13", after="2.15") if f.question == question)
+    assert finding.tie == tie
+    assert finding.line == (IN_TORCH + code).count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "y = np.clip(x, 0, 6)",
+        "y = np.asarray(x).clip(0, 6)",
+        "y = max(x, 0)",
+        "y = torch.relu(x)",
+        "y = x.max()",
+        "with torch.no_grad():\n    y = x.clamp(0, 6)",
+        "@torch.no_grad()\ndef f(x):\n    return x.clamp(0, 6)",
+        "y = x.clamp(0, 6).long()",
+        "y = x.round().clamp(-8, 7)",
+        "y = z[x.clamp(0, 6)]",
+        "y = torch.where(x > 0, y, 0.0)",
+        "s = torch.where(x > 0, x, 1.0)\ny = torch.where(x > 0, torch.sqrt(s), 0.0)",
+        "y = torch.where(x > 0, torch.sqrt(x + 1e-6), 0.0)",
+        "y = torch.where(mask, 1 / scale, 0.0)",
+        "y = torch.sqrt(x)",
+    ],
+)
+def test_nothing_is_found(code: str, tmp_path: Path) -> None:
+    assert found(tmp_path, code, before="2.13", after="2.15") == []
+
+
+def test_a_file_that_imports_no_framework_is_left_alone(tmp_path: Path) -> None:
+    assert found(tmp_path, "y = x.clamp(0, 6)", head="# torch", before="2.13") == []
+
+
+FUNCTION = """
+class Clamp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clamp(0, 1)
+    @staticmethod
+    def backward(ctx, g):
+        return g * (ctx.saved_tensors[0] >= 0)
+"""
+
+
+def test_a_derivative_by_hand(tmp_path: Path) -> None:
+    """The clamp in forward has no gradient of its own."""
+    (finding,) = found(tmp_path, FUNCTION, before="2.13")
+    assert (finding.question, finding.code) == ("straight-through", "ctx.saved_tensors[0] >= 0")
+    assert "is 1 on this bound" in finding.what
+
+
+@pytest.mark.parametrize("code", ["y = jnp.clip(x, 0, 6)", "y = jnp.maximum(x, 0)", "y = jax.lax.max(x, z)"])
+def test_spellings_in_jax(code: str, tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, code, head=HEAD)
+    assert "is balanced at a tie" in finding.what
+    assert finding.cure.startswith("jaxclamp.min_norm(f)")
+
+
+def test_what_changed_is_read_from_the_records(tmp_path: Path) -> None:
+    """Each function that changed is found, with its numbers; between two versions without a change none is."""
+    ops = changes("torch", "2.13", "2.15").ops
+    for op in ops:
+        (finding,) = found(tmp_path, f"y = torch.{op}(x, 0.0)", before="2.13", after="2.15")
+        assert finding.question == "version"
+        assert finding.what.startswith(f"{op}(")
+        assert "1 → 0" in finding.what or "1 0 → 0.5 0.5" in finding.what
+    for op in ops:
+        questions = {f.question for f in found(tmp_path, f"y = torch.{op}(x, 0.0)", before="2.14.1", after="2.15")}
+        assert questions <= {"spelling"}
+
+
+def test_the_report(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("import torch\ny = torch.clamp(x, -8, 7)\nz = torch.clamp(x, 0, 1)\n")
+    (tmp_path / "two.py").write_text("import torch\ny = (\n")
+    report = scan([tmp_path], before="2.13")
+    assert (len(report.findings), report.hidden, report.files) == (1, 1, 2)
+    assert str(report).startswith("1 place in 2 files: 1 version\n")
+    assert "1 more where a tie is less likely" in str(report)
+    assert f"not read: {tmp_path / 'two.py'}" in str(report)
+    assert max(map(len, report.text(60).splitlines())) <= 60 or " " not in str(tmp_path)
+    assert json.loads(report.to_json())["findings"][0]["line"] == 2
+
+
+def test_errors(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no"):
+        scan([tmp_path / "absent.py"])
+    with pytest.raises(ValueError, match=r"no record of torch '1\.0'"):
+        scan([tmp_path], before="1.0")
+    with pytest.raises(ValueError, match="at_least='often'"):
+        scan([tmp_path], at_least="often")  # type: ignore[arg-type]
