@@ -71,7 +71,7 @@ nitpick_ignore_regex = [
         r"interop\.survey\.(versions\.Line|records\.(Record|Source)))",
     ),
     ("py:exc", "GradcheckError"),  # of torch
-    ("py:(class|obj)", r"(interop\._transforms\.min_norm\.)?[A-Z]"),  # type variables
+    ("py:(class|obj)", r"(interop\._transforms\.(min_norm|ranks)\.)?[A-Z]"),  # type variables
 ]
 
 
