@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
 import interop
 from interop.native import NATIVE
-from tests.torch import placements
+from tests.torch import engines, placements
 
 
 @pytest.fixture
@@ -191,3 +192,14 @@ def test_all_placements_have_the_gradient_of_one_process(processes: int, names: 
         gathered, by_torch = (sum(n for kind, n in c.items() if "gather" in kind) for c in (counts, of_torch))
         assert gathered <= by_torch, (name, way)
         assert sum(counts.values()) <= sum(of_torch.values()) + (name == "max"), (name, way)
+
+
+@pytest.mark.thorough
+def test_engines_have_the_gradient_of_one_process(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(engines.work, (str(tmp_path),), nprocs=2)
+    assert torch.load(tmp_path / "different") == []
+    # The convention matters for this model, and so does the direction.
+    of_ways = [engines.gradients(way, lambda model: model, engines.data()) for way in ("mode", "taken back")]
+    along = engines.along_a_direction(lambda model: model, engines.data())
+    for first, second in itertools.combinations((*of_ways, along), 2):
+        assert not all(map(torch.equal, first, second))
