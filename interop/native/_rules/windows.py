@@ -27,7 +27,7 @@ from interop.native._rules.windows_sliced import sliced_stages
 
 _BLOCK = 2**19
 """The elements in whose blocks ties are shared, so that what is computed on the way stays in the processor's cache."""
-_FEW_READS = 2**15
+_FEW_READS = 2**13
 """The elements in all windows up to which one index of them is faster than slices, which take more calls."""
 
 
