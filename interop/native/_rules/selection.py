@@ -33,6 +33,7 @@ _LOSES_OR_TIES: Mapping[Any, Callable[[Any, Any], Any]] = {
     torch.fmin: operator.ge,
 }
 _SKIPS_NAN = (torch.fmax, torch.fmin)
+_WINS: Mapping[Any, Callable[[Any, Any], Any]] = {torch.maximum: operator.gt, torch.minimum: operator.lt}
 
 
 def select(
@@ -52,10 +53,6 @@ def select(
     rule, operands = OPS[name].applied(*arguments, ties=ties)
     value = _of_one(rule, in_torch, operands) if ties == "min_norm" and type(rule) is Selection else None
     return _selected(in_torch, rule, *operands) if value is None else value
-
-
-_WINS: Mapping[str, Callable[[Any, Any], Mask]] = {"maximum": operator.gt, "minimum": operator.lt}
-"""Maps a step to where its first operand is the value alone. Beside a NaN, fmax and fmin have another."""
 
 
 _SMALL = 2**12
@@ -82,23 +79,14 @@ def _of_one(rule: Selection, in_torch: Callable[..., torch.Tensor], operands: Se
     Where that operand alone is the value, it is selected. Elsewhere stands what torch computes of the operands,
     detached: ``maximum(x, y)`` is ``where(x > y, x, maximum(x, y))``. A NaN wins no comparison: its gradient is 0.
     """
-    active_ones = recorded(operands)
-    if active_ones is None or len(active_ones) != 1 or any(step.__name__ not in _WINS for step in rule.steps):
+    active = recorded(operands)
+    if active is None or len(active) != 1:
         return None
-    (index,) = active_ones
+    (index,) = active
     if operands[index].numel() > _SMALL:
         return None
     known = [operand.detach() if isinstance(operand, torch.Tensor) else operand for operand in operands]
-    steps = [step.__name__ for step in rule.steps]
-    active, value = known[index], known[0]
-    wins: Any = None
-    for k, (step, operand) in enumerate(zip(steps, known[1:], strict=True), 1):
-        if k < index:
-            value = _folded(getattr(torch, step), value, operand)
-            continue
-        beaten = _WINS[step](active, value if k == index else operand)
-        wins = beaten if wins is None else wins & beaten
-    return torch.where(wins, operands[index], in_torch(*known))
+    return torch.where(_alone(_steps(rule), known, index), operands[index], in_torch(*known))
 
 
 class _Selected(torch.autograd.Function):
@@ -163,11 +151,10 @@ def _weighted(
     if isinstance(rule, Affine):
         vectors = [None if vector is None else rule.scale * vector for vector in vectors]
     active = [vector is not None for vector in vectors]
-    # Steps of JAX and of torch have the same names. By those, as Dynamo of torch 2.11 hashes no function of JAX.
-    steps = [getattr(torch, step.__name__) for step in rule.steps]
+    steps = _steps(rule)
     if rule.convention == "min_norm" and sum(active) == 1:
-        lost = _lost(steps, operands, active.index(True))
-        return [None if vector is None else torch.where(lost, 0.0, vector) for vector in vectors]
+        alone = _alone(steps, operands, active.index(True))
+        return [None if vector is None else torch.where(alone, vector, 0.0) for vector in vectors]
     members = _members(steps, operands)
     chosen = _sharing(rule, members, active)
     shares = _counted(chosen).clamp(min=1)
@@ -185,23 +172,31 @@ def weighed(masks: Sequence[Callable[..., Mask]], operands: Sequence[Any], vecto
     return torch.where(gets(*operands), vector, 0.0)
 
 
-def _lost(steps: Sequence[Callable[..., Any]], operands: Sequence[Any], index: int) -> Mask:
-    """Return where another operand is in C, so that the one at ``index``, which alone is active, gets nothing.
+def _steps(rule: Selection) -> list[Callable[..., Any]]:
+    """The steps in torch, by their names in JAX, which are the same: Dynamo of torch 2.11 hashes no function of JAX."""
+    return [getattr(torch, step.__name__) for step in rule.steps]
 
-    Where none of the others has reached the value yet, that operand is the value: it stands for it in the comparisons.
+
+def _alone(steps: Sequence[Callable[..., Any]], operands: Sequence[Any], index: int) -> Mask:
+    """Return where the operand at ``index`` is the value and no other is in C, which alone gives it a gradient.
+
+    What is folded before it is one rival, and each operand behind it another.
     """
-    lost: Mask | None = None
-    value = operands[0]
-    for k, (step, operand) in enumerate(zip(steps, operands[1:], strict=True), 1):
-        if k == index:
-            lost, value = _reaches(step, value, operand), operand
-        elif k < index:
-            value = _folded(step, value, operand)
+    operand, value = operands[index], operands[0]
+    alone: Any = None
+    for k, (step, rival) in enumerate(zip(steps, operands[1:], strict=True), 1):
+        if k < index:
+            value = _folded(step, value, rival)
         else:
-            wins = _reaches(step, operand, value)
-            lost = wins if lost is None else lost | wins
-    assert lost is not None
-    return lost
+            beats = _beats(step, operand, value if k == index else rival)
+            alone = beats if alone is None else alone & beats
+    return alone  # type: ignore[no-any-return]
+
+
+def _beats(step: Callable[..., Any], operand: Operand, rival: Operand) -> Mask:
+    """Return where ``operand`` alone is the value of ``step(operand, rival)``; an unknown maximum is nobody's."""
+    wins = _WINS.get(step)
+    return ~_reaches(step, rival, operand) if wins is None else wins(operand, rival)
 
 
 def _members(steps: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> list[Mask]:
