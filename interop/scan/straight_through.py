@@ -19,7 +19,7 @@ def findings(source: Source, node: ast.AST, file: str) -> Iterator[Finding]:
             difference = _stopped(source, stopped)
             match difference:
                 case ast.BinOp(left=value, op=ast.Sub(), right=again) if ast.dump(again) == ast.dump(x):
-                    if _clamps(source, value):
+                    if _clamps(source, value, before=x):
                         what = "straight through a clamp: the gradient is 1 outside of the bounds too"
                         yield Finding(file, node.lineno, "straight-through", shown(node), what, "likely", _CURE)
         case ast.FunctionDef(name="backward") if source.is_function_of_autograd(node):
@@ -39,9 +39,12 @@ def _stopped(source: Source, node: ast.Call) -> ast.expr | None:
     return None
 
 
-def _clamps(source: Source, node: ast.AST) -> bool:
-    inner = source.within(node) if isinstance(node, ast.expr) else ast.walk(node)
-    calls = (source.call(part) for part in inner)
+def _clamps(source: Source, node: ast.AST, before: ast.expr | None = None) -> bool:
+    """Say whether a node clamps, where what it is made of has not been clamped before."""
+    inner = set(source.within(node) if isinstance(node, ast.expr) else ast.walk(node))
+    if before is not None:
+        inner -= set(source.within(before))
+    calls = map(source.call, inner)
     return any(call is not None and call.name.rpartition(".")[2] in _CLAMPS for call in calls)
 
 
