@@ -148,12 +148,14 @@ def plot_steps(steps: list[Step], file: Path) -> None:
             upper.plot(differences, label=f"{name}{equal}", clip_on=False, **STYLES[name])
         lower.plot([step.variants[name].loss for step in steps], label=name, **STYLES[name])
     log_with_zero(upper, 1.0)
-    upper.set(ylabel="largest difference of a gradient", title=f"Gradients of each spelling against {_REFERENCE}")
-    lower.set(xlabel="step", ylabel="loss", title="Losses of all four")
+    upper.set(ylabel="largest difference of a gradient")
+    lower.set(xlabel="step", ylabel="loss")
+    upper.set_title(f"Gradients of each spelling against {_REFERENCE}", loc="left", fontsize="medium")
+    lower.set_title("Losses of all four", loc="left", fontsize="medium")
     upper.legend(loc="center right")
     lower.legend()
     lower.grid(alpha=GRID_ALPHA)
-    figure.suptitle("One network in four spellings, digits, float64")
+    figure.suptitle("One network in four spellings, digits, float64", x=0.01, ha="left", fontweight="bold")
     figure.savefig(file)
 
 

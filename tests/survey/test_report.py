@@ -95,8 +95,10 @@ def call_of(row: Row) -> str:
 
 def expected_answers(rows: list[Row]) -> set[tuple[str, str, str, str, float]]:
     seen = set()
+    with_zero = {call_of(row) for row in rows if str(row.arguments["x"]) == "0.0"}
     for row in rows:
-        tie = f"at x = {row.arguments['x']:g}"
+        x = row.arguments["x"]
+        tie = f"at x = {x if call_of(row) in with_zero else x + 0.0:g}"  # -0 alone is called 0
         if row.active == ("x",):
             labels = ["gradient" if row.inactive == "none" else f"x alone,\n{row.inactive}"]
         elif row.inactive == "none":

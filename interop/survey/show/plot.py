@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,6 +53,10 @@ class _Tie:
     points: tuple[float, ...]
     derivatives: tuple[_Derivative, ...]
 
+    @property
+    def differs(self) -> bool:
+        return any(derivative.differing() for derivative in self.derivatives)
+
 
 def figure(op: Op, rows: Iterable[Row]) -> Figure:
     """Draw ``op`` from its rows of the parity matrix in one dtype; the frameworks are those of `COLOURS`."""
@@ -64,7 +69,7 @@ def figure(op: Op, rows: Iterable[Row]) -> Figure:
     verdict = textwrap.fill(_verdict(rows, spellings), int(11 * drawn.get_figwidth()))
     drawn.suptitle(f"The gradient of {op.name} at its ties\n{verdict}", x=0.01, ha="left", linespacing=1.5)
     versions = dict.fromkeys(answer.version for answer in answers)
-    footer = f"{', '.join(versions)}, {rows[0].dtype} · all cases: python -m interop --op {op.name}"
+    footer = f"{', '.join(versions)}, {rows[0].dtype} · all cases: jaxclamp {op.name} --all"
     drawn.supxlabel(footer, x=0.01, ha="left", fontsize="small")
     return drawn
 
@@ -93,9 +98,15 @@ def _verdict(rows: Sequence[Row], spellings: Mapping[str, str]) -> str:
 
 
 def _draw_elementwise(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str, Any]]) -> Figure:
-    """Draw a line of panels for each function of x: its values, its slopes, and the answers beside them."""
+    """Draw a line of panels for each function of x: its values, its slopes, and the answers beside them.
+
+    Where somebody differs at some tie, those at which all agree are left out.
+    """
     parameters = {_call(op, _parameters(row)): _parameters(row) for row in rows}
-    ties = {call: _ties(row for row in rows if _call(op, _parameters(row)) == call) for call in parameters}
+    every = {call: _ties(row for row in rows if _call(op, _parameters(row)) == call) for call in parameters}
+    differing = {call: [tie for tie in at if tie.differs] for call, at in every.items()}
+    ties = {call: at for call, at in differing.items() if at} or every
+    parameters = {call: parameters[call] for call in ties}
     drawn = list(itertools.chain(*ties.values()))
     most = max(map(len, ties.values()))
     widest = max(len(tie.derivatives) for tie in drawn)
@@ -140,9 +151,16 @@ def _legend(
 def _unanswered(spelling: str, ties: Mapping[str, Sequence[_Tie]]) -> list[str]:
     """List the calls that a spelling does not take, or the derivatives that it lacks in those it takes."""
     calls = []
+    lacking = [
+        tuple(dict.fromkeys(d.label for tie in at for d in tie.derivatives if spelling not in d.answers))
+        for at in ties.values()
+    ]
+    everything = {d.label for at in ties.values() for tie in at for d in tie.derivatives}
+    if len(set(lacking)) == 1 and set(lacking[0]) < everything:
+        return [", ".join(label.replace("_\n", "_").replace("\n", " ") for label in lacking[0])] if lacking[0] else []
     for call, at in ties.items():
         derivatives = list(itertools.chain.from_iterable(tie.derivatives for tie in at))
-        missing = [d.label.replace("\n", " ") for d in derivatives if spelling not in d.answers]
+        missing = [d.label.replace("_\n", "_").replace("\n", " ") for d in derivatives if spelling not in d.answers]
         if len(missing) == len(derivatives):
             calls.append(call)
         elif missing:
@@ -171,6 +189,8 @@ def _ties(rows: Iterable[Row]) -> list[_Tie]:
             ties.append(_Tie((x,), derivatives))
         else:  # x is the zero of the opposite sign
             ties[ties.index(alike)] = _Tie((*alike.points, x), derivatives)
+    if not any(math.copysign(1, point) > 0 for tie in ties for point in tie.points if point == 0):
+        return [replace(tie, points=tuple(point + 0.0 for point in tie.points)) for tie in ties]  # -0 alone is 0
     return ties
 
 

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from interop.frameworks.registry import ADAPTERS
 from interop.survey.matrix import Row
 from interop.survey.show.plot import figure
-from interop.survey.show.render import AGREES, CAPTION, DISAGREES, cells_of, tallies
+from interop.survey.show.render import AGREES, CAPTION, DISAGREES, Tally, cells_of, tallies
 from jaxclamp import Op
 
 _VERSIONS = ("jaxclamp", "jax", "jaxlib", "torch", "numpy", "ml_dtypes")
@@ -50,6 +50,9 @@ def page(rows: Sequence[Row], pictures: Mapping[str, str], options: str = "") ->
       options: those of the command line that chose the rows.
     """
     summary = tallies(rows)
+    cards: dict[tuple[str, str], list[Tally]] = {}
+    for tally in summary:
+        cards.setdefault((tally.framework, tally.version), []).append(tally)
     headings, lines = cells_of(rows, summary)
     source = importlib.resources.files("interop.survey.show").joinpath("report.html.jinja").read_text("utf-8")
     template = jinja2.Environment(
@@ -59,11 +62,11 @@ def page(rows: Sequence[Row], pictures: Mapping[str, str], options: str = "") ->
     return template.from_string(source).render(
         headings=headings,
         lines=lines,
-        summary=summary,
+        cards=cards,
         dtypes=list(dict.fromkeys(row.dtype for row in rows)),
         pictures=pictures,
         options=options,
-        extras="cli,frameworks" if ADAPTERS.keys() & {tally.framework for tally in summary} else "cli",
+        extras="plot,frameworks" if ADAPTERS.keys() & {tally.framework for tally in summary} else "plot",
         caption=CAPTION,
         AGREES=AGREES,
         DISAGREES=DISAGREES,
