@@ -206,6 +206,10 @@ def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, pro
     if again is None or not torch.equal(again, total):
         no_effect = "called again, the function returned something else; audit one that is not random"
         return Audit(str(old), str(new), changes, lines, no_effect=no_effect)
+    first, second = ({id(variable) for variable in leaves} for leaves in (variables, leaves_behind(again)))
+    if first - second and second - first:  # a version alone may leave some out
+        no_effect = "the function makes tensors that require grad; pass them as inputs"
+        return Audit(str(old), str(new), changes, lines, no_effect=no_effect)
     given = {id(leaf) for leaf in jax.tree.leaves(arguments)}
     parameters = [variable for variable in variables if id(variable) not in given]
     of = f"{len(parameters)} parameter{'s' * (len(parameters) > 1)}" if parameters else "the inputs"

@@ -15,7 +15,7 @@ from interop.cli.rows import compile_quickly, rows_of
 @click.argument("op", metavar="OP", type=OpName())
 @click.option("--output", "file", type=OUTPUT, callback=a_picture, help="The picture to write, by default OP.png.")
 def plot(op: str, file: Path | None) -> None:
-    """Draw an op, its slopes, and the gradients at its ties, in float32."""
+    """Draw an op, its slopes, and its gradients at ties, in float32."""
     require("matplotlib", "rich", "scipy")
     compile_quickly()
     from interop.survey.show.plot import COLOURS, figure

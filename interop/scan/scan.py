@@ -23,7 +23,8 @@ class Scan:
     findings: tuple[Finding, ...]
     """In the order of files and lines."""
     hidden: int
-    """How many have a less likely tie than was asked for."""
+    """How many have a tie less likely than ``at_least``."""
+    at_least: Likelihood
     files: int
     unread: tuple[str, ...]
     """Files that are no Python that can be parsed."""
@@ -42,7 +43,8 @@ class Scan:
             lines.append(f"{finding.file}:{finding.line}: {finding.code}")
             lines += [f"    {finding.question}, tie {finding.tie}: {finding.what}", f"    cure: {finding.cure}"]
         if self.hidden:
-            lines.append(f"{self.hidden} more where a tie is less likely: --at-least possible, or rare.")
+            less = LIKELIHOODS[LIKELIHOODS.index(self.at_least) + 1 :]
+            lines.append(f"{self.hidden} more where a tie is less likely: --at-least {' or '.join(less)}")
         lines += [f"not read: {file}" for file in self.unread]
         filled = (textwrap.wrap(line, width, subsequent_indent="      ", break_on_hyphens=False) for line in lines)
         return "\n".join(part for parts in filled for part in parts)
@@ -110,7 +112,7 @@ def scan(
         found += _of_file(source, str(file), versions)
     chosen = LIKELIHOODS[: LIKELIHOODS.index(at_least) + 1]
     shown = [finding for finding in found if finding.tie in chosen]
-    return Scan(tuple(shown), len(found) - len(shown), len(files), tuple(unread))
+    return Scan(tuple(shown), len(found) - len(shown), at_least, len(files), tuple(unread))
 
 
 def _files(paths: Iterable[str | Path]) -> Iterator[Path]:

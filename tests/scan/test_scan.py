@@ -132,7 +132,7 @@ def test_the_report(tmp_path: Path) -> None:
     report = scan([tmp_path], before="2.13")
     assert (len(report.findings), report.hidden, report.files) == (1, 1, 2)
     assert str(report).startswith("1 place in 2 files: 1 version\n")
-    assert "1 more where a tie is less likely" in str(report)
+    assert "1 more where a tie is less likely: --at-least possible or rare" in str(report)
     assert f"not read: {tmp_path / 'two.py'}" in str(report)
     assert max(map(len, report.text(60).splitlines())) <= 60 or " " not in str(tmp_path)
     assert json.loads(report.to_json())["findings"][0]["line"] == 2

@@ -153,6 +153,10 @@ def test_the_second_call_draws_the_same_numbers() -> None:
     calls = iter(range(2))
     uneven = audit(lambda x: (x.clamp(0.0, 6.0) * next(calls)).sum() + x.clamp(0.0, 6.0).sum(), X, **FORWARD)
     assert "called again, the function returned something else" in uneven.no_effect
+    # A tensor that is made anew in each call is another one in the second: its gradient there would be 0.
+    own = audit(lambda: torch.tensor(X, requires_grad=True).clamp(0.0, 6.0).sum(), **FORWARD)
+    assert own.effect is None
+    assert "the function makes tensors that require grad; pass them as inputs" in own.no_effect
 
 
 def test_lines_are_counted_once_for_all_modules() -> None:
