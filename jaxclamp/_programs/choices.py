@@ -74,7 +74,18 @@ def entering(eqn: JaxprEqn, choice: Choice, *, with_jumps: bool = False) -> Call
         results = eqn.primitive.bind(*operands, **eqn.params)
         return tuple(results) if eqn.primitive.multiple_results else results
 
-    plain.__name__ = f"{eqn.primitive} along a direction"
+    return along_direction(plain, str(eqn.primitive), choice, with_jumps=with_jumps)
+
+
+def along_direction(
+    function: Callable[..., Any], name: str, choice: Choice, *, with_jumps: bool = False
+) -> Callable[..., Any]:
+    """Return the function of that name with the derivative of the piece that ``choice`` enters, as `entering` does."""
+
+    def plain(*operands: jax.Array) -> Any:
+        return function(*operands)
+
+    plain.__name__ = f"{name} along a direction"
     with_derivative = jax.custom_jvp(plain)
 
     @with_derivative.defjvp
@@ -107,7 +118,7 @@ def _holds(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arr
     """Return whether the comparison holds a small step along the tangents.
 
     At x = y = 3, where x moves by 1 and y by 2, ``x >= y`` holds if ``1 >= 2`` does. The values decide where they
-    differ, where the tangents are equal, and where a tangent is NaN, as that of a norm at 0. So they do at infinities,
+    differ, where the tangents are equal, and where a tangent is NaN, as that of a root at 0. So they do at infinities,
     which do not move.
     """
     (x, y), (dx, dy) = operands, tangents

@@ -22,6 +22,7 @@ from jax.flatten_util import ravel_pytree
 from jaxclamp._jax_versions import expanded, high_level
 from jaxclamp._programs.choices import chooses, decided, entering, is_with_value, jumps
 from jaxclamp._programs.following import without_choices_behind
+from jaxclamp._programs.norms import norm_along_direction
 from jaxclamp._programs.open_primitives import opened
 from jaxclamp._programs.singular import has_slopes_without_bound, mended
 from jaxclamp._programs.solves import solved
@@ -55,7 +56,7 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     ``custom_vjp`` that rounds, such as a straight-through estimator: forward mode sees that it stands still.
 
     A choice between operands that are equal and move alike is settled by higher derivatives, which are not looked at:
-    ``where(x * x > 0, x, -x)`` at 0 goes wrong. Where one of them has no finite slope, such as a norm at 0, the values
+    ``where(x * x > 0, x, -x)`` at 0 goes wrong. Where one of them has no finite slope, such as a root at 0, the values
     decide. The branch that is entered may not be defined at the point: ``where(x == 0, 1, sin(x) / x)``, which is
     ``jnp.sinc``, and ``where(x > 0, x * log(x), 0)`` at 0 give NaN.
 
@@ -285,6 +286,8 @@ class _Program(Generic[P, R]):
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
         if is_with_value(eqn):
             return [eqn]
+        if norm := norm_along_direction(eqn):
+            return inlined(norm, eqn)
         if eqn.primitive is p.custom_vjp_call_p or self._asks_for_itself(eqn):
             return inlined(self._moving(eqn), eqn)
         if _has_own_rule(eqn):

@@ -290,15 +290,25 @@ def _placed(operand: jax.Array, axes: tuple[int, ...], ndim: int) -> jax.Array:
     return jnp.expand_dims(ordered, [axis for axis in range(ndim) if axis not in axes])
 
 
-def _norm(eqn: JaxprEqn) -> Recognized | None:
-    """Return the 2-norm that an inner jit of `jax.numpy.linalg.norm` computes."""
-    if eqn.primitive is not p.jit_p or eqn.params["name"] != "norm":
-        return None
-    rule = norm_of_program(eqn.params["jaxpr"], orders=(2,))
+def recognized_euclidean(eqn: JaxprEqn) -> Recognized | None:
+    """Return the 2-norm that ``eqn`` computes, of elements or of two operands, if any."""
+    if eqn.params.get("name") != "hypot" and name_of_jaxclamp_op(eqn) != "hypot":
+        return _norm(eqn, (2,))
+    op = recognized(eqn)
+    return op if op is not None and op.name == "hypot" else None
+
+
+def _norm(eqn: JaxprEqn, orders: Iterable[float] = ORDERS) -> Recognized | None:
+    """Return the 2-norm that an inner jit of `jax.numpy.linalg.norm` computes, or the norm of a call of `norm`."""
+    rule = None
+    if eqn.primitive is p.jit_p and eqn.params["name"] == "norm":
+        rule = _norm_of_program(eqn.params["jaxpr"], (2,))
+    elif name_of_jaxclamp_op(eqn) == "norm":
+        rule = _norm_of_program(eqn.params["call_jaxpr"], orders)
     return None if rule is None else Recognized("norm", lambda _ties, x: Applied(rule, (x,)))
 
 
-def norm_of_program(program: Any, orders: Iterable[float] = ORDERS) -> Rule | None:
+def _norm_of_program(program: Any, orders: Iterable[float]) -> Rule | None:
     """Return the rule of the norm, of one of these orders, that ``program`` computes, if any.
 
     It is the one whose value is computed by the same program.

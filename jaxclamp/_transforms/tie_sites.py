@@ -15,7 +15,7 @@ from jaxclamp._jax_versions import with_parts
 from jaxclamp._record import OPS
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._shared.tie_report import Site
-from jaxclamp._transforms.recognition import name_of_jaxclamp_op, norm_of_program, recognized
+from jaxclamp._transforms.recognition import name_of_jaxclamp_op, recognized
 from jaxclamp._transforms.source_lines import is_of_derivative, place, scopes
 from jaxclamp._transforms.undecided import UNDECIDED
 
@@ -104,8 +104,6 @@ def _on_tie_of_op(name: str, eqn: JaxprEqn) -> Callable[..., jax.Array]:
         parameters = [p for p in op.signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         return lambda *operands: op.on_tie(*operands[: len(parameters)])
     body = eqn.params["call_jaxpr"]
-    if norm := norm_of_program(body):
-        return lambda *operands: norm.on_tie(operands)
     for inner in body.eqns:
         if inner.primitive in _REDUCTIONS and (reduction := recognized(inner)):
             before = jaxpr_as_fun(with_parts(body, outvars=inner.invars))

@@ -159,3 +159,42 @@ def test_norms_of_jax_under_min_norm(dtype: str) -> None:
         assert min_norm(call)(x).tobytes() == call(x).tobytes()
         gradient = jax.grad(lambda x: min_norm(call)(x).sum())(0 * x)  # noqa: B023  # called here
         assert gradient.tolist() == [[0, 0], [0, 0]]
+
+
+NORMS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "norm": jaxclamp.norm,
+    "hypot": lambda x: jaxclamp.hypot(*x),
+    "jnp.linalg.norm": jnp.linalg.norm,
+    "jnp.hypot": lambda x: jnp.hypot(*x),
+    "batched": lambda x: jax.vmap(jnp.linalg.norm)(jnp.stack([x, x])).mean(),
+    "in a loop": lambda x: jax.lax.fori_loop(0, 2, lambda _, total: total + jnp.linalg.norm(x) / 2, jnp.zeros(())),
+    "compiled": jax.jit(lambda x: jnp.linalg.norm(x, keepdims=True).sum()),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_along_a_direction(name: str) -> None:
+    """At 0 the limit of the gradients at t v, which is v / |v|; elsewhere, and in NaN, as before."""
+    function, v = NORMS[name], jnp.array([3.0, -4.0])
+    value, derivative = jaxclamp.directional_derivative(function, (jnp.zeros(2),), (v,))
+    np.testing.assert_allclose([value, derivative], [0, 5], rtol=1e-6)
+    for x, expected in ((jnp.zeros(2), [0.6, -0.8]), (jnp.array([-0.0, 2.0]), [0, 1])):
+        gradient = jax.jit(jaxclamp.grad(function, direction=v))(x)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-6)
+    assert jaxclamp.grad(function, direction=jnp.zeros(2))(jnp.zeros(2)).tolist() == [0, 0]
+    assert not jnp.any(jax.jacfwd(jaxclamp.grad(function, direction=v))(jnp.zeros(2)))
+    assert jnp.isnan(jaxclamp.grad(function)(jnp.array([NAN, 1.0]))).any()
+
+
+def test_programs_of_norms() -> None:
+    """Which have a gradient at 0: 0, where the norm is squared or bounded; choices see how it moves."""
+    x = jnp.zeros(2)
+    for function in (
+        lambda x: jnp.linalg.norm(x) ** 2,
+        lambda x: jnp.maximum(jnp.linalg.norm(x), 1e-3),
+        lambda x: jnp.where(jnp.linalg.norm(x) > 0, 0.0, jnp.hypot(*x)),
+    ):
+        assert jaxclamp.grad(function)(x).tolist() == [0, 0]
+    around = jaxclamp.subdifferential(jnp.linalg.norm)(x)
+    np.testing.assert_allclose(around.min_norm, 0, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(np.array(around.gradients), axis=1), 1, rtol=1e-5)
