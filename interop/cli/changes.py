@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 @click.argument("before")
 @click.argument("after")
 @click.option("--format", "form", type=click.Choice(("table", "markdown", "json")), default="table", show_default=True)
-@click.option("--output", "file", type=OUTPUT, callback=a_picture, help="Draw every op in every version between them.")
+@click.option(
+    "--output",
+    "file",
+    type=OUTPUT,
+    callback=a_picture,
+    help="Draw the ops that changed, in every version between them.",
+)
 def changes(framework: str, before: str, after: str, form: str, file: Path | None) -> None:
     """Say which gradients changed from one version to another.
 
