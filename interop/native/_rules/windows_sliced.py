@@ -30,10 +30,11 @@ They are the elements at one place of all windows where those are alike, else al
 Tied: TypeAlias = tuple[torch.Tensor, Index, Index]
 """A place and, first, the weights of its elements: 1 for those that get a share, else 0."""
 
-_AT_ONCE = 4
+_AT_ONCE = 8
 """The places up to which ties are shared in one stage, and not in one for each axis.
 
-A window of 2 x 2 has 4 places; its rows and a column have as many. One of 3 x 3 has 9; its rows and a column have 6.
+A window of 2 x 2 x 2 has 8 places, each with an eighth of the elements. Its axes have 6 places, but the first two of
+these have half of them. A window of 3 x 3 has 9 places; its axes have 6.
 """
 _EXACT = {torch.float16: 2**11, torch.bfloat16: 2**8}
 """The number up to which these dtypes count."""
