@@ -194,7 +194,7 @@ def test_backward_pass_after_the_block() -> None:
 def test_input_changed_after_the_call_is_noticed() -> None:
     x = 1 * TIED.clone().requires_grad_()
     with min_norm():
-        y = clamped(x)
+        y = x.clamp(0.0, 6.0)
         x.clamp_(0.0, 6.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
