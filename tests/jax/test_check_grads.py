@@ -351,3 +351,16 @@ def test_bad_calls_are_refused() -> None:
         jaxclamp.check_grads(jnp.sin, (1j,))
     with pytest.raises(TypeError, match="result of fun has no floating"):
         jaxclamp.check_grads(jnp.argmax, (np.zeros(2),))
+
+
+def test_nan_of_a_branch_that_is_not_taken() -> None:
+    """The values say that there is a derivative; the gradient of the whole program is right."""
+
+    def root(x: jax.Array) -> jax.Array:
+        return jnp.where(x > 0, jnp.sqrt(x), 0.0)
+
+    told = refused(root, jnp.array([-1.0]))
+    assert "differentiable and wrong; the gradient is nan, the derivative is 0" in told
+    assert jaxclamp.check_grads(
+        with_gradient(lambda x: root(x)[0], jaxclamp.grad(lambda x: root(x)[0])), (-jnp.ones(1),)
+    )

@@ -240,3 +240,10 @@ def test_random_functions_are_refused() -> None:
     torch.manual_seed(0)
     with pytest.raises(ValueError, match="other values when it is called again"):
         interop.gradcheck(torch.nn.functional.dropout, x)
+
+
+def test_nan_of_a_branch_that_is_not_taken() -> None:
+    """The values say that there is a derivative."""
+    x = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
+    with pytest.raises(GradcheckError, match="differentiable and wrong; the gradient is nan, the derivative is 0"):
+        interop.gradcheck(lambda x: torch.where(x > 0, x.sqrt(), 0.0), x)
