@@ -76,11 +76,20 @@ def test_what_was_clamped_before_is_not_clamped_straight_through(tmp_path: Path)
         "s = torch.where(x > 0, x, 1.0)\ny = torch.where(x > 0, torch.sqrt(s), 0.0)",
         "y = torch.where(x > 0, torch.sqrt(x + 1e-6), 0.0)",
         "y = torch.where(mask, 1 / scale, 0.0)",
+        "y = torch.where(x > z, y / z, y)",
         "y = torch.sqrt(x)",
     ],
 )
 def test_nothing_is_found(code: str, tmp_path: Path) -> None:
     assert found(tmp_path, code, before="2.13", after="2.15") == []
+
+
+@pytest.mark.parametrize(
+    ("bounds", "asked"), [("0, 6", "x, numbers: 1 → 0"), ("lo, hi", "x min max: 1 0 0 → 0.5 0.5 0")]
+)
+def test_bounds_that_are_numbers_and_others(bounds: str, asked: str, tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, f"y = torch.clamp(x, {bounds})", before="2.13", after="2.15")
+    assert finding.what == f"clamp(x=0, min=0, max=6) by {asked}"
 
 
 def test_a_file_that_imports_no_framework_is_left_alone(tmp_path: Path) -> None:
