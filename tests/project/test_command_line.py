@@ -288,7 +288,7 @@ def test_one_screen_by_default(everybody: None) -> None:
     assert result.exit_code == 0
     assert (len(lines) <= 40 + len(parity.FRAMEWORKS), max(map(len, lines)) <= 100) == (True, True)
     (first,) = (line for line in result.stderr.splitlines() if not line.startswith("not installed"))
-    assert first.startswith("asking for 335 gradients in float32; the first: relu")
+    assert first.startswith("asking for 351 gradients in float32; the first: relu")
     (mine,) = (line for line in lines if line.startswith("jaxclamp"))
     assert mine.split()[1:6] == ["10.10.10", "335", "of", "335", "agree"]
     (relu,) = (line for line in lines if line.startswith("relu "))
