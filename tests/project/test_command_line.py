@@ -290,7 +290,7 @@ def test_one_screen_by_default(everybody: None) -> None:
     (first,) = (line for line in result.stderr.splitlines() if not line.startswith("not installed"))
     assert first.startswith("asking for 351 gradients in float32; the first: relu")
     (mine,) = (line for line in lines if line.startswith("jaxclamp"))
-    assert mine.split()[1:6] == ["10.10.10", "335", "of", "335", "agree"]
+    assert mine.split()[1:6] == ["10.10.10", "351", "of", "351", "agree"]
     (relu,) = (line for line in lines if line.startswith("relu "))
     assert relu.split()[:3] == ["relu", "✓", "-1.25"]
     for option in ("--all", "--only-disagreements"):
