@@ -50,11 +50,12 @@ class Decided(Block):
         kwargs = kwargs or {}
         if not torch.compiler.is_compiling():
             self.hold(func)
-        if func in BACKWARD and not kwargs.get("create_graph"):  # else the gradients move, and may be chosen from
+        if func in BACKWARD and not kwargs.get("create_graph"):
+            # With create_graph=True gradients have tangents, and the program may choose among them.
             with without_forward_mode():
                 return func(*args, **kwargs)
-        choice, jump = DECIDED.get(func), jump_of(func, kwargs)
-        # What has nothing to choose, or operands that stand still, is torch's: the usual call, and the only fast one.
+        choice, jump = CHOICES_BY_CALL.get(func), jump_of(func, kwargs)
+        # Where there is nothing to choose, or no operand moves, torch is called: the usual case, and the only fast one.
         if not (choice or jump) or not any(
             moves(value) and value.numel() for value in _operands(*args, *kwargs.values())
         ):
@@ -65,11 +66,11 @@ class Decided(Block):
             return FASTER.get(func, func)(*args, **kwargs)
         if kwargs.get("out") is not None:
             raise NotImplementedError(f"{func.__name__}: out= has no derivative; call it without, and copy the result.")
-        # ``ties`` means nothing here: by how operands move, a choice falls to one side, where all conventions agree.
+        # ``ties`` means nothing here: the tangents decide for one side of the tie, where all conventions agree.
         return choice(*args, **{NUMPY_NAMES.get(name, name): v for name, v in kwargs.items() if name not in _IGNORED})
 
     def again(self) -> TorchFunctionMode:
-        return _Undecided()
+        return _RefusesChoices()
 
 
 def _operands(*values: Any) -> Iterator[Any]:
@@ -77,14 +78,19 @@ def _operands(*values: Any) -> Iterator[Any]:
         yield from value if isinstance(value, Sequence) else (value,)
 
 
-class _Undecided(TorchFunctionMode):
-    """A block without tangents, in which choices might fall in another way than they did with them."""
+class _RefusesChoices(TorchFunctionMode):
+    """A block that refuses choices, entered where a checkpoint recomputes.
+
+    There are no tangents there, so a choice might fall otherwise.
+    """
 
     def __torch_function__(
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        # A hook that keeps tensors elsewhere brings them back by a conversion, which chooses if it is one to bools.
-        if func in DECIDED and (func not in _CONVERSIONS or comparisons.is_to_bools(*args[1:], **(kwargs or {}))):
+        # Offloading hooks bring tensors back with `.to()`. That is a choice only if it converts to bool.
+        if func in CHOICES_BY_CALL and (
+            func not in _CONVERSIONS or comparisons.is_to_bools(*args[1:], **(kwargs or {}))
+        ):
             raise RuntimeError(
                 "torch.utils.checkpoint computes again, without tangents, what was decided by tangents; "
                 "call the function without a checkpoint in along and interop.grad."
@@ -93,7 +99,10 @@ class _Undecided(TorchFunctionMode):
 
 
 class _SpelledOut(Decided):
-    """The block around a function of this package that leaves what torch refuses to torch's function of that name."""
+    """A block around a function of this package, in which torch's function of the same name is not replaced again.
+
+    Our function hands it the arguments that torch refuses, so that torch raises its own error.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -108,9 +117,9 @@ class _SpelledOut(Decided):
 
 
 def _spelled_out(function: Function) -> Function:
-    """Return a function of this package, written with functions that choose, which decides these calls.
+    """Return the function with the choices in its body decided; it is written with functions that choose.
 
-    A mode is off while it handles a call. So the calls in ``function`` would reach torch without a block of their own.
+    A mode is off while it handles a call. So the calls in ``function`` need a block of their own.
     """
 
     @functools.wraps(function)
@@ -133,7 +142,7 @@ _IGNORED = {"out", "ties"}
 # The slopes of celu agree at 0: it has nothing to choose, and torch's own derivative is right.
 _OF_RECORDS = {name: choice for name, choice in records.choices_of_records() if name != "celu"}
 
-_BY_NAME: Mapping[str, Function] = {
+_CHOICES_BY_NAME: Mapping[str, Function] = {
     **_OF_RECORDS,
     "clip": _OF_RECORDS["clamp"],
     "fmax": selections.fmax,
@@ -200,25 +209,32 @@ _BY_NAME: Mapping[str, Function] = {
     "rnn_relu_cell": _spelled_out(recurrent.rnn_relu_cell),
 }
 
-_WITH_FORMS_IN_PLACE: Mapping[str, Function] = {
-    **_BY_NAME,
-    **{f"{name}_": overwriting(f"{name}_", choice) for name, choice in _BY_NAME.items() if in_place(name)},
+_CHOICES_BY_NAME_OR_IN_PLACE: Mapping[str, Function] = {
+    **_CHOICES_BY_NAME,
+    **{f"{name}_": overwriting(f"{name}_", choice) for name, choice in _CHOICES_BY_NAME.items() if in_place(name)},
 }
 
-CHOICES: Mapping[Function, Function] = {
+CHOICES_BY_FUNCTION: Mapping[Function, Function] = {
     torch.linalg.vector_norm: reductions.vector_norm,
     torch.linalg.matrix_norm: reductions.matrix_norm,
     torch.linalg.norm: reductions.norm_of_either,
-    torch.special.logit: _BY_NAME["logit"],
+    torch.special.logit: _CHOICES_BY_NAME["logit"],
     **{
-        op: _WITH_FORMS_IN_PLACE[name]
+        op: _CHOICES_BY_NAME_OR_IN_PLACE[name]
         for ops in (native.NATIVE, TORCH_OPS | IN_PLACE_OPS)
         for name, op in ops.items()
-        if name in _WITH_FORMS_IN_PLACE
+        if name in _CHOICES_BY_NAME_OR_IN_PLACE
     },
-    **{in_torch: choice for _, in_torch, choice in namesakes(_WITH_FORMS_IN_PLACE)},
+    **{in_torch: choice for _, in_torch, choice in namesakes(_CHOICES_BY_NAME_OR_IN_PLACE)},
 }
-"""Maps a function of torch or of this package to what is called in its place."""
+"""Maps a function of torch or of this package to what is called in its place.
 
-DECIDED: Mapping[Function, Function] = {**CHOICES, **dict(operators_of(CHOICES)), **dict(parts_of(CHOICES))}
-"""The same, and the operators behind these functions."""
+`where` is not here: its condition is.
+"""
+
+CHOICES_BY_CALL: Mapping[Function, Function] = {
+    **CHOICES_BY_FUNCTION,
+    **dict(operators_of(CHOICES_BY_FUNCTION)),
+    **dict(parts_of(CHOICES_BY_FUNCTION)),
+}
+"""`CHOICES_BY_FUNCTION` plus the ATen operators behind its functions: what the block looks up."""

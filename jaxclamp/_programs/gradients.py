@@ -100,9 +100,9 @@ def grad(
 
     At a kink of the program it is the gradient of the piece that ``fun`` enters along a direction v: the limit of its
     gradients at :math:`x + t v` for :math:`t \to 0+`. For all v but a set of measure zero that is an element of the
-    B-subdifferential, hence of Clarke's. What is decided, and what is not, is said at `directional_derivative`. A
-    ``custom_jvp``, and the choices in its rule are decided, and a ``custom_vjp``, such as a straight-through estimator,
-    are their author's word: where nothing is tied, the gradient is that of `jax.grad`.
+    B-subdifferential, hence of Clarke's. What is decided, and what is not, is said at `directional_derivative`. In
+    a ``custom_jvp`` (with the choices in its rule decided) and in a ``custom_vjp``, such as a straight-through
+    estimator, the author's rule counts. Where nothing is tied, the result equals that of `jax.grad`.
 
     The signature is that of `jax.grad`, and all of JAX works on the result: ``jit``, ``vmap``, over directions too,
     sharded arguments; a second derivative is that of the piece. The cost does not grow with the number of inputs.
@@ -271,7 +271,7 @@ class _Program(Generic[P, R]):
         return self._fun(*args, **kwargs) if self._is_discrete else result
 
     def _prepared(self, jaxpr: Any) -> Any:
-        """``jaxpr`` without what no result needs, as of a rule what gives the value of the function."""
+        """Drop the equations that no result needs; in a derivative rule, those that only compute the value."""
         jaxpr = needed(jaxpr)
         self.has_slopes_without_bound |= has_slopes_without_bound(jaxpr)
         self._without_choices_behind = without_choices_behind(
@@ -280,7 +280,10 @@ class _Program(Generic[P, R]):
         return jaxpr
 
     def _asks_for_itself(self, eqn: JaxprEqn) -> bool:
-        """Return whether ``eqn`` calls a function in whose rule it is. Rules would be decided by rules, endlessly."""
+        """Return whether ``eqn`` calls a function whose own rule is being decided.
+
+        Deciding it by its rule again would never end.
+        """
         return bool(self._within) and _has_own_rule(eqn) and _function(eqn) in self._within
 
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
@@ -312,10 +315,10 @@ class _Program(Generic[P, R]):
         return transformed(program, self._replace)
 
     def _moving(self, eqn: JaxprEqn) -> Callable[..., Any]:
-        """A call of a function with a derivative of its own, which moves as the body of the function does.
+        """Return a call of a function with its own rule; in forward mode, the function's body is differentiated.
 
-        So moves a ``custom_vjp``, which has no rule for forward mode, and what the rule of a ``custom_jvp`` asks of the
-        function itself. In reverse mode the derivative stays its author's word.
+        A ``custom_vjp`` has no rule for forward mode, and the rule of a ``custom_jvp`` may call its own function. In
+        reverse mode the author's rule still counts.
         """
         call = computed(eqn)
         body = self._decided(expanded(eqn) or jaxpr_as_fun(eqn.params["call_jaxpr"]))
@@ -344,7 +347,7 @@ class _Program(Generic[P, R]):
 
 
 def _has_own_rule(eqn: JaxprEqn) -> bool:
-    """Whether ``eqn`` calls a function with a rule for forward mode, as a high-level primitive with moving results."""
+    """Return whether ``eqn`` calls a function with a rule for forward mode: a high-level primitive may have one too."""
     moves = any(is_floating(var.aval) for var in eqn.outvars)
     return eqn.primitive is p.custom_jvp_call_p or (high_level(eqn) is not None and moves)
 
@@ -375,34 +378,37 @@ def _warned_of(eqn: JaxprEqn, reason: str) -> Callable[..., Any]:
 
 
 def _with_own_rule(eqn: JaxprEqn, within: frozenset[str]) -> Callable[..., Any]:
-    """A call of a ``custom_jvp``: its rule is a program as well, the choices of which are decided along the direction.
+    """Return a call of a ``custom_jvp``, with the choices in its rule decided along the direction.
 
-    That of `jax.nn.relu` selects by ``x > 0``, and so gives the slope a small step away.
+    The rule is a program as well. That of `jax.nn.relu` selects by ``x > 0``, and so gives the slope a small step away.
     """
     call = computed(eqn)
-    entering = jax.custom_jvp(call)
+    with_rule_decided = jax.custom_jvp(call)
 
-    @entering.defjvp
+    @with_rule_decided.defjvp
     def _(primals: Any, tangents: Any) -> Any:
-        moving = [jax.lax.stop_gradient(v) for v in tangents if v.dtype != jax.dtypes.float0]
-        return jax.jvp(lambda *primals: piece(primals, moving), primals, tangents)
+        tangents_that_move = [jax.lax.stop_gradient(v) for v in tangents if v.dtype != jax.dtypes.float0]
+        return jax.jvp(lambda *primals: piece(primals, tangents_that_move), primals, tangents)
 
     @jax.custom_jvp
-    def piece(primals: Any, moving: Any) -> Any:
+    def piece(primals: Any, tangents_that_move: Any) -> Any:
         return call(*primals)
 
     @piece.defjvp
     def _(operands: Any, tangents: Any) -> Any:
-        primals, moving = operands[0], iter(operands[1])
-        along = tuple(v if v.dtype == jax.dtypes.float0 else next(moving) for v in tangents[0])
+        primals, tangents_that_move = operands[0], iter(operands[1])
+        along = tuple(v if v.dtype == jax.dtypes.float0 else next(tangents_that_move) for v in tangents[0])
         rule = _Program(lambda *primals: jax.jvp(call, primals, tangents[0])[1], within)
         return piece(*operands), jax.jvp(rule.run, primals, along)[0]
 
-    return entering
+    return with_rule_decided
 
 
 def _carrying_the_condition(eqn: JaxprEqn) -> Callable[..., Any]:
-    """A loop that computes its condition in the body: while JAX asks the condition, it drops the tangents."""
+    """Return a loop that computes its condition in the body, where choices in it can be decided.
+
+    JAX evaluates the condition of a loop without tangents.
+    """
     of_condition, of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     condition, body = (jaxpr_as_fun(eqn.params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
 
@@ -492,7 +498,7 @@ def _mixed(seed: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def _varying(tangents: Tree, primals: Tree) -> Tree:
-    """Return the tangents, in a ``shard_map`` an array for each device if the primals are, as JAX takes for granted."""
+    """Return the tangents. In a ``shard_map``, let each vary over the devices as its primal does: JAX requires that."""
 
     def beside(x: Any, v: Any) -> Any:
         fits = jnp.shape(x) == jnp.shape(v) and jnp.result_type(x) == getattr(v, "dtype", jnp.result_type(x))

@@ -1,8 +1,8 @@
 """Measures what a function is near a point, from its values alone: slopes along lines, smooth pieces, Clarke's set.
 
 NumPy only: nothing here knows a framework, or a rule of this package. The function is taken to be piecewise smooth.
-Then its gradients at the nearby points at which it has one tend to finitely many vectors, of each smooth piece that
-touches the point one. Clarke's set is their convex hull.
+As points come closer, its gradients there tend to finitely many vectors, one for each smooth piece that touches the
+point. Clarke's set is their convex hull.
 
 `Neighbourhood.of` measures in this order, and each step is a function of those before:
 
@@ -14,13 +14,13 @@ touches the point one. Clarke's set is their convex hull.
 4. How far the function is followed from now on: `fitted_steps` takes these distances as scales and radii.
 5. Whether a row of the output is a sum of functions of one entry each: `measured_sums` compares slopes along random
    lines with those along the entries. Then the set is a box: an interval for each entry, from the slopes.
-6. Else gradients at nearby points, of a piece each. Hundreds of ties make 2^hundreds of pieces. So entries of which the
-   function is a sum of terms, each with its own entries, are kept apart: `Neighbourhood.terms`. The set of such a sum
-   is the product of the sets of its terms. Pieces are looked for in the direction of the gradient that is to be
-   judged: `Neighbourhood.nearest`.
+6. Else gradients at nearby points, each of one piece. Hundreds of ties make 2^hundreds of pieces. So a function that is
+   a sum of terms, each with its own entries, is split into these: `Neighbourhood.terms`. The set of such a sum is the
+   product of the sets of its terms. Pieces are looked for in the direction of the gradient that is to be judged:
+   `Neighbourhood.nearest`.
 
 An example: f(x, y) = max(x, y) + sin(x) at (0, 0) in float64. The slopes along x are 2 forwards and 1 backwards, along
-y 1 and 0: two kinks. If f were a sum of functions of x and of y, its slope along (1, 1) were 2 + 1; it is 2, so that x
+y 1 and 0: two kinks. If f were a sum of functions of x and of y, its slope along (1, 1) would be 2 + 1. It is 2, so x
 and y make one term. At nearby points its gradients are (2, 0) where x is larger, else (1, 1): two pieces. The gradient
 (1.5, 0.5) is their mean, and a member; (1.5, 0) is in the box of the slopes, but not between the two.
 """
@@ -45,16 +45,16 @@ Function = Callable[[Array], Array]
 """Maps points, an array of shape (k, n), to their values, of shape (k, m)."""
 
 _RAYS = 6
-"""Random directions along which noise is measured. Each gives a mean of four squared differences, and the median of six
+"""How many random directions noise is measured along. Each gives a mean of four squared differences. The median of six
 of these is off by less than a factor of 2 in 99 of 100 draws of rounding errors; comparisons with noise leave 8."""
 _LINES = 32
-"""Random directions, of which each is asked forwards and backwards. Two entries with a kink in common show it on the
-half of them where their moves have the signs of the kink; 2^-32 is how likely all miss it."""
+"""How many random directions are measured, each forwards and backwards. Two entries with a kink in common show it on
+the half of them where their moves have the signs of the kink; all miss it with the probability 2^-32."""
 _PIECES = 24
-"""Nearby points at which a row that has a kink is differentiated first. Of four pieces, as two ties make, one is missed
-with the probability 4 * (3 / 4)^24, 0.4 %; `Neighbourhood.nearest` looks for what is missed."""
+"""How many nearby points a row that has a kink is differentiated at first. Two ties make four pieces; one of these is
+missed with the probability 4 * (3 / 4)^24, 0.4 %, and `Neighbourhood.nearest` looks for it."""
 _SEARCH = 160
-"""Nearby points that are tried at once to find a piece that is farther ahead: 32 for each of five ways to draw them."""
+"""How many nearby points are tried at once to find a piece that is farther ahead: 32 for each of five ways to draw."""
 _PATIENCE = 4
 """How many such searches in vain end the search: a piece that takes 1 / 128 of a way's points is then missed with the
 probability (1 - 1 / 128)^128, a third, and one of 1 / 32 with that of 2 %."""
@@ -62,24 +62,24 @@ probability (1 - 1 / 128)^128, a third, and one of 1 / 32 with that of 2 %."""
 RESOLUTION = 0.01
 """A slope is known if its error is below this part of it: then an error of 1 % in a gradient can be told."""
 _RATIO = 8.0
-"""Of one distance to the next. A power of two keeps points exact in the precision of the function."""
+"""The ratio of one distance to the next. A power of two keeps points exact in the precision of the function."""
 _BEYOND, _WITHIN = 1, 4
-"""How many distances are asked beyond the radius, to see how slopes change with the distance, and within it: unbounded
-slopes are told by three ratios of increments, of five slopes."""
+"""How many distances are measured beyond the radius, to see how slopes change with the distance, and within it. Slopes
+without bound are told by three ratios of increments, which take five slopes."""
 NOISE_OF_SLOPES = 2 * (_RATIO**2 + 1) / (_RATIO - 1)
 """The error of the slope (8 D(t / 8) - D(t)) / 7, in units of noise / t, if both values in each D are off by it."""
 _FARTHEST = 4.0
 """How many scales away slopes are still taken to be those at the point."""
-_FARTHER = 5
-"""How many more within, if nothing is known: an entry that is 0 may have a scale of 1e-6, which is 2^-20, and not 1.
-Nine distances from the radius of float64, 2^-16, lead to 2^-43. That is the same part of that scale, and 2^-7 of it."""
+_NEARER = 5
+"""How many smaller distances are tried if no slope is known. An entry that is 0 gets the scale 1, and may have 1e-6,
+2^-20. Nine steps lead from 2^-16, the radius of float64, to 2^-43. That is 2^-7 of the radius for that scale, 2^-36."""
 
 
 class Steps(NamedTuple):
     """How far away from the point a function is followed."""
 
     scale: Array
-    """Of each entry, a power of two: how far it moves before slopes change much."""
+    """How far each entry moves before slopes change much, a power of two."""
     radius: Array
     """For each row, how far away nearby points lie along each entry, in units of the scale."""
     step: Array
@@ -102,7 +102,7 @@ class LineSlopes(NamedTuple):
     right: Array
     left: Array
     error: Array
-    """Of either; infinite where they cannot be measured."""
+    """The error of either slope; infinite where they cannot be measured."""
     central: Array
     """The derivative, where right and left are equal."""
     central_error: Array
@@ -140,7 +140,7 @@ class LineSlopes(NamedTuple):
 
     @property
     def known(self) -> Mask:
-        """Where the error is so small a part of the slope that an error of 1 % in a gradient can be told."""
+        """Where the error is small enough to tell an error of 1 % in a gradient."""
         known: Mask = self.finite & ~self.far & (self.error <= RESOLUTION * self.steeper) & (self.steeper > 0)
         return known
 
@@ -153,7 +153,7 @@ class LineSlopes(NamedTuple):
 
 @dataclass(frozen=True)
 class Term:
-    """Clarke's set of one output, projected on entries that no other entry of the input has a say in."""
+    """Clarke's set of one output, restricted to entries that share no kink with any other entry."""
 
     entries: Indices
     directions: Array
@@ -180,7 +180,7 @@ def default_scale(point: Array, largest: Array | None = None) -> Array:
 
 
 def largest_beside(arrays: Sequence[Array]) -> Array:
-    """For each entry of the arrays, one after the other, the size of the largest number in its array."""
+    """Return the size of the largest number in the array of each entry; the arrays stand one after the other."""
     sizes = [np.abs(array) for array in arrays]
     return np.concatenate([np.full(s.size, s.max(initial=0.0, where=np.isfinite(s))) for s in sizes])
 
@@ -275,13 +275,14 @@ class Ladder:
         return signed
 
     def steep(self) -> tuple[Mask, Array]:
-        """Find where slopes grow without bound toward the point, and how far values bend at the least distance.
+        """Find where slopes grow without bound toward the point.
 
-        The second is to be compared with their noise. The increments of the slope of a smooth piece shrink as the
-        distances do. Those of the power p of the distance are `_RATIO` ** (1 - p) times the one before: never shrink
-        where p is below 1, or for x log x, and grow as the distances shrink for a jump, where p is 0. Powers from 0.1
-        to 1.15 are told from both; those a little above 1 belong to slopes that are bounded at distances too small to
-        see. And the ratio is the same at all distances, up to `_RATIO` ** 0.125.
+        As the distance shrinks by 8, the increments of the slope of a smooth piece shrink by 8 too. For ``|x|^p`` each
+        increment is 8^(1 - p) times the one before. It does not shrink for p < 1, nor for x log x, and grows 8-fold for
+        a jump, where p is 0. Powers from 0.1 to 1.15 are told from both. Those a little above 1 belong to slopes that
+        are bounded at distances too small to see. The ratio is the same at all distances, up to 8^0.125.
+
+        Also return how far values bend at the smallest distance, to compare with their noise.
         """
         increments = np.diff(self.slopes, axis=0)
         with np.errstate(all="ignore"):  # where increments are 0, or not finite
@@ -358,19 +359,20 @@ def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> Line
         distance=ladder.distances[which],
         reach=np.max(heights, axis=(0, 1, 3), initial=0.0, where=within),
     )
-    # Noise asks for its own radius. Entries for which that does have the scale that was taken.
+    # A noisier row needs a larger radius. Where the slope is good enough at that radius, the entry keeps its scale: its
+    # level is 0.
     relative = noise / np.where(result.size > 0, result.size, np.inf)
     ratio = default_radius(np.fmax(local.unit, relative)) / ladder.radius
     of_row = np.round(-np.log2(ratio) / np.log2(_RATIO)).astype(int).clip(ladder.levels[0] + 1, 0)
-    there = _at(errors, np.broadcast_to((of_row - ladder.levels[0])[:, None], which.shape))
-    does = there <= np.fmax(RESOLUTION / 8 * result.steeper, 8 * error)
+    error_at_radius = _at(errors, np.broadcast_to((of_row - ladder.levels[0])[:, None], which.shape))
+    radius_suffices = error_at_radius <= np.fmax(RESOLUTION / 8 * result.steeper, 8 * error)
     # Values nearby are as large as the slopes make them, and are rounded too, four of them in a slope.
     rounding = 4 * local.unit * result.size[:, None]
     return result._replace(
         error=error + rounding,
         central_error=np.fmin(central_error, error) + rounding,
         radius_level=of_row,
-        level=np.where(does, 0, result.level - of_row[:, None]),
+        level=np.where(radius_suffices, 0, result.level - of_row[:, None]),
     )
 
 
@@ -393,9 +395,10 @@ def _one_sided(local: Local, ladder: Ladder, noise: Array) -> tuple[Array, Array
     changes[1:] = np.abs(np.diff(slopes, axis=0)) * _RATIO / (_RATIO - 1)
     errors = noise_of_slopes + np.fmax(changes[:, 0], changes[:, 1])
     errors = np.where(np.isfinite(errors) & np.isfinite(slopes).all(axis=1), errors, np.inf)
-    # Values as large as their rises are rounded too, at both ends of either slope: 16 units leave a factor of 4.
-    # What holds at a distance has to hold nearer, up to the noise there: this is Lepski's choice of a bandwidth. It
-    # tells kinks beside the point from those at it, and a function of a small scale from what it looks like from afar.
+    # What holds at one distance must hold at all smaller ones, up to their noise: this is how Lepski chooses a
+    # bandwidth. It tells kinks beside the point from those at it, and a function of a small scale from what it looks
+    # like from afar. 16 units allow for the rounding of values as large as their rises, at both ends of either slope,
+    # with a factor of 4 to spare.
     for k in range(len(errors) - 1):
         differences = np.abs(slopes[k + 1 :] - slopes[k])
         allowed = (noise_of_slopes[k + 1 :] + errors[k])[:, None] + 16 * local.unit * np.abs(slopes[k])
@@ -404,7 +407,7 @@ def _one_sided(local: Local, ladder: Ladder, noise: Array) -> tuple[Array, Array
 
 
 def _least_errors(slopes: Array, errors: Array, distances: Array) -> tuple[Indices, Mask]:
-    """At which distance the error is least, and where that is far away.
+    """Return the index of the distance with the least error, and where that distance is far.
 
     Farther away than a few scales another function may be: a saturated one, say. So slopes from there are taken only if
     they are known and none is known from nearer.
@@ -449,7 +452,7 @@ def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> L
     constant = (ladder.rises == 0).all(axis=(0, 1))
     is_value = ~steep & np.isfinite(local.value)[:, None] & np.isfinite(local.point)
     elsewhere = known.any(axis=0) & known.any(axis=1, keepdims=True)  # for this entry, and for this row
-    # Noise may hide so near that an entry has as much effect as a part of that of the steepest.
+    # This close, noise may hide a slope that matters beside the steepest one.
     hidden = (slopes.error > RESOLUTION / 8 * slopes.size[:, None]) & (slopes.size[:, None] > 0)
     is_lost = is_value & ~known & (~constant & ~elsewhere | hidden)
     lost: Mask = np.any(is_lost, axis=0, keepdims=True)[0]
@@ -462,12 +465,12 @@ def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> L
     up = int(np.ceil(np.log(ratio) / np.log(_RATIO)))
     above = range(-up, int(ladder.levels[0]))
     ladder = ladder.joined(Ladder.of(local, ladder.radius, above, np.flatnonzero(lost | alone)))
-    below = range(_WITHIN + 1, _WITHIN + 1 + _FARTHER)
+    below = range(_WITHIN + 1, _WITHIN + 1 + _NEARER)
     return ladder.joined(Ladder.of(local, ladder.radius, below, np.flatnonzero(lost))) if lost.any() else ladder
 
 
 def fitted_steps(local: Local, ladder: Ladder, slopes: LineSlopes, noise: Array) -> Steps:
-    """A scale for each entry and a radius for each row, so that their products are the distances of the slopes.
+    """Return a scale for each entry and a radius for each row, whose products are the distances of the slopes.
 
     The radius is that of the noise, and the scale the median of what the rows say. An entry of little effect is
     followed farther, until it has as much effect as the steepest, but no farther: else it would drown the others, as
@@ -489,7 +492,7 @@ def fitted_steps(local: Local, ladder: Ladder, slopes: LineSlopes, noise: Array)
 
 
 def drawn(random: np.random.Generator, local: Local, steps: Steps, *shape: int) -> Array:
-    """Random directions, so that moves by the radius and by a part of it are exact.
+    """Draw random directions that make moves by the radius, and by a part of it, exact.
 
     128 steps of the precision at the radius leave room for the part 1 / 64; 2^-20 to 2^-4 are as fine as needed.
     """
@@ -621,16 +624,16 @@ class Neighbourhood:
         return Term(term.entries, term.directions[first], term.gradients[first])
 
     def moved(self, entries: Indices, radius: float) -> Array:
-        """A nearby point at which these entries alone are others."""
+        """Return a nearby point that differs from the point in these entries alone."""
         moves = np.zeros(self.point.size)
         moves[entries] = self._drawn(len(entries)) * radius
         return self.local.points(moves)
 
     def terms(self, row: int, suspects: Mask | None = None) -> list[Term]:
-        """Clarke's set of a row that is not a sum of functions of one entry; empty, if no smooth piece was found.
+        """Return Clarke's set of a row that is not a sum of functions of one entry; empty without a smooth piece.
 
-        Entries that are in no term have one derivative, that of ``central``. ``suspects`` are in one: those of which a
-        gradient says otherwise, as few of the pieces may have another. Where the row jumps, the pieces are those
+        Entries that are in no term have one derivative, that of ``central``. ``suspects`` are put into one: a gradient
+        says that they have another derivative, as few of the pieces may have. Where the row jumps, the pieces are those
         whose values come close to the value at the point.
         """
         directions, gradients = self._samples[row]
@@ -645,7 +648,7 @@ class Neighbourhood:
 
     @functools.cached_property
     def _samples(self) -> dict[int, tuple[Array, Array]]:
-        """For each row that is no sum, nearby points at which it is smooth, and its gradients there."""
+        """Maps each row that is no sum to nearby points at which it is smooth, and its gradients there."""
         n = self.point.size
         samples: dict[int, list[tuple[Array, Array]]] = {}
         tried = self._drawn(_PIECES, n) * self._free
@@ -670,12 +673,12 @@ class Neighbourhood:
         patience: int = _PATIENCE,
         metric: Array | None = None,
     ) -> tuple[Array, Term, bool]:
-        """The point of Clarke's set nearest to ``target``, and the term with all pieces that were found on the way.
+        """Return the point of Clarke's set nearest to ``target``, and the term with all pieces that are known now.
 
-        The hull of the pieces found lies inside the set. So pieces are looked for in the direction in which ``target``
-        lies outside of it, until it does not, or none is found. ``metric`` weighs the entries of the distance. The last
-        result tells whether no piece was found, but a slope that reaches as far as ``target``: it is a mean of slopes
-        of pieces, so that there is one.
+        The hull of the known pieces lies inside the set. So pieces are looked for in the direction in which ``target``
+        lies outside of it, until it does not, or no further piece shows. ``metric`` weighs the entries of the distance.
+        The last result tells whether a piece is missed: no piece reaches as far as ``target``, but a slope does. A
+        slope is a mean of slopes of pieces, so one of these reaches as far.
         """
         metric = np.ones(len(target)) if metric is None else metric
         weighed, weights = nearest(term.gradients * metric, target * metric)
@@ -695,9 +698,9 @@ class Neighbourhood:
         return weights @ term.gradients, term, is_missed
 
     def _ahead(self, row: int, term: Term, direction: Array) -> tuple[Term, float]:
-        """New pieces of a term whose gradients lie farther in ``direction`` than all that are known.
+        """Return the new pieces whose gradients lie farther along ``direction`` than all known ones.
 
-        And the steepest slope in ``direction``, divided by its largest entry, less what it may be off by.
+        Also return a lower bound of the steepest slope along it, scaled so that its largest entry is 1.
         """
         entries, n = term.entries, self.point.size
         unit = direction / np.abs(direction).max()
@@ -736,7 +739,7 @@ class Neighbourhood:
         return Term(entries, tried[order][is_ahead], gradients[is_ahead, 0]), farthest
 
     def accuracy_of_pieces(self, row: int) -> float:
-        """Of gradients at nearby points."""
+        """Return how far off gradients at nearby points may be."""
         # A central difference of two values is off by noise / step, and the extrapolated one by 3 times as much. Its
         # other error is radius^2 / 4 times the third derivative. `_gradients` sees 3 / 4 of radius^2 times that, and
         # lets pass what is less than twice the sum here: then the error is less than 2 / 3 of it.
@@ -757,11 +760,12 @@ class Neighbourhood:
         forward, backward = (ahead - middle) / step, (middle - behind) / step
         gradients = (forward + backward) / 2
         steepest = np.abs(gradients).max(axis=3, initial=0.0)
-        # Of a smooth piece forward and backward differ by the noise of four values, and by step * curvature. Curvature
+        # On a smooth piece forward and backward differ by the noise of four values, and by step * curvature. Curvature
         # that changes the slope four times over within a radius is a kink.
         error = 16 * self.noise[rows] / step + 4 * step / radius * steepest
         smooth = np.abs(forward - backward).max(axis=3, initial=0.0) <= error
-        # A branch that the value is on is as near as its slopes, with a margin, and its curvature allow.
+        # If the row jumps, keep only points whose value is as close to that at the point as slopes, noise and curvature
+        # allow.
         reach = 4 * radius * np.abs(gradients).sum(axis=3) + 32 * self.noise[rows] + radius**2 * self.slopes.size[rows]
         smooth &= ~self.sums.jumps[rows] | (np.abs(middle[..., 0] - self.value[rows]) <= reach)
         far, near, nearest = gradients
@@ -774,7 +778,7 @@ class Neighbourhood:
         return 2 * nearest - near, smooth.all(axis=0) & is_line
 
     def _groups(self, row: int, entries: Indices) -> list[Indices]:
-        """Return the entries in groups, of which the row is a sum of functions of one group each.
+        """Split the entries into groups, so that the row is a sum of functions of one group each.
 
         Two entries belong together if moving both is not the sum of moving each.
         """

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode, get_overridable_functions
 
 import interop
-from interop._programs.decided import CHOICES
+from interop._programs.decided import CHOICES_BY_FUNCTION
 from tests.programs.nearby import IMAGE, LINE, ROW, X, Y, check, drawn, tensor
 from tests.programs.torch_functions import FUNCTIONS
 from tests.support.calls import of_aminmax
@@ -179,7 +179,7 @@ def test_all_the_undecided_are_listed() -> None:
         for own in functions if home in homes else ():
             name = getattr(own, "__name__", "_")
             if (
-                own in CHOICES
+                own in CHOICES_BY_FUNCTION
                 or own in others
                 or name.startswith("_")
                 or name.endswith("_")
@@ -210,7 +210,7 @@ class Called(TorchFunctionMode):
         self.rules: set[Any] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.rules |= parts(CHOICES.get(func))
+        self.rules |= parts(CHOICES_BY_FUNCTION.get(func))
         return func(*args, **(kwargs or {}))
 
 
@@ -219,7 +219,7 @@ def test_every_choice_is_among_the_functions() -> None:
     with Called() as called:
         for fun, *inputs in FUNCTIONS.values():
             fun(*(x.clone() for x in inputs))
-    assert not [own for own, rule in CHOICES.items() if not parts(rule) <= called.rules]
+    assert not [own for own, rule in CHOICES_BY_FUNCTION.items() if not parts(rule) <= called.rules]
 
 
 @pytest.mark.filterwarnings("ignore:index_reduce")

@@ -2,9 +2,9 @@
 
 A pass carries values forward through the layers, or gradients backward. A layer is to blame if what enters it agrees,
 and what leaves it does not. Layers are nested, so the search goes in the order in which they are done, the inner ones
-before the one around them: the first that fits is the innermost. If a layer fits that has layers in it, none of those
-fits, so that it is its own code that parts, between the last of them that agrees and the first that gets another input.
-What differs later, differs because of that.
+before the one around them: the first that fits is the innermost. If that layer has layers in it, none of those fits.
+Then its own code is to blame, between the last of them that agrees and the first that gets another input. All that
+differs later differs because of that.
 
 Say a model calls ``a``, doubles the result, and calls ``b``; its port forgets to double:
 
@@ -40,17 +40,17 @@ class LayerPair:
     """The index of the pair around this."""
     judged: tuple[Judged, ...]
     rounding: float
-    """What rounding explains, as a part of the largest number here, after all sums up to here, in the given dtype."""
+    """The relative difference that rounding in all layers up to this one can cause, in the given dtype."""
     updates: tuple[bool, bool] = (False, False)
     """Whether the call changed its statistics, in either model, as it does in training."""
 
     def differing(self, *what: What, gradients: bool, allowed: Collection[Judgement] = ()) -> list[Judged]:
-        """Return what does not agree, but for findings that are allowed."""
+        """Return the judgements that do not agree, without findings that are allowed."""
         selected = self.select(*what, gradients=gradients)
         return [j for j in selected if not j.agrees and j.finding not in allowed]
 
     def select(self, *what: What, gradients: bool) -> list[Judged]:
-        """Return what was judged of the values, or of the gradients; all, unless ``what`` says of what."""
+        """Return the judgements of values, or of gradients; those of ``what`` alone, if it is passed."""
         return [j for j in self.judged if j.is_gradient == gradients and (j.what in what or not what)]
 
     def apart(self, *, gradients: bool, in_float64: bool = False) -> float:
@@ -101,15 +101,16 @@ class Cause:
 
     @property
     def finding(self) -> Judgement:
-        finding = gravest(self.parts)
-        return finding if self.is_gradient or finding == "random" else "port"
+        """The gravest finding there; values that differ are a bug, or random: ties change gradients alone."""
+        gravest_there = gravest(self.parts)
+        return gravest_there if self.is_gradient or gravest_there == "random" else "port"
 
 
 def cause_of(pairs: Sequence[LayerPair], all_layers: tuple[Sequence[Layer], Sequence[Layer]]) -> Cause | None:
     """Return the cause; None if the models agree.
 
-    Values come before gradients, and ties only count where nothing else parts. Statistics that the call updates enter
-    no later layer, and are searched last; but they are graver than ties.
+    Values come before gradients, and ties only count where nothing else differs. Updated statistics reach no later
+    layer, so they are searched last. They still outrank ties.
     """
     cause = (
         _different_parameters(pairs)
@@ -130,22 +131,22 @@ class _Pass:
 
     def __init__(self, pairs: Sequence[LayerPair], *, is_backward: bool, allowed: Collection[Judgement] = ()) -> None:
         self.is_backward, self._allowed = is_backward, allowed
-        # A layer is done at its end, and with the same end the inner one first. Backward it is as if layers ended where
-        # they begin: the last to begin is done first.
+        # A layer is done at its end; of two with the same end, the inner one first. Backward, begin and end change
+        # places: the layer that begins last comes first.
         forward = sorted(range(len(pairs)), key=lambda n: (pairs[n].first.end, -n))
         self.order = list(reversed(range(len(pairs)))) if is_backward else forward
         """In which layers are done."""
 
     def entering(self, pair: LayerPair) -> list[Judged]:
-        """Return what differs of what enters a layer."""
+        """Return the judgements of what enters a layer that differ."""
         return self.differing(pair, "outputs" if self.is_backward else "inputs")
 
     def leaving(self, pair: LayerPair) -> list[Judged]:
-        """Return what differs of what leaves a layer."""
+        """Return the judgements of what leaves a layer that differ."""
         return self.differing(pair, *(("inputs", "parameters") if self.is_backward else ("outputs",)))
 
     def passing(self, pair: LayerPair) -> list[Judged]:
-        """Return what differs of what leaves a layer for the next: all but gradients of parameters."""
+        """Return the judgements of what reaches the next layer that differ; gradients of parameters do not reach it."""
         return self.differing(pair, "inputs" if self.is_backward else "outputs")
 
     def differing(self, pair: LayerPair, *what: What) -> list[Judged]:
@@ -169,38 +170,40 @@ def _first_with(pairs: Sequence[LayerPair], parts: Sequence[Sequence[Judged]]) -
 
 
 def _first_to_part(pairs: Sequence[LayerPair], a_pass: _Pass) -> Cause | None:
-    """Search a pass for the first layer that takes what agrees, and gives what does not."""
+    """Search a pass for the first layer whose inputs agree, and whose outputs do not."""
     for n in a_pass.order:
         pair = pairs[n]
         inside = [m for m, inner in enumerate(pairs) if inner.parent == n]
         if a_pass.is_backward:
             inside.reverse()
-        spoilt = [m for m in inside if a_pass.entering(pairs[m])]
+        differing_inside = [m for m in inside if a_pass.entering(pairs[m])]
         parts = a_pass.leaving(pair)
-        if spoilt and not parts:  # the difference is lost in the layer, as a gradient that is multiplied by 0
-            parts = a_pass.differing(pairs[spoilt[0]], "outputs")
+        if differing_inside and not parts:  # the difference is lost in the layer, as a gradient that is multiplied by 0
+            parts = a_pass.differing(pairs[differing_inside[0]], "outputs")
         if not parts or a_pass.entering(pair):
             continue
-        if not a_pass.is_backward and inside and not spoilt and n and _is_mended_later(pairs, n):
-            continue  # the boundary lies elsewhere, as before and behind an activation
+        if not a_pass.is_backward and inside and not differing_inside and n and _agrees_again_later(pairs, n):
+            # The two models draw the boundary of this layer at different places, one before an activation, and one
+            # behind it. A later layer gets equal inputs, so this is no cause.
+            continue
         if not inside:
             return Cause(pair, tuple(parts))
-        done_before = inside[: inside.index(spoilt[0])] if spoilt else inside
+        done_before = inside[: inside.index(differing_inside[0])] if differing_inside else inside
         agreeing = [pairs[m] for m in done_before if not a_pass.passing(pairs[m])]
         last_agreeing = agreeing[-1] if agreeing else None
-        first_spoilt = pairs[spoilt[0]] if spoilt else None
+        first_differing = pairs[differing_inside[0]] if differing_inside else None
         if a_pass.is_backward:
-            return Cause(pair, tuple(parts), first_spoilt, last_agreeing, is_own_code=True)
-        parts = a_pass.entering(first_spoilt) if first_spoilt else parts
-        return Cause(pair, tuple(parts), last_agreeing, first_spoilt, is_own_code=True)
-    # No layer takes what agrees: the first whose result differs has to do.
+            return Cause(pair, tuple(parts), first_differing, last_agreeing, is_own_code=True)
+        parts = a_pass.entering(first_differing) if first_differing else parts
+        return Cause(pair, tuple(parts), last_agreeing, first_differing, is_own_code=True)
+    # No layer can be blamed: name the first whose results differ.
     return _first_with(
         [pairs[n] for n in a_pass.order],
         [a_pass.differing(pairs[n], *(() if a_pass.is_backward else ("outputs",))) for n in a_pass.order],
     )
 
 
-def _is_mended_later(pairs: Sequence[LayerPair], n: int) -> bool:
+def _agrees_again_later(pairs: Sequence[LayerPair], n: int) -> bool:
     """Return whether a layer that begins after this one ends gets inputs, and these agree."""
     later = [pair for pair in pairs if pair.first.end > pairs[n].first.end and pair.indices[0] >= pairs[n].first.end]
     return any(

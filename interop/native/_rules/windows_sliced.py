@@ -1,4 +1,4 @@
-"""Max pools of eager code, the values and the shares of ties: each place in the windows is a slice of the elements.
+"""Computes max pools in eager code, values and shares of ties: each place in the windows is a slice of the elements.
 
 In windows of 2 with stride 1 over the elements (3, 3, 1), for example, the first place has the elements (3, 3), and the
 second (3, 1). The values are the maximum of the two slices, (3, 3). Compared with these, the first slice is tied in
@@ -6,8 +6,8 @@ second (3, 1). The values are the maximum of the two slices, (3, 3). Compared wi
 (a, b) of the windows, divided by these counts, are added to each slice where it is tied: (a/2, a/2 + b, 0).
 
 Along several axes, the largest element of a window is the largest of its rows. So values are computed axis by axis, and
-ties are shared so too, unless windows have few elements. The time of torch's kernel goes into an index for each window.
-Slices find values in a tenth of it, which pays for the shares.
+ties are shared so too, unless windows have few elements. torch's kernel spends its time on the index of each maximum.
+Slices find the values in a tenth of that time, which leaves room to share ties.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from interop.native._rules.stage import AdaptiveWindows, Pooling, Stage, is_plai
 
 Index: TypeAlias = tuple[Any, ...]
 Place: TypeAlias = tuple[Index, Index]
-"""Indices of some elements, and of the windows that have them.
+"""``(elements, windows)``: indices of some elements, and of the windows that have them.
 
 They are the elements at one place of all windows where those are alike, else all elements of one window.
 """
 Tied: TypeAlias = tuple[torch.Tensor, Index, Index]
-"""A place and, first, the weights of its elements: 1 for those that get a share, else 0."""
+"""``(weights, elements, windows)``: a place, with the weight 1 for an element that gets a share, else 0."""
 
 _AT_ONCE = 8
 """The places up to which ties are shared in one stage, and not in one for each axis.
@@ -73,7 +73,10 @@ def largest_by_slices(pooling: Pooling, x: torch.Tensor) -> torch.Tensor:
 
 
 def sliced_stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> Sequence[Stage]:
-    """Return the pooling at once, or axis by axis; what is overwritten is made of the vector."""
+    """Return one stage, or one for each axis.
+
+    Buffers are made from ``vector``, so that `torch.func.linearize` does not take them for constants.
+    """
     lines = _lines(pooling, x)
     is_exact = math.prod(line.size for line in lines) <= _EXACT.get(x.dtype, math.inf)
     counter = x.dtype if is_exact else torch.float32
@@ -88,7 +91,7 @@ def sliced_stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vecto
 
 
 class _SlicedStage(NamedTuple):
-    """A `Stage` of which all places are slices."""
+    """A `Stage` whose places are slices."""
 
     x: torch.Tensor
     values: torch.Tensor
@@ -130,7 +133,7 @@ def _summed(
 
 
 def _full(shape: Sequence[int], number: float, x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of that shape, made of ``like``, which lies in memory as x does."""
+    """Return a tensor of that shape in the memory layout of x, made from ``like``."""
     if x.is_contiguous() or x.dim() != 4 or not x.is_contiguous(memory_format=torch.channels_last):
         return like.new_full(shape, number)
     images, channels, *lengths = shape
@@ -138,12 +141,12 @@ def _full(shape: Sequence[int], number: float, x: torch.Tensor, like: torch.Tens
 
 
 def _is_finite(x: torch.Tensor) -> bool:
-    """Say whether all elements are finite, as far as it is allowed to look at them; no if their sum is not."""
+    """Return True only if the elements may be read and their sum is finite; False means unknown or not finite."""
     return is_plain(x) and bool(x.sum().isfinite())
 
 
 def _largest_along(line: _Line, axis: int, x: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
-    """Return the largest elements of the windows along an axis, counted from the last, in memory made of the vector."""
+    """Return the largest element of each window along an axis, counted from the last; ``vector`` makes the buffer."""
     shape = list(x.shape)
     shape[axis] = line.number
     places = _at(axis, line)
@@ -160,7 +163,7 @@ def _largest_along(line: _Line, axis: int, x: torch.Tensor, vector: torch.Tensor
 
 
 def _tied(x: torch.Tensor, values: torch.Tensor, places: Sequence[Place]) -> list[Tied]:
-    """Compare the elements with the values, in numbers: those are added and multiplied several times as fast."""
+    """Return where elements are tied, as numbers: these are added and multiplied several times as fast as bools."""
     if is_plain(x) and _is_finite(values):
         return [(x[inner].clone().eq_(values[outer]), inner, outer) for inner, outer in places]
     unknown = x != x
@@ -168,7 +171,7 @@ def _tied(x: torch.Tensor, values: torch.Tensor, places: Sequence[Place]) -> lis
 
 
 def _lines(pooling: Pooling, x: torch.Tensor) -> list[_Line]:
-    """The windows along each axis."""
+    """Return the windows along each axis."""
     windows, lengths = pooling.windows, x.shape[-pooling.dims :]
     if isinstance(windows, AdaptiveWindows):
         return [_adapted(length, count) for length, count in zip(lengths, windows.counts, strict=True)]
@@ -203,13 +206,13 @@ def _adapted(length: int, count: int) -> _Line:
 
 
 def _at(axis: int, line: _Line) -> list[Place]:
-    """The places along an axis, counted from the last, with all there is along the others."""
+    """Return the places along an axis, counted from the last, with all elements along the others."""
     behind = (slice(None),) * (-1 - axis)
     return [((..., inner, *behind), (..., outer, *behind)) for inner, outer in line.places]
 
 
 def _crossed(axes: Sequence[Sequence[tuple[slice, slice]]]) -> list[Place]:
-    """The places along several axes, in row-major order."""
+    """Return the places along several axes, in row-major order."""
     return [
         ((..., *(inner for inner, _ in place)), (..., *(outer for _, outer in place)))
         for place in itertools.product(*axes)
