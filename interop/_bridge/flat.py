@@ -51,6 +51,8 @@ LEAF = jax.tree.structure(0)
 class FlatFunction:
     """A JAX function of flat arrays, ``function(traced, *arrays)``.
 
+    ``traced`` are all arrays that come from no tensor, such as numbers; JAX traces them, so new values compile nothing.
+
     Args:
       function: it gets the arrays that come from tensors one by one, and all other arrays together.
       name: what errors and profiles call it.

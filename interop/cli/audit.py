@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from interop.cli.console import width
+from interop._terminal import terminal_width
 from interop.cli.names import TORCH_VERSIONS
 from interop.cli.options import AS_JSON, FUNCTION, INPUTS, TorchVersion, arguments_in, function_named
 
@@ -52,5 +52,5 @@ def audit(
     except Exception:  # of the function itself: status 1 says that a gradient changes
         traceback.print_exc()
         context.exit(2)
-    click.echo(report.to_json() if as_json else report.text(width()))
+    click.echo(report.to_json() if as_json else report.text(terminal_width()))
     context.exit(1 if report.changes else 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from interop.cli.console import width
+from interop._terminal import terminal_width
 from interop.cli.options import OUTPUT, a_picture
 from interop.cli.packages import require
 
@@ -47,7 +47,7 @@ def changes(framework: str, before: str, after: str, form: str, file: Path | Non
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     forms: Mapping[str, Callable[[Changes], str]] = {
-        "table": lambda changed: printed(changed, width()),
+        "table": lambda changed: printed(changed, terminal_width()),
         "markdown": Changes.to_markdown,
         "json": Changes.to_json,
     }

@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from interop._terminal import WIDTH, terminal_width
 from interop.cli.audit import audit
 from interop.cli.cases import cases
 from interop.cli.changes import changes
 from interop.cli.compare import compare
-from interop.cli.console import WIDTH, width
 from interop.cli.digits import digits
 from interop.cli.names import DTYPES, FORMATS, FRAMEWORKS, OPS
 from interop.cli.options import ONLY_DTYPES, ONLY_OPS, OUTPUT, chosen_dtypes, hint, in_a_folder
@@ -98,9 +98,10 @@ def main(
     from interop.survey.show import listing, render, screen
 
     on_one_screen = form == "table" and not (ops or every_case or only_disagreements)
-    overview = functools.partial(screen.screen, program=context.command_path) if on_one_screen else None
+    columns = terminal_width() if output is None else WIDTH
+    on_screen = functools.partial(screen.screen, width=min(columns, WIDTH), program=context.command_path)
+    overview = on_screen if on_one_screen else None
     rows = rows_of(ops, chosen_dtypes(dtypes, default=DTYPES[:1]), frameworks or FRAMEWORKS, overview)
-    columns = width() if output is None else WIDTH
     shown = [row for row in rows if not (only_disagreements and row.agrees)]
     if overview:
         text = render.drawn(overview(rows), min(columns, WIDTH))

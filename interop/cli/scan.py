@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from interop.cli.console import width
+from interop._terminal import terminal_width
 from interop.cli.options import AS_JSON, TorchVersion
 
 
@@ -42,5 +42,5 @@ def scan(
 
     old, new = (version and version.removeprefix("torch ") for version in (before, after))
     found = read(paths, before=old, after=new, at_least=at_least)
-    click.echo(found.to_json().rstrip("\n") if as_json else found.text(width()))
+    click.echo(found.to_json().rstrip("\n") if as_json else found.text(terminal_width()))
     context.exit(1 if found.findings else 0)

@@ -1,3 +1,3 @@
-"""The former place of `interop.comparison.models.comparison`, kept until 0.3 for code that imports from here."""
+"""The former place of `interop.comparison.models.judgements`, kept until 0.3 for code that imports from here."""
 
-from interop.comparison.models.comparison import *
+from interop.comparison.models.judgements import *

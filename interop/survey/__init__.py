@@ -1,1 +1,1 @@
-"""What each framework answers at every tie: the matrix, the records of it by version, and what changed between them."""
+"""What each framework answers at every tie: the parity matrix, its records by version, and what changed since."""

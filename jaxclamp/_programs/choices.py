@@ -468,6 +468,7 @@ def _scatter(
     return piece
 
 
+# `where` is not here: its condition is.
 CHOICES: Mapping[Primitive, Choice] = {
     p.max_p: _larger,
     p.min_p: _smaller,

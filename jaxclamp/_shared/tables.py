@@ -40,7 +40,7 @@ def text_table(
     for _ in range(surplus if folded else 0):
         widths[max(folded, key=widths.__getitem__)] -= 1
     return "\n".join(
-        "  ".join(shortened(cell, width).ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        "  ".join(shortened(cell, wide).ljust(wide) for cell, wide in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
 

@@ -363,4 +363,4 @@ _UNLISTED: Mapping[Primitive, Callable[[Mapping[str, Any]], Recognized | None]] 
     p.pmax_p: functools.partial(_of_devices, "pmax"),
     p.pmin_p: functools.partial(_of_devices, "pmin"),
 }
-"""Maps primitives that are no counterparts of a listed op to the op that one with these parameters is."""
+"""Maps a primitive that no op lists as a counterpart to a function from its parameters to the op it computes."""

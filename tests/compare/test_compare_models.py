@@ -126,7 +126,7 @@ class TestOfNetworkAndPort:
             "The first model is in training mode there, the second uses its running averages."
         )
 
-    def test_what_the_report_says(self, tmp_path: Path) -> None:
+    def test_what_the_report_says(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         comparison = compare_models(bound(), Port("pooling kind").eval(), images())
         assert [layer.settings for layer in comparison.cause.between[1]] == [  # type: ignore[union-attr]
             "AvgPool2d(kernel_size=2, stride=2, padding=0)"
@@ -138,6 +138,10 @@ class TestOfNetworkAndPort:
         eps = compare_models(bound(), Port("eps").eval(), images())
         assert "epsilon=1e-05" in str(eps)
         assert "eps=0.001" in str(eps)
+        for width in (60, 80, 140):
+            monkeypatch.setenv("COLUMNS", str(width))
+            lines = f"{comparison}\n{eps}\n{comparison.mapping}".splitlines()
+            assert max(map(len, lines)) <= min(width, 100)
 
     @pytest.mark.parametrize(
         "kind",

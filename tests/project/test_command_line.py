@@ -254,7 +254,7 @@ def everybody(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_one_screen(width: int, everybody: None) -> None:
     rows = list(parity.matrix(OPS.values(), ["float32"], parity.FRAMEWORKS))
-    lines = click.unstyle(render.drawn(screen(rows, "python -m interop"), width)).splitlines()
+    lines = click.unstyle(render.drawn(screen(rows, width, "python -m interop"), width)).splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) <= 40 + len(parity.FRAMEWORKS) + 3 * (width < 100)  # there sentences take a line more
     words = [line.split() for line in lines if line]
@@ -265,6 +265,17 @@ def test_one_screen(width: int, everybody: None) -> None:
     for heading, name in zip(headings[2:], parity.UNMODIFIED, strict=True):
         assert heading == name or (width <= 100 and heading.endswith("…") and name.startswith(heading[:-1]))
     assert "–" not in "".join(lines)
+
+
+def test_narrow_screens_go_on_in_further_tables(everybody: None) -> None:
+    rows = list(parity.matrix([OPS["clamp"], OPS["max_pool2d"]], ["float32"], parity.FRAMEWORKS))
+    lines = click.unstyle(render.drawn(screen(rows, 60, "python -m interop"), 60)).splitlines()
+    assert max(map(len, lines)) <= 60
+    headings = [line.split()[1:] for line in lines if line.split()[:1] == ["op"]]
+    assert len(headings) > 1
+    assert [title for line in headings for title in line] == ["ours", *parity.UNMODIFIED]  # none is cut off
+    assert sum(line.startswith("max_pool2d ") for line in lines) == len(headings)
+    assert "…" not in "".join(lines)
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -79,7 +79,7 @@ def test_every_op_is_public_in_both_packages() -> None:
         ("porting.report", "comparison.models.report", "ModelComparison"),
         ("porting.cause", "comparison.models.cause", "Cause LayerPair"),
         ("porting.layers", "comparison.models.layers", "Layer Point"),
-        ("porting.comparison", "comparison.models.comparison", "Judged"),
+        ("porting.comparison", "comparison.models.judgements", "Judged"),
         ("porting.mapping", "comparison.models.mapping", "Pair ParameterMapping"),
     ],
 )

@@ -1,4 +1,7 @@
-"""Max pools: of equal elements of a window, the one that is ahead a small step on."""
+"""Max pools for whole programs (`interop.grad`): of equal elements of a window, the one ahead after a small step.
+
+Their gradients under `interop.min_norm` are in `interop/native/_rules/windows.py`.
+"""
 
 from __future__ import annotations
 

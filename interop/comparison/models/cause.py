@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from interop.comparison.models.comparison import Judged, Judgement
+from interop.comparison.models.judgements import Judged, Judgement
 from interop.comparison.models.layers import Layer, What
 
 _OF_TIES: tuple[Judgement, ...] = ("ties", "near ties")

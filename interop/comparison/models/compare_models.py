@@ -17,8 +17,8 @@ from interop._bridge.arrays import to_host
 from interop.comparison.models.alignment import channel_order, channel_orders, kind_of
 from interop.comparison.models.cause import LayerPair
 from interop.comparison.models.checkpoints import values_from
-from interop.comparison.models.comparison import Judged, apart_of, judge, places
 from interop.comparison.models.counterparts import Counterparts, counterparts_of
+from interop.comparison.models.judgements import Judged, apart_of, judge, places
 from interop.comparison.models.layers import Layer
 from interop.comparison.models.libraries import adapter_of
 from interop.comparison.models.mapping import Override, ParameterMapping

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import NoReturn, TypeAlias
 
+from interop._terminal import text_width
 from interop.comparison.models.alignment import Image
 from interop.comparison.models.model import Model
 from interop.comparison.models.parameters import Layout, Parameter
@@ -123,7 +124,7 @@ class ParameterMapping:
             (pair.first.name, _shape(pair.first), pair.second.name, _shape(pair.second), pair.reason)
             for pair in self.pairs
         ]
-        return text_table(("first", "shape", "second", "shape", "by"), rows, 100, folded=(0, 2))
+        return text_table(("first", "shape", "second", "shape", "by"), rows, text_width(), folded=(0, 2))
 
     def as_override(self) -> dict[str, str]:
         """Return the names, to be changed and passed as ``mapping``."""

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from interop._terminal import text_width
 from interop.comparison.models.cause import Cause, LayerPair, cause_of
 from interop.comparison.models.layers import Layer
 from interop.comparison.models.mapping import ParameterMapping
@@ -16,7 +17,6 @@ from interop.frameworks.reseed import CURE
 from jaxclamp import TieReport
 from jaxclamp._shared.tables import text_table
 
-WIDTH = 100  # of a line
 _SHOWN = 8  # layers on either side of the cause, so that the report fits on a screen
 _TIED_LINES = 3  # for each model
 _HEADINGS = ("", "first", "second", "values", "gradients", "rounding", "finding")
@@ -26,7 +26,7 @@ _IN_THE_TABLE = {"agrees": "ok", "port": "differs"}
 
 @dataclass(frozen=True, repr=False)
 class ModelComparison:
-    """How two models compare, as `compare_models` returns it; ``print`` shows it within 100 columns."""
+    """How two models compare, as `compare_models` returns it; ``print`` fits it to the terminal, up to 100 columns."""
 
     first: str
     second: str
@@ -104,16 +104,17 @@ class ModelComparison:
             parts += _details(self.cause)
         for report, model in zip(self.ties or (), (self.first, self.second), strict=False):
             parts += _of_ties(report, model)
-        lines = [line for part in (*parts, *self.notes) for line in textwrap.wrap(part, WIDTH, subsequent_indent="  ")]
-        return "\n".join([*lines, "", self._table()])
+        width = text_width()
+        lines = [line for part in (*parts, *self.notes) for line in textwrap.wrap(part, width, subsequent_indent="  ")]
+        return "\n".join([*lines, "", self._table(width)])
 
-    def _table(self) -> str:
+    def _table(self, width: int) -> str:
         """Return a table of the layers around the cause, or of the last ones."""
         centre = self.layers.index(self.cause.marked_pair) if self.cause else len(self.layers)
         shown = self.layers[max(centre - _SHOWN, 0) : centre + _SHOWN]
         rows = [_row(pair, self.cause) for pair in shown]
         hidden = len(self.layers) - len(rows)
-        return text_table(_HEADINGS, rows, WIDTH, folded=(1, 2)) + (f"\n… and {hidden} layers more" if hidden else "")
+        return text_table(_HEADINGS, rows, width, folded=(1, 2)) + (f"\n… and {hidden} layers more" if hidden else "")
 
     def plot(self, path: FilePath) -> None:
         """Draw how far each layer is apart, and write the picture to a file whose ending says the format.

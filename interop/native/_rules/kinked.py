@@ -82,11 +82,11 @@ def bend(
     x: torch.Tensor,
     *parameters: float,
 ) -> torch.Tensor:
-    """The value of ``own``, torch's function, with the gradient of the op of that name.
+    """Return the value of torch's function, with the gradient of the op of that name.
 
     Args:
-      name: of the op.
-      own: torch's function of x and the parameters.
+      name: the name of the op.
+      in_torch: torch's function of x and the parameters.
       derivative: from a vector, x and the parameters to the vector times torch's slopes.
     """
     kinks = kinks_of(name, *parameters)

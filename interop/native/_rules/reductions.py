@@ -22,7 +22,7 @@ class Reduction:
 
 
 def reduce(reduction: Reduction, in_torch: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
-    """The result of ``own``, torch's function: the values alone, or a pair of the values and their indices."""
+    """Return the result of torch's function: the values alone, or a pair of the values and their indices."""
     return _reduced(in_torch, reduction, x)
 
 

@@ -1,7 +1,8 @@
 """Differentiates ops whose value is one of their operands, around torch's own function: the selection rule.
 
 The order of the operands, the steps from one to the next and the convention come from the rule of jaxclamp. In a
-version of torch, the weights of the operands come from the record of that version.
+version of torch, the weights of the operands come from the formulas in `jaxclamp/_shared/version_derivatives.py`; the
+answers in `interop/answers` only test them.
 
 C is the set of operands that are equal to the value. ``clamp(x, min=0, max=6)`` at x = 0, for example, folds
 ``maximum(x, min)`` and ``minimum(..., max)``: C is {x, min}. If both are active, each gets half of the gradient. If x
@@ -39,7 +40,7 @@ _WINS: Mapping[Any, Callable[[Any, Any], Any]] = {torch.maximum: operator.gt, to
 def select(
     name: str, in_torch: Callable[..., torch.Tensor], ties: Convention | Version, *arguments: Operand | None
 ) -> torch.Tensor:
-    """The value of ``own``, torch's function, with the gradient of the op of that name by its rule, or in a version.
+    """Return the value of torch's function, with the gradient of the op of that name by its rule, or in a version.
 
     In a version the operands are the arguments, since every function with another gradient there has weights.
     """
@@ -194,7 +195,7 @@ def _alone(steps: Sequence[Callable[..., Any]], operands: Sequence[Any], index: 
 
 
 def _beats(step: Callable[..., Any], operand: Operand, rival: Operand) -> Mask:
-    """Return where ``operand`` alone is the value of ``step(operand, rival)``; an unknown maximum is nobody's."""
+    """Return where ``operand`` alone is the value of ``step(operand, rival)``: nowhere where that is NaN."""
     wins = _WINS.get(step)
     return ~_reaches(step, rival, operand) if wins is None else wins(operand, rival)
 

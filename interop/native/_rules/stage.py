@@ -1,4 +1,4 @@
-"""A pooling, and the part of one that `windows_sliced.py` and `windows_compiled.py` compute in two ways."""
+"""A max pool, and the part of one that `windows_sliced.py` and `windows_compiled.py` compute in two ways."""
 
 from __future__ import annotations
 

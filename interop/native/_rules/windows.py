@@ -145,7 +145,7 @@ def _shared_at_once(
     spreads: bool, pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor
 ) -> torch.Tensor:
     stages = _stages(pooling, x, values, vector)
-    # What is overwritten is made of the vector, or `torch.func.linearize` would take it for a constant.
+    # Buffers are made from the vector, so that `torch.func.linearize` does not take them for constants.
     shares = stages[0].counted(vector)
     for stage in stages[1:]:
         shares = stage.gathered(shares)

@@ -1,4 +1,4 @@
-"""Shares the ties of a pool by one index of all elements of all windows: the fewest calls, for small tensors.
+"""Shares the ties of a max pool by one index of all elements of all windows: the fewest calls, for small tensors.
 
 Windows of 2 with stride 1 over the elements (3, 3, 1), for example, have the index [[0, 1], [1, 2]], a row for each
 place in the windows. It gathers the elements [[3, 3], [3, 1]], which are tied where they equal the values (3, 3). So

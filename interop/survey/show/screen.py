@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.bar import Bar
 from rich.console import Group, RenderableType
@@ -15,6 +15,10 @@ from interop.survey.versions import NO_ANSWER, rounded
 from jaxclamp._shared.tables import rich_table
 
 _BAR = 24
+_NARROW = 80
+"""The columns from which one table of ops has room for all frameworks, if some of its cells are cut off."""
+_BETWEEN = 2
+"""Spaces between columns."""
 _LEGEND = (
     f"{AGREES} all cases agree with the definition, the subgradient of minimum norm.\n"
     "inclusive, balanced, exclusive: what jaxclamp returns with that ties=.\n"
@@ -26,13 +30,16 @@ _MORE = (
 )
 
 
-def screen(rows: Sequence[Row], program: str) -> Group:
-    """Print what is known by now, for 80 columns or more; ``program`` is how the command line is called."""
+def screen(rows: Sequence[Row], width: int, program: str) -> Group:
+    """Print what is known by now; ``program`` is how the command line is called.
+
+    Below 80 columns, the frameworks that have no room in the table of ops go on in a further one.
+    """
     ops = list(dict.fromkeys(row.op for row in rows))
     dtypes = ", ".join(dict.fromkeys(row.dtype for row in rows))
     title = f"Gradients at ties, {dtypes}: {len(rows)} cases of {len(ops)} op{'s' * (len(ops) != 1)}"
     more = Text(_MORE.format(program=program), style="dim")
-    return Group(Text(title, style="bold"), "", _frameworks(rows), "", _ops(rows, ops), "", Text(_LEGEND), more)
+    return Group(Text(title, style="bold"), "", _frameworks(rows), "", *_ops(rows, ops, width), Text(_LEGEND), more)
 
 
 def _frameworks(rows: Sequence[Row]) -> RenderableType:
@@ -50,20 +57,41 @@ def _frameworks(rows: Sequence[Row]) -> RenderableType:
     return table
 
 
-def _ops(rows: Sequence[Row], ops: Sequence[str]) -> RenderableType:
-    """Say what each framework answers where it differs; the packages of this project share a column."""
+def _ops(rows: Sequence[Row], ops: Sequence[str], width: int) -> Iterator[RenderableType]:
+    """Say what each framework answers where it differs; the packages of this project share a column.
+
+    Yields the tables, and a blank line behind each.
+    """
     frameworks = dict.fromkeys(answer.framework for row in rows for answer in row.answers)
     columns: dict[str, Sequence[str]] = {name: (name,) for name in frameworks if name not in PACKAGES}
     if packages := tuple(name for name in frameworks if name in PACKAGES):
         columns = {"ours": packages, **columns}
-    table = rich_table()
-    table.add_column("op", no_wrap=True)
-    for title in columns:
-        table.add_column(_shortened(title))
-    for op in ops:
-        of_op = [row for row in rows if row.op == op]
-        table.add_row(op, *(_cell(of_op, frameworks) for frameworks in columns.values()))
-    return table
+    rows_of = {op: [row for row in rows if row.op == op] for op in ops}
+    cells = {title: [_cell(rows_of[op], names) for op in ops] for title, names in columns.items()}
+    room = width - max(map(len, ("op", *ops)))
+    for titles in _side_by_side(cells, room) if width < _NARROW else [list(cells)]:
+        table = rich_table()
+        table.add_column("op", no_wrap=True)
+        for title in titles:
+            table.add_column(_shortened(title))
+        for i, op in enumerate(ops):
+            table.add_row(op, *(cells[title][i] for title in titles))
+        yield table
+        yield ""
+
+
+def _side_by_side(cells: Mapping[str, Sequence[Text]], room: int) -> Iterator[list[str]]:
+    """Yield the titles of columns for one table after the other, as many as there is room for, and at least one."""
+    titles: list[str] = []
+    used = 0
+    for title, column in cells.items():
+        wide = _BETWEEN + max([len(title), *(cell.cell_len for cell in column)])
+        if titles and used + wide > room:
+            yield titles
+            titles, used = [], 0
+        titles.append(title)
+        used += wide
+    yield titles
 
 
 def _cell(rows: Sequence[Row], frameworks: Sequence[str]) -> Text:
