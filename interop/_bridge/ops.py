@@ -164,4 +164,4 @@ IN_PLACE_OPS: dict[str, Callable[..., Any]] = {
     for name, function in _BY_NAME.items()
     if in_place(name) is not None
 }
-"""Maps a name such as ``clamp_`` to the form that overwrites its first argument, for the ops of which torch has one."""
+"""Maps a name such as ``clamp_`` to the form that overwrites its first argument, for ops that torch has so."""

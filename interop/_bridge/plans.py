@@ -168,7 +168,7 @@ def _refuse_complex(signature: Signature, values: Sequence[Any]) -> None:
 
 
 def _of_arrays(compute: Callable[..., Any], sources: Mapping[str, Any], numbers: Any, *tensors: Any) -> Any:
-    """``compute`` of its arguments by name, of which some come in ``numbers``, some in ``tensors``."""
+    """Return ``compute`` of its arguments by name; some come in ``numbers``, some in ``tensors``."""
     in_numbers, in_tensors = iter(numbers), iter(tensors)
 
     def argument(source: Any) -> Any:

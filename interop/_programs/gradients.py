@@ -209,7 +209,7 @@ def along(
       direction: a tensor for each of those that require grad, in the order of ``parameters``, or of
         ``module.parameters()``. Without it, they are drawn from a normal distribution, always the same, and kept with
         the parameters for the next block.
-      generator: for other draws, as of another direction in each step.
+      generator: for other draws, such as another direction in each step.
 
     Raises:
       TypeError: ``parameters`` is neither a module nor tensors, or one of them is not floating-point, or is cut into

@@ -122,7 +122,7 @@ def _guarded(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor])
         is_read = times((cotangent != 0).to(factor.dtype), (~is_finite).to(factor.dtype)) > 0
         finite = times(cotangent, torch.where(is_finite, factor, 0.0)) * getattr(node, "_saved_alpha", 1)
         return torch.where(gradient.isnan() & ~is_read, finite, gradient)
-    # Of an operand that was broadcast the node has the terms, of which the engine takes the sum.
+    # For an operand that was broadcast the node returns the terms, and the engine takes their sum.
     terms = gradient if gradient.shape == cotangent.shape else _terms(node, i, cotangent)
     unread = _spread(node, cotangent == 0, terms)
     return torch.where(terms.isnan() & unread, 0.0, terms).sum_to_size(gradient.shape)

@@ -38,4 +38,4 @@ def warn_on_jump(name: str, jump: Jump, args: tuple[Any, ...], kwargs: Mapping[s
 
 
 _SHOWN: set[tuple[str, int]] = set()
-"""The lines of which there was a warning: Python would forget them whenever a filter changes."""
+"""The lines that a warning has named: Python would forget them whenever a filter changes."""

@@ -16,7 +16,7 @@ from interop._torch.private_api import checkpoint_that_switches, function_modes,
 class Block(TorchFunctionMode):
     """A function mode that is entered again where a checkpoint within it computes again.
 
-    With ``use_reentrant=False``, a checkpoint puts hooks on the tape, of which the one that unpacks computes again. The
+    With ``use_reentrant=False``, a checkpoint puts hooks on the tape, and the one that unpacks computes again. The
     first call within the checkpoint replaces it by one that enters the block. Tensors that were saved before that call
     do not depend on the block. A reentrant checkpoint turns the tape off, and the block is asked about that call too.
     """

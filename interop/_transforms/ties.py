@@ -176,7 +176,7 @@ def _sum(on_tie: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _tied() -> Mapping[Callable[..., Any], tuple[str, Callable[..., Any]]]:
-    """For each function that can tie, its name, and the function that says where it does."""
+    """Return a map from each function that can tie to its name, and to the function that says where it does."""
     where_tied = {name: _where_tied(op) for name, op in OPS.items()}
     by_name = {name: where_tied[op.__name__] for name, op in TORCH_OPS.items()}
     by_name |= {name: by_name[name.removesuffix("_")] for name in IN_PLACE_OPS}

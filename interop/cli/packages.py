@@ -1,4 +1,4 @@
-"""The packages that a command needs, of which a mere install of jaxclamp has none."""
+"""The packages that a command needs; a mere install of jaxclamp has none of them."""
 
 import importlib.util
 import sys

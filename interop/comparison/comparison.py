@@ -150,7 +150,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """What holds, in words, of which the first are the frameworks."""
+        """What holds, in words that begin with the frameworks."""
         return f"{self.first.framework} against {self.second.framework}: {self._verdict}"
 
     @property

@@ -175,7 +175,7 @@ def _pool(
         return on_parts(lambda x: _pool(pooling, with_indices, x, return_indices, is_whole), input, pooling.dims)
 
     def in_torch(x: torch.Tensor) -> Any:
-        """A view, as of one more axis, could not be overwritten behind a Function."""
+        """Return no view, such as one with a further axis: behind a Function it could not be overwritten."""
         values, indices = with_indices(x)
         return values.clone() if pooling.dims == 1 else values, indices
 

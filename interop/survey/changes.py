@@ -46,7 +46,7 @@ class Changes:
 
     @cached_property
     def _asked(self) -> frozenset[str]:
-        """The ops of which both versions were asked."""
+        """The ops in the records of both versions."""
         before, after = (frozenset(cell.op for cell in r.answers) for r in (self.before, self.after))
         return before & after
 

@@ -180,7 +180,7 @@ def _remainder(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
     """Decide a remainder, which has the sign of x: where x is a multiple of y, and x / y moves towards 0, it is y.
 
     So ``rem(4, 2)`` is 0, and where x moves by -1, the remainder is 2. The derivative of x / y is that of
-    ``(dx * y - x * dy) / y**2``, of which the sign counts.
+    ``(dx * y - x * dy) / y**2``, and only its sign counts.
     """
     (x, y), (dx, dy) = operands, tangents
     sign = jnp.sign(x) * jnp.sign(y)

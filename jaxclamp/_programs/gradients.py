@@ -329,7 +329,7 @@ class _Program(Generic[P, R]):
         def _(primals: Any, tangents: Any) -> Any:
             try:
                 moved = jax.jvp(body, primals, tangents)[1]
-            except Exception as error:  # as of a callback in it
+            except Exception as error:  # a callback in it, for example
                 if _has_own_rule(eqn):
                     if matters:
                         warn(place(eqn), ASKS_FOR_ITSELF)

@@ -247,7 +247,7 @@ class _Paths(_ReversePass):
         return inlined(functools.partial(self._from_all_to_all, eqn), eqn)
 
     def _sum(self, eqn: JaxprEqn, *operands: jax.Array) -> jax.Array:
-        """That of the paths, whichever sign they have."""
+        """Return the sum of the paths, whichever signs their terms have."""
         cotangents = [x for x, atom in zip(operands, eqn.invars, strict=True) if self.is_cotangent(atom)]
         return functools.reduce(jnp.add, cotangents)
 

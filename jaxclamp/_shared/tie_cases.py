@@ -81,7 +81,7 @@ def definitions(op: Op, queries: Sequence[Query]) -> list[tuple[float, Array]]:
     op holds for each output by itself. So no two outputs may depend on one argument at a tie, as they do in overlapping
     windows.
     """
-    keys = [  # equal queries, of which there are many, are computed once
+    keys = [  # many queries are equal: each is computed once
         repr(({name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in arguments.items()}, active))
         for arguments, active in queries
     ]

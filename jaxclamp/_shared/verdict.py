@@ -335,7 +335,7 @@ class _Judge:
 def differing(
     nearby: Neighbourhood, forward: Array, reverse: Array, rounding: Array, names: Names, tolerance: Tolerance
 ) -> Iterator[Verdict]:
-    """A verdict for each output of which the two modes have different derivatives."""
+    """Yield a verdict for each output whose derivatives differ between the two modes."""
     untold = nearby.slopes.error / nearby.steps.scale  # a difference that values do not tell is one of rounding
     allowed = tolerance.atol + tolerance.rtol * np.abs(reverse) + 2 * rounding + untold
     same = (np.abs(forward - reverse) <= allowed) | (np.isnan(forward) & np.isnan(reverse)) | (forward == reverse)

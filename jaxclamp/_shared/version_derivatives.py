@@ -74,13 +74,13 @@ _HALVES = Weights(
 
 
 def _fmax(wins: Mask) -> Weights:
-    """Return the weights of an `fmax` or `fmin` of which x gets all where it ``wins``, and y all elsewhere."""
+    """Return the weights of an `fmax` or `fmin` whose x gets all where it ``wins``, and y all elsewhere."""
     keeps = _or_beside_nan(wins)
     return Weights(((keeps,), (_unless(keeps),)))
 
 
 def _fmax_halves(ties: Mask, wins: Mask) -> Weights:
-    """Return the weights of an `fmax` or `fmin` of which x gets all where it ``wins``, and half where it ``ties``."""
+    """Return the weights of an `fmax` or `fmin` whose x gets all where it ``wins``, and half where it ``ties``."""
     return Weights(((_or_beside_nan(ties), eq), (_unless(_or_beside_nan(wins)), eq)))
 
 

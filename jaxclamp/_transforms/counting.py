@@ -6,8 +6,8 @@ that can tie stands another one, which counts. For ``maximum(x, 0)`` with x of s
     b = maximum a 0.0           b = maximum a 0.0
                                 n = [1, 0, sum(a == 0.0)]
 
-A body, as of a ``scan``, returns its counts as one more result, and the equation that runs the body passes their sum
-on. So the program returns one array, with a row for each counter.
+A body, such as that of a ``scan``, returns its counts as one more result, and the equation that runs the body passes
+their sum on. So the program returns one array, with a row for each counter.
 """
 
 from __future__ import annotations

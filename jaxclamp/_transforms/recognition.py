@@ -99,7 +99,7 @@ def _is_real_array(aval: Any) -> bool:
 
 
 def name_of_jaxclamp_op(eqn: JaxprEqn) -> str:
-    """Return the name of the op of jaxclamp of which ``eqn`` is a call, or "" if it is none."""
+    """Return the name of the op of jaxclamp that ``eqn`` calls, or "" if it calls none."""
     if eqn.primitive is not p.custom_jvp_call_p:
         return ""
     scopes = re.findall(rf"{re.escape(OP_SCOPE)}(\w+)", str(eqn.source_info.name_stack))

@@ -153,6 +153,15 @@ def test_spellings_of_one_framework_differ_in_their_fill(name: str) -> None:
     assert len(set(styles.values())) == len(styles)
 
 
+def test_a_weight_that_is_nan_is_drawn() -> None:
+    row = made_up(OPS["amax"])[0]
+    first, *others = row.answers
+    unknown = replace(first, gradient=(float("nan"),) * len(first.gradient))
+    (part,) = figure(OPS["amax"], [replace(row, answers=(unknown, *others))]).subfigs
+    (axes,) = (axes for axes in part.axes if axes.get_title().endswith(f" {first.spelling}"))
+    assert {text.get_text() for text in axes.texts} == {"nan"}
+
+
 @pytest.mark.parametrize("op", [op for op in OPS.values() if op.family == "reduction"], ids=lambda op: op.name)
 def test_weights_of_reductions_are_drawn_in_the_shape_of_x(op: Op) -> None:
     rows = made_up(op)

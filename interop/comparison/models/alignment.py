@@ -63,7 +63,7 @@ def channel_orders(
 def alignment(a: Point, b: Point, to_last: bool | None, images: Sequence[Image | None]) -> Align | None:
     """Return what gives an array of the second model the form that it has in the first; None if nothing does.
 
-    Among several ways under which the values agree, as of a constant, it is the first under which the gradients agree
+    If the values agree under several ways, as those of a constant do, it is the first under which the gradients agree
     too.
 
     Args:

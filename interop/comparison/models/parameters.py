@@ -32,7 +32,7 @@ class Layout:
     order: tuple[int, ...]
     torch_shape: tuple[int, ...]
     flipped: tuple[int, ...] = ()
-    """The axes of torch's array that run backwards, as of a transposed convolution."""
+    """The axes of torch's array that run backwards, as in a transposed convolution."""
 
     @classmethod
     def same(cls, shape: tuple[int, ...]) -> Layout:

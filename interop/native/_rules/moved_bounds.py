@@ -42,7 +42,7 @@ def clamp_with_moved_bounds(name: str, weights: Weights, x: Any, *bounds: Any) -
 
 
 def _is_plain(x: Any) -> bool:
-    """Whether all that is done with x is what eager code does, in a dtype whose derivative compares by its numbers.
+    """Return whether eager code alone works on x, in a dtype whose derivative compares by its numbers.
 
     Where subnormal numbers count as 0, as under `torch.set_flush_denormal`, a bound of 0 cannot move by one float.
     """

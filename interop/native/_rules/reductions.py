@@ -85,7 +85,7 @@ def divided(vector: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
 
 
 def sharing(tied: torch.Tensor, axes: tuple[int, ...], convention: Convention) -> torch.Tensor:
-    """Which of the tied elements along ``axes`` share the gradient."""
+    """Return which of the tied elements along ``axes`` share the gradient."""
     if convention in ("min_norm", "balanced"):
         return tied
     last = tuple(range(-len(axes), 0))

@@ -166,7 +166,7 @@ def _weighted(
 
 
 def weighed(masks: Sequence[Callable[..., Mask]], operands: Sequence[Any], vector: torch.Tensor) -> torch.Tensor:
-    """The vector times the weight of an operand, as `Weights` has it."""
+    """Return the vector times the weight of an operand, as `Weights` has it."""
     gets, *halves = masks
     for half in halves:
         vector = torch.where(half(*operands), vector / 2, vector)
@@ -201,7 +201,7 @@ def _beats(step: Callable[..., Any], operand: Operand, rival: Operand) -> Mask:
 
 
 def _members(steps: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> list[Mask]:
-    """For each operand, where it is in C."""
+    """Return for each operand where it is in C."""
     members: list[Any] = [True]
     value = operands[0]
     for step, operand in zip(steps, operands[1:], strict=True):
@@ -215,7 +215,7 @@ def _members(steps: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> li
 
 
 def _sharing(rule: Selection, members: Sequence[Mask], active: Sequence[bool]) -> list[Mask]:
-    """For each operand, where it gets a share."""
+    """Return for each operand where it gets a share."""
     match rule.convention:
         case "min_norm":
             inactive = [member for member, is_active in zip(members, active, strict=True) if not is_active]

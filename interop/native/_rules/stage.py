@@ -43,13 +43,13 @@ class Stage(Protocol):
         """The largest elements of the windows."""
 
     def counted(self, like: torch.Tensor) -> torch.Tensor:
-        """How many tied elements each window has; memory is made of ``like``."""
+        """Return how many tied elements each window has; buffers are made from ``like``."""
 
     def gathered(self, vector: torch.Tensor) -> torch.Tensor:
-        """For each window, the sum of the vector over its tied elements."""
+        """Return for each window the sum of the vector over its tied elements."""
 
     def spread(self, vector: torch.Tensor) -> torch.Tensor:
-        """For each element, the sum of the vector over the windows in which it is tied."""
+        """Return for each element the sum of the vector over the windows in which it is tied."""
 
 
 def span(index: Any, length: int, count: int) -> tuple[Any, Any]:

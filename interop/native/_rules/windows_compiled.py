@@ -122,7 +122,7 @@ def elements_along(
 
 
 def _are_tiles(windows: Windows, lengths: Sequence[int], counts: Sequence[int]) -> bool:
-    """Whether no element is in two windows, and no window reaches into padding."""
+    """Return whether no element is in two windows, and no window reaches into padding."""
     return all(
         before == 0 and (size - 1) * dilation < stride and (size - 1) * dilation + (count - 1) * stride < length
         for size, stride, (before, _), dilation, length, count in zip(

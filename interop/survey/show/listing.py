@@ -1,6 +1,6 @@
 """Prints the cases of ops on a terminal: below each tie a line for each choice of what is differentiated.
 
-An example, of which the first column is what is differentiated:
+In this example, the first column says what is differentiated:
 
                     definition  ours  jax  torch.maximum  torch.fmax
     x=0, y=0

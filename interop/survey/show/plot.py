@@ -321,7 +321,7 @@ def _draw_cells(axes: Axes, title: str, numbers: NDArray[np.float64]) -> None:
     wrong = title.startswith(DISAGREES)
     edge: dict[str, Any] = {"edgecolor": VERMILLION, "linewidth": 2} if wrong else {"edgecolor": "grey"}
     for (row, column), number in np.ndenumerate(numbers):
-        strength = 0.0 if title == "x" else 0.6 * min(abs(number), 1.0)
+        strength = 0.0 if title == "x" else 0.6 * float(np.fmin(abs(number), 1.0))  # NaN is as dark as 1
         axes.add_patch(Rectangle((column, row), 1, 1, facecolor=(BLUE, strength), clip_on=False, **edge))
         text = f"{number:g}" if title == "x" else rounded([number])
         axes.annotate(text, (column + 0.5, row + 0.5), ha="center", va="center")
