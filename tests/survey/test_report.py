@@ -162,6 +162,16 @@ def test_a_weight_that_is_nan_is_drawn() -> None:
     assert {text.get_text() for text in axes.texts} == {"nan"}
 
 
+def test_an_answer_that_is_nan_is_written_below_the_definition() -> None:
+    rows = [
+        replace(row, answers=tuple(replace(a, gradient=(float("nan"),)) for a in row.answers))
+        for row in made_up(OPS["relu"])
+    ]
+    texts = [text for _, axes in panels(figure(OPS["relu"], rows)) for text in axes.texts if text.get_text() == "nan"]
+    assert texts
+    assert np.isfinite([text.xy for text in texts]).all()
+
+
 @pytest.mark.parametrize("op", [op for op in OPS.values() if op.family == "reduction"], ids=lambda op: op.name)
 def test_weights_of_reductions_are_drawn_in_the_shape_of_x(op: Op) -> None:
     rows = made_up(op)

@@ -272,9 +272,11 @@ def _draw_answers(axes: Axes, tie: _Tie, styles: Mapping[str, dict[str, Any]]) -
             if spelling in derivative.answers:
                 y = derivative.answers[spelling]
                 axes.plot(x, y, linestyle="none", markersize=7, label=spelling, **styles[spelling])
-        for answer in derivative.differing():
-            x = float(np.mean([places[spelling] for spelling, y in derivative.answers.items() if y == answer]))
-            _annotate(axes, rounded([answer]), (x, answer), 6 if answer > derivative.definition else -6)
+        for text, answer in {rounded([answer]): answer for answer in derivative.differing()}.items():
+            x = float(np.mean([places[spelling] for spelling, y in derivative.answers.items() if rounded([y]) == text]))
+            # NaN has no place on the axis: it is written below the definition.
+            height = derivative.definition if math.isnan(answer) else answer
+            _annotate(axes, text, (x, height), 6 if answer > derivative.definition else -6)
     alone = sum(label.startswith("x alone") for label in labels)
     if alone:
         axes.axvline(alone - 0.5, color="grey", linewidth=1)
