@@ -57,11 +57,11 @@ class _Line(NamedTuple):
 def prefers_slices(x: torch.Tensor, dims: int) -> bool:
     """Return whether slices find the values of a pool sooner than torch's kernel, and nothing watches the calls."""
     return (
-        is_plain(x)
+        not torch.jit.is_tracing()  # type: ignore[attr-defined]  # where a size is a tensor
+        and is_plain(x)
         and x.numel() > _FEW
         and x.is_floating_point()
         and x.dim() - dims in (1, 2)
-        and not torch.jit.is_tracing()  # type: ignore[attr-defined]
     )
 
 
