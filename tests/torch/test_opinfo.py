@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 import types
 import unittest
@@ -68,14 +69,18 @@ def homes_of(info: Any) -> dict[str, Call]:
     return homes
 
 
-CASES = [(name, home) for name, info in OPS.items() for home in homes_of(info)]
+CASES = [
+    (name, home) for name, info in OPS.items() for home in homes_of(info) if (name, home) != ("norm_nuc", "interop")
+]
 every_case = pytest.mark.parametrize(("name", "home"), CASES)
 
 
 @functools.cache
-def samples(name: str, dtype: torch.dtype, requires_grad: bool) -> list[Any]:
+def samples(name: str, home: str, dtype: torch.dtype, requires_grad: bool) -> list[Any]:
     torch.manual_seed(0)
     drawn = list(OPS[name].sample_inputs("cpu", dtype, requires_grad=requires_grad))
+    if name_of(OPS[name]) == "norm" and home == "interop":  # which has no other orders
+        drawn = [sample for sample in drawn if not sample.args or sample.args[0] in (1, 2, math.inf, "fro")]
     return drawn[:: -(-len(drawn) // (COUNT_OF_POOLS if "max_pool" in name else COUNT))]
 
 
@@ -94,7 +99,7 @@ def test_values(name: str, home: str) -> None:
     op, info = homes_of(OPS[name])[home], OPS[name]
     for dtype in (torch.int64, torch.bool, torch.bfloat16):
         if dtype in info.supported_dtypes("cpu"):
-            for sample in samples(name, dtype, requires_grad=False):
+            for sample in samples(name, home, dtype, requires_grad=False):
                 expected = info.op(sample.input, *sample.args, **sample.kwargs)
                 check_values(home, op(sample.input, *sample.args, **sample.kwargs), expected)
 
@@ -102,7 +107,7 @@ def test_values(name: str, home: str) -> None:
 @every_case
 def test_gradients_where_nothing_ties(name: str, home: str) -> None:
     op, info, compared = homes_of(OPS[name])[home], OPS[name], 0
-    for sample in samples(name, torch.float32, requires_grad=True):
+    for sample in samples(name, home, torch.float32, requires_grad=True):
         given = [sample.input, *sample.args, *sample.kwargs.values()]
         inputs = [x for x in given if isinstance(x, Tensor) and x.requires_grad]
         expected, found = (f(sample.input, *sample.args, **sample.kwargs) for f in (info.op, op))
@@ -119,7 +124,7 @@ def test_gradients_where_nothing_ties(name: str, home: str) -> None:
     assert compared
 
 
-TAKES_NUMBERS = ("maximum", "minimum", "fmax", "fmin", "clamp_min", "clamp_max")
+TAKES_NUMBERS = ("maximum", "minimum", "fmax", "fmin", "clamp_min", "clamp_max", "hypot")
 
 
 def is_more(name: str, home: str, sample: Any) -> bool:
