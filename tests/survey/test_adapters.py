@@ -166,6 +166,7 @@ def test_the_report_has_its_answers(adapter: Framework) -> None:
     )
     assert adapter.version not in ours
     assert f"<b>{adapter.name}</b>  {adapter.version.split(' ')[1]}" in all_of_them
+    assert ("--editable '.[plot]'" in ours, "--editable '.[plot,frameworks]'" in all_of_them) == (True, True)
 
 
 def test_pictures_leave_it_out(adapter: Framework) -> None:
