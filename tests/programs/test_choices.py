@@ -352,9 +352,9 @@ def test_choices_in_the_operator_of_a_linear_solve(symmetric: bool) -> None:
             np.testing.assert_allclose(derivative, wanted * v, atol=1e-12)
 
 
-def test_where_its_movement_is_not_a_number_a_value_decides() -> None:
-    """As of a norm at 0, whose author chose the gradient 0 there."""
-    assert not np.any(jaxclamp.grad(lambda x: optax.safe_norm(x, 0.0))(jnp.zeros(2)))
+def test_a_safe_norm_at_0_and_on_its_bound() -> None:
+    """With the bound 0 it is the norm, whose gradients near 0 tend to v / |v| along v; its author chose 0 there."""
+    assert jnp.linalg.norm(jaxclamp.grad(lambda x: optax.safe_norm(x, 0.0))(jnp.zeros(2))) == pytest.approx(1.0)
     touched = jnp.array([0.6, 0.8])
     gradients = jaxclamp.subdifferential(lambda x: optax.safe_norm(x, 1.0))(touched).gradients
     np.testing.assert_allclose(sorted(g.tolist() for g in gradients), [[0.0, 0.0], [0.6, 0.8]], rtol=1e-6)

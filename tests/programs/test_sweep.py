@@ -436,7 +436,7 @@ REFUSED = {
 }
 """Programs that JAX itself does not differentiate, and what its error says."""
 DOCUMENTED: dict[str, tuple[str, ...]] = {
-    "`sqrt(x * x)` at 0 multiplies an infinite slope by 0, which gives NaN. So do norms in JAX.": (
+    "`sqrt(x * x)` at 0 multiplies an infinite slope by 0, which gives NaN.": (
         *("sqrt(x^2)", "relu(x)^0.5 * relu(x)^2", "xlogy", "hypot", "angle"),
         *("std", "norm, 2, at 0", "safe norm by a rule"),
     ),
