@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxclamp
 
+ROOT = Path(__file__).parents[2]
 X = np.array([[0.0, 1.0, 2.0, 0.0], [3.0, 0.0, 1.0, 2.0]], np.float32)
 """Elements of both halves lie on the bounds 0 and 2, and the largest of the second column is in the first half."""
 
@@ -33,8 +35,22 @@ def work(rank: int, address: str) -> None:
     jax.distributed.initialize(
         address, 2, rank, initialization_timeout=60, coordinator_bind_address=address if rank == 0 else None
     )
+    sys.path.insert(0, str(ROOT))
+    from tests.jax import test_devices  # it makes an array, which may not be before the processes have met
+
     mesh = jax.make_mesh((2,), ("half",), axis_types=(AxisType.Auto,))
     x = jax.make_array_from_process_local_data(NamedSharding(mesh, P("half")), X[rank : rank + 1])
+    rows = test_devices.X
+    divided = jax.make_array_from_process_local_data(NamedSharding(mesh, P("half")), np.split(rows, 2)[rank])
+    functions = [test_devices.total(test_devices.of_x(op)) for op in jaxclamp.OPS.values()]
+
+    @jax.jit
+    def of_every_op(x: jax.Array) -> list[jax.Array]:
+        return [jax.grad(function)(x) for function in functions]
+
+    for op, ours, whole in zip(jaxclamp.OPS, of_every_op(divided), of_every_op(rows), strict=True):
+        part = np.concatenate([shard.data for shard in ours.addressable_shards])
+        np.testing.assert_allclose(part, np.split(whole, 2)[rank], rtol=1e-6, err_msg=op)
     for gradient in (jax.grad(jaxclamp.min_norm(loss)), jaxclamp.grad(loss)):
         (half,) = np.asarray(jax.jit(gradient)(x).addressable_data(0))
         np.testing.assert_array_equal(half, gradient(jnp.asarray(X))[rank])

@@ -149,7 +149,7 @@ def outcome(name: str, function: Call, mesh: Any, placements: Sequence[Placement
 
 def communicated(mesh: Any) -> dict[tuple[str, str], dict[str, int]]:
     """The collectives of a call and its backward pass, where the first axis is cut, by torch and under the mode."""
-    matrix, images = drawn((6, 8), 0), drawn((2, 3, 4, 6), 0)
+    matrix, images = drawn((8, 8), 0), drawn((4, 3, 4, 6), 0)
     calls: dict[str, tuple[Tensor, Call]] = {
         "amax": (matrix, lambda x: x.amax(0)),
         "max": (matrix, lambda x: x.max(0).values),
@@ -180,14 +180,14 @@ def work(rank: int, processes: int, names: Collection[str], folder: str) -> None
         for way, function in ways(name).items()
         for placed, placements in PLACEMENTS[processes].items()
     }
-    counts = communicated(mesh) if processes == 2 else {}
+    counts = communicated(init_device_mesh("cpu", (processes,)))
     if rank == 0:
         torch.save((outcomes, counts), f"{folder}/answers")
     torch.distributed.destroy_process_group()
 
 
 def measured(processes: int, names: Collection[str]) -> tuple[Outcomes, dict[tuple[str, str], dict[str, int]]]:
-    """The outcomes in so many processes, and with two the collectives of extrema."""
+    """The outcomes in so many processes, and the collectives with these in a row."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(work, (processes, names, folder), nprocs=processes)
         return torch.load(f"{folder}/answers")  # type: ignore[no-any-return]
