@@ -180,12 +180,17 @@ QUICK = {
 )
 def test_all_placements_have_the_gradient_of_one_process(processes: int, names: set[str]) -> None:
     outcomes, collectives = placements.measured(processes, sorted(names))
+    is_old = torch.__version__ < "2.12"
     assert {name for name, _, _ in outcomes} == set(names)
     for (name, way, placed), outcome in outcomes.items():
         if way != "torch":
             # A sum of which each process has a part cannot be overwritten by an op that is not linear.
             is_refused = name.endswith("_") and "Partial" in placed and outcome.startswith("RuntimeError")
-            assert outcome == "right" or is_refused, (name, way, placed)
+            # Torch 2.11 has no rule for the values of hardshrink, and none for the derivatives of some others.
+            is_refused |= is_old and outcome.startswith("NotImplementedError")
+            assert outcome == "right" or is_refused, (name, way, placed, outcome)
+    counted = {name for name, way in collectives if way == "mode"}
+    assert counted >= ({"amax", "clamp"} if is_old else {"amax", "max", "aminmax", "clamp", "max_pool2d"})
     for (name, way), counts in collectives.items():
         of_torch = collectives[name, "torch"]
         # The operand, which would be gathered in one call, stays where it is, but where torch gathers it for indices.
