@@ -28,11 +28,11 @@ def on_parts(function: Callable[[torch.Tensor], Any], x: Any, axes: int) -> Any:
     """
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
-    others = x.dim() - axes
-    placements = [p if isinstance(p, Shard) and p.dim < others else Replicate() for p in x.placements]
+    leading = x.dim() - axes
+    placements = [p if isinstance(p, Shard) and p.dim < leading else Replicate() for p in x.placements]
 
     def whole(part: torch.Tensor) -> torch.Tensor:
-        shape = torch.Size((*x.shape[:others], *part.shape[others:]))
+        shape = torch.Size((*x.shape[:leading], *part.shape[leading:]))
         stride = torch.empty(shape, device="meta").stride()
         return DTensor.from_local(part, x.device_mesh, placements, shape=shape, stride=stride)
 

@@ -210,8 +210,8 @@ def _give_class(module: torch.nn.Module, kind: type[torch.nn.Module]) -> None:
     """Make a module one of that class; a module that ``fully_shard`` has sharded stays sharded."""
     current = type(module)
     if _is_sharded(current):
-        own = {name: value for name, value in vars(current).items() if name == "__deepcopy__"}
-        kind = type(f"FSDP{kind.__name__}", (current.__bases__[0], kind), own)
+        refusal = {name: value for name, value in vars(current).items() if name == "__deepcopy__"}
+        kind = type(f"FSDP{kind.__name__}", (current.__bases__[0], kind), refusal)
     module.__class__ = kind
 
 

@@ -38,9 +38,9 @@ def scan(
 
     Exit status 1 when a place is shown, 2 on bad usage.
     """
-    from interop.scan import scan as read
+    from interop.scan import scan as scanned
 
     old, new = (version and version.removeprefix("torch ") for version in (before, after))
-    found = read(paths, before=old, after=new, at_least=at_least)
-    click.echo(found.to_json().rstrip("\n") if as_json else found.text(terminal_width()))
-    context.exit(1 if found.findings else 0)
+    result = scanned(paths, before=old, after=new, at_least=at_least)
+    click.echo(result.to_json().rstrip("\n") if as_json else result.text(terminal_width()))
+    context.exit(1 if result.findings else 0)

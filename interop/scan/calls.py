@@ -46,7 +46,7 @@ class Versions:
             gradient = answers.get("reverse")
             if cell.active != ("x",) or gradient is None or same(gradient, possible["min_norm"]):
                 continue
-            convention = next((name for name, other in possible.items() if same(gradient, other)), None)
+            convention = next((name for name, expected in possible.items() if same(gradient, expected)), None)
             if convention:
                 named.setdefault((cell.spelling, cell.inactive == "numbers"), convention)
         return named

@@ -85,8 +85,8 @@ def scan(
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "codes.py").write_text("import torch\\ny = torch.clamp(x, -8, 7)\\n")
-    ...     found = scan([folder], before="2.13", after="2.15")
-    >>> [(finding.line, finding.question, finding.what) for finding in found.findings]
+    ...     result = scan([folder], before="2.13", after="2.15")
+    >>> [(finding.line, finding.question, finding.what) for finding in result.findings]
     [(2, 'version', 'clamp(x=0, min=0, max=6) by x, numbers: 1 → 0')]
     """
     if at_least not in LIKELIHOODS:
@@ -97,7 +97,7 @@ def scan(
         "torch": Versions(of_torch, record_of("torch", before) if before else None),
         "jax": Versions(newest["jax"]),
     }
-    found: list[Finding] = []
+    findings: list[Finding] = []
     unread: list[str] = []
     files = list(_files(paths))
     for file in files:
@@ -109,10 +109,10 @@ def scan(
         except (SyntaxError, ValueError, RecursionError):
             unread.append(str(file))
             continue
-        found += _of_file(source, str(file), versions)
+        findings += _of_file(source, str(file), versions)
     chosen = LIKELIHOODS[: LIKELIHOODS.index(at_least) + 1]
-    shown = [finding for finding in found if finding.tie in chosen]
-    return Scan(tuple(shown), len(found) - len(shown), at_least, len(files), tuple(unread))
+    shown = [finding for finding in findings if finding.tie in chosen]
+    return Scan(tuple(shown), len(findings) - len(shown), at_least, len(files), tuple(unread))
 
 
 def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
@@ -128,11 +128,11 @@ def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
 def _of_file(source: Source, file: str, versions: dict[str, Versions]) -> Sequence[Finding]:
     if not source.frameworks:
         return ()
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for node in source.nodes:
-        found += straight_through.findings(source, node, file)
+        findings += straight_through.findings(source, node, file)
         if call := source.call(node):
-            found += calls.findings(source, call, versions, file)
+            findings += calls.findings(source, call, versions, file)
             for question in (wheres, branches, bounds):
-                found += question.findings(source, call, file)
-    return sorted(dict.fromkeys(found), key=lambda finding: (finding.line, finding.question))
+                findings += question.findings(source, call, file)
+    return sorted(dict.fromkeys(findings), key=lambda finding: (finding.line, finding.question))

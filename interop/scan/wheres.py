@@ -23,9 +23,9 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
             x, limit = ast.unparse(left), ast.unparse(bound)
             is_extremum = sorted(texts) == sorted((x, limit))
             is_zero = number(bound) == 0 and x in texts
-            other = branches[1 - texts.index(x)] if x in texts else None
-            is_leaky = is_zero and isinstance(other, ast.BinOp) and isinstance(other.op, ast.Mult) and _has(other, x)
-            is_relu = is_zero and other is not None and (number(other) == 0 or "zeros" in ast.unparse(other))
+            branch = branches[1 - texts.index(x)] if is_zero else None  # the one that is not x
+            is_leaky = branch is not None and _is_multiple(branch, x)
+            is_relu = branch is not None and (number(branch) == 0 or "zeros" in ast.unparse(branch))
             if not (is_extremum or is_leaky or is_relu):
                 return
             tie: Likelihood = "likely" if rounds(source, left) else "possible" if number(bound) is not None else "rare"
@@ -35,5 +35,8 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
             yield Finding(file, call.node.lineno, "where", shown(call.node), what, tie, cure)
 
 
-def _has(node: ast.AST, text: str) -> bool:
-    return any(isinstance(inner, ast.expr) and ast.unparse(inner) == text for inner in ast.walk(node))
+def _is_multiple(node: ast.expr, text: str) -> bool:
+    """Say whether an expression is a product with the one of that text in it."""
+    inner = [part for part in ast.walk(node) if isinstance(part, ast.expr)]
+    is_product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+    return is_product and any(ast.unparse(part) == text for part in inner)

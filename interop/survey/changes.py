@@ -38,14 +38,16 @@ class Changes:
     @cached_property
     def lines(self) -> tuple[Line, ...]:
         """What is answered differently; without what follows from another line."""
-        asked = [
-            replace(record, answers={cell: modes for cell, modes in record.answers.items() if cell.op in self._asked})
+        restricted = [
+            replace(
+                record, answers={cell: modes for cell, modes in record.answers.items() if cell.op in self._ops_of_both}
+            )
             for record in (self.before, self.after)
         ]
-        return tuple(line for line in side_by_side(asked) if not same(*line.answers))
+        return tuple(line for line in side_by_side(restricted) if not same(*line.answers))
 
     @cached_property
-    def _asked(self) -> frozenset[str]:
+    def _ops_of_both(self) -> frozenset[str]:
         """The ops in the records of both versions."""
         before, after = (frozenset(cell.op for cell in r.answers) for r in (self.before, self.after))
         return before & after
@@ -64,7 +66,7 @@ class Changes:
     @property
     def summary(self) -> str:
         """What holds, in a sentence."""
-        ops = self._asked
+        ops = self._ops_of_both
         versions = f"From {self.before.name} to {self.after.version}"
         if not self.ops:
             return f"{versions} no gradient at a tie changed; {len(ops)} ops were asked."

@@ -57,5 +57,5 @@ def figure(records: Sequence[Record]) -> Figure:
 
 def _changes(counts: Sequence[Counter[str]]) -> bool:
     """Say whether what an op follows differs between the versions that were asked."""
-    asked = [of_version for of_version in counts if of_version]
-    return any(of_version != asked[0] for of_version in asked)
+    recorded = [of_version for of_version in counts if of_version]
+    return any(of_version != recorded[0] for of_version in recorded)

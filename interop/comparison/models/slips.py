@@ -21,10 +21,10 @@ def slip_of(cause: Cause, models: tuple[str, str]) -> str:
     if cause.layer.updates in ((True, False), (False, True)):
         training, evaluating = ("first", "second") if cause.layer.updates[0] else ("second", "first")
         return f"The {training} model is in training mode there, the {evaluating} uses its running averages."
-    found = [_MOMENTUM.search(layer.settings) for layer in (cause.layer.first, cause.layer.second)]
+    momenta = [_MOMENTUM.search(layer.settings) for layer in (cause.layer.first, cause.layer.second)]
     of_torch = ["(torch " in model for model in models]
-    if cause.parts[0].what == "state" and all(found) and any(of_torch) and not all(of_torch):
-        text = found[of_torch.index(True)][1]  # type: ignore[index]
+    if cause.parts[0].what == "state" and all(momenta) and any(of_torch) and not all(of_torch):
+        text = momenta[of_torch.index(True)][1]  # type: ignore[index]
         return (
             "Look at the momentum: in torch it is the share of the new statistics, elsewhere that of the old, so that "
             f"{text} in torch is {1 - float(text):.4g} in the other model."

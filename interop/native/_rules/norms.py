@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from interop.native._rules.differentiable import differentiable
+from interop.native._rules.reductions import with_reduced_axes
 from interop.native._rules.selection import as_operand
 
 Tensor = torch.Tensor
@@ -38,9 +39,7 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        if not ctx.keepdim:
-            for axis in sorted(ctx.axes):
-                cotangent = cotangent.unsqueeze(axis)
+        cotangent = with_reduced_axes(cotangent, ctx.axes, ctx.keepdim)
         operands = ctx.saved_tensors
         moved = _along_units(operands, ctx.axes, [cotangent] * len(operands))
         return None, None, None, *map(as_operand, moved, operands)

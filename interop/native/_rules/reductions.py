@@ -42,7 +42,7 @@ class _Reduced(torch.autograd.Function):
         if ctx.has_indices:
             ctx.mark_non_differentiable(output[1])
         # Neither x nor the values are kept: both may be overwritten then.
-        tied = (x == _with_reduced_axes(ctx.reduction, values)) | x.isnan()
+        tied = (x == with_reduced_axes(values, ctx.reduction.axes, ctx.reduction.keeps)) | x.isnan()
         chosen = sharing(tied, ctx.reduction.axes, ctx.reduction.convention)
         ctx.save_for_backward(chosen)
         ctx.save_for_forward(chosen)
@@ -50,7 +50,9 @@ class _Reduced(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
         (chosen,) = ctx.saved_tensors
-        weighted = divided(_with_reduced_axes(ctx.reduction, cotangent), _shares(ctx.reduction, chosen))
+        weighted = divided(
+            with_reduced_axes(cotangent, ctx.reduction.axes, ctx.reduction.keeps), _shares(ctx.reduction, chosen)
+        )
         return None, None, torch.where(chosen, weighted, 0.0)
 
     @staticmethod
@@ -69,10 +71,10 @@ def _shares(reduction: Reduction, chosen: torch.Tensor) -> torch.Tensor:
     return chosen.sum(reduction.axes, keepdim=True, dtype=torch.int32)  # half the time of int64
 
 
-def _with_reduced_axes(reduction: Reduction, reduced: torch.Tensor) -> torch.Tensor:
-    """Give the result of a reduction its reduced axes back, of size 1."""
-    if not reduction.keeps:
-        for axis in sorted(reduction.axes):
+def with_reduced_axes(reduced: torch.Tensor, axes: tuple[int, ...], keeps: bool) -> torch.Tensor:
+    """Give the result of a reduction its axes back, of size 1, unless it keeps them."""
+    if not keeps:
+        for axis in sorted(axes):
             reduced = reduced.unsqueeze(axis)
     return reduced
 
