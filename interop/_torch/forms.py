@@ -9,6 +9,7 @@ import torch
 
 from interop._torch.grad_state import is_recorded
 from interop._torch.private_api import bindings_named, operators_named
+from interop._torch.sharding import is_distributed
 
 NUMPY_NAMES = {"x": "input", "a": "input", "x1": "input", "x2": "other", "axis": "dim", "keepdims": "keepdim"}
 """Maps a name of NumPy for a parameter, which torch takes too, to torch's name."""
@@ -45,6 +46,11 @@ def in_place(name: str) -> Callable[..., torch.Tensor] | None:
 
 def overwrite(name: str, op: Callable[..., Any], x: torch.Tensor, *rest: Any) -> torch.Tensor:
     """``x``, overwritten with ``op(x, *rest)`` by the op called ``name``."""
+    if is_distributed(x) and any(placement.is_partial() for placement in x.placements):  # type: ignore[attr-defined]
+        raise RuntimeError(
+            f"{name}: input is a sum of which each process has a part, and cannot be overwritten as one; "
+            f"use {name.removesuffix('_')}, which returns a new tensor, or redistribute it first."
+        )
     # The backward pass needs what is about to be overwritten.
     source = x.clone() if is_recorded(list(_tensors((x, *rest)))) else x
     result = op(source, *rest)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
-from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor, init_device_mesh
 
 import interop
 from interop.native import NATIVE
@@ -82,6 +82,13 @@ def test_a_module_in_shards_is_converted_and_back() -> None:
     conversion.undo()
     assert type(module).__bases__ == kind.__bases__
     assert torch.autograd.grad(module(x).sum(), x)[0].tolist() == [2.0] * 3
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_sum_of_parts_is_not_overwritten() -> None:
+    x = DTensor.from_local(torch.zeros(3), init_device_mesh("cpu", (1,)), [Partial()]).requires_grad_()
+    with interop.min_norm(), pytest.raises(RuntimeError, match=r"clamp_: input is a sum .* use clamp, which"):
+        (x * 1.0).clamp_(0.0, 1.0)
 
 
 @pytest.mark.usefixtures("one_process")
