@@ -296,8 +296,10 @@ def _nothing(counters: Counters) -> Counts:
 
 def _placed(counts: Sequence[Counts], before: int, counters: Counters) -> Counts:
     """Return rows for all ``counters``: ``counts`` from the row ``before`` on, if there are any, and else nothing."""
-    rows = _nothing(counters)
-    return rows.at[before : before + len(counts[0])].set(counts[0]) if counts else rows
+    if not counts:
+        return _nothing(counters)
+    # Padded rather than set by `.at`, whose empty array of indices crashes XLA in a `shard_map` of JAX 0.11.2.
+    return jnp.pad(counts[0], ((before, len(counters) - before - len(counts[0])), (0, 0)))
 
 
 def _added(*counts: Counts) -> Counts:
