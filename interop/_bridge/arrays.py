@@ -40,7 +40,7 @@ with warnings.catch_warnings():
 
 
 def torch_to_jax(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
-    """The JAX array with the values of ``tensor``.
+    """Return the JAX array with the values of ``tensor``.
 
     Args:
       tensor: a dense tensor of any shape and strides; its dtype stays as it is, bfloat16 and float8 included.
@@ -87,7 +87,7 @@ def torch_to_jax(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
 
 
 def jax_to_torch(array: jax.Array, *, copy: bool = True) -> torch.Tensor:
-    """The tensor with the values of ``array``.
+    """Return the tensor with the values of ``array``.
 
     Args:
       array: a JAX array on one device; its dtype stays as it is.

@@ -17,7 +17,7 @@ _NUMBERS = itertools.count()
 
 
 def name_function(function: Callable[..., Any], called: str) -> str:
-    """A name under which `function_named` finds ``function`` as long as it lives."""
+    """Return a name under which `function_named` finds ``function`` as long as it lives."""
     name = f"{called} {next(_NUMBERS)}"  # no number alone: Dynamo would take it for a symbol
     _FUNCTIONS[name] = function
     return name
@@ -33,7 +33,7 @@ _CALL_NAMES: dict[Hashable, str] = {}
 
 
 def name_call(flat: FlatFunction, traced: tuple[Any, ...], x64: bool) -> str:
-    """A name for a call without its tensors. It is unique, since graphs are cached on disk and exported.
+    """Return a name for a call without its tensors. It is unique, since graphs are cached on disk and exported.
 
     A graph may be run as long as the process lives, so the names stay. There is one for each function, kind of
     arguments and array or number that a graph holds as a constant.

@@ -44,7 +44,7 @@ _COMPILED = "{} cannot run in a compiled function; call it outside of torch.comp
 
 
 def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree) -> tuple[R, R]:
-    r"""The value and the one-sided derivative :math:`\lim_{t \to 0+} (f(x + t v) - f(x)) / t`.
+    r"""Return the value and the one-sided derivative :math:`\lim_{t \to 0+} (f(x + t v) - f(x)) / t`.
 
     Exact at kinks too, however the function is spelled, and not linear in v there. It holds for functions that are
     smooth but for choices, and continuous. The choices are comparisons, and so `torch.where`, masks, and an ``if`` on
@@ -127,7 +127,7 @@ def grad(
     direction: Tree = None,
     generator: torch.Generator | None = None,
 ) -> Callable[..., Any]:
-    r"""The gradient of a whole program: the true one where there is one, however the program is spelled.
+    r"""Return the gradient of a whole program: the true one where there is one, however the program is spelled.
 
     At a kink of the program it is the gradient of the piece that ``fun`` enters along a direction v: the limit of its
     gradients at :math:`x + t v` for :math:`t \to 0+`. For all v but a set of measure zero that is an element of the
@@ -256,7 +256,7 @@ def subdifferential(
     directions: int = 16,
     generator: torch.Generator | None = None,
 ) -> Callable[..., Subdifferential]:
-    r"""The gradients of the pieces around a point, the least point of their hull, and what it certifies.
+    r"""Return the gradients of the pieces around a point, the least point of their hull, and what it certifies.
 
     Half of the directions are drawn from a normal distribution, the others are their opposites. Then the search goes
     on along -p, where p is the least point of the hull found, as long as that finds new gradients, and at most for as

@@ -210,7 +210,7 @@ def out_of_old_vmap(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def into_old_vmap(tensor: torch.Tensor) -> torch.Tensor:
-    """A batch of the vmap, of all that lies along the first axis of ``tensor``."""
+    """Return a batch of the vmap, of all that lies along the first axis of ``tensor``."""
     return torch._add_batch_dim(tensor, 0, 1)
 
 

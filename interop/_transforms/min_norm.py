@@ -169,7 +169,7 @@ OF_OTHER_ARGUMENTS = {"torch.margin_ranking_loss", "torch.hinge_embedding_loss",
 
 
 def namesakes(ops: Functions) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
-    """All functions of torch that have the name of one of ``ops``: the dotted name, the function, and that op."""
+    """Return all functions of torch with the name of one of ``ops``: the dotted name, the function, and that op."""
     with_indices: Functions = {
         f"{name}_with_indices": functools.partial(_with_indices, op) for name, op in ops.items() if "max_pool" in name
     }

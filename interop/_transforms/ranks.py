@@ -15,7 +15,7 @@ C = TypeVar("C", TieReport, Counter[str])
 
 
 def sum_over_ranks(counts: C, group: torch.distributed.ProcessGroup | None = None) -> C:
-    """The sum of what each process of a group has counted; a collective call, which each of them has to make.
+    """Return the sum of what each process of a group has counted; a collective call, which each of them has to make.
 
     Args:
       counts: a report of `ties`, or ``passed`` of a block of `min_norm`.

@@ -166,7 +166,7 @@ def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 def _sum(on_tie: torch.Tensor) -> torch.Tensor:
-    """The number of elements that are on a tie; on a CUDA device it stays there, so that nobody waits for it.
+    """Return the number of elements that are on a tie; on a CUDA device it stays there, so that nobody waits for it.
 
     Elsewhere it is read at once, which raises where there are no numbers to see.
     """
@@ -217,7 +217,7 @@ _NO_LIST = "influence: parameters has to be a list of tensors, such as [weight] 
 
 
 def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Tensor]) -> Influence:
-    """How far another convention moves a gradient from that of minimum norm.
+    """Measure how far another convention moves a gradient from that of minimum norm.
 
     The others are ``ties="inclusive"`` and torch's own; the one that moves it further counts.
 

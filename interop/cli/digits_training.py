@@ -53,12 +53,12 @@ class Step:
     weights: dict[str, Parameters]
 
     def difference(self, first: str, second: str) -> float:
-        """The largest difference between the gradients of two variants."""
+        """Return the largest difference between the gradients of two variants."""
         a, b = self.variants[first].gradients, self.variants[second].gradients
         return max(float(np.abs(a[name] - b[name]).max()) for name in a)
 
     def distance(self, first: str, second: str) -> float:
-        """The distance between the weights of two variants, relative to the norm of the second's."""
+        """Return the distance between the weights of two variants, relative to the norm of the second's."""
         a, b = (np.concatenate([w.ravel() for w in self.weights[name].values()]) for name in (first, second))
         return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
@@ -160,7 +160,7 @@ def plot_steps(steps: list[Step], file: Path) -> None:
 
 
 def log_with_zero(axes: Axes, largest: float) -> None:
-    """A logarithmic axis of y, from what rounding leaves in float64 to ``largest``, with a place of its own for 0."""
+    """Make the axis of y logarithmic, from what rounding leaves in float64 to ``largest``, with a place for 0."""
     smallest = 1e-18
     axes.set_yscale("symlog", linthresh=smallest, linscale=0.5)
     axes.set_ylim(-smallest, 10 * largest)

@@ -102,7 +102,7 @@ def arguments_in(files: Iterable[Path]) -> list[Any]:
 
 
 def _arguments_in(file: Path) -> Iterable[Any]:
-    """The arguments that a file holds: each array of an npz file, each of a list in a pt file, else one."""
+    """Return the arguments that a file holds: each array of an npz file, each of a list in a pt file, else one."""
     import numpy as np
 
     try:

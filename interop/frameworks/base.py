@@ -178,7 +178,7 @@ class Convertible(Framework):
         active: Collection[str],
         summed: Callable[[Any], Any] = total,
     ) -> Gradient:
-        """As for any framework; ``summed`` makes the number to differentiate of the result, in place of `total`."""
+        """Differentiate as for any framework; ``summed`` replaces `total`: it makes one number of the result."""
 
     @abstractmethod
     def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:

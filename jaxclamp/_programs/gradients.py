@@ -38,17 +38,17 @@ Tree: TypeAlias = Any
 
 
 def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tangents: Sequence[Tree]) -> tuple[R, R]:
-    r"""The value and the one-sided derivative :math:`\lim_{t \to 0+} (f(x + t v) - f(x)) / t`, as `jax.jvp` gives them.
+    r"""Return the value and the one-sided derivative :math:`\lim_{t \to 0+} (f(x + t v) - f(x)) / t`.
 
-    Exact at kinks too, however the function is spelled, and not linear in v there. It holds for functions that are
-    smooth but for choices, and continuous. The choices are ``max``, ``min``, ``clamp``, ``abs``, ``sign``, comparisons,
-    and so ``where``, masks and ``lax.cond``, the reductions, cumulative, windowed and scattered forms of ``max`` and
-    ``min``, ``argmax``, ``argmin``, ``sort`` and ``top_k``, and what jumps: ``floor``, ``ceil``, ``round``, ``rem``,
-    ``atan2``, conversions to integers, and the sign bit of a number. They are decided in all that `min_norm` reaches
-    into, in functions given to `jax.lax.reduce` and ``reduce_window``, in the operator of a linear solve, in a
-    ``custom_vmap``, and in the rules of a ``custom_jvp``, which are their author's word else. What such a rule asks of
-    the function itself moves as the function does. A ``custom_vjp`` is opened. Where the function itself jumps, the
-    derivative is that of the piece beyond the jump.
+    It has the form of what `jax.jvp` returns. It is exact at kinks too, however the function is spelled, and not
+    linear in v there. It holds for functions that are smooth but for choices, and continuous. The choices are ``max``,
+    ``min``, ``clamp``, ``abs``, ``sign``, comparisons, and so ``where``, masks and ``lax.cond``, the reductions,
+    cumulative, windowed and scattered forms of ``max`` and ``min``, ``argmax``, ``argmin``, ``sort`` and ``top_k``,
+    and what jumps: ``floor``, ``ceil``, ``round``, ``rem``, ``atan2``, conversions to integers, and the sign bit of a
+    number. They are decided in all that `min_norm` reaches into, in functions given to `jax.lax.reduce` and
+    ``reduce_window``, in the operator of a linear solve, in a ``custom_vmap``, and in the rules of a ``custom_jvp``,
+    which are their author's word else. What such a rule asks of the function itself moves as the function does. A
+    ``custom_vjp`` is opened. Where the function itself jumps, the derivative is that of the piece beyond the jump.
 
     Taken as they are at x: ``reduce_precision``, ``approx_max_k``, callbacks, ``stop_gradient``, what is inside
     ``pallas_call``, ``run_state`` and ``ffi_call``, and what Python decides. A `jaxclamp.UndecidedWarning` names the
@@ -96,7 +96,7 @@ def grad(
     direction: Tree = None,
     key: jax.Array | None = None,
 ) -> Callable[P, Any]:
-    r"""The gradient of a whole program: the true one where there is one, however the program is spelled.
+    r"""Return the gradient of a whole program: the true one where there is one, however the program is spelled.
 
     At a kink of the program it is the gradient of the piece that ``fun`` enters along a direction v: the limit of its
     gradients at :math:`x + t v` for :math:`t \to 0+`. For all v but a set of measure zero that is an element of the
@@ -149,7 +149,7 @@ def value_and_grad(
     direction: Tree = None,
     key: jax.Array | None = None,
 ) -> Callable[P, tuple[R, Any]]:
-    """The value of ``fun``, to the bit, and its gradient as `grad` gives it.
+    """Return the value of ``fun``, to the bit, and its gradient as `grad` gives it.
 
     The signature is that of `jax.value_and_grad`. Where a choice has a discrete result, such as a comparison, ``fun``
     is evaluated once more for the value.
@@ -185,7 +185,7 @@ def subdifferential(
     directions: int = 16,
     key: jax.Array | None = None,
 ) -> Callable[..., Subdifferential]:
-    r"""The gradients of the pieces around a point, the least point of their hull, and what it certifies.
+    r"""Return the gradients of the pieces around a point, the least point of their hull, and what it certifies.
 
     Half of the directions are drawn from a normal distribution, the others are their opposites. Then the search goes
     on along -p, where p is the least point of the hull found, as long as that finds new gradients, and at most for as
@@ -479,7 +479,7 @@ def _gradient(
 
 
 def _drawn(key: jax.Array, like: Tree) -> Tree:
-    """A tree of numbers between -1 and 1 that have nothing to do with each other.
+    """Return a tree of numbers between -1 and 1 that have nothing to do with each other.
 
     A direction need not be random, it must only miss the edges between pieces. So the numbers 0, 1, 2, ... are mixed by
     the last steps of MurmurHash3, which map no two of them to one, in a tenth of the time that `jax.random` takes.

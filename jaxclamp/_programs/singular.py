@@ -218,7 +218,7 @@ _SOLVES = (p.triangular_solve_p.name, p.linear_solve_p.name)
 
 
 def _product(compute: Compute, cotangent: jax.Array, slope: jax.Array) -> jax.Array:
-    """A sum of products, without those of 0 and a number that is not finite."""
+    """Return a sum of products, without those of 0 and a number that is not finite."""
     is_finite = jnp.isfinite(slope)
     of_finite = compute(cotangent, jnp.where(is_finite, slope, 0))
     # How many products are of a cotangent that is not 0 and a slope that is not finite: these count.
@@ -252,7 +252,7 @@ class _Paths(_ReversePass):
         return functools.reduce(jnp.add, cotangents)
 
     def _from_all_to_all(self, eqn: JaxprEqn, *operands: jax.Array) -> list[jax.Array]:
-        """A path from each result to each cotangent, for what mixes all of them, such as a linear solve.
+        """Return a path from each result to each cotangent, for what mixes all of them, such as a linear solve.
 
         The slopes count as finite where the results are.
         """

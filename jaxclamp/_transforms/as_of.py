@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 def as_of(version: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    r"""A transformation that gives a JAX function the gradients of a version of torch, or of JAX.
+    r"""Return a transformation that gives a JAX function the gradients of a version of torch, or of JAX.
 
     It is for a port that has to reproduce a training. Under ``as_of("torch 2.13")``, :math:`\min(\max(x, 0), 6)` by
     `jax.numpy.clip` has the gradient that `torch.clamp` has in that version, `jax.nn.leaky_relu` that of

@@ -90,7 +90,7 @@ class TieCounts:
 
 
 def count_ties(fun: Callable[P, R]) -> Callable[P, tuple[R, TieCounts]]:
-    """The same function, returning with its result how often it was on a tie, line by line: ``(result, counts)``.
+    """Return the same function, which adds to its result how often it was on a tie, line by line: ``(result, counts)``.
 
     It counts what `ties` does, by arrays that are computed beside the result. So all of JAX works on it: a training
     step under ``jit``, ``jax.grad(..., has_aux=True)``, ``vmap``, ``scan``, ``checkpoint``, ``shard_map``.
@@ -187,7 +187,7 @@ class _Counting:
         return with_body and with_body(located(eqn))
 
     def _call(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
-        """A body that runs once."""
+        """Count in a body that runs once."""
         name = "call_jaxpr" if eqn.primitive is p.closed_call_p else "jaxpr"
         body, counters = self.of(eqn.params[name])
         if not counters:
@@ -220,7 +220,7 @@ class _Counting:
         return *inlined_with_more(run, eqn), counters
 
     def _while(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
-        """A loop; what its condition counts, in each test, is counted as well."""
+        """Count in a loop, and in each test of its condition."""
         of_condition, of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         (condition, in_condition), (body, in_body) = map(self.of, (eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]))
         counters = in_condition + in_body
@@ -266,7 +266,7 @@ class _Counting:
         return *inlined_with_more(lambda which, *operands: lax.switch(which, runs, *operands), eqn), counters
 
     def _shard_map(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters]:
-        """A body that runs on each device; their counts are added up."""
+        """Count in a body that runs on each device, and add up over the devices."""
         axes = manual_axes(eqn)
         counters: Counters = ()
 

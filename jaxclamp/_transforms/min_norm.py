@@ -32,7 +32,7 @@ def min_norm(fun: Callable[P, R], *, ties: Convention = "min_norm") -> Callable[
 @overload
 def min_norm(*, ties: Convention = "min_norm") -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def min_norm(fun: Any = None, *, ties: Convention = "min_norm") -> Any:
-    r"""The same function with the min-norm gradient at every tie: :math:`\max(x, y)` becomes `maximum`, and so on.
+    r"""Return the function with the min-norm gradient at every tie: :math:`\max(x, y)` becomes `maximum`, and so on.
 
     Rewritten are, for real operands, the primitives ``max``, ``min``, ``clamp``, ``abs``, ``reduce_max``,
     ``reduce_min`` and ``reduce_window_max``, whichever functions they come from (`jax.numpy.maximum`, `jax.lax.clamp`,

@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False) -> Callable[P, tuple[R, TieReport]]:
-    r"""The same function, returning with its result a report of the ties that happened: ``(result, report)``.
+    r"""Return the same function, which adds to its result a report of the ties that happened: ``(result, report)``.
 
     Counted is whatever `min_norm` rewrites, the ops of jaxclamp, and `jax.nn.relu` and ``relu6``: per line of the
     source and per module, the elements of the results, and how many of them were on a tie or a kink. A loop counts in

@@ -30,7 +30,7 @@ _SHIFTED = (torch.float32, torch.float64, torch.bfloat16)
 
 @constant_in_graphs
 def kinks_of(name: str, *parameters: float) -> tuple[Kink, ...]:
-    """The kinks of the op of that name with these parameters.
+    """Return the kinks of the op of that name with these parameters.
 
     >>> kinks_of("elu", 2.0)
     ((0.0, 1.0),)
@@ -49,7 +49,7 @@ def _kinks_of(name: str, *parameters: float) -> tuple[Kink, ...]:
 
 
 def pieces_that_meet(name: str, *parameters: float) -> Iterator[tuple[float, Piece, Piece]]:
-    """The places of the kinks of the op of that name, and the pieces to the left and to the right of each."""
+    """Return the places of the kinks of the op of that name, and the pieces to the left and to the right of each."""
     rule: Any = OPS[name].applied(0.0, *parameters).rule
     places = [float(place) for place in rule.kinks(np, *parameters)]
     for place in dict.fromkeys(places):
@@ -70,7 +70,7 @@ def _bends_up_at_0(name: str, *parameters: float) -> bool:
 
 
 def _slope(piece: Piece, place: float, parameters: Sequence[float]) -> float:
-    """The derivative of an analytic piece to the last digit: its imaginary part beside the real axis."""
+    """Return the derivative of an analytic piece to the last digit: its imaginary part beside the real axis."""
     step = 2.0**-300
     return float(np.imag(piece(np, place + 1j * step, *parameters)) / step)
 
@@ -94,7 +94,7 @@ def bend(
         return _spelled_out(in_torch, kinks, x, *parameters)
 
     def sloped(vector: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """The vector times the slopes, which maps tangents and cotangents alike."""
+        """Return the vector times the slopes, which maps tangents and cotangents alike."""
         if x.dtype in _SHIFTED and not torch.compiler.is_compiling() and _bends_up_at_0(name, *parameters):
             return derivative(vector, x + _ABOVE_0, *parameters)
         result = derivative(vector, x, *parameters)
@@ -190,11 +190,11 @@ _bent_by_weight = differentiable(_BentByWeight)
 
 
 def _slope_at(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The slope at each element: at 0 the number nearest to 0 between the slopes to the two sides, weight and 1."""
+    """Return the slope at each element: at 0 the number nearest to 0 between the slopes of both sides, weight and 1."""
     below = _aligned(weight, x)
     return torch.where(x < 0, below, torch.where(x == 0, below.clamp(0.0, 1.0), 1.0))
 
 
 def _aligned(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """The weight of each channel along axis 1 of x; one weight for all has no axes."""
+    """Return the weight of each channel along axis 1 of x; one weight for all has no axes."""
     return weight.reshape(()) if weight.numel() == 1 else weight.reshape(1, -1, *[1] * (x.dim() - 2))

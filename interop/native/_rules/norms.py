@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 
 
 def euclidean_norm(in_torch: Callable[..., Tensor], axes: tuple[int, ...], keepdim: bool, *operands: Tensor) -> Tensor:
-    """The value of torch's function, with the gradient of the norm of all operands, and of their elements along axes.
+    """Return the value of torch's function, with the gradient of the norm of all operands along axes.
 
     ``keepdim`` says whether these axes stay.
     """
@@ -54,7 +54,7 @@ _norm = differentiable(_Norm)
 
 
 def _along_units(operands: Sequence[Tensor], axes: tuple[int, ...], vectors: Sequence[Tensor]) -> list[Tensor]:
-    """Each vector times its operand divided by the norm, 0 where that is 0; no square overflows.
+    """Return each vector times its operand divided by the norm, 0 where that is 0; no square overflows.
 
     The rule is `jaxclamp._rules.norms.EuclideanNorm`.
     """

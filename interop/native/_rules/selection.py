@@ -131,7 +131,7 @@ def _operands(ctx: Any) -> list[Any]:
 
 
 def as_operand(part: torch.Tensor | None, operand: Any) -> torch.Tensor | None:
-    """The gradient of an operand, which may have been broadcast and promoted."""
+    """Return the gradient of an operand, which may have been broadcast and promoted."""
     if part is None or (part.shape == operand.shape and part.dtype == operand.dtype):
         return part
     return part.sum_to_size(operand.shape).to(operand.dtype)
@@ -140,7 +140,7 @@ def as_operand(part: torch.Tensor | None, operand: Any) -> torch.Tensor | None:
 def _weighted(
     rule: Selection | Weights, operands: Sequence[Any], vectors: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
-    """Each vector times the weight of its operand, by selection; None stands for an operand that is not active.
+    """Return each vector times the weight of its operand, by selection; None stands for an operand that is not active.
 
     The weights map tangents to the tangent of the value, and its cotangent to those of the operands.
     """
@@ -174,7 +174,7 @@ def weighed(masks: Sequence[Callable[..., Mask]], operands: Sequence[Any], vecto
 
 
 def _steps(rule: Selection) -> list[Callable[..., Any]]:
-    """The steps in torch, by their names in JAX, which are the same: Dynamo of torch 2.11 hashes no function of JAX."""
+    """Return torch's functions for the steps, by name, as Dynamo of torch 2.11 hashes no function of JAX."""
     return [getattr(torch, step.__name__) for step in rule.steps]
 
 

@@ -25,7 +25,7 @@ def _(info: Any, in_dims: tuple[int], x: torch.Tensor) -> tuple[None, None]:
 
 
 def settled(x: torch.Tensor) -> torch.Tensor:
-    """The tensor x; in a compiled function that is differentiated, with elements that are computed once.
+    """Return the tensor x; in a compiled function that is differentiated, with elements that are computed once.
 
     Inductor would compute an operand once for its extremum, and once more for the comparison with that, in the backward
     pass. The instructions may differ, and registers have more digits than 16-bit floats. Then no element is equal to

@@ -53,8 +53,9 @@ class Stage(Protocol):
 
 
 def span(index: Any, length: int, count: int) -> tuple[Any, Any]:
-    """The first element of an adaptive window along an axis, and the one past its last; of many, as a tensor of them.
+    """Return the first element of an adaptive window along an axis, and the one past its last.
 
+    For many windows, ``index`` and the results are tensors.
     It is the same the other way round: of ``count`` elements, ``length`` windows, the windows that have an element.
 
     >>> [span(index, 5, 2) for index in range(2)]

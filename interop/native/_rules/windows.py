@@ -131,7 +131,7 @@ def _shared(
 def _without_batch(
     size: int, in_dims: Sequence[int | None], tensors: Sequence[torch.Tensor], pooling: Pooling
 ) -> tuple[list[torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
-    """The tensors with the batch of a vmap as images of one batch, and how to take a result apart again."""
+    """Return the tensors with the batch of a vmap as images of one batch, and how to take a result apart again."""
     moved = [
         tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
         for tensor, dim in zip(tensors, in_dims, strict=True)

@@ -67,7 +67,7 @@ class ReadStage(NamedTuple):
 def read_stages(
     windows: Windows | AdaptiveWindows, dims: int, x: torch.Tensor, values: torch.Tensor
 ) -> list[ReadStage]:
-    """The pooling of the last ``dims`` axes, at once or axis by axis."""
+    """Return the pooling of the last ``dims`` axes, at once or axis by axis."""
     lengths, counts = x.shape[-dims:], values.shape[-dims:]
     axes = [
         (elements_along(windows, axis, *sizes, x.device), _windows(windows, axis, *sizes, x.device))
@@ -100,7 +100,7 @@ def _largest(x: torch.Tensor, elements: Reads) -> torch.Tensor:
 def elements_along(
     windows: Windows | AdaptiveWindows, axis: int, length: int, count: int, device: torch.device
 ) -> list[Read]:
-    """The elements of each window along an axis.
+    """Return the elements of each window along an axis.
 
     Windows of 3 with stride 2 and padding 1, for example, have the elements -1, 1, 3, ... in the first place. Element
     -1 is padding.
@@ -132,7 +132,7 @@ def _are_tiles(windows: Windows, lengths: Sequence[int], counts: Sequence[int]) 
 
 
 def _tiles(windows: Windows, counts: Sequence[int], device: torch.device) -> Reads:
-    """The elements at each place of such windows, as slices: the pool and its ties are then one kernel.
+    """Return the elements at each place of such windows, as slices: the pool and its ties are then one kernel.
 
     Where windows overlap indices are faster: in windows of 3 x 3 with stride 1, slices take 1.6 times as long.
     """
@@ -147,7 +147,7 @@ def _tiles(windows: Windows, counts: Sequence[int], device: torch.device) -> Rea
 def _windows(
     windows: Windows | AdaptiveWindows, axis: int, length: int, count: int, device: torch.device
 ) -> list[Read]:
-    """The windows that have each element along an axis.
+    """Return the windows that have each element along an axis.
 
     Windows of 3 with stride 2 and padding 1, for example, have element 3 as the last of window 1 and the first of 2.
     """
@@ -176,7 +176,7 @@ def _itself(length: int, device: torch.device) -> list[Read]:
 
 
 def _crossed(axes: Sequence[Sequence[Read]]) -> Reads:
-    """All combinations of a read along each axis."""
+    """Return all combinations of a read along each axis."""
     crossed = []
     for reads in itertools.product(*axes):
         shapes = [(-1, *(1,) * behind) for behind in reversed(range(len(reads)))]
