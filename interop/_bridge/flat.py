@@ -49,9 +49,10 @@ LEAF = jax.tree.structure(0)
 
 
 class FlatFunction:
-    """A JAX function of flat arrays, ``function(traced, *arrays)``.
+    """A JAX function of flat arrays, ``function(non_tensors, *arrays)``.
 
-    ``traced`` are all arrays that come from no tensor, such as numbers; JAX traces them, so new values compile nothing.
+    ``non_tensors`` are the arrays that come from no tensor, such as numbers; JAX traces them, so new values compile
+    nothing.
 
     Args:
       function: it gets the arrays that come from tensors one by one, and all other arrays together.
@@ -85,7 +86,7 @@ class FlatFunction:
         self._reordered: dict[tuple[Order, ...], tuple[Callable[..., Any], Order]] = Bounded(256)
 
     def compute(
-        self, traced: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor], is_row_major: bool = False
+        self, non_tensors: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor], is_row_major: bool = False
     ) -> tuple[list[torch.Tensor], Any]:
         """Return the leaves of the result, finished, and its structure, or None if it is flat.
 
@@ -97,7 +98,7 @@ class FlatFunction:
             raise RuntimeError(f"{self.name}: torch.jit.trace would record its result as a constant; use torch.export.")
         if tensors and tensors[0].is_meta:
             self.check_devices(tensors)
-            described, tree = self.describe(traced, x64, tensors)
+            described, tree = self.describe(non_tensors, x64, tensors)
             return [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in described], tree
         on_cpu = not (tensors and tensors[0].is_cuda)
         if not on_cpu:  # on CPU, lending a tensor of another device fails by itself
@@ -117,10 +118,10 @@ class FlatFunction:
             raise
         device = host_device() if on_cpu else None
         if device is None and x64 == jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-            result = program(traced, *arrays)
+            result = program(non_tensors, *arrays)
         else:
             with jax.default_device(device or jax.config.jax_default_device), jax.enable_x64(x64):  # type: ignore[attr-defined]
-                result = program(traced, *arrays)
+                result = program(non_tensors, *arrays)
         if not self.is_flat and isinstance(result, jax.Array):
             return [adopt(result, on_cpu, axes)], LEAF
         leaves, tree = (result, None) if self.is_flat else jax.tree.flatten(result)
@@ -138,7 +139,7 @@ class FlatFunction:
         return self._reordered[orders]
 
     def describe(
-        self, traced: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor]
+        self, non_tensors: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor]
     ) -> tuple[list[tuple[tuple[Any, ...], torch.dtype]], Any]:
         """Shape and dtype of each leaf of the result, and its structure; sizes may be torch's symbols."""
         if self.resembled:
@@ -147,7 +148,7 @@ class FlatFunction:
 
         def evaluate(shapes: Sequence[tuple[Any, ...]]) -> Any:
             arrays = [jax.ShapeDtypeStruct(s, jax_dtype(t.dtype)) for s, t in zip(shapes, tensors, strict=True)]
-            return with_x64(x64, jax.eval_shape, self.compiled, traced, *arrays)
+            return with_x64(x64, jax.eval_shape, self.compiled, non_tensors, *arrays)
 
         sizes = {str(n): n for tensor in tensors for n in tensor.shape if isinstance(n, torch.SymInt)}
         # Torch's symbols become JAX's, so that one graph serves all sizes.
@@ -221,8 +222,8 @@ _FUNCTIONS = {"floordiv": operator.floordiv, "mod": operator.mod, "max": torch.s
 def _compile(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """``function`` compiled. Under `jax.disable_jit`, where it may return an argument, results are new arrays too."""
 
-    def fresh(traced: Sequence[Any], *arrays: jax.Array) -> Any:
-        result = function(traced, *arrays)
+    def fresh(non_tensors: Sequence[Any], *arrays: jax.Array) -> Any:
+        result = function(non_tensors, *arrays)
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), result)
         return result
@@ -231,7 +232,9 @@ def _compile(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return jax.jit(fresh)
 
 
-def _reordered(function: Callable[..., Any], orders: Sequence[Order], traced: Sequence[Any], *arrays: jax.Array) -> Any:
+def _reordered(
+    function: Callable[..., Any], orders: Sequence[Order], non_tensors: Sequence[Any], *arrays: jax.Array
+) -> Any:
     """``function`` of arrays whose axes are in ``orders``; its results are in the first of these orders.
 
     The arrays are row-major in these orders, so that elementwise functions move nothing in memory.
@@ -242,7 +245,7 @@ def _reordered(function: Callable[..., Any], orders: Sequence[Order], traced: Se
     )
     order = orders[0] or ()
     return jax.tree.map(
-        lambda leaf: leaf.transpose(order) if leaf.ndim == len(order) else leaf, function(traced, *arrays)
+        lambda leaf: leaf.transpose(order) if leaf.ndim == len(order) else leaf, function(non_tensors, *arrays)
     )
 
 

@@ -14,7 +14,7 @@ from interop._torch.private_api import is_forward_mode
 
 
 def leaves_in_graph(
-    flat: FlatFunction, traced: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor]
+    flat: FlatFunction, non_tensors: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor]
 ) -> tuple[Sequence[torch.Tensor], Any]:
     """Return the leaves of the result of ``flat`` where torch traces the tensors, and its structure."""
     if is_forward_mode():
@@ -25,34 +25,34 @@ def leaves_in_graph(
     flat.check_devices(tensors)
     # A number that is a symbol of torch becomes a tensor, so that one graph serves all values. It is made by a sum:
     # torch's compiler fixes the value of the symbol in other ways to make a tensor of it.
-    symbols: list[Any] = [n for n in traced if isinstance(n, torch.SymFloat)]
+    symbols: list[Any] = [n for n in non_tensors if isinstance(n, torch.SymFloat)]
     zero = torch.full((), -0.0, dtype=torch.float64, device="cpu")  # added to -0.0 it leaves -0.0
     numbers = [zero + n for n in symbols]
-    constants = tuple([_NUMBER if isinstance(n, torch.SymFloat) else n for n in traced])
+    constants = tuple([_NUMBER if isinstance(n, torch.SymFloat) else n for n in non_tensors])
     _, tree = flat.describe(_filled(constants, [0.0] * len(numbers)), x64, tensors)
     return _call(name_call(flat, constants, x64), list(tensors), numbers), tree
 
 
 _NUMBER = "number"
-"""The place among the traced values of one that a tensor brings."""
+"""The place, among the values that come from no tensor, of a number that a tensor brings."""
 
 
-def _filled(traced: tuple[Any, ...], numbers: Sequence[float]) -> tuple[Any, ...]:
+def _filled(non_tensors: tuple[Any, ...], numbers: Sequence[float]) -> tuple[Any, ...]:
     remaining = iter(numbers)
-    return tuple([next(remaining) if value is _NUMBER else value for value in traced])
+    return tuple([next(remaining) if value is _NUMBER else value for value in non_tensors])
 
 
 @torch.library.custom_op("jaxclamp::call", mutates_args=())
 def _call(name: str, tensors: list[torch.Tensor], numbers: list[torch.Tensor]) -> list[torch.Tensor]:
-    flat, traced, x64 = call_named(name)
+    flat, non_tensors, x64 = call_named(name)
     # To know the strides of the result while tracing would take guards on those of the arguments.
-    return flat.compute(_filled(traced, [n.item() for n in numbers]), x64, tensors, is_row_major=True)[0]
+    return flat.compute(_filled(non_tensors, [n.item() for n in numbers]), x64, tensors, is_row_major=True)[0]
 
 
 @_call.register_fake
 def _(name: str, tensors: list[torch.Tensor], numbers: list[torch.Tensor]) -> list[torch.Tensor]:
-    flat, traced, x64 = call_named(name)
-    outputs, _ = flat.describe(_filled(traced, [0.0] * len(numbers)), x64, tensors)
+    flat, non_tensors, x64 = call_named(name)
+    outputs, _ = flat.describe(_filled(non_tensors, [0.0] * len(numbers)), x64, tensors)
     return [torch.empty(shape, dtype=dtype, device=tensors[0].device) for shape, dtype in outputs]
 
 
@@ -71,7 +71,7 @@ def _pull_back(
 
 
 def _run_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    name = name_call(derivative, ctx.state.traced, ctx.state.x64)
+    name = name_call(derivative, ctx.state.non_tensors, ctx.state.x64)
     saved = ctx.saved_tensors  # once, as a checkpoint allows
     numbers, tensors = saved[: ctx.count], saved[ctx.count :]
     outputs: Sequence[torch.Tensor] = _call(name, [*tensors, *directions], list(numbers))
@@ -89,6 +89,6 @@ def _(
     tensors: list[torch.Tensor],
     numbers: list[torch.Tensor],
 ) -> tuple[list[torch.Tensor], list[int]]:
-    flat, traced, x64 = call_named(name)
-    outputs = _call(name_call(flat.batched(tuple(in_dims[1])), traced, x64), tensors, numbers)
+    flat, non_tensors, x64 = call_named(name)
+    outputs = _call(name_call(flat.batched(tuple(in_dims[1])), non_tensors, x64), tensors, numbers)
     return outputs, [0] * len(outputs)

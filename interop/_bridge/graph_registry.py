@@ -32,16 +32,16 @@ _CALLS: dict[str, tuple[FlatFunction, tuple[Any, ...], bool]] = {}
 _CALL_NAMES: dict[Hashable, str] = {}
 
 
-def name_call(flat: FlatFunction, traced: tuple[Any, ...], x64: bool) -> str:
+def name_call(flat: FlatFunction, non_tensors: tuple[Any, ...], x64: bool) -> str:
     """Return a name for a call without its tensors. It is unique, since graphs are cached on disk and exported.
 
     A graph may be run as long as the process lives, so the names stay. There is one for each function, kind of
     arguments and array or number that a graph holds as a constant.
     """
-    description = (flat, x64, *map(_identity, traced))
+    description = (flat, x64, *map(_identity, non_tensors))
     if description not in _CALL_NAMES:
         name = _CALL_NAMES[description] = f"{flat.name} {uuid.uuid4()}"
-        _CALLS[name] = flat, traced, x64
+        _CALLS[name] = flat, non_tensors, x64
     return _CALL_NAMES[description]
 
 

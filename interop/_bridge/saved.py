@@ -24,9 +24,9 @@ class CallState:
     inexact: list[bool]
     """Which leaves of the result can have a gradient."""
 
-    def __init__(self, flat: FlatFunction, traced: tuple[Any, ...], x64: bool) -> None:
+    def __init__(self, flat: FlatFunction, non_tensors: tuple[Any, ...], x64: bool) -> None:
         self.flat = flat
-        self.traced = traced
+        self.non_tensors = non_tensors
         self.x64 = x64
 
 

@@ -27,7 +27,7 @@ from interop._torch.private_api import (
 )
 
 
-def call(flat: FlatFunction, traced: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor]) -> Any:
+def call(flat: FlatFunction, non_tensors: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor]) -> Any:
     """Return the result of ``flat``, recorded on torch's tape if torch may ask for derivatives.
 
     A call that torch traces goes into its graph. Any other is computed at once. The tape keeps the inputs of a recorded
@@ -36,16 +36,16 @@ def call(flat: FlatFunction, traced: tuple[Any, ...], x64: bool, tensors: Sequen
     if tensors and (torch.compiler.is_compiling() or is_dispatch_mode_active()):
         from interop._bridge.graph import leaves_in_graph  # loads Dynamo, which takes a second
 
-        leaves, tree = leaves_in_graph(flat, traced, x64, tensors)
+        leaves, tree = leaves_in_graph(flat, non_tensors, x64, tensors)
     elif not is_recorded(tensors):
-        leaves, tree = flat.compute(traced, x64, tensors)
+        leaves, tree = flat.compute(non_tensors, x64, tensors)
     else:
         on_tape: type[torch.autograd.Function] = _Recorded
         if is_transformed():
             on_tape = _RecordedUnderTransforms
         elif flat.save == "residuals" and not is_forward_mode():
             on_tape = _RecordedWithResiduals
-        state = CallState(flat, traced, x64)
+        state = CallState(flat, non_tensors, x64)
         leaves = on_tape.apply(state, *tensors)
         tree = state.tree
     if tree is None:
@@ -58,7 +58,7 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, state: CallState, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outputs, state.tree = state.flat.compute(state.traced, state.x64, tensors)
+        outputs, state.tree = state.flat.compute(state.non_tensors, state.x64, tensors)
         remember(ctx, state, tensors, outputs)
         if is_forward_mode():
             ctx.save_for_forward(*tensors)
@@ -83,10 +83,10 @@ class _RecordedWithResiduals(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, state: CallState, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.active = ctx.needs_input_grad[1:]
-        leaves, tree = state.flat.linearized(ctx.active).compute(state.traced, state.x64, tensors)
+        leaves, tree = state.flat.linearized(ctx.active).compute(state.non_tensors, state.x64, tensors)
         state.tree, ctx.pull = tree.children()
         outputs = leaves[: state.tree.num_leaves]
-        state.traced = ()  # they are among the residuals
+        state.non_tensors = ()  # they are among the residuals
         remember(ctx, state, leaves[len(outputs) :], outputs)
         return tuple(outputs)
 
@@ -106,7 +106,7 @@ class _RecordedUnderTransforms(torch.autograd.Function):
 
     @staticmethod
     def forward(state: CallState, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outputs, state.tree = state.flat.compute(state.traced, state.x64, tensors)
+        outputs, state.tree = state.flat.compute(state.non_tensors, state.x64, tensors)
         return tuple(outputs)
 
     @staticmethod
@@ -122,7 +122,7 @@ class _RecordedUnderTransforms(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], state: CallState, *tensors: torch.Tensor
     ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
-        result = call(state.flat.batched(in_dims[1:]), state.traced, state.x64, tensors)
+        result = call(state.flat.batched(in_dims[1:]), state.non_tensors, state.x64, tensors)
         outputs, state.tree = jax.tree.flatten(result)
         return tuple(outputs), (0,) * len(outputs)
 
@@ -133,7 +133,7 @@ def _run_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[tor
     for direction in directions:
         if is_in_old_vmap(direction):
             return _run_in_old_vmap(derivative, state, tensors)
-    pulled: Sequence[torch.Tensor] = call(derivative, state.traced, state.x64, tensors)
+    pulled: Sequence[torch.Tensor] = call(derivative, state.non_tensors, state.x64, tensors)
     return pulled
 
 
@@ -146,4 +146,4 @@ def _run_in_old_vmap(flat: FlatFunction, state: CallState, tensors: Sequence[tor
         raise NotImplementedError(f"{flat.name}: batched gradients within batched gradients; use torch.func.vmap.")
     axes = tuple([0 if is_in_old_vmap(tensor) else None for tensor in tensors])
     plain = [t if axis is None else out_of_old_vmap(t) for t, axis in zip(tensors, axes, strict=True)]
-    return list(map(into_old_vmap, call(flat.batched(axes), state.traced, state.x64, plain)))
+    return list(map(into_old_vmap, call(flat.batched(axes), state.non_tensors, state.x64, plain)))

@@ -65,7 +65,9 @@ def wrap_for_torch(function: Callable[..., Any], *, save: Save = "inputs") -> Ca
         if has_torch_function(tensors):
             return handle_torch_function(public, tensors, *args, **kwargs)
         # The backward pass sees what the forward pass saw, whatever the caller does to an array between them.
-        traced = tuple([leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves if _is_traced(leaf)])
+        non_tensors = tuple(
+            [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves if _is_traced(leaf)]
+        )
         kinds = [*map(_kind, leaves)]
         try:
             flat = known.get((structure, *kinds))
@@ -73,7 +75,7 @@ def wrap_for_torch(function: Callable[..., Any], *, save: Save = "inputs") -> Ca
             raise TypeError(_describe_unhashable(function, args, kwargs)) from error
         if flat is None:
             flat = known[structure, *kinds] = _flattened(function, save, structure, kinds, (args, kwargs))
-        return call(flat, traced, needs_x64((*tensors, *traced)), tensors)
+        return call(flat, non_tensors, needs_x64((*tensors, *non_tensors)), tensors)
 
     public = functools.wraps(function)(opaque(wrapped, _name(function)))
     return public
@@ -107,8 +109,8 @@ def _flattened(
         if kind is _TENSOR:
             names.append(_argument(function, path))
 
-    def flat(traced: Sequence[Any], *arrays: jax.Array) -> Any:
-        sources = {_TENSOR: iter(arrays), _TRACED: iter(traced)}
+    def flat(non_tensors: Sequence[Any], *arrays: jax.Array) -> Any:
+        sources = {_TENSOR: iter(arrays), _TRACED: iter(non_tensors)}
         leaves = [next(sources[kind]) if kind in sources else kind[1] for kind in kinds]
         args, kwargs = jax.tree.unflatten(structure, leaves)
         return function(*args, **kwargs)
