@@ -19,7 +19,7 @@ from interop._bridge.arrays import adopt, lend
 from interop._bridge.flat import FlatFunction
 from interop._bridge.tape import call
 
-FLAT = FlatFunction(lambda traced, x: jaxclamp.relu6(x), "relu6", ["x"], layout="kept")
+FLAT = FlatFunction(lambda non_tensors, x: jaxclamp.relu6(x), "relu6", ["x"], layout="kept")
 SMALL = (1, 1_000)
 LARGE = (10_000, 20_000, 50_000, 100_000, 300_000, 1_000_000, 10_000_000)
 FEW = 400

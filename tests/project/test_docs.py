@@ -18,7 +18,7 @@ import interop
 import jaxclamp
 from interop.__main__ import main
 from jaxclamp import OPS, Op
-from tests.support.pinned import of_pinned
+from tests.support.pinned import of_documented
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -61,7 +61,7 @@ TELL_ANSWERS = ("README", "command-line", "architecture", "porting-a-model")
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch.export.load of torch 2.11
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, id=page.stem, marks=[of_pinned] if page.stem in TELL_ANSWERS else []) for page in PAGES],
+    [pytest.param(page, id=page.stem, marks=[of_documented] if page.stem in TELL_ANSWERS else []) for page in PAGES],
 )
 def test_code_prints_what_the_page_says(page: Path) -> None:
     text = page.read_text("utf-8")
@@ -87,7 +87,7 @@ def test_the_check_of_pages_can_fail(page: str) -> None:
         run(in_two_blocks, alone=True)
 
 
-@of_pinned
+@of_documented
 def test_commands_print_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the folder of ``train.py``, the block that begins with that name, and in a terminal of 80 columns."""
     page = (ROOT / "docs" / "command-line.md").read_text("utf-8")
@@ -109,7 +109,7 @@ def test_readme_is_read_in_a_minute() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 110
 
 
-@of_pinned
+@of_documented
 def test_generated_tables_are_fresh() -> None:
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     assert spec is not None

@@ -46,3 +46,4 @@ def test_pins_of_this_python() -> None:
         "jax": "==2.0",
         "Jinja2": "==3.1",
     }
+    assert str(pinned("a==1; python_version < '3.12'\na==2; python_version >= '3.12'", "3.11")["a"].specifier) == "==1"

@@ -1,23 +1,37 @@
-"""Whether the versions are installed of which documentation tells the answers."""
+"""Whether the versions are installed that constraints.txt pins, and those of which documentation tells the answers."""
 
 import importlib.metadata
 import importlib.util
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
+DOCUMENTED_PYTHON = "3.11"
+"""With the versions that are pinned for it the documentation is written; some are later on later Pythons."""
 
-def pinned(constraints: str) -> dict[str, Requirement]:
-    """The lines of constraints that hold for this Python, by the package."""
+
+def pinned(constraints: str, python: str | None = None) -> dict[str, Requirement]:
+    """Return the lines of constraints that hold for ``python``, by the package; None is the Python that runs."""
+    environment = {} if python is None else {"python_version": python}
     lines = [line for line in constraints.splitlines() if line and not line.startswith("#")]
-    return {r.name: r for r in map(Requirement, lines) if r.marker is None or r.marker.evaluate()}
+    return {r.name: r for r in map(Requirement, lines) if r.marker is None or r.marker.evaluate(environment)}
 
 
-_PINNED = pinned((Path(__file__).parents[2] / "constraints.txt").read_text("utf-8"))
-_INSTALLED = [name for name in ("torch", "jax") if importlib.util.find_spec(name)]
+def _are_installed(requirements: dict[str, Requirement], names: Iterable[str]) -> bool:
+    """Say whether those of ``names`` that are installed have the versions of ``requirements``."""
+    installed = [name for name in names if importlib.util.find_spec(name)]
+    return all(requirements[name].specifier.contains(importlib.metadata.version(name)) for name in installed)
+
+
+_CONSTRAINTS = (Path(__file__).parents[2] / "constraints.txt").read_text("utf-8")
 
 of_pinned = pytest.mark.skipif(
-    not all(_PINNED[name].specifier.contains(importlib.metadata.version(name)) for name in _INSTALLED),
-    reason="documentation tells what the pinned versions of torch and JAX answer",
+    not _are_installed(pinned(_CONSTRAINTS), ["torch", "jax"]),
+    reason="it lists what the pinned version of JAX has",
+)
+of_documented = pytest.mark.skipif(
+    not _are_installed(pinned(_CONSTRAINTS, DOCUMENTED_PYTHON), ["torch", "jax", "flax"]),
+    reason=f"documentation tells what the versions answer that are pinned for Python {DOCUMENTED_PYTHON}",
 )
