@@ -18,7 +18,7 @@ import interop
 import jaxclamp
 from interop.__main__ import main
 from jaxclamp import OPS, Op
-from tests.support.pinned import of_documented
+from tests.support.pinned import of_documented, of_pinned
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -54,14 +54,14 @@ def run(text: str, alone: bool = False) -> int:
     return count
 
 
-TELL_ANSWERS = ("README", "command-line", "architecture", "porting-a-model")
+TELL_ANSWERS = dict.fromkeys(("README", "command-line", "architecture"), of_pinned) | {"porting-a-model": of_documented}
 """Pages on which torch itself is asked about ties, or its version is shown."""
 
 
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch.export.load of torch 2.11
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, id=page.stem, marks=[of_documented] if page.stem in TELL_ANSWERS else []) for page in PAGES],
+    [pytest.param(page, id=page.stem, marks=TELL_ANSWERS.get(page.stem, ())) for page in PAGES],
 )
 def test_code_prints_what_the_page_says(page: Path) -> None:
     text = page.read_text("utf-8")
@@ -87,7 +87,7 @@ def test_the_check_of_pages_can_fail(page: str) -> None:
         run(in_two_blocks, alone=True)
 
 
-@of_documented
+@of_pinned
 def test_commands_print_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the folder of ``train.py``, the block that begins with that name, and in a terminal of 80 columns."""
     page = (ROOT / "docs" / "command-line.md").read_text("utf-8")

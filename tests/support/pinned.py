@@ -1,4 +1,4 @@
-"""Whether the versions are installed that constraints.txt pins, and those of which documentation tells the answers."""
+"""Whether the versions are installed that constraints.txt pins, and those that documentation names."""
 
 import importlib.metadata
 import importlib.util
@@ -29,9 +29,9 @@ _CONSTRAINTS = (Path(__file__).parents[2] / "constraints.txt").read_text("utf-8"
 
 of_pinned = pytest.mark.skipif(
     not _are_installed(pinned(_CONSTRAINTS), ["torch", "jax"]),
-    reason="it lists what the pinned version of JAX has",
+    reason="it tells what the pinned versions of torch and JAX have and answer",
 )
 of_documented = pytest.mark.skipif(
     not _are_installed(pinned(_CONSTRAINTS, DOCUMENTED_PYTHON), ["torch", "jax", "flax"]),
-    reason=f"documentation tells what the versions answer that are pinned for Python {DOCUMENTED_PYTHON}",
+    reason=f"it names the versions that are pinned for Python {DOCUMENTED_PYTHON}",
 )
