@@ -148,7 +148,7 @@ def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, pro
     Args:
       fun: a function of torch, or a module. Its result, a tree of tensors or a dataclass, is differentiated; if it has
         several numbers, their weighted sum, as for `interop.compare`. If ``fun`` differentiates by itself, as a step of
-        training does, those gradients are audited.
+        training does, those gradients are audited; if it calls ``backward``, those alone.
       inputs: its arguments. Tensors stay as they are: those that require grad are differentiated. Arrays of NumPy
         become tensors, and those of floats require grad.
       before, after: versions, as for `as_of`. Neither has to be installed.
@@ -177,8 +177,9 @@ def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, pro
     arguments = jax.tree.map(_to_tensor, inputs)
     randomness = torch.get_rng_state()
     total = _total(fun, arguments, before, watching)
-    by_itself = any(call.cotangents for call in watching.calls)
-    if total is not None:
+    by_itself = bool(watching.derivatives) or any(call.cotangents for call in watching.calls)
+    # What has called backward is a step: its graph is gone, and the loss that it returns is for a log.
+    if total is not None and torch.Tensor.backward not in watching.derivatives:
         variables = leaves_behind(total)
         gradients = dict(zip(variables, torch.autograd.grad(total, variables), strict=True))
     elif not by_itself:
@@ -309,11 +310,12 @@ _NATIVE = {function: op for _, function, op in namesakes(NATIVE)}
 
 
 class _Watching(ties):
-    """Keeps the calls of the watched functions whose results require grad."""
+    """Keeps the calls of the watched functions whose results require grad, and which derivatives were asked for."""
 
     def __init__(self, watched: Collection[Callable[..., Any]], uncovered: Mapping[Callable[..., Any], str]) -> None:
         super().__init__()
         self.calls: list[_Call] = []
+        self.derivatives: set[Callable[..., Any]] = set()
         self._watched = watched
         self._uncovered = uncovered
 
@@ -330,6 +332,8 @@ class _Watching(ties):
                 f"audit: the versions differentiate {self._uncovered[func]} otherwise, which cannot be asked of both; "
                 "write its formula with torch.clamp_min."
             )
+        if func in (torch.Tensor.backward, torch.autograd.grad):
+            self.derivatives.add(func)
         if func not in self._watched or not is_of_an_op(func, args, kwargs):
             return func(*args, **kwargs)
         if is_transformed():
