@@ -177,12 +177,13 @@ def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, pro
     arguments = jax.tree.map(_to_tensor, inputs)
     randomness = torch.get_rng_state()
     total = _total(fun, arguments, before, watching)
-    by_itself = bool(watching.derivatives) or any(call.cotangents for call in watching.calls)
     # What has called backward is a step: its graph is gone, and the loss that it returns is for a log.
-    if total is not None and torch.Tensor.backward not in watching.derivatives:
+    is_step = torch.Tensor.backward in watching.derivatives
+    by_itself = is_step or any(call.cotangents for call in watching.calls)
+    if total is not None and not is_step:
         variables = leaves_behind(total)
         gradients = dict(zip(variables, torch.autograd.grad(total, variables), strict=True))
-    elif not by_itself:
+    elif not (by_itself or watching.derivatives):
         raise ValueError(
             "audit: nothing that was returned depends on a tensor that requires grad, and nothing was differentiated; "
             "return a loss, or pass inputs that require grad."

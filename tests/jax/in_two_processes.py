@@ -32,9 +32,7 @@ def refusal(function: object) -> str:
 
 def work(rank: int, address: str) -> None:
     jax.config.update("jax_platforms", "cpu")
-    jax.distributed.initialize(
-        address, 2, rank, initialization_timeout=240, coordinator_bind_address=address if rank == 0 else None
-    )
+    jax.distributed.initialize(address, 2, rank, coordinator_bind_address=address if rank == 0 else None)
     sys.path.insert(0, str(ROOT))
     from tests.jax import test_devices  # it makes an array, which may not be before the processes have met
 

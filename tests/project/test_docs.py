@@ -55,7 +55,7 @@ def run(text: str, alone: bool = False) -> int:
 
 
 TELL_ANSWERS = dict.fromkeys(("README", "command-line", "architecture"), of_pinned) | {"porting-a-model": of_documented}
-"""Pages on which torch itself is asked about ties, or its version is shown."""
+"""Maps a page that asks torch itself about ties, or names versions, to the mark that skips it with other versions."""
 
 
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch.export.load of torch 2.11

@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 DOCUMENTED_PYTHON = "3.11"
-"""With the versions that are pinned for it the documentation is written; some are later on later Pythons."""
+"""The Python for which the versions are pinned that documentation names. Later Pythons have some later versions."""
 
 
 def pinned(constraints: str, python: str | None = None) -> dict[str, Requirement]:

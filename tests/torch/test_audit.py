@@ -160,6 +160,7 @@ def test_a_penalty_on_a_gradient_is_differentiated() -> None:
 
     found = audit(loss, X, X, **FORWARD)
     assert [change.line.tied for change in found.changes] == [2]
+    assert found.effect is not None
 
 
 def test_effect_on_the_parameters() -> None:

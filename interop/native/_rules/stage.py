@@ -55,8 +55,8 @@ class Stage(Protocol):
 def span(index: Any, length: int, count: int) -> tuple[Any, Any]:
     """Return the first element of an adaptive window along an axis, and the one past its last.
 
-    For many windows, ``index`` and the results are tensors.
-    It is the same the other way round: of ``count`` elements, ``length`` windows, the windows that have an element.
+    For many windows, ``index`` and the results are tensors. It is the same the other way round: of ``count`` elements,
+    ``length`` windows, the windows that have an element.
 
     >>> [span(index, 5, 2) for index in range(2)]
     [(0, 3), (2, 5)]
