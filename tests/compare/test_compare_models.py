@@ -94,8 +94,10 @@ class TestOfNetworkAndPort:
         assert all(len(line) <= 100 for line in str(comparison).splitlines())
         with pytest.raises(AssertionError, match=r"not\s+explained\s+by\s+ties\s+or\s+rounding"):
             comparison.assert_agree(allow=["ties"])
-        (marked,) = (line for line in str(comparison).splitlines() if line.startswith(">"))
-        assert marked.endswith("differs first")
+        marked, meaning = (line for line in str(comparison).splitlines() if line.startswith(">"))
+        assert marked.split()[1] == comparison.cause.marked_pair.first.name
+        where = "the code" if comparison.cause.is_own_code else "this layer"
+        assert meaning.startswith(f"> they first differ in {where}")
         assert ("0.9 in torch is 0.1 in the other model" in comparison.verdict) == (bug == "momentum")
 
     @pytest.mark.thorough
@@ -201,6 +203,9 @@ def test_ties_are_told_from_bugs() -> None:
     comparison.assert_agree(allow=["ties"])
     with pytest.raises(AssertionError):
         comparison.assert_agree()
+    for allow in (["tie"], "ties"):
+        with pytest.raises(ValueError, match=r"pass a list of these: 'ties', 'near ties'"):
+            comparison.assert_agree(allow=allow)
 
     port[1].max_val = 1.5
     assert compare_models(port, HardTanh(), x).cause.finding == "port"  # type: ignore[union-attr]
@@ -439,3 +444,53 @@ def test_a_parameter_that_one_model_trains_is_noted(is_first: bool) -> None:
     (note,) = comparison.notes
     assert note.startswith("scale is trained in TrainsScale (")
     assert "scale is not in KeepsScale (" in note
+
+
+class RectifiedInEquinox(eqx.Module):
+    first: eqx.nn.Linear
+    second: eqx.nn.Linear
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jax.nn.relu(self.second(jax.nn.hard_tanh(jax.nn.relu(self.first(x)))))
+
+
+class RectifiedInLinen(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jax.nn.relu(nn.Dense(2)(jax.nn.hard_tanh(jax.nn.relu(nn.Dense(3)(x)))))
+
+
+class Rectified(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.nn.functional.hardtanh(self.first(x).relu())
+        return self.second(hidden).relu()
+
+
+@pytest.mark.parametrize("library", ["equinox", "linen"])
+def test_ties_are_those_of_the_cause(library: str) -> None:
+    """The relu behind the second layer is on ties too, in both models, and is no part of the cause."""
+    port, rng = Rectified(), np.random.default_rng(0)
+    with torch.no_grad():
+        for parameter in port.parameters():
+            parameter.copy_(torch.from_numpy(rng.integers(-1, 2, parameter.shape).astype(F32)))
+    keys = jax.random.split(jax.random.key(0))
+    original = {
+        "equinox": RectifiedInEquinox(eqx.nn.Linear(4, 3, key=keys[0]), eqx.nn.Linear(3, 2, key=keys[1])),
+        "linen": RectifiedInLinen(),
+    }[library]
+    x = rng.integers(-1, 2, (8, 4)).astype(F32)
+    comparison = compare_models(port, original, x)
+    assert comparison.cause is not None
+    assert comparison.cause.finding == "ties"
+    assert comparison.cause.is_own_code
+
+    first = port.first(torch.from_numpy(x))
+    second = port.second(torch.nn.functional.hardtanh(first.relu()))
+    assert (second == 0).any()
+    expected = {"relu": (first == 0).sum().item(), "hardtanh": (first == 1).sum().item()}
+    assert comparison.ties is not None
+    assert [{line.op: line.tied for line in report.lines} for report in comparison.ties] == [expected, expected]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from jax.extend.core import JaxprEqn, Primitive, Var, jaxpr_as_fun, jaxprs_in_pa
 from jax.extend.core import primitives as p
 from jax.interpreters import ad, batching, mlir
 
-from interop.comparison.models.layers import CallRecorder, Key
+from interop.comparison.models.layers import CallRecorder, Key, Moment, Part
 from jaxclamp._jax_versions import closed, with_parts
 from jaxclamp._transforms.jaxprs import inlined
 
@@ -76,6 +76,27 @@ class Opened:
     """The shape and dtype of each of these results."""
     floats: tuple[int, ...]
     """The numbers of those of floats, to which a zero is added."""
+    positions: Mapping[Key, int]
+    """Maps crossings to the number of the equation before which they are."""
+
+    def split(self, part: Part) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Return two functions: of the arguments what a part of the program reads, and of that what it computes."""
+        begin, end = part
+        eqns = self.program.eqns[self._position(begin, 0) : self._position(end, len(self.program.eqns))]
+        computed = [var for eqn in eqns for var in eqn.outvars]
+        read = {atom for eqn in eqns for atom in eqn.invars if isinstance(atom, Var)}.difference(computed)
+        return (
+            jaxpr_as_fun(with_parts(self.program, outvars=list(read))),
+            jaxpr_as_fun(with_parts(self.program, invars=list(read), eqns=eqns, outvars=computed)),
+        )
+
+    def _position(self, moment: Moment, default: int) -> int:
+        """Return the number of the first equation behind a moment; the default if nothing crosses a boundary then."""
+        direction = "outputs" if moment.is_end else "inputs"
+        return max(
+            (n for key, n in self.positions.items() if (key.layer, key.direction) == (moment.layer, direction)),
+            default=default,
+        )
 
     @property
     def zeros(self) -> list[jax.Array]:
@@ -98,6 +119,7 @@ def opened(traced: Any) -> Opened:
     zeros: dict[int, Var] = {}
     crossed: list[Any] = []
     renamed: dict[Any, Any] = {}
+    positions: dict[Key, int] = {}
     opened_eqns: list[JaxprEqn] = []
     for eqn in eqns:
         eqn = eqn.replace(invars=[renamed.get(a, a) if isinstance(a, Var) else a for a in eqn.invars])
@@ -105,6 +127,7 @@ def opened(traced: Any) -> Opened:
             opened_eqns.append(eqn)
             continue
         (x,), (y,), key = eqn.invars, eqn.outvars, eqn.params["key"]
+        positions.setdefault(key, len(opened_eqns))
         # What leaves one module and enters the next, and nothing else, has one gradient at both: one zero serves. With
         # other uses of it, the gradients differ. A key that is met again is that of a body that is inlined twice.
         is_same = isinstance(x, Var) and x in number_of and uses[x] == 1
@@ -130,7 +153,7 @@ def opened(traced: Any) -> Opened:
         debug_info=traced.debug_info._replace(arg_names=None, result_paths=None),
     )
     shapes = tuple(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in crossed)
-    return Opened(program, numbers, shapes, tuple(zeros))
+    return Opened(program, numbers, shapes, tuple(zeros), positions)
 
 
 def _with_boundaries_on_top(eqns: Iterable[JaxprEqn]) -> Iterable[JaxprEqn]:

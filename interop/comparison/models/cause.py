@@ -23,12 +23,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from interop.comparison.models.judgements import Judged, Judgement
-from interop.comparison.models.layers import Layer, What
+from interop.comparison.models.layers import Layer, Moment, Part, What
 
 _OF_TIES: tuple[Judgement, ...] = ("ties", "near ties")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LayerPair:
     """A layer of both models, and how what it takes, returns, learns and keeps compares."""
 
@@ -67,6 +67,9 @@ class LayerPair:
         a, b = self.first.name, self.second.name
         return a if a == b else f"{a} | {b}"
 
+    def __repr__(self) -> str:
+        return f"<{self.name}: {gravest(self.judged)}>"
+
 
 def gravest(judged: Sequence[Judged]) -> Judgement:
     findings = {j.finding for j in judged}
@@ -93,6 +96,15 @@ class Cause:
     def marked_pair(self) -> LayerPair:
         """The layer that a table marks: the first that differs."""
         return self.before or self.after or self.layer
+
+    def part(self, side: int) -> Part:
+        """Return the part of the run of a model, 0 or 1, in which the cause is."""
+        begin, end = (Moment(self.layer.indices[side], is_end) for is_end in (False, True))
+        if self.after:
+            begin = Moment(self.after.indices[side], is_end=True)
+        if self.before:
+            end = Moment(self.before.indices[side], is_end=False)
+        return begin, end
 
     @property
     def is_gradient(self) -> bool:

@@ -123,13 +123,15 @@ def compare_models(
         for judged in _judged_parameters(counterparts.mapping, *sides):
             judged_of[counterparts.match_of[judged.name]].append(judged)
 
-    notes += replaced + _trained_in_one(models, counterparts.mapping)
+    notes += _trained_in_one(models, counterparts.mapping)
     pairs = _layer_pairs(counterparts, layers, judged_of, _updated(counterparts, sides), float(jnp.finfo(dtype).eps))
-    comparison = ModelComparison(str(models[0]), str(models[1]), counterparts.mapping, pairs, layers, tuple(notes))
-    if comparison.cause is None or comparison.cause.finding != "ties":
+    names = str(models[0]), str(models[1])
+    comparison = ModelComparison(*names, counterparts.mapping, pairs, layers, tuple(notes), replaced=replaced)
+    cause = comparison.cause
+    if cause is None or cause.finding != "ties":
         return comparison
     # Only here, as it costs one more run of both.
-    return replace(comparison, ties=(sides[0].ties(), sides[1].ties()))
+    return replace(comparison, ties=(sides[0].ties(cause.part(0)), sides[1].ties(cause.part(1))))
 
 
 def _checked_input(i: int, leaf: Any) -> Any:
@@ -213,23 +215,21 @@ def _coarsest_dtype(inputs: Sequence[Any], side: Side) -> np.dtype[Any]:
     return max(floats, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.dtype(np.float32))
 
 
-def _sides(
-    models: tuple[Model, Model], parameters: Any, mapping: ParameterMapping
-) -> tuple[tuple[Side, Side], list[str]]:
-    """Give both models the values of their parameters; return also a note if that replaces some."""
+def _sides(models: tuple[Model, Model], parameters: Any, mapping: ParameterMapping) -> tuple[tuple[Side, Side], str]:
+    """Give both models the values of their parameters; return also, in words, how many that replaced."""
     values, replaced = _values(models, parameters, mapping)
     return (Side(models[0], values[0], None), Side(models[1], values[1], _result_orders(*models))), replaced
 
 
 def _values(
     models: tuple[Model, Model], parameters: Any, mapping: ParameterMapping
-) -> tuple[list[dict[str, Array]], list[str]]:
+) -> tuple[list[dict[str, Array]], str]:
     values = [{p.name: p.value for p in model.parameters if p.value is not None} for model in models]
     is_complete = [len(bound) == len(model.parameters) for bound, model in zip(values, models, strict=True)]
     if isinstance(parameters, str) and parameters == "own":
         if not all(is_complete):
             raise ValueError(f"compare_models: parameters is 'own', and {models[is_complete.index(False)]} has none.")
-        return values, []
+        return values, ""
     if parameters is not None:
         source, values_of_source = values_from(parameters, models)
     elif any(is_complete):
@@ -251,11 +251,13 @@ def _values(
                 f"compare_models: {model} has no values for {', '.join(missing)}; bind it to its variables."
             )
     replaced = [name for name, value in before.items() if not np.array_equal(value, after[name])]
-    note = (
-        f"{len(replaced)} parameters of {models[target]} had other values, and were given those of {models[source]}; "
-        "parameters='own' keeps them."
+    if not replaced:
+        return values, ""
+    count = "1 parameter" if len(replaced) == 1 else f"{len(replaced)} parameters"
+    return (
+        values,
+        f"{count} of {models[target]} got the values of {models[source]}; parameters='own' compares their own.",
     )
-    return values, [note] if replaced else []
 
 
 def _result_orders(first: Model, second: Model) -> Orders:

@@ -22,6 +22,17 @@ class Key(NamedTuple):
     position: int
 
 
+class Moment(NamedTuple):
+    """When a layer begins, or ends, while its model runs."""
+
+    layer: int
+    is_end: bool
+
+
+Part: TypeAlias = tuple[Moment, Moment]
+"""A part of the run of a model, from one moment to another."""
+
+
 @dataclass(frozen=True)
 class Point:
     """An array that crossed a boundary; if it is of floats, the gradient with respect to what crossed here alone."""

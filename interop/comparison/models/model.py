@@ -15,7 +15,7 @@ from jax.extend.core.primitives import reshape_p
 
 import jaxclamp
 from interop.comparison.models.boundaries import Opened, new_recorder, opened
-from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point
+from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Part, Point
 from interop.comparison.models.parameters import Parameter
 from interop.frameworks.base import Array, weighted_total
 from interop.frameworks.reseed import draws, reseeded_in_jax
@@ -83,8 +83,8 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def ties(self, values: Mapping[str, Array]) -> jaxclamp.TieReport:
-        """Report where the model is on ties."""
+    def ties(self, values: Mapping[str, Array], part: Part) -> jaxclamp.TieReport:
+        """Report where the model is on ties in a part of its run."""
 
     def _inputs_in(self, dtype: type[np.floating[Any]] | None) -> list[Any]:
         return [cast(leaf, dtype) for leaf in self.inputs]
@@ -106,8 +106,8 @@ class Side:
             self._answers[run] = self.model.answer(self.values, self._orders, run)
         return self._answers[run]
 
-    def ties(self) -> jaxclamp.TieReport:
-        return self.model.ties(self.values)
+    def ties(self, part: Part) -> jaxclamp.TieReport:
+        return self.model.ties(self.values, part)
 
 
 def cast(leaf: Any, dtype: type[np.floating[Any]] | None) -> Any:
@@ -220,12 +220,12 @@ class JaxModel(Model):
             )
         return Answer(_filled(layers, opening, crossed, gradients[0]), results, gradients[1], gradients[2], dict(state))
 
-    def ties(self, values: Mapping[str, Array]) -> jaxclamp.TieReport:
+    def ties(self, values: Mapping[str, Array], part: Part) -> jaxclamp.TieReport:
         arrays = [leaf for leaf in self.inputs if isinstance(leaf, np.ndarray)]
         _, opening, _ = self._traced(values, self.inputs)
-        program: Any = jaxpr_as_fun(opening.program)
+        before, inside = opening.split(part)
         leaves = jax.tree.map(jnp.asarray, jax.tree.leaves((dict(values), arrays)))
-        _, report = jaxclamp.ties(program)(*opening.zeros, *leaves)
+        _, report = jaxclamp.ties(inside)(*before(*opening.zeros, *leaves))
         return report
 
 

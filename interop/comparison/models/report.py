@@ -17,6 +17,7 @@ from interop.frameworks.reseed import CURE
 from jaxclamp import TieReport
 from jaxclamp._shared.tables import text_table
 
+_ALLOWED = ("ties", "near ties")
 _SHOWN = 8  # layers on either side of the cause, so that the report fits on a screen
 _TIED_LINES = 3  # for each model
 _HEADINGS = ("", "first", "second", "values", "gradients", "rounding", "finding")
@@ -39,7 +40,9 @@ class ModelComparison:
     notes: tuple[str, ...]
     """What was done without being asked for, such as inputs transposed and parameters replaced."""
     ties: tuple[TieReport, TieReport] | None = None
-    """Where each model is on ties, if ties make gradients differ."""
+    """Where each model is on ties, within the cause alone, if ties make gradients differ."""
+    replaced: str = ""
+    """In words, how many parameters of a model were replaced by those of the other; empty if none were."""
 
     @functools.cached_property
     def cause(self) -> Cause | None:
@@ -62,6 +65,8 @@ class ModelComparison:
                 sentences.append("Some differ by rounding alone.")
             if "library" in findings:
                 sentences.append("One library keeps the unbiased variance, with n / (n - 1), the other the plain one.")
+            if self.replaced:  # then a slip in how they were converted does not show
+                sentences.append(self.replaced)
             return " ".join(sentences)
         if cause.finding == "random":
             sides = {side for part in cause.parts for side in part.random_in}
@@ -91,7 +96,12 @@ class ModelComparison:
 
         Raises:
           AssertionError: they do not; the message is the report.
+          ValueError: ``allow`` has another word.
         """
+        if isinstance(allow, str) or not set(allow) <= set(_ALLOWED):
+            raise ValueError(
+                f"assert_agree: allow is {allow!r}; pass a list of these: {', '.join(map(repr, _ALLOWED))}."
+            )
         if self.cause is not None and self.cause.finding not in allow:
             raise AssertionError(str(self))
 
@@ -101,7 +111,7 @@ class ModelComparison:
     def __str__(self) -> str:
         parts = [f"{self.first} against {self.second}", self.verdict]
         if self.cause is not None:
-            parts += _details(self.cause)
+            parts += [*_details(self.cause), *([self.replaced] if self.replaced else [])]
         for report, model in zip(self.ties or (), (self.first, self.second), strict=False):
             parts += _of_ties(report, model)
         width = text_width()
@@ -114,7 +124,8 @@ class ModelComparison:
         shown = self.layers[max(centre - _SHOWN, 0) : centre + _SHOWN]
         rows = [_row(pair, self.cause) for pair in shown]
         hidden = len(self.layers) - len(rows)
-        return text_table(_HEADINGS, rows, width, folded=(1, 2)) + (f"\n… and {hidden} layers more" if hidden else "")
+        table = text_table(_HEADINGS, rows, width, folded=(1, 2)) + (f"\n… and {hidden} layers more" if hidden else "")
+        return table + (f"\n> {_marked(self.cause)}" if self.cause else "")
 
     def plot(self, path: FilePath) -> None:
         """Draw how far each layer is apart, and write the picture to a file whose ending says the format.
@@ -122,7 +133,12 @@ class ModelComparison:
         Raises:
           ModuleNotFoundError: matplotlib is not installed.
         """
-        from interop.comparison.models.plot import figure  # only who draws needs matplotlib
+        try:
+            from interop.comparison.models.plot import figure  # only who draws needs matplotlib
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"plot: {error}; pip install 'jaxclamp[plot]', or in a checkout '.[plot]'."
+            ) from None
 
         figure(self).savefig(path)
 
@@ -142,6 +158,14 @@ def _place(cause: Cause) -> str:
     return f"in {code}" + (f", {' and '.join(ends)}" if ends else "")
 
 
+def _marked(cause: Cause) -> str:
+    """Say what the mark in the table means."""
+    if not cause.is_own_code:
+        return "they first differ in this layer"
+    side = "before" if cause.before else "after" if cause.after else "of"
+    return f"they first differ in the code {side} this layer"
+
+
 def _suspect(cause: Cause) -> str:
     if cause.is_own_code:
         layers = [layer.name for side in cause.between for layer in side]
@@ -155,8 +179,8 @@ def _details(cause: Cause) -> list[str]:
     """Say how far the models are apart there, and what the settings of the layers are."""
     worst = max(cause.parts, key=lambda j: j.apart_in_float64)
     details = [
-        f"Largest difference: {worst.apart:.2g} of the largest value (float64: {worst.apart_in_float64:.2g}); rounding "
-        f"explains {cause.layer.rounding:.1g}."
+        f"Largest difference there: {worst.apart:.2g} of the largest value (float64: {worst.apart_in_float64:.2g}); "
+        f"rounding explains {cause.layer.rounding:.1g}."
     ]
     if cause.is_own_code:
         for side, layers in zip(("first", "second"), cause.between, strict=True):
@@ -177,7 +201,7 @@ def _with_settings(layer: Layer) -> str:
 def _of_ties(report: TieReport, model: str) -> list[str]:
     tied = sorted((line for line in report.lines if line.tied), key=lambda line: -line.tied)
     return [
-        f"On ties in {model}: {line.op} at {line.label}, {line.tied} of {line.elements} elements"
+        f"On ties there in {model}: {line.op} at {line.label}, {line.tied} of {line.elements} elements"
         for line in tied[:_TIED_LINES]
     ]
 
@@ -188,6 +212,4 @@ def _row(pair: LayerPair, cause: Cause | None) -> Sequence[str]:
     findings = [pair.finding(gradients=is_gradient) for is_gradient in (False, True)]
     words = dict.fromkeys(_IN_THE_TABLE.get(finding, finding) for finding in findings)
     finding = ", ".join(word for word in words if word != "ok") or "ok"
-    if mark and cause and cause.finding == "port":
-        finding = f"{finding} first"
     return mark, pair.first.name, pair.second.name, values, gradients, f"{pair.rounding:.0e}", finding

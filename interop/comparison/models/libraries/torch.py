@@ -15,7 +15,7 @@ from interop._bridge.arrays import tensor_over, to_host
 from interop._torch.private_api import flattened, unflattened, version_of
 from interop._transforms.min_norm import min_norm as under_min_norm
 from interop._transforms.ties import ties
-from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point
+from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Moment, Part, Point
 from interop.comparison.models.model import Call, Model, Orders, Run, cast, ordered_total
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array
@@ -142,12 +142,20 @@ class Torch(Model):
             {name: to_host(state[name]) for name in untrained},
         )
 
-    def ties(self, values: Mapping[str, Array]) -> TieReport:
+    def ties(self, values: Mapping[str, Array], part: Part) -> TieReport:
         tensors = {name: tensor_over(np.array(value)) for name, value in values.items()}
-        called, inputs = _Called(self.model, self.call), tuple(_to_torch(self.inputs))
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), ties() as counted:
-            torch.func.functional_call(called, self._replacements(tensors), inputs)
-        return counted.report
+        with torch.no_grad(), ties() as counted:
+            recorder = _ReportRecorder(counted)
+            self._run(recorder, tensors, self.inputs)
+        begin, end = (recorder.reports[moment].lines for moment in part)
+        earlier = {line.site: (line.elements, line.tied) for line in begin}
+        lines = []
+        for line in end:
+            elements, tied = earlier.get(line.site, (0, 0))
+            if line.elements > elements:
+                module = line.module.removeprefix("model").removeprefix(".")  # `_Called` has the model by that name
+                lines.append(line._replace(module=module, elements=line.elements - elements, tied=line.tied - tied))
+        return TieReport(tuple(lines))
 
 
 class _Called(torch.nn.Module):
@@ -161,6 +169,24 @@ class _Called(torch.nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         return self._call(self.model, *inputs)
+
+
+class _ReportRecorder(CallRecorder):
+    """Records what was counted up to the begin and the end of each layer."""
+
+    def __init__(self, counted: ties) -> None:
+        super().__init__(lambda key, leaf: None, _flattened, _unflattened)
+        self._counted = counted
+        self.reports: dict[Moment, TieReport] = {}
+
+    def enter(self, path: str, kind: str, settings: str, arguments: Any) -> Any:
+        entering = super().enter(path, kind, settings, arguments)
+        self.reports[Moment(self.running, is_end=False)] = self._counted.report
+        return entering
+
+    def leave(self, result: Any) -> Any:
+        self.reports[Moment(self.running, is_end=True)] = self._counted.report
+        return super().leave(result)
 
 
 class _TorchRecorder(CallRecorder):
