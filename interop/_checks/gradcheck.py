@@ -73,6 +73,7 @@ def gradcheck(
     function = _Flat(fun, (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs))
     forward, reverse = check_forward_ad, check_backward_ad
     report = check(function, "gradcheck", forward=forward, reverse=reverse, atol=atol, rtol=rtol, eps=eps, scale=scale)
+    __tracebackhide__ = True  # pytest shows the line of the test
     if raise_exception and not report:
         raise GradcheckError(report.failure("gradcheck"))
     return report

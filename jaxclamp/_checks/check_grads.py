@@ -92,6 +92,7 @@ def check_grads(
     report = check(
         function, "check_grads", forward=forward, reverse=reverse, atol=atol, rtol=rtol, eps=eps, scale=scale
     )
+    __tracebackhide__ = True  # pytest shows the line of the test
     if not report:
         raise AssertionError(report.failure("check_grads"))
     return report

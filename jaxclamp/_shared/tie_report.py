@@ -117,6 +117,7 @@ class TieReport:
 
     def assert_none(self) -> None:
         """Raise an AssertionError that names the lines and modules with ties, if there are any; suspects are none."""
+        __tracebackhide__ = True  # pytest shows the line of the test
         tied_lines = [line for line in self.lines if line.tied and not line.suspect]
         if tied_lines:
             places = "\n".join(f"  {line.label}: {line.op}, {line.tied} of {line.elements}" for line in tied_lines)

@@ -102,6 +102,7 @@ class ModelComparison:
             raise ValueError(
                 f"assert_agree: allow is {allow!r}; pass a list of these: {', '.join(map(repr, _ALLOWED))}."
             )
+        __tracebackhide__ = True  # pytest shows the line of the test
         if self.cause is not None and self.cause.finding not in allow:
             raise AssertionError(str(self))
 
