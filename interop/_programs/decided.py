@@ -195,6 +195,8 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "adaptive_max_pool3d": pooling.adaptive_max_pool("adaptive_max_pool3d"),
     "fractional_max_pool2d": pooling.fractional_max_pool("fractional_max_pool2d"),
     "fractional_max_pool3d": pooling.fractional_max_pool("fractional_max_pool3d"),
+    "logsumexp": native.NATIVE["logsumexp"],
+    "logaddexp": native.NATIVE["logaddexp"],
     "normalize": _of_native("normalize"),
     "margin_ranking_loss": _of_native("margin_ranking_loss"),
     "hinge_embedding_loss": _of_native("hinge_embedding_loss"),

@@ -85,9 +85,10 @@ class min_norm(Intercepting):  # noqa: N801  # it is used as a function
 
     Functions of torch and torch.nn.functional, methods of tensors, in-place and ``out=`` forms, and the modules of
     torch.nn that call them: `min_norm.intercepted` has the list. So are their operators in programs of `torch.export`.
-    They become the functions of `interop.native`, torch's own kernels. The mode holds for the thread that enters it,
-    nests, and ends with the block, by an exception too; a backward pass may follow later, and recomputes checkpoints
-    under the convention.
+    They become the functions of `interop.native`, torch's own kernels. Where all operands of ``logsumexp`` or
+    ``logaddexp`` are minus infinity, these have the gradient 0, instead of NaN. The mode holds for the thread that
+    enters it, nests, and ends with the block, by an exception too; a backward pass may follow later, and recomputes
+    checkpoints under the convention.
 
     It does not see what other functions of torch call in turn, nor into TorchScript, checkpoints
     inside a compiled function, or the ``backward`` of a `torch.autograd.Function`. Functions that have ties and no
@@ -163,7 +164,12 @@ def in_block() -> bool:
     return is_in_function_mode() and bool(handle_torch_function(in_block, ()))
 
 
-_HOMES = {"torch": torch, "torch.Tensor": torch.Tensor, "torch.nn.functional": functional}
+_HOMES = {
+    "torch": torch,
+    "torch.Tensor": torch.Tensor,
+    "torch.nn.functional": functional,
+    "torch.special": torch.special,
+}
 OF_OTHER_ARGUMENTS = {"torch.margin_ranking_loss", "torch.hinge_embedding_loss", "torch.triplet_margin_loss"}
 """The functions that their namesakes in torch.nn.functional call, with a number for the kind of reduction."""
 

@@ -7,7 +7,7 @@ one of jaxclamp.
 """
 
 import jaxclamp
-from interop.native import kinked, losses, norms, reductions, selection  # noqa: F401  # they publish their functions
+from interop.native import kinked, losses, norms, reductions, selection, sums_of_exponentials  # noqa: F401  # they publish their functions
 from interop.native.decorators import NATIVE, RIGHT_IN_TORCH
 from jaxclamp import OPS
 

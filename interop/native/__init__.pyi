@@ -45,6 +45,8 @@ from interop.native.reductions import max_pool3d as max_pool3d
 from interop.native.reductions import adaptive_max_pool1d as adaptive_max_pool1d
 from interop.native.reductions import adaptive_max_pool2d as adaptive_max_pool2d
 from interop.native.reductions import adaptive_max_pool3d as adaptive_max_pool3d
+from interop.native.sums_of_exponentials import logsumexp as logsumexp
+from interop.native.sums_of_exponentials import logaddexp as logaddexp
 from interop.native.selection import Bound
 from jaxclamp import Convention
 

@@ -30,6 +30,7 @@ from jaxclamp._rules.operands import check_addressable, check_function, is_float
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
 from jaxclamp._transforms.jaxprs import Descend, computed, inlined, needed, transformed
 from jaxclamp._transforms.source_lines import place
+from jaxclamp._transforms.sums_of_exponentials import constant_at_minus_infinity
 from jaxclamp._transforms.undecided import ASKS_FOR_ITSELF, ROUNDING, STRAIGHT_THROUGH, UNDECIDED, warn
 
 P = ParamSpec("P")
@@ -272,7 +273,7 @@ class _Program(Generic[P, R]):
 
     def _prepared(self, jaxpr: Any) -> Any:
         """Drop the equations that no result needs; in a derivative rule, those that only compute the value."""
-        jaxpr = needed(jaxpr)
+        jaxpr = constant_at_minus_infinity(needed(jaxpr))
         self.has_slopes_without_bound |= has_slopes_without_bound(jaxpr)
         self._without_choices_behind = without_choices_behind(
             jaxpr, lambda eqn: eqn.primitive is p.custom_vjp_call_p or self._asks_for_itself(eqn)

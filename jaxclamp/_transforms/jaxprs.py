@@ -148,7 +148,7 @@ def _rewritten(replace: Replace) -> Callable[[Any], Any]:
     @functools.cache  # a body that occurs twice stays one object, which JAX compiles once
     def rewritten(jaxpr: Any) -> Any:
         eqns = [new for eqn in jaxpr.eqns for new in replace(eqn, descend)]
-        if _same(eqns, jaxpr.eqns):
+        if same(eqns, jaxpr.eqns):
             return jaxpr
         return with_parts(jaxpr, eqns=eqns, effects=jaxpr.effects | (_effects(eqns) - _effects(jaxpr.eqns)))
 
@@ -178,17 +178,17 @@ def with_bodies(eqn: JaxprEqn, change: Callable[[Any], Any]) -> JaxprEqn:
         if type(value) is not tuple:
             return value
         branches = tuple(map(changed, value))  # of a cond
-        return value if _same(branches, value) else branches
+        return value if same(branches, value) else branches
 
     params = {name: changed(value) for name, value in eqn.params.items()}
-    if _same(params.values(), eqn.params.values()):
+    if same(params.values(), eqn.params.values()):
         return eqn
     added = _effects(jaxprs_in_params(params)) - _effects(jaxprs_in_params(eqn.params))
     new: JaxprEqn = eqn.replace(params=params, effects=eqn.effects | added)
     return new
 
 
-def _same(new: Collection[Any], old: Collection[Any]) -> bool:
+def same(new: Collection[Any], old: Collection[Any]) -> bool:
     """Return whether two collections hold the same objects."""
     return len(new) == len(old) and all(map(operator.is_, new, old))
 

@@ -61,9 +61,10 @@ _NUMBERS: Mapping[str, tuple[Any, ...]] = {
     "max_with_indices": (1,),
     "min_with_indices": (1,),
     "normalize": (float("inf"), 1),
+    "logsumexp": (1,),
 }
 _OF_TENSORS: Mapping[str, int] = {
-    **dict.fromkeys(("maximum", "minimum", "fmax", "fmin", "hypot", "hinge_embedding_loss"), 1),
+    **dict.fromkeys(("maximum", "minimum", "fmax", "fmin", "hypot", "logaddexp", "hinge_embedding_loss"), 1),
     **dict.fromkeys(("margin_ranking_loss", "triplet_margin_loss", "triplet_margin_with_distance_loss"), 2),
 }
 """How many further tensors a function takes."""

@@ -1,0 +1,49 @@
+"""Logarithms of sums of exponentials: torch's functions, constant where all terms are 0.
+
+They are minus infinity where all operands are, as in a row that is masked as a whole. A finite step of the operands
+does not change that, so the gradient is 0, to all orders. Torch's is NaN, as it subtracts infinities. The 0 is a
+number, by which cotangents are multiplied: an infinite slope of the operands still makes NaN of it.
+
+Where nothing is differentiated, and with ``out=``, each is torch's own function, unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from interop._torch.grad_state import is_active
+from interop.native.decorators import public
+
+Tensor = torch.Tensor
+
+
+@public
+def logsumexp(input: Tensor, dim: Any, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
+    """`torch.logsumexp`, whose gradient is NaN where all elements are minus infinity."""
+    if out is not None or not is_active(input) or input.is_complex():
+        return torch.logsumexp(input, dim, keepdim, out=out)
+    is_lowest = input == -math.inf
+    is_flat = is_lowest.all(dim, keepdim=True)
+    result = torch.logsumexp(_zero_where(is_flat, input), dim, keepdim)
+    return _lowest_where(is_flat if keepdim else is_lowest.all(dim), result)
+
+
+@public
+def logaddexp(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """`torch.logaddexp`, whose gradients are NaN where both operands are minus infinity."""
+    if out is not None or not is_active(input, other) or input.is_complex():
+        return torch.logaddexp(input, other, out=out)
+    is_flat = (input == -math.inf) & (other == -math.inf)
+    return _lowest_where(is_flat, torch.logaddexp(_zero_where(is_flat, input), _zero_where(is_flat, other)))
+
+
+def _zero_where(is_flat: Tensor, x: Tensor) -> Tensor:
+    """Return 0 in the place of minus infinity, with the slope 0, as the exponential has them."""
+    return torch.where(is_flat, torch.where(is_flat, x, 0.0).exp(), x)
+
+
+def _lowest_where(is_flat: Tensor, result: Tensor) -> Tensor:
+    return result + torch.where(is_flat, -math.inf, 0.0).to(result.dtype)
