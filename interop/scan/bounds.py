@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from interop.scan.finding import Finding
-from interop.scan.source import Call, Source, number, shown
+from interop.scan.source import Call, Source
 
 _ENDS = {
     **dict.fromkeys(("acos", "asin", "arccos", "arcsin", "atanh", "arctanh"), (-1.0, 1.0)),
@@ -24,9 +24,9 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
     clamp = source.call(source.assigned(call.operands[0]))
     if clamp is None or (name := clamp.name.rpartition(".")[2]) not in _CLAMPS:
         return
-    bounds = [number(bound) for bound in (*clamp.operands[1:], *(word.value for word in clamp.node.keywords))]
+    bounds = [source.number(bound) for bound in (*clamp.operands[1:], *(word.value for word in clamp.node.keywords))]
     reached = [0.0] if name == "relu" else [value for value in bounds if value in _ENDS[function]]
     if reached:
         what = f"at {reached[0]:g} the slope of {function} is infinite: the gradient is inf or, times 0, NaN"
         cure = "clamp to a bound within, as 1 - 1e-6 or 1e-12"
-        yield Finding(file, call.node.lineno, "bound", shown(call.node), what, "likely", cure)
+        yield Finding.at(call.node, file, "bound", what, "likely", cure)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from interop.scan.finding import Finding
-from interop.scan.source import Call, Source, number, shown
+from interop.scan.source import Call, Source, shown
 from interop.scan.wheres import WHERE
 
 _SINGULAR = {"sqrt", "rsqrt", "log", "log2", "log10", "reciprocal", "acos", "asin", "arccos", "arcsin", "atanh", "norm"}
@@ -21,11 +21,11 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
     condition, *branches = call.operands
     test = source.assigned(condition)
     tested = source.local_names(test)
-    compared = {text for node in ast.walk(test) if isinstance(node, ast.Compare) for text in _compared(node)}
+    compared = {text for node in ast.walk(test) if isinstance(node, ast.Compare) for text in _compared(source, node)}
     for branch in branches:
         for node in ast.walk(source.assigned(branch)):
             operand = _singular_operand(source, node)
-            if operand is None or number(operand) is not None or _is_guarded(source, operand):
+            if operand is None or source.number(operand) is not None or _is_guarded(source, operand):
                 continue
             is_divisor = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
             if is_divisor and ast.unparse(operand) not in compared:
@@ -33,21 +33,23 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
             if tested & source.local_names(operand):
                 what = f"a branch that is not taken, {shown(node, 30)}, makes the gradient NaN (0 · inf)"
                 cure = "choose a safe operand first, sqrt(where(ok, x, 1)); or jaxclamp.grad, interop.grad"
-                yield Finding(file, call.node.lineno, "branch", shown(call.node), what, "likely", cure)
+                yield Finding.at(call.node, file, "branch", what, "likely", cure)
                 return
 
 
-def _compared(node: ast.Compare) -> list[str]:
+def _compared(source: Source, node: ast.Compare) -> list[str]:
     """Return the texts of what is compared with a number, or with the smallest one of a dtype."""
     sides = (node.left, *node.comparators)
-    if any(number(side) is not None or "eps" in ast.unparse(side) for side in sides):
+    if any(source.number(side) is not None or "eps" in ast.unparse(side) for side in sides):
         return [ast.unparse(side) for side in sides]
     return []
 
 
-def _adds_a_constant(node: ast.BinOp) -> bool:
+def _adds_a_constant(source: Source, node: ast.BinOp) -> bool:
     sides = (node.left, node.right)
-    return isinstance(node.op, ast.Add) and any(number(s) is not None or "eps" in ast.unparse(s) for s in sides)
+    return isinstance(node.op, ast.Add) and any(
+        source.number(side) is not None or "eps" in ast.unparse(side) for side in sides
+    )
 
 
 def _singular_operand(source: Source, node: ast.AST) -> ast.expr | None:
@@ -55,7 +57,7 @@ def _singular_operand(source: Source, node: ast.AST) -> ast.expr | None:
     match node:
         case ast.BinOp(op=ast.Div(), right=divisor):
             return divisor
-        case ast.BinOp(op=ast.Pow(), left=base, right=exponent) if (power := number(exponent)) is not None:
+        case ast.BinOp(op=ast.Pow(), left=base, right=exponent) if (power := source.number(exponent)) is not None:
             return base if power < 1 else None
         case ast.Call():
             called = source.call(node)
@@ -72,6 +74,6 @@ def _is_guarded(source: Source, operand: ast.expr) -> bool:
             name = called.name if called else ast.unparse(node.func)
             if name.rpartition(".")[2].rstrip("_") in _GUARDS | _CONSTANTS:
                 return True
-        if isinstance(node, ast.Compare) or (isinstance(node, ast.BinOp) and _adds_a_constant(node)):
+        if isinstance(node, ast.Compare) or (isinstance(node, ast.BinOp) and _adds_a_constant(source, node)):
             return True
     return False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from interop.scan.finding import Finding
 from interop.scan.likelihood import is_flat, tie_of_bounds, tie_of_operands
-from interop.scan.source import Call, Source, number, shown
+from interop.scan.source import Call, Source
 from interop.survey.changes import changes
 from interop.survey.records import Record, choices
 from interop.survey.versions import Line, rounded, same
@@ -73,7 +73,7 @@ def findings(source: Source, call: Call, versions: Mapping[str, Versions], file:
     if "pool" in op:
         tie = "possible"
     bounds = [*call.operands[1:], *(word.value for word in call.node.keywords)]
-    are_numbers = bool(bounds) and all(number(bound) is not None for bound in bounds)
+    are_numbers = bool(bounds) and all(source.number(bound) is not None for bound in bounds)
     lines = of_framework.changed.get(name, [])
     if lines:
         line = next((line for line in lines if (line.cell.inactive == "numbers") == are_numbers), lines[0])
@@ -82,8 +82,8 @@ def findings(source: Source, call: Call, versions: Mapping[str, Versions], file:
         what = f"{line.cell.op}({line.cell.at}) by {line.asked}: {before} → {after}"
         old = f"{of_framework.before.framework} {of_framework.before.version}"
         cure = f'with interop.as_of("{old}"):' if old.startswith("torch") else f'jaxclamp.as_of("{old}")(f)'
-        yield Finding(file, call.node.lineno, "version", shown(call.node), what, tie, cure)
+        yield Finding.at(call.node, file, "version", what, tie, cure)
     elif convention := of_framework.conventions.get((name, are_numbers and name in of_framework.taking_numbers)):
         what = f"{name} is {convention} at a tie, where spellings differ"
         cure = f"interop.native.{op}" if name.startswith("torch") else f"jaxclamp.min_norm(f), or jaxclamp.{op}"
-        yield Finding(file, call.node.lineno, "spelling", shown(call.node), what, tie, cure)
+        yield Finding.at(call.node, file, "spelling", what, tie, cure)

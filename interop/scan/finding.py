@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from interop.scan.source import shown
 
 Likelihood: TypeAlias = Literal["likely", "possible", "rare"]
 """How likely a tie is at a place: values are there by construction; they may well be; only by chance."""
@@ -16,6 +19,8 @@ class Finding(NamedTuple):
 
     file: str
     line: int
+    last_line: int
+    """Of the call, which may be on several lines."""
     question: Question
     code: str
     """The call, on one line."""
@@ -23,3 +28,8 @@ class Finding(NamedTuple):
     """What differs."""
     tie: Likelihood
     cure: str
+
+    @classmethod
+    def at(cls, node: ast.expr, file: str, question: Question, what: str, tie: Likelihood, cure: str) -> Finding:
+        """Report an expression in a file."""
+        return cls(file, node.lineno, node.end_lineno or node.lineno, question, shown(node), what, tie, cure)

@@ -6,7 +6,7 @@ import ast
 import re
 
 from interop.scan.finding import Likelihood
-from interop.scan.source import WITHOUT_GRADIENT, Call, Source, number
+from interop.scan.source import WITHOUT_GRADIENT, Call, Source
 
 FLAT = {"round", "floor", "ceil", "trunc", "rint", "fix", "sign", "argmax", "one_hot"}
 """Functions whose gradient is 0 wherever there is one."""
@@ -20,9 +20,9 @@ _TINY = 1e-2
 def tie_of_bounds(source: Source, call: Call) -> Likelihood:
     """Say how likely a value is on a bound of a clamp."""
     x, *bounds = _operands(call)
-    if rounds(source, x) or _are_codes(bounds):
+    if rounds(source, x) or _are_codes(source, bounds):
         return "likely"
-    values = [number(bound) for bound in bounds]
+    values = [source.number(bound) for bound in bounds]
     is_tiny = [value is not None and 0 < abs(value) < _TINY for value in values]
     names = " ".join(ast.unparse(bound).lower() for bound in bounds)
     if any(is_tiny) or any(word in names for word in ("eps", "tiny", "finfo", "1e-")):
@@ -34,7 +34,7 @@ def tie_of_operands(source: Source, call: Call) -> Likelihood:
     """Say how likely two operands, or two elements, are equal."""
     if any(rounds(source, operand) for operand in call.operands):
         return "likely"
-    return "possible" if any(number(operand) is not None for operand in call.operands) else "rare"
+    return "possible" if any(source.number(operand) is not None for operand in call.operands) else "rare"
 
 
 def rounds(source: Source, node: ast.expr) -> bool:
@@ -78,12 +78,12 @@ def _operands(call: Call) -> tuple[ast.expr, ...]:
     return (*call.operands, *x, *bounds) or (ast.Constant(0),)
 
 
-def _are_codes(bounds: list[ast.expr]) -> bool:
+def _are_codes(source: Source, bounds: list[ast.expr]) -> bool:
     """Say whether bounds are the first and the last of 2**n signed integers, or are named so."""
     names = " ".join(ast.unparse(bound).lower() for bound in bounds)
     if any(word in names for word in _QUANTISED):
         return True
-    values = [number(bound) for bound in bounds]
+    values = [source.number(bound) for bound in bounds]
     if len(values) < 2 or any(value is None or value != int(value) for value in values[:2]):
         return False
     low, high = (int(value) for value in values[:2] if value is not None)

@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from interop.scan import bounds, branches, calls, straight_through, wheres
 from interop.scan.calls import Versions
-from interop.scan.finding import LIKELIHOODS, Finding, Likelihood
+from interop.scan.finding import LIKELIHOODS, Finding, Likelihood, Question
 from interop.scan.source import Source
 from interop.survey.records import record_of, recorded
+
+_Fate: TypeAlias = Literal["open", "pinned", "ignored"]
+_DECIDED_BY: dict[str, tuple[Question, ...]] = {
+    **dict.fromkeys(("as_of", "min_norm"), ("version", "spelling")),
+    **dict.fromkeys(("along", "grad", "value_and_grad"), ("version", "spelling", "where", "branch")),
+}
+"""Maps a function of this project to the questions that have an answer under it."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,10 @@ class Scan:
     """In the order of files and lines."""
     hidden: int
     """How many have a tie less likely than ``at_least``."""
+    pinned: int
+    """How many would be found, but that a block, a decorator or a transformation of this project decides there."""
+    ignored: int
+    """How many would be found, but for a comment ``# jaxclamp: ignore``."""
     at_least: Likelihood
     files: int
     unread: tuple[str, ...]
@@ -45,6 +57,10 @@ class Scan:
         if self.hidden:
             less = LIKELIHOODS[LIKELIHOODS.index(self.at_least) + 1 :]
             lines.append(f"{self.hidden} more where a tie is less likely: --at-least {' or '.join(less)}")
+        if self.pinned:
+            lines.append(f"{self.pinned} pinned by a block, a decorator or a call of jaxclamp or interop")
+        if self.ignored:
+            lines.append(f"{self.ignored} ignored by a comment # jaxclamp: ignore")
         lines += [f"not read: {file}" for file in self.unread]
         filled = (textwrap.wrap(line, width, subsequent_indent="      ", break_on_hyphens=False) for line in lines)
         return "\n".join(part for parts in filled for part in parts)
@@ -54,6 +70,8 @@ class Scan:
         content = {
             "files": self.files,
             "hidden": self.hidden,
+            "pinned": self.pinned,
+            "ignored": self.ignored,
             "unread": self.unread,
             "findings": [finding._asdict() for finding in self.findings],
         }
@@ -67,7 +85,8 @@ def scan(
 
     Nothing is imported or run. Functions are known by the imports of a file; a method, as ``x.clamp(0, 6)``, is taken
     for one of torch, or of JAX if the file imports JAX alone. What differs between versions and spellings is read from
-    the records of `changes`.
+    the records of `changes`. A place that is pinned, as in a block ``with interop.as_of(...)``, is only counted, and so
+    is one with a comment ``# jaxclamp: ignore`` on a line of the call.
 
     Args:
       paths: files, and folders with files ``*.py``.
@@ -97,7 +116,7 @@ def scan(
         "torch": Versions(of_torch, record_of("torch", before) if before else None),
         "jax": Versions(newest["jax"]),
     }
-    findings: list[Finding] = []
+    findings: dict[_Fate, list[Finding]] = {"open": [], "pinned": [], "ignored": []}
     unread: list[str] = []
     files = list(_files(paths))
     for file in files:
@@ -105,14 +124,16 @@ def scan(
             text = file.read_text("utf-8")
             if not any(framework in text for framework in versions):
                 continue
-            source = Source(text)
+            found = _of_file(Source(text), str(file), versions)
         except (SyntaxError, ValueError, RecursionError):
             unread.append(str(file))
             continue
-        findings += _of_file(source, str(file), versions)
+        for finding, fate in found.items():
+            findings[fate].append(finding)
     chosen = LIKELIHOODS[: LIKELIHOODS.index(at_least) + 1]
-    shown = [finding for finding in findings if finding.tie in chosen]
-    return Scan(tuple(shown), len(findings) - len(shown), at_least, len(files), tuple(unread))
+    shown, pinned, ignored = ([f for f in of_fate if f.tie in chosen] for of_fate in findings.values())
+    hidden = len(findings["open"]) - len(shown)
+    return Scan(tuple(shown), hidden, len(pinned), len(ignored), at_least, len(files), tuple(unread))
 
 
 def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
@@ -125,14 +146,19 @@ def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
             raise FileNotFoundError(f"scan: there is no {str(path)!r}.")
 
 
-def _of_file(source: Source, file: str, versions: dict[str, Versions]) -> Sequence[Finding]:
+def _of_file(source: Source, file: str, versions: dict[str, Versions]) -> dict[Finding, _Fate]:
+    """Return what is found in a file, in the order of its lines, and whether it is to be shown."""
     if not source.frameworks:
-        return ()
-    findings: list[Finding] = []
+        return {}
+    fates: dict[Finding, _Fate] = {}
     for node in source.nodes:
-        findings += straight_through.findings(source, node, file)
+        findings = [*straight_through.findings(source, node, file)]
         if call := source.call(node):
             findings += calls.findings(source, call, versions, file)
             for question in (wheres, branches, bounds):
                 findings += question.findings(source, call, file)
-    return sorted(dict.fromkeys(findings), key=lambda finding: (finding.line, finding.question))
+        for finding in findings:
+            is_ignored = not source.ignored.isdisjoint(range(finding.line, finding.last_line + 1))
+            is_pinned = any(finding.question in _DECIDED_BY.get(pin, ()) for pin in source.pins(node))
+            fates[finding] = "ignored" if is_ignored else "pinned" if is_pinned else "open"
+    return dict(sorted(fates.items(), key=lambda pair: (pair[0].line, pair[0].question)))

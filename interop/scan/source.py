@@ -1,14 +1,24 @@
-"""One file of source, parsed: which function a call means by the imports, and what a local name was last assigned."""
+"""One file of source, parsed: which function a call means by the imports, what a name was assigned, what pins a place.
+
+Of the comments, those that ignore a place are read.
+"""
 
 from __future__ import annotations
 
 import ast
 import functools
+import io
+import re
+import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)
+_HOLDERS = (*_SCOPES, ast.Lambda, ast.ClassDef)
+"""What may hold names of its own."""
 _FRAMEWORKS = ("torch", "jax")
+_HOMES = ("jaxclamp", "interop")
+_IGNORE = re.compile(r"#\s*jaxclamp:\s*ignore\b")
 _WITHOUT_GRADIENTS = {"torch.no_grad", "torch.inference_mode"}
 WITHOUT_GRADIENT = {
     "long",
@@ -48,6 +58,7 @@ class Source:
     """A parsed file."""
 
     def __init__(self, text: str) -> None:
+        self._text = text
         self.nodes = list(ast.walk(ast.parse(text)))
         self._parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
         self._imported = dict(_imported(self.nodes))
@@ -85,6 +96,50 @@ class Source:
                 break
             node = before[-1]
         return node
+
+    def number(self, node: ast.expr | None, names: int = 8) -> float | None:
+        """Return the number that an expression means; else None.
+
+        Such are ``-1``, ``2**8 - 1``, and a name of the file, of a class or of an object that is assigned only once,
+        and means one. At most ``names`` names lead to it, as they may be assigned in circles.
+        """
+        match node:
+            case ast.Constant(value=value) if isinstance(value, int | float) and not isinstance(value, bool):
+                return float(value)
+            case ast.Name() | ast.Attribute() if names:
+                return self.number(self._constant(node), names - 1)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                inner = self.number(operand, names)
+                return None if inner is None else -inner
+            case ast.BinOp(left=left, op=op, right=right):
+                a, b = self.number(left, names), self.number(right, names)
+                return None if a is None or b is None else _computed(a, op, b)
+        return None
+
+    def pins(self, node: ast.AST) -> Iterator[str]:
+        """Return the functions of this project that decide the gradient there: by a block, a decorator or a call.
+
+        A call is ``jaxclamp.min_norm(f)``, where ``f`` is a lambda, or the name of a function of this file.
+        """
+        while (parent := self._parents.get(node)) is not None:
+            around: list[ast.expr] = []
+            match parent:
+                case ast.With(items=items) | ast.AsyncWith(items=items):
+                    around = [item.context_expr for item in items]
+                case ast.FunctionDef(name=name, decorator_list=decorators):
+                    around = [*decorators, *self._transformations.get(name, ())]
+                case ast.Call(func=transformation) if isinstance(node, ast.Lambda):
+                    around = [transformation]
+            for name in map(self._called, around):
+                if name.partition(".")[0] in _HOMES:
+                    yield name.rpartition(".")[2]
+            node = parent
+
+    @functools.cached_property
+    def ignored(self) -> frozenset[int]:
+        """The lines with a comment ``# jaxclamp: ignore``."""
+        tokens = tokenize.generate_tokens(io.StringIO(self._text).readline)
+        return frozenset(t.start[0] for t in tokens if t.type == tokenize.COMMENT and _IGNORE.match(t.string))
 
     def local_names(self, node: ast.AST) -> set[str]:
         """Return the names in an expression that are not imported."""
@@ -137,7 +192,12 @@ class Source:
         return None
 
     def _stops(self, node: ast.expr) -> bool:
-        return self.name(node.func if isinstance(node, ast.Call) else node) in _WITHOUT_GRADIENTS
+        return self._called(node) in _WITHOUT_GRADIENTS
+
+    def _called(self, node: ast.expr) -> str:
+        """Return the name of a function, with or without a call of it; empty if it is of no import."""
+        node = self.assigned(node)
+        return self.name(node.func if isinstance(node, ast.Call) else node) or ""
 
     def _is_foreign(self, node: ast.expr) -> bool:
         """Say whether an object comes from another library, as an array of NumPy, or is a literal."""
@@ -149,10 +209,61 @@ class Source:
         name = self.name(node)
         return name is not None and name.partition(".")[0] not in _FRAMEWORKS
 
-    def _scope(self, node: ast.AST) -> ast.AST:
-        while not isinstance(node, _SCOPES):
+    def _scope(self, node: ast.AST, kinds: tuple[type[ast.AST], ...] = _SCOPES) -> ast.AST:
+        while not isinstance(node, kinds):
             node = self._parents[node]
         return node
+
+    def _constant(self, node: ast.Name | ast.Attribute) -> ast.expr | None:
+        """Return the one expression that a name is assigned in the file; None if there is no such, or another one."""
+        match node:
+            case ast.Name(id=name):
+                scope: ast.AST | None = self._scope(node, _HOLDERS)
+                is_inner = True
+                while scope is not None:
+                    if (scope, name) in self._constants and (is_inner or not isinstance(scope, ast.ClassDef)):
+                        return self._constants[scope, name]
+                    parent = self._parents.get(scope)
+                    scope, is_inner = parent and self._scope(parent, _HOLDERS), False
+            case ast.Attribute(value=ast.Name(id=owner), attr=name):
+                classes = (n for n in self.nodes if isinstance(n, ast.ClassDef) and n.name == owner)
+                home = self.enclosing_class(node) if owner in ("self", "cls") else next(classes, None)
+                return self._constants.get((home, name)) if home else None
+        return None
+
+    @functools.cached_property
+    def _constants(self) -> dict[tuple[ast.AST, str], ast.expr | None]:
+        """Maps a scope, and a name in it, to the expression that it is assigned; to None if there may be several.
+
+        A class is a scope too, in which the attributes of ``self`` are names.
+        """
+        values = {id(target): value for node in self.nodes for target, value in _assignments(node)}
+        bound: dict[tuple[ast.AST, str], ast.expr | None] = {}
+        for node in self.nodes:
+            names: list[str] = []
+            scope: ast.AST | None = None
+            match node:
+                case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+                    scope, names = self._scope(node, _HOLDERS), [name]
+                case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+                    scope, names = self.enclosing_class(node), [name]
+                case ast.Global(names=names):
+                    scope = self.nodes[0]
+            for name in names:
+                if scope is not None:
+                    bound[scope, name] = None if (scope, name) in bound else values.get(id(node))
+        return bound
+
+    @functools.cached_property
+    def _transformations(self) -> dict[str, list[ast.expr]]:
+        """Maps the name of a function to what it is passed to by that name, as ``jaxclamp.min_norm(f)``."""
+        passed: dict[str, list[ast.expr]] = {}
+        for node in self.nodes:
+            if isinstance(node, ast.Call) and self._called(node.func).partition(".")[0] in _HOMES:
+                for argument in node.args:
+                    if isinstance(argument, ast.Name):
+                        passed.setdefault(argument.id, []).append(node.func)
+        return passed
 
     @functools.cached_property
     def _assigned(self) -> dict[tuple[ast.AST, str], list[tuple[int, ast.expr]]]:
@@ -183,29 +294,30 @@ def _imported(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
                     yield alias.asname or alias.name, f"{module}.{alias.name}"
 
 
-def number(node: ast.expr | None) -> float | None:
-    """Return the number that an expression of numbers means, such as ``-1`` or ``2**8 - 1``; else None."""
+def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Return the targets of an assignment with what each is assigned, of ``a, b = 0, 1`` too."""
     match node:
-        case ast.Constant(value=value) if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            inner = number(operand)
-            return None if inner is None else -inner
-        case ast.BinOp(left=left, op=op, right=right):
-            a, b = number(left), number(right)
-            if a is None or b is None:
-                return None
-            match op:
-                case ast.Add():
-                    return a + b
-                case ast.Sub():
-                    return a - b
-                case ast.Mult():
-                    return a * b
-                case ast.Pow() if abs(a) <= 64 and abs(b) <= 64 and a:
-                    return float(a**b) if a > 0 or b == int(b) else None
-                case ast.Div() if b:
-                    return a / b
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                yield target, value
+                if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                    yield from zip(target.elts, value.elts, strict=False)
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            yield target, value
+
+
+def _computed(a: float, op: ast.operator, b: float) -> float | None:
+    match op:
+        case ast.Add():
+            return a + b
+        case ast.Sub():
+            return a - b
+        case ast.Mult():
+            return a * b
+        case ast.Pow() if abs(a) <= 64 and abs(b) <= 64 and a:
+            return float(a**b) if a > 0 or b == int(b) else None
+        case ast.Div() if b:
+            return a / b
     return None
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from interop.scan.finding import Finding
-from interop.scan.source import Source, shown
+from interop.scan.source import Source
 
 _CLAMPS = {"clamp", "clip"}
 _CURE = 'round straight through, then interop.native.clamp(..., ties="inclusive")'
@@ -21,14 +21,14 @@ def findings(source: Source, node: ast.AST, file: str) -> Iterator[Finding]:
                 case ast.BinOp(left=value, op=ast.Sub(), right=again) if ast.dump(again) == ast.dump(x):
                     if _clamps(source, value, before=x):
                         what = "straight through a clamp: the gradient is 1 outside of the bounds too"
-                        yield Finding(file, node.lineno, "straight-through", shown(node), what, "likely", _CURE)
+                        yield Finding.at(node, file, "straight-through", what, "likely", _CURE)
         case ast.FunctionDef(name="backward") if source.is_function_of_autograd(node):
             forward = source.enclosing_class(node)
             masks = [inner for inner in ast.walk(node) if isinstance(inner, ast.Compare) and _is_order(inner)]
             if masks and forward is not None and _clamps(source, forward):
                 is_strict = isinstance(masks[0].ops[0], ast.Lt | ast.Gt)
                 what = f"the derivative of a clamp by hand, which is {'0' if is_strict else '1'} on this bound"
-                yield Finding(file, masks[0].lineno, "straight-through", shown(masks[0]), what, "likely", _CURE)
+                yield Finding.at(masks[0], file, "straight-through", what, "likely", _CURE)
 
 
 def _stopped(source: Source, node: ast.Call) -> ast.expr | None:

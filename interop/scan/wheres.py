@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from interop.scan.finding import Finding, Likelihood
 from interop.scan.likelihood import rounds
-from interop.scan.source import Call, Source, number, shown
+from interop.scan.source import Call, Source, shown
 
 WHERE = {"torch.where", "jax.numpy.where", "jax.lax.select"}
 
@@ -22,17 +22,19 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
             texts = [ast.unparse(branch) for branch in branches]
             x, limit = ast.unparse(left), ast.unparse(bound)
             is_extremum = sorted(texts) == sorted((x, limit))
-            is_zero = number(bound) == 0 and x in texts
+            is_zero = source.number(bound) == 0 and x in texts
             branch = branches[1 - texts.index(x)] if is_zero else None  # the one that is not x
             is_leaky = branch is not None and _is_multiple(branch, x)
-            is_relu = branch is not None and (number(branch) == 0 or "zeros" in ast.unparse(branch))
+            is_relu = branch is not None and (source.number(branch) == 0 or "zeros" in ast.unparse(branch))
             if not (is_extremum or is_leaky or is_relu):
                 return
-            tie: Likelihood = "likely" if rounds(source, left) else "possible" if number(bound) is not None else "rare"
+            tie: Likelihood = (
+                "likely" if rounds(source, left) else "possible" if source.number(bound) is not None else "rare"
+            )
             what = f"a kink by hand: at {shown(left, 20)} = {shown(bound, 20)} the gradient is that of one branch"
             home = "jaxclamp" if call.name.startswith("jax") else "interop.native"
             cure = f"{home}.{'relu' if is_relu else 'leaky_relu' if is_leaky else 'maximum or minimum'}"
-            yield Finding(file, call.node.lineno, "where", shown(call.node), what, tie, cure)
+            yield Finding.at(call.node, file, "where", what, tie, cure)
 
 
 def _is_multiple(node: ast.expr, text: str) -> bool:

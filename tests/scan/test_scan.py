@@ -92,6 +92,100 @@ def test_bounds_that_are_numbers_and_others(bounds: str, asked: str, tmp_path: P
     assert finding.what == f"clamp(x=0, min=0, max=6) by {asked}"
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "LO, HI = -8, 2**3 - 1\ny = torch.clamp(x, LO, HI)",
+        "HALF = 2**3\nHI: int = HALF - 1\ndef f(x):\n    return torch.clamp(x, -HALF, max=HI)",
+        "def f(x):\n    lo, hi = -8, 7\n    return torch.clamp(x, lo, hi)",
+        "class Q:\n    LO = -8\n    HI = 7\n    def f(self, x):\n        return torch.clamp(x, self.LO, Q.HI)",
+        "class Q:\n def __init__(self):\n  self.hi = 7\n def f(self, x):\n  return x.clamp(-8, self.hi)",
+    ],
+)
+def test_a_name_that_is_assigned_once_is_its_number(code: str, tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, code, before="2.13", after="2.15")
+    assert (finding.what, finding.tie) == ("clamp(x=0, min=0, max=6) by x, numbers: 1 → 0", "likely")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "HI = torch.ones(2)\nif z:\n    HI = 7\ny = torch.clamp(x, -8, HI)",
+        "HI = 7\nHI += 1\ny = torch.clamp(x, -8, HI)",
+        "HI = 7\ndef f(x, HI):\n    return torch.clamp(x, -8, HI)",
+        "HI = 7\ndef f(x):\n    for HI in x:\n        x = torch.clamp(x, -8, HI)",
+        "HI = 7\ndef g(t):\n    global HI\n    HI = t\ny = torch.clamp(x, -8, HI)",
+        "class Q:\n HI = 7\n def f(self, x):\n  return torch.clamp(x, -8, HI)",
+        "class Q:\n HI = 7\n def f(self, x):\n  self.HI = x.max()\n  return torch.clamp(x, -8, self.HI)",
+        "LO = HI\nHI = LO\ny = torch.clamp(x, -8, HI)",
+    ],
+)
+def test_a_name_that_may_be_something_else_is_no_number(code: str, tmp_path: Path) -> None:
+    (finding,) = (f for f in found(tmp_path, code, before="2.13", after="2.15") if f.question == "version")
+    assert "by x min max" in finding.what
+
+
+PROJECT = "import interop, jaxclamp\nfrom interop import as_of\n"
+IN_JAX = f"import jax.numpy as jnp\n{PROJECT}"
+PINNED = [
+    (IN_TORCH, 'with interop.as_of("torch 2.13"):\n    y = x.clamp(0, 6)'),
+    (IN_TORCH, "with interop.min_norm(), open(x) as f:\n    if x:\n        y = x.clamp(0, 6)"),
+    (IN_TORCH, 'pin = as_of("torch 2.13")\nwith pin:\n    y = x.clamp(0, 6)'),
+    (IN_TORCH, '@as_of("torch 2.13")\ndef f(x):\n    return x.clamp(0, 6)'),
+    (IN_TORCH, 'def f(x):\n    return x.clamp(0, 6)\ny = as_of("torch 2.13")(f)(x)'),
+    (IN_JAX, "y = jaxclamp.min_norm(lambda x: jnp.clip(x, 0, 6))(x)"),
+    (IN_JAX, "@jaxclamp.min_norm\ndef f(x):\n    return jnp.clip(x, 0, 6)"),
+    (IN_JAX, '@jaxclamp.min_norm(ties="inclusive")\ndef f(x):\n    return jnp.clip(x, 0, 6)'),
+    (IN_JAX, "def f(x):\n    return jnp.clip(x, 0, 6)\ng = jaxclamp.grad(f)"),
+    (IN_JAX, "g = jaxclamp.grad(lambda x: jnp.where(x > 0, jnp.sqrt(x), 0.0))"),
+]
+
+
+@pytest.mark.parametrize(("head", "code"), PINNED)
+def test_what_is_pinned_is_counted_alone(head: str, code: str, tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text(f"{PROJECT}{head}{code}")
+    report = scan([tmp_path], before="2.13", at_least="rare")
+    assert (report.findings, report.pinned, report.ignored) == ((), 1, 0)
+    assert "1 pinned by a block" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("code", "question"),
+    [
+        ('with interop.as_of("torch 2.13"):\n    pass\ny = x.clamp(0, 6)', "version"),
+        ("y = jaxclamp.min_norm(g)(x.clamp(0, 6))", "version"),
+        ("def f(x):\n    return x.clamp(0, 6)\ny = jaxclamp.relu(g)", "version"),
+        ("with other.as_of(1):\n    y = x.clamp(0, 6)", "version"),
+        ("with interop.min_norm():\n    y = torch.where(x > 0, torch.sqrt(x), 0.0)", "branch"),
+        ("with interop.ties():\n    y = x.clamp(0, 6)", "version"),
+    ],
+)
+def test_what_is_beside_a_block_or_not_decided_by_it_stays(code: str, question: str, tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, code, head=PROJECT + IN_TORCH, before="2.13")
+    assert finding.question == question
+
+
+@pytest.mark.parametrize(
+    ("code", "ignored"),
+    [
+        ("y = torch.clamp(x, -8, 7)  # jaxclamp: ignore", 1),
+        ("y = torch.clamp(x, -8, 7)  # jaxclamp: ignore: no codes here", 1),
+        ("y = torch.clamp(\n    x,\n    -8, 7,\n)  #jaxclamp:ignore", 1),
+        ("y = (torch.clamp(x, -8, 7),\n    x.clamp(-8, 7))  # jaxclamp: ignore", 1),
+        ("# jaxclamp: ignore\ny = torch.clamp(x, -8, 7)", 0),
+        ('y = torch.clamp(x, -8, 7), "# jaxclamp: ignore"', 0),
+        ("y = torch.clamp(x, -8, 7)  # jaxclamp: ignored", 0),
+    ],
+)
+def test_a_comment_on_a_line_of_a_call_ignores_it(code: str, ignored: int, tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text(IN_TORCH + code)
+    report = scan([tmp_path], before="2.13")
+    assert report.ignored == ignored
+    assert len(report.findings) == code.count("clamp(") - ignored
+    assert ("1 ignored by a comment" in str(report)) == (ignored > 0)
+    assert json.loads(report.to_json())["ignored"] == ignored
+
+
 def test_a_file_that_imports_no_framework_is_left_alone(tmp_path: Path) -> None:
     assert found(tmp_path, "y = x.clamp(0, 6)", head="# torch", before="2.13") == []
 
