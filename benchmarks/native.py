@@ -1,7 +1,7 @@
 """torch's own kernels under the convention beside torch's own functions: calls, sizes, compiled.
 
 Prints one table: each line is a contender's median over that of native torch, timed in turns in one process.
-``python benchmarks/native.py [calls|sizes|pools|compiled|lengths]`` asks for a part. The environment variables
+``python benchmarks/native.py [calls|sizes|pools|compiled|lengths|bounds]`` asks for a part. The environment variables
 of the Makefile keep glibc from returning pages between the calls.
 """
 
@@ -239,8 +239,87 @@ def clamped_twice(lib: Library, x: torch.Tensor) -> torch.Tensor:
     return lib.clamp(lib.maximum(x, torch.zeros(())), -1.0, 1.0)  # type: ignore[no-any-return]
 
 
+def bounds() -> None:
+    """What the least that does it costs: a Function around torch's own kernels, or the calls of torch alone.
+
+    A pool in ``channels_last`` has at least one comparison and one product for each element.
+    """
+    for n in (1, 1_000, 10_000, 100_000):
+        x, y = active(n), normal(n)
+        bound("elu(x, 2), a Function", n, lambda x: functional.elu(x, 2.0), Elu.apply, x)
+        bound("maximum(x, y), x active, the calls", n, partial(torch.maximum, other=y), partial(maximum, y), x)
+    for label, window in {"2x2": (2, 2, 0), "3x3, stride 2": (3, 2, 1), "3x3, stride 1": (3, 1, 1)}.items():
+        theirs = partial(lambda window, x: functional.max_pool2d(x, *window), window)
+        ours = partial(lambda window, x: Pool.apply(x, *window), window)
+        bound(f"max_pool2d, {label}, a Function", "1x8x16x16", theirs, ours, active(1, 8, 16, 16))
+    for shape in ((8, 16, 64, 64), (32, 64, 56, 56)):
+        x = normal(*shape).relu().to(memory_format=torch.channels_last)
+        cotangent = torch.ones_like(functional.max_pool2d(x, 2))
+        contenders = [
+            of_cotangent(lambda _, x: functional.max_pool2d(x, 2), x.clone().requires_grad_(), cotangent, None),
+            partial(compared_and_multiplied, x, cotangent),
+        ]
+        theirs_took, least = medians(contenders)
+        row(
+            "max_pool2d, 2x2 channels_last, the calls",
+            "x".join(map(str, shape)),
+            theirs_took,
+            least,
+            ratio=least / theirs_took,
+        )
+
+
+def bound(name: str, size: int | str, theirs: Call, ours: Call, x: torch.Tensor) -> None:
+    theirs_took, least = medians([step(theirs, x), step(ours, x)], 0.5)
+    row(name, size, theirs_took, least, ratio=least / theirs_took)
+
+
+class Elu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return functional.elu(x, 2.0)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return torch.ops.aten.elu_backward(cotangent, 2.0, 1, 1, False, x)  # type: ignore[no-any-return]
+
+
+class Pool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, *window: int) -> torch.Tensor:
+        ctx.window = [[number, number] for number in window]
+        values, indices = torch.ops.aten.max_pool2d_with_indices(x, *ctx.window)
+        ctx.save_for_backward(x, indices)
+        return values  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, indices = ctx.saved_tensors
+        backward = torch.ops.aten.max_pool2d_with_indices_backward
+        return backward(cotangent, x, *ctx.window, [1, 1], False, indices), None, None, None
+
+
+def maximum(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x > y, x, torch.maximum(x.detach(), y))
+
+
+def compared_and_multiplied(x: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
+    values, result = functional.max_pool2d(x, 2), torch.empty_like(x)
+    images = max(1, 2**19 * len(x) // x.numel())  # so that they stay in the processor's cache
+    for block in zip(*(tensor.split(images) for tensor in (x, values, cotangent, result)), strict=True):
+        elements, largest, shares, spread = block
+        for rows in range(2):
+            for columns in range(2):
+                place = (..., slice(rows, None, 2), slice(columns, None, 2))
+                tied = torch.eq(elements[place], largest, out=torch.empty_like(largest))
+                torch.mul(shares, tied, out=spread[place])
+    return result
+
+
 PARTS = {
-    "calls": calls, "sizes": sizes, "pools": pools, "compiled": compiled, "lengths": lengths
+    "calls": calls, "sizes": sizes, "pools": pools, "compiled": compiled, "lengths": lengths, "bounds": bounds
 }  # fmt: skip
 
 

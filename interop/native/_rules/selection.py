@@ -56,8 +56,8 @@ def select(
     return _selected(in_torch, rule, *operands) if value is None else value
 
 
-_SMALL = 2**12
-"""The elements up to which `torch.where` takes less time than the calls of a Function in Python."""
+_SMALL = 2**15
+"""The elements up to which `torch.where` takes less time than a Function and its calls in Python."""
 
 
 def recorded(operands: Sequence[Any]) -> list[int] | None:
@@ -86,8 +86,9 @@ def _of_one(rule: Selection, in_torch: Callable[..., torch.Tensor], operands: Se
     (index,) = active
     if operands[index].numel() > _SMALL:
         return None
-    known = [operand.detach() if isinstance(operand, torch.Tensor) else operand for operand in operands]
-    return torch.where(_alone(_steps(rule), known, index), operands[index], in_torch(*known))
+    # A comparison records nothing, so that the active operand alone is detached.
+    known = [*operands[:index], operands[index].detach(), *operands[index + 1 :]]
+    return torch.where(_alone(_steps(rule), operands, index), operands[index], in_torch(*known))
 
 
 class _Selected(torch.autograd.Function):

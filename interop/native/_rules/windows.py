@@ -23,7 +23,7 @@ from interop.native._rules.reductions import divided
 from interop.native._rules.stage import Pooling, Stage, is_plain
 from interop.native._rules.windows_compiled import read_stages
 from interop.native._rules.windows_indexed import indexed_stage
-from interop.native._rules.windows_sliced import sliced_stages
+from interop.native._rules.windows_sliced import empty_as, sliced_stages
 
 _BLOCK = 2**19
 """The elements in whose blocks ties are shared, so that what is computed on the way stays in the processor's cache."""
@@ -85,9 +85,11 @@ class _Shared(torch.autograd.Function):
     ) -> torch.Tensor:
         if x.numel() <= _BLOCK or not is_plain(x):
             return _shared_at_once(spreads, pooling, x, values, vector)
+        result = empty_as(x if spreads else values, vector)
         images = max(1, _BLOCK * len(x) // x.numel())
-        blocks = zip(*(tensor.split(images) for tensor in (x, values, vector)), strict=True)
-        return torch.cat([_shared_at_once(spreads, pooling, *block) for block in blocks])
+        for *block, part in zip(*(tensor.split(images) for tensor in (x, values, vector, result)), strict=True):
+            part.copy_(_shared_at_once(spreads, pooling, *block))
+        return result
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

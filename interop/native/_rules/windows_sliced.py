@@ -52,6 +52,8 @@ class _Line(NamedTuple):
     """The elements of a window at most."""
     has_whole: bool
     """Whether the first place is in all windows."""
+    is_partition: bool
+    """Whether each element is in one window, at one place, and all windows have all places."""
 
 
 def prefers_slices(x: torch.Tensor, dims: int) -> bool:
@@ -81,11 +83,12 @@ def sliced_stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vecto
     is_exact = math.prod(line.size for line in lines) <= _EXACT.get(x.dtype, math.inf)
     counter = x.dtype if is_exact else torch.float32
     if math.prod(len(line.places) for line in lines) <= _AT_ONCE:
-        return [_SlicedStage(x, values, _tied(x, values, _crossed([line.places for line in lines])), counter)]
+        tied = _tied(x, values, _crossed([line.places for line in lines]))
+        return [_SlicedStage(x, values, tied, counter, all(line.is_partition for line in lines))]
     stages: list[Stage] = []
     for axis, line in enumerate(lines, -pooling.dims):
         largest = values if axis == -1 else _largest_along(line, axis, x, vector)
-        stages.append(_SlicedStage(x, largest, _tied(x, largest, _at(axis, line)), counter))
+        stages.append(_SlicedStage(x, largest, _tied(x, largest, _at(axis, line)), counter, line.is_partition))
         x = largest
     return stages
 
@@ -97,6 +100,7 @@ class _SlicedStage(NamedTuple):
     values: torch.Tensor
     tied: list[Tied]
     counter: torch.dtype
+    is_partition: bool
 
     def counted(self, like: torch.Tensor) -> torch.Tensor:
         one = like.new_ones((), dtype=self.counter)
@@ -106,6 +110,11 @@ class _SlicedStage(NamedTuple):
         return _summed(self.values, vector, [(outer, weight, inner) for weight, inner, outer in self.tied])
 
     def spread(self, vector: torch.Tensor) -> torch.Tensor:
+        if self.is_partition and _is_finite(vector):
+            result = empty_as(self.x, vector)
+            for weight, inner, _ in self.tied:
+                torch.mul(vector, weight, out=result[inner])
+            return result
         return _summed(self.x, vector, [(inner, weight, outer) for weight, inner, outer in self.tied])
 
 
@@ -121,7 +130,7 @@ def _summed(
             if is_finite and like[to].shape == weight.shape == like.shape:  # the first part is for all
                 total = weight * part  # in the layout of the weight
                 continue
-            total = _full(like.shape, 0, like, vector)
+            total = _empty(like.shape, like, vector).zero_()
         there = total[to]
         if is_finite and there.shape == weight.shape:
             there.addcmul_(part, weight)
@@ -132,12 +141,21 @@ def _summed(
     return total
 
 
-def _full(shape: Sequence[int], number: float, x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def empty_as(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the shape and memory layout of x, made from ``like``."""
+    return _empty(x.shape, x, like)
+
+
+def _empty(shape: Sequence[int], x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return a tensor of that shape in the memory layout of x, made from ``like``."""
-    if x.is_contiguous() or x.dim() != 4 or not x.is_contiguous(memory_format=torch.channels_last):
-        return like.new_full(shape, number)
+    if not _is_channels_last(x):
+        return like.new_empty(shape)
     images, channels, *lengths = shape
-    return like.new_full((images, *lengths, channels), number).movedim(-1, 1)
+    return like.new_empty((images, *lengths, channels)).movedim(-1, 1)
+
+
+def _is_channels_last(x: torch.Tensor) -> bool:
+    return x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def _is_finite(x: torch.Tensor) -> bool:
@@ -153,7 +171,7 @@ def _largest_along(line: _Line, axis: int, x: torch.Tensor, vector: torch.Tensor
     if line.has_whole and is_plain(x):
         largest, places = x[places[0][0]].clone(), places[1:]
     else:
-        largest = _full(shape, -math.inf, x, vector)
+        largest = _empty(shape, x, vector).fill_(-math.inf)
     for inner, outer in places:
         part, so_far = x[inner], largest[outer]
         if part.shape != so_far.shape:  # these are the elements of one window
@@ -165,9 +183,16 @@ def _largest_along(line: _Line, axis: int, x: torch.Tensor, vector: torch.Tensor
 def _tied(x: torch.Tensor, values: torch.Tensor, places: Sequence[Place]) -> list[Tied]:
     """Return where elements are tied, as numbers: these are added and multiplied several times as fast as bools."""
     if is_plain(x) and _is_finite(values):
-        return [(x[inner].clone().eq_(values[outer]), inner, outer) for inner, outer in places]
+        return [(_equal(x[inner], values[outer]), inner, outer) for inner, outer in places]
     unknown = x != x
     return [(((x[inner] == values[outer]) | unknown[inner]).to(x.dtype), inner, outer) for inner, outer in places]
+
+
+def _equal(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return 1 where they are equal, else 0; a comparison reads every other element slowly, and a copy does not."""
+    if values.dim() == 4 and values.stride(1) == x.stride(1) == 1:
+        return torch.eq(x, values, out=torch.empty_like(x))
+    return x.clone().eq_(values)
 
 
 def _lines(pooling: Pooling, x: torch.Tensor) -> list[_Line]:
@@ -195,14 +220,15 @@ def _alike(size: int, stride: int, padding: tuple[int, int], dilation: int, leng
         places.append((slice(start, start + (end - begin) * stride, stride), slice(begin, end)))
     whole = slice(0, count)
     places.sort(key=lambda place: place[1] != whole)
-    return _Line(places, count, size, places[0][1] == whole)
+    is_partition = stride == reach + 1 == size and padding == (0, 0) and count * size == length
+    return _Line(places, count, size, places[0][1] == whole, is_partition)
 
 
 def _adapted(length: int, count: int) -> _Line:
     """Return windows of nearly equal sizes; each is a place."""
     spans = [span(window, length, count) for window in range(count)]
     places = [(slice(*each), slice(window, window + 1)) for window, each in enumerate(spans)]
-    return _Line(places, count, max(end - start for start, end in spans), has_whole=False)
+    return _Line(places, count, max(end - start for start, end in spans), has_whole=False, is_partition=False)
 
 
 def _at(axis: int, line: _Line) -> list[Place]:
