@@ -33,7 +33,7 @@ from interop.native import NATIVE
 from jaxclamp import CONVENTIONS, Convention
 from jaxclamp._shared.tables import to_json
 from jaxclamp._shared.tie_report import Line, Site, Totals
-from jaxclamp._shared.version_derivatives import version_of
+from jaxclamp._shared.version_derivatives import VERSIONS, Version, version_of
 
 
 class ChangedLine(NamedTuple):
@@ -47,6 +47,8 @@ class ChangedLine(NamedTuple):
     """The norm of the difference of the two."""
     largest: float
     """The largest entry of the difference."""
+    slopes: tuple[tuple[float, float], ...]
+    """The derivatives of the result by its operands that change, each with what it becomes; at most three."""
     cure: str
     """What keeps the gradient as it was."""
 
@@ -80,11 +82,15 @@ class Audit:
     lines: tuple[Line, ...]
     """The lines that call a function whose gradient depends on the version, and were recorded for a gradient."""
     probed: tuple[ChangedLine, ...] = ()
-    """What would change if all elements were on the nearest bound that was seen; asked only where nothing was tied."""
+    """What would change at the lines without a tie if all elements there were on the nearest bound that was seen."""
     effect: Effect | None = None
     """The effect on the gradient of the result; None if nothing changes, or it cannot be said, by ``no_effect``."""
     no_effect: str = ""
     """Why the effect cannot be said."""
+    probe: bool = False
+    """Whether it was asked what a tie would change where there was none."""
+    note: str = ""
+    """Which record stands for the installed version of torch, if it has none of its own."""
 
     def __str__(self) -> str:
         return self.text(100)
@@ -97,16 +103,23 @@ class Audit:
         paragraphs = [f"{versions}: the gradient changes at {number} of {lines}"]
         if not of:
             paragraphs = [f"{versions}: no gradient changes, as no function is called that depends on the version"]
-        tied = sum(line.tied for line in self.lines)
-        if of and not tied and not number:
-            paragraphs.append("no tie occurred" + ("" if self.probed else "; a probe tells what one would change"))
+        paragraphs += [self.note] * bool(self.note)
         if self.changes:
             paragraphs.append(
                 str(self.effect) if self.effect else f"the effect on the parameters is not known: {self.no_effect}"
             )
         paragraphs += itertools.chain.from_iterable(map(_described, self.changes))
+        changed = [change.line.site for change in self.changes]
+        for line in self.lines:
+            if not line.tied:
+                paragraphs.append(f"{line.label}: {line.op}, no tie in this run")
+            elif line.site not in changed:
+                paragraphs.append(f"{line.label}: {line.op}, {line.tied} of {line.elements} on a tie, no change there")
+        if not self.probed and not all(line.tied for line in self.lines):
+            would = "a tie would change nothing" if self.probe else "what a tie would change"
+            paragraphs.append(f"{would} where there was none" + ("" if self.probe else ": --probe, or probe=True"))
         if self.probed:
-            paragraphs.append("with every element on the nearest bound that was seen:")
+            paragraphs.append("with every element on the nearest bound that was seen, where there was no tie:")
             paragraphs += itertools.chain.from_iterable(map(_described, self.probed))
         if self.changes or self.probed:
             paragraphs.append(f'to keep all of them: run it in a block `with interop.as_of("{self.before}"):`')
@@ -118,6 +131,7 @@ class Audit:
         content = {
             "before": self.before,
             "after": self.after,
+            "note": self.note,
             "lines": [line._asdict() for line in self.lines],
             "changes": [{**change._asdict(), "line": change.line._asdict()} for change in self.changes],
             "effect": self.effect and self.effect._asdict(),
@@ -128,7 +142,10 @@ class Audit:
 
 def _described(change: ChangedLine) -> Iterator[str]:
     line = change.line
-    yield f"{line.label}: {line.op}, {line.tied} of {line.elements} elements on a tie"
+    slopes = ", ".join(f"{old:.4g} -> {new:.4g}" for old, new in change.slopes)
+    yield f"{line.label}: {line.op}, {line.tied} of {line.elements} elements on a tie" + (
+        f", slope there {slopes}" if slopes else ""
+    )
     yield (
         f"    gradient norm {change.before:.4g} -> {change.after:.4g}, difference {change.difference:.4g}, "
         f"largest entry {change.largest:.4g}"
@@ -136,7 +153,9 @@ def _described(change: ChangedLine) -> Iterator[str]:
     yield f"    to keep it: {change.cure}"
 
 
-def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, probe: bool = False) -> Audit:
+def audit(
+    fun: Callable[..., Any], /, *inputs: Any, before: str, after: str | None = None, probe: bool = False
+) -> Audit:
     """Find the lines of torch code whose gradient changes from one version of torch to another, on these inputs.
 
     The code runs once, under `as_of` of the version ``before``. Each call of a function with other derivatives in the
@@ -145,14 +164,20 @@ def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, pro
     gradient of the parameters changes. A call that names a convention, as
     ``interop.native.clamp(..., ties="inclusive")``, or that is in a block of its own, depends on no version.
 
+    The code runs for real: a step of training moves its weights, and a batch norm in training mode its averages. Audit
+    a function that returns the loss, or a copy of the model, to keep them.
+
     Args:
       fun: a function of torch, or a module. Its result, a tree of tensors or a dataclass, is differentiated; if it has
         several numbers, their weighted sum, as for `interop.compare`. If ``fun`` differentiates by itself, as a step of
         training does, those gradients are audited; if it calls ``backward``, those alone.
       inputs: its arguments. Tensors stay as they are: those that require grad are differentiated. Arrays of NumPy
         become tensors, and those of floats require grad.
-      before, after: versions, as for `as_of`. Neither has to be installed.
-      probe: whether to say, for lines without a tie, what would change if all elements were on the nearest bound.
+      before: a version, as for `as_of`. It need not be installed.
+      after: another; by default that of the installed torch, or the newest recorded if the installed one is not newer
+        than ``before``. A version without a record is taken for the newest one before it, which the report says.
+      probe: whether to say, for lines without a tie, what would change if all elements were on the nearest bound. A
+        loss that clamps inside is not probed.
 
     Returns:
       An `Audit`: per line of the source and module the elements on a tie, the gradient before and after, and a cure.
@@ -171,14 +196,16 @@ def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, pro
     """
     if not callable(fun):
         raise TypeError(f"audit: fun is {fun!r}; pass a function of torch, or a module.")
-    old, new = (version_of("audit", version, "torch") for version in (before, after))
+    old = version_of("audit", before, "torch")
+    new, note = (version_of("audit", after, "torch"), "") if after else _later_than(old)
+    after = str(new)
     changed = [op for op in old.ops if old.differs(op, new)]
     watching = _Watching(differentiated_by(changed), uncovered_losses(changed))
     arguments = jax.tree.map(_to_tensor, inputs)
     randomness = torch.get_rng_state()
     total = _total(fun, arguments, before, watching)
     # What has called backward is a step: its graph is gone, and the loss that it returns is for a log.
-    is_step = torch.Tensor.backward in watching.derivatives
+    is_step = not watching.derivatives.isdisjoint((torch.Tensor.backward, torch.autograd.backward))
     by_itself = is_step or any(call.cotangents for call in watching.calls)
     if total is not None and not is_step:
         variables = leaves_behind(total)
@@ -193,33 +220,48 @@ def audit(fun: Callable[..., Any], /, *inputs: Any, before: str, after: str, pro
     for call in calls:
         totals[call.site] += call.counts(before, after)
     lines = totals.lines()
-    probed = (
-        _changes([call.moved() for call in calls], before, after) if probe and not any(ln.tied for ln in lines) else ()
-    )
+    untied = {line.site for line in lines if not line.tied}
+    probed = _changes([call.moved() for call in calls if call.site in untied], before, after) if probe else ()
     changes = _changes(calls, before, after)
+    found = Audit(str(old), after, changes, lines, probed, probe=probe, note=note)
     if not changes:
-        return Audit(str(old), str(new), (), lines, probed)
+        return found
     if total is None or by_itself:
         no_effect = "the function differentiates by itself; audit one that returns the loss"
-        return Audit(str(old), str(new), changes, lines, no_effect=no_effect)
+        return dataclasses.replace(found, no_effect=no_effect)
     with torch.random.fork_rng():
         torch.set_rng_state(randomness)
         again = _total(fun, arguments, after, contextlib.nullcontext())
     if again is None or not torch.equal(again, total):
         no_effect = "called again, the function returned something else; audit one that is not random"
-        return Audit(str(old), str(new), changes, lines, no_effect=no_effect)
+        return dataclasses.replace(found, no_effect=no_effect)
     first, second = ({id(variable) for variable in leaves} for leaves in (variables, leaves_behind(again)))
     if first - second and second - first:  # a version alone may leave some out
         no_effect = "the function makes tensors that require grad; pass them as inputs"
-        return Audit(str(old), str(new), changes, lines, no_effect=no_effect)
+        return dataclasses.replace(found, no_effect=no_effect)
     given = {id(leaf) for leaf in jax.tree.leaves(arguments)}
     parameters = [variable for variable in variables if id(variable) not in given]
     of = f"{len(parameters)} parameter{'s' * (len(parameters) > 1)}" if parameters else "the inputs"
     new_gradients = torch.autograd.grad(again, parameters or variables, materialize_grads=True)
     pairs = zip((gradients[variable] for variable in parameters or variables), new_gradients, strict=True)
-    old_vector, new_vector = (torch.cat([g.flatten().double() for g in side]) for side in zip(*pairs, strict=True))
+    old_vector, new_vector = map(_flat, zip(*pairs, strict=True))
     norms = (torch.linalg.vector_norm(v).item() for v in (old_vector, new_vector, new_vector - old_vector))
-    return Audit(str(old), str(new), changes, lines, effect=Effect(of, *norms))
+    return dataclasses.replace(found, effect=Effect(of, *norms))
+
+
+def _later_than(old: Version) -> tuple[Version, str]:
+    """Return the recorded version that the installed torch has, and which one stands for it if it has none.
+
+    If it is not later than ``old``, the upgrade is still to come: that is the newest recorded.
+    """
+    recorded = list(dict.fromkeys(VERSIONS["torch"].values()))  # the newest last
+    installed = torch.__version__.partition("+")[0]
+    of_installed = [version for version in recorded if torch.__version__ >= version.number]
+    if not of_installed or recorded.index(of_installed[-1]) <= recorded.index(old):
+        return recorded[-1], ""
+    new = of_installed[-1]
+    note = f"torch {installed} is installed, of which there is no record: {new} stands for it"
+    return new, "" if installed == new.number else note
 
 
 def _total(
@@ -258,9 +300,16 @@ class _Call:
     def gradient(self, version: str) -> torch.Tensor:
         """Differentiate the call by all its operands, as that version does."""
         with as_of(version):
-            return self._gradient(self.function)
+            return _flat(self._gradients(self.function, torch.stack(self.cotangents).sum(0)))
 
-    def _gradient(self, function: Callable[..., Any]) -> torch.Tensor:
+    def slopes(self, version: str) -> torch.Tensor:
+        """Differentiate the sum of the result by the operands of its shape, or by all if there are none."""
+        ones = torch.ones_like(self.cotangents[0])
+        with as_of(version):
+            gradients = self._gradients(self.function, ones)
+        return _flat([gradient for gradient in gradients if gradient.shape == ones.shape] or gradients)
+
+    def _gradients(self, function: Callable[..., Any], cotangent: torch.Tensor) -> Sequence[torch.Tensor]:
         leaves, structure = jax.tree.flatten(self.arguments)
         fresh = [
             leaf.detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
@@ -270,9 +319,7 @@ class _Call:
         with torch.enable_grad():
             args, kwargs = jax.tree.unflatten(structure, [_overwritable(leaf) for leaf in fresh])
             value = function(*args, **kwargs)
-        cotangent = torch.stack(self.cotangents).sum(0)
-        gradients = torch.autograd.grad(value, active, cotangent, allow_unused=True, materialize_grads=True)
-        return torch.cat([gradient.flatten().double() for gradient in gradients])
+        return torch.autograd.grad(value, active, cotangent, allow_unused=True, materialize_grads=True)
 
     def counts(self, before: str, after: str) -> tuple[int, int]:
         """Count the elements, and those on a tie; of a loss the entries of the gradient, and those that change."""
@@ -284,7 +331,7 @@ class _Call:
     def has(self, convention: Convention, gradient: torch.Tensor) -> bool:
         """Say whether that convention gives that gradient."""
         kernel = functools.partial(_NATIVE[self.function], ties=convention)
-        return torch.equal(self._gradient(kernel), gradient)
+        return torch.equal(_flat(self._gradients(kernel, torch.stack(self.cotangents).sum(0))), gradient)
 
     def moved(self) -> _Call:
         """Move each element of the first operand onto the nearest of the further ones, which are its bounds."""
@@ -333,7 +380,7 @@ class _Watching(ties):
                 f"audit: the versions differentiate {self._uncovered[func]} otherwise, which cannot be asked of both; "
                 "write its formula with torch.clamp_min."
             )
-        if func in (torch.Tensor.backward, torch.autograd.grad):
+        if func in (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad):
             self.derivatives.add(func)
         if func not in self._watched or not is_of_an_op(func, args, kwargs):
             return func(*args, **kwargs)
@@ -353,6 +400,10 @@ class _Watching(ties):
             result.register_hook(call.cotangents.append)
             self.calls.append(call)
         return result
+
+
+def _flat(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([gradient.flatten().double() for gradient in gradients])
 
 
 def _overwritable(leaf: Any) -> Any:
@@ -379,9 +430,19 @@ def _changes(calls: Iterable[_Call], before: str, after: str) -> tuple[ChangedLi
         if apart.any():
             before_norm, after_norm, apart_norm = (float(torch.linalg.vector_norm(v)) for v in (old, new, apart))
             largest = float(apart.abs().max())
+            slopes = [torch.cat([call.slopes(version) for call in calls_there]) for version in (before, after)]
+            pairs = torch.stack(slopes, 1)[slopes[0] != slopes[1]].unique(dim=0).flip(0)[:3].tolist()
             keeping = [c for c in CONVENTIONS if all(call.has(c, g) for call, g in zip(calls_there, olds, strict=True))]
             changes.append(
-                ChangedLine(line, before_norm, after_norm, apart_norm, largest, _cure(line.op, before, keeping))
+                ChangedLine(
+                    line,
+                    before_norm,
+                    after_norm,
+                    apart_norm,
+                    largest,
+                    tuple((old_slope, new_slope) for old_slope, new_slope in pairs),
+                    _cure(line.op, before, keeping),
+                )
             )
     return tuple(changes)
 

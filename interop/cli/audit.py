@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from interop._terminal import terminal_width
-from interop.cli.names import TORCH_VERSIONS
 from interop.cli.options import AS_JSON, FUNCTION, INPUTS, TorchVersion, arguments_in, function_named
 
 
@@ -19,9 +18,13 @@ from interop.cli.options import AS_JSON, FUNCTION, INPUTS, TorchVersion, argumen
     "--before", required=True, type=TorchVersion(), help="The version of torch whose gradients are known, as 2.13."
 )
 @click.option(
-    "--after", type=TorchVersion(), default=TORCH_VERSIONS[-1], show_default=True, help="The version to compare with."
+    "--after",
+    type=TorchVersion(),
+    help="The version to compare with; by default the installed one, or the newest recorded if that is not later.",
 )
-@click.option("--probe", is_flag=True, help="Where nothing ties, say what would change with every element on a bound.")
+@click.option(
+    "--probe", is_flag=True, help="Say what would change, at lines without a tie, with every element on a bound."
+)
 @AS_JSON
 @click.pass_context
 def audit(
@@ -29,14 +32,15 @@ def audit(
     function: str,
     files: tuple[Path, ...],
     before: str,
-    after: str,
+    after: str | None,
     probe: bool,
     as_json: bool,
 ) -> None:
     """Name the lines whose gradient a version of torch changes.
 
     FUNCTION is called with the arrays of --inputs, and its result is differentiated. FILE.py:FUNCTION names it, too.
-    What keeps the gradient is said at each line. Neither version has to be installed.
+    What keeps the gradient is said at each line. Neither version has to be installed. The function runs for real: a
+    step of training moves its weights.
 
     Exit status 1 when the gradient changes at some line, 2 on bad usage and when the function raises. What --probe
     finds does not count.

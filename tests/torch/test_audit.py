@@ -12,6 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from torch.nn import functional
+from torch.torch_version import TorchVersion
 from torch.utils.checkpoint import checkpoint
 
 import interop
@@ -85,7 +86,7 @@ def test_code(name: str) -> None:
     assert (len(found.lines), len(found.changes)) == (lines, changes)
     text = str(found)
     assert max(map(len, text.splitlines())) <= 100
-    assert ("no tie occurred" in text) == (name == "away from ties")
+    assert ("clamp, no tie in this run" in text) == (name == "away from ties")
     same = audit(function, X, before="torch 2.13", after="torch 2.12")
     assert (same.lines, same.changes) == ((), ())
 
@@ -137,13 +138,16 @@ def test_a_step_of_training() -> None:
 
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("returned", ["the loss", "a number", "nothing"])
-def test_a_step_may_return_its_loss_and_be_pinned(pinned: bool, returned: str) -> None:
+@pytest.mark.parametrize("backward", [torch.Tensor.backward, torch.autograd.backward])
+def test_a_step_may_return_its_loss_and_be_pinned(
+    pinned: bool, returned: str, backward: Callable[[Tensor], None]
+) -> None:
     """The graph of the loss is gone by then. Where the step is pinned as a whole, no line is left that may change."""
     weight = torch.nn.Parameter(torch.tensor(X))
 
     def step() -> Any:
         loss = weight.clamp(0.0, 6.0).sum()
-        loss.backward()
+        backward(loss)
         return {"the loss": loss, "a number": loss.item(), "nothing": None}[returned]
 
     found = audit(as_of("torch 2.13")(step) if pinned else step, **FORWARD)
@@ -213,8 +217,59 @@ def test_probe() -> None:
     clamped, larger = sorted(found.probed, key=lambda change: change.line.op)
     assert (clamped.line.tied, clamped.largest, clamped.after) == (5, 1.0, 0.0)
     assert (larger.line.op, larger.largest) == ("fmax", 0.5)
-    assert "with every element on the nearest bound that was seen:" in str(found)
+    assert (clamped.slopes, larger.slopes) == (((1.0, 0.0),), ((1.0, 0.5),))
+    assert "with every element on the nearest bound that was seen, where there was no tie:" in str(found)
     assert audit(Network(), X, **FORWARD, probe=True).probed == ()  # it has ties of its own
+
+
+def beside_a_tie(x: Tensor) -> Tensor:
+    tied = x.clamp(0.0, 6.0)
+    untied = (x + 0.5).clamp(0.0, 6.0)
+    without_effect = 0 * x.clamp(0.0, 6.0)
+    return (tied + untied + without_effect).sum()
+
+
+def test_lines_without_a_tie_are_named_and_probed_beside_tied_ones() -> None:
+    asked, probed = (audit(beside_a_tie, X, **FORWARD, probe=probe) for probe in (False, True))
+    for found in (asked, probed):
+        assert [change.line.place for change in found.changes] == [found.lines[0].place]
+        assert f"{line_of(beside_a_tie, 2)}: clamp, no tie in this run" in str(found)
+        assert f"{line_of(beside_a_tie, 3)}: clamp, 2 of 5 on a tie, no change there" in str(found)
+    assert [change.line.place for change in probed.probed] == [probed.lines[1].place]
+    assert ("probe=True" in str(asked), "probe=True" in str(probed)) == (True, False)
+    nothing = audit(lambda x: 0 * x.clamp(0.5, 6.5), X, **FORWARD, probe=True)
+    assert "a tie would change nothing where there was none" in str(nothing)
+
+
+def test_slopes_at_the_ties() -> None:
+    """By hand: between arrays the halves go to x and to the bound; a sum of bounds that broadcast is no slope."""
+    bound = torch.full((5,), 3.0, requires_grad=True)
+    (both,) = audit(lambda x: 5 * x.clamp(min=bound), X, **FORWARD).changes
+    assert both.slopes == ((1.0, 0.5), (0.0, 0.5))
+    (alone,) = audit(lambda x: x.clamp(min=bound[:1]), X, **FORWARD).changes
+    assert alone.slopes == ((1.0, 0.5),)
+
+
+@pytest.mark.parametrize(
+    ("installed", "before", "after", "note"),
+    [
+        ("2.14.0+cpu", "2.13", "2.14.0", ""),
+        ("2.14.1", "2.13", "2.14.1", ""),
+        ("2.13.0", "2.13", "2.15.0", ""),  # the upgrade is to come
+        ("2.12.0", "2.13", "2.15.0", ""),
+        ("2.13.7", "2.12", "2.13.0", "torch 2.13.7 is installed, of which there is no record: torch 2.13.0 stands"),
+        ("2.99.0a0+git", "2.13", "2.15.0", "torch 2.99.0a0 is installed, of which there is no record: torch 2.15.0"),
+    ],
+)
+def test_the_later_version_is_the_installed_one(
+    installed: str, before: str, after: str, note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", TorchVersion(installed))
+    found = audit(torch.nn.Sequential(Activation()), X, before=f"torch {before}")
+    assert found.after == f"torch {after}"
+    assert found.note.startswith(note)
+    assert bool(found.note) == bool(note)
+    assert found.note in str(found).replace("\n    ", " ")
 
 
 def test_a_probe_of_a_call_by_keywords() -> None:
@@ -288,7 +343,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     found = run("trained:clamped")
     assert found.exit_code == 1
-    assert "trained.py:2: clamp, 2 of 5 elements on a tie\n    gradient norm 1.7" in found.stdout
+    assert "trained.py:2: clamp, 2 of 5 elements on a tie, slope there 1 -> 0\n    gradient norm 1.7" in found.stdout
     written = json.loads(run("trained:clamped", "--json").stdout)
     assert written["changes"][0]["line"]["number"] == 2
     assert written["changes"][0]["largest"] > 0.5
