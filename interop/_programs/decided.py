@@ -35,7 +35,7 @@ from interop._programs.undecided import warn_on_jump
 from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import NUMPY_NAMES, in_place
 from interop._torch.private_api import without_forward_mode
-from interop._transforms.jumps import jump_of
+from interop._transforms.jumps import jump_of, undecided
 from interop._transforms.min_norm import namesakes
 
 Function = Callable[..., Any]
@@ -61,7 +61,8 @@ class Decided(Block):
         ):
             return FASTER.get(func, func)(*args, **kwargs)
         if jump:
-            warn_on_jump(*jump, args, kwargs)
+            name, at = jump
+            warn_on_jump(name, at if choice is None else undecided(at), args, kwargs)
         if choice is None:
             return FASTER.get(func, func)(*args, **kwargs)
         if kwargs.get("out") is not None:
@@ -174,6 +175,9 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "argmin": reductions.index(negated),
     "aminmax": reductions.aminmax,
     "norm": reductions.norm(torch.norm, "fro"),
+    "vector_norm": reductions.vector_norm,
+    "linalg_norm": reductions.norm_of_either,
+    "hypot": reductions.hypot,
     "dist": reductions.dist,
     "pairwise_distance": reductions.pairwise_distance,
     "sort": sorting.sort,
@@ -217,7 +221,6 @@ _CHOICES_BY_NAME_OR_IN_PLACE: Mapping[str, Function] = {
 }
 
 CHOICES_BY_FUNCTION: Mapping[Function, Function] = {
-    torch.linalg.vector_norm: reductions.vector_norm,
     torch.linalg.matrix_norm: reductions.matrix_norm,
     torch.linalg.norm: reductions.norm_of_either,
     torch.special.logit: _CHOICES_BY_NAME["logit"],

@@ -49,7 +49,7 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     Exact at kinks too, however the function is spelled, and not linear in v there. It holds for functions that are
     smooth but for choices, and continuous. The choices are comparisons, and so `torch.where`, masks, and an ``if`` on
     the outcome; maximum, minimum, clamp, abs, sign and the activations made of them; extrema along axes, sort, topk and
-    medians, cumulative extrema, max pooling, ``scatter_reduce``; the norms for 1 and infinity; losses with a margin or
+    medians, cumulative extrema, max pooling, ``scatter_reduce``; norms for 1, 2 and infinity; losses with a margin or
     an absolute value; all as functions, methods, in-place forms and modules.
 
     What is within other transformations of torch.func in ``fun`` is decided along v, too: ``vmap``, ``grad``, ``vjp``,
@@ -67,12 +67,12 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
       ``embedding``, and ``eps`` in ``cosine_similarity`` and ``gaussian_nll_loss``.
     - What torch does not see: numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
       ``autograd.Function``, TorchScript.
-    - What has no choices, and is not smooth: ``abs`` of complex numbers, norms and standard deviations at 0, equal
+    - What has no choices, and is not smooth: ``abs`` of complex numbers, standard deviations at 0, equal
       singular values and eigenvalues.
     - `directional_derivative`, `grad` and `subdifferential` of this package within ``fun``.
 
     A `jaxclamp.UndecidedWarning` names the line, once, where a value that moves is where such a function jumps, or at a
-    norm or deviation of 0, at equal elements of a quantile or mode, at equal singular values or eigenvalues, or at the
+    deviation of 0, at equal elements of a quantile or mode, at equal singular values or eigenvalues, or at the
     bound of ``renorm`` or ``max_norm``. No warning comes for ``histc``, ``matrix_rank``, ``cond``, complex numbers, the
     other bounds and the pooling just named, and for what torch does not see.
 

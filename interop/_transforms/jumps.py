@@ -7,7 +7,7 @@ multiple of y, whichever of the two moves::
     _at_halves([0.5, 0.7])         [(x, [True, False])]
     _fmod([4.0, 5.0], 2.0)         [(x, [True, False]), (y, [True, False])]
 
-`interop.ties` counts these elements as suspects, and whole programs warn of them.
+`interop.ties` counts these elements as suspects. Whole programs warn of them, but for those that they decide.
 """
 
 from __future__ import annotations
@@ -175,6 +175,20 @@ def _norm_of_either(input: Tensor, ord: Any = None, dim: Any = None, *_: Any, **
     return _matrix_norm(input, ord, axes)
 
 
+def _nowhere(*_: Any, **__: Any) -> Places:
+    return []
+
+
+def _matrix_norm_of_singular_values(input: Tensor, ord: Any = "fro", *args: Any, **kwargs: Any) -> Places:
+    return _matrix_norm(input, ord, *args, **kwargs) if ord in (2, -2, "nuc") else []
+
+
+def _norm_of_singular_values(input: Tensor, ord: Any = None, dim: Any = None, *_: Any, **__: Any) -> Places:
+    axes = tuple(range(input.dim())) if dim is None else dim
+    is_of_matrices = ord is not None and not isinstance(axes, int) and len(axes) == 2
+    return _matrix_norm_of_singular_values(input, ord, axes) if is_of_matrices else []
+
+
 def _renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Places:
     axes_of_slice = [axis for axis in range(input.dim()) if axis != dim % input.dim()]
     return [(input, torch.linalg.vector_norm(input, p, axes_of_slice, keepdim=True) == maxnorm)]
@@ -249,6 +263,19 @@ def _of_each(jump: Jump) -> Jump:
 
 
 _ALL: Mapping[Any, tuple[str, Jump]] = {**dict(_functions()), torch.linalg.norm: ("norm", _norm_of_either)}
+
+
+_BESIDE_CHOICES: Mapping[Jump, Jump] = {
+    _norm: _nowhere,
+    _matrix_norm: _matrix_norm_of_singular_values,
+    _norm_of_either: _norm_of_singular_values,
+}
+"""Maps where a norm has no slope to where a direction does not decide it: 2-norms at 0 are choices."""
+
+
+def undecided(jump: Jump) -> Jump:
+    """Return where the function jumps though its choices are decided along a direction."""
+    return _BESIDE_CHOICES.get(jump, jump)
 
 
 def jump_of(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> tuple[str, Jump] | None:

@@ -169,6 +169,7 @@ _HOMES = {
     "torch.Tensor": torch.Tensor,
     "torch.nn.functional": functional,
     "torch.special": torch.special,
+    "torch.linalg": torch.linalg,
 }
 OF_OTHER_ARGUMENTS = {"torch.margin_ranking_loss", "torch.hinge_embedding_loss", "torch.triplet_margin_loss"}
 """The functions that their namesakes in torch.nn.functional call, with a number for the kind of reduction."""
@@ -189,6 +190,9 @@ def namesakes(ops: Functions) -> Iterator[tuple[str, Callable[..., Any], Callabl
             dotted = f"{home}.{name}"
             if dotted == "torch.adaptive_max_pool1d":  # it always has indices
                 yield dotted, torch.adaptive_max_pool1d, with_indices[f"{name}_with_indices"]
+            elif dotted == "torch.linalg.norm":
+                if "linalg_norm" in ops:
+                    yield dotted, torch.linalg.norm, ops["linalg_norm"]
             elif hasattr(namespace, name) and dotted not in OF_OTHER_ARGUMENTS:
                 yield dotted, getattr(namespace, name), op
 

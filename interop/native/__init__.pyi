@@ -33,6 +33,8 @@ from interop.native.losses import triplet_margin_loss as triplet_margin_loss
 from interop.native.losses import triplet_margin_with_distance_loss as triplet_margin_with_distance_loss
 from interop.native.norms import hypot as hypot
 from interop.native.norms import norm as norm
+from interop.native.norms import vector_norm as vector_norm
+from interop.native.norms import linalg_norm as linalg_norm
 from interop.native.reductions import amax as amax
 from interop.native.reductions import amin as amin
 from interop.native.reductions import max_with_indices as max_with_indices

@@ -5,7 +5,7 @@ Where nothing is differentiated, and with ``out=``, each is torch's own function
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -35,14 +35,56 @@ def norm(
     """`torch.norm`, whose gradient at 0 is 0, and whose second derivatives there are NaN."""
     if out is not None or p not in ("fro", 2) or not is_active(input) or _is_left_to_torch(input):
         return torch.norm(input, p, dim, keepdim, out, dtype)  # type: ignore[no-any-return]
-    axes: Any = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
-    if input.dim() == 0:
-        input, axes, keepdim = input.reshape(1), (0,), False
-    axes = tuple(axis % input.dim() for axis in axes)
     x = input if dtype is None else input.to(dtype)
-    return euclidean_norm(lambda x: torch.norm(x, p, axes, keepdim), axes, keepdim, x)
+    return _euclidean(lambda x, axes, keepdim: torch.norm(x, p, axes, keepdim), x, dim, keepdim)
+
+
+@public
+def vector_norm(
+    x: torch.Tensor,
+    ord: float = 2,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`torch.linalg.vector_norm`, whose gradient at 0 is 0, and whose second derivatives there are NaN."""
+    if out is not None or ord != 2 or not is_active(x) or _is_left_to_torch(x):
+        return torch.linalg.vector_norm(x, ord, dim, keepdim, dtype=dtype, out=out)  # type: ignore[no-any-return]
+    x = x if dtype is None else x.to(dtype)
+    return _euclidean(lambda x, axes, keepdim: torch.linalg.vector_norm(x, 2, axes, keepdim), x, dim, keepdim)
+
+
+@public
+def linalg_norm(
+    A: torch.Tensor,  # noqa: N803  # as torch calls it
+    ord: float | str | None = None,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    out: torch.Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """`torch.linalg.norm`: `vector_norm` of vectors, and of matrices whose norm is that of Frobenius."""
+    axes: Any = (dim,) if isinstance(dim, int) else tuple(range(A.dim()) if dim is None else dim)
+    if out is not None or (ord is None and dim is not None and len(axes) > 2) or ord not in (None, 2, "fro"):
+        return torch.linalg.norm(A, ord, dim, keepdim, out=out, dtype=dtype)  # type: ignore[no-any-return]
+    if ord is not None and (len(axes) == 2) != (ord == "fro"):  # the largest singular value, or an error
+        return torch.linalg.norm(A, ord, dim, keepdim, dtype=dtype)  # type: ignore[no-any-return]
+    return vector_norm(A, 2, axes, keepdim, dtype=dtype)
+
+
+def _euclidean(
+    in_torch: Callable[..., torch.Tensor], x: torch.Tensor, dim: int | Sequence[int] | None, keepdim: bool
+) -> torch.Tensor:
+    axes: Any = (dim,) if isinstance(dim, int) else tuple(dim or range(x.dim()))  # no axes are all axes
+    if x.dim() == 0:
+        x, axes, keepdim = x.reshape(1), (0,), False
+    axes = tuple(axis % x.dim() for axis in axes)
+    return euclidean_norm(lambda x: in_torch(x, axes, keepdim), axes, keepdim, x)
 
 
 def _is_left_to_torch(input: torch.Tensor) -> bool:
     """Return whether there is nothing to choose, or the tensor is sparse."""
-    return input.layout is not torch.strided or not input.numel()
+    return input.layout is not torch.strided or not input.numel() or input.is_complex()

@@ -30,7 +30,7 @@ from jaxclamp._rules.operands import check_addressable, check_function, is_float
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
 from jaxclamp._transforms.jaxprs import Descend, computed, inlined, needed, transformed
 from jaxclamp._transforms.source_lines import place
-from jaxclamp._transforms.sums_of_exponentials import constant_at_minus_infinity
+from jaxclamp._transforms.sums import constant_at_minus_infinity
 from jaxclamp._transforms.undecided import ASKS_FOR_ITSELF, ROUNDING, STRAIGHT_THROUGH, UNDECIDED, warn
 
 P = ParamSpec("P")

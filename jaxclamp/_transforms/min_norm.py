@@ -22,7 +22,7 @@ from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_conventi
 from jaxclamp._rules.operands import check_function
 from jaxclamp._transforms.jaxprs import Descend, inlined, transformed
 from jaxclamp._transforms.recognition import name_of_jaxclamp_op, recognized
-from jaxclamp._transforms.sums_of_exponentials import constant_at_minus_infinity
+from jaxclamp._transforms.sums import with_slopes_of_sums
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,11 +41,12 @@ def min_norm(fun: Any = None, *, ties: Convention = "min_norm") -> Any:
     ``selu``, ``celu``, ``hard_tanh``, `jax.numpy.clip`, ``fmax``, ``fmin``, or in a ``relu6``: ``hard_sigmoid``,
     ``hard_swish``, or that have a slope without bound at 0: `jax.numpy.linalg.norm` of order 2 and `jax.numpy.hypot`.
     Those are known by their formula, never by their name alone. Where all operands of `jax.nn.logsumexp` or
-    `jax.numpy.logaddexp` are minus infinity, these have the gradient 0, instead of NaN. It reaches into ``jit``,
-    ``scan``, ``while``, ``cond``, ``switch``, ``checkpoint``, ``vmap`` and ``shard_map``, however they are nested.
-    Values, effects, shardings, donation and names stay what they are, and so do functions with a derivative of their
-    own (``custom_jvp``, ``custom_vjp``), and what is inside ``custom_linear_solve``, ``custom_root`` and
-    ``custom_vmap``. `jax.nn.relu` and ``relu6``, which have one, are rewritten all the same under another convention.
+    `jax.numpy.logaddexp` are minus infinity, these have the gradient 0, instead of NaN, and so has the root of a sum of
+    squares where all are 0, as in `jax.numpy.linalg.vector_norm`. It reaches into ``jit``, ``scan``, ``while``,
+    ``cond``, ``switch``, ``checkpoint``, ``vmap`` and ``shard_map``, however they are nested. Values, effects,
+    shardings, donation and names stay what they are, and so do functions with a derivative of their own
+    (``custom_jvp``, ``custom_vjp``), and what is inside ``custom_linear_solve``, ``custom_root`` and ``custom_vmap``.
+    `jax.nn.relu` and ``relu6``, which have one, are rewritten all the same under another convention.
 
     Apply it to the function that is differentiated: of ``min_norm(grad(fun))`` it sees derivatives that are taken
     already. It cannot see a kink in a select that is written by hand, ``where(x > 0, x, 0)``, nor a choice that Python
@@ -84,7 +85,7 @@ def min_norm(fun: Any = None, *, ties: Convention = "min_norm") -> Any:
             return descend(eqn)  # jax.nn.relu and relu6 have the gradient of minimum norm as they are
         return replaced(ties, eqn, descend)
 
-    return transformed(fun, replace, constant_at_minus_infinity)
+    return transformed(fun, replace, with_slopes_of_sums)
 
 
 def _is_of_jax(eqn: JaxprEqn) -> bool:

@@ -161,6 +161,43 @@ def test_norms_of_jax_under_min_norm(dtype: str) -> None:
         assert gradient.tolist() == [[0, 0], [0, 0]]
 
 
+BY_SQUARES: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "vector_norm": jnp.linalg.vector_norm,
+    "vector_norm along an axis": lambda x: jnp.linalg.vector_norm(x[None], axis=-1, keepdims=True).sum(),
+    "vector_norm in vmap": lambda x: jax.vmap(jnp.linalg.vector_norm)(jnp.stack([x, x])).mean(),
+    "a root of products": lambda x: jnp.sqrt(jnp.sum(x * x)),
+    "a root of powers": jax.jit(lambda x: jnp.sqrt(jnp.sum(x**2, keepdims=True)).sum()),
+    "a root of squares": lambda x: jnp.sum(jnp.square(x)) ** 0.5,
+}
+
+
+@pytest.mark.parametrize("name", BY_SQUARES)
+def test_roots_of_sums_of_squares_under_min_norm(name: str) -> None:
+    """0 at 0, in both modes and to second order; NaN, and no wrong number, where the squares have infinite slopes."""
+    function = BY_SQUARES[name]
+    rewritten = min_norm(function)
+    x = jnp.array([3.0, -4.0])
+    assert rewritten(x).tobytes() == function(x).tobytes()
+    np.testing.assert_allclose(jax.grad(rewritten)(x), [0.6, -0.8], rtol=1e-6)
+    for derivative in (jax.grad, jax.jacfwd, jax.hessian):
+        assert not jnp.any(derivative(rewritten)(jnp.zeros(2)))
+    for mode in (jax.grad, jax.jacfwd):
+        assert jnp.isnan(mode(min_norm(lambda x: function(jnp.sqrt(x))))(jnp.zeros(2))).all()
+
+
+@pytest.mark.parametrize("order", [1, INF])
+def test_vector_norms_of_other_orders_under_min_norm(order: Any) -> None:
+    function = min_norm(lambda x: jnp.linalg.vector_norm(x, ord=order))
+    for x in ([0.0, 0.0], [3.0, -3.0], [0.0, 2.0]):
+        ours = jax.grad(lambda x: jaxclamp.norm(x, order))(jnp.array(x))
+        np.testing.assert_array_equal(jax.grad(function)(jnp.array(x)), ours)
+
+
+def test_other_roots_keep_their_slope() -> None:
+    for function in (lambda x: jnp.sqrt(jnp.sum(x)), lambda x: jnp.sqrt(jnp.sum(x * x[::-1])), jnp.sqrt):
+        assert not jnp.isfinite(jax.grad(lambda x: min_norm(function)(x).sum())(jnp.zeros(2))).any()  # noqa: B023
+
+
 NORMS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "norm": jaxclamp.norm,
     "hypot": lambda x: jaxclamp.hypot(*x),

@@ -76,7 +76,6 @@ UNDECIDED: dict[str, tuple[Function, torch.Tensor]] = {
     "item()": (lambda x: x * (1.0 if x.item() > 0 else -1.0), T),
     "detach()": (lambda x: torch.where(x.detach() > 0, x, -x), T),
     "complex": (lambda x: torch.abs(x * 1j), X),
-    "norms": (torch.norm, 0 * X),
     "standard deviations": (torch.std, 0 * X),
     "singular": (torch.linalg.svdvals, 0 * X),
     "eigenvalues": (torch.linalg.eigvalsh, 0 * POSITIVE),

@@ -93,8 +93,9 @@ def operands(name: str, lift: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
 
 
 def in_torch(name: str) -> Call:
-    known = NATIVE[name].__name__.removesuffix("_with_indices")
-    return next(getattr(home, known) for home in (functional, torch, torch.Tensor) if hasattr(home, known))
+    known = NATIVE[name].__name__.removesuffix("_with_indices").removeprefix("linalg_")
+    homes = (torch.linalg,) if name == "linalg_norm" else (functional, torch, torch.Tensor, torch.linalg)
+    return next(getattr(home, known) for home in homes if hasattr(home, known))
 
 
 def converted(name: str, *parameters: Any) -> torch.nn.Module | None:

@@ -1,5 +1,6 @@
 """Norms in torch beside their ties: the gradients of jaxclamp, whatever torch's own are, and to second order."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,9 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "native.norm": of_vector(native.norm),
     "torch.norm": under_min_norm(of_vector(torch.norm)),
     "Tensor.norm": under_min_norm(of_vector(torch.Tensor.norm)),
+    "vector_norm": under_min_norm(of_vector(torch.linalg.vector_norm)),
+    "linalg.norm": under_min_norm(of_vector(torch.linalg.norm)),
+    "linalg.norm of order 2": under_min_norm(of_vector(functools.partial(torch.linalg.norm, ord=2))),
 }
 
 
@@ -70,6 +74,73 @@ def test_values_are_those_of_torch(name: str) -> None:
     with interop.min_norm(backend="jax"), interop.ties():
         value = torch.norm(x, *args, **kwargs)
     torch.testing.assert_close(value, expected)
+
+
+LINALG: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]] = {
+    "vectors": (torch.linalg.vector_norm, (2, -1, True), {}),
+    "of order 1": (torch.linalg.vector_norm, (1, 0), {}),
+    "of order infinity": (torch.linalg.vector_norm, (math.inf,), {"dim": (1,)}),
+    "of order 3": (torch.linalg.vector_norm, (3,), {}),
+    "in float64": (torch.linalg.vector_norm, (), {"dtype": torch.float64}),
+    "of all": (torch.linalg.norm, (), {"keepdim": True}),
+    "Frobenius": (torch.linalg.norm, ("fro",), {}),
+    "along an axis": (torch.linalg.norm, (None, 0), {}),
+    "the largest singular value": (torch.linalg.norm, (2,), {"dim": (0, 1)}),
+    "the largest sum of a column": (torch.linalg.norm, (1,), {}),
+}
+
+
+@pytest.mark.parametrize("name", LINALG)
+def test_linalg(name: str) -> None:
+    """Values and gradients are those of torch, and at 0 the gradient is 0, but for what svd says of a matrix."""
+    function, args, kwargs = LINALG[name]
+    x = torch.tensor([[1.0, -2.0, 2.0], [0.0, 3.0, 4.0]], requires_grad=True)
+    with interop.min_norm():
+        found = function(x, *args, **kwargs)
+        at_0 = torch.func.grad(lambda x: function(x, *args, **kwargs).sum())(torch.zeros(2, 3))
+    expected = function(x, *args, **kwargs)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    torch.testing.assert_close(*(torch.autograd.grad(value.sum(), x)[0] for value in (found, expected)))
+    assert not at_0.any() or "singular" in name
+
+
+ALONG: dict[str, Callable[[Tensor], Tensor]] = {
+    "norm": torch.norm,
+    "method": lambda x: x.norm(keepdim=True).sum(),
+    "vector_norm": torch.linalg.vector_norm,
+    "linalg.norm": torch.linalg.norm,
+    "matrix_norm": lambda x: torch.linalg.matrix_norm(x.reshape(1, 2)),
+    "hypot": lambda x: torch.hypot(x[0], x[1]),
+    "dist": lambda x: torch.dist(x, torch.zeros(2)),
+    "native": native.vector_norm,
+    "interop": interop.norm,
+}
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_along_a_direction(name: str) -> None:
+    """At 0 the limit of the gradients at t v, which is v / |v|, and no warning; elsewhere that of the norm."""
+    function, v, zero = ALONG[name], torch.tensor([3.0, -4.0]), torch.zeros(2)
+    unit = torch.tensor([0.6, -0.8])
+    value, derivative = interop.directional_derivative(function, zero, v)
+    torch.testing.assert_close((value, derivative), (torch.tensor(0.0), torch.tensor(5.0)))
+    for x, expected in ((zero, unit), (torch.tensor([-0.0, 2.0]), torch.tensor([0.0, 1.0]))):
+        torch.testing.assert_close(interop.grad(function, direction=v)(x), expected)
+    assert not interop.grad(function, direction=zero)(zero).any()
+    assert not interop.grad(lambda x: interop.grad(function, direction=v)(x).sum(), direction=v)(zero).any()
+    for program in (lambda x: function(x) ** 2, lambda x: function(x).clamp(min=1e-3)):
+        assert not interop.grad(program)(zero).any()
+    parameter = zero.clone().requires_grad_()
+    with interop.along(parameter):
+        function(parameter).backward()
+    torch.testing.assert_close(parameter.grad.norm(), torch.tensor(1.0))
+
+
+def test_the_subdifferential_is_the_ball() -> None:
+    around = interop.subdifferential(torch.linalg.vector_norm)(torch.zeros(2))
+    torch.testing.assert_close(around.min_norm, torch.zeros(2), atol=1e-6, rtol=0)
+    sizes = torch.stack(list(around.gradients)).norm(dim=1)
+    torch.testing.assert_close(sizes, torch.ones_like(sizes))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

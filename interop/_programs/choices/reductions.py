@@ -76,10 +76,12 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> 
 
 
 def norm(in_torch: Function, default: Any) -> Function:
-    """Return a norm of vectors, whose order is ``default`` if none is named: 1 and infinity choose, others do not."""
+    """Return a norm of vectors, of order ``default`` if none is named: 1, 2 and infinity choose, others do not."""
 
     def norm(input: Tensor, p: Any = default, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
         order = kwargs.pop("ord", p)
+        if order in ("fro", 2, None) and not input.is_complex():
+            return euclidean_norm(input.to(kwargs.get("dtype")), dim, keepdim)
         if order not in (1, math.inf, -math.inf):
             return in_torch(input, order, dim, keepdim, **kwargs)
         size = abs(input.to(kwargs.get("dtype")))
@@ -90,10 +92,36 @@ def norm(in_torch: Function, default: Any) -> Function:
     return norm
 
 
+def euclidean_norm(input: Tensor, dim: Any, keepdim: bool) -> Tensor:
+    """Return the 2-norm; at 0, where x moves by v, as the piece x -> v . x / |v|."""
+    if not input.dim():
+        return euclidean_norm(input.reshape(1), 0, False)
+    axes = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
+    value, tangent = value_and_tangent(input)
+    at_0 = (value == 0).all(axes, keepdim=True)
+    speed = torch.linalg.vector_norm(tangent, 2, axes, keepdim=True)
+    unit = torch.where(at_0 & (speed != 0), tangent / speed, 0.0)
+    elsewhere = torch.linalg.vector_norm(torch.where(at_0, 1.0, input), 2, axes, keepdim=True)
+    result = torch.where(at_0, (input * unit).sum(axes, keepdim=True), elsewhere)
+    return result if keepdim else result.sum(axes)
+
+
+def hypot(input: Tensor, other: Tensor) -> Tensor:
+    """Return the hypotenuse; at (0, 0) as the piece that is entered, as in `euclidean_norm`."""
+    (x, dx), (y, dy) = value_and_tangent(input), value_and_tangent(other)
+    at_0 = (x == 0) & (y == 0)
+    speed = torch.hypot(dx.to(dy.dtype), dy)
+    is_entered = at_0 & (speed != 0)
+    piece = input * torch.where(is_entered, dx / speed, 0.0) + other * torch.where(is_entered, dy / speed, 0.0)
+    return torch.where(at_0, piece, torch.hypot(torch.where(at_0, 1.0, input), torch.where(at_0, 1.0, other)))
+
+
 vector_norm = norm(torch.linalg.vector_norm, 2)
 
 
 def matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, **kwargs: Any) -> Tensor:
+    if ord == "fro" and not input.is_complex():
+        return euclidean_norm(input.to(kwargs.get("dtype")), dim, keepdim)
     if ord not in (1, -1, math.inf, -math.inf):
         in_torch: Tensor = torch.linalg.matrix_norm(input, ord, dim, keepdim, **kwargs)
         return in_torch
@@ -108,7 +136,9 @@ def norm_of_either(input: Tensor, ord: Any = None, dim: Any = None, keepdim: boo
     """Compute `torch.linalg.norm`, of vectors along one axis, or of matrices along two."""
     axes: Any = (dim,) if isinstance(dim, int) else tuple(range(input.dim()) if dim is None else dim)
     norm: Function
-    if ord is None or len(axes) > 2:
+    if ord is None:
+        return euclidean_norm(input.to(kwargs.get("dtype")), axes, keepdim)
+    if len(axes) > 2:
         norm, axes = torch.linalg.norm, dim
     else:
         norm = matrix_norm if len(axes) == 2 else vector_norm

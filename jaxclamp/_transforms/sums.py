@@ -1,8 +1,11 @@
-"""Logarithms of sums of exponentials where all terms are 0: there their slope is 0, and not 0 / 0.
+"""Functions of sums whose terms are all 0: there their slope is 0, and not 0 / 0.
 
 `jax.nn.logsumexp` and `jax.numpy.logaddexp` are minus infinity where all operands are, as in a row that is masked as a
 whole. A finite step of the operands does not change that. So the function counts as constant there, with the slope 0.
 JAX gives NaN, as it divides by the sum, or subtracts infinities.
+
+The 2-norm is the root of a sum of squares, as `jax.numpy.linalg.vector_norm` computes it, and code that is written by
+hand. Where the sum is 0, so is the least of the subgradients. JAX gives NaN, as the root has an infinite slope.
 
 The 0 is a number, by which cotangents are multiplied. So an infinite slope of the operands still makes NaN of it, as in
 ``logsumexp(log(x))`` at 0, which is the logarithm of a sum.
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -20,27 +23,73 @@ from jax.extend.core import JaxprEqn, Literal
 from jax.extend.core import primitives as p
 
 from jaxclamp._jax_versions import with_parts
+from jaxclamp._rules.operands import is_floating
 from jaxclamp._transforms.jaxprs import WITH_BODIES, computed, inlined, same, with_bodies
+from jaxclamp._transforms.recognition import recognized_euclidean
+
+
+def with_slopes_of_sums(jaxpr: Any) -> Any:
+    """Return the program in which all these functions have the slope 0 there, in its bodies too."""
+    return _replaced(jaxpr, _of_exponentials, _of_squares)
 
 
 def constant_at_minus_infinity(jaxpr: Any) -> Any:
-    """Return the program in which these functions have the slope 0 there, in its bodies too."""
+    """Return the program in which `logsumexp` and `logaddexp` have the slope 0 there, in its bodies too."""
+    return _replaced(jaxpr, _of_exponentials)
+
+
+_Makers: TypeAlias = Mapping[Any, JaxprEqn]
+"""Maps a variable of a program to the equation that computes it."""
+_InPlace: TypeAlias = Callable[[JaxprEqn, _Makers], list[JaxprEqn] | None]
+"""Returns what comes in the place of an equation, or None."""
+
+
+def _replaced(jaxpr: Any, *rules: _InPlace) -> Any:
     makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
 
     def replaced(eqn: JaxprEqn) -> list[JaxprEqn]:
+        if eqn.params.get("name") == "norm" and recognized_euclidean(eqn):
+            return [eqn]  # an op, by its whole body
         if eqn.primitive in WITH_BODIES or eqn.primitive.name == "shard_map":
-            return [with_bodies(eqn, constant_at_minus_infinity)]
-        if eqn.primitive is p.log_p and (of_sum := _logarithm_of_logsumexp(eqn, makers)):
-            return inlined(_constant_where(lambda total: total == 0, of_sum), of_sum)
-        if _is_logaddexp(eqn):
-            return inlined(_constant_where(lambda x, y: (x == -jnp.inf) & (y == -jnp.inf), eqn), eqn)
-        return [eqn]
+            return [with_bodies(eqn, lambda body: _replaced(body, *rules))]
+        return next((new for rule in rules if (new := rule(eqn, makers))), [eqn])
 
     eqns = [new for eqn in jaxpr.eqns for new in replaced(eqn)]
     return jaxpr if same(eqns, jaxpr.eqns) else with_parts(jaxpr, eqns=eqns)
 
 
-def _logarithm_of_logsumexp(log: JaxprEqn, makers: Mapping[Any, JaxprEqn]) -> JaxprEqn | None:
+def _of_exponentials(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
+    if eqn.primitive is p.log_p and (of_sum := _logarithm_of_logsumexp(eqn, makers)):
+        return inlined(_constant_where(lambda total: total == 0, of_sum), of_sum)
+    if _is_logaddexp(eqn):
+        return inlined(_constant_where(lambda x, y: (x == -jnp.inf) & (y == -jnp.inf), eqn), eqn)
+    return None
+
+
+def _of_squares(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
+    if not _is_root(eqn) or not (total := _made_by(eqn, ("reduce_sum",), makers)):
+        return None
+    square = _maker(total, 0, makers)
+    while square and square.primitive.name in _RESHAPING:
+        square = _maker(square, 0, makers)
+    if square is None or not _is_square(square):
+        return None
+    return inlined(_constant_where(lambda total, *_: total == 0, eqn), eqn)
+
+
+def _is_root(eqn: JaxprEqn) -> bool:
+    if eqn.primitive is p.pow_p:
+        return isinstance(eqn.invars[1], Literal) and eqn.invars[1].val == 0.5
+    return eqn.primitive is p.sqrt_p
+
+
+def _is_square(eqn: JaxprEqn) -> bool:
+    if eqn.primitive is p.mul_p:
+        return eqn.invars[0] is eqn.invars[1] and is_floating(eqn.invars[0].aval)
+    return eqn.primitive is p.square_p or (eqn.primitive is p.integer_pow_p and eqn.params["y"] == 2)
+
+
+def _logarithm_of_logsumexp(log: JaxprEqn, makers: _Makers) -> JaxprEqn | None:
     """Return the logarithm of the sum itself, if ``log`` is what `jax.nn.logsumexp` takes, of operands without weights.
 
     The sum is that of exponentials, ``exp(x - stop_gradient(where(isfinite(largest), largest, 0)))``. So one of them is
@@ -55,9 +104,7 @@ def _logarithm_of_logsumexp(log: JaxprEqn, makers: Mapping[Any, JaxprEqn]) -> Ja
     return of_sum if select and _made_by(select, ("is_finite",), makers) else None
 
 
-def _made_by(
-    eqn: JaxprEqn, names: tuple[str, ...], makers: Mapping[Any, JaxprEqn], operand: int = 0
-) -> JaxprEqn | None:
+def _made_by(eqn: JaxprEqn, names: tuple[str, ...], makers: _Makers, operand: int = 0) -> JaxprEqn | None:
     """Return the last equation behind an operand, if those are of these primitives, each of the first of the next.
 
     Equations that change the shape or the dtype alone are passed over.
@@ -73,7 +120,7 @@ def _made_by(
     return found
 
 
-def _maker(eqn: JaxprEqn, operand: int, makers: Mapping[Any, JaxprEqn]) -> JaxprEqn | None:
+def _maker(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
     atom = eqn.invars[operand]
     return None if isinstance(atom, Literal) else makers.get(atom)
 
