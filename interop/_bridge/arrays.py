@@ -1,4 +1,9 @@
-"""Shares and copies single arrays between torch and JAX, and refuses those that neither would leave as they are."""
+"""Shares and copies single arrays between torch and JAX, and refuses those that neither would leave as they are.
+
+JAX takes its arrays to be immutable, and nothing marks memory as shared. What `lend` gives away is safe until the
+caller has awaited all that reads it: `FlatFunction.compute` in `flat.py` returns finished results. What `adopt` takes
+must have no other owner: each result of a compiled program has memory of its own, even one that is an argument.
+"""
 
 from __future__ import annotations
 

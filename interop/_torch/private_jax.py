@@ -1,4 +1,7 @@
-"""Wraps the private names of JAX that the bridge cannot do without: one function for each, with the reason."""
+"""Wraps the private names of JAX that the bridge cannot do without: one function for each, with the reason.
+
+No other module of interop or jaxclamp has private names of JAX: `tests/project/test_structure.py` holds that.
+"""
 
 from __future__ import annotations
 

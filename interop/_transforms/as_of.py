@@ -1,4 +1,8 @@
-"""Gives existing torch code the gradients of another version of torch, by a mode that replaces its functions."""
+"""Gives existing torch code the gradients of another version of torch, by a mode that replaces its functions.
+
+torch hands a method to a mode as it does a function: ``x.clamp_(0.0)`` comes as `torch.Tensor.clamp_`. `namesakes` in
+`min_norm.py` finds all of one name, methods and operators too; `_table` says what replaces each for a version.
+"""
 
 from __future__ import annotations
 

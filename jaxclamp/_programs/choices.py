@@ -40,6 +40,8 @@ Choice: TypeAlias = Callable[..., Piece]
 
 def chooses(eqn: JaxprEqn) -> bool:
     """Return whether ``eqn`` chooses among numbers that can move."""
+    # Among conversions, those to bools and integers choose. One to another float rounds as well, and JAX gives it the
+    # slope 1.
     converts = eqn.primitive in (p.convert_element_type_p, p.bitcast_convert_type_p)
     if converts and not (jnp.issubdtype(eqn.params["new_dtype"], jnp.bool) or _is_integer(eqn.params["new_dtype"])):
         return False
@@ -122,6 +124,7 @@ def _holds(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arr
     which do not move.
     """
     (x, y), (dx, dy) = operands, tangents
+    # Not ``dx != dy``, which holds where one of them is NaN.
     return jnp.where((x == y) & jnp.isfinite(x) & ((dx < dy) | (dx > dy)), comparison(dx, dy), comparison(x, y))
 
 
@@ -212,6 +215,7 @@ def _sign(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
 def _extremum(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
     """Decide which of x and y is larger, or smaller, as ``comparison`` says; NaN is taken."""
     x, _y = operands
+    # If y is NaN, no comparison holds, and so y is taken.
     first = _holds(comparison, operands, tangents) | jnp.isnan(x)
     return functools.partial(jnp.where, first)
 
@@ -229,6 +233,7 @@ def _abs(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
 def _clamp(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
     """Decide a clamp, the smaller of ``high`` and the larger of x and ``low``."""
     (low, x, high), (dlow, dx, dhigh) = operands, tangents
+    # In this order, by which ``high`` wins where the bounds are crossed, as in `jax.lax.clamp`.
     above = _larger((x, low), (dx, dlow))
     below = _smaller((above(x, low), high), (above(dx, dlow), dhigh))
     return lambda low, x, high: below(above(x, low), high)
@@ -239,6 +244,7 @@ def _reduced(sign: int, operands: Arrays, tangents: Arrays, *, axes: Sequence[in
     # A sum over a mask, since the transpose of a gather is a scatter, which is slow.
     flat = flattened(operands[0], axes)
     chosen = _numbers(flat, -1) == _place(sign, operands, tangents, axes)[..., None]
+    # Selected, not multiplied by the mask: 0 times infinity is NaN.
     return lambda x: jnp.sum(jnp.where(chosen, flattened(x, axes), jnp.zeros((), x.dtype)), -1)
 
 
@@ -272,8 +278,9 @@ def _of_devices(
     over = {"axis_name": axes, "axis_index_groups": axis_index_groups}
     x, dx = sign * operands[0], sign * tangents[0]
     value = lax.pmax(x, **over)
-    tied = (x == value) | (jnp.isnan(x) & jnp.isnan(value))
+    tied = (x == value) | (jnp.isnan(x) & jnp.isnan(value))  # between CPUs, XLA leaves out NaN
     rise = jnp.where(tied & ~jnp.isnan(dx), dx, -jnp.inf)
+    # One device, the first, if tangents are equal as well: its element alone makes up the sum below.
     chosen = is_first_device(tied & (rise == lax.pmax(rise, **over)), over)
     return lambda x: lax.psum(jnp.where(chosen, x, jnp.zeros((), x.dtype)), **over)
 
@@ -290,6 +297,7 @@ def _cumulative(
     """Decide a running maximum or minimum: a scan that carries the best number so far, its tangent and its place."""
     (x,), (dx,) = operands, tangents
 
+    # Value and tangent decide; the place only follows, and says in the end whose element each result is.
     def best(one: Arrays, next_one: Arrays) -> list[jax.Array]:
         either = _extremum(comparison, (one[0], next_one[0]), (one[1], next_one[1]))
         return [either(a, b) for a, b in zip(one, next_one, strict=True)]
@@ -404,6 +412,7 @@ def _scattered(operands: Arrays, tangents: Arrays, *, select_prim: Primitive, **
     It is what reverse mode computes of a pool, the transpose of `_gathered`.
     """
     x, dx = operands[1], tangents[1]
+    # This primitive has no dilations among its parameters, which `_windows` reads.
     undilated = {"base_dilation": (1,) * x.ndim, "window_dilation": (1,) * x.ndim}
     at_extremum = _windows(select_prim.bind, _OUTSIDE[select_prim], (x,), (dx,), **windows, **undilated)
     return lambda source, x: jax.linear_transpose(at_extremum, x)(source)[0]
@@ -457,7 +466,8 @@ def _scatter(
 
     old, new = best(sign * x, sign * updates, jnp.ones(x.shape, bool), jnp.ones(updates.shape, bool))
     old, new = best(sign * dx, sign * dupdates, old, new)
-    # In the third round the old element is infinite, and the updates are numbered downwards.
+    # In the third round the old element is infinite, and the updates are numbered downwards. Floats, since candidates
+    # that are out count as -inf; float32 has all integers up to 2^24.
     numbers = jnp.arange(updates.size, 0, -1, dtype=jnp.float32).reshape(updates.shape)
     old, new = best(jnp.full(x.shape, jnp.inf, numbers.dtype), numbers, old, new)
 

@@ -244,6 +244,7 @@ def subdifferential(
         return explored(
             along,
             np.asarray(draws, np.float64),
+            # The least precise of the arguments decides: they are one vector, in which rounding is told from pieces.
             max((float(jnp.finfo(dtype).eps) for dtype in dtypes if jnp.issubdtype(dtype, jnp.inexact)), default=0.0),
             lambda tree: np.asarray(ravel_pytree(tree)[0], np.float64),
             lambda vector: unflatten(jnp.asarray(vector, flat.dtype)),
@@ -288,6 +289,8 @@ class _Program(Generic[P, R]):
         return bool(self._within) and _has_own_rule(eqn) and _function(eqn) in self._within
 
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+        # What an inner gradient has decided is a custom_jvp, and so may a norm be: both come before functions with
+        # rules of their own.
         if is_with_value(eqn):
             return [eqn]
         if norm := norm_along_direction(eqn):
@@ -296,6 +299,7 @@ class _Program(Generic[P, R]):
             return inlined(self._moving(eqn), eqn)
         if _has_own_rule(eqn):
             return inlined(_with_own_rule(eqn, self._within | {_function(eqn)}), eqn)
+        # A condition without equations is the bool that a rewritten loop carries: rewriting that again would not end.
         if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].eqns:
             carrying = inlined(_carrying_the_condition(eqn), eqn)
             return [new for inner in carrying for new in self._replace(inner, descend)]
@@ -386,8 +390,12 @@ def _with_own_rule(eqn: JaxprEqn, within: frozenset[str]) -> Callable[..., Any]:
     call = computed(eqn)
     with_rule_decided = jax.custom_jvp(call)
 
+    # There are two rules, one around the other. JAX requires a rule to be linear in its tangents, and choices are not:
+    # so the outer one hands the tangents in as a direction, among the operands of ``piece``. The rule of that is linear
+    # in the tangents, and by the direction alone it decides what the author's rule chooses.
     @with_rule_decided.defjvp
     def _(primals: Any, tangents: Any) -> Any:
+        # Integers have tangents of float0, of which no array can be made: they stay behind, and are put back below.
         tangents_that_move = [jax.lax.stop_gradient(v) for v in tangents if v.dtype != jax.dtypes.float0]
         return jax.jvp(lambda *primals: piece(primals, tangents_that_move), primals, tangents)
 
@@ -421,6 +429,7 @@ def _carrying_the_condition(eqn: JaxprEqn) -> Callable[..., Any]:
             return condition(*known, *carry), carry
 
         first = list(operands[of_condition + of_body :])
+        # The state is ([holds], carry): the condition of each pass was computed by the one before.
         return jax.lax.while_loop(lambda state: state[0][0], step, (condition(*known, *first), first))[1]
 
     return run
@@ -445,6 +454,8 @@ def _gradient(
         moved = dict(zip((number % len(args) for number in numbers), active, strict=True))
         return [moved.get(i, arg) for i, arg in enumerate(args)]
 
+    # Reverse mode over forward mode: what `primal` returns is the value as forward mode computes it, by the pieces that
+    # are entered. Its gradient is that of these pieces.
     def primal(*args: Any, **kwargs: Any) -> Any:
         active = tuple(args[number] for number in numbers)
         if direction is None:
@@ -466,6 +477,8 @@ def _gradient(
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
         gradient, result = jax.grad(primal, argnums, has_aux=True)(*args, **kwargs)
+        # This is known only now, as `primal` traces the program. Most programs have no such slope: then a compiled
+        # gradient has neither a test for NaN nor the two passes behind it.
         if not program.has_slopes_without_bound:
             return gradient, result
 
@@ -492,9 +505,10 @@ def _drawn(key: jax.Array, like: Tree) -> Tree:
 
 def _mixed(seed: jax.Array, like: jax.Array) -> jax.Array:
     mixed = jax.lax.iota("uint32", math.prod(like.shape)).reshape(like.shape) + seed
+    # The numbers are those of MurmurHash3's last steps. Its last shift is followed by no factor: hence the 1.
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
         mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
-    # Mixed in float32 at least: of few numbers, many would be equal.
+    # Mixed in float32 at least: of few numbers, many would be equal. From 0 .. 2^32 they go to -1 .. 1.
     return (mixed.astype(jnp.promote_types(like.dtype, jnp.float32)) * 2.0**-31 - 1).astype(like.dtype)
 
 

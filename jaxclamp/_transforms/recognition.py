@@ -6,7 +6,8 @@ with a derivative of its own. It is known by its name and by its formula, what i
     jit[name=leaky_relu] a b        with the body  c = ge a 0.0;  d = mul b a;  e = select_n c d a
 
 has the formula ``select_n(ge(0th, 0.0), mul(1st, 0th), 0th)``, the same for scalars as for a batch of images. The table
-of formulas comes from the records: each op of jaxclamp is traced for scalars, and each of its counterparts in JAX.
+of formulas comes from the records: each op of jaxclamp is traced for scalars, and each of its counterparts in JAX. So
+no function of JAX is named here: ``jnp.clip`` is a counterpart in the record of `clamp`, in `jaxclamp/selection.py`.
 """
 
 from __future__ import annotations
