@@ -37,7 +37,16 @@ def logaddexp(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Ten
     if out is not None or not is_active(input, other) or input.is_complex():
         return torch.logaddexp(input, other, out=out)
     is_flat = (input == -math.inf) & (other == -math.inf)
-    return _lowest_where(is_flat, torch.logaddexp(_zero_where(is_flat, input), _zero_where(is_flat, other)))
+    # Each operand keeps its shape: torch may round otherwise where it is broadcast.
+    return _lowest_where(is_flat, torch.logaddexp(_finite(input), _finite(other)))
+
+
+def _finite(x: Tensor) -> Tensor:
+    """Return the least finite number in the place of minus infinity, which has no share beside any other, either."""
+    if not x.is_floating_point():
+        return x
+    is_lowest = x == -math.inf
+    return torch.where(is_lowest, _zero_where(is_lowest, x) + torch.finfo(x.dtype).min, x)
 
 
 def _zero_where(is_flat: Tensor, x: Tensor) -> Tensor:

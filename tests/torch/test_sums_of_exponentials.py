@@ -110,3 +110,17 @@ def test_batched_and_compiled() -> None:
     compiled = torch.compile(of_finite(lambda x: native.logsumexp(x, 1)), backend="aot_eager")
     x = ROWS.clone().requires_grad_()
     torch.testing.assert_close(torch.autograd.grad(compiled(x), x)[0], OF_ROWS)
+
+
+def test_an_operand_that_is_broadcast_keeps_its_shape() -> None:
+    """The value would be rounded otherwise in torch, which computes contiguous numbers in vectors."""
+    generator = torch.Generator().manual_seed(0)
+    for first, second in (((5, 10, 5), (5,)), ((5, 10, 5), (10, 1)), ((), (7, 9))):
+        x, y = (5 * torch.randn(shape, generator=generator) for shape in (first, second))
+        assert torch.equal(native.logaddexp(x.clone().requires_grad_(), y), torch.logaddexp(x, y))
+
+
+def test_an_operand_of_integers() -> None:
+    x = torch.tensor([-INF, 1.0], requires_grad=True)
+    (gradient,) = torch.autograd.grad(native.logaddexp(x, torch.tensor([1, 1])).sum(), x)
+    assert gradient.tolist() == [0, 0.5]
