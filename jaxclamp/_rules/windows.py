@@ -106,12 +106,13 @@ class LargestOfWindow:
     def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
         """Return for each place the windows in which the element there ties for the value."""
         (x,) = primals
+        # Padding is told by its place, not by its number: -inf in x ties with it, and has the gradient alone.
         # XLA on CPU may compute the value once more for every place. Axis by axis that takes fewer operations.
         value = x
         for axis in range(len(self.windows.sizes)):
             value = jnp.max(jnp.stack(self.windows.along(axis).places(value, lowest(x.dtype))), axis=0)
         places = zip(self._places(primals), self.windows.inside(x), strict=True)
-        return jnp.stack([(place == value) & inside | (place != place) for place, inside in places])
+        return jnp.stack([(place == value) & inside | (place != place) for place, inside in places])  # NaN ties too
 
     def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
         return jnp.sum(self._tied(primals), 0, dtype=jnp.int32) > 1
@@ -213,10 +214,12 @@ def windows_of(
     strides = _per_axis(name, "stride", stride, dims, least=1)
     paddings = _per_axis(name, "padding", padding, dims, least=0)
     dilations = _per_axis(name, "dilation", dilation, dims, least=1)
+    # Torch refuses it too.
     if any(2 * p > size for p, size in zip(paddings, sizes, strict=True)):
         raise ValueError(f"{name}: padding={padding} is more than half of kernel_size={kernel_size}; pad less.")
     spans = tuple(d * (size - 1) + 1 for size, d in zip(sizes, dilations, strict=True))
     room = tuple(n + 2 * p for n, p in zip(shape[-dims:], paddings, strict=False))
+    # Of too few axes the zips are short, and the shape is refused first.
     if len(shape) < dims or any(span > available for span, available in zip(spans, room, strict=True)):
         raise ValueError(f"{name}: a window of {spans} does not fit into x of shape {shape} with padding {paddings}.")
     ends = tuple(

@@ -76,9 +76,11 @@ class Subdifferential:
     def contains(self, gradient: Any) -> bool:
         """Return whether ``gradient``, of the structure of the argument, is in the hull, up to rounding."""
         point = self.flatten(gradient)
+        # An entry that is 0 in all gradients has no rounding to be measured in: it must be 0 here too.
         moves = self.rounding > 0
         units = self.rounding[moves]
         away = nearest(self.points[:, moves] / units, point[moves] / units)[0] - point[moves] / units
+        # The root is the length of a vector that is off by one unit in each entry.
         return not point[~moves].any() and bool(np.linalg.norm(away) <= math.sqrt(point.size))
 
     def __str__(self) -> str:
@@ -144,6 +146,7 @@ def explored(
       ValueError: a gradient is not finite.
     """
     search = _Search(along, epsilon, draws.shape[1])
+    # In pairs: opposite directions enter both sides of a kink, wherever it lies, unless they run along it.
     for draw in draws:
         for direction in (draw, -draw):
             search.add(search.enter(direction)[1])
@@ -195,6 +198,7 @@ class _Search:
     def least(self) -> tuple[Array, float]:
         """Return the least point p of the hull, and by how much more than rounding the slope along -p exceeds -|p|."""
         least, _ = nearest(np.array(self.gradients), np.zeros_like(self._largest))
+        # What is left of 0 would have a direction like any other, and be followed.
         least = np.where(np.abs(least) <= self.rounding, 0.0, least)
         norm = float(np.linalg.norm(least))
         if not norm:

@@ -107,17 +107,19 @@ class GradientReport:
         return tuple(verdict for verdict in self.verdicts if verdict.failed)
 
     def __bool__(self) -> bool:
+        # A check of which nothing was checkable has not passed.
         return not self.failures and self._counts()[Kind.NOT_CHECKABLE] < self.derivatives
 
     def failure(self, caller: str) -> str:
         """Return what an error says: a line for each verdict that makes the check fail."""
         verdicts = self.failures or self.verdicts
-        return "\n  ".join([f"{caller}: {self._summary()}", *_first(verdicts)])
+        return "\n  ".join([f"{caller}: {self._summary()}", *map(str, verdicts[:_MOST]), *_rest_of(verdicts)])
 
     def _counts(self) -> Counter[Kind]:
         counts = Counter[Kind]()
         for verdict in self.verdicts:
             counts[verdict.kind] += len(verdict.entries)
+        # Where modes differ, reverse mode has been judged too, and is among the other kinds or right.
         not_right = sum(n for kind, n in counts.items() if kind is not Kind.MODES_DIFFER)
         counts[Kind.RIGHT] = self.derivatives - not_right
         return counts
@@ -144,17 +146,17 @@ class GradientReport:
         if not rows:
             return self._summary()
         headings = ("verdict", "output", "input", "gradient", "nearest", "away", "line")
-        return "\n".join([self._summary(), text_table(headings, rows[:_MOST]), *_first(rows)[_MOST:]])
+        return "\n".join([self._summary(), text_table(headings, rows[:_MOST]), *_rest_of(rows)])
 
 
-def _first(lines: Sequence[object]) -> list[str]:
-    """Write the first lines, and how many more there are."""
+def _rest_of(lines: Sequence[object]) -> list[str]:
+    """Write how many lines there are beyond those shown, if any."""
     rest = len(lines) - _MOST
-    return [*map(str, lines[:_MOST]), *([f"... and {rest} more"] if rest > 0 else [])]
+    return [f"... and {rest} more"] if rest > 0 else []
 
 
 def _numbers(values: Array) -> str:
-    texts = [f"{0.0 + value:.4g}" for value in np.round(values[:4], 8)]
+    texts = [f"{0.0 + value:.4g}" for value in np.round(values[:4], 8)]  # adding 0.0 makes 0 of -0
     return texts[0] if len(values) == 1 else f"[{' '.join(texts)}{' ...' if len(values) > 4 else ''}]"
 
 
@@ -193,6 +195,8 @@ def judged(
             kinds[row, unknown] = Kind.JUMP if nearby.sums.jumps[row] else Kind.NOT_CHECKABLE
         for term in terms:
             kind, nearest[row, term.entries] = judge.term(row, term)
+            # A verdict on several entries at once is one line. Those on single entries are put together below, all of
+            # one kind in a row.
             kinds[row, term.entries] = kind if len(term.entries) == 1 else Kind.RIGHT
             if len(term.entries) > 1 and kind != Kind.RIGHT:
                 verdicts.append((row, term.entries, kind))
@@ -241,34 +245,25 @@ class _Judge:
         # Of a sum with kinks it is known up to ``sums.error`` that it is one, so that each entry has its own set.
         coupled = np.where(slopes.kinked, self._nearby.sums.error[:, None], 0.0)
         error_of_all = error + coupled + self._rounding
+        # An error of 1 % shows if what it is measured against is known to half of that.
         tells = error_of_all <= np.fmax(np.fmax(RESOLUTION / 2, self._rtol) * np.abs(gradient), self._small)
         # By the gradient the output does not change beyond its noise, and by the slopes it changes by a small part
         # of itself and of what it does farther away.
         is_none = np.abs(gradient) <= 4 * self._nearby.noise[:, None]
         tells |= is_none & (error_of_all <= self._least * np.fmax(np.abs(self._nearby.value), slopes.reach)[:, None])
-        kinds = np.select(
-            [
-                ~slopes.finite | (slopes.far & ~is_in),
-                slopes.kinked & ~is_in & ~may_be_in,
-                ~is_in & ~may_be_in,
-                ~is_in | ~tells,
-                ~slopes.kinked,
-                is_least,
-            ],
-            [
-                np.array(kind, object)
-                for kind in (
-                    Kind.NOT_CHECKABLE,
-                    Kind.NOT_A_MEMBER,
-                    Kind.WRONG,
-                    Kind.NOT_CHECKABLE,
-                    Kind.RIGHT,
-                    Kind.LEAST_NORM,
-                )
-            ],
-            np.array(Kind.MEMBER, object),
+        cases = (
+            # A slope from far away can confirm a gradient, but not refute it: there the function may be another one.
+            (~slopes.finite | (slopes.far & ~is_in), Kind.NOT_CHECKABLE),
+            (slopes.kinked & ~is_in & ~may_be_in, Kind.NOT_A_MEMBER),
+            (~is_in & ~may_be_in, Kind.WRONG),
+            # From here on noise may explain what differs, or may hide it.
+            (~is_in | ~tells, Kind.NOT_CHECKABLE),
+            (~slopes.kinked, Kind.RIGHT),
+            (is_least, Kind.LEAST_NORM),
         )
-        return kinds, nearest
+        # As objects: of bare strings NumPy makes its own, which are no kinds.
+        conditions, kinds = zip(*((condition, np.array(kind, object)) for condition, kind in cases), strict=True)
+        return np.select(conditions, kinds, np.array(Kind.MEMBER, object)), nearest
 
     def term(self, row: int, term: Term) -> tuple[Kind, Array]:
         """Return the verdict on the gradient with respect to the entries of a term, and the nearest right one."""
@@ -283,11 +278,14 @@ class _Judge:
 
         def least() -> Array:
             """Return the point of least norm, as the arguments measure it."""
+            # One search in vain ends it: a piece that it misses makes a member of a point of least norm at worst, and
+            # no check fails by that.
             metric = in_arguments / in_arguments.max()
             return nearby.nearest(row, term, np.zeros_like(gradient), tolerance, patience=1, metric=metric)[0]
 
         if not np.isfinite(gradient).all():
             return Kind.NOT_A_MEMBER, least()
+        # The term has all pieces that this search adds, and `least` below begins with these.
         nearest, term, is_missed = nearby.nearest(row, term, gradient, tolerance, metric=weights)
         away = float(np.linalg.norm((gradient - nearest) * weights))
         if nearby.sums.jumps[row]:
@@ -299,7 +297,7 @@ class _Judge:
         noticeable = np.fmax(max(RESOLUTION / 2, self._rtol) * np.abs(gradient), self._small[row, term.entries])
         if away > tolerance or (error + rounding > noticeable).any():
             return Kind.NOT_CHECKABLE, nearest
-        if np.ptp(term.gradients, axis=0).max() <= tolerance:
+        if np.ptp(term.gradients, axis=0).max() <= tolerance:  # the pieces are one, and there is no kink
             return Kind.RIGHT, nearest
         return Kind.LEAST_NORM if np.linalg.norm((gradient - least()) * weights) <= tolerance else Kind.MEMBER, nearest
 
@@ -320,6 +318,8 @@ class _Judge:
             away = f"{distance * scale:.1g}"
             return f"the slope is that of points {away} away; pass scale={away} if the function is smooth so far"
         noise = nearby.noise[row]
+        # If noise makes up half of the error or more, points farther away help: at the distance ``needed`` it hides 1 %
+        # of the gradient.
         if NOISE_OF_SLOPES * noise >= slopes.error[row, which] * distance / 2 and self._gradient[row, which]:
             needed = NOISE_OF_SLOPES * noise / RESOLUTION / abs(self._gradient[row, which]) * scale
             return (
@@ -337,7 +337,7 @@ def differing(
 ) -> Iterator[Verdict]:
     """Yield a verdict for each output whose derivatives differ between the two modes."""
     untold = nearby.slopes.error / nearby.steps.scale  # a difference that values do not tell is one of rounding
-    allowed = tolerance.atol + tolerance.rtol * np.abs(reverse) + 2 * rounding + untold
+    allowed = tolerance.atol + tolerance.rtol * np.abs(reverse) + 2 * rounding + untold  # either mode rounds
     same = (np.abs(forward - reverse) <= allowed) | (np.isnan(forward) & np.isnan(reverse)) | (forward == reverse)
     differ = ~same & nearby.slopes.finite
     for row in np.flatnonzero(differ.any(axis=1)):

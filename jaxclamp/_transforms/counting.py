@@ -84,7 +84,7 @@ class TieCounts:
         rows = np.asarray(self.counts, np.int64).sum(axis=tuple(range(self.counts.ndim - 2)))
         totals = Totals()
         for (site, size), (runs, high, low) in zip(self.counters, rows, strict=True):
-            if runs:
+            if runs:  # a line that never ran, as in the branch not taken, is in no report
                 totals[site] += runs * size, high * _BASE + low
         return TieReport(totals.lines())
 
@@ -162,6 +162,7 @@ class _Counting:
                 eqns.append(eqn)
         if not counters:
             return jaxpr, ()
+        # What is inlined takes its line and its mesh from an equation: from the last one here, which it follows.
         at_the_end = eqns[-1].replace(invars=rows, outvars=[])
         joined, total = inlined_with_more(lambda *rows: jnp.concatenate(rows), at_the_end)
         return with_parts(jaxpr, eqns=[*eqns, *joined], outvars=[*jaxpr.outvars, *total]), tuple(counters)
@@ -169,7 +170,7 @@ class _Counting:
     def _counted(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
         """Return equations that compute what ``eqn`` does, and counts; the variable of these; and their counters."""
         if counter := self._sites.counter(eqn):
-            size = 0
+            size = 0  # tracing ``row`` tells it
 
             def row(*operands: jax.Array) -> Any:
                 nonlocal size
@@ -199,6 +200,7 @@ class _Counting:
         return [eqn.replace(params=params, outvars=[*eqn.outvars, counts])], [counts], counters
 
     def _scan(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
+        """Count in each step, and carry the sum: stacked, the counts would grow with the number of steps."""
         body, counters = self.of(eqn.params["jaxpr"])
         if not counters:
             return None
@@ -220,7 +222,10 @@ class _Counting:
         return *inlined_with_more(run, eqn), counters
 
     def _while(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
-        """Count in a loop, and in each test of its condition."""
+        """Count in a loop, and in each test of its condition.
+
+        JAX takes nothing from a condition but its bool. So each pass computes the next test, and carries its counts.
+        """
         of_condition, of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         (condition, in_condition), (body, in_body) = map(self.of, (eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]))
         counters = in_condition + in_body
@@ -248,6 +253,7 @@ class _Counting:
         return *inlined_with_more(run, eqn), counters
 
     def _cond(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
+        """Count in each branch; the rows of all others are 0, as all branches must return arrays of one shape."""
         branches = [self.of(branch) for branch in eqn.params["branches"]]
         counters = tuple(counter for _, of_branch in branches for counter in of_branch)
         if not counters:
@@ -261,7 +267,7 @@ class _Counting:
 
             return run
 
-        starts = itertools.accumulate((len(of_branch) for _, of_branch in branches), initial=0)
+        starts = itertools.accumulate((len(of_branch) for _, of_branch in branches), initial=0)  # the end, too
         runs = [running(branch, before) for (branch, _), before in zip(branches, starts, strict=False)]
         return *inlined_with_more(lambda which, *operands: lax.switch(which, runs, *operands), eqn), counters
 

@@ -56,8 +56,10 @@ def recognized(eqn: JaxprEqn) -> Recognized | None:
     An equation that was differentiated has further results, what its derivative reads, and further operands, the
     tangents. Both come last.
     """
+    # A norm is several equations, and has no formula of scalars: squares are summed, and the root is taken of the sum.
     if norm := _norm(eqn):
         return norm
+    # Most equations end here, before a formula is computed.
     unlisted = _UNLISTED.get(eqn.primitive)
     if unlisted is None and _key(eqn) not in _calls_by_key():
         return None
@@ -136,6 +138,7 @@ def _calls_by_key() -> Mapping[tuple[Hashable, Hashable], Sequence[_Call]]:
     return calls
 
 
+# By types, since a formula has the conversions that JAX puts in for them.
 @functools.lru_cache(maxsize=1024)
 def _table(key: tuple[Hashable, Hashable], types: Types) -> Mapping[Hashable, _Call]:
     """Map a formula, for operands of these types, to the call that has it; ``key`` is that of the equation."""
@@ -144,7 +147,7 @@ def _table(key: tuple[Hashable, Hashable], types: Types) -> Mapping[Hashable, _C
         if len(call.names) == len(types):
             for key_of_call, formula in _equations(call, types):
                 if key_of_call == key:
-                    table.setdefault(formula, call)
+                    table.setdefault(formula, call)  # of several calls the first counts: `_calls` orders them
     return table
 
 
@@ -199,6 +202,7 @@ class _Value(NamedTuple):
 class _Constant(NamedTuple):
     """The formula of a number in the program: what it is to the bit, so that formulas can be looked up."""
 
+    # By its bits, NaN equals itself, and 0.0 is not -0.0.
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     bits: bytes
@@ -263,7 +267,7 @@ def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
     return [_Value((formula, k), axes) for k in range(len(eqn.outvars))]
 
 
-_UNKNOWN = _Value(object(), {})
+_UNKNOWN = _Value(object(), {})  # this object equals nothing else, so that no formula with it is in a table
 _SPREADING = ("pvary", "reshard")
 """Primitives that give each device its copy of a value, in a `shard_map` or under explicit sharding.
 
@@ -314,6 +318,7 @@ def _norm_of_program(program: Any, orders: Iterable[float]) -> Rule | None:
 
     It is the one whose value is computed by the same program.
     """
+    # Programs that cannot be norms are told by their equations, before one of each order is traced to compare.
     reductions = [inner for inner in program.eqns if inner.primitive in (p.reduce_sum_p, p.reduce_max_p)]
     if len(program.invars) != 1 or len(program.outvars) != 1 or len(reductions) != 1:
         return None
@@ -336,6 +341,7 @@ def _text(program: Any) -> str:
 def _max_pool(params: Mapping[str, Any]) -> Recognized | None:
     """Return the pool that a ``reduce_window_max`` computes, unless it dilates its operand or crops it."""
     sizes, paddings = params["window_dimensions"], params["padding"]
+    # `Windows` has neither.
     if set(params["base_dilation"]) != {1} or any(amount < 0 for pair in paddings for amount in pair):
         return None
     windows = Windows(sizes, params["window_strides"], paddings, params["window_dilation"])
