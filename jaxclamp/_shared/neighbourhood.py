@@ -219,6 +219,8 @@ class Local:
         return grid
 
     def points(self, moves: Array) -> Array:
+        # Points are rounded to the grid here: if the function did it, a difference would be divided by a distance that
+        # was not moved.
         grid = np.where(self.grid > 0, self.grid, 1.0)
         exact = np.where(self.grid > 0, np.round(moves / grid) * grid, moves)
         return np.where(np.isfinite(self.point), self.point + exact * self.scale, self.point)
@@ -248,7 +250,7 @@ class Ladder:
         distances = radius * _RATIO ** -np.array(levels, np.float64)
         rises = np.full((len(levels), 2, local.value.size, n), np.nan)
         values = local(distances[:, None, None, None] * np.stack([lines, -lines])) - local.value
-        rises[..., entries] = np.moveaxis(values, 2, 3)
+        rises[..., entries] = np.moveaxis(values, 2, 3)  # rows of the output come before entries of the input
         rises[np.broadcast_to((distances[:, None] < local.grid)[:, None, None], rises.shape)] = np.nan
         return cls(radius, np.array(levels), rises)
 
@@ -363,6 +365,7 @@ def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> Line
     # level is 0.
     relative = noise / np.where(result.size > 0, result.size, np.inf)
     ratio = default_radius(np.fmax(local.unit, relative)) / ladder.radius
+    # The farthest distance is out: its slopes have none before them that would tell their error.
     of_row = np.round(-np.log2(ratio) / np.log2(_RATIO)).astype(int).clip(ladder.levels[0] + 1, 0)
     error_at_radius = _at(errors, np.broadcast_to((of_row - ladder.levels[0])[:, None], which.shape))
     radius_suffices = error_at_radius <= np.fmax(RESOLUTION / 8 * result.steeper, 8 * error)
@@ -442,6 +445,7 @@ def _jumps(heights: Array, noise: Array) -> Mask:
     """Find where a rise stays as the distance shrinks: over three distances that of a smooth piece shrinks by 512."""
     last = len(heights) - 1 - np.isfinite(heights[::-1]).argmax(axis=0)
     close, away = _at(heights, last), _at(heights, np.maximum(last - 3, 0))
+    # Of the power 0.11 one half stays. Smaller ones look like jumps, but `Ladder.steep` has found those from 0.1 on.
     jumps: Mask = np.any((close > 0.5 * away) & (close > 32 * noise[:, None]), axis=0)
     return jumps
 
@@ -486,7 +490,8 @@ def fitted_steps(local: Local, ladder: Ladder, slopes: LineSlopes, noise: Array)
     radius = ladder.radius * _RATIO ** -slopes.radius_level.astype(np.float64)
     relative = noise / np.where(slopes.size > 0, slopes.size, 1.0)
     # A difference over a step has the error noise / step, and step^2 if pieces bend; a point that is a radius away is
-    # in one piece for most steps of that part of the radius.
+    # in one piece for most steps of that part of the radius. At the precision u, the radius is 2 u^(1/3), and the step
+    # u^(1/2), as large as noise / step: so noise and bends tell the slopes to both sides apart by as much.
     parts = np.fmin(np.fmax(local.unit, relative) ** (1 / 6) / 2, 0.25)
     return Steps(local.scale * factors, radius, radius * np.exp2(np.round(np.log2(parts))))
 
@@ -517,6 +522,7 @@ def measured_sums(local: Local, steps: Steps, slopes: LineSlopes, noise: Array, 
     m, n = slopes.right.shape
     factors = np.array([1.0, 1 / _RATIO, 1 / _RATIO**2])[:, None, None, None]
     left, right = np.where(slopes.finite, slopes.left, 0.0), np.where(slopes.finite, slopes.right, 0.0)
+    # Of a sum, the slope along a line is that of each entry, to the side to which the line moves it.
     sums = np.stack([np.maximum(s * lines, 0) @ right.T + np.minimum(s * lines, 0) @ left.T for s in (1, -1)])
     errors = np.sqrt(np.sum(np.where(slopes.finite, slopes.error, 0.0) ** 2, axis=1))
     # Errors of n entries add as their root. The largest of 64 is less than four standard deviations.
@@ -528,6 +534,7 @@ def measured_sums(local: Local, steps: Steps, slopes: LineSlopes, noise: Array, 
         near, far = np.abs(rises[-1]), np.abs(rises[:-1]).max(axis=0)
         # Of a smooth piece it is a part of 1 / 64, and of the power 0.17 one half.
         jumps[rows] |= ((near > 0.5 * far) & (near > 32 * noise[rows])).any(axis=(0, 1))
+        # (8 D(r / 8) - D(r)) / 7 as in `_one_sided`, where D(r / 8) is 8 rises[1] / r.
         along = (_RATIO * _RATIO * rises[1] - rises[0]) / radius / (_RATIO - 1)
         differences[rows] = np.nan_to_num(np.abs(along - sums[..., rows])).max(axis=(0, 1))
     is_sum = (differences <= tolerance) & ~jumps
@@ -573,8 +580,11 @@ class Neighbourhood:
         first = float(default_radius(unit) if radius is None else np.exp2(np.round(np.log2(radius))))
         ladder = Ladder.of(local, first, range(-_BEYOND, _WITHIN + 1))
         steep, bends = ladder.steep()
+        # An entry along which slopes have no bound stays where it is, here and in the lines below: a ray that moves it
+        # is not smooth.
         noise = measured_noise(local, random.uniform(-1.0, 1.0, (_RAYS, point.size)) * ~steep.any(axis=0))
         steep &= bends > 8 * noise[:, None]  # noise alone bends by less than 2 + 2 / 8 of it
+        # The caller's radius is level 0, and is meant: slopes come from there and from the levels next to it.
         slopes = line_slopes(local, ladder if radius is None else ladder.cut(1), noise, steep)
         if radius is None:
             ladder = searched(local, ladder, slopes, steep)
@@ -619,6 +629,8 @@ class Neighbourhood:
 
     def _distinct(self, row: int, term: Term) -> Term:
         """Return the term with one point of each piece."""
+        # Gradients of one piece are within twice the accuracy of each other. A few fall to both sides of where numbers
+        # are rounded, and stay two points, which costs time alone.
         rounded = np.round(term.gradients / (4 * self.accuracy_of_pieces(row) or 1.0))
         first = np.unique(rounded, axis=0, return_index=True)[1]
         return Term(term.entries, term.directions[first], term.gradients[first])
@@ -654,6 +666,7 @@ class Neighbourhood:
         tried = self._drawn(_PIECES, n) * self._free
         for rows, _, _ in rows_by_steps(self.steps, np.flatnonzero(~self.sums.is_sum)):
             samples |= {int(row): [] for row in rows}
+            # A direction takes six values for each number of a Jacobian: where that is large, few at a time.
             for directions in np.array_split(tried, min(_PIECES, 1 + self.slopes.central.size // 2**14)):
                 gradients, smooth = self._gradients(rows, np.arange(n), directions)
                 for i, row in enumerate(rows):
@@ -706,6 +719,12 @@ class Neighbourhood:
         unit = direction / np.abs(direction).max()
         support = term.gradients @ unit
         known = term.directions[:, entries]
+        # A fifth of the points is drawn in each of these ways:
+        # - along the direction, where a convex function has its farthest gradients;
+        # - against it, where a concave one has them;
+        # - between a known point and one of the four whose gradients reach farthest;
+        # - as a known point with a fifth of its entries drawn anew: of many ties, few fall another way;
+        # - anywhere, with some entries moved less than others.
         best = known[np.argsort(support)[-4:]]
         tried = self._drawn(_SEARCH, n) * self._free
         ahead, behind, between, beside, _ = np.array_split(tried[:, entries], 5)
@@ -727,6 +746,8 @@ class Neighbourhood:
         radius, step = self.steps.radius[row], self.steps.step[row]
         along = np.zeros(n)
         along[entries] = step * unit
+        # Two values tell how far ahead a point is, and its gradient takes six for each entry, three more for itself: so
+        # only the foremost 16 are differentiated. They lie at half the radius, the nearest distance there.
         base = radius / 2 * tried
         slopes = (self.local(base + along) - self.local(base - along))[:, row] / (2 * step)
         margin = self.accuracy_of_pieces(row) * len(entries)
@@ -768,6 +789,8 @@ class Neighbourhood:
         # allow.
         reach = 4 * radius * np.abs(gradients).sum(axis=3) + 32 * self.noise[rows] + radius**2 * self.slopes.size[rows]
         smooth &= ~self.sums.jumps[rows] | (np.abs(middle[..., 0] - self.value[rows]) <= reach)
+        # They are those at 2, 1 and 1/2 of the way along a ray. If they are on a line 1 + 3 t, they are 7, 4 and 2.5:
+        # then far - 3 near + 2 nearest is 0, and 2 nearest - near is 1, the gradient at the point.
         far, near, nearest = gradients
         # Errors of central differences in proportion to (step / distance)^2, as those of a norm near 0, may be 1, 4 and
         # 16 sixths of it; if that is too much to tell 1 %, norms are told from kinks no longer.
@@ -785,11 +808,13 @@ class Neighbourhood:
         groups, left = [], entries
         while len(left):
             group, waiting, left = left[:1], list(left[:1]), left[1:]
+            # If the row is a sum of the group and the rest already, no entry of the rest can be met.
             while waiting and len(left) and not self._is_sum_of(row, [group, left]):
                 met = self._meets(row, waiting.pop(0), left)
                 group, left = np.append(group, left[met]), left[~met]
                 waiting += list(group[-met.sum() :]) if met.any() else []
             groups.append(np.sort(group))
+        # Entries may meet only where three of them move: no pair shows that, but random lines do.
         return groups if self._is_sum_of(row, groups) else [entries]
 
     def _meets(self, row: int, entry: int, candidates: Indices) -> Mask:
@@ -816,6 +841,6 @@ class Neighbourhood:
             part[:, group] = directions[:, group]
         parts[0] = parts.sum(axis=0)
         near, far = self.local(radius * np.stack([parts / 2, parts]))[..., row] - self.value[row]
-        slopes = (4 * near - far) / radius
+        slopes = (4 * near - far) / radius  # 2 D(r / 2) - D(r), without the first part of their error
         excess = np.abs(slopes[0] - slopes[1:].sum(axis=0))
         return len(groups) == 1 or bool((excess <= len(parts) * self.accuracy_of_pieces(row)).all())
