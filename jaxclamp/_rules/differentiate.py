@@ -61,8 +61,9 @@ class Applied(NamedTuple, Generic[R]):
         return differentiable(self.rule, *self.operands)  # type: ignore[return-value]
 
     def on_tie(self) -> jax.Array:
-        """Compute where the elements of the result are on a tie or a kink."""
-        return self.rule.on_tie([jnp.asarray(operand) for operand in self.operands])
+        """Compute where the elements of the result are on a tie or a kink; those that are NaN are on none."""
+        operands = [jax.lax.stop_gradient(jnp.asarray(operand)) for operand in self.operands]
+        return self.rule.on_tie(operands) & ~jnp.isnan(self.rule.value(*operands))
 
 
 def differentiable(rule: Rule, *primals: ArrayLike) -> jax.Array:

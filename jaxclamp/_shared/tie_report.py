@@ -70,7 +70,8 @@ class Influence:
     def of(cls, gradient: Callable[[Literal["min_norm", "inclusive"] | None], np.ndarray[Any, Any]]) -> Influence:
         """Compute the influence on ``gradient(convention)``, a vector; None is the function as it is."""
         min_norm_gradient = gradient("min_norm")
-        differences = gradient("inclusive") - min_norm_gradient, gradient(None) - min_norm_gradient
+        with np.errstate(invalid="ignore"):  # of two infinities
+            differences = gradient("inclusive") - min_norm_gradient, gradient(None) - min_norm_gradient
         distances = [np.linalg.norm(difference) for difference in differences]
         return cls(float(np.max(distances)), float(np.linalg.norm(min_norm_gradient)))
 
@@ -98,12 +99,12 @@ class TieReport:
 
     @property
     def elements(self) -> int:
-        """The elements of all results, those of suspects left out."""
+        """The elements of all results but those of suspects, which no convention reaches."""
         return sum(line.elements for line in self.lines if not line.suspect)
 
     @property
     def tied(self) -> int:
-        """The number of these elements that were on a tie."""
+        """The number of these elements that were on a tie; one that is NaN is on none."""
         return sum(line.tied for line in self.lines if not line.suspect)
 
     def __add__(self, other: TieReport) -> TieReport:
@@ -124,17 +125,19 @@ class TieReport:
             raise AssertionError(f"{self.tied} of {self.elements} elements are on a tie:\n{places}")
 
     def __str__(self) -> str:
-        return "\n".join((self._summary(), *([text_table(_HEADINGS, self._rows())] if self.lines else [])))
+        table = [text_table(_HEADINGS, self._rows())] if self.lines else []
+        return "\n".join((self._summary(), *table, *self._about_suspects()))
 
     def __rich__(self) -> Table:
-        table = rich_table(*_HEADINGS, title=self._summary())
+        below = {"caption": "\n".join(self._about_suspects()), "caption_justify": "left", "caption_style": ""}
+        table = rich_table(*_HEADINGS, title=self._summary(), **below)
         for row in self._rows():
             table.add_row(*row)
         return table
 
     def to_markdown(self) -> str:
         """Write the report as Markdown: a summary and a table of the lines."""
-        return f"{self._summary()}\n\n{markdown_table(_HEADINGS, self._rows())}"
+        return "\n\n".join((self._summary(), markdown_table(_HEADINGS, self._rows()), *self._about_suspects()))
 
     def to_json(self) -> str:
         """Write the report as JSON; infinities and NaN, for which JSON has no number, are strings."""
@@ -147,9 +150,18 @@ class TieReport:
         if self.influence is None:
             return summary
         norm, relative = self.influence.norm, self.influence.relative
+        if not math.isfinite(norm + self.influence.gradient_norm):
+            what = "infinite" if math.isinf(self.influence.gradient_norm) else "NaN"
+            return (
+                f"{summary}; how far they move the gradient cannot be said, as it is {what}: docs/nan.md has the cures"
+            )
         beside = "that of minimum norm is 0" if math.isinf(relative) else f"{relative:.2%} of its norm"
         scope = f" with respect to {self.differentiated}" if self.differentiated else ""
         return f"{summary}; another convention moves the gradient{scope} by {norm:.3g}, {beside}"
+
+    def _about_suspects(self) -> list[str]:
+        what = "A suspect has a kink or a jump that no convention reaches; the first line does not count it."
+        return [what] if any(line.suspect for line in self.lines) else []
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [

@@ -26,15 +26,15 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
     r"""Return the same function, which adds to its result a report of the ties that happened: ``(result, report)``.
 
     Counted is whatever `min_norm` rewrites, the ops of jaxclamp, and `jax.nn.relu` and ``relu6``: per line of the
-    source and per module, the elements of the results, and how many of them were on a tie or a kink. A loop counts in
-    every step, a branch when it is taken, a function under ``shard_map`` once per device; what ``checkpoint`` computes
-    a second time does not count. A select that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as
-    a suspect, in this plain form only: of a comparison itself, not of ``~``, ``&`` or ``|`` of it, nor of arithmetic
-    inside it; neither is ``jnp.select``, nor a product with a mask. Suspects too are ``floor``, ``ceil``, ``round``,
-    ``rem``, ``atan2`` and the bits of a number, which ``jnp.signbit`` and ``copysign`` read, with the elements at which
-    they jump; and, not looked into, ``reduce_precision``, ``approx_max_k``, calls of a ``custom_vjp``, callbacks,
-    ``custom_linear_solve``, ``pallas_call``, ``run_state`` and ``ffi_call``. Other functions with a derivative of their
-    own are not looked into either, and what `jax.random` compares inside counts too.
+    source and per module, the elements of the results, and how many of them were on a tie or a kink; one that is NaN is
+    on none. A loop counts in every step, a branch when it is taken, a function under ``shard_map`` once per device;
+    what ``checkpoint`` computes a second time does not count. A select that looks like a kink written by hand,
+    ``where(x > 0, x, 0)``, is listed as a suspect, in this plain form only: of a comparison itself, not of ``~``, ``&``
+    or ``|`` of it, nor of arithmetic inside it; neither is ``jnp.select``, nor a product with a mask. Suspects too are
+    ``floor``, ``ceil``, ``round``, ``rem``, ``atan2`` and the bits of a number, which ``jnp.signbit`` and ``copysign``
+    read, with the elements at which they jump; and, not looked into, ``reduce_precision``, ``approx_max_k``, calls of a
+    ``custom_vjp``, callbacks, ``custom_linear_solve``, ``pallas_call``, ``run_state`` and ``ffi_call``. Other functions
+    with a derivative of their own are not looked into either, and what `jax.random` compares inside counts too.
 
     The module is known by the scopes of `jax.named_scope`. Flax linen enters one for each module, ``Net/Block_0``, and
     the layers of ``equinox.nn`` one with the name of their class. Modules of Flax nnx, and one's own of Equinox, enter

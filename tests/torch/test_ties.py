@@ -61,6 +61,27 @@ def test_counts(name: str) -> None:
     assert counts(function) == [expected]
 
 
+NAN = torch.tensor([[torch.nan, torch.nan], [1.0, 1.0], [torch.nan, 2.0]])
+OF_NAN: dict[str, tuple[Callable[[], Any], int]] = {
+    "maximum": (lambda: torch.maximum(NAN, NAN), 3),
+    "fmin": (lambda: torch.fmin(NAN, NAN), 3),
+    "clamp": (lambda: NAN.clamp(NAN, torch.tensor(9.0)), 3),
+    "amax": (lambda: NAN.amax(1), 1),
+    "max": (lambda: NAN.max(1), 1),
+    "of all": (lambda: NAN.max(), 0),
+    "pool": (lambda: functional.max_pool1d(NAN, 2), 1),
+    "relu": (lambda: functional.relu(NAN), 0),
+    "op of interop": (lambda: interop.maximum(NAN, NAN), 3),
+}
+
+
+@pytest.mark.parametrize("name", OF_NAN)
+def test_nan_is_on_no_tie(name: str) -> None:
+    """Of pairs of NaN, of 1, and of NaN with a number, those of 1 alone tie."""
+    function, tied = OF_NAN[name]
+    assert [number for _, _, number in counts(function)] == [tied]
+
+
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_every_op_is_counted(op: Op) -> None:
     """At a tie of its record; under the mode too, which replaces the call, whichever of the two is entered first."""
