@@ -145,6 +145,7 @@ def search(
     for number, arrays in enumerate(_drawn(inputs, sorted(bounds), probe)):
         degree = severity(arrays)
         compared += degree is not None
+        # From now on only what is worse counts: a case is shrunk once, at the end.
         if degree and degree >= least:
             worst, draw, least = arrays, number, degree + 1
         if least > WORST:
@@ -175,13 +176,14 @@ def _bits(array: Array) -> Array:
 def _drawn(inputs: Arrays, bounds: Sequence[float], probe: Probe) -> Iterator[dict[str, Array]]:
     onto_bounds = functools.partial(_onto, bounds)
     ways: list[Callable[[np.random.Generator, Array], Array]] = [_integers]
+    # Bounds come after each scale, in four of nine draws: gradients may differ there alone.
     for scale in _SCALES:
         ways += [functools.partial(_normal, scale), onto_bounds]
     if probe.nonfinite:
         ways.append(functools.partial(_onto, [np.nan, np.inf, -np.inf]))
     labels = [label for label, array in inputs.items() if is_float(array)]
     for number in range(probe.draws):
-        rng = np.random.default_rng([probe.seed, number])
+        rng = np.random.default_rng([probe.seed, number])  # more draws begin with the same ones
         chosen = [label for label in labels if rng.random() < 0.5] or [labels[rng.integers(len(labels))]]
         way = ways[number % len(ways)]
         yield {**inputs, **{label: _rounded(way(rng, inputs[label]), inputs[label].dtype) for label in chosen}}
@@ -199,11 +201,12 @@ def _normal(scale: float, rng: np.random.Generator, array: Array) -> Array:
 
 
 def _integers(rng: np.random.Generator, array: Array) -> Array:
-    return np.asarray(rng.integers(-6, 7, array.shape))
+    return np.asarray(rng.integers(-6, 7, array.shape))  # few of them, so that many are equal
 
 
 def _onto(bounds: Sequence[float], rng: np.random.Generator, array: Array) -> Array:
     """Move some numbers onto bounds, or a little to a side."""
+    # Two of the numbers on average, half, or all: a difference may take several, or drown among others.
     moved = rng.choice(bounds, size=array.shape) + rng.choice([0.0, 0.0, 0.5, -0.5], size=array.shape)
     return np.where(rng.random(array.shape) < rng.choice([2 / array.size, 0.5, 1.0]), moved, array.astype(np.float64))
 
@@ -255,7 +258,7 @@ def _shrunk(floats: _Floats, arrays: Arrays, fails: Callable[[Arrays], bool], se
             return still_fails(changed(selected(flags), numbers[selected(flags)]))
 
         flags = _simplest(st.tuples(*[st.booleans()] * len(blocks)), matters, seed)
-        if flags is None or all(flags):
+        if flags is None or all(flags):  # the calls were spent, or no block can be put back
             break
         positions = selected(flags)
     vector = changed(positions, numbers[positions])
@@ -278,13 +281,14 @@ def _simplest(strategy: Any, condition: Callable[[Any], bool], seed: int) -> Any
     known: dict[str, bool] = {}
 
     def once(example: Any) -> bool:
+        # ``max_examples`` does not bound the calls for shrinking: when all calls are spent, nothing more holds.
         key = repr(example)
         if key not in known:
             known[key] = len(known) < _CALLS and condition(example)
         return known[key]
 
     settings = hypothesis.settings(
-        max_examples=_CALLS // 2,
+        max_examples=_CALLS // 2,  # the other half is left for shrinking
         database=None,
         deadline=None,
         derandomize=False,

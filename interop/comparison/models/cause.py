@@ -19,6 +19,7 @@ inputs and parameters leave it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -124,6 +125,7 @@ def cause_of(pairs: Sequence[LayerPair], all_layers: tuple[Sequence[Layer], Sequ
     Values come before gradients, and ties only count where nothing else differs. Updated statistics reach no later
     layer, so they are searched last. They still outrank ties.
     """
+    # Other parameters explain whatever differs behind them, and are no fault of the code: they come first.
     cause = (
         _different_parameters(pairs)
         or _first_to_part(pairs, _Pass(pairs, is_backward=False))
@@ -142,12 +144,17 @@ class _Pass:
     """A pass of values forward, or of gradients backward, through the layers."""
 
     def __init__(self, pairs: Sequence[LayerPair], *, is_backward: bool, allowed: Collection[Judgement] = ()) -> None:
-        self.is_backward, self._allowed = is_backward, allowed
+        self._pairs, self.is_backward, self._allowed = pairs, is_backward, allowed
         # A layer is done at its end; of two with the same end, the inner one first. Backward, begin and end change
         # places: the layer that begins last comes first.
         forward = sorted(range(len(pairs)), key=lambda n: (pairs[n].first.end, -n))
         self.order = list(reversed(range(len(pairs)))) if is_backward else forward
         """In which layers are done."""
+
+    def inside(self, n: int) -> list[LayerPair]:
+        """Return the pairs directly in that of number n, in the order in which they are reached."""
+        inside = [pair for pair in self._pairs if pair.parent == n]
+        return inside[::-1] if self.is_backward else inside
 
     def entering(self, pair: LayerPair) -> list[Judged]:
         """Return the judgements of what enters a layer that differ."""
@@ -184,35 +191,41 @@ def _first_with(pairs: Sequence[LayerPair], parts: Sequence[Sequence[Judged]]) -
 def _first_to_part(pairs: Sequence[LayerPair], a_pass: _Pass) -> Cause | None:
     """Search a pass for the first layer whose inputs agree, and whose outputs do not."""
     for n in a_pass.order:
-        pair = pairs[n]
-        inside = [m for m, inner in enumerate(pairs) if inner.parent == n]
-        if a_pass.is_backward:
-            inside.reverse()
-        differing_inside = [m for m in inside if a_pass.entering(pairs[m])]
+        pair, inside = pairs[n], a_pass.inside(n)
+        first_differing = next((inner for inner in inside if a_pass.entering(inner)), None)
         parts = a_pass.leaving(pair)
-        if differing_inside and not parts:  # the difference is lost in the layer, as a gradient that is multiplied by 0
-            parts = a_pass.differing(pairs[differing_inside[0]], "outputs")
+        if first_differing and not parts:  # the difference is lost in the layer, as a gradient that is multiplied by 0
+            parts = a_pass.differing(first_differing, "outputs")
         if not parts or a_pass.entering(pair):
             continue
-        if not a_pass.is_backward and inside and not differing_inside and n and _agrees_again_later(pairs, n):
+        # The model itself, number 0, has nothing behind it.
+        if not a_pass.is_backward and inside and not first_differing and n and _agrees_again_later(pairs, n):
             # The two models draw the boundary of this layer at different places, one before an activation, and one
             # behind it. A later layer gets equal inputs, so this is no cause.
             continue
-        if not inside:
-            return Cause(pair, tuple(parts))
-        done_before = inside[: inside.index(differing_inside[0])] if differing_inside else inside
-        agreeing = [pairs[m] for m in done_before if not a_pass.passing(pairs[m])]
-        last_agreeing = agreeing[-1] if agreeing else None
-        first_differing = pairs[differing_inside[0]] if differing_inside else None
-        if a_pass.is_backward:
-            return Cause(pair, tuple(parts), first_differing, last_agreeing, is_own_code=True)
-        parts = a_pass.entering(first_differing) if first_differing else parts
-        return Cause(pair, tuple(parts), last_agreeing, first_differing, is_own_code=True)
+        return _in_own_code(a_pass, pair, inside, parts) if inside else Cause(pair, tuple(parts))
     # No layer can be blamed: name the first whose results differ.
     return _first_with(
         [pairs[n] for n in a_pass.order],
         [a_pass.differing(pairs[n], *(() if a_pass.is_backward else ("outputs",))) for n in a_pass.order],
     )
+
+
+def _in_own_code(a_pass: _Pass, pair: LayerPair, inside: Sequence[LayerPair], parts: Sequence[Judged]) -> Cause:
+    """Return the cause in the code of a layer, between the last layer in it that agrees and the first that differs.
+
+    Say a layer calls a, b and c in this order. If forward the outputs of a agree, and the inputs of b differ, that is
+    after a and before b. If backward the gradients that leave c agree, and those that enter b differ, it is after b and
+    before c: the pass comes from the end.
+    """
+    reached = list(itertools.takewhile(lambda inner: not a_pass.entering(inner), inside))
+    first_differing = inside[len(reached)] if len(reached) < len(inside) else None
+    # One that is reached may still pass on what differs: its boundary may be drawn elsewhere in the other model.
+    last_agreeing = next((inner for inner in reversed(reached) if not a_pass.passing(inner)), None)
+    if a_pass.is_backward:
+        return Cause(pair, tuple(parts), first_differing, last_agreeing, is_own_code=True)
+    parts = a_pass.entering(first_differing) if first_differing else parts
+    return Cause(pair, tuple(parts), last_agreeing, first_differing, is_own_code=True)
 
 
 def _agrees_again_later(pairs: Sequence[LayerPair], n: int) -> bool:
@@ -227,6 +240,7 @@ def _without_counterpart(
     cause: Cause, layers: Sequence[Layer], side: int, pairs: Sequence[LayerPair]
 ) -> tuple[Layer, ...]:
     """Return the layers of a model that run where the cause is, and have no counterpart."""
+    # The layers stand in the order in which they began, so that those within one follow it, up to its ``end``.
     begin = cause.layer.indices[side] + 1
     end = layers[cause.layer.indices[side]].end
     if cause.after is not None:

@@ -105,6 +105,7 @@ def places(
     for pair in counterparts.mapping.pairs:
         n = counterparts.match_of[pair.first.name]
         inputs = layers[counterparts.matches[n][0]].inputs
+        # A variance has a number for each channel, taken over all numbers of the input in that channel.
         is_variance = pair.first.role == "var" and bool(inputs)
         is_trained = pair.first.trained
         if is_trained != pair.second.trained:
@@ -147,10 +148,11 @@ def judge(
       crossings: where numbers are nudged, to tell near ties from bugs.
       given_dtype: the precision in which the models are given.
     """
+    # The second run is in the other precision: rounding is told by one coarse and one fine run, whichever was given.
     is_float64 = given_dtype == np.float64
     arrays = _arrays(to_judge, sides, Run())
     as_given = precise = _Findings(to_judge, sides, Run(), arrays)
-    if not is_float64 or as_given.has_bugs:
+    if not is_float64 or as_given.has_bugs:  # float64 without bugs has nothing to explain
         again = _arrays(to_judge, sides, Run(np.float32 if is_float64 else np.float64))
         coarse, fine = (again, arrays) if is_float64 else (arrays, again)
         if _is_float64(fine):  # some libraries compute in a dtype they choose
@@ -160,6 +162,7 @@ def judge(
                 precise = _Findings(to_judge, sides, Run(np.float64), fine, rounding)
     near_ties = precise.near_ties(crossings, given_dtype)
     judged = []
+    # What explains a difference without a bug comes last, and only where a bug was found so far.
     for place in to_judge:
         finding, finding_as_given = precise.by_label[place.label], as_given.by_label[place.label]
         if finding in ("agrees", "rounding") and finding_as_given != "agrees":
@@ -199,7 +202,7 @@ class _Findings:
     def by_label(self) -> dict[str, Judgement]:
         """Maps labels to findings."""
         if not self._only_gradients_differ:
-            return self._unmodified
+            return self._unmodified  # gradients of other values say nothing of ties
         return self._compared_under(_arrays(self._places, self._sides, self._run._replace(min_norm=True)))
 
     @functools.cached_property
@@ -331,6 +334,7 @@ def _in_common_dtypes(pairs: Mapping[str, tuple[Array, Array]]) -> Arrays:
     for label, pair in pairs.items():
         a, b = map(_as_numbers, pair)
         if jnp.issubdtype(a.dtype, jnp.floating):
+            # One library may compute in bfloat16 what the other computes in float32: then no more digits are known.
             dtype = max((a.dtype, b.dtype), key=lambda dtype: float(jnp.finfo(dtype).eps))
             a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
         first[label], second[label] = a, b

@@ -189,6 +189,8 @@ def inferred(first: Model, second: Model, override: Override) -> ParameterMappin
                     pairs.append(pair)
     _refuse_unpaired(first, second, pairs, alone)
     images = images_of(first, second)
+    # Until the models run, the last image of the right size is taken for flattened; `Counterparts.settled_by` asks the
+    # inputs of the layers.
     pairs = [pair.with_rows_of(pair.possible_images(images)[-1]) for pair in pairs]
     turns = {p.name: turn for turn, p in zip(_turns(first), first.parameters, strict=True)}
     return ParameterMapping(tuple(sorted(pairs, key=lambda pair: turns[pair.first.name])), tuple(alone))
@@ -203,7 +205,9 @@ def _overridden(first: Model, second: Model, override: Override) -> tuple[list[P
         counterpart, order = (value, None) if isinstance(value, str) or value is None else value
         if counterpart is None:
             names = [n for n in (*first_names, *second_names) if n == name or n.startswith(f"{name}.")]
-            alone += names or [_refuse_unknown(name, first)]
+            if not names:
+                _refuse_unknown(name, first)
+            alone += names
             continue
         of_first = {p.role: p for p in first.parameters if name in (p.name, p.owner)}
         of_second = {p.role: p for p in second.parameters if counterpart in (p.name, p.owner)}
@@ -254,6 +258,7 @@ def images_of(first: Model, second: Model) -> list[Image]:
     if first.channels_last == second.channels_last:
         return []
     shapes = (first if first.channels_last else second).flattened
+    # With one channel, or at one place alone, the numbers have the same order in both.
     return [Image(axes, first.channels_last) for axes in shapes if axes[-1] > 1 and math.prod(axes[:-1]) > 1]
 
 
@@ -280,6 +285,7 @@ def _turns(model: Model) -> list[tuple[int, int]]:
         # A module that is never called, but used by the one around it, counts as that.
         while path and path not in began:
             path = path.rpartition(".")[0]
+        # Those of one module keep the order of the list, and those that never run come last.
         turns.append((began.get(path, len(began)), place))
     return turns
 
@@ -295,6 +301,7 @@ def _paired_by_name(first: Sequence[_Module], second: Sequence[_Module]) -> list
     by_tokens = {module.tokens: module for module in second}
 
     def is_distinct(module: _Module) -> bool:
+        # One side may have some of these modules under another name, so that its numbers are a part of the others.
         a, b = (side[module.words] for side in numbers)
         return all(count[module.tokens] == 1 for count in counts) and (a <= b or b <= a)
 
