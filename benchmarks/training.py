@@ -1,6 +1,7 @@
 """Training steps of whole models under the convention beside native ones, in torch and in JAX.
 
-Prints two tables: microseconds of a step, medians in turns in one process, and the ratios to the native step. The
+Prints two tables: microseconds of a step, medians in turns in one process, and the ratios to the native step: that of a
+converted model, that under the convention, and that in which ties are counted. The
 environment variables of the Makefile keep glibc from returning pages between the steps.
 """
 
@@ -133,11 +134,12 @@ def in_torch() -> None:
     ]
     for name, make, x in cases:
         for kind, run, seconds in (("training", training, 4.0), ("inference", inference, 2.0)):
-            plain, converted, blocked = make(), make(), make()
+            plain, converted, blocked, counted = make(), make(), make(), make()
             interop.nn.convert(converted)
-            found = medians([run(plain, x), run(converted, x), run(blocked, x, min_norm)], seconds)
+            blocks = [run(blocked, x, min_norm), run(counted, x, interop.ties)]
+            found = medians([run(plain, x), run(converted, x), *blocks], seconds)
             ratios = {} if make is Clamps else {"converted": found[1] / found[0]}  # which has no modules to convert
-            row(f"{kind}: {name}", "", *found, **ratios, block=found[2] / found[0])
+            row(f"{kind}: {name}", "", *found, **ratios, block=found[2] / found[0], ties=found[3] / found[0])
 
 
 Parameters = list[tuple[jax.Array, jax.Array]]
@@ -171,11 +173,18 @@ def layered(activation: Callable[[jax.Array], jax.Array]) -> Callable[[Parameter
     return model
 
 
-def stepped(model: Callable[[Parameters, jax.Array], jax.Array], parameters: Parameters, x: jax.Array) -> Call:
+def stepped(
+    model: Callable[[Parameters, jax.Array], jax.Array], parameters: Parameters, x: jax.Array, counts: bool = False
+) -> Call:
     @jax.jit
     def step(parameters: Parameters, x: jax.Array) -> Any:
-        gradients = jax.grad(lambda parameters: (model(parameters, x) ** 2).mean())(parameters)
-        return jax.tree.map(lambda value, gradient: value - 1e-4 * gradient, parameters, gradients)
+        def loss(parameters: Parameters) -> jax.Array:
+            return (model(parameters, x) ** 2).mean()
+
+        counting = jaxclamp.count_ties(loss) if counts else lambda parameters: (loss(parameters), None)
+        gradients, counted = jax.grad(counting, has_aux=True)(parameters)
+        moved = jax.tree.map(lambda value, gradient: value - 1e-4 * gradient, parameters, gradients)
+        return moved, counted
 
     return lambda: jax.block_until_ready(step(parameters, x))
 
@@ -193,15 +202,16 @@ def in_jax() -> None:
     ]
     for name, model, parameters, shape in cases:
         x = jax.random.normal(jax.random.key(1), shape)
-        found = medians([stepped(f, parameters, x) for f in (model, jaxclamp.min_norm(model))], 4.0)
-        row(f"training: {name}", "", *found, ratio=found[1] / found[0])
+        steps = [stepped(f, parameters, x) for f in (model, jaxclamp.min_norm(model))]
+        found = medians([*steps, stepped(model, parameters, x, counts=True)], 4.0)
+        row(f"training: {name}", "", *found, ratio=found[1] / found[0], ties=found[2] / found[0])
 
 
 def main() -> None:
     torch.manual_seed(0)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads: native, converted, in a block")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads: native, converted, in a block, counted")
     in_torch()
-    print(f"jax {jax.__version__}: native, under jaxclamp.min_norm")
+    print(f"jax {jax.__version__}: native, under jaxclamp.min_norm, counted")
     in_jax()
 
 

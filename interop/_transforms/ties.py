@@ -26,6 +26,7 @@ from interop._torch.sharding import is_distributed
 from interop._transforms.jumps import Jump, jump_of
 from interop._transforms.min_norm import is_of_an_op, min_norm, namesakes
 from interop.native import NATIVE
+from interop.native._rules.on_tie import on_tie
 from jaxclamp import OPS, Convention, Op
 from jaxclamp._shared.tie_report import Influence, Site, TieReport, Totals
 from jaxclamp._transforms.source_lines import innermost
@@ -152,8 +153,8 @@ def tied_elements(
     """Count the elements of the result of a function that can tie, and those of them on a tie."""
     _, tied = _tied()[func]
     with torch.no_grad():
-        on_tie = tied(*args, **{"ties": "min_norm", **kwargs})  # whichever: a tie is one under all
-        return on_tie.numel(), _sum(on_tie)
+        ties_at = tied(*args, **{"ties": "min_norm", **kwargs})  # whichever: a tie is one under all
+        return ties_at.numel(), _sum(ties_at)
 
 
 def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, torch.Tensor]:
@@ -170,7 +171,7 @@ def _sum(on_tie: torch.Tensor) -> torch.Tensor:
 
     Elsewhere it is read at once, which raises where there are no numbers to see.
     """
-    tied = on_tie.sum()
+    tied = torch.count_nonzero(on_tie)
     return tied if tied.is_cuda and not is_transformed() else torch.tensor(tied.item())
 
 
@@ -205,10 +206,13 @@ def _where_tied(op: Op) -> Callable[..., torch.Tensor]:
     tied = TorchOp(op, op.on_tie)
 
     def where_tied(*args: Any, **kwargs: Any) -> torch.Tensor:
-        args = tuple(_readable(value, op) for value in args)
         keywords = kwargs if op.has_conventions else {name: v for name, v in kwargs.items() if name != "ties"}
-        on_tie: torch.Tensor = tied.of_slots(*tied.signature.without_forms(tied.signature.arranged(args, keywords)))
-        return on_tie
+        slots = tied.signature.without_forms(tied.signature.arranged(args, keywords))
+        by_torch = on_tie(op, tied.signature.by_jax_name(slots))
+        if by_torch is not None:
+            return by_torch
+        by_jax: torch.Tensor = tied.of_slots(*(_readable(value, op) for value in slots))
+        return by_jax
 
     return where_tied
 

@@ -62,6 +62,20 @@ def pieces_that_meet(name: str, *parameters: float) -> Iterator[tuple[float, Pie
 
 
 @functools.lru_cache(maxsize=1024)
+def places_of_ties(name: str, *parameters: float) -> tuple[float, ...]:
+    """Return the kinks at which the slopes of the op of that name differ.
+
+    >>> places_of_ties("elu", 2.0), places_of_ties("elu", 1.0)
+    ((0.0,), ())
+    """
+    return tuple(
+        place
+        for place, before, after in pieces_that_meet(name, *parameters)
+        if _slope(before, place, parameters) != _slope(after, place, parameters)
+    )
+
+
+@functools.lru_cache(maxsize=1024)
 def _bends_up_at_0(name: str, *parameters: float) -> bool:
     """Return whether the only kink is at 0, and its slope is that of the piece above."""
     meeting = list(pieces_that_meet(name, *parameters))

@@ -215,6 +215,15 @@ def _members(steps: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> li
     return members
 
 
+def number_of_members(rule: Selection, operands: Sequence[Any]) -> torch.Tensor:
+    """Return how many operands are in C; none are where the value is NaN."""
+    steps = _steps(rule)
+    value = operands[0]
+    for step, operand in zip(steps, operands[1:], strict=True):
+        value = _folded(step, value, operand)
+    return torch.where(value.isnan(), 0, _counted(_members(steps, operands)))
+
+
 def _sharing(rule: Selection, members: Sequence[Mask], active: Sequence[bool]) -> list[Mask]:
     """Return for each operand where it gets a share."""
     match rule.convention:

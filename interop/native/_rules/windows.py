@@ -147,11 +147,7 @@ def _shared_at_once(
     spreads: bool, pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor
 ) -> torch.Tensor:
     stages = _stages(pooling, x, values, vector)
-    # Buffers are made from the vector, so that `torch.func.linearize` does not take them for constants.
-    shares = stages[0].counted(vector)
-    for stage in stages[1:]:
-        shares = stage.gathered(shares)
-    shares.clamp_(min=1)  # a window may lie in the padding as a whole
+    shares = _counted(stages, vector).clamp_(min=1)  # a window may lie in the padding as a whole
     if spreads:
         vector = divided(vector, shares)
         for stage in reversed(stages):
@@ -160,6 +156,19 @@ def _shared_at_once(
     for stage in stages:
         vector = stage.gathered(vector)
     return divided(vector, shares)
+
+
+def number_of_tied(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return how many elements of each window are its value."""
+    return _counted(_stages(pooling, x, values, values), values)
+
+
+def _counted(stages: Sequence[Stage], vector: torch.Tensor) -> torch.Tensor:
+    # Buffers are made from the vector, so that `torch.func.linearize` does not take them for constants.
+    shares = stages[0].counted(vector)
+    for stage in stages[1:]:
+        shares = stage.gathered(shares)
+    return shares
 
 
 def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> Sequence[Stage]:

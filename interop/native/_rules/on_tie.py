@@ -1,0 +1,99 @@
+"""Says by torch's own kernels which elements of a result are on a tie, as an op's record says by JAX.
+
+``clamp(x, 0, 6)`` at (-1, 0, 3, 6) is on a tie at 0 and at 6. The pool with windows of 2 and stride 1 over (3, 3, 1)
+has two windows. In the first both elements are the largest, so it is on a tie; the second has one that is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from interop._torch.private_api import is_dispatch_mode_active, is_transformed
+from interop.native._rules.kinked import places_of_ties
+from interop.native._rules.selection import number_of_members
+from interop.native._rules.stage import Pooling
+from interop.native._rules.windows import number_of_tied
+from jaxclamp import Op
+from jaxclamp._rules.selection import Selection
+from jaxclamp._rules.windows import windows_of
+
+
+def on_tie(op: Op, arguments: Mapping[str, Any]) -> torch.Tensor | None:
+    """Return where the elements of the result are on a tie; None of a call that torch's kernels do not answer.
+
+    ``arguments`` are all of the op, by jaxclamp's names.
+    """
+    if not _are_plain([value for value in arguments.values() if isinstance(value, torch.Tensor)]):
+        return None
+    x, *parameters = (value for name, value in arguments.items() if name != "ties")
+    if not isinstance(x, torch.Tensor):
+        return None
+    if op.name.startswith("max_pool"):
+        return _of_pool(op.name, x, parameters)
+    if op.name in _EXTREMA:
+        axis = arguments["axis"]
+        has_more = any(arguments.get(name) is not None for name in ("initial", "where"))
+        return None if has_more or not x.numel() else _of_extremum(_EXTREMA[op.name], x, axis)
+    has_tensors = any(isinstance(value, torch.Tensor) for value in parameters)
+    if op.family == "reduction" or (op.family == "kinked" and has_tensors):
+        return None
+    rule, operands = op.applied(**arguments)
+    if isinstance(rule, Selection):
+        return _of_selection(rule, operands)
+    return _equals_one_of(x, places_of_ties(op.name, *parameters))
+
+
+def _of_selection(rule: Selection, operands: Sequence[Any]) -> torch.Tensor:
+    x, *others = operands
+    are_numbers = not any(isinstance(other, torch.Tensor) for other in others)
+    if len(others) == 1 or (are_numbers and others[0] < others[1]):  # the operands tie in pairs with x alone
+        return _equals_one_of(x, others)
+    return number_of_members(rule, operands) > 1
+
+
+def _equals_one_of(x: torch.Tensor, others: Sequence[Any]) -> torch.Tensor:
+    equal = [torch.eq(x, other) for other in others]
+    return functools.reduce(torch.logical_or, equal) if equal else torch.zeros_like(x, dtype=torch.bool)
+
+
+_EXTREMA: Mapping[str, Callable[..., torch.Tensor]] = {
+    "amax": torch.amax,
+    "amin": torch.amin,
+    "max_with_indices": torch.amax,
+    "min_with_indices": torch.amin,
+}
+
+
+def _are_plain(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether these are tensors of real numbers in memory, of one device, outside of transformations."""
+    return (
+        not is_transformed()
+        and not is_dispatch_mode_active()
+        and all(
+            type(tensor) in (torch.Tensor, torch.nn.Parameter)
+            and tensor.layout is torch.strided
+            and (tensor.is_cpu or tensor.is_cuda)
+            and not tensor.is_complex()
+            for tensor in tensors
+        )
+        and len({tensor.device for tensor in tensors}) == 1
+    )
+
+
+def _of_extremum(
+    reduce: Callable[..., torch.Tensor], x: torch.Tensor, axis: int | Sequence[int] | None
+) -> torch.Tensor:
+    axes = tuple(range(x.dim())) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    tied = x == reduce(x, axes, keepdim=True)  # a NaN equals nothing
+    return tied.sum(axes, keepdim=True) > 1
+
+
+def _of_pool(name: str, x: torch.Tensor, window: Sequence[Any]) -> torch.Tensor:
+    values: torch.Tensor = getattr(functional, name)(x, *window)
+    windows = windows_of(name, tuple(x.shape), int(name[-2]), *window)
+    return (number_of_tied(Pooling(windows, "min_norm"), x, values) > 1) & ~values.isnan()
