@@ -62,6 +62,8 @@ class Scan:
         if self.ignored:
             lines.append(f"{self.ignored} ignored by a comment # jaxclamp: ignore")
         lines += [f"not read: {file}" for file in self.unread]
+        if number:
+            lines.append("To accept a place: a comment # jaxclamp: ignore on its line.")
         filled = (textwrap.wrap(line, width, subsequent_indent="      ", break_on_hyphens=False) for line in lines)
         return "\n".join(part for parts in filled for part in parts)
 

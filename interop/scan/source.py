@@ -197,6 +197,8 @@ class Source:
     def _called(self, node: ast.expr) -> str:
         """Return the name of a function, with or without a call of it; empty if it is of no import."""
         node = self.assigned(node)
+        if isinstance(node, ast.Name):
+            node = self._constant(node) or node
         return self.name(node.func if isinstance(node, ast.Call) else node) or ""
 
     def _is_foreign(self, node: ast.expr) -> bool:

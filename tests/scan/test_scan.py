@@ -131,6 +131,7 @@ PINNED = [
     (IN_TORCH, 'with interop.as_of("torch 2.13"):\n    y = x.clamp(0, 6)'),
     (IN_TORCH, "with interop.min_norm(), open(x) as f:\n    if x:\n        y = x.clamp(0, 6)"),
     (IN_TORCH, 'pin = as_of("torch 2.13")\nwith pin:\n    y = x.clamp(0, 6)'),
+    (IN_TORCH, 'PIN = as_of("torch 2.13")\ndef f(x):\n    with PIN:\n        return x.clamp(0, 6)'),
     (IN_TORCH, '@as_of("torch 2.13")\ndef f(x):\n    return x.clamp(0, 6)'),
     (IN_TORCH, 'def f(x):\n    return x.clamp(0, 6)\ny = as_of("torch 2.13")(f)(x)'),
     (IN_JAX, "y = jaxclamp.min_norm(lambda x: jnp.clip(x, 0, 6))(x)"),
@@ -237,6 +238,8 @@ def test_the_report(tmp_path: Path) -> None:
     assert str(report).startswith("1 place in 2 files: 1 version\n")
     assert "1 more where a tie is less likely: --at-least possible or rare" in str(report)
     assert f"not read: {tmp_path / 'two.py'}" in str(report)
+    assert str(report).endswith("To accept a place: a comment # jaxclamp: ignore on its line.")
+    assert "accept" not in str(scan([tmp_path / "two.py"]))
     assert max(map(len, report.text(60).splitlines())) <= 60 or " " not in str(tmp_path)
     assert json.loads(report.to_json())["findings"][0]["line"] == 2
 
