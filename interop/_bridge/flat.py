@@ -82,6 +82,7 @@ class FlatFunction:
         self.is_flat = is_flat
         self.resembled = resembled
         self.compiled = _compile(function, name)
+        # Bounded, as a program may go on to ask for new ones: under a vmap, say, or with another order of axes.
         self._derived: dict[tuple[str, Any], FlatFunction] = Bounded(256)
         self._reordered: dict[tuple[Order, ...], tuple[Callable[..., Any], Order]] = Bounded(256)
 
@@ -117,6 +118,7 @@ class FlatFunction:
             self._name_culprit(tensors)
             raise
         device = host_device() if on_cpu else None
+        # The contexts are entered only where they change something: they take 1.3 us of the 36 us of a small call.
         if device is None and x64 == jax.config.jax_enable_x64:  # type: ignore[attr-defined]
             result = program(non_tensors, *arrays)
         else:

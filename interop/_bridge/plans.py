@@ -82,14 +82,14 @@ def classify(signature: Signature, values: Sequence[Any]) -> tuple[Any, list[tor
         takes_arrays = slot in signature.arrays
         if takes_arrays and isinstance(value, torch.Tensor):
             tensors.append(value)
-            kind += value.dtype, value.dim() > 0
+            kind += value.dtype, value.dim() > 0  # one without axes promotes as a number does
             is_plain &= of in _PLAIN_TENSORS and (value.dim() > 0 or not signature.reduces)
             is_floating &= value.is_floating_point()
         elif takes_arrays and of in _PLAIN_NUMBERS:
             numbers.append(value)
             kind.append(float)
         else:
-            kind += of, value
+            kind += of, value  # its type too: True equals 1, and so does their hash
             is_plain &= of in _PLAIN_STATIC and value != ()
     if not is_plain:
         return None, tensors, numbers
@@ -186,6 +186,7 @@ def _check(op: Op, sources: Mapping[str, Any], *numbers: float) -> None:
         _of_arrays(op.applied, sources, numbers, *[zero for source in sources.values() if source is _TENSOR])
 
 
+# By the bytes of the numbers: 0.0 and -0.0 are equal, as floats, and NaN is not even equal to itself.
 @functools.lru_cache(maxsize=4096)
 def _arrays(plan: Plan, numbers: bytes, x64: bool) -> tuple[jax.Array, ...]:
     refuse_after_fork()

@@ -177,6 +177,7 @@ def grad(
             v = _drawn(_leaves_of("grad", active, "the argument"), active, generator)
         if not has_aux:
             return _differentiated("grad", fun, argnums, has_aux, v, args, kwargs)[1]
+        # The auxiliary result must be one of the arguments as they are, without tangents: so a second run makes it.
         with _rehearsal(args, kwargs) as copies:
             _, of_arguments = _differentiated("grad", fun, argnums, has_aux, v, *copies)
         return of_arguments, fun(*args, **kwargs)[1]
@@ -354,6 +355,7 @@ def _differentiated(
                 f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             )
             raise RuntimeError(f"{name}: the result of fun is {kind}; return a scalar, such as a sum.")
+        # Within the vjp alone has the value its node: what a transformation of torch.func returns is cut off from it.
         node = value.grad_fn
         return value, derivative
 
@@ -374,7 +376,7 @@ def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], 
         with Decided():
             return fun(*inputs)
 
-    with _named_cure(name), tangents_at(depth_of_transformations() + 1):
+    with _named_cure(name), tangents_at(depth_of_transformations() + 1):  # the jvp below is one more
         # What Dynamo has left to Python, it would look into again.
         jvp = torch.compiler.disable(torch.func.jvp) if is_compiled() else torch.func.jvp
         pushed: tuple[R, R] = jvp(decided, inputs, v)  # type: ignore[assignment]  # there is no aux
@@ -438,6 +440,7 @@ class _Uncompiled(Decided):
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_compiled():
             raise RuntimeError("along: a compiled function has no tangents; call the function that was compiled.")
+        # Such a backward pass frees the graph, in which the gradients of a loss are looked for.
         if func in BACKWARD and not (kwargs or {}).get("create_graph"):
             self._losses.settle()
         result = super().__torch_function__(func, types, args, kwargs)
@@ -461,7 +464,7 @@ def _trained(parameters: Any) -> list[torch.Tensor]:
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"along: one of the parameters is {tensor!r}; pass a module, a tensor or several.")
-    moving = list(dict.fromkeys(tensor for tensor in tensors if tensor.requires_grad))
+    moving = list(dict.fromkeys(tensor for tensor in tensors if tensor.requires_grad))  # weights may be tied
     if not moving:
         raise ValueError(
             "along: none of the parameters requires grad; pass those with respect to which to differentiate."
@@ -504,7 +507,7 @@ def _drawn(leaves: Sequence[torch.Tensor], like: Tree, generator: torch.Generato
         source = generator or sources.setdefault(leaf.device, torch.Generator(leaf.device).manual_seed(0))
         # Drawn in float32 at least: of few numbers, many would be equal.
         dtype = torch.promote_types(leaf.dtype, torch.float32)
-        with without_transformations():
+        with without_transformations():  # a vmap would refuse to draw
             draw = torch.randn(leaf.shape, dtype=dtype, device=source.device, generator=source)
             draw = draw.to(leaf.device, leaf.dtype)
         # Where points are a batch, so are their directions: what overwrites one overwrites the other.
@@ -531,8 +534,9 @@ def _drawn_once(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
 def _rehearsal(*arguments: Tree) -> Iterator[Tree]:
     """Enter a block for a run before the one that counts, with copies of the arguments; behind it all is as before."""
     leaves, structure = flattened(arguments)
+    # By identity: an argument that comes twice is one copy, which the function may write to by either.
     copies = {id(leaf): leaf.clone() for leaf in leaves if isinstance(leaf, torch.Tensor)}
-    devices = {copy.device for copy in copies.values() if copy.is_cuda}
+    devices = {copy.device for copy in copies.values() if copy.is_cuda}  # that of the CPU is always forked
     with torch.random.fork_rng(devices), _Rehearsed():
         yield unflattened(structure, [copies.get(id(leaf), leaf) for leaf in leaves])
 

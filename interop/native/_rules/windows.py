@@ -86,6 +86,7 @@ class _Shared(torch.autograd.Function):
         if x.numel() <= _BLOCK or not is_plain(x):
             return _shared_at_once(spreads, pooling, x, values, vector)
         result = empty_as(x if spreads else values, vector)
+        # Whole images to a block: no window reaches from one image to the next.
         images = max(1, _BLOCK * len(x) // x.numel())
         for *block, part in zip(*(tensor.split(images) for tensor in (x, values, vector, result)), strict=True):
             part.copy_(_shared_at_once(spreads, pooling, *block))
@@ -125,6 +126,7 @@ def _shared(
         whole = out_of_old_vmap(vector)
         (x, values, vector), unflatten = _without_batch(len(whole), (None, None, 0), (x, values, whole), pooling)
         return into_old_vmap(unflatten(_applied(spreads, pooling, x, values, vector)))
+    # Where nothing is recorded, a Function would take its time for nothing.
     apply = _Shared.forward if records_nothing() else _applied
     shared: torch.Tensor = apply(spreads, pooling, x, values, vector)
     return shared
@@ -164,6 +166,8 @@ def number_of_tied(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> t
 
 
 def _counted(stages: Sequence[Stage], vector: torch.Tensor) -> torch.Tensor:
+    # Of two stages, the first counts along one axis, and the second adds up these counts along the other, where the
+    # largest numbers tie. In a window ((3, 3), (1, 3)) the rows have 2 and 1, both of the number 3: so 3 share.
     # Buffers are made from the vector, so that `torch.func.linearize` does not take them for constants.
     shares = stages[0].counted(vector)
     for stage in stages[1:]:
@@ -173,6 +177,7 @@ def _counted(stages: Sequence[Stage], vector: torch.Tensor) -> torch.Tensor:
 
 def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> Sequence[Stage]:
     """Return the stages by the fastest way; under the convention exclusive there is one."""
+    # Exclusive leaves out the first of the tied elements of a window, which no axis by itself tells.
     if pooling.convention == "exclusive" or (is_plain(x) and pooling.reads(x, values) <= _FEW_READS):
         return [indexed_stage(pooling, x, values)]
     if torch.compiler.is_compiling():

@@ -80,16 +80,17 @@ def read_stages(
         return [ReadStage(x, values, elements, reading)]
     stages = []
     for axis in reversed(range(dims)):
+        # Of the shape so far: axes behind this one have windows in the place of elements already.
         whole = [_itself(length, x.device) for length in x.shape[-dims:]]
         elements, reading = (_crossed([*whole[:axis], reads, *whole[axis + 1 :]]) for reads in axes[axis])
-        largest = _largest(x, elements) if axis else values
+        largest = _largest(x, elements) if axis else values  # behind the last stage they are the pool's, as known
         stages.append(ReadStage(x, largest, elements, reading))
         x = largest
     return stages
 
 
 def _tied(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return (x == values) | (x != x)
+    return (x == values) | (x != x)  # the value of a window with NaN is NaN, which equals nothing
 
 
 def _largest(x: torch.Tensor, elements: Reads) -> torch.Tensor:
@@ -108,6 +109,7 @@ def elements_along(
     window = torch.arange(count, device=device)
     if isinstance(windows, AdaptiveWindows):
         start, end = span(window, length, count)
+        # One place more than 5 / 3, rounded up: of 5 elements in 3 windows, the second has 1, 2 and 3.
         return [_read(start + place, start + place < end, length) for place in range(-(-length // count) + 1)]
     stride, dilation = windows.strides[axis], windows.dilations[axis]
     reads = []

@@ -42,7 +42,9 @@ class IndexedStage(NamedTuple):
     def spread(self, vector: torch.Tensor) -> torch.Tensor:
         parts = torch.where(self.tied, vector.flatten(-self.dims).unsqueeze(-2), 0).flatten(-2)
         zeros = vector.new_zeros(self.x.flatten(-self.dims).shape)
+        # Added, as an element may be in several windows.
         spread = zeros.scatter_add_(-1, self.places.flatten().expand_as(parts), parts).reshape(self.x.shape)
+        # The flat buffer is row-major, and a gradient should lie in memory as its tensor does.
         is_last = not self.x.is_contiguous() and self.x.dim() == 4  # channels
         if is_last and self.x.is_contiguous(memory_format=torch.channels_last):
             return spread.contiguous(memory_format=torch.channels_last)

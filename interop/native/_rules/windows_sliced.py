@@ -80,6 +80,7 @@ def sliced_stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vecto
     Buffers are made from ``vector``, so that `torch.func.linearize` does not take them for constants.
     """
     lines = _lines(pooling, x)
+    # Weights are of the dtype of x, and so are counts, unless it cannot count that far.
     is_exact = math.prod(line.size for line in lines) <= _EXACT.get(x.dtype, math.inf)
     counter = x.dtype if is_exact else torch.float32
     if math.prod(len(line.places) for line in lines) <= _AT_ONCE:
@@ -110,6 +111,7 @@ class _SlicedStage(NamedTuple):
         return _summed(self.values, vector, [(outer, weight, inner) for weight, inner, outer in self.tied])
 
     def spread(self, vector: torch.Tensor) -> torch.Tensor:
+        # Each element is written once, so that no zeros have to be filled in, nor anything added to them.
         if self.is_partition and _is_finite(vector):
             result = empty_as(self.x, vector)
             for weight, inner, _ in self.tied:
@@ -218,9 +220,10 @@ def _alike(size: int, stride: int, padding: tuple[int, int], dilation: int, leng
         end = max(begin, min(count, (length - 1 - first) // stride + 1))
         start = first + begin * stride
         places.append((slice(start, start + (end - begin) * stride, stride), slice(begin, end)))
+    # A place that all windows have comes first: values begin as a copy of it, and not as -inf for all to be compared.
     whole = slice(0, count)
     places.sort(key=lambda place: place[1] != whole)
-    is_partition = stride == reach + 1 == size and padding == (0, 0) and count * size == length
+    is_partition = stride == reach + 1 == size and padding == (0, 0) and count * size == length  # without dilation
     return _Line(places, count, size, places[0][1] == whole, is_partition)
 
 
