@@ -60,7 +60,8 @@ class Line(NamedTuple):
 class Influence:
     """How far another convention moves the gradient of minimum norm, and the norm of that gradient.
 
-    The other convention is ``ties="inclusive"`` or that of the function as it is, whichever is farther.
+    The other convention is ``ties="inclusive"`` or that of the function as it is, whichever is farther. Where the
+    gradient is NaN, both are: docs/nan.md has the cures.
     """
 
     norm: float
