@@ -52,6 +52,7 @@ class TorchOp:
             return handle_torch_function(self.public, tensors, *args, **kwargs)
         plan = self._plans.get(kind)
         try:
+            # Devices are in no kind. Where they differ, a number in a tensor on CPU may have to be moved first.
             if plan is None or _are_on_several_devices(tensors):
                 values = signature.arranged(args, kwargs)
                 return self._in_any_form(values)
@@ -75,6 +76,7 @@ class TorchOp:
             return write_to(forms["out"], name, self.of_slots, *without_forms)
         result = self.of_slots(*without_forms)
         if forms.get("return_indices", MISSING) is not MISSING:
+            # Which of equal elements an index names is a rule of torch's own.
             x, *rest = plain(signature, without_forms)
             arguments = signature.by_jax_name([x.detach(), *rest])
             return result, signature.in_torch({**arguments, "return_indices": True})[1]

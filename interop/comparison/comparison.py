@@ -110,9 +110,11 @@ class Comparison:
             (False, False): "port",
             (True, False): "hidden tie",
         }
+        # Numbers of two dtypes may agree, and what is computed of them next does not.
         finding = "port" if mismatch else findings[unmodified.beyond == 0, min_norm.beyond == 0]
         if finding != "agrees" and not all(self._answers_twice(side, label) for side in sides):
             finding = "unsteady"  # where both draw the same random numbers, they agree
+        # Whoever gives ``atol`` has said what is small: then nothing is taken for rounding beyond that.
         is_negligible = is_gradient(label) and min_norm.beyond and self._is_negligible(a, b, c, d)
         if not mismatch and (is_negligible or (finding == "port" and self.atol is None and label in self.noise)):
             finding = "rounding"

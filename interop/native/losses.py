@@ -50,6 +50,7 @@ def margin_ranking_loss(
     ties: Convention = "min_norm",
 ) -> Tensor:
     """`torch.nn.functional.margin_ranking_loss`."""
+    # What torch refuses goes to torch, here and below: the error is its own.
     same_dims = input1.dim() == input2.dim() == target.dim()
     if not same_dims or not is_active(input1, input2, target):
         return functional.margin_ranking_loss(input1, input2, target, margin, size_average, reduce, reduction)

@@ -33,7 +33,7 @@ def _clamp_in_torch(
     if _are_exact(input, min, max):
         if ties in FOLLOWED["clamp"]:
             return torch.clamp, torch.clamp_
-        if ties in FOLLOWED["hardtanh"] and min <= max:
+        if ties in FOLLOWED["hardtanh"] and min <= max:  # it refuses bounds that are crossed
             return functional.hardtanh, functional.hardtanh_
     return None
 
@@ -116,6 +116,7 @@ def _has(digits: int, number: float) -> bool:
     """Return whether ``number`` has so few binary digits; of very small and very large ones it may say no."""
     if number in (math.inf, -math.inf):
         return True
+    # The exponents are those of float16, whose numbers have all their digits from 2^-14 to below 2^16.
     mantissa, exponent = math.frexp(number)
     return (mantissa * 2**digits).is_integer() and -13 <= exponent <= 16
 

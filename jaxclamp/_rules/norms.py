@@ -139,6 +139,7 @@ class PolyhedralNorm:
             shares = jnp.sum(jnp.abs(code), self.axes, keepdims=True, dtype=jnp.int32)
             moved = moved / jnp.maximum(shares, 1).astype(moved.dtype)
         zero = jnp.zeros((), moved.dtype)
+        # Selected, not multiplied by the sign: 0 times infinity is NaN.
         moved = jnp.where(code > 0, moved, zero) - jnp.where(code < 0, moved, zero)
         return jnp.sum(moved, self.axes, keepdims=self.keepdims).astype(like.dtype)
 
@@ -177,6 +178,7 @@ def _along_units(
 def _units(operands: Sequence[jax.Array], axes: tuple[int, ...]) -> list[jax.Array]:
     """Return the operands divided by their norm, which is not 0; no square overflows, and none that counts vanishes."""
     sizes = functools.reduce(jnp.maximum, map(jnp.abs, operands))
+    # The units are the same whatever operands are divided by first, so that no derivative comes through this number.
     largest = jax.lax.stop_gradient(jnp.max(sizes, axes, keepdims=True, initial=0))
     scaled = [jnp.where(jnp.isinf(x), jnp.sign(x), x / largest) for x in operands]
     norm = jnp.sqrt(jnp.sum(sum(x * x for x in scaled), axes, keepdims=True))

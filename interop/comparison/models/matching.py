@@ -36,10 +36,10 @@ def matched_layers(
     """
     owners = list(owners)
     chains = _chains(first, [path for path, _ in owners]), _chains(second, [path for _, path in owners])
-    matches = {0: 0}
+    matches = {0: 0}  # the models themselves, whatever is in them
     for parameters in chains[0].keys() & chains[1].keys():
         calls = chains[0][parameters], chains[1][parameters]
-        if len(calls[0]) == len(calls[1]):
+        if len(calls[0]) == len(calls[1]):  # else nothing tells which call is left out
             for first_chain, second_chain in zip(*calls, strict=True):
                 # Innermost first: a wrapper that one model alone has is outside, and stays without counterpart.
                 innermost_first = zip(reversed(first_chain), reversed(second_chain), strict=False)
@@ -111,7 +111,7 @@ def matched_parent(layers: Sequence[Layer], i: int, matched: Collection[int]) ->
 
 def family_of(kind: str) -> str:
     """Return the family of a class of layers without parameters; empty if it is of none."""
-    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower()
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower()  # as functions of other libraries are written: MaxPool
     return next((family for family in _FAMILIES if re.search(family, snake)), "")
 
 

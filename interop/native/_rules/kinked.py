@@ -43,6 +43,7 @@ def _kinks_of(name: str, *parameters: float) -> tuple[Kink, ...]:
     kinks = []
     for place, before, after in pieces_that_meet(name, *parameters):
         left, right = (_slope(piece, place, parameters) for piece in (before, after))
+        # Between slopes of different signs lies 0.
         least = min(left, right, key=abs) if left * right > 0 else 0.0
         kinks.append((place, least))
     return tuple(kinks)
@@ -85,6 +86,8 @@ def _bends_up_at_0(name: str, *parameters: float) -> bool:
 
 def _slope(piece: Piece, place: float, parameters: Sequence[float]) -> float:
     """Return the derivative of an analytic piece to the last digit: its imaginary part beside the real axis."""
+    # Nothing is subtracted, so that nothing cancels. The square of the step, which the slope is off by, is far below
+    # its last digit.
     step = 2.0**-300
     return float(np.imag(piece(np, place + 1j * step, *parameters)) / step)
 
@@ -113,6 +116,7 @@ def bend(
             return derivative(vector, x + _ABOVE_0, *parameters)
         result = derivative(vector, x, *parameters)
         for place, slope in kinks:
+            # The slopes 0 and 1 take no product, and 0 times infinity would be NaN.
             there = slope * vector if slope not in (0.0, 1.0) else vector if slope else 0.0
             result = torch.where(x == place, there, result)
         return result
@@ -126,6 +130,7 @@ def _spelled_out(
 ) -> torch.Tensor:
     """Compute what `bend` does without a Function, whose ``jvp`` torch does not differentiate a second time."""
     value: torch.Tensor = in_torch(x, *parameters)
+    # At a kink stands a line through it: its value is the same there, and so is its slope to every transformation.
     for place, slope in kinks:
         there = in_torch(torch.full_like(x, place), *parameters)
         value = torch.where(x == place, there + slope * (x - place), value)

@@ -228,6 +228,7 @@ def _sharing(rule: Selection, members: Sequence[Mask], active: Sequence[bool]) -
     """Return for each operand where it gets a share."""
     match rule.convention:
         case "min_norm":
+            # A constant that ties can take the whole share: then 0 is among the subgradients of all others.
             inactive = [member for member, is_active in zip(members, active, strict=True) if not is_active]
             return [member & ~_any(inactive) for member in members] if inactive else list(members)
         case "balanced":
