@@ -318,6 +318,7 @@ def subdifferential(
                 )
             return derivative.item(), flatten(gradient)
 
+        # The least precise of the arguments decides: they are one vector, in which rounding is told from pieces.
         epsilon = max(torch.finfo(leaf.dtype).eps for leaf in leaves)
         return explored(along_vector, draws.cpu().numpy(), epsilon, flatten, unflatten)
 

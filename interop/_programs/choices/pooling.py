@@ -80,6 +80,7 @@ def fractional_max_pool(name: str) -> Function:
     ) -> Any:
         # Torch alone knows the windows: it is shown the rank of each element, and says which has the largest.
         flat = input.flatten(-dims)
+        # In float64 no two ranks are rounded to one; torch wants its samples in the dtype of what it pools.
         places = rank(value_and_tangent(flat), -1).double().reshape(input.shape)
         if (samples := kwargs.get("_random_samples")) is not None:
             kwargs["_random_samples"] = samples.double()

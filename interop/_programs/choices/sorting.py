@@ -13,6 +13,7 @@ from interop._programs.order import negated, order, rank, value_and_tangent
 Tensor = torch.Tensor
 
 
+# What is decided here is one of the orders that ``stable=False`` and ``sorted=False`` leave open.
 def sort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
     index = order(value_and_tangent(input), dim, descending)
     return torch.return_types.sort((input.gather(dim, index), index))
@@ -48,7 +49,7 @@ def median(name: str) -> Callable[..., Any]:
             return median(input.flatten(), 0)[0]
         unknown = torch.isnan(input).sum(dim, keepdim=True)
         length = input.size(dim) if input.dim() else 1
-        middle = (length - 1 - unknown).clamp(min=0) // 2
+        middle = (length - 1 - unknown).clamp(min=0) // 2  # the lower of two, as torch has it
         if name == "median":  # what is NaN in part is NaN, which is sorted to the end
             middle = torch.where(unknown > 0, length - 1, middle)
         index = order(value_and_tangent(input), dim).gather(dim, middle)
