@@ -101,7 +101,8 @@ def euclidean_norm(input: Tensor, dim: Any, keepdim: bool) -> Tensor:
     at_0 = (value == 0).all(axes, keepdim=True)
     speed = torch.linalg.vector_norm(tangent, 2, axes, keepdim=True)
     unit = torch.where(at_0 & (speed != 0), tangent / speed, 0.0)
-    # At 0 the norm is that of ones: its slope there, NaN, would meet the cotangent 0 of what is not taken.
+    # At 0 the norm is that of ones: its own second derivatives there, NaN, would meet the cotangent 0 of a branch that
+    # is not taken.
     elsewhere = torch.linalg.vector_norm(torch.where(at_0, 1.0, input), 2, axes, keepdim=True)
     result = torch.where(at_0, (input * unit).sum(axes, keepdim=True), elsewhere)
     return result if keepdim else result.sum(axes)  # of one element each
