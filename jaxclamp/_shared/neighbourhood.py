@@ -380,6 +380,7 @@ def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> Line
 
 
 def _at(array: Array, which: Indices) -> Array:
+    """Return the numbers at the distances ``which``, the first axis: one for each row and entry."""
     taken: Array = np.take_along_axis(array, which[None], axis=0)[0]
     return taken
 

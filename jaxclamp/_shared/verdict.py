@@ -336,8 +336,8 @@ def differing(
     nearby: Neighbourhood, forward: Array, reverse: Array, rounding: Array, names: Names, tolerance: Tolerance
 ) -> Iterator[Verdict]:
     """Yield a verdict for each output whose derivatives differ between the two modes."""
-    untold = nearby.slopes.error / nearby.steps.scale  # a difference that values do not tell is one of rounding
-    allowed = tolerance.atol + tolerance.rtol * np.abs(reverse) + 2 * rounding + untold  # either mode rounds
+    unseen = nearby.slopes.error / nearby.steps.scale  # a difference that values do not show is one of rounding
+    allowed = tolerance.atol + tolerance.rtol * np.abs(reverse) + 2 * rounding + unseen  # either mode rounds
     same = (np.abs(forward - reverse) <= allowed) | (np.isnan(forward) & np.isnan(reverse)) | (forward == reverse)
     differ = ~same & nearby.slopes.finite
     for row in np.flatnonzero(differ.any(axis=1)):

@@ -66,6 +66,11 @@ def span(index: Any, length: int, count: int) -> tuple[Any, Any]:
     return index * length // count, ((index + 1) * length + count - 1) // count
 
 
+def is_channels_last(x: torch.Tensor) -> bool:
+    """Return whether x is a batch of images that lies in memory with the channels last, and not row-major as well."""
+    return x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+
+
 def is_plain(x: torch.Tensor) -> bool:
     """Say whether x is a tensor of eager code in the memory of the CPU, and nothing watches what is done with it."""
     return (

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from interop.native._rules.reductions import sharing
-from interop.native._rules.stage import AdaptiveWindows, Pooling, is_plain
+from interop.native._rules.stage import AdaptiveWindows, Pooling, is_channels_last, is_plain
 from interop.native._rules.windows_compiled import Read, elements_along
 from jaxclamp._rules.windows import Windows
 
@@ -45,10 +45,7 @@ class IndexedStage(NamedTuple):
         # Added, as an element may be in several windows.
         spread = zeros.scatter_add_(-1, self.places.flatten().expand_as(parts), parts).reshape(self.x.shape)
         # The flat buffer is row-major, and a gradient should lie in memory as its tensor does.
-        is_last = not self.x.is_contiguous() and self.x.dim() == 4  # channels
-        if is_last and self.x.is_contiguous(memory_format=torch.channels_last):
-            return spread.contiguous(memory_format=torch.channels_last)
-        return spread
+        return spread.contiguous(memory_format=torch.channels_last) if is_channels_last(self.x) else spread
 
 
 def indexed_stage(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> IndexedStage:

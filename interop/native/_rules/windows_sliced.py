@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from interop.native._rules.stage import AdaptiveWindows, Pooling, Stage, is_plain, span
+from interop.native._rules.stage import AdaptiveWindows, Pooling, Stage, is_channels_last, is_plain, span
 
 Index: TypeAlias = tuple[Any, ...]
 Place: TypeAlias = tuple[Index, Index]
@@ -150,14 +150,10 @@ def empty_as(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 def _empty(shape: Sequence[int], x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return a tensor of that shape in the memory layout of x, made from ``like``."""
-    if not _is_channels_last(x):
+    if not is_channels_last(x):
         return like.new_empty(shape)
     images, channels, *lengths = shape
     return like.new_empty((images, *lengths, channels)).movedim(-1, 1)
-
-
-def _is_channels_last(x: torch.Tensor) -> bool:
-    return x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def _is_finite(x: torch.Tensor) -> bool:
