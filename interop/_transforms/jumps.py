@@ -103,6 +103,7 @@ def _quantile(
     for side in ("lower", "higher"):
         here = input == torch.nanquantile(input, q, dim, keepdim=True, interpolation=side)
         tied = here & (here.sum(axis, keepdim=True) > 1)
+        # Several q have an axis of their own, in front: it is enough to tie next to one of them.
         places.append((input, tied.flatten(0, tied.dim() - input.dim()).any(0) if tied.dim() > input.dim() else tied))
     return places
 

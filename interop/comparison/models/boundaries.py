@@ -135,7 +135,7 @@ def opened(traced: Any) -> Opened:
             if is_same:
                 numbers.setdefault(key, number_of[x])
             renamed[y] = x
-            uses[x] += uses[y] - 1
+            uses[x] += uses[y] - 1  # those of y are its own now, and the boundary is none
             continue
         number = numbers[key] = number_of[y] = len(crossed)
         if jnp.issubdtype(x.aval.dtype, jnp.floating):
@@ -150,6 +150,7 @@ def opened(traced: Any) -> Opened:
         invars=[*zeros.values(), *traced.invars],
         outvars=[*results, *crossed],
         eqns=opened_eqns,
+        # The names are one for each argument and result, of which there are more now.
         debug_info=traced.debug_info._replace(arg_names=None, result_paths=None),
     )
     shapes = tuple(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in crossed)

@@ -93,6 +93,7 @@ def sharing(tied: torch.Tensor, axes: tuple[int, ...], convention: Convention) -
     last = tuple(range(-len(axes), 0))
     lines = tied.movedim(axes, last)
     flat = lines.flatten(lines.dim() - len(axes))
+    # The first: of (0, 1, 0, 1) the running sum is (0, 1, 1, 2), and it is 1 where an element ties there alone.
     chosen = flat & (flat.cumsum(-1) == 1)
     if convention == "exclusive":
         chosen = torch.where(flat.sum(-1, keepdim=True) == 1, flat, flat & ~chosen)

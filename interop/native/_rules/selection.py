@@ -203,7 +203,7 @@ def _beats(step: Callable[..., Any], operand: Operand, rival: Operand) -> Mask:
 
 def _members(steps: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> list[Mask]:
     """Return for each operand where it is in C."""
-    members: list[Any] = [True]
+    members: list[Any] = [True]  # before the first step, the first operand is the value, of whatever shape
     value = operands[0]
     for step, operand in zip(steps, operands[1:], strict=True):
         keeps = _reaches(step, value, operand)
@@ -254,6 +254,7 @@ def _any(masks: Sequence[Mask]) -> Mask:
 
 
 def _folded(step: Callable[..., torch.Tensor], value: Operand, operand: Operand) -> torch.Tensor:
+    # The steps are functions of two tensors. A number beside one does not promote it.
     like = next(x for x in (value, operand) if isinstance(x, torch.Tensor))
     first, second = (
         torch.as_tensor(x, dtype=getattr(x, "dtype", like.dtype), device=like.device) for x in (value, operand)
