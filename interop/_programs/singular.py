@@ -43,7 +43,6 @@ from torch.autograd.function import BackwardCFunction, once_differentiable
 from torch.autograd.graph import Node, get_gradient_edge
 
 from interop._programs.order import value_and_tangent
-from interop._torch.forms import functions_named
 from interop._torch.private_api import (
     is_any,
     is_transformed,
@@ -51,6 +50,7 @@ from interop._torch.private_api import (
     with_old_versions,
     without_forward_mode,
 )
+from interop._transforms.unbounded import has_slope_without_bound
 
 Tensor = torch.Tensor
 
@@ -293,8 +293,8 @@ class Losses:
     gradients of each loss, and it becomes a function of the leaves that has these gradients. What else the block leaves
     keeps its graph, without a guard.
 
-    A loss is a number that the block leaves. A slope shows in the tangents of the result of a function in `UNBOUNDED`:
-    they are not finite.
+    A loss is a number that the block leaves. A slope shows in the tangents of the result of a function
+    without bound: they are not finite.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -305,7 +305,7 @@ class Losses:
 
     def see(self, function: Callable[..., Any], args: Sequence[Any], result: Any) -> None:
         """Look at a result of a function."""
-        if function in UNBOUNDED and not (len(args) == 2 and _is_bounded(function, args[1])):
+        if has_slope_without_bound(function, args):
             for tensor in result if isinstance(result, tuple) else (result,):
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():
                     self._sums_of_tangents.append(value_and_tangent(tensor)[1].sum())
@@ -369,33 +369,3 @@ class _Settled(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         return (None, None, *(cotangent * gradient for gradient in ctx.gradients))
-
-
-def _is_bounded(function: Callable[..., Any], number: Any) -> bool:
-    """Return whether the function is a quotient by the number, or the power with that exponent, of bounded slopes."""
-    if not isinstance(number, int | float):
-        return False
-    name = function.__name__.strip("_")
-    return (name in _QUOTIENTS and number != 0) or (name in _POWERS and number >= 1 and float(number).is_integer())
-
-
-_QUOTIENTS = ("div", "divide", "true_divide", "truediv", "itruediv")
-_POWERS = ("pow", "float_power", "ipow")
-# fmt: off
-_NAMES = (
-    *_QUOTIENTS, *_POWERS, *(f"__{name}__" for name in ("truediv", "rtruediv", "itruediv", "rdiv", "pow", "rpow",
-    "ipow")), "reciprocal", "sqrt", "rsqrt", "log", "log2", "log10", "log1p", "exp", "exp2", "expm1", "sinh", "cosh",
-    "tan", *("acos", "asin", "atanh", "acosh"), *("arccos", "arcsin", "arctanh", "arccosh"), "atan2", "arctan2",
-    "hypot", "lgamma", "mvlgamma", "digamma", "polygamma", "gammaln", "psi", "multigammaln", "erfinv", "ndtri",
-    "log_ndtr", "logit", "xlogy", "xlog1py", "entr", "zeta", "logaddexp", "logaddexp2", "logsumexp", "logcumsumexp",
-    "softmax", "log_softmax", "softmin", "gumbel_softmax", "addcdiv", "prod", "cumprod", "norm", "vector_norm",
-    "matrix_norm", "dist", "std", "var", "std_mean", "var_mean", "normalize", "cosine_similarity",
-    "pairwise_distance", "renorm", "cross_entropy", "binary_cross_entropy", "kl_div", "poisson_nll_loss",
-    "gaussian_nll_loss", "scaled_dot_product_attention", "multi_head_attention_forward", "layer_norm", "rms_norm",
-    "group_norm", "batch_norm", "instance_norm", "det", "slogdet", "logdet", "inv", "inverse", "pinv", "solve",
-    "cholesky", "eigh", "eigvalsh", "svd", "svdvals", "qr", "matrix_exp",
-)
-# fmt: on
-
-UNBOUNDED = frozenset(function for name in _NAMES for function in functions_named(name))
-"""The functions of torch whose slopes have no bound."""

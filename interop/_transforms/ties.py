@@ -9,12 +9,13 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd.graph import Node
 from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
@@ -25,10 +26,11 @@ from interop._torch.private_api import is_transformed
 from interop._torch.sharding import is_distributed
 from interop._transforms.jumps import Jump, jump_of
 from interop._transforms.min_norm import is_of_an_op, min_norm, namesakes
+from interop._transforms.unbounded import has_slope_without_bound
 from interop.native import NATIVE
 from interop.native._rules.on_tie import on_tie
 from jaxclamp import OPS, Convention, Op
-from jaxclamp._shared.tie_report import Influence, Site, TieReport, Totals
+from jaxclamp._shared.tie_report import MET_INFINITY, Influence, Site, TieReport, Totals
 from jaxclamp._transforms.source_lines import innermost
 
 _LIBRARIES = tuple(str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
@@ -40,10 +42,12 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     Counted is whatever `min_norm` intercepts, and the ops of this package: per line of the source and per module, the
     elements of the results, and how many of them were on a tie or a kink; one that is NaN is on none. Suspects are
     functions that are no ops here, where a gradient can depend on them: those that jump, such as `torch.round`, and
-    norms at 0. A backward pass does not count, nor does what a checkpoint computes a second time in it. It holds for
-    the thread that enters it, and may be entered again: counts add up. Calls whose numbers cannot be seen (meta and
-    fake tensors, within torch.func.vmap, sparse and nested ones, extrema of distributed tensors) are not counted, which
-    a warning says. Of a distributed tensor each process counts its part; `sum_over_ranks` adds them up.
+    norms at 0; and calls in whose backward pass, within the block or behind it, a gradient of 0 meets a slope that is
+    not finite, "0 met infinity". Else a backward pass does not count, nor does what a checkpoint computes a second time
+    in it. It holds for the thread that enters it, and may be entered again: counts add up. Calls whose numbers cannot
+    be seen (meta and fake tensors, within torch.func.vmap, sparse and nested ones, extrema of distributed tensors) are
+    not counted, which a warning says. Of a distributed tensor each process counts its part; `sum_over_ranks` adds them
+    up.
 
     Raises when called:
       RuntimeError: in a function compiled as one graph, where there is nothing to see.
@@ -100,7 +104,33 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
             self._count(_tied()[func][0], False, tied_elements, func, args, kwargs)
         elif (jump := jump_of(func, kwargs)) and any(is_active(value) for value in arguments):
             self._count(jump[0], True, _elements_on_jumps, jump[1], args, kwargs)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if has_slope_without_bound(func, args):
+            self._watch(arguments, result)
+        return result
+
+    def _watch(self, arguments: Sequence[Any], result: Any) -> None:
+        """Let the backward pass count where a gradient of 0 meets a slope that is not finite in this call."""
+        file, number, module = self._place()
+        site = file, number, MET_INFINITY, True, module
+
+        def count(gradients: Sequence[torch.Tensor | None], cotangents: Sequence[torch.Tensor | None]) -> None:
+            zeros = [cotangent == 0 for cotangent in cotangents if cotangent is not None]
+            for gradient in gradients:
+                if gradient is None or not zeros or is_transformed():
+                    continue
+                if gradient.is_cpu and not gradient.sum().isnan():  # elsewhere nobody waits for a sum
+                    continue
+                has_shape = zeros[0].shape == gradient.shape
+                met = gradient.isnan() & (zeros[0] if has_shape else zeros[0].any())
+                self._add(site, met.numel(), _sum(met))
+
+        for node in nodes_of(arguments, result):
+            node.register_hook(count)
+
+    def _add(self, site: Site, elements: int, tied: torch.Tensor) -> None:
+        self._elements[site] = self._elements.get(site, 0) + elements
+        self._tied[site] = tied + (self._tied[site].to(tied.device) if site in self._tied else 0)
 
     def _count(self, name: str, suspect: bool, counted: Callable[..., tuple[int, torch.Tensor]], *call: Any) -> None:
         file, number, module = self._place()
@@ -110,9 +140,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
             warnings.warn(f"ties() did not count {name} at {file}:{number}: {error}", stacklevel=3)
             return
         if elements or not suspect:  # a conversion is none unless it is one to integers
-            site = file, number, name, suspect, module
-            self._elements[site] = self._elements.get(site, 0) + elements
-            self._tied[site] = tied + (self._tied[site].to(tied.device) if site in self._tied else 0)
+            self._add((file, number, name, suspect, module), elements, tied)
 
     def _place(self) -> tuple[str, int, str]:
         """Return the file and the line of the user's code that is running, and the module."""
@@ -127,6 +155,27 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     def _left(self, module: torch.nn.Module, args: Any, result: Any) -> None:
         if threading.get_ident() == self._thread and self._path:
             self._path.pop()
+
+
+def nodes_of(arguments: Sequence[Any], result: Any) -> Iterator[Node]:
+    """Yield the nodes that a call has added to the graph of autograd; a composed function adds several."""
+    known = {x.grad_fn for x in _tensors(arguments)}
+    pending = [x.grad_fn for x in _tensors((result,))]
+    while pending:
+        node = pending.pop()
+        if node is None or node in known or not node.next_functions:  # it accumulates the gradient of a leaf
+            continue
+        known.add(node)
+        yield node
+        pending += [following for following, _ in node.next_functions]
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _tensors(value)
 
 
 def line_of_user() -> tuple[str, int]:

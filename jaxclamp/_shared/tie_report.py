@@ -161,8 +161,12 @@ class TieReport:
         return f"{summary}; another convention moves the gradient{scope} by {norm:.3g}, {beside}"
 
     def _about_suspects(self) -> list[str]:
-        what = "A suspect has a kink or a jump that no convention reaches; the first line does not count it."
-        return [what] if any(line.suspect for line in self.lines) else []
+        kinds = {line.op == MET_INFINITY for line in self.lines if line.suspect}
+        what = {
+            False: "A suspect has a kink or a jump that no convention reaches; the first line does not count it.",
+            True: f"Where {MET_INFINITY}, as in a branch not taken, the gradient is NaN: docs/nan.md has the cures.",
+        }
+        return [what[kind] for kind in sorted(kinds)]
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
@@ -180,6 +184,10 @@ class TieReport:
 _HEADINGS = ("line", "op", "elements", "on a tie", "share")
 
 
+MET_INFINITY = "0 met infinity"
+"""The op of a suspect that is a product in a derivative, of 0 and a number that is not finite."""
+
+
 class Totals(defaultdict[Site, "np.ndarray[Any, Any]"]):
     """Maps a site to its number of elements, and of elements on a tie."""
 
@@ -187,5 +195,6 @@ class Totals(defaultdict[Site, "np.ndarray[Any, Any]"]):
         super().__init__(lambda: np.zeros(2, int))
 
     def lines(self) -> tuple[Line, ...]:
-        """Return a line for each site, in the order of the source."""
-        return tuple(Line(*site, *total.tolist()) for site, total in sorted(self.items()))
+        """Return a line for each site, in the order of the source; where 0 met no infinity, there is nothing to say."""
+        lines = (Line(*site, *total.tolist()) for site, total in sorted(self.items()))
+        return tuple(line for line in lines if line.tied or line.op != MET_INFINITY)

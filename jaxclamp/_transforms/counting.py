@@ -92,8 +92,8 @@ class TieCounts:
 def count_ties(fun: Callable[P, R]) -> Callable[P, tuple[R, TieCounts]]:
     """Return the same function, which adds to its result how often it was on a tie, line by line: ``(result, counts)``.
 
-    It counts what `ties` does, by arrays that are computed beside the result. So all of JAX works on it: a training
-    step under ``jit``, ``jax.grad(..., has_aux=True)``, ``vmap``, ``scan``, ``checkpoint``, ``shard_map``.
+    It counts the ties that `ties` does, by arrays that are computed beside the result. So all of JAX works on it: a
+    training step under ``jit``, ``jax.grad(..., has_aux=True)``, ``vmap``, ``scan``, ``checkpoint``, ``shard_map``.
 
     Args:
       fun: a function of any arguments, as for `min_norm`.
@@ -116,12 +116,20 @@ def count_ties(fun: Callable[P, R]) -> Callable[P, tuple[R, TieCounts]]:
     4
     """
     check_function("count_ties", fun)
+    return counting(fun, met_infinity=False)
+
+
+def counting(fun: Callable[P, R], *, met_infinity: bool) -> Callable[P, tuple[R, TieCounts]]:
+    """Return the same function with its counts; with those of reverse passes in it, of 0 that met infinity, or without.
+
+    A reverse pass has a product for each slope, of which most are finite. To look at each is too slow for a training.
+    """
     warn_of_an_untested_jax(jax.__version__)
 
     @functools.wraps(fun)
     def run(*args: P.args, **kwargs: P.kwargs) -> tuple[R, TieCounts]:
         program = traced(fun, *args, **kwargs)
-        jaxpr, counters = _Counting().of(program.jaxpr)
+        jaxpr, counters = _Counting(met_infinity).of(program.jaxpr)
         results = jaxpr_as_fun(jaxpr)(*program.arrays)
         counts = results[len(program.jaxpr.outvars)] if counters else _nothing(())
         return program.join_results(results), TieCounts(counts, counters)
@@ -135,8 +143,8 @@ Counters: TypeAlias = tuple[tuple[Site, int], ...]
 class _Counting:
     """Rewrites a program so that it returns its counts behind its results."""
 
-    def __init__(self) -> None:
-        self._sites = TieSites()
+    def __init__(self, met_infinity: bool) -> None:
+        self._sites = TieSites(met_infinity)
         self.of = functools.cache(self._of)  # a body that occurs twice stays one object, which JAX compiles once
         self._with_body = {
             p.jit_p: self._call,

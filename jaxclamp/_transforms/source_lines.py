@@ -68,6 +68,11 @@ def located(eqn: JaxprEqn) -> JaxprEqn:
     return with_bodies(eqn, change)
 
 
+def is_transposed(eqn: JaxprEqn) -> bool:
+    """Return whether ``eqn`` is part of a reverse pass."""
+    return "transpose(" in str(eqn.source_info.name_stack)
+
+
 def is_of_derivative(eqn: JaxprEqn) -> bool:
     """Return whether ``eqn`` is part of the derivative of an op of jaxclamp."""
     return eqn.primitive is not p.custom_jvp_call_p and DERIVATIVE_SCOPE in str(eqn.source_info.name_stack)

@@ -14,9 +14,9 @@ from jax.extend.core import primitives as p
 from jaxclamp._jax_versions import with_parts
 from jaxclamp._record import OPS
 from jaxclamp._rules.operands import is_floating
-from jaxclamp._shared.tie_report import Site
+from jaxclamp._shared.tie_report import MET_INFINITY, Site
 from jaxclamp._transforms.recognition import name_of_jaxclamp_op, recognized
-from jaxclamp._transforms.source_lines import is_of_derivative, place, scopes
+from jaxclamp._transforms.source_lines import is_of_derivative, is_transposed, place, scopes
 from jaxclamp._transforms.undecided import UNDECIDED
 
 
@@ -34,7 +34,8 @@ class Counter(NamedTuple):
 class TieSites:
     """Finds the counters of a program. Equations are shown to it in their order, those of bodies too."""
 
-    def __init__(self) -> None:
+    def __init__(self, met_infinity: bool) -> None:
+        self._looks_at_products = met_infinity
         self._producers: dict[Any, JaxprEqn] = {}
         """Maps a variable to the equation that computes it."""
         self._counted: set[Any] = set()
@@ -54,6 +55,8 @@ class TieSites:
             return Counter(_site(eqn, "select", suspect=True), jnp.equal, comparison)
         if (on_jump := SUSPECTS.get(eqn.primitive.name)) and not _is_of_integers(eqn):
             return Counter(_site(eqn, eqn.primitive.name, suspect=True), on_jump, eqn)
+        if self._looks_at_products and (met := _MET_INFINITY.get(eqn.primitive)) and is_transposed(eqn):
+            return Counter(_site(eqn, MET_INFINITY, suspect=True), met, eqn)
         return None
 
     def _suspected(self, eqn: JaxprEqn) -> JaxprEqn | None:
@@ -125,6 +128,12 @@ def _nowhere(*operands: jax.Array) -> jax.Array:
     """Return False for each element of the first operand: where a suspect jumps is not known."""
     return jnp.zeros(operands[0].shape if operands else (), bool)
 
+
+_MET_INFINITY: dict[Any, Callable[..., jax.Array]] = {
+    p.mul_p: lambda x, y: ((x == 0) & ~jnp.isfinite(y)) | (~jnp.isfinite(x) & (y == 0)),
+    p.div_p: lambda x, y: (x == 0) & ((y == 0) | jnp.isnan(y)),
+}
+"""Maps a product to the function that says where one factor is 0, and the other is not finite."""
 
 SUSPECTS: dict[str, Callable[..., jax.Array]] = {
     "floor": lambda x: x == jnp.floor(x),

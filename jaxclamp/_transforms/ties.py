@@ -14,7 +14,7 @@ import numpy as np
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.operands import check_function, is_floating
 from jaxclamp._shared.tie_report import Influence, TieReport
-from jaxclamp._transforms.counting import count_ties
+from jaxclamp._transforms.counting import counting
 from jaxclamp._transforms.jaxprs import transformed
 from jaxclamp._transforms.min_norm import replaced
 
@@ -32,7 +32,8 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
     ``where(x > 0, x, 0)``, is listed as a suspect, in this plain form only: of a comparison itself, not of ``~``, ``&``
     or ``|`` of it, nor of arithmetic inside it; neither is ``jnp.select``, nor a product with a mask. Suspects too are
     ``floor``, ``ceil``, ``round``, ``rem``, ``atan2`` and the bits of a number, which ``jnp.signbit`` and ``copysign``
-    read, with the elements at which they jump; and, not looked into, ``reduce_precision``, ``approx_max_k``, calls of a
+    read, with the elements at which they jump; products in a gradient that ``fun`` computes, where 0 meets a number
+    that is not finite, "0 met infinity"; and, not looked into, ``reduce_precision``, ``approx_max_k``, calls of a
     ``custom_vjp``, callbacks, ``custom_linear_solve``, ``pallas_call``, ``run_state`` and ``ffi_call``. Other functions
     with a derivative of their own are not looked into either, and what `jax.random` compares inside counts too.
 
@@ -68,7 +69,7 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
     @functools.wraps(fun)
     def run(*args: P.args, **kwargs: P.kwargs) -> tuple[R, TieReport]:
         copies = _copied((args, kwargs)) if influence else None  # the run may donate the arguments
-        result, counts = count_ties(fun)(*args, **kwargs)
+        result, counts = counting(fun, met_infinity=True)(*args, **kwargs)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((result, counts))):
             raise TypeError(
                 "ties: a report takes values; call it outside of jit, grad and vmap, with those inside fun, or call "

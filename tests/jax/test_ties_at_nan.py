@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxclamp
-from jaxclamp import ties
+from jaxclamp import TieReport, ties
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,41 @@ def test_nan_is_on_no_tie(name: str) -> None:
     assert ties(function)(jnp.asarray(WITH_NAN))[1].tied == tied
     _, counts = jax.jit(jaxclamp.count_ties(function))(jnp.asarray(WITH_NAN))
     assert counts.report().tied == tied
+
+
+def met_infinity(report: TieReport) -> list[tuple[int, int]]:
+    """Return the line, counted from the first, and the count of each place where 0 met infinity."""
+    lines = [line for line in report.lines if line.op == "0 met infinity"]
+    assert all(line.suspect for line in lines)
+    return [(line.number - lines[0].number, line.tied) for line in lines]
+
+
+def test_where_a_branch_not_taken_makes_a_gradient_nan() -> None:
+    """The count is that of the entries that are NaN. A root at 4 is in the same call, and at -1 one in a loop."""
+
+    def loss(x: jax.Array) -> jax.Array:
+        roots = jnp.where(x > 0, jnp.sqrt(x), 0.0)
+        logarithms = jnp.where(x > 1, jnp.log(x - 1), 0.0)
+        return roots.sum() + logarithms.sum()
+
+    x = jnp.array([-1.0, 0.0, 1.0, 4.0])
+    gradient, report = ties(jax.jit(jax.grad(loss)))(x)
+    assert met_infinity(report) == [(0, 2), (1, 1)]  # the logarithm has the slope 1 / (x - 1), infinite at 1 alone
+    assert jnp.isnan(gradient).tolist() == [True, True, True, False]
+
+    def looped(x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda carry, _: (jnp.where(x > 0, jnp.sqrt(x), carry), None), x, length=3)[0].sum()
+
+    assert met_infinity(ties(jax.grad(looped))(x)[1]) == [(0, 6)]
+
+
+def test_where_no_gradient_is_nan() -> None:
+    """Numbers that are 0, slopes that are finite, infinite gradients that are true; and no gradient at all."""
+    x = jnp.array([0.0, 2.0])
+    for function in (
+        lambda x: (jnp.exp(x) * x).sum(),
+        lambda x: jnp.sqrt(x).sum(),
+        lambda x: jnp.where(x > 1, jnp.sqrt(jnp.where(x > 1, x, 1.0)), 0.0).sum(),
+    ):
+        assert met_infinity(ties(jax.grad(function))(x)[1]) == []
+    assert met_infinity(ties(lambda x: jnp.where(x > 0, jnp.sqrt(x), 0.0))(x)[1]) == []

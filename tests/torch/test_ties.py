@@ -216,3 +216,38 @@ def test_nothing_to_count() -> None:
         torch.zeros(0, 3).abs()
     assert counted.report.tied == 0
     assert "0.00%" in str(counted.report)
+
+
+def met_infinity(counted: interop.ties) -> list[tuple[int, int]]:
+    """Return the line, counted from the first, and the count of each place where 0 met infinity."""
+    lines = [line for line in counted.report.lines if line.op == "0 met infinity"]
+    assert all(line.suspect for line in lines)
+    return [(line.number - lines[0].number, line.tied) for line in lines]
+
+
+def test_where_a_branch_not_taken_makes_a_gradient_nan() -> None:
+    """The count is that of the entries that are NaN, also in functions that torch composes of others."""
+    x = torch.tensor([-1.0, 0.0, 1.0, 4.0], requires_grad=True)
+    with interop.ties() as counted:
+        roots = torch.where(x > 0, x.sqrt(), 0.0)
+        logarithms = torch.where(x > 1, torch.log(x - 1), 0.0)
+        softmax = torch.softmax(torch.full((2, 2), -torch.inf) * x[2], -1).where(torch.tensor(False), 0.0)
+        y = x[:2].exp()  # whose gradient is NaN, which comes from the next line
+        behind = torch.where(y > 9, (y * 0).sqrt(), 0.0)
+    assert met_infinity(counted) == []
+    (roots.sum() + logarithms.sum() + softmax.sum() + behind.sum()).backward()
+    assert met_infinity(counted) == [(0, 2), (1, 1), (2, 4), (4, 2)]
+    assert x.grad is not None
+    assert x.grad.isnan().tolist() == [True, True, True, False]
+
+
+def test_where_no_gradient_is_nan() -> None:
+    """Numbers that are 0, slopes that are finite, infinite gradients that are true, and functions of leaves alone."""
+    x = torch.tensor([0.0, 2.0], requires_grad=True)
+    with interop.ties() as counted:
+        products = x.exp() * x
+        roots = x.sqrt()
+        doubled = torch.where(x > 1, torch.where(x > 1, x, 1.0).sqrt(), 0.0)
+        constant = torch.ones(2).sqrt()
+    (products + roots + doubled + constant).sum().backward()
+    assert met_infinity(counted) == []

@@ -1,0 +1,48 @@
+"""Which functions of torch have slopes without bound, as the root at 0, where a cotangent of 0 becomes NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from interop._torch.forms import functions_named
+
+
+def has_slope_without_bound(function: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Return whether the function of these arguments is one of those.
+
+    >>> import torch
+    >>> [has_slope_without_bound(torch.pow, (torch.ones(1), number)) for number in (0.5, 2)]
+    [True, False]
+    """
+    return function in _UNBOUNDED and not (len(args) == 2 and _is_bounded(function, args[1]))
+
+
+def _is_bounded(function: Callable[..., Any], number: Any) -> bool:
+    """Return whether the function is a quotient by the number, or the power with that exponent, of bounded slopes."""
+    if not isinstance(number, int | float):
+        return False
+    name = function.__name__.strip("_")
+    return (name in _QUOTIENTS and number != 0) or (name in _POWERS and number >= 1 and float(number).is_integer())
+
+
+_QUOTIENTS = ("div", "divide", "true_divide", "truediv", "itruediv")
+_POWERS = ("pow", "float_power", "ipow")
+# fmt: off
+_NAMES = (
+    *_QUOTIENTS, *_POWERS, *(f"__{name}__" for name in ("truediv", "rtruediv", "itruediv", "rdiv", "pow", "rpow",
+    "ipow")), "reciprocal", "sqrt", "rsqrt", "log", "log2", "log10", "log1p", "exp", "exp2", "expm1", "sinh", "cosh",
+    "tan", *("acos", "asin", "atanh", "acosh"), *("arccos", "arcsin", "arctanh", "arccosh"), "atan2", "arctan2",
+    "hypot", "lgamma", "mvlgamma", "digamma", "polygamma", "gammaln", "psi", "multigammaln", "erfinv", "ndtri",
+    "log_ndtr", "logit", "xlogy", "xlog1py", "entr", "zeta", "logaddexp", "logaddexp2", "logsumexp", "logcumsumexp",
+    "softmax", "log_softmax", "softmin", "gumbel_softmax", "addcdiv", "prod", "cumprod", "norm", "vector_norm",
+    "matrix_norm", "dist", "std", "var", "std_mean", "var_mean", "normalize", "cosine_similarity",
+    "pairwise_distance", "renorm", "cross_entropy", "binary_cross_entropy", "kl_div", "poisson_nll_loss",
+    "gaussian_nll_loss", "scaled_dot_product_attention", "multi_head_attention_forward", "layer_norm", "rms_norm",
+    "group_norm", "batch_norm", "instance_norm", "det", "slogdet", "logdet", "inv", "inverse", "pinv", "solve",
+    "cholesky", "eigh", "eigvalsh", "svd", "svdvals", "qr", "matrix_exp",
+)
+# fmt: on
+
+_UNBOUNDED = frozenset(function for name in _NAMES for function in functions_named(name))
+"""The functions of torch whose slopes have no bound."""
