@@ -60,9 +60,9 @@ def _replaced(jaxpr: Any, *rules: _InPlace) -> Any:
 
 def _of_exponentials(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
     if eqn.primitive is p.log_p and (of_sum := _logarithm_of_logsumexp(eqn, makers)):
-        return inlined(_constant_where(lambda total: total == 0, of_sum), of_sum)
-    if _is_logaddexp(eqn):
-        return inlined(_constant_where(lambda x, y: (x == -jnp.inf) & (y == -jnp.inf), eqn), eqn)
+        return inlined(_constant_where(lambda total: total == 0, of_sum, _elementwise(of_sum)), of_sum)
+    if function := _logaddexp_of(eqn):
+        return inlined(_constant_where(lambda x, y: (x == -jnp.inf) & (y == -jnp.inf), eqn, function), eqn)
     return None
 
 
@@ -74,7 +74,7 @@ def _of_squares(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
         square = _maker(square, 0, makers)
     if square is None or not _is_square(square):
         return None
-    return inlined(_constant_where(lambda total, *_: total == 0, eqn), eqn)
+    return inlined(_constant_where(lambda total, *_: total == 0, eqn, _elementwise(eqn)), eqn)
 
 
 def _is_root(eqn: JaxprEqn) -> bool:
@@ -128,16 +128,16 @@ def _maker(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
 _RESHAPING = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "convert_element_type", "pvary", "reshard")
 
 
-def _is_logaddexp(eqn: JaxprEqn) -> bool:
-    """Return whether ``eqn`` is a call of `jax.numpy.logaddexp` or ``logaddexp2`` of real numbers, by its body."""
+def _logaddexp_of(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
+    """Return the function, `jax.numpy.logaddexp` or ``logaddexp2`` of real numbers, that ``eqn`` calls, by its body."""
     if eqn.primitive is not p.custom_jvp_call_p:
-        return False
+        return None
     body = eqn.params["call_jaxpr"]
     function = _logaddexp_by_primitives().get(_primitives(body))
     if function is None or len(eqn.invars) != 2:
-        return False
+        return None
     (own,) = jax.make_jaxpr(function)(*(atom.aval for atom in eqn.invars)).eqns
-    return str(own.params["call_jaxpr"]) == str(body)
+    return function if str(own.params["call_jaxpr"]) == str(body) else None
 
 
 @functools.cache
@@ -151,8 +151,19 @@ def _primitives(jaxpr: Any) -> tuple[Any, ...]:
     return tuple(eqn.primitive for eqn in jaxpr.eqns)
 
 
-def _constant_where(is_constant: Callable[..., jax.Array], eqn: JaxprEqn) -> Callable[..., jax.Array]:
-    """Return what ``eqn`` computes, with the slope 0 where the function of its operands says so."""
+def _elementwise(eqn: JaxprEqn) -> Callable[..., Any]:
+    """Return the function of ``eqn``, of arrays of any shape."""
+    return functools.partial(eqn.primitive.bind, **eqn.params)
+
+
+def _constant_where(
+    is_constant: Callable[..., jax.Array], eqn: JaxprEqn, function_of_arrays: Callable[..., Any]
+) -> Callable[..., jax.Array]:
+    """Return what ``eqn`` computes, with the slope 0 where the function of its operands says so.
+
+    Slopes are those of ``function_of_arrays``, which takes operands of one shape: ``logaddexp(x, 0)``, a softplus, has
+    an array and a number.
+    """
     call = computed(eqn)
 
     @jax.custom_jvp
@@ -165,6 +176,6 @@ def _constant_where(is_constant: Callable[..., jax.Array], eqn: JaxprEqn) -> Cal
         is_flat = is_constant(*operands)
         elsewhere = [jnp.where(is_flat, 1, x) for x in operands]  # there the slope is a number, which the 0 meets
         moved = [jnp.where(is_flat, 0, 1).astype(v.dtype) * v for v in tangents]
-        return function(*operands), jax.jvp(call, elsewhere, moved)[1][0]
+        return function(*operands), jax.jvp(function_of_arrays, elsewhere, moved)[1]
 
     return function

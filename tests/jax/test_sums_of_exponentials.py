@@ -72,6 +72,21 @@ def test_programs(fun: Function, gradient: str) -> None:
         np.testing.assert_array_equal(of(singular)(jnp.zeros(2)), [NAN, NAN])
 
 
+@pytest.mark.parametrize("gradient", GRADIENTS)
+def test_an_array_beside_a_number_or_another_shape(gradient: str) -> None:
+    """As in a softplus, ``logaddexp(x, 0)``; and in all pairs, of which one is of two infinities."""
+    x = jnp.array([-INF, 0.0, 40.0])
+    sigmoid = [0, 0.5, 1]
+    for fun in (jax.nn.softplus, lambda x: jnp.logaddexp(x, 0.0), lambda x: jnp.logaddexp(0.0, x)):
+        np.testing.assert_allclose(GRADIENTS[gradient](lambda x: fun(x).sum())(x), sigmoid, rtol=1e-6)  # noqa: B023
+    y = jnp.array([-INF, 0.0])
+
+    def pairs(x: jax.Array) -> jax.Array:
+        return of_finite(lambda x: jnp.logaddexp(x[:, None], y))(x)
+
+    np.testing.assert_allclose(GRADIENTS[gradient](pairs)(x[:2]), [0, 1 + 0.5], rtol=1e-6)
+
+
 def test_second_derivatives() -> None:
     """Those of a softmax elsewhere, and 0 where all is minus infinity."""
     for fun in (logsumexp, lambda x: jnp.logaddexp(*x)):
