@@ -10,6 +10,7 @@ gradient.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import itertools
@@ -21,6 +22,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parameter import is_lazy
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from interop._torch.grad_state import is_recorded
 from interop._torch.private_api import flattened, is_transformed
@@ -153,6 +157,41 @@ def _described(change: ChangedLine) -> Iterator[str]:
     yield f"    to keep it: {change.cure}"
 
 
+@contextlib.contextmanager
+def _restoring() -> Iterator[None]:
+    """Put back, at the end, what optimizers and modules write: parameters, the states of optimizers, and buffers."""
+    tensors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    states: dict[torch.optim.Optimizer, dict[str, Any]] = {}
+
+    def keep(tensor: torch.Tensor) -> None:
+        if id(tensor) not in tensors and not is_lazy(tensor):  # which has no numbers yet
+            tensors[id(tensor)] = tensor, tensor.detach().clone()
+
+    def before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer not in states:
+            states[optimizer] = copy.deepcopy(optimizer.state_dict())
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    keep(parameter)
+
+    def before_forward(module: torch.nn.Module, args: Any) -> None:
+        for buffer in module.buffers(recurse=False):
+            keep(buffer)
+
+    handles = [register_optimizer_step_pre_hook(before_step), register_module_forward_pre_hook(before_forward)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        with torch.no_grad():
+            for tensor, kept in tensors.values():
+                tensor.copy_(kept)
+        for optimizer, state in states.items():
+            optimizer.load_state_dict(state)
+
+
+@_restoring()
 def audit(
     fun: Callable[..., Any], /, *inputs: Any, before: str, after: str | None = None, probe: bool = False
 ) -> Audit:
@@ -164,8 +203,9 @@ def audit(
     gradient of the parameters changes. A call that names a convention, as
     ``interop.native.clamp(..., ties="inclusive")``, or that is in a block of its own, depends on no version.
 
-    The code runs for real: a step of training moves its weights, and a batch norm in training mode its averages. Audit
-    a function that returns the loss, or a copy of the model, to keep them.
+    The code runs for real. What its optimizers write, parameters and states of their own, is put back at the end, and
+    so are the buffers of modules, as the averages of a batch norm. Whatever else it writes stays, as gradients in
+    ``.grad``, schedulers, and weights that it moves by hand.
 
     Args:
       fun: a function of torch, or a module. Its result, a tree of tensors or a dataclass, is differentiated; if it has

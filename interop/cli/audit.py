@@ -39,8 +39,8 @@ def audit(
     """Name the lines whose gradient a version of torch changes.
 
     FUNCTION is called with the arrays of --inputs, and its result is differentiated. FILE.py:FUNCTION names it, too.
-    What keeps the gradient is said at each line. Neither version has to be installed. The function runs for real: a
-    step of training moves its weights.
+    What keeps the gradient is said at each line. Neither version has to be installed. The function runs for real;
+    what its optimizers write is put back.
 
     Exit status 1 when the gradient changes at some line, 2 on bad usage and when the function raises. What --probe
     finds does not count.

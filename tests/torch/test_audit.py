@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 from torch.nn import functional
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.torch_version import TorchVersion
 from torch.utils.checkpoint import checkpoint
 
@@ -153,6 +155,58 @@ def test_a_step_may_return_its_loss_and_be_pinned(
     found = audit(as_of("torch 2.13")(step) if pinned else step, **FORWARD)
     assert len(found.changes) == len(found.lines) == (not pinned)
     assert ("no gradient changes" in str(found)) == pinned
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    """Whether it is trained already or not, by a step or by a loss alone; what the step itself sees are the changes."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), Activation())
+    optimizer = torch.optim.Adam(model.parameters())
+    x = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+    within = []
+
+    def loss() -> Tensor:
+        return model(x).sum()
+
+    def step() -> None:
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+            within.append(flat(model.state_dict()))
+
+    def flat(state: Any) -> list[Any]:
+        leaves = jax.tree.leaves(state)
+        return [leaf.tolist() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+    for _ in range(2):
+        before = flat(model.state_dict()), flat(optimizer.state_dict())
+        for function in (loss, step):
+            audit(function, **FORWARD)
+            assert (flat(model.state_dict()), flat(optimizer.state_dict())) == before
+        assert within[-2] != within[-1] != before[0]
+        step()
+        assert flat(optimizer.state_dict()) != before[1]
+
+
+def test_lazy_modules() -> None:
+    model = torch.nn.Sequential(torch.nn.LazyBatchNorm1d(), Activation())
+    assert len(audit(lambda: model(torch.tensor(X)[:, None] * torch.ones(2)).sum(), **FORWARD).lines) == 1
+
+
+def test_the_model_is_left_as_it_was_where_the_step_fails() -> None:
+    weight = torch.nn.Parameter(torch.tensor(X))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+
+    def step() -> None:
+        weight.clamp(0.0, 6.0).sum().backward()
+        optimizer.step()
+        raise RuntimeError("of the step")
+
+    with pytest.raises(RuntimeError, match="of the step"):
+        audit(step, **FORWARD)
+    assert weight.tolist() == X.tolist()
+    assert not _global_optimizer_pre_hooks
 
 
 def test_a_penalty_on_a_gradient_is_differentiated() -> None:
