@@ -427,7 +427,7 @@ def _scatter(
 ) -> Piece:
     """Decide which of the old element and its updates is written to each place of a ``scatter_max``.
 
-    There are three rounds, each among the candidates that the round before left: first by value, then by tangent, then
+    There are rounds, each among the candidates that the round before left: first by value, then by tangent, then
     by order, the old element before any update, and of several updates the first. Say x = (2, 7), and the updates 2 and
     1 go to place 0: by value the old 2 and the update 2 are left. If the old one moves by 0 and the update by 1, the
     update is left alone: the piece is (x, updates) -> (updates[0], x[1]).
@@ -467,9 +467,10 @@ def _scatter(
     old, new = best(sign * x, sign * updates, jnp.ones(x.shape, bool), jnp.ones(updates.shape, bool))
     old, new = best(sign * dx, sign * dupdates, old, new)
     # In the third round the old element is infinite, and the updates are numbered downwards. Floats, since candidates
-    # that are out count as -inf; float32 has all integers up to 2^24.
-    numbers = jnp.arange(updates.size, 0, -1, dtype=jnp.float32).reshape(updates.shape)
-    old, new = best(jnp.full(x.shape, jnp.inf, numbers.dtype), numbers, old, new)
+    # that are out count as -inf; float32 has all integers up to 2^24, and of more updates each digit is a round.
+    numbers = jnp.arange(updates.size, 0, -1).reshape(updates.shape)
+    for digit in [numbers] if updates.size <= 2**24 else jnp.divmod(numbers, 2**16):
+        old, new = best(jnp.full(x.shape, jnp.inf, jnp.float32), digit.astype(jnp.float32), old, new)
 
     # One number is left for each place, so that adding zeros for all others writes that number.
     def piece(x: jax.Array, _: jax.Array, updates: jax.Array) -> jax.Array:

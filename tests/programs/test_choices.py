@@ -408,3 +408,15 @@ def test_a_callback_under_a_custom_vjp_names_the_cure() -> None:
     with pytest.raises(ValueError, match="do not support JVP") as error:
         jaxclamp.grad(outside)(jnp.zeros(()))
     assert "Give it a rule for forward mode, by jax.custom_jvp." in error.value.__notes__[0]
+
+
+def test_more_updates_of_one_place_than_float32_has_integers() -> None:
+    """All are equal and move alike. So one of them is written, and its gradient is 1."""
+    updates = jnp.ones(2**24 + 4)  # 2**24 + 3 is rounded to the same number
+
+    def largest(updates: jax.Array) -> jax.Array:
+        return jnp.zeros(1).at[jnp.zeros(updates.size, int)].max(updates).sum()
+
+    gradient = jaxclamp.grad(largest, direction=updates)(updates)
+    assert int(jnp.count_nonzero(gradient)) == 1
+    assert gradient.max() == 1

@@ -105,10 +105,14 @@ def compare_models(
     sides, replaced = _sides(models, parameters, counterparts.mapping)
 
     # Which order of rows a kernel has, the inputs of its layer tell, with the least rounding in float64. Another order
-    # changes what enters the layers behind, so that these are looked at again until nothing changes.
+    # changes what enters the layers behind, so that these are looked at again until nothing changes: from the first
+    # layer on, one kernel more is settled each time.
     dtype = _coarsest_dtype(arrays, sides[0])
     precise = Run() if dtype == np.float64 else Run(np.float64)
-    while counterparts != (settled := counterparts.settled_by((sides[0].answer(precise), sides[1].answer(precise)))):
+    for _ in counterparts.mapping.pairs:
+        settled = counterparts.settled_by((sides[0].answer(precise), sides[1].answer(precise)))
+        if settled == counterparts:
+            break
         counterparts = settled
         sides, replaced = _sides(models, parameters, counterparts.mapping)
     alignments = counterparts.alignments((sides[0].answer(precise).layers, sides[1].answer(precise).layers))
