@@ -28,7 +28,7 @@ from interop._programs.choices import (
     sorting,
 )
 from interop._programs.choices.reductions import as_is
-from interop._programs.dual_fast_paths import FASTER
+from interop._programs.dual_fast_paths import FASTER, FastPaths
 from interop._programs.operators import operators_of, overwriting, parts_of
 from interop._programs.order import moves, negated
 from interop._programs.undecided import warn_on_jump
@@ -136,6 +136,16 @@ def _of_native(name: str) -> Function:
     return _spelled_out(native.NATIVE[name].__wrapped__)  # type: ignore[attr-defined]
 
 
+def _with_fast_paths(choice: Function) -> Function:
+    """Return the same choice, whose functions of a dual tensor and constants take their fast paths."""
+
+    def fast(*args: Any, **kwargs: Any) -> Any:
+        with FastPaths():
+            return choice(*args, **kwargs)
+
+    return fast
+
+
 BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 _CONVERSIONS = {torch.Tensor.to, torch.Tensor.type, torch.Tensor.type_as}
 _IGNORED = {"out", "ties"}
@@ -177,7 +187,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "norm": reductions.norm(torch.norm, "fro"),
     "vector_norm": reductions.vector_norm,
     "linalg_norm": reductions.norm_of_either,
-    "hypot": reductions.hypot,
+    "hypot": _with_fast_paths(reductions.hypot),
     "dist": reductions.dist,
     "pairwise_distance": reductions.pairwise_distance,
     "sort": sorting.sort,
@@ -200,7 +210,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "fractional_max_pool2d": pooling.fractional_max_pool("fractional_max_pool2d"),
     "fractional_max_pool3d": pooling.fractional_max_pool("fractional_max_pool3d"),
     "logsumexp": native.NATIVE["logsumexp"],
-    "logaddexp": native.NATIVE["logaddexp"],
+    "logaddexp": _with_fast_paths(native.NATIVE["logaddexp"].__wrapped__),  # type: ignore[attr-defined]
     "normalize": _of_native("normalize"),
     "margin_ranking_loss": _of_native("margin_ranking_loss"),
     "hinge_embedding_loss": _of_native("hinge_embedding_loss"),

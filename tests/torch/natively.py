@@ -13,11 +13,13 @@ Tensor = torch.Tensor
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 PLAIN = [name for name in NATIVE if not name.endswith("_")]
 OF_OPS = [name for name in PLAIN if name in OPS]
-HOMES = (torch, functional, torch.Tensor)
+HOMES = (torch, functional, torch.Tensor, torch.linalg)
 
 
 def own(name: str) -> Callable[..., Any]:
     """The function of torch of that name."""
+    if name == "linalg_norm":  # torch has another ``norm`` than that of torch.linalg
+        return torch.linalg.norm
     known = NATIVE[name].__name__.removesuffix("_with_indices")
     return next(getattr(home, known) for home in HOMES if hasattr(home, known))
 
