@@ -115,14 +115,14 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         site = file, number, MET_INFINITY, True, module
 
         def count(gradients: Sequence[torch.Tensor | None], cotangents: Sequence[torch.Tensor | None]) -> None:
-            zeros = [cotangent == 0 for cotangent in cotangents if cotangent is not None]
+            cotangent = next((cotangent for cotangent in cotangents if cotangent is not None), None)
             for gradient in gradients:
-                if gradient is None or not zeros or is_transformed():
+                if gradient is None or cotangent is None or is_transformed():
                     continue
                 if gradient.is_cpu and not gradient.sum().isnan():  # elsewhere nobody waits for a sum
                     continue
-                has_shape = zeros[0].shape == gradient.shape
-                met = gradient.isnan() & (zeros[0] if has_shape else zeros[0].any())
+                is_zero = cotangent == 0
+                met = gradient.isnan() & (is_zero if is_zero.shape == gradient.shape else is_zero.any())
                 self._add(site, met.numel(), _sum(met))
 
         for node in nodes_of(arguments, result):

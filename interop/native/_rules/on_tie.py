@@ -58,7 +58,7 @@ def _of_selection(rule: Selection, operands: Sequence[Any]) -> torch.Tensor:
 
 def _equals_one_of(x: torch.Tensor, others: Sequence[Any]) -> torch.Tensor:
     equal = [torch.eq(x, other) for other in others]
-    return functools.reduce(torch.logical_or, equal) if equal else torch.zeros_like(x, dtype=torch.bool)
+    return functools.reduce(torch.Tensor.bitwise_or_, equal) if equal else torch.zeros_like(x, dtype=torch.bool)
 
 
 _EXTREMA: Mapping[str, Callable[..., torch.Tensor]] = {
