@@ -24,7 +24,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from interop.__main__ import main
-from interop.cli import digits_training as digits
 from interop.cli.names import FORMATS
 from interop.cli.worked_cases import compare_cases
 from interop.survey import matrix as parity
@@ -457,30 +456,6 @@ def test_cases_prints_the_numbers() -> None:
     printed = [re.split("  +", line.strip())[-3:] for line in result.stdout.splitlines() if "]  " in line]
     expected = [(c.spelling, c.unmodified.tolist(), c.wrapped.tolist()) for c in compare_cases()]
     assert [(spelling, *map(ast.literal_eval, gradients)) for spelling, *gradients in printed] == expected
-
-
-def test_digits_prints_the_steps_and_plots_them(tmp_path: Path) -> None:
-    file = tmp_path / "steps.png"
-    result = run("digits", "--steps", "3", "--seed", "1", "--plot", str(file))
-    assert result.exit_code == 0
-    assert file.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    first, *_, last = digits.train(3, seed=1)
-    cells = [re.split("  +", line.strip()) for line in result.stdout.splitlines()]
-    table = {line[0]: line[1:] for line in cells}
-    assert [name for name in table if name.isdigit()] == ["0", "1", "2"]
-    assert table["0"] == [f"{first.difference(*pair):.1e}" for pair in digits.PAIRS] + [
-        str(first.variants[digits.PAIRS[0][0]].ties)
-    ]
-    for name in digits.VARIANTS:
-        assert table[name][:2] == [f"{step.variants[name].loss:.4f}" for step in (first, last)]
-
-
-def test_digits_without_a_plot_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = run("digits", "--steps", "1")
-    assert result.exit_code == 0
-    assert "over 1 step" in result.stdout
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
