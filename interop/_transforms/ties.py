@@ -220,7 +220,7 @@ def _sum(on_tie: torch.Tensor) -> torch.Tensor:
 
     Elsewhere it is read at once, which raises where there are no numbers to see.
     """
-    tied = torch.count_nonzero(on_tie)
+    tied = on_tie.sum() if is_transformed() else torch.count_nonzero(on_tie)  # which torch 2.11 does not batch
     return tied if tied.is_cuda and not is_transformed() else torch.tensor(tied.item())
 
 
