@@ -185,8 +185,8 @@ def _restoring() -> Iterator[None]:
         for handle in handles:
             handle.remove()
         with torch.no_grad():
-            for tensor, kept in tensors.values():
-                tensor.copy_(kept)
+            for tensor, value_before in tensors.values():
+                tensor.copy_(value_before)
         for optimizer, state in states.items():
             optimizer.load_state_dict(state)
 
@@ -263,22 +263,22 @@ def audit(
     untied = {line.site for line in lines if not line.tied}
     probed = _changes([call.moved() for call in calls if call.site in untied], before, after) if probe else ()
     changes = _changes(calls, before, after)
-    found = Audit(str(old), after, changes, lines, probed, probe=probe, note=note)
+    report = Audit(str(old), after, changes, lines, probed, probe=probe, note=note)
     if not changes:
-        return found
+        return report
     if total is None or by_itself:
         no_effect = "the function differentiates by itself; audit one that returns the loss"
-        return dataclasses.replace(found, no_effect=no_effect)
+        return dataclasses.replace(report, no_effect=no_effect)
     with torch.random.fork_rng():
         torch.set_rng_state(randomness)
         again = _total(fun, arguments, after, contextlib.nullcontext())
     if again is None or not torch.equal(again, total):
         no_effect = "called again, the function returned something else; audit one that is not random"
-        return dataclasses.replace(found, no_effect=no_effect)
+        return dataclasses.replace(report, no_effect=no_effect)
     first, second = ({id(variable) for variable in leaves} for leaves in (variables, leaves_behind(again)))
     if first - second and second - first:  # a version alone may leave some out
         no_effect = "the function makes tensors that require grad; pass them as inputs"
-        return dataclasses.replace(found, no_effect=no_effect)
+        return dataclasses.replace(report, no_effect=no_effect)
     given = {id(leaf) for leaf in jax.tree.leaves(arguments)}
     parameters = [variable for variable in variables if id(variable) not in given]
     of = f"{len(parameters)} parameter{'s' * (len(parameters) > 1)}" if parameters else "the inputs"
@@ -286,7 +286,7 @@ def audit(
     pairs = zip((gradients[variable] for variable in parameters or variables), new_gradients, strict=True)
     old_vector, new_vector = map(_flat, zip(*pairs, strict=True))
     norms = (torch.linalg.vector_norm(v).item() for v in (old_vector, new_vector, new_vector - old_vector))
-    return dataclasses.replace(found, effect=Effect(of, *norms))
+    return dataclasses.replace(report, effect=Effect(of, *norms))
 
 
 def _later_than(old: Version) -> tuple[Version, str]:

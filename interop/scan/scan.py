@@ -126,11 +126,11 @@ def scan(
             text = file.read_text("utf-8")
             if not any(framework in text for framework in versions):
                 continue
-            found = _of_file(Source(text), str(file), versions)
+            fate_of = _of_file(Source(text), str(file), versions)
         except (SyntaxError, ValueError, RecursionError):
             unread.append(str(file))
             continue
-        for finding, fate in found.items():
+        for finding, fate in fate_of.items():
             findings[fate].append(finding)
     chosen = LIKELIHOODS[: LIKELIHOODS.index(at_least) + 1]
     shown, pinned, ignored = ([f for f in of_fate if f.tie in chosen] for of_fate in findings.values())

@@ -109,15 +109,15 @@ def _made_by(eqn: JaxprEqn, names: tuple[str, ...], makers: _Makers, operand: in
 
     Equations that change the shape or the dtype alone are passed over.
     """
-    found: JaxprEqn | None = eqn
+    maker: JaxprEqn | None = eqn
     for name in names:
-        found = _maker(found, operand, makers) if found else None
+        maker = _maker(maker, operand, makers) if maker else None
         operand = 0
-        while found and found.primitive.name in _RESHAPING:
-            found = _maker(found, 0, makers)
-        if found and found.primitive.name != name:
+        while maker and maker.primitive.name in _RESHAPING:
+            maker = _maker(maker, 0, makers)
+        if maker and maker.primitive.name != name:
             return None
-    return found
+    return maker
 
 
 def _maker(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
@@ -136,8 +136,8 @@ def _logaddexp_of(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
     function = _logaddexp_by_primitives().get(_primitives(body))
     if function is None or len(eqn.invars) != 2:
         return None
-    (own,) = jax.make_jaxpr(function)(*(atom.aval for atom in eqn.invars)).eqns
-    return function if str(own.params["call_jaxpr"]) == str(body) else None
+    (expected,) = jax.make_jaxpr(function)(*(atom.aval for atom in eqn.invars)).eqns
+    return function if str(expected.params["call_jaxpr"]) == str(body) else None
 
 
 @functools.cache

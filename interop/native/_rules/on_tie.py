@@ -49,15 +49,17 @@ def on_tie(op: Op, arguments: Mapping[str, Any]) -> torch.Tensor | None:
 
 
 def _of_selection(rule: Selection, operands: Sequence[Any]) -> torch.Tensor:
-    x, *others = operands
-    are_numbers = not any(isinstance(other, torch.Tensor) for other in others)
-    if len(others) == 1 or (are_numbers and others[0] < others[1]):  # the operands tie in pairs with x alone
-        return _equals_one_of(x, others)
+    """Return where more than one operand is the value: x beside a bound, or beside the other tensor of a maximum."""
+    x, *rivals = operands
+    are_numbers = not any(isinstance(rival, torch.Tensor) for rival in rivals)
+    if len(rivals) == 1 or (are_numbers and rivals[0] < rivals[1]):  # the operands tie in pairs with x alone
+        return _equals_one_of(x, rivals)
     return number_of_members(rule, operands) > 1
 
 
-def _equals_one_of(x: torch.Tensor, others: Sequence[Any]) -> torch.Tensor:
-    equal = [torch.eq(x, other) for other in others]
+def _equals_one_of(x: torch.Tensor, rivals: Sequence[Any]) -> torch.Tensor:
+    """Return where x equals a rival: a kink, a bound or another operand; nowhere if there is none."""
+    equal = [torch.eq(x, rival) for rival in rivals]
     return functools.reduce(torch.Tensor.bitwise_or_, equal) if equal else torch.zeros_like(x, dtype=torch.bool)
 
 
