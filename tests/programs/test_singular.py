@@ -358,7 +358,7 @@ def gradients(seed: int, with_zeros: bool) -> tuple[np.ndarray[Any, Any], np.nda
 
 
 QUICK = 4
-SEEDS = [*range(QUICK), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(QUICK, 500))]
+SEEDS = [*range(QUICK), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(QUICK, 1000))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
