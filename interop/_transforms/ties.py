@@ -43,7 +43,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     elements of the results, and how many of them were on a tie or a kink; one that is NaN is on none. Suspects are
     functions that are no ops here, where a gradient can depend on them: those that jump, such as `torch.round`, and
     norms at 0; and calls in whose backward pass, within the block or behind it, a gradient of 0 meets a slope that is
-    not finite, "0 met infinity". Else a backward pass does not count, nor does what a checkpoint computes a second time
+    not finite, "0 met infinity in sqrt". Else a backward pass does not count, nor does what a checkpoint computes a second time
     in it. It holds for the thread that enters it, and may be entered again: counts add up. Calls whose numbers cannot
     be seen (meta and fake tensors, within torch.func.vmap, sparse and nested ones, extrema of distributed tensors) are
     not counted, which a warning says. Of a distributed tensor each process counts its part; `sum_over_ranks` adds them
@@ -106,13 +106,13 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
             self._count(jump[0], True, _elements_on_jumps, jump[1], args, kwargs)
         result = func(*args, **kwargs)
         if has_slope_without_bound(func, args):
-            self._watch(arguments, result)
+            self._watch(func.__name__.strip("_"), arguments, result)
         return result
 
-    def _watch(self, arguments: Sequence[Any], result: Any) -> None:
-        """Let the backward pass count where a gradient of 0 meets a slope that is not finite in this call."""
+    def _watch(self, name: str, arguments: Sequence[Any], result: Any) -> None:
+        """Let the backward pass count where a gradient of 0 meets a slope of this call that is not finite."""
         file, number, module = self._place()
-        site = file, number, MET_INFINITY, True, module
+        site = file, number, f"{MET_INFINITY} in {name}", True, module
 
         def count(gradients: Sequence[torch.Tensor | None], cotangents: Sequence[torch.Tensor | None]) -> None:
             cotangent = next((cotangent for cotangent in cotangents if cotangent is not None), None)

@@ -161,7 +161,7 @@ class TieReport:
         return f"{summary}; another convention moves the gradient{scope} by {norm:.3g}, {beside}"
 
     def _about_suspects(self) -> list[str]:
-        kinds = {line.op == MET_INFINITY for line in self.lines if line.suspect}
+        kinds = {line.op.startswith(MET_INFINITY) for line in self.lines if line.suspect}
         what = {
             False: "A suspect has a kink or a jump that no convention reaches; the first line does not count it.",
             True: f"Where {MET_INFINITY}, as in a branch not taken, the gradient is NaN: docs/nan.md has the cures.",
@@ -185,7 +185,11 @@ _HEADINGS = ("line", "op", "elements", "on a tie", "share")
 
 
 MET_INFINITY = "0 met infinity"
-"""The op of a suspect that is a product in a derivative, of 0 and a number that is not finite."""
+"""The op of a suspect that is a product in a derivative, of 0 and a number that is not finite.
+
+Behind it stands the function whose slope that is, if it is known: "0 met infinity in sqrt". In a jaxpr it is not, since
+a reverse pass has products alone.
+"""
 
 
 class Totals(defaultdict[Site, "np.ndarray[Any, Any]"]):
@@ -197,4 +201,4 @@ class Totals(defaultdict[Site, "np.ndarray[Any, Any]"]):
     def lines(self) -> tuple[Line, ...]:
         """Return a line for each site, in the order of the source; where 0 met no infinity, there is nothing to say."""
         lines = (Line(*site, *total.tolist()) for site, total in sorted(self.items()))
-        return tuple(line for line in lines if line.tied or line.op != MET_INFINITY)
+        return tuple(line for line in lines if line.tied or not line.op.startswith(MET_INFINITY))
