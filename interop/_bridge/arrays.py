@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from interop._torch.private_jax import has_started
+from interop._bridge.private_jax import has_started
 
 HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Order: TypeAlias = tuple[int, ...] | None

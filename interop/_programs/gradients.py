@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from interop._programs.decided import BACKWARD, Decided
+from interop._programs.nan_gradients import Losses, certified, has_nan
 from interop._programs.order import tangents_at
-from interop._programs.singular import Losses, certified, has_nan
 from interop._torch.private_api import (
     depth_of_transformations,
     flattened,

@@ -78,7 +78,7 @@ def test_what_is_shared_knows_no_framework() -> None:
 
 PRIVATE = {
     "interop/_torch/private_api.py": re.compile(r"\btorch(\.\w+)*\._(?!_)\w+"),
-    "interop/_torch/private_jax.py": re.compile(r"\bjax(lib)?(\.\w+)*\._(?!_)\w+"),
+    "interop/_bridge/private_jax.py": re.compile(r"\bjax(lib)?(\.\w+)*\._(?!_)\w+"),
 }
 
 

@@ -11,7 +11,7 @@ from torch import nn, tensor
 from torch.nn import functional
 
 import interop
-from interop._programs import singular
+from interop._programs import nan_gradients
 from tests.support.representatives import parts
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxclamp.UndecidedWarning")  # of norms at 0
@@ -484,5 +484,5 @@ def test_the_draws_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
         program, _, point = drawn(seed, has_numbers=False)
         is_nan += any(gradient.isnan().any() for gradient in torch.func.grad(program, (0, 1))(*point))
     assert is_nan > 6
-    monkeypatch.setattr(singular, "_path", lambda node, i, gradient, cotangents: torch.zeros_like(gradient))
+    monkeypatch.setattr(nan_gradients, "_path", lambda node, i, gradient, cotangents: torch.zeros_like(gradient))
     assert len(wrong(range(12))) > 3

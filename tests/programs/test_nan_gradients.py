@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 import jaxclamp
-from jaxclamp._programs import singular
+from jaxclamp._programs import nan_gradients
 
 Function = Callable[..., Any]
 
@@ -377,7 +377,7 @@ def test_no_finite_gradient_is_wrong_where_zeros_are_numbers(seed: int) -> None:
 
 def test_a_zero_that_wins_always_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second pass alone, believed wherever it finds a number."""
-    monkeypatch.setattr(singular, "_Paths", singular._Guarded)
+    monkeypatch.setattr(nan_gradients, "_Paths", nan_gradients._Guarded)
     wrong = 0
     for seed in range(10):
         spelled, by_hand = gradients(seed, with_zeros=True)
