@@ -43,11 +43,11 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     elements of the results, and how many of them were on a tie or a kink; one that is NaN is on none. Suspects are
     functions that are no ops here, where a gradient can depend on them: those that jump, such as `torch.round`, and
     norms at 0; and calls in whose backward pass, within the block or behind it, a gradient of 0 meets a slope that is
-    not finite, "0 met infinity in sqrt". Else a backward pass does not count, nor does what a checkpoint computes a second time
-    in it. It holds for the thread that enters it, and may be entered again: counts add up. Calls whose numbers cannot
-    be seen (meta and fake tensors, within torch.func.vmap, sparse and nested ones, extrema of distributed tensors) are
-    not counted, which a warning says. Of a distributed tensor each process counts its part; `sum_over_ranks` adds them
-    up.
+    not finite, "0 met infinity in sqrt". Else a backward pass does not count, nor does what a checkpoint computes a
+    second time in it. It holds for the thread that enters it, and may be entered again: counts add up. Calls whose
+    numbers cannot be seen (meta and fake tensors, within torch.func.vmap, sparse and nested ones, extrema of
+    distributed tensors) are not counted, which a warning says. Of a distributed tensor each process counts its part;
+    `sum_over_ranks` adds them up.
 
     Raises when called:
       RuntimeError: in a function compiled as one graph, where there is nothing to see.

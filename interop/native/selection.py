@@ -16,8 +16,8 @@ from interop._torch.forms import overwrite
 from interop._torch.grad_state import is_active
 from interop._torch.private_api import is_constant
 from interop._torch.sharding import is_distributed
-from interop.native._rules.conventions_of_torch import FOLLOWED, HALVED, follows
-from interop.native._rules.selection import recorded, select
+from interop.native._rules.conventions_of_torch import FOLLOWED, follows
+from interop.native._rules.selection import select
 from interop.native.decorators import Forms, public, public_with, right_in_torch
 from jaxclamp import Convention
 
@@ -153,8 +153,6 @@ def _of_two(name: str, input: torch.Tensor, other: torch.Tensor, ties: Conventio
     in_torch: Callable[..., torch.Tensor] = getattr(torch, name)
     if out is not None or not is_active(input, other):
         return in_torch(input, other, out=out)
-    if name in HALVED and ties in ("min_norm", "balanced") and recorded((input, other)) == [0, 1]:
-        return in_torch(input, other)
     return select(name, in_torch, ties, input, other)
 
 

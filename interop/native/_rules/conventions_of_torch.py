@@ -77,16 +77,6 @@ FOLLOWED: Mapping[str, frozenset[Convention]] = outside_of_modes(lambda: {name: 
 """Maps the name of a function of torch, of a tensor and numbers, to the conventions that its gradient follows."""
 
 
-def _halves(in_torch: InTorch) -> bool:
-    x, y = (torch.zeros((), device="cpu", requires_grad=True) for _ in range(2))
-    return [part.item() for part in torch.autograd.grad(in_torch(x, y), (x, y))] == [0.5, 0.5]
-
-
-HALVED: frozenset[str] = outside_of_modes(
-    lambda: frozenset(name for name in ("maximum", "minimum") if _halves(getattr(torch, name)))
-)
-"""The functions of two tensors whose gradient torch halves at a tie."""
-
 _REFUSES_PARTS = frozenset(("hardshrink", "hardsigmoid", "hardswish", "hardtanh", "relu6", "softshrink"))
 """The functions whose backward pass torch, 2.11 to 2.15, does not have for tensors that lie in several processes."""
 

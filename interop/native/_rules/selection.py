@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from interop._torch.grad_state import outside_of_modes
 from interop._torch.private_api import is_forward_mode, is_transformed
 from interop.native._rules.differentiable import differentiable, tell_inactive
 from interop.native._rules.moved_bounds import clamp_with_moved_bounds
@@ -52,43 +53,90 @@ def select(
         value = clamp_with_moved_bounds(name, weights, *arguments) if has_numbers else None
         return _selected(in_torch, weights, *arguments) if value is None else value
     rule, operands = OPS[name].applied(*arguments, ties=ties)
-    value = _of_one(rule, in_torch, operands) if ties == "min_norm" and type(rule) is Selection else None
+    value = _by_calls(rule, in_torch, operands) if type(rule) is Selection else None
     return _selected(in_torch, rule, *operands) if value is None else value
 
 
+def _by_calls(rule: Selection, in_torch: Callable[..., torch.Tensor], operands: Sequence[Any]) -> torch.Tensor | None:
+    """Compute the op by calls of torch that together have its gradient, and need no Function; None if none have it.
+
+    A single active operand gets nothing at a tie. So ``maximum(x, y)`` is ``clamp_min(y, x)`` for an active x, where
+    torch gives nothing to a bound that ties. Where it does not, x is selected where it alone is the value, and
+    elsewhere stands what torch computes of the operands, detached: ``where(x > y, x, maximum(x, y))``. A NaN wins no
+    comparison: its gradient is 0 either way.
+    """
+    active = _recorded(operands)
+    if not active:
+        return None
+    if len(active) == 2 and in_torch in _HALVING and rule.convention in ("min_norm", "balanced"):
+        return in_torch(*operands)
+    if len(active) != 1 or rule.convention != "min_norm":
+        return None
+    index = active[0]
+    is_small = operands[index].numel() <= _SMALL
+    if (is_small or len(operands) == 2) and (clamps := _losing_bounds(rule, operands)):
+        value: torch.Tensor = operands[0]
+        for k, clamp in enumerate(clamps, 1):
+            # The active operand is the bound, and behind it what has been folded with it.
+            value = clamp(operands[k], value) if index < k else clamp(value, operands[k])
+        return value
+    if not is_small:
+        return None
+    # A comparison records nothing, so that the active operand alone is detached.
+    known = [*operands[:index], operands[index].detach(), *operands[index + 1 :]]
+    return torch.where(_alone(_steps(rule), operands, index), operands[index], in_torch(*known))
+
+
 _SMALL = 2**15
-"""The elements up to which `torch.where` takes less time than a Function and its calls in Python."""
+"""The elements up to which two calls of torch, or `torch.where`, take less time than a Function in Python."""
 
 
-def recorded(operands: Sequence[Any]) -> list[int] | None:
+def _recorded(operands: Sequence[Any]) -> list[int] | None:
     """Return which operands torch records for a gradient; None if only torch knows, or if some are no plain tensors."""
     if torch.compiler.is_compiling() or is_forward_mode() or is_transformed():
         return None
     indices = []
     for index, operand in enumerate(operands):
         if isinstance(operand, torch.Tensor):
-            if type(operand) not in (torch.Tensor, torch.nn.Parameter) or operand.layout is not torch.strided:
+            if type(operand) not in _PLAIN or operand.layout is not torch.strided:
                 return None
             if operand.requires_grad:
                 indices.append(index)
     return indices
 
 
-def _of_one(rule: Selection, in_torch: Callable[..., torch.Tensor], operands: Sequence[Any]) -> torch.Tensor | None:
-    """Compute the op of one small active operand by `torch.where`, which needs no Function; return None of others.
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
-    Where that operand alone is the value, it is selected. Elsewhere stands what torch computes of the operands,
-    detached: ``maximum(x, y)`` is ``where(x > y, x, maximum(x, y))``. A NaN wins no comparison: its gradient is 0.
-    """
-    active = recorded(operands)
-    if active is None or len(active) != 1:
-        return None
-    (index,) = active
-    if operands[index].numel() > _SMALL:
-        return None
-    # A comparison records nothing, so that the active operand alone is detached.
-    known = [*operands[:index], operands[index].detach(), *operands[index + 1 :]]
-    return torch.where(_alone(_steps(rule), operands, index), operands[index], in_torch(*known))
+
+def _losing_bounds(rule: Selection, operands: Sequence[Any]) -> list[Callable[..., torch.Tensor]] | None:
+    """Return torch's clamp for each step, if bounds lose ties in it, and an operand can be its first argument too."""
+    first = operands[0]
+    for operand in operands[1:]:
+        if not isinstance(operand, torch.Tensor) or operand.dtype != first.dtype or operand.device != first.device:
+            return None
+    clamps = [_LOSING_BOUND[step.__name__] for step in rule.steps if step.__name__ in _LOSING_BOUND]
+    return clamps if len(clamps) == len(rule.steps) else None
+
+
+def _at_tie(in_torch: Callable[..., torch.Tensor]) -> list[float]:
+    """Return the gradients that torch gives to two operands that tie."""
+    x, y = (torch.zeros((), device="cpu", requires_grad=True) for _ in range(2))
+    return [part.item() for part in torch.autograd.grad(in_torch(x, y), (x, y))]
+
+
+_HALVING: frozenset[Callable[..., torch.Tensor]] = outside_of_modes(
+    lambda: frozenset(extremum for extremum in (torch.maximum, torch.minimum) if _at_tie(extremum) == [0.5, 0.5])
+)
+"""The functions of two tensors whose gradient torch halves at a tie."""
+
+_LOSING_BOUND: Mapping[str, Callable[..., torch.Tensor]] = outside_of_modes(
+    lambda: {
+        step: clamp
+        for step, clamp in (("maximum", torch.clamp_min), ("minimum", torch.clamp_max))
+        if _at_tie(clamp)[1] == 0
+    }
+)
+"""Maps a step to torch's clamp of the same value, if a bound that ties gets nothing there: up to torch 2.13."""
 
 
 class _Selected(torch.autograd.Function):
