@@ -29,6 +29,28 @@ def test_an_input_of_float64_beside_parameters_of_float32() -> None:
     assert compare_models(*doubled, wide).agree
 
 
+def chaotic() -> torch.nn.Sequential:
+    """A network that makes a difference of rounding some times larger in each layer."""
+    layers: list[torch.nn.Module] = [torch.nn.Embedding(50, 32)]
+    for _ in range(8):
+        layers += [torch.nn.Linear(32, 32), torch.nn.Tanh()]
+    network = torch.nn.Sequential(*layers)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.mul_(8)
+    return network
+
+
+def test_one_side_in_float64_and_the_other_in_float32() -> None:
+    """Each keeps its own parameters, which are equal. What the coarser side rounds is no bug, in whichever order."""
+    narrow = chaotic()
+    wide = copy.deepcopy(narrow).double()
+    for first, second in ((wide, narrow), (narrow, wide)):
+        comparison = compare_models(first, second, np.arange(40).reshape(4, 10), parameters="own")
+        assert comparison.agree, comparison.verdict
+        assert any(judged.finding == "rounding" for pair in comparison.layers for judged in pair.judged)
+
+
 class NaiveSoftmax(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         e = x.exp()

@@ -107,7 +107,7 @@ def compare_models(
     # Which order of rows a kernel has, the inputs of its layer tell, with the least rounding in float64. Another order
     # changes what enters the layers behind, so that these are looked at again until nothing changes: from the first
     # layer on, one kernel more is settled each time.
-    dtype = _coarsest_dtype(arrays, sides[0])
+    dtype = _coarsest_dtype(arrays, sides)
     precise = Run() if dtype == np.float64 else Run(np.float64)
     for _ in counterparts.mapping.pairs:
         settled = counterparts.settled_by((sides[0].answer(precise), sides[1].answer(precise)))
@@ -214,8 +214,10 @@ def _trained_in_one(models: tuple[Model, Model], mapping: ParameterMapping) -> l
     ]
 
 
-def _coarsest_dtype(inputs: Sequence[Any], side: Side) -> np.dtype[Any]:
-    floats = [leaf.dtype for leaf in (*inputs, *side.values.values()) if _is_float(leaf)]
+def _coarsest_dtype(inputs: Sequence[Any], sides: tuple[Side, Side]) -> np.dtype[Any]:
+    """Return the dtype that rounds most: with parameters="own" one model may be in float64, the other in float32."""
+    leaves = (*inputs, *sides[0].values.values(), *sides[1].values.values())
+    floats = [leaf.dtype for leaf in leaves if _is_float(leaf)]
     return max(floats, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.dtype(np.float32))
 
 
