@@ -118,12 +118,12 @@ def jax_to_torch(array: jax.Array, *, copy: bool = True) -> torch.Tensor:
     return tensor.clone() if copy else tensor
 
 
-def lend(tensor: torch.Tensor, order: Order = None) -> HostArray | jax.Array:
-    """Lend the tensor's memory to JAX while the caller waits, its axes in ``order``; a copy if it is expanded.
+def lend(tensor: torch.Tensor) -> HostArray | jax.Array:
+    """Lend the tensor's memory to JAX while the caller waits; a copy if it is expanded.
 
     The caller has to await the result before anyone may write to the tensor.
     """
-    return (lend_from_gpu if tensor.is_cuda else lend_from_host)(tensor, order)
+    return (lend_from_gpu if tensor.is_cuda else lend_from_host)(tensor)
 
 
 def to_host(leaf: Any) -> np.ndarray[Any, Any]:
@@ -132,7 +132,7 @@ def to_host(leaf: Any) -> np.ndarray[Any, Any]:
 
 
 def lend_from_host(tensor: torch.Tensor, order: Order = None) -> HostArray:
-    """`lend` of a tensor on CPU: a NumPy view.
+    """`lend` of a tensor on CPU, its axes in ``order``: a NumPy view.
 
     DLPack would let XLA's threads release torch memory, for which they need the GIL: that deadlocks, and aborts the
     process at exit.

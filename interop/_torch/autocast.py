@@ -12,16 +12,12 @@ from interop._torch.private_api import constant_in_graphs
 
 def autocast(*values: Any) -> list[Any]:
     """Cast the values to the lower precision, each by the device that it is on."""
-    return list(map(_autocast, values))
+    return [value.to(torch.get_autocast_dtype(value.device.type)) if _is_cast(value) else value for value in values]
 
 
 def in_full_precision(*values: Any) -> list[Any]:
     """Cast the values for what torch computes in float32, such as losses."""
     return [value.float() if _is_cast(value) else value for value in values]
-
-
-def _autocast(value: Any) -> Any:
-    return value.to(torch.get_autocast_dtype(value.device.type)) if _is_cast(value) else value
 
 
 def _is_cast(value: Any) -> bool:

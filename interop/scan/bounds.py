@@ -18,15 +18,15 @@ _CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max", "relu", "maximum", "minimu
 
 def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
     """Return the call if its operand is clamped to where the slope is infinite."""
-    function = call.name.rpartition(".")[2]
-    if function not in _ENDS or not call.operands or not source.has_gradient(call.node):
+    if call.function not in _ENDS or not call.operands or not source.has_gradient(call.node):
         return
     clamp = source.call(source.assigned(call.operands[0]))
-    if clamp is None or (name := clamp.name.rpartition(".")[2]) not in _CLAMPS:
+    if clamp is None or clamp.function not in _CLAMPS:
         return
     bounds = [source.number(bound) for bound in (*clamp.operands[1:], *(word.value for word in clamp.node.keywords))]
-    reached = [0.0] if name == "relu" else [value for value in bounds if value in _ENDS[function]]
+    # A bound within the domain, as 1e-12 for a logarithm, is the cure.
+    reached = [0.0] if clamp.function == "relu" else [value for value in bounds if value in _ENDS[call.function]]
     if reached:
-        what = f"at {reached[0]:g} the slope of {function} is infinite: the gradient is inf or, times 0, NaN"
+        what = f"at {reached[0]:g} the slope of {call.function} is infinite: the gradient is inf or, times 0, NaN"
         cure = "clamp to a bound within, as 1 - 1e-6 or 1e-12"
         yield Finding.at(call.node, file, "bound", what, "likely", cure)

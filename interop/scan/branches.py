@@ -27,6 +27,8 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
             operand = _singular_operand(source, node)
             if operand is None or source.number(operand) is not None or _is_guarded(source, operand):
                 continue
+            # A divisor may have but a name in common with the condition. If that compares it with a number, the divisor
+            # is taken to be 0 where the branch is not taken. A root or a logarithm counts whatever is compared.
             is_divisor = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
             if is_divisor and ast.unparse(operand) not in compared:
                 continue
@@ -38,18 +40,14 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
 
 
 def _compared(source: Source, node: ast.Compare) -> list[str]:
-    """Return the texts of what is compared with a number, or with the smallest one of a dtype."""
+    """Return the texts of what is compared with a constant."""
     sides = (node.left, *node.comparators)
-    if any(source.number(side) is not None or "eps" in ast.unparse(side) for side in sides):
-        return [ast.unparse(side) for side in sides]
-    return []
+    return list(map(ast.unparse, sides)) if _has_constant(source, *sides) else []
 
 
-def _adds_a_constant(source: Source, node: ast.BinOp) -> bool:
-    sides = (node.left, node.right)
-    return isinstance(node.op, ast.Add) and any(
-        source.number(side) is not None or "eps" in ast.unparse(side) for side in sides
-    )
+def _has_constant(source: Source, *sides: ast.expr) -> bool:
+    """Say whether one of them is a number, or by its name the smallest one of a dtype."""
+    return any(source.number(side) is not None or "eps" in ast.unparse(side) for side in sides)
 
 
 def _singular_operand(source: Source, node: ast.AST) -> ast.expr | None:
@@ -61,7 +59,7 @@ def _singular_operand(source: Source, node: ast.AST) -> ast.expr | None:
             return base if power < 1 else None
         case ast.Call():
             called = source.call(node)
-            if called and called.operands and called.name.rpartition(".")[2] in _SINGULAR:
+            if called and called.operands and called.function in _SINGULAR:
                 return called.operands[0]
     return None
 
@@ -74,6 +72,9 @@ def _is_guarded(source: Source, operand: ast.expr) -> bool:
             name = called.name if called else ast.unparse(node.func)
             if name.rpartition(".")[2].rstrip("_") in _GUARDS | _CONSTANTS:
                 return True
-        if isinstance(node, ast.Compare) or (isinstance(node, ast.BinOp) and _adds_a_constant(source, node)):
-            return True
+        match node:
+            case ast.Compare():  # a product with a mask, or an index by one
+                return True
+            case ast.BinOp(left=left, op=ast.Add(), right=right) if _has_constant(source, left, right):
+                return True
     return False

@@ -67,6 +67,7 @@ def findings(source: Source, call: Call, versions: Mapping[str, Versions], file:
     if call.operands and is_flat(source, call.operands[0]):
         return
     op = name.rpartition(".")[2]
+    # By arguments torch.max is three functions; the record of the name is that along an axis.
     if name in ("torch.max", "torch.min") and len(call.operands) < 2 and not call.node.keywords:
         return  # of all elements: those that tie share the gradient, which is min_norm
     tie = tie_of_bounds(source, call) if op in _BOUNDED else tie_of_operands(source, call)
@@ -76,6 +77,7 @@ def findings(source: Source, call: Call, versions: Mapping[str, Versions], file:
     are_numbers = bool(bounds) and all(source.number(bound) is not None for bound in bounds)
     lines = of_framework.changed.get(name, [])
     if lines:
+        # The records have numbers as bounds, and tensors; a bound that the source does not tell may be either.
         line = next((line for line in lines if (line.cell.inactive == "numbers") == are_numbers), lines[0])
         assert of_framework.before is not None
         before, after = (rounded(answer) if answer else "none" for answer in line.answers)

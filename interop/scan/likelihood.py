@@ -10,6 +10,7 @@ from interop.scan.source import WITHOUT_GRADIENT, Call, Source
 
 FLAT = {"round", "floor", "ceil", "trunc", "rint", "fix", "sign", "argmax", "one_hot"}
 """Functions whose gradient is 0 wherever there is one."""
+# No letter before, so that "surround" is none, and none behind "ste", so that "step" and "system" are none.
 _BY_HAND = re.compile(r"(?<![a-z])(round|ste(?![a-z])|straight|(fake_?)?quant)")
 """What a function that rounds straight through is likely called by."""
 _QUANTISED = ("quant", "qmin", "qmax", "q_min", "q_max", "bits", "n_levels")
@@ -24,6 +25,7 @@ def tie_of_bounds(source: Source, call: Call) -> Likelihood:
         return "likely"
     values = [source.number(bound) for bound in bounds]
     is_tiny = [value is not None and 0 < abs(value) < _TINY for value in values]
+    # A bound that may be a name is told by its name. A small one keeps a divisor or a logarithm from 0.
     names = " ".join(ast.unparse(bound).lower() for bound in bounds)
     if any(is_tiny) or any(word in names for word in ("eps", "tiny", "finfo", "1e-")):
         return "rare"
@@ -45,30 +47,24 @@ def rounds(source: Source, node: ast.expr) -> bool:
     node = source.assigned(node)
     match node:
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return (_is_stopped(source, right) and _calls_rounding(source, right)) or (
-                _is_stopped(source, left) and _calls_rounding(source, left)
-            )
+            # In either order: ``(round(x) - x).detach() + x`` is as usual.
+            return any(source.stopped(source.assigned(s)) and _calls_rounding(source, s) for s in (left, right))
         case ast.Call():
             called = source.call(node)
             name = ast.unparse(node.func).lower()
-            return not (called and called.name.rpartition(".")[2] in FLAT) and _BY_HAND.search(name) is not None
+            return not (called and called.function in FLAT) and _BY_HAND.search(name) is not None
     return False
 
 
 def is_flat(source: Source, node: ast.expr) -> bool:
     """Say whether an expression has no gradient to pass, as one that is rounded, or converted to integers."""
     called = source.call(source.assigned(node))
-    return called is not None and called.name.rpartition(".")[2].rstrip("_") in FLAT | WITHOUT_GRADIENT
-
-
-def _is_stopped(source: Source, node: ast.expr) -> bool:
-    called = source.call(source.assigned(node))
-    return called is not None and called.name.rpartition(".")[2] in ("detach", "stop_gradient")
+    return called is not None and called.function.rstrip("_") in FLAT | WITHOUT_GRADIENT
 
 
 def _calls_rounding(source: Source, node: ast.expr) -> bool:
     calls = (source.call(inner) for inner in source.within(node))
-    return any(call is not None and call.name.rpartition(".")[2].rstrip("_") in FLAT for call in calls)
+    return any(call is not None and call.function.rstrip("_") in FLAT for call in calls)
 
 
 def _operands(call: Call) -> tuple[ast.expr, ...]:
@@ -86,6 +82,7 @@ def _are_codes(source: Source, bounds: list[ast.expr]) -> bool:
     values = [source.number(bound) for bound in bounds]
     if len(values) < 2 or any(value is None or value != int(value) for value in values[:2]):
         return False
+    # -8 and 7 are the ends of 16 numbers. A count that is a power of two has no bit in common with the number before.
     low, high = (int(value) for value in values[:2] if value is not None)
     count = high - low + 1
     return low < 0 and count >= 4 and count & (count - 1) == 0

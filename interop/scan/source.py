@@ -20,6 +20,7 @@ _FRAMEWORKS = ("torch", "jax")
 _HOMES = ("jaxclamp", "interop")
 _IGNORE = re.compile(r"#\s*jaxclamp:\s*ignore\b")
 _WITHOUT_GRADIENTS = {"torch.no_grad", "torch.inference_mode"}
+_STOPS = {"detach", "stop_gradient"}
 WITHOUT_GRADIENT = {
     "long",
     "int",
@@ -46,6 +47,11 @@ class Call:
     """By its home, as ``torch.clamp``, also where it is a method."""
     operands: tuple[ast.expr, ...]
     """The positional arguments; of a method, the object comes first."""
+
+    @property
+    def function(self) -> str:
+        """The last part of the name, as ``clamp``."""
+        return self.name.rpartition(".")[2]
 
     def argument(self, position: int, *names: str) -> ast.expr | None:
         """Return an argument by its position among the operands, or by one of the names."""
@@ -121,19 +127,18 @@ class Source:
 
         A call is ``jaxclamp.min_norm(f)``, where ``f`` is a lambda, or the name of a function of this file.
         """
-        while (parent := self._parents.get(node)) is not None:
-            around: list[ast.expr] = []
+        for parent, inner in self._around(node):
+            deciding: list[ast.expr] = []
             match parent:
                 case ast.With(items=items) | ast.AsyncWith(items=items):
-                    around = [item.context_expr for item in items]
+                    deciding = [item.context_expr for item in items]
                 case ast.FunctionDef(name=name, decorator_list=decorators):
-                    around = [*decorators, *self._transformations.get(name, ())]
-                case ast.Call(func=transformation) if isinstance(node, ast.Lambda):
-                    around = [transformation]
-            for name in map(self._called, around):
+                    deciding = [*decorators, *self._transformations.get(name, ())]
+                case ast.Call(func=transformation) if isinstance(inner, ast.Lambda):
+                    deciding = [transformation]
+            for name in map(self._called, deciding):
                 if name.partition(".")[0] in _HOMES:
                     yield name.rpartition(".")[2]
-            node = parent
 
     @functools.cached_property
     def ignored(self) -> frozenset[int]:
@@ -149,7 +154,7 @@ class Source:
         """Return the nodes of an expression, and of what its local names were assigned."""
         seen: set[ast.AST] = set()
         pending: list[ast.AST] = [node]
-        while pending and len(seen) < 500:
+        while pending and len(seen) < 500:  # a name may lead from assignment to assignment through the whole file
             inner = pending.pop()
             if inner in seen:
                 continue
@@ -161,7 +166,7 @@ class Source:
 
     def has_gradient(self, node: ast.AST) -> bool:
         """Say whether a gradient may flow through an expression, as far as the source tells."""
-        while (parent := self._parents.get(node)) is not None:
+        for parent, inner in self._around(node):
             match parent:
                 case ast.Attribute(attr=attribute) if attribute in WITHOUT_GRADIENT | {"data", "shape", "dtype"}:
                     return False
@@ -171,12 +176,16 @@ class Source:
                     return False
                 case ast.FunctionDef(name="forward") if self.is_function_of_autograd(parent):
                     return False
-                case ast.Subscript(slice=index) if index is node:
+                case ast.Subscript(slice=index) if index is inner:  # of x[i], a gradient flows through x alone
                     return False
                 case ast.Compare():
                     return False
-            node = parent
         return True
+
+    def stopped(self, node: ast.expr) -> ast.expr | None:
+        """Return the x of ``x.detach()`` or ``stop_gradient(x)``."""
+        called = self.call(node)
+        return called.operands[0] if called and called.operands and called.function in _STOPS else None
 
     def is_function_of_autograd(self, node: ast.AST) -> bool:
         """Say whether a node is in a subclass of `torch.autograd.Function`, which has a gradient of its own."""
@@ -185,11 +194,13 @@ class Source:
 
     def enclosing_class(self, node: ast.AST) -> ast.ClassDef | None:
         """Return the innermost class around a node."""
+        return next((parent for parent, _ in self._around(node) if isinstance(parent, ast.ClassDef)), None)
+
+    def _around(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """Return what is around a node, from inside out, each with the part of it that the node is in."""
         while (parent := self._parents.get(node)) is not None:
-            if isinstance(parent, ast.ClassDef):
-                return parent
+            yield parent, node
             node = parent
-        return None
 
     def _stops(self, node: ast.expr) -> bool:
         return self._called(node) in _WITHOUT_GRADIENTS
@@ -223,6 +234,7 @@ class Source:
                 scope: ast.AST | None = self._scope(node, _HOLDERS)
                 is_inner = True
                 while scope is not None:
+                    # As Python looks names up: a method does not see those of the class around it, but by ``self``.
                     if (scope, name) in self._constants and (is_inner or not isinstance(scope, ast.ClassDef)):
                         return self._constants[scope, name]
                     parent = self._parents.get(scope)
@@ -253,6 +265,7 @@ class Source:
                     scope = self.nodes[0]
             for name in names:
                 if scope is not None:
+                    # A second assignment, a parameter, or a target of a loop: not one number, so none is known.
                     bound[scope, name] = None if (scope, name) in bound else values.get(id(node))
         return bound
 
@@ -316,6 +329,7 @@ def _computed(a: float, op: ast.operator, b: float) -> float | None:
             return a - b
         case ast.Mult():
             return a * b
+        # No power of large numbers, which would take long: a source may say 10**10**10. No root of a negative one.
         case ast.Pow() if abs(a) <= 64 and abs(b) <= 64 and a:
             return float(a**b) if a > 0 or b == int(b) else None
         case ast.Div() if b:

@@ -16,8 +16,7 @@ def findings(source: Source, node: ast.AST, file: str) -> Iterator[Finding]:
     """Return the sum that goes straight through a clamp, or the backward that masks by bounds."""
     match node:
         case ast.BinOp(left=x, op=ast.Add(), right=ast.Call() as stopped):
-            difference = _stopped(source, stopped)
-            match difference:
+            match source.stopped(stopped):
                 case ast.BinOp(left=value, op=ast.Sub(), right=again) if ast.dump(again) == ast.dump(x):
                     if _clamps(source, value, before=x):
                         what = "straight through a clamp: the gradient is 1 outside of the bounds too"
@@ -31,21 +30,14 @@ def findings(source: Source, node: ast.AST, file: str) -> Iterator[Finding]:
                 yield Finding.at(masks[0], file, "straight-through", what, "likely", _CURE)
 
 
-def _stopped(source: Source, node: ast.Call) -> ast.expr | None:
-    """Return what a ``detach`` or ``stop_gradient`` is called on."""
-    called = source.call(node)
-    if called and called.operands and called.name.rpartition(".")[2] in ("detach", "stop_gradient"):
-        return called.operands[0]
-    return None
-
-
 def _clamps(source: Source, node: ast.AST, before: ast.expr | None = None) -> bool:
     """Say whether a node clamps, where what it is made of has not been clamped before."""
     inner = set(source.within(node) if isinstance(node, ast.expr) else ast.walk(node))
+    # With x = clamp(w), x + (round(x) - x).detach() reads a clamp twice, and goes straight through a rounding alone.
     if before is not None:
         inner -= set(source.within(before))
     calls = map(source.call, inner)
-    return any(call is not None and call.name.rpartition(".")[2] in _CLAMPS for call in calls)
+    return any(call is not None and call.function in _CLAMPS for call in calls)
 
 
 def _is_order(node: ast.Compare) -> bool:
