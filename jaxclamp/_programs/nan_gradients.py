@@ -59,7 +59,8 @@ _WITHOUT_BOUND = frozenset(
         "custom_linear_solve",
     }
 )
-"""Primitives whose slope is infinite, or overflows, at moderate numbers: a root, not a sine."""
+"""Primitives whose slope is infinite, or overflows, at moderate numbers: a root at 0, ``exp`` at 100 in float32, not a
+sine."""
 
 
 def has_slopes_without_bound(jaxpr: Any) -> bool:
@@ -68,7 +69,7 @@ def has_slopes_without_bound(jaxpr: Any) -> bool:
 
 
 def _has_slope_without_bound(eqn: JaxprEqn) -> bool:
-    if eqn.primitive is p.div_p:
+    if eqn.primitive is p.div_p:  # x / 2 has the slope 1 / 2, and x / y the slope 1 / y
         return not isinstance(eqn.invars[1], Literal)
     if eqn.primitive is p.integer_pow_p:
         return bool(eqn.params["y"] < 0)
@@ -81,15 +82,18 @@ def mended(gradient: Tree, fun: Callable[..., jax.Array], at: Sequence[Tree]) ->
     is_nan = [jnp.isnan(leaf) for leaf in lax.stop_gradient(leaves)]
 
     def mend() -> list[jax.Array]:
+        # Both passes are other versions of the same reverse pass, so that they meet the same slopes.
         value, pull = jax.vjp(fun, *at)
         one = jnp.ones_like(value)
         sums = _Guarded().of(pull)(one)
+        # The certificate says yes or no: to a second derivative it is a constant.
         paths = lax.stop_gradient(_Paths().of(pull)(one))
         return [
             jnp.where(nan & ~jnp.isnan(path), new, old)
             for nan, path, new, old in zip(is_nan, jax.tree.leaves(paths), jax.tree.leaves(sums), leaves, strict=True)
         ]
 
+    # Outside of jit the flag is known, and Python chooses. Inside a cond does: no time goes into passes not needed.
     needed = _anywhere(functools.reduce(jnp.logical_or, map(jnp.any, is_nan), jnp.array(False)))
     if not isinstance(needed, jax.core.Tracer):
         return jax.tree.unflatten(structure, mend() if needed else leaves)
@@ -129,6 +133,8 @@ class _ReversePass:
 
     def of(self, pull: Callable[[jax.Array], Tree]) -> Callable[[jax.Array], Tree]:
         """``pull``, the function that `jax.vjp` returns, rewritten."""
+        # Of where(x > 0, sqrt(x), 0) it is the program c -> mul(b, select_n(a, 0, c)). It reads what the forward pass
+        # left, a: x > 0 and b: 1 / (2 sqrt(x)), as constants. The cotangents are c and what is computed of it.
         return transformed(lambda cotangent: pull(cotangent), self._replace, self._prepared)
 
     def _prepared(self, jaxpr: Any) -> Any:
@@ -160,6 +166,7 @@ class _ReversePass:
     def of_cotangent_and_slope(self, eqn: JaxprEqn, rule: Callable[[Compute, Any, Any], Any]) -> list[JaxprEqn]:
         """Return the equations of a rule for two operands, in whichever order ``eqn`` has them."""
         compute = functools.partial(eqn.primitive.bind, **eqn.params)
+        # So it is in every division, whose slope is one over the second operand.
         if self.is_cotangent(eqn.invars[0]):
             return inlined(functools.partial(rule, compute), eqn)
         return inlined(lambda slope, ct: rule(lambda ct, slope: compute(slope, ct), ct, slope), eqn)
@@ -185,6 +192,8 @@ class _ReversePass:
         whole = _as_whole(body.invars, eqn.invars)
         results = body.outvars[: _as_whole(body.outvars, eqn.outvars)]
         pairs = zip(body.invars[whole - len(results) : whole], results, strict=True)
+        # In the first step a carry may be a number, as zeros to which each step adds a cotangent. As long as that makes
+        # a cotangent of one more carry, the body is followed again.
         return [var for var, result in pairs if self.is_cotangent(result) and not self.is_cotangent(var)]
 
 
@@ -227,6 +236,7 @@ def _product(compute: Compute, cotangent: jax.Array, slope: jax.Array) -> jax.Ar
 
 
 def _quotient(compute: Compute, cotangent: jax.Array, divisor: jax.Array) -> jax.Array:
+    # Dividing by 1 leaves the 0.
     return compute(cotangent, jnp.where((cotangent == 0) & ~jnp.isfinite(1 / divisor), 1, divisor))
 
 
@@ -242,6 +252,7 @@ class _Paths(_ReversePass):
             return self.of_cotangent_and_slope(eqn, rule)
         if eqn.primitive.name in _SUMS:
             return inlined(functools.partial(self._sum, eqn), eqn)
+        # A custom_vjp may select by its cotangent, where(ct > 0, a, b): then all of the result depends on that.
         if eqn.primitive.name in _MOVES and not (eqn.primitive is p.select_n_p and self.is_cotangent(eqn.invars[0])):
             return [eqn]
         return inlined(functools.partial(self._from_all_to_all, eqn), eqn)
@@ -269,6 +280,8 @@ class _Paths(_ReversePass):
 
 
 def _paths_of_product(compute: Compute, cotangent: jax.Array, slope: jax.Array) -> jax.Array:
+    # With 1 for each edge of a graph, products of matrices count paths. How many there are does not matter: flags in
+    # place of counts, layer by layer, do not overflow.
     def leads(ends: jax.Array, steps: jax.Array) -> jax.Array:
         return compute(ends.astype(cotangent.dtype), steps.astype(slope.dtype)) != 0
 

@@ -59,6 +59,7 @@ def _replaced(jaxpr: Any, *rules: _InPlace) -> Any:
 
 
 def _of_exponentials(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
+    # The slope of the logarithm is that of the whole: its operand, the sum, is a constant where all are -inf.
     if eqn.primitive is p.log_p and (of_sum := _logarithm_of_logsumexp(eqn, makers)):
         return inlined(_constant_where(lambda total: total == 0, of_sum, _elementwise(of_sum)), of_sum)
     if function := _logaddexp_of(eqn):
@@ -96,6 +97,10 @@ def _logarithm_of_logsumexp(log: JaxprEqn, makers: _Makers) -> JaxprEqn | None:
     1 unless all operands are minus infinity, and a sum of 0 says that they are. It is not negative, and the absolute
     value that JAX takes of it does nothing.
     """
+    # JAX 0.10 traces logsumexp(x) to this program; ``log`` is its line before the last:
+    #     b = reduce_max(x);  c = max(-inf, b);  d = is_finite(c);  e = select_n(d, 0, c);  f = stop_gradient(e)
+    #     i = exp(sub(x, f));  j = reduce_sum(i);  k = abs(j);  l = log(k);  add(l, f)
+    # Only with the guard d is a sum of 0 what it says: a logarithm of another sum of exponentials may underflow.
     absolute = _maker(log, 0, makers)
     of_sum = log.replace(invars=absolute.invars) if absolute and absolute.primitive is p.abs_p else log
     exp = _made_by(of_sum, ("reduce_sum", "exp"), makers)
@@ -133,6 +138,7 @@ def _logaddexp_of(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
     if eqn.primitive is not p.custom_jvp_call_p:
         return None
     body = eqn.params["call_jaxpr"]
+    # The primitives rule out most calls at once; only then is the function traced for these operands, and compared.
     function = _logaddexp_by_primitives().get(_primitives(body))
     if function is None or len(eqn.invars) != 2:
         return None
