@@ -6,6 +6,7 @@ inclusive, by which the first of the tied elements gets all, so are the poolings
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from interop._torch.grad_state import is_active
 from interop._torch.sharding import is_distributed, on_parts
 from interop.native._rules.reductions import Reduction, reduce
 from interop.native._rules.settled import settled
-from interop.native._rules.stage import AdaptiveWindows, Pooling
+from interop.native._rules.stage import AdaptiveWindows, Pooling, is_plain
 from interop.native._rules.windows import pool
 from interop.native._rules.windows_sliced import largest_by_slices, prefers_slices
 from interop.native.decorators import public
@@ -120,6 +121,16 @@ def _min_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torc
     return torch.min(input, out=out) if out is not None or not is_active(input) else amin(input, ties=ties)
 
 
+_kept_windows_of = functools.lru_cache(maxsize=1024, typed=True)(windows_of)
+
+
+def _windows_of(name: str, x: torch.Tensor, dims: int, window: Sequence[Any]) -> Windows:
+    """Check the arguments of a pool, which takes as long as torch's kernel for 1,000 elements; return its windows."""
+    if not is_plain(x):  # its sizes may be symbols
+        return windows_of(name, tuple(x.shape), dims, *window)
+    return _kept_windows_of(name, tuple(x.shape), dims, *(tuple(of) if isinstance(of, list) else of for of in window))
+
+
 def _max_pool(name: str) -> Callable[..., Any]:
     """Publish torch's pool of that name, ``max_pool2d`` for example."""
     in_torch, dims = getattr(functional, name), int(name[-2])
@@ -137,20 +148,20 @@ def _max_pool(name: str) -> Callable[..., Any]:
     ) -> Any:
         window = (kernel_size, stride, padding, dilation, ceil_mode)
 
-        def with_indices(x: torch.Tensor) -> Any:
-            return in_torch(x, *window, return_indices=True)
+        def called(x: torch.Tensor, has_indices: bool) -> Any:
+            return in_torch(x, *window, return_indices=has_indices)
 
         active = is_active(input)
         # Along one axis, torch has a kernel for values alone.
         by_slices = not active and not return_indices and dims > 1 and prefers_slices(input, dims)
         if not by_slices and (not active or ties == "inclusive"):
             return in_torch(input, *window, return_indices=return_indices)
-        windows = _ruled(with_indices, input, lambda: windows_of(name, tuple(input.shape), dims, *window))
+        windows = _ruled(lambda: called(input, True), lambda: _windows_of(name, input, dims, window))
         pooling = Pooling(windows, ties)
         if by_slices:
             return largest_by_slices(pooling, input)
         is_whole = windows.sizes == tuple(input.shape[-dims:]) and not any(map(any, windows.paddings))
-        return _pool(pooling, with_indices, input, return_indices, is_whole)
+        return _pool(pooling, called, input, return_indices, is_whole)
 
     return _named(max_pool, name)
 
@@ -166,36 +177,42 @@ max_pool1d, max_pool2d, max_pool3d = map(_max_pool, ("max_pool1d", "max_pool2d",
 
 def _pool(
     pooling: Pooling,
-    with_indices: Callable[[torch.Tensor], Any],
+    in_torch: Callable[[torch.Tensor, bool], Any],
     input: torch.Tensor,
     return_indices: bool,
     is_whole: bool,
 ) -> Any:
+    """Call torch's function, which takes whether it returns indices too, with the gradient of the convention."""
     if is_distributed(input):
-        return on_parts(lambda x: _pool(pooling, with_indices, x, return_indices, is_whole), input, pooling.dims)
+        return on_parts(lambda x: _pool(pooling, in_torch, x, return_indices, is_whole), input, pooling.dims)
 
-    def in_torch(x: torch.Tensor) -> Any:
+    def with_indices(x: torch.Tensor) -> Any:
         """Return no view, such as one with a further axis: behind a Function it could not be overwritten."""
-        values, indices = with_indices(x)
+        values, indices = in_torch(x, True)
         return values.clone() if pooling.dims == 1 else values, indices
 
     def values(x: torch.Tensor) -> torch.Tensor:
-        return largest_by_slices(pooling, x) if prefers_slices(x, pooling.dims) else in_torch(x)[0]
+        if prefers_slices(x, pooling.dims):
+            return largest_by_slices(pooling, x)
+        if not is_plain(x):  # the graphs are those of the call with indices
+            return with_indices(x)[0]  # type: ignore[no-any-return]
+        found = in_torch(x, False)  # in less time
+        return found.clone() if found._is_view() else found  # type: ignore[no-any-return]
 
     input = settled(input)
     if not is_whole:
-        return pool(pooling, in_torch if return_indices else values, input)
+        return pool(pooling, with_indices if return_indices else values, input)
     axes = tuple(range(input.dim() - pooling.dims, input.dim()))
-    result = reduce(Reduction(axes, True, pooling.convention), in_torch, input)
+    result = reduce(Reduction(axes, True, pooling.convention), with_indices, input)
     return result if return_indices else result[0]
 
 
-def _ruled(in_torch: Callable[[torch.Tensor], Any], input: torch.Tensor, make: Callable[[], Any]) -> Any:
+def _ruled(in_torch: Callable[[], Any], make: Callable[[], Any]) -> Any:
     """Call ``make``; if it refuses the arguments, let torch refuse them first."""
     try:
         return make()
     except (TypeError, ValueError):
-        in_torch(input)
+        in_torch()
         raise
 
 
@@ -213,9 +230,13 @@ def _adaptive_max_pool(name: str) -> Callable[..., Any]:
         counts = [length if count is None else count for length, count in zip(lengths, sizes, strict=False)]
         if 0 in counts:  # there are no windows, and torch does not differentiate that
             return in_torch(input, output_size, return_indices)
+
+        def called(x: torch.Tensor, has_indices: bool) -> Any:
+            return in_torch(x, output_size, has_indices)
+
         windows, is_whole = _adapted(tuple(lengths), tuple(counts)), all(count == 1 for count in counts)
         pooling = Pooling(windows, ties)
-        return _pool(pooling, lambda x: in_torch(x, output_size, True), input, return_indices, is_whole)
+        return _pool(pooling, called, input, return_indices, is_whole)
 
     return _named(adaptive_max_pool, name)
 

@@ -85,20 +85,27 @@ def test_pools_share_by_count(dims: int, window: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("window", [(5, 1, 2), (2,), (3, 2, 1), (4, 4), (3, 1, 0, 2)], ids=str)
 @pytest.mark.parametrize("way", ["by index", "by slices", "compiled"])
-def test_a_large_window_with_nan_and_infinities(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By slices and compiled it is taken axis by axis, which the program of JAX is not."""
+def test_windows_with_nan_and_infinities(
+    way: str, window: tuple[int, ...], layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By slices and compiled a large one is taken axis by axis, which the program of JAX is not."""
+    if way == "compiled" and (len(window) < 3 or layout is torch.channels_last):
+        return  # they are no way of their own there, and take long to trace
     if way == "by slices":
         take_slices(monkeypatch)
     numbers = torch.Generator().manual_seed(0)
     x = torch.randint(-2, 3, (2, 2, 9, 8), generator=numbers).float()
     x[0, 0, 3, 3], x[0, 1, 2, 2:4], x[1, 0], x[1, 1, 4, 4:6] = torch.nan, torch.inf, -torch.inf, torch.nan
-    x.requires_grad_()
-    cotangent = torch.randint(-3, 4, x.shape, generator=numbers).float()
+    x[0, 0, 0, :4] = torch.tensor([0.0, -0.0, -0.0, 0.0])
+    x = x.contiguous(memory_format=layout).requires_grad_()
+    cotangent = torch.randint(-3, 4, functional.max_pool2d(x, *window).shape, generator=numbers).float()
     cotangent[0, 0, 0, 0] = torch.inf
 
     def gradient(pool: Callable[..., Tensor]) -> Tensor:
-        return torch.autograd.grad(pool(x, 5, 1, 2), x, cotangent)[0]
+        return torch.autograd.grad(pool(x, *window), x, cotangent)[0]
 
     ours = NATIVE["max_pool2d"]
     found = gradient(torch.compile(ours, fullgraph=True, backend="aot_eager") if way == "compiled" else ours)
@@ -145,22 +152,32 @@ def test_reductions_share_by_count(name: str, axis: int, keepdim: bool) -> None:
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("window", [(2,), (3, 2, 1), (3, 1, 1), (17, 17)], ids=str)
 def test_large_images_are_pooled_as_small_ones(
-    window: tuple[int, ...], layout: torch.memory_format, dtype: torch.dtype
+    window: tuple[int, ...], layout: torch.memory_format, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Values and gradients of images that lie together in memory, and of each alone; 17 x 17 are more than 256 tied."""
+    """Values and gradients of images that lie together, by slices, and of each by index; 17 x 17: more than 256 tie."""
     x = torch.randint(0, 2, (4, 8, 34, 35), generator=torch.Generator().manual_seed(0)).to(dtype)
     x[0, 0, :17, :17] = 1
     x = x.contiguous(memory_format=layout).requires_grad_()
     with torch.no_grad():
         inferred = NATIVE["max_pool2d"](x, *window)
     y = NATIVE["max_pool2d"](x, *window)
-    (found,) = torch.autograd.grad(y.sum(), x)
+    with monkeypatch.context() as patched:
+        patched.setattr(windows, "_FEW_READS", 0)
+        (found,) = torch.autograd.grad(y.sum(), x)
     each = [NATIVE["max_pool2d"](image, *window) for plane in x for image in plane[:, None]]
     (expected,) = torch.autograd.grad(torch.stack(each).sum(), x)
     assert torch.equal(y, functional.max_pool2d(x, *window))
     assert torch.equal(inferred, y)
     assert found.is_contiguous(memory_format=layout)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.usefixtures("ways")
+@pytest.mark.parametrize("window", [(2,), (3, 2, 1)], ids=str)
+def test_pools_of_no_images(window: tuple[int, ...]) -> None:
+    x = torch.ones((0, 3, 8, 8), requires_grad=True)
+    y = NATIVE["max_pool2d"](x, *window)
+    assert torch.autograd.grad(y.sum(), x)[0].shape == x.shape
 
 
 @of_aminmax

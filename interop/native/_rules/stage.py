@@ -79,3 +79,13 @@ def is_plain(x: torch.Tensor) -> bool:
         and x.is_cpu
         and not is_dispatch_mode_active()
     )
+
+
+def is_finite(x: torch.Tensor) -> bool:
+    """Return True only if the elements may be read and their sum is finite; False means unknown or not finite."""
+    return is_plain(x) and math.isfinite(x.sum().item())
+
+
+def at_ties(part: torch.Tensor, weight: torch.Tensor, finite: bool) -> torch.Tensor:
+    """Return the part where its weight is 1, else 0."""
+    return part * weight if finite else torch.where(weight != 0, part, 0)  # 0 times infinity is NaN

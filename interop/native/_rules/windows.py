@@ -20,15 +20,17 @@ from interop._torch.grad_state import records_nothing
 from interop._torch.private_api import into_old_vmap, is_in_old_vmap, out_of_old_vmap
 from interop.native._rules.differentiable import differentiable
 from interop.native._rules.reductions import divided
-from interop.native._rules.stage import Pooling, Stage, is_plain
+from interop.native._rules.stage import Pooling, Stage, is_channels_last, is_plain
 from interop.native._rules.windows_compiled import read_stages
 from interop.native._rules.windows_indexed import indexed_stage
 from interop.native._rules.windows_sliced import empty_as, sliced_stages
 
 _BLOCK = 2**19
 """The elements in whose blocks ties are shared, so that what is computed on the way stays in the processor's cache."""
-_FEW_READS = 2**13
+_FEW_READS = 2**17
 """The elements in all windows up to which one index of them is faster than slices, which take more calls."""
+_LESS_IN_CHANNELS_LAST = 16
+"""By how much fewer they are in ``channels_last``, of which the index needs a copy that is row-major."""
 
 
 def pool(pooling: Pooling, in_torch: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
@@ -177,8 +179,9 @@ def _counted(stages: Sequence[Stage], vector: torch.Tensor) -> torch.Tensor:
 
 def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> Sequence[Stage]:
     """Return the stages by the fastest way; under the convention exclusive there is one."""
+    few = _FEW_READS // _LESS_IN_CHANNELS_LAST if is_channels_last(x) else _FEW_READS
     # Exclusive leaves out the first of the tied elements of a window, which no axis by itself tells.
-    if pooling.convention == "exclusive" or (is_plain(x) and pooling.reads(x, values) <= _FEW_READS):
+    if pooling.convention == "exclusive" or (is_plain(x) and pooling.reads(x, values) <= few):
         return [indexed_stage(pooling, x, values)]
     if torch.compiler.is_compiling():
         return read_stages(pooling.windows, pooling.dims, x, values)

@@ -8,60 +8,82 @@ everything is there as often as there are windows that have it, where `windows_s
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from interop.native._rules.reductions import sharing
-from interop.native._rules.stage import AdaptiveWindows, Pooling, is_channels_last, is_plain
-from interop.native._rules.windows_compiled import Read, elements_along
+from interop.native._rules.stage import AdaptiveWindows, Pooling, at_ties, is_channels_last, is_finite, is_plain
+from interop.native._rules.windows_compiled import elements_along
 from jaxclamp._rules.windows import Windows
 
 
 class IndexedStage(NamedTuple):
-    """A `Stage` of the whole pooling."""
+    """A `Stage` of the whole pooling, of images as rows: torch reads a matrix by an index in a third of the time."""
 
     x: torch.Tensor
     values: torch.Tensor
-    dims: int
+    length: int
+    """The elements of an image."""
     places: torch.Tensor
-    """The index: a row for each place in the windows, a column for each window."""
-    tied: torch.Tensor
-    """Which of these elements get a share."""
+    """The index of the elements, in row-major order of the places in the windows, and then of the windows."""
+    weights: torch.Tensor
+    """For each row, place and window the weight 1 for an element that gets a share, else 0."""
 
     def counted(self, like: torch.Tensor) -> torch.Tensor:
-        return self._summed(self.tied)
+        counter = torch.float32 if self.x.dtype in (torch.float16, torch.bfloat16) else None
+        return self.weights.sum(1, dtype=counter).reshape(self.values.shape)
 
     def gathered(self, vector: torch.Tensor) -> torch.Tensor:
-        return self._summed(torch.where(self.tied, vector.flatten(-self.dims)[..., self.places], 0))
-
-    def _summed(self, parts: torch.Tensor) -> torch.Tensor:
-        return parts.sum(-2).reshape(self.values.shape)
+        parts = _rows(vector, self.length).index_select(1, self.places).reshape(self.weights.shape)
+        return at_ties(parts, self.weights, is_finite(vector)).sum(1).reshape(self.values.shape)
 
     def spread(self, vector: torch.Tensor) -> torch.Tensor:
-        parts = torch.where(self.tied, vector.flatten(-self.dims).unsqueeze(-2), 0).flatten(-2)
-        zeros = vector.new_zeros(self.x.flatten(-self.dims).shape)
+        rows, places, windows = self.weights.shape
+        parts = at_ties(vector.reshape(rows, 1, windows), self.weights, is_finite(vector))
+        zeros = vector.new_zeros(rows, self.length)
         # Added, as an element may be in several windows.
-        spread = zeros.scatter_add_(-1, self.places.flatten().expand_as(parts), parts).reshape(self.x.shape)
-        # The flat buffer is row-major, and a gradient should lie in memory as its tensor does.
+        spread = zeros.index_add_(1, self.places, parts.reshape(rows, places * windows)).reshape(self.x.shape)
+        # The rows are row-major, and a gradient should lie in memory as its tensor does.
         return spread.contiguous(memory_format=torch.channels_last) if is_channels_last(self.x) else spread
 
 
 def indexed_stage(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> IndexedStage:
     """Return the pooling at once."""
-    dims = pooling.dims
+    lengths, counts = x.shape[-pooling.dims :], values.shape[-pooling.dims :]
     index_of = _index_of_plain if is_plain(x) else _index  # one that is kept is no part of a graph
-    index, exist = index_of(pooling.windows, tuple(x.shape[-dims:]), tuple(values.shape[-dims:]), x.device)
-    elements = x.flatten(-dims)[..., index]
-    tied = ((elements == values.flatten(-dims).unsqueeze(-2)) | (elements != elements)) & exist
-    return IndexedStage(x, values, dims, index, sharing(tied, (tied.dim() - 2,), pooling.convention))
+    index, exist = index_of(pooling.windows, lengths, counts, x.device, x.dtype)
+    length, windows = math.prod(lengths), math.prod(counts)
+    images = _rows(x, length)
+    read = images.index_select(1, index).reshape(len(images), len(index) // windows, windows)
+    largest = values.reshape(len(images), 1, windows)
+    if pooling.convention != "exclusive" and is_finite(values):
+        weights = read.eq_(largest)
+        if exist is not None:
+            weights.mul_(exist)
+    else:
+        tied = (read == largest) | (read != read)
+        if exist is not None:
+            tied = tied & (exist != 0)
+        weights = sharing(tied, (1,), pooling.convention).to(x.dtype)
+    return IndexedStage(x, values, length, index, weights)
+
+
+def _rows(tensor: torch.Tensor, length: int) -> torch.Tensor:
+    """Return the images, each as a row of that length."""
+    return tensor.reshape(tensor.numel() // length, length)
 
 
 def _index(
-    windows: Windows | AdaptiveWindows, lengths: Sequence[int], counts: Sequence[int], device: torch.device
-) -> Read:
-    """Return the index, and which elements in it exist: where one does not, another stands in its place."""
+    windows: Windows | AdaptiveWindows,
+    lengths: Sequence[int],
+    counts: Sequence[int],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the index, and 1 where an element in it exists: where one does not, another stands in its place."""
     index = torch.zeros((1, 1), dtype=torch.int64, device=device)
     exist = torch.ones((1, 1), dtype=torch.bool, device=device)
     for axis, (length, count) in enumerate(zip(lengths, counts, strict=True)):
@@ -70,7 +92,11 @@ def _index(
         # The places and windows so far, each with those along this axis.
         index = (index[:, None, :, None] * length + at).flatten(0, 1).flatten(1)
         exist = (exist[:, None, :, None] & there).flatten(0, 1).flatten(1)
-    return index, exist
+    return index.flatten(), exist.to(dtype)
 
 
-_index_of_plain = functools.lru_cache(maxsize=256)(_index)
+@functools.lru_cache(maxsize=64)
+def _index_of_plain(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the same, and None if all elements exist."""
+    index, exist = _index(*arguments)
+    return index, None if exist.all() else exist

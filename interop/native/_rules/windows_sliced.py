@@ -19,7 +19,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from interop.native._rules.stage import AdaptiveWindows, Pooling, Stage, is_channels_last, is_plain, span
+from interop.native._rules.stage import (
+    AdaptiveWindows,
+    Pooling,
+    Stage,
+    at_ties,
+    is_channels_last,
+    is_finite,
+    is_plain,
+    span,
+)
 
 Index: TypeAlias = tuple[Any, ...]
 Place: TypeAlias = tuple[Index, Index]
@@ -112,7 +121,7 @@ class _SlicedStage(NamedTuple):
 
     def spread(self, vector: torch.Tensor) -> torch.Tensor:
         # Each element is written once, so that no zeros have to be filled in, nor anything added to them.
-        if self.is_partition and _is_finite(vector):
+        if self.is_partition and is_finite(vector):
             result = empty_as(self.x, vector)
             for weight, inner, _ in self.tied:
                 torch.mul(vector, weight, out=result[inner])
@@ -124,21 +133,20 @@ def _summed(
     like: torch.Tensor, vector: torch.Tensor, weighted: Sequence[tuple[Index, torch.Tensor, Any]]
 ) -> torch.Tensor:
     """Add parts of the vector, where their weight is 1, to parts of zeros of the shape and layout of ``like``."""
-    is_finite = _is_finite(vector)
+    finite = is_finite(vector)
     total: torch.Tensor | None = None
     for to, weight, index in weighted:
         part = vector[index]
         if total is None:
-            if is_finite and like[to].shape == weight.shape == like.shape:  # the first part is for all
+            if finite and like[to].shape == weight.shape == like.shape:  # the first part is for all
                 total = weight * part  # in the layout of the weight
                 continue
             total = _empty(like.shape, like, vector).zero_()
         there = total[to]
-        if is_finite and there.shape == weight.shape:
+        if finite and there.shape == weight.shape:
             there.addcmul_(part, weight)
         else:  # what is added to one window is the sum over its elements
-            product = part * weight if is_finite else torch.where(weight != 0, part, 0)  # 0 times infinity is NaN
-            there += product.sum_to_size(there.shape)
+            there += at_ties(part, weight, finite).sum_to_size(there.shape)
     assert total is not None
     return total
 
@@ -154,11 +162,6 @@ def _empty(shape: Sequence[int], x: torch.Tensor, like: torch.Tensor) -> torch.T
         return like.new_empty(shape)
     images, channels, *lengths = shape
     return like.new_empty((images, *lengths, channels)).movedim(-1, 1)
-
-
-def _is_finite(x: torch.Tensor) -> bool:
-    """Return True only if the elements may be read and their sum is finite; False means unknown or not finite."""
-    return is_plain(x) and bool(x.sum().isfinite())
 
 
 def _largest_along(line: _Line, axis: int, x: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
@@ -180,7 +183,7 @@ def _largest_along(line: _Line, axis: int, x: torch.Tensor, vector: torch.Tensor
 
 def _tied(x: torch.Tensor, values: torch.Tensor, places: Sequence[Place]) -> list[Tied]:
     """Return where elements are tied, as numbers: these are added and multiplied several times as fast as bools."""
-    if is_plain(x) and _is_finite(values):
+    if is_plain(x) and is_finite(values):
         return [(_equal(x[inner], values[outer]), inner, outer) for inner, outer in places]
     unknown = x != x
     return [(((x[inner] == values[outer]) | unknown[inner]).to(x.dtype), inner, outer) for inner, outer in places]
