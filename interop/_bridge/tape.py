@@ -40,6 +40,7 @@ def call(flat: FlatFunction, non_tensors: tuple[Any, ...], x64: bool, tensors: S
     elif not is_recorded(tensors):
         leaves, tree = flat.compute(non_tensors, x64, tensors)
     else:
+        # Residuals are of reverse mode, and have no rule for vmap: forward mode and torch.func save the inputs.
         on_tape: type[torch.autograd.Function] = _Recorded
         if is_transformed():
             on_tape = _RecordedUnderTransforms

@@ -308,6 +308,7 @@ class Losses:
         if has_slope_without_bound(function, args):
             for tensor in result if isinstance(result, tuple) else (result,):
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                    # A sum is finite only if all tangents are. To look at it here would wait for the device.
                     self._sums_of_tangents.append(value_and_tangent(tensor)[1].sum())
             if is_transformed():  # a batch belongs to its vmap
                 self._settle_slopes()
@@ -331,6 +332,8 @@ class Losses:
         self._sums_of_tangents.clear()
 
     def _settle_loss(self, loss: Tensor, root: Node) -> None:
+        # The loss becomes a function of all leaves, though those of the parameters alone are mended: the backward pass
+        # of the program finds the gradients of the others by it, too.
         leaves = [node.variable for node in _nodes(root) if hasattr(node, "variable")]
         tangent = value_and_tangent(loss)[1].clone()
         moving = {id(parameter) for parameter in self._parameters}
@@ -352,7 +355,9 @@ class Losses:
                     gradients[i] = mended[i]
             with torch.enable_grad(), with_old_versions([loss]):
                 number = _Settled.apply(loss.detach(), gradients, *leaves)
+                # In place, since the program holds this tensor.
                 loss.detach_().copy_(number)
+        # The tangent went with the old graph, and what follows may still choose by it.
         with torch.no_grad(), with_old_versions([loss]):
             loss.copy_(forward_ad.make_dual(loss.detach(), tangent))
 

@@ -145,6 +145,8 @@ def _of_leaky_relu(vector: torch.Tensor, x: torch.Tensor, negative_slope: float)
     return aten.leaky_relu_backward(vector, x, negative_slope, False)
 
 
+# Behind the vector, elu_backward takes alpha, the scales of the result and of x, and whether the last argument is the
+# result in place of x: elu is alpha (exp(x) - 1) below 0, selu scales the result, and celu divides x by alpha.
 def _of_elu(vector: torch.Tensor, x: torch.Tensor, alpha: float) -> Any:
     return aten.elu_backward(vector, alpha, 1.0, 1.0, False, x)
 

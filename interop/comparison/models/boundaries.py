@@ -92,6 +92,7 @@ class Opened:
 
     def _position(self, moment: Moment, default: int) -> int:
         """Return the number of the first equation behind a moment; the default if nothing crosses a boundary then."""
+        # The arrays of one moment cross one behind the other, and the last of them is looked for.
         direction = "outputs" if moment.is_end else "inputs"
         return max(
             (n for key, n in self.positions.items() if (key.layer, key.direction) == (moment.layer, direction)),
@@ -111,6 +112,7 @@ class Opened:
 
 def opened(traced: Any) -> Opened:
     """Open the boundaries of a program."""
+    # First all boundaries are brought to the top, out of bodies: only there can a zero be an argument of the program.
     eqns = list(_with_boundaries_on_top(traced.eqns))
     uses = Counter(var for eqn in eqns for var in eqn.invars if isinstance(var, Var))
     uses.update(var for var in traced.outvars if isinstance(var, Var))

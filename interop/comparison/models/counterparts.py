@@ -44,6 +44,7 @@ class Counterparts:
             rows = [point.value for layer in layers for point in layer.inputs[:1]]
             if len(images) == 1 or [array.shape[1:] for array in rows] != [(pair.row_length,)] * 2:
                 return pair
+            # Both layers get the same numbers, in one order or the other: the right image makes them equal.
             fitting = [image for image in images if agree(rows[0], image.rearranged(rows[1]) if image else rows[1])]
             return pair if not fitting or pair.image in fitting else pair.with_rows_of(fitting[-1])
 
@@ -96,6 +97,7 @@ def counterparts_of(first: Model, second: Model, override: Override) -> Counterp
     mapping = inferred(first, second, override)
     matches = matched_layers(first.layers, second.layers, [(p.first.owner, p.second.owner) for p in mapping.pairs])
     numbers = {i: n for n, (i, _) in enumerate(matches)}
+    # Backwards, so that of several calls of a module the first one stays.
     began = {layer.path: i for i, layer in reversed(list(enumerate(first.layers)))}
 
     def match_of(path: str) -> int:

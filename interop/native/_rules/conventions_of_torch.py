@@ -36,6 +36,9 @@ def _functions_of_numbers() -> dict[str, InTorch]:
 
 
 _IN_TORCH: Mapping[str, InTorch] = outside_of_modes(_functions_of_numbers)
+# At 0 torch gives leaky_relu and elu the slope of the piece below. Between the slopes -1 and 1 the least is 0, between
+# 2 and 1 it is 1: the piece below has the least for 0 <= slope <= 1 alone. A shrinkage by 0 is x, and torch gives
+# it the slope 0 at 0.
 _LEFT_OUT: Mapping[str, Callable[[float], bool]] = {
     "leaky_relu": lambda slope: not 0 <= slope <= 1,
     "elu": lambda alpha: not 0 <= alpha <= 1,

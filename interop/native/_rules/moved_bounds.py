@@ -66,10 +66,14 @@ def _moves(name: str, weights: Weights) -> Moves | None:
 
 
 def _moves_that_lead_to(name: str, weights: Weights) -> Moves | None:
+    # Which way leads there is tried, not read from the version: with each pair of three bounds, also equal or crossed,
+    # at each bound, one float to each side of it, at infinities and NaN.
     ties = np.array([0.0, 1.0, 2.0], np.float32)
     special = np.array([-math.inf, math.inf, math.nan], np.float32)
     around = [np.nextafter(ties, end) for end in special[:2]]
     at = torch.from_numpy(np.hstack([ties, *around, special])).requires_grad_()
+    # Where x gets all of the gradient. Where it gets half is not looked at: moved bounds cannot give that, so that the
+    # comparison below fails.
     ((gets, *_), *_) = weights.of
     moves: Moves
     for moves in ("apart", "together"):
@@ -85,9 +89,8 @@ def _moves_that_lead_to(name: str, weights: Weights) -> Moves | None:
 def _with_moved_bounds(name: str, moves: Moves, x: torch.Tensor, bounds: Sequence[float]) -> torch.Tensor:
     in_torch = getattr(torch, name)
     y: torch.Tensor = in_torch(x, *_moved(name, moves, x.dtype, *bounds))
-    in_torch(
-        x.detach(), *bounds, out=y.detach()
-    )  # the value between the bounds themselves; the derivative keeps x alone
+    # The value between the bounds themselves is written over y. The derivative keeps x alone, and misses nothing.
+    in_torch(x.detach(), *bounds, out=y.detach())
     return y
 
 

@@ -62,6 +62,7 @@ def _along_units(operands: Sequence[Tensor], axes: tuple[int, ...], vectors: Seq
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     operands = [x.to(wide) for x in operands]
     largest = functools.reduce(torch.maximum, [x.detach().abs() for x in operands])
+    # The units are the same whatever operands are divided by first, so that no derivative comes through this number.
     if axes:
         largest = torch.linalg.vector_norm(largest, float("inf"), axes, keepdim=True)
     is_smooth = largest != 0
@@ -69,6 +70,7 @@ def _along_units(operands: Sequence[Tensor], axes: tuple[int, ...], vectors: Seq
     scaled = []
     for x in operands:
         x = torch.where(is_smooth, x, 1.0)  # where the norm is 0 that of ones, which has derivatives
+        # Infinite elements count as equal, as 1, and all others beside them are divided to 0.
         scaled.append(torch.where(x.isinf(), x.sign(), x / largest))
     norm = torch.linalg.vector_norm(scaled[0], 2, axes, keepdim=True) if axes else functools.reduce(torch.hypot, scaled)
     units = [x / norm for x in scaled]
