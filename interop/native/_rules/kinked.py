@@ -111,7 +111,7 @@ def bend(
         return _spelled_out(in_torch, kinks, x, *parameters)
 
     def sloped(vector: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Return the vector times the slopes, which maps tangents and cotangents alike."""
+        """Return the vector, a cotangent, times the slopes."""
         if x.dtype in _SHIFTED and not torch.compiler.is_compiling() and _bends_up_at_0(name, *parameters):
             return derivative(vector, x + _ABOVE_0, *parameters)
         result = derivative(vector, x, *parameters)
@@ -138,7 +138,7 @@ def _spelled_out(
 
 
 class _Bent(torch.autograd.Function):
-    generate_vmap_rule = True
+    """Reverse mode alone: `bend` spells out what forward mode and torch.func ask for."""
 
     @staticmethod
     def forward(in_torch: Any, sloped: Any, x: torch.Tensor) -> torch.Tensor:
@@ -149,16 +149,10 @@ class _Bent(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         _, ctx.sloped, x = inputs
         ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
 
     @staticmethod
     def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return None, None, ctx.sloped(cotangent, *ctx.saved_tensors)
-
-    @staticmethod
-    def jvp(ctx: Any, _in_torch: None, _sloped: None, tangent: torch.Tensor) -> torch.Tensor:
-        moved: torch.Tensor = ctx.sloped(tangent, *ctx.saved_tensors)
-        return moved
 
 
 _bent = differentiable(_Bent)
