@@ -28,7 +28,7 @@ from interop._transforms.jumps import Jump, jump_of
 from interop._transforms.min_norm import is_of_an_op, min_norm, namesakes
 from interop._transforms.unbounded import has_slope_without_bound
 from interop.native import NATIVE
-from interop.native._rules.on_tie import on_tie
+from interop.native._rules.on_tie import masks_of_ties
 from jaxclamp import OPS, Convention, Op
 from jaxclamp._shared.tie_report import MET_INFINITY, Influence, Site, TieReport, Totals
 from jaxclamp._transforms.source_lines import innermost
@@ -63,8 +63,8 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     def __init__(self) -> None:
         super().__init__()
         self._elements: dict[Site, int] = {}
-        self._tied: dict[Site, torch.Tensor] = {}
-        """Sums on the device where the ties are, so that nobody waits for it before a report."""
+        self._tied: dict[Site, torch.Tensor | int] = {}
+        """Numbers; of ties on a CUDA device, tensors there, so that nobody waits for it before a report."""
         self._path: list[str] = []
         self._names: dict[torch.nn.Module, str] = {}
         self._handles: list[RemovableHandle] = []
@@ -75,7 +75,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         """What was counted up to now."""
         totals = Totals()
         for site, elements in self._elements.items():
-            totals[site] += elements, self._tied[site].item()
+            totals[site] += elements, int(self._tied[site])
         return TieReport(totals.lines())
 
     def __enter__(self) -> ties:
@@ -105,7 +105,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         elif (jump := jump_of(func, kwargs)) and any(is_active(value) for value in arguments):
             self._count(jump[0], True, _elements_on_jumps, jump[1], args, kwargs)
         result = func(*args, **kwargs)
-        if has_slope_without_bound(func, args):
+        if has_slope_without_bound(func, args, kwargs):
             self._watch(func.__name__.strip("_"), arguments, result)
         return result
 
@@ -128,11 +128,16 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         for node in nodes_of(arguments, result):
             node.register_hook(count)
 
-    def _add(self, site: Site, elements: int, tied: torch.Tensor) -> None:
+    def _add(self, site: Site, elements: int, tied: torch.Tensor | int) -> None:
+        before = self._tied.get(site, 0)
+        if isinstance(before, torch.Tensor) and isinstance(tied, torch.Tensor):
+            before = before.to(tied.device)
         self._elements[site] = self._elements.get(site, 0) + elements
-        self._tied[site] = tied + (self._tied[site].to(tied.device) if site in self._tied else 0)
+        self._tied[site] = before + tied
 
-    def _count(self, name: str, suspect: bool, counted: Callable[..., tuple[int, torch.Tensor]], *call: Any) -> None:
+    def _count(
+        self, name: str, suspect: bool, counted: Callable[..., tuple[int, torch.Tensor | int]], *call: Any
+    ) -> None:
         file, number, module = self._place()
         try:
             elements, tied = counted(*call)
@@ -198,37 +203,47 @@ def can_tie(func: Callable[..., Any]) -> bool:
 
 def tied_elements(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[int, torch.Tensor]:
+) -> tuple[int, torch.Tensor | int]:
     """Count the elements of the result of a function that can tie, and those of them on a tie."""
-    _, tied = _tied()[func]
+    _, masks_of = _tied()[func]
+    elements: int = 0
+    tied: torch.Tensor | int = 0
     with torch.no_grad():
-        ties_at = tied(*args, **{"ties": "min_norm", **kwargs})  # whichever: a tie is one under all
-        return ties_at.numel(), _sum(ties_at)
+        for mask in masks_of(*args, **{"ties": "min_norm", **kwargs}):  # whichever: a tie is one under all
+            elements = mask.numel()
+            tied = tied + _sum(mask)
+    return elements, tied
 
 
-def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, torch.Tensor]:
+def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, torch.Tensor | int]:
     """Count the elements that a gradient can depend on, and those of them at which the function jumps."""
     with torch.no_grad():
         places = list(jump(*args, **kwargs))
     on_jump = [at for operand, at in places if is_active(operand)]  # asked outside, as nothing is active under no_grad
-    tied = torch.stack([_sum(at) for at in on_jump]).sum() if on_jump else torch.tensor(0)
-    return sum(at.numel() for at in on_jump), tied
+    return sum(at.numel() for at in on_jump), sum(_sum(at) for at in on_jump)
 
 
-def _sum(on_tie: torch.Tensor) -> torch.Tensor:
+_EXACT = 2**24
+"""The elements up to which float32, in which torch adds up 16-bit floats too, has each number of ties."""
+
+
+def _sum(on_tie: torch.Tensor) -> torch.Tensor | int:
     """Return the number of elements that are on a tie; on a CUDA device it stays there, so that nobody waits for it.
 
     Elsewhere it is read at once, which raises where there are no numbers to see.
     """
-    tied = on_tie.sum() if is_transformed() else torch.count_nonzero(on_tie)  # which torch 2.11 does not batch
-    return tied if tied.is_cuda and not is_transformed() else torch.tensor(tied.item())
+    if on_tie.is_floating_point():
+        tied = on_tie.sum(dtype=torch.float32 if on_tie.numel() <= _EXACT else torch.float64)
+    else:
+        tied = on_tie.sum() if is_transformed() else torch.count_nonzero(on_tie)  # which torch 2.11 does not batch
+    return tied if tied.is_cuda and not is_transformed() else int(tied)
 
 
 @functools.cache
 def _tied() -> Mapping[Callable[..., Any], tuple[str, Callable[..., Any]]]:
     """Return a map from each function that can tie to its name, and to the function that says where it does."""
-    where_tied = {name: _where_tied(op) for name, op in OPS.items()}
-    by_name = {name: where_tied[op.__name__] for name, op in TORCH_OPS.items()}
+    masks_of = {name: _masks_of(op) for name, op in OPS.items()}
+    by_name = {name: masks_of[op.__name__] for name, op in TORCH_OPS.items()}
     by_name |= {name: by_name[name.removesuffix("_")] for name in IN_PLACE_OPS}
     in_torch = {
         torch_function: (name.rpartition(".")[2].removesuffix("_with_indices").strip("_"), function)
@@ -250,20 +265,17 @@ def _readable(x: Any, op: Op) -> Any:
     return x.detach().clone() if isinstance(x, torch.nn.Parameter) else x
 
 
-def _where_tied(op: Op) -> Callable[..., torch.Tensor]:
-    """Return where the op is on a tie; it takes whatever arguments the op has in torch, in any of its forms."""
+def _masks_of(op: Op) -> Callable[..., Iterable[torch.Tensor]]:
+    """Return `masks_of_ties` of whatever arguments the op has in torch, in any of its forms, else the mask by JAX."""
     tied = TorchOp(op, op.on_tie)
 
-    def where_tied(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def masks_of(*args: Any, **kwargs: Any) -> Iterable[torch.Tensor]:
         keywords = kwargs if op.has_conventions else {name: v for name, v in kwargs.items() if name != "ties"}
         slots = tied.signature.without_forms(tied.signature.arranged(args, keywords))
-        by_torch = on_tie(op, tied.signature.by_jax_name(slots))
-        if by_torch is not None:
-            return by_torch
-        by_jax: torch.Tensor = tied.of_slots(*(_readable(value, op) for value in slots))
-        return by_jax
+        by_torch = masks_of_ties(op, tied.signature.by_jax_name(slots))
+        return [tied.of_slots(*(_readable(value, op) for value in slots))] if by_torch is None else by_torch
 
-    return where_tied
+    return masks_of
 
 
 _NO_LIST = "influence: parameters has to be a list of tensors, such as [weight] or model.parameters(), but is {}."

@@ -34,9 +34,14 @@ def scopes(eqn: JaxprEqn) -> str:
 
 def innermost(lines: Iterable[tuple[str, int]], *libraries: str) -> tuple[str, int]:
     """Return the first line of the user's code, or else of a package that is not one of ``libraries``, nor JAX."""
-    candidates = [line for line in lines if not line[0].startswith((*_LIBRARIES, *libraries))]
-    candidates.sort(key=lambda line: line[0].startswith(_INSTALLED))  # stable: the innermost line stays first
-    return candidates[0] if candidates else ("unknown", 0)
+    passed_over = (*_LIBRARIES, *libraries)
+    of_package = None
+    for line in lines:
+        if not line[0].startswith(passed_over):
+            if not line[0].startswith(_INSTALLED):
+                return line
+            of_package = of_package or line
+    return of_package or ("unknown", 0)
 
 
 def frames(eqn: JaxprEqn) -> list[Any]:

@@ -242,6 +242,21 @@ def test_where_a_branch_not_taken_makes_a_gradient_nan() -> None:
     assert x.grad.isnan().tolist() == [True, True, True, False]
 
 
+def test_a_normalization_has_a_slope_without_bound_if_eps_is_0() -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    with interop.ties() as counted:
+        for eps in (0.0, 1e-5):
+            torch.where(x < 0, torch.nn.functional.layer_norm(x, (3,), eps=eps), 0.0).sum().backward()
+    assert met_infinity(counted) == [(0, "layer_norm", 6)]
+
+
+def test_more_ties_than_float32_has_integers() -> None:
+    elements = 2**24 + 1
+    with interop.ties() as counted:
+        torch.relu(torch.zeros(elements, dtype=torch.bfloat16))
+    assert counted.report.tied == counted.report.elements == elements
+
+
 def test_where_no_gradient_is_nan() -> None:
     """Numbers that are 0, slopes that are finite, infinite gradients that are true, and functions of leaves alone."""
     x = torch.tensor([0.0, 2.0], requires_grad=True)

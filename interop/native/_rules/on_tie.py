@@ -1,13 +1,15 @@
 """Says by torch's own kernels which elements of a result are on a tie, as an op's record says by JAX.
 
+An answer is a mask or several, each tie in one of them: a clamp has one for each bound. A mask of a comparison has
+numbers, 1 and 0 in the dtype of the operand, which torch computes and adds up several times as fast as truth values.
+
 ``clamp(x, 0, 6)`` at (-1, 0, 3, 6) is on a tie at 0 and at 6. The pool with windows of 2 and stride 1 over (3, 3, 1)
 has two windows. In the first both elements are the largest, so it is on a tie; the second has one that is.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,15 +20,21 @@ from interop.native._rules.kinked import places_of_ties
 from interop.native._rules.selection import number_of_members
 from interop.native._rules.stage import Pooling
 from interop.native._rules.windows import number_of_tied
+from interop.native._rules.windows_sliced import largest_by_slices, prefers_slices
 from jaxclamp import Op
 from jaxclamp._rules.selection import Selection
 from jaxclamp._rules.windows import windows_of
 
 
-def on_tie(op: Op, arguments: Mapping[str, Any]) -> torch.Tensor | None:
-    """Return where the elements of the result are on a tie; None of a call that torch's kernels do not answer.
+def masks_of_ties(op: Op, arguments: Mapping[str, Any]) -> Iterable[torch.Tensor] | None:
+    """Yield masks of the elements of the result that are on a tie, at least one, each when it is asked for.
 
-    ``arguments`` are all of the op, by jaxclamp's names.
+    Args:
+      op: the op.
+      arguments: all of its arguments, by jaxclamp's names.
+
+    Returns:
+      The masks; None of a call that torch's kernels do not answer.
     """
     if not _are_plain([value for value in arguments.values() if isinstance(value, torch.Tensor)]):
         return None
@@ -34,33 +42,41 @@ def on_tie(op: Op, arguments: Mapping[str, Any]) -> torch.Tensor | None:
     if not isinstance(x, torch.Tensor):
         return None
     if op.name.startswith("max_pool"):
-        return _of_pool(op.name, x, parameters)
+        return [_of_pool(op.name, x, parameters)]
     if op.name in _EXTREMA:
         axis = arguments["axis"]
         has_more = any(arguments.get(name) is not None for name in ("initial", "where"))
-        return None if has_more or not x.numel() else _of_extremum(_EXTREMA[op.name], x, axis)
+        return None if has_more or not x.numel() else [_of_extremum(_EXTREMA[op.name], x, axis)]
     has_tensors = any(isinstance(value, torch.Tensor) for value in parameters)
     if op.family == "reduction" or (op.family == "kinked" and has_tensors):
         return None
     rule, operands = op.applied(**arguments)
     if isinstance(rule, Selection):
         return _of_selection(rule, operands)
-    return _equals_one_of(x, places_of_ties(op.name, *parameters))
+    return _equals_each_of(x, places_of_ties(op.name, *parameters))
 
 
-def _of_selection(rule: Selection, operands: Sequence[Any]) -> torch.Tensor:
-    """Return where more than one operand is the value: x beside a bound, or beside the other tensor of a maximum."""
+def _of_selection(rule: Selection, operands: Sequence[Any]) -> Iterable[torch.Tensor]:
+    """Yield where more than one operand is the value: x beside a bound, or beside the other tensor of a maximum."""
     x, *rivals = operands
     are_numbers = not any(isinstance(rival, torch.Tensor) for rival in rivals)
     if len(rivals) == 1 or (are_numbers and rivals[0] < rivals[1]):  # the operands tie in pairs with x alone
-        return _equals_one_of(x, rivals)
-    return number_of_members(rule, operands) > 1
+        return _equals_each_of(x, rivals)
+    return [number_of_members(rule, operands) > 1]
 
 
-def _equals_one_of(x: torch.Tensor, rivals: Sequence[Any]) -> torch.Tensor:
-    """Return where x equals a rival: a kink, a bound or another operand; nowhere if there is none."""
-    equal = [torch.eq(x, rival) for rival in rivals]
-    return functools.reduce(torch.Tensor.bitwise_or_, equal) if equal else torch.zeros_like(x, dtype=torch.bool)
+def _equals_each_of(x: torch.Tensor, rivals: Sequence[Any]) -> Iterator[torch.Tensor]:
+    """Yield where x equals a rival: a kink, a bound or another operand; nowhere if there is none."""
+    for rival in rivals:
+        yield _equals(x, rival)
+    if not rivals:
+        yield x.new_zeros(()).expand_as(x)
+
+
+def _equals(x: torch.Tensor, rival: torch.Tensor | float) -> torch.Tensor:
+    """Return where the two are equal; a NaN equals nothing."""
+    # Into a tensor without elements, which takes the shape of the result, without the warning of another shape.
+    return torch.eq(x, rival, out=torch.empty(0, dtype=x.dtype, device=x.device))
 
 
 _EXTREMA: Mapping[str, Callable[..., torch.Tensor]] = {
@@ -91,11 +107,12 @@ def _of_extremum(
     reduce: Callable[..., torch.Tensor], x: torch.Tensor, axis: int | Sequence[int] | None
 ) -> torch.Tensor:
     axes = tuple(range(x.dim())) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
-    tied = x == reduce(x, axes, keepdim=True)  # a NaN equals nothing
-    return tied.sum(axes, keepdim=True) > 1
+    return _equals(x, reduce(x, axes, keepdim=True)).sum(axes, keepdim=True) > 1
 
 
 def _of_pool(name: str, x: torch.Tensor, window: Sequence[Any]) -> torch.Tensor:
-    values: torch.Tensor = getattr(functional, name)(x, *window)
-    windows = windows_of(name, tuple(x.shape), int(name[-2]), *window)
-    return (number_of_tied(Pooling(windows, "min_norm"), x, values) > 1) & ~values.isnan()
+    dims = int(name[-2])
+    pooling = Pooling(windows_of(name, tuple(x.shape), dims, *window), "min_norm")
+    by_slices = prefers_slices(x, dims)
+    values = largest_by_slices(pooling, x) if by_slices else getattr(functional, name)(x, *window)
+    return (number_of_tied(pooling, x, values) > 1) & ~values.isnan()
