@@ -4,10 +4,11 @@ The counts are computed inside of the program, as its results are, so that all o
 that can tie stands another one, which counts. For ``maximum(x, 0)`` with x of shape (3,)::
 
     b = maximum a 0.0           b = maximum a 0.0
-                                n = [1, 0, sum(a == 0.0)]
+                                n = sum(a == 0.0)
 
-A body, such as that of a ``scan``, returns its counts as one more result, and the equation that runs the body passes
-their sum on. So the program returns one array, with a row for each counter.
+At the end, the numbers become an array of rows, ``[[1, 0, n]]``. A body, such as that of a ``scan``, returns its array
+as one more result, and the equation that runs the body passes their sum on. So the program returns one array, with a
+row for each counter.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from jaxclamp._rules.operands import check_function
 from jaxclamp._shared.tie_report import Site, TieReport, Totals
 from jaxclamp._transforms.jaxprs import inlined_with_more, traced
 from jaxclamp._transforms.source_lines import located
-from jaxclamp._transforms.tie_sites import TieSites, is_passed_over
+from jaxclamp._transforms.tie_sites import Counter, TieSites, is_passed_over
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,7 +49,8 @@ Counts: TypeAlias = jax.Array
 
 One number would overflow: a loop over a dataset can meet more ties than 32 bits count, and JAX has 64 only if asked.
 """
-_BASE = 2**24  # so that the lower digits of up to 128 devices or terms add up without overflow
+_BITS = 24
+_BASE = 2**_BITS  # so that the lower digits of up to 128 devices or terms add up without overflow
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["counts"], meta_fields=["counters"])
@@ -158,36 +160,41 @@ class _Counting:
     def _of(self, jaxpr: Any) -> tuple[Any, Counters]:
         """Return ``jaxpr`` with its counts as one more result, and its counters; without any it stays as it is."""
         eqns: list[JaxprEqn] = []
-        rows: list[Any] = []
-        counters: list[tuple[Site, int]] = []
+        numbers: list[Var] = []
+        of_numbers: list[tuple[Site, int]] = []
+        arrays: list[Var] = []
+        of_arrays: list[tuple[Site, int]] = []
         for eqn in jaxpr.eqns:
-            if counted := self._counted(eqn):
-                new, variables, of_eqn = counted
+            if counter := self._sites.counter(eqn):
+                counting, number, size = _number_on_tie(counter)
+                eqns += [eqn, *counting]
+                numbers += number
+                of_numbers.append((counter.site, size))
+            elif counted := self._counted_body(eqn):
+                new, counts, of_body = counted
                 eqns += new
-                rows += variables
-                counters += of_eqn
+                arrays += counts
+                of_arrays += of_body
             else:
                 eqns.append(eqn)
+        counters = (*of_numbers, *of_arrays)
         if not counters:
             return jaxpr, ()
+
+        def joined(*operands: jax.Array) -> Counts:
+            rows = [_rows(operands[: len(numbers)])] if numbers else []
+            return jnp.concatenate([*rows, *operands[len(numbers) :]])
+
         # What is inlined takes its line and its mesh from an equation: from the last one here, which it follows.
-        at_the_end = eqns[-1].replace(invars=rows, outvars=[])
-        joined, total = inlined_with_more(lambda *rows: jnp.concatenate(rows), at_the_end)
-        return with_parts(jaxpr, eqns=[*eqns, *joined], outvars=[*jaxpr.outvars, *total]), tuple(counters)
+        at_the_end = eqns[-1].replace(invars=[*numbers, *arrays], outvars=[])
+        joining, total = inlined_with_more(joined, at_the_end)
+        return with_parts(jaxpr, eqns=[*eqns, *joining], outvars=[*jaxpr.outvars, *total]), counters
 
-    def _counted(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
-        """Return equations that compute what ``eqn`` does, and counts; the variable of these; and their counters."""
-        if counter := self._sites.counter(eqn):
-            size = 0  # tracing ``row`` tells it
+    def _counted_body(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
+        """Return equations that compute what ``eqn`` does, and the counts of its bodies; their variable; the counters.
 
-            def row(*operands: jax.Array) -> Any:
-                nonlocal size
-                on_tie = counter.on_tie(*operands)
-                size = on_tie.size
-                return _row(on_tie)
-
-            counting, result = inlined_with_more(row, counter.reads.replace(outvars=[]))
-            return [eqn, *counting], result, ((counter.site, size),)
+        Without a counter in a body, return None.
+        """
         if is_passed_over(eqn):
             return None
         if eqn.primitive.name == "shard_map":
@@ -297,11 +304,25 @@ class _Counting:
         return *inlined_with_more(run, eqn), counters
 
 
+def _number_on_tie(counter: Counter) -> tuple[list[JaxprEqn], list[Var], int]:
+    """Return equations that count the tied elements at one equation, the variable of their number, and that of all."""
+    size = 0  # tracing tells it
+
+    def number(*operands: jax.Array) -> jax.Array:
+        nonlocal size
+        on_tie = counter.on_tie(*operands)
+        size = on_tie.size
+        return jnp.sum(on_tie, dtype=jnp.int32)
+
+    counting, variable = inlined_with_more(number, counter.reads.replace(outvars=[]))
+    return counting, variable, size
+
+
 @jax.jit  # one program, where the rest runs operation by operation
-def _row(on_tie: jax.Array) -> Counts:
-    """Return the counts of one run of one counter."""
-    tied = jnp.sum(on_tie, dtype=jnp.int32)
-    return _varying(_carried(jnp.stack([jnp.ones_like(tied), jnp.zeros_like(tied), tied])[None]))
+def _rows(numbers: Sequence[jax.Array]) -> Counts:
+    """Return the counts of counters that ran once, from their numbers of ties."""
+    tied = jnp.stack([*map(_varying, numbers)])
+    return _varying(_carried(jnp.stack([jnp.ones_like(tied), jnp.zeros_like(tied), tied], axis=-1)))
 
 
 def _nothing(counters: Counters) -> Counts:
@@ -323,7 +344,8 @@ def _added(*counts: Counts) -> Counts:
 def _carried(counts: Counts) -> Counts:
     """Return the counts with what is above the lower digit added to the higher one."""
     runs, high, low = (counts[..., column] for column in range(3))
-    return jnp.stack([runs, high + low // _BASE, low % _BASE], axis=-1)
+    # Shifted and masked, as no count is negative: a division that rounds down would compile to a dozen operations.
+    return jnp.stack([runs, high + (low >> _BITS), low & (_BASE - 1)], axis=-1)
 
 
 def _varying(counts: Counts) -> Counts:
