@@ -13,7 +13,7 @@ from torch.autograd.gradcheck import GradcheckError
 
 from interop._transforms.ties import ties
 from jaxclamp._shared.gradient_check import Scale, check
-from jaxclamp._shared.neighbourhood import Array, Function, largest_beside
+from jaxclamp._shared.slopes import Array, Function, largest_beside
 from jaxclamp._shared.verdict import GradientReport, Names
 
 _CHUNK = 1024  # points in one call

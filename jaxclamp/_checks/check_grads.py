@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxclamp._rules.operands import check_addressable
 from jaxclamp._shared.gradient_check import Scale, check
-from jaxclamp._shared.neighbourhood import Array, Function, largest_beside
+from jaxclamp._shared.slopes import Array, Function, largest_beside
 from jaxclamp._shared.verdict import GradientReport, Names
 from jaxclamp._transforms.ties import ties
 

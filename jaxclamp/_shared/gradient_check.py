@@ -9,7 +9,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxclamp._shared.neighbourhood import Array, Function, Indices, Neighbourhood, default_scale
+from jaxclamp._shared.neighbourhood import Neighbourhood
+from jaxclamp._shared.pieces import Pieces
+from jaxclamp._shared.slopes import Array, Function, Indices, default_scale
 from jaxclamp._shared.verdict import GradientReport, Kind, Names, Tolerance, Verdict, differing, judged
 
 _TOLERANCES = {"float64": 1e-5, "float32": 2e-3, "float16": 1e-2, "bfloat16": 1e-1}
@@ -75,26 +77,27 @@ def check(
     values, unit = function.values()
     nothing = np.zeros_like(jacobians[0])
 
-    def verdicts(nearby: Neighbourhood, jacobians: Sequence[Array], rounding: Array) -> list[Verdict]:
-        line = _line_of_kink(function, nearby)
-        each = list(judged(nearby, jacobians[0], rounding, function.names, tolerance, line))
+    def verdicts(pieces: Pieces, jacobians: Sequence[Array], rounding: Array) -> list[Verdict]:
+        line = _line_of_kink(function, pieces.nearby)
+        each = list(judged(pieces, jacobians[0], rounding, function.names, tolerance, line))
         if len(jacobians) > 1:
-            each += differing(nearby, jacobians[1], jacobians[0], rounding, function.names, tolerance)
+            each += differing(pieces.nearby, jacobians[1], jacobians[0], rounding, function.names, tolerance)
         return each
 
     with np.errstate(all="ignore"):  # what is not finite has a verdict
         nearby = Neighbourhood.of(values, function.point, unit, eps, scales)
-        result = verdicts(nearby, jacobians, nothing)
+        pieces = Pieces(nearby)
+        result = verdicts(pieces, jacobians, nothing)
         if unit < function.epsilon and any(verdict.failed for verdict in result):
             # A gradient at a kink is a weighted sum of those of the pieces, each rounded, which may cancel.
-            of_sums = _SUMMED * function.epsilon * nearby.steepest / nearby.steps.scale
+            of_sums = _SUMMED * function.epsilon * pieces.steepest / nearby.steps.scale
             rounding = np.fmax(_rounding(function, modes[0], scales), of_sums)
-            result = verdicts(nearby, jacobians, rounding)
+            result = verdicts(pieces, jacobians, rounding)
             if any(verdict.failed for verdict in result):
                 # A tie that rounding makes or breaks lies a few units of the dtype away, and float64 knows of it.
                 radius = max(8 * function.epsilon, float(nearby.steps.radius.max()))
-                coarse = Neighbourhood.of(values, function.point, unit, radius, scales)
-                wide = verdicts(nearby, [mode(function.point, wide=True) for mode in modes], nothing)
+                coarse = Pieces(Neighbourhood.of(values, function.point, unit, radius, scales))
+                wide = verdicts(pieces, [mode(function.point, wide=True) for mode in modes], nothing)
                 result = _rounded(result, [*verdicts(coarse, jacobians, rounding), *wide], function.dtype)
     return GradientReport(nothing.size, tuple(result))
 

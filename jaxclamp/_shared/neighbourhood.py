@@ -4,7 +4,8 @@ NumPy only: nothing here knows a framework, or a rule of this package. The funct
 As points come closer, its gradients there tend to finitely many vectors, one for each smooth piece that touches the
 point. Clarke's set is their convex hull.
 
-`Neighbourhood.of` measures in this order, and each step is a function of those before:
+It is measured in this order, and each step is a function of those before. `Neighbourhood.of` takes steps 1 to 5, whose
+functions are in `jaxclamp._shared.slopes`. The last one is in `jaxclamp._shared.pieces`:
 
 1. Rises along each entry, forwards and backwards, at distances that shrink by factors of 8: a `Ladder`. Each entry is
    measured in units of its own scale, so that slopes and gradients are in units of the output.
@@ -15,9 +16,9 @@ point. Clarke's set is their convex hull.
 5. Whether a row of the output is a sum of functions of one entry each: `measured_sums` compares slopes along random
    lines with those along the entries. Then the set is a box: an interval for each entry, from the slopes.
 6. Else gradients at nearby points, each of one piece. Hundreds of ties make 2^hundreds of pieces. So a function that is
-   a sum of terms, each with its own entries, is split into these: `Neighbourhood.terms`. The set of such a sum is the
+   a sum of terms, each with its own entries, is split into these: `Pieces.terms`. The set of such a sum is the
    product of the sets of its terms. Pieces are looked for in the direction of the gradient that is to be judged:
-   `Neighbourhood.nearest`.
+   `Pieces.nearest`.
 
 An example: f(x, y) = max(x, y) + sin(x) at (0, 0) in float64. The slopes along x are 2 forwards and 1 backwards, along
 y 1 and 0: two kinks. If f were a sum of functions of x and of y, its slope along (1, 1) would be 2 + 1. It is 2, so x
@@ -29,20 +30,31 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from jaxclamp._shared.hull import nearest
-
-Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-Indices = NDArray[np.intp]
-Function = Callable[[Array], Array]
-"""Maps points, an array of shape (k, n), to their values, of shape (k, m)."""
+from jaxclamp._shared.slopes import (
+    BEYOND,
+    WITHIN,
+    Array,
+    Function,
+    Indices,
+    Ladder,
+    LineSlopes,
+    Local,
+    Mask,
+    Steps,
+    Sums,
+    default_radius,
+    default_scale,
+    drawn,
+    fitted_steps,
+    line_slopes,
+    measured_noise,
+    measured_sums,
+    searched,
+)
 
 _RAYS = 6
 """How many random directions noise is measured along. Each gives a mean of four squared differences. The median of six
@@ -50,508 +62,11 @@ of these is off by less than a factor of 2 in 99 of 100 draws of rounding errors
 _LINES = 32
 """How many random directions are measured, each forwards and backwards. Two entries with a kink in common show it on
 the half of them where their moves have the signs of the kink; all miss it with the probability 2^-32."""
-_PIECES = 24
-"""How many nearby points a row that has a kink is differentiated at first. Two ties make four pieces; one of these is
-missed with the probability 4 * (3 / 4)^24, 0.4 %, and `Neighbourhood.nearest` looks for it."""
-_SEARCH = 160
-"""How many nearby points are tried at once to find a piece that is farther ahead: 32 for each of five ways to draw."""
-_PATIENCE = 4
-"""How many such searches in vain end the search: a piece that takes 1 / 128 of a way's points is then missed with the
-probability (1 - 1 / 128)^128, a third, and one of 1 / 32 with that of 2 %."""
-
-RESOLUTION = 0.01
-"""A slope is known if its error is below this part of it: then an error of 1 % in a gradient can be told."""
-_RATIO = 8.0
-"""The ratio of one distance to the next. A power of two keeps points exact in the precision of the function."""
-_BEYOND, _WITHIN = 1, 4
-"""How many distances are measured beyond the radius, to see how slopes change with the distance, and within it. Slopes
-without bound are told by three ratios of increments, which take five slopes."""
-NOISE_OF_SLOPES = 2 * (_RATIO**2 + 1) / (_RATIO - 1)
-"""The error of the slope (8 D(t / 8) - D(t)) / 7, in units of noise / t, if both values in each D are off by it."""
-_FARTHEST = 4.0
-"""How many scales away slopes are still taken to be those at the point."""
-_NEARER = 5
-"""How many smaller distances are tried if no slope is known. An entry that is 0 gets the scale 1, and may have 1e-6,
-2^-20. Nine steps lead from 2^-16, the radius of float64, to 2^-43. That is 2^-7 of the radius for that scale, 2^-36."""
-
-
-class Steps(NamedTuple):
-    """How far away from the point a function is followed."""
-
-    scale: Array
-    """How far each entry moves before slopes change much, a power of two."""
-    radius: Array
-    """For each row, how far away nearby points lie along each entry, in units of the scale."""
-    step: Array
-    """For each row, the distance of a finite difference at such a point, in these units."""
-
-
-class Sums(NamedTuple):
-    """Which rows are sums of functions of one entry each."""
-
-    jumps: Mask
-    """The rows that jump, along an entry or a random line."""
-    is_sum: Mask
-    error: Array
-    """The largest difference of a slope along a line from the sum of those along the entries; 0 for other rows."""
-
-
-class LineSlopes(NamedTuple):
-    """Slopes along the entries, of shape (m, n), in units of the output for each scale of the entry."""
-
-    right: Array
-    left: Array
-    error: Array
-    """The error of either slope; infinite where they cannot be measured."""
-    central: Array
-    """The derivative, where right and left are equal."""
-    central_error: Array
-    radius_level: NDArray[np.int_]
-    """For each row, the level of the ladder at which noise lets slopes have the least error."""
-    level: NDArray[np.int_]
-    """How many levels farther slopes were measured; 0 if they could as well have been measured there."""
-    finite: Mask
-    """Where values are finite, and slopes are bounded."""
-    jumps: Mask
-    far: Mask
-    """Where they were measured far beyond the scale."""
-    distance: Array
-    """How far away they were measured, in units of the scale."""
-    reach: Array
-    """The largest rise of each row within the scales."""
-
-    @property
-    def kinked(self) -> Mask:
-        """Where right and left differ by more than their errors."""
-        differ: Mask = self.finite & (np.abs(self.right - self.left) > 2 * self.error)
-        return differ
-
-    @property
-    def steeper(self) -> Array:
-        """The size of the steeper slope of each pair."""
-        steeper: Array = np.fmax(np.abs(self.right), np.abs(self.left))
-        return steeper
-
-    @property
-    def size(self) -> Array:
-        """The steepest slope of each row."""
-        size: Array = np.max(np.where(self.finite & ~self.jumps, self.steeper, 0.0), axis=1, initial=0.0)
-        return size
-
-    @property
-    def known(self) -> Mask:
-        """Where the error is small enough to tell an error of 1 % in a gradient."""
-        known: Mask = self.finite & ~self.far & (self.error <= RESOLUTION * self.steeper) & (self.steeper > 0)
-        return known
-
-    def rescaled(self, factors: Array) -> LineSlopes:
-        """Return the slopes for scales that are ``factors`` times as large."""
-        slopes = (self.right, self.left, self.error, self.central, self.central_error)
-        right, left, error, central, central_error = (slope * factors for slope in slopes)
-        return LineSlopes(right, left, error, central, central_error, *self[5:-2], self.distance / factors, self.reach)
-
-
-@dataclass(frozen=True)
-class Term:
-    """Clarke's set of one output, restricted to entries that share no kink with any other entry."""
-
-    entries: Indices
-    directions: Array
-    """The nearby points, in units of the radius."""
-    gradients: Array
-    """The gradients there with respect to ``entries``, a row each, in units of the output for each scale."""
-
-    def joined(self, further: Term) -> Term:
-        directions = np.concatenate([self.directions, further.directions])
-        return Term(self.entries, directions, np.concatenate([self.gradients, further.gradients]))
-
-
-def default_scale(point: Array, largest: Array | None = None) -> Array:
-    """Return the power of two next to the size of each entry.
-
-    An entry that is 0 but for rounding takes the size of ``largest``, the largest number beside it, or else 1.
-    """
-    sizes = np.abs(np.where(np.isfinite(point), point, 1.0))
-    beside = np.full_like(sizes, sizes.max(initial=0.0)) if largest is None else largest
-    beside = np.where(beside > 0, beside, 1.0)
-    # 1e-6 beside 1e6 is a number of its own. 2^-44 of a number is 2^8 units in its last place: what is left of 0.
-    scale: Array = np.exp2(np.ceil(np.log2(np.where(sizes > 2.0**-44 * beside, sizes, beside))))
-    return scale
-
-
-def largest_beside(arrays: Sequence[Array]) -> Array:
-    """Return the size of the largest number in the array of each entry; the arrays stand one after the other."""
-    sizes = [np.abs(array) for array in arrays]
-    return np.concatenate([np.full(s.size, s.max(initial=0.0, where=np.isfinite(s))) for s in sizes])
-
-
-def default_radius(unit: float | Array) -> Array:
-    """Return the distance in units of the scale at which differences of values of this precision have the least error.
-
-    The sum of noise / t and f'' t is least near the square root of the noise, that of noise / t and f''' t^2 near the
-    cube root. Slopes have the second kind of error, as those at two distances are combined.
-    """
-    radius: Array = np.exp2(np.round(np.log2(2 * np.cbrt(unit))))
-    return radius
-
-
-@dataclass(frozen=True)
-class Local:
-    """A function as one of moves from a point, each in units of its scale."""
-
-    function: Function
-    point: Array
-    scale: Array
-    unit: float
-    """The precision of the function's values, relative to them."""
-
-    @functools.cached_property
-    def value(self) -> Array:
-        value: Array = np.asarray(self.function(self.point[None]), np.float64)[0]
-        return value
-
-    @functools.cached_property
-    def grid(self) -> Array:
-        """How far apart two points are that differ in the function's precision, beyond the next power of two too."""
-        sizes = np.abs(np.where(np.isfinite(self.point), self.point, 1.0))
-        exponents = np.ceil(np.log2(np.where(sizes > 0, sizes, 1.0)))
-        grid: Array = np.where(sizes > 0, 2 * self.unit * np.exp2(exponents), 0.0) / self.scale
-        return grid
-
-    def points(self, moves: Array) -> Array:
-        # Points are rounded to the grid here: if the function did it, a difference would be divided by a distance that
-        # was not moved.
-        grid = np.where(self.grid > 0, self.grid, 1.0)
-        exact = np.where(self.grid > 0, np.round(moves / grid) * grid, moves)
-        return np.where(np.isfinite(self.point), self.point + exact * self.scale, self.point)
-
-    def __call__(self, moves: Array) -> Array:
-        """Return the values after ``moves``, of shape (..., n), of shape (..., m)."""
-        points = self.points(moves)
-        values = np.asarray(self.function(points.reshape(-1, self.point.size)), np.float64)
-        return values.reshape(*moves.shape[:-1], -1)
-
-
-@dataclass(frozen=True)
-class Ladder:
-    """The rises of a function along each entry, forwards and backwards, at distances that shrink by `_RATIO`."""
-
-    radius: float
-    levels: NDArray[np.int_]
-    """Consecutive; the distances are the radius divided by `_RATIO` to these powers."""
-    rises: Array
-    """Of shape (distances, 2, m, n); NaN where a point was not asked, or is no other in the function's precision."""
-
-    @classmethod
-    def of(cls, local: Local, radius: float, levels: Sequence[int], entries: Indices | None = None) -> Ladder:
-        n = local.point.size
-        entries = np.arange(n) if entries is None else entries
-        lines = np.eye(n)[entries]
-        distances = radius * _RATIO ** -np.array(levels, np.float64)
-        rises = np.full((len(levels), 2, local.value.size, n), np.nan)
-        values = local(distances[:, None, None, None] * np.stack([lines, -lines])) - local.value
-        rises[..., entries] = np.moveaxis(values, 2, 3)  # rows of the output come before entries of the input
-        rises[np.broadcast_to((distances[:, None] < local.grid)[:, None, None], rises.shape)] = np.nan
-        return cls(radius, np.array(levels), rises)
-
-    def joined(self, further: Ladder) -> Ladder:
-        """Join two ladders, which have no level in common."""
-        order = np.argsort(np.concatenate([self.levels, further.levels]))
-        levels = np.concatenate([self.levels, further.levels])[order]
-        return Ladder(self.radius, levels, np.concatenate([self.rises, further.rises])[order])
-
-    def cut(self, level: int) -> Ladder:
-        """Return the ladder down to that level."""
-        left = self.levels <= level
-        return Ladder(self.radius, self.levels[left], self.rises[left])
-
-    @property
-    def distances(self) -> Array:
-        distances: Array = self.radius * _RATIO ** -self.levels.astype(np.float64)
-        return distances
-
-    @functools.cached_property
-    def slopes(self) -> Array:
-        """Of the lines from the point to the points at each distance."""
-        signed: Array = self.rises / np.array([1.0, -1.0])[:, None, None] / self.distances[:, None, None, None]
-        return signed
-
-    def steep(self) -> tuple[Mask, Array]:
-        """Find where slopes grow without bound toward the point.
-
-        As the distance shrinks by 8, the increments of the slope of a smooth piece shrink by 8 too. For ``|x|^p`` each
-        increment is 8^(1 - p) times the one before. It does not shrink for p < 1, nor for x log x, and grows 8-fold for
-        a jump, where p is 0. Powers from 0.1 to 1.15 are told from both. Those a little above 1 belong to slopes that
-        are bounded at distances too small to see. The ratio is the same at all distances, up to 8^0.125.
-
-        Also return how far values bend at the smallest distance, to compare with their noise.
-        """
-        increments = np.diff(self.slopes, axis=0)
-        with np.errstate(all="ignore"):  # where increments are 0, or not finite
-            ratios = increments[1:] / increments[:-1]
-        least, most = ratios.min(axis=0), ratios.max(axis=0)
-        regular = (most < _RATIO**0.9) & (least > _RATIO**-0.15) & (most < _RATIO**0.125 * least)
-        # Slopes at the least distance are rounded by 2^-52 * 8^6 of them, 6e-11, if values are as large as their rises;
-        # a part of 1e-6 is no rounding even if values are larger by four digits.
-        regular &= np.abs(increments[0]) > 1e-6 * np.abs(self.slopes[0])
-        bends = np.abs(increments[-1]) * self.distances[-1]
-        return regular.any(axis=0), bends.max(axis=0)
-
-
-def measured_noise(local: Local, directions: Array) -> Array:
-    """Return how far values lie from smooth curves, for each row.
-
-    The curves are rays from the point, which stay within one smooth piece. Fourth differences of values at equal
-    distances are those of the noise, whose variance they multiply by 1 + 16 + 36 + 16 + 1 = 70, and of the fourth
-    derivative. As the distance shrinks by 32, the second part shrinks by 32^4, and if a kink is crossed by 32. The
-    noise stays. So the noise is what no longer shrinks by 8. But a function of a small scale looks like noise from
-    afar, and imprecise values are constant nearby. So first of all the noise counts where the function moves by more.
-    """
-    reached = 2.0**-4 * 32.0 ** -np.arange(6)[:, None, None, None]
-    values = local(reached * np.arange(1, 9)[:, None, None] / 8 * directions)
-    squares = np.mean(np.diff(values, 4, axis=1) ** 2, axis=1) / 70
-    # Rays on which no value changes tell nothing. Of the others, fewer than half cross a kink that is near, and all are
-    # imprecise. Errors of rounding to nearest are less than two of their standard deviations.
-    changes = (values != values[:, :1]).any(axis=1)
-    noise = 2 * np.sqrt(_median_where(changes, squares))
-    # By chance a slope is a multiple of the last place, and no noise is seen. But what is seen nearer is noise.
-    nearer = np.maximum.accumulate(np.where(np.isfinite(noise), noise, 0.0)[::-1])[::-1]
-    noise = np.where(np.isfinite(noise), nearer, np.inf)
-    moves = _median_where(changes, np.abs(values[:, -1] - values[:, 0])) > 8 * noise
-    stays = np.isfinite(noise[:-1]) & (noise[:-1] <= 8 * noise[1:])
-    stays = np.concatenate([stays, np.ones((1, noise.shape[1]), bool)])
-    still = np.take_along_axis(noise, stays.argmax(axis=0)[None], axis=0)[0]
-    measured = np.where(moves.any(axis=0), np.where(moves, noise, np.inf).min(axis=0), still)
-    rounding = local.unit * np.abs(np.nan_to_num(local.value))
-    return np.fmax(rounding, np.where(np.isfinite(measured), measured, 0.0))
-
-
-def _median_where(mask: Mask, of_rays: Array) -> Array:
-    """Return the median over the rays that are in the mask, of shape (distances, rays, rows).
-
-    It is 0 where the mask has fewer than half as many rays as at another distance.
-    """
-    count = mask.sum(axis=1, keepdims=True)
-    ordered = np.sort(np.where(mask, of_rays, np.inf), axis=1)
-    middle = np.take_along_axis(ordered, np.minimum(count // 2, of_rays.shape[1] - 1), axis=1)
-    median: Array = np.where(2 * count >= np.maximum(count.max(axis=0), 1), middle, 0.0)[:, 0]
-    return median
-
-
-def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> LineSlopes:
-    """Return the slopes along the entries, each at the distance at which its error is least."""
-    slopes, errors = _one_sided(local, ladder, noise)
-    which, far = _least_errors(slopes, errors, ladder.distances)
-    right, left, error = _at(slopes[:, 0], which), _at(slopes[:, 1], which), _at(errors, which)
-    central, central_error = _central(ladder, noise, (right + left) / 2, error, far)
-    is_value = np.isfinite(local.value)[:, None] & np.isfinite(local.point) & ~steep
-    heights = np.abs(ladder.rises)
-    within = np.isfinite(heights) & (ladder.distances <= _FARTHEST)[:, None, None, None]
-    result = LineSlopes(
-        right,
-        left,
-        error,
-        central,
-        central_error,
-        radius_level=np.zeros(len(noise), int),
-        level=ladder.levels[which],
-        finite=np.isfinite(error) & is_value,
-        jumps=_jumps(heights, noise) & is_value,
-        far=far,
-        distance=ladder.distances[which],
-        reach=np.max(heights, axis=(0, 1, 3), initial=0.0, where=within),
-    )
-    # A noisier row needs a larger radius. Where the slope is good enough at that radius, the entry keeps its scale: its
-    # level is 0.
-    relative = noise / np.where(result.size > 0, result.size, np.inf)
-    ratio = default_radius(np.fmax(local.unit, relative)) / ladder.radius
-    # The farthest distance is out: its slopes have none before them that would tell their error.
-    of_row = np.round(-np.log2(ratio) / np.log2(_RATIO)).astype(int).clip(ladder.levels[0] + 1, 0)
-    error_at_radius = _at(errors, np.broadcast_to((of_row - ladder.levels[0])[:, None], which.shape))
-    radius_suffices = error_at_radius <= np.fmax(RESOLUTION / 8 * result.steeper, 8 * error)
-    # Values nearby are as large as the slopes make them, and are rounded too, four of them in a slope.
-    rounding = 4 * local.unit * result.size[:, None]
-    return result._replace(
-        error=error + rounding,
-        central_error=np.fmin(central_error, error) + rounding,
-        radius_level=of_row,
-        level=np.where(radius_suffices, 0, result.level - of_row[:, None]),
-    )
-
-
-def _at(array: Array, which: Indices) -> Array:
-    """Return the numbers at the distances ``which``, the first axis: one for each row and entry."""
-    taken: Array = np.take_along_axis(array, which[None], axis=0)[0]
-    return taken
-
-
-def _one_sided(local: Local, ladder: Ladder, noise: Array) -> tuple[Array, Array]:
-    """Return the slopes forwards and backwards at each distance, and for each the larger of their errors.
-
-    The error of D(t) = (f(x + t) - f(x)) / t is f'' t / 2 + f''' t^2 / 6 + ..., so that (8 D(t / 8) - D(t)) / 7 has no
-    f'' in its error. The change from one distance to the next tells the error: one of the order of t^p is 8^p times as
-    large at the larger distance, so that it is less than the change, if p is 1 or more. That of a kink within the
-    distance grows as t shrinks, so that p is -1; it is 8 / 7 times the change.
-    """
-    slopes = (_RATIO * ladder.slopes[1:] - ladder.slopes[:-1]) / (_RATIO - 1)
-    noise_of_slopes = NOISE_OF_SLOPES * noise[:, None] / ladder.distances[:-1, None, None]
-    changes = np.full_like(slopes, np.inf)
-    changes[1:] = np.abs(np.diff(slopes, axis=0)) * _RATIO / (_RATIO - 1)
-    errors = noise_of_slopes + np.fmax(changes[:, 0], changes[:, 1])
-    errors = np.where(np.isfinite(errors) & np.isfinite(slopes).all(axis=1), errors, np.inf)
-    # What holds at one distance must hold at all smaller ones, up to their noise: this is how Lepski chooses a
-    # bandwidth. It tells kinks beside the point from those at it, and a function of a small scale from what it looks
-    # like from afar. 16 units allow for the rounding of values as large as their rises, at both ends of either slope,
-    # with a factor of 4 to spare.
-    for k in range(len(errors) - 1):
-        differences = np.abs(slopes[k + 1 :] - slopes[k])
-        allowed = (noise_of_slopes[k + 1 :] + errors[k])[:, None] + 16 * local.unit * np.abs(slopes[k])
-        errors[k, (differences > allowed).any(axis=(0, 1))] = np.inf
-    return slopes, errors
-
-
-def _least_errors(slopes: Array, errors: Array, distances: Array) -> tuple[Indices, Mask]:
-    """Return the index of the distance with the least error, and where that distance is far.
-
-    Farther away than a few scales another function may be: a saturated one, say. So slopes from there are taken only if
-    they are known and none is known from nearer.
-    """
-    is_near = (distances[:-1] <= _FARTHEST)[:, None, None]
-    steeper = np.abs(slopes).max(axis=1)
-    near, far = np.where(is_near, errors, np.inf), np.where(is_near, np.inf, errors)
-    nearer, farther = near.argmin(axis=0), far.argmin(axis=0)
-    is_known = _at(near, nearer) <= RESOLUTION * _at(steeper, nearer)
-    is_far = ~is_known & (_at(far, farther) <= RESOLUTION * _at(steeper, farther)) & (_at(steeper, farther) > 0)
-    return np.where(is_far, farther, nearer), is_far
-
-
-def _central(ladder: Ladder, noise: Array, mean: Array, error: Array, far: Mask) -> tuple[Array, Array]:
-    """Return the central slopes with the least errors, of those that are ``mean`` up to ``error``.
-
-    The error of C(t) = (f(x + t) - f(x - t)) / 2 t is f''' t^2 / 6 + ..., and noise / t. (64 C(t / 8) - C(t)) / 63 has
-    no f''' in its error. The correction is a part of 1 / 63 of C(t / 8) - C(t); a part of 1 / 8 is on the safe side.
-    """
-    distances = ladder.distances[:-1, None, None]
-    means = ladder.slopes.mean(axis=1)
-    slopes = (_RATIO**2 * means[1:] - means[:-1]) / (_RATIO**2 - 1)
-    errors = (_RATIO**3 + 1) / (_RATIO**2 - 1) * noise[:, None] / distances + np.abs(np.diff(means, axis=0)) / _RATIO
-    fits = (np.abs(slopes - mean) <= error) & ((distances <= _FARTHEST) | far)  # else there is a kink within
-    errors = np.where(fits & np.isfinite(errors), errors, np.inf)
-    best = errors.argmin(axis=0)
-    is_any = np.isfinite(_at(errors, best))
-    return np.where(is_any, _at(slopes, best), mean), np.where(is_any, _at(errors, best), error)
-
-
-def _jumps(heights: Array, noise: Array) -> Mask:
-    """Find where a rise stays as the distance shrinks: over three distances that of a smooth piece shrinks by 512."""
-    last = len(heights) - 1 - np.isfinite(heights[::-1]).argmax(axis=0)
-    close, away = _at(heights, last), _at(heights, np.maximum(last - 3, 0))
-    # Of the power 0.11 one half stays. Smaller ones look like jumps, but `Ladder.steep` has found those from 0.1 on.
-    jumps: Mask = np.any((close > 0.5 * away) & (close > 32 * noise[:, None]), axis=0)
-    return jumps
-
-
-def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> Ladder:
-    """Return the ladder with more distances for the entries at whose scale no slope is known well."""
-    known = slopes.known
-    constant = (ladder.rises == 0).all(axis=(0, 1))
-    is_value = ~steep & np.isfinite(local.value)[:, None] & np.isfinite(local.point)
-    elsewhere = known.any(axis=0) & known.any(axis=1, keepdims=True)  # for this entry, and for this row
-    # This close, noise may hide a slope that matters beside the steepest one.
-    hidden = (slopes.error > RESOLUTION / 8 * slopes.size[:, None]) & (slopes.size[:, None] > 0)
-    is_lost = is_value & ~known & (~constant & ~elsewhere | hidden)
-    lost: Mask = np.any(is_lost, axis=0, keepdims=True)[0]
-    # If no entry changes anything, farther points may tell whether that is so.
-    alone: Mask = np.all(constant, axis=0, keepdims=True)[0] & ~known.any()
-    if not (lost | alone).any():
-        return ladder
-    # Up to moves that are four times as large as the entry, and as 1.
-    ratio = 4 * max(1.0, 1 / float(local.scale[lost | alone].min())) / ladder.radius
-    up = int(np.ceil(np.log(ratio) / np.log(_RATIO)))
-    above = range(-up, int(ladder.levels[0]))
-    ladder = ladder.joined(Ladder.of(local, ladder.radius, above, np.flatnonzero(lost | alone)))
-    below = range(_WITHIN + 1, _WITHIN + 1 + _NEARER)
-    return ladder.joined(Ladder.of(local, ladder.radius, below, np.flatnonzero(lost))) if lost.any() else ladder
-
-
-def fitted_steps(local: Local, ladder: Ladder, slopes: LineSlopes, noise: Array) -> Steps:
-    """Return a scale for each entry and a radius for each row, whose products are the distances of the slopes.
-
-    The radius is that of the noise, and the scale the median of what the rows say. An entry of little effect is
-    followed farther, until it has as much effect as the steepest, but no farther: else it would drown the others, as
-    errors are in proportion to the steepest slope.
-    """
-    known = slopes.known
-    sizes = np.where(known, slopes.steeper, 1.0)
-    factors = _RATIO ** -slopes.level.astype(np.float64)
-    steepest = np.max(sizes * np.fmin(factors, 1.0), axis=1, keepdims=True, initial=0.0, where=known)
-    farther = np.exp2(np.floor(np.log2(np.fmax(steepest / sizes, 1.0))))
-    columns = zip(np.log2(np.fmin(factors, farther)).T, known.T, strict=True)
-    factors = np.exp2([np.round(np.median(column[k])) if k.any() else 0.0 for column, k in columns])
-    radius = ladder.radius * _RATIO ** -slopes.radius_level.astype(np.float64)
-    relative = noise / np.where(slopes.size > 0, slopes.size, 1.0)
-    # A difference over a step has the error noise / step, and step^2 if pieces bend; a point that is a radius away is
-    # in one piece for most steps of that part of the radius. At the precision u, the radius is 2 u^(1/3), and the step
-    # u^(1/2), as large as noise / step: so noise and bends tell the slopes to both sides apart by as much.
-    parts = np.fmin(np.fmax(local.unit, relative) ** (1 / 6) / 2, 0.25)
-    return Steps(local.scale * factors, radius, radius * np.exp2(np.round(np.log2(parts))))
-
-
-def drawn(random: np.random.Generator, local: Local, steps: Steps, *shape: int) -> Array:
-    """Draw random directions that make moves by the radius, and by a part of it, exact.
-
-    128 steps of the precision at the radius leave room for the part 1 / 64; 2^-20 to 2^-4 are as fine as needed.
-    """
-    grain = np.clip(local.unit / steps.radius.min() * 128, 2.0**-20, 2.0**-4)
-    directions: Array = np.round(random.uniform(-1.0, 1.0, shape) / grain) * grain
-    return directions
-
-
-def accuracy_at_radius(steps: Steps, slopes: LineSlopes, noise: Array) -> Array:
-    """Return how far off slopes over the radius are, for each row.
-
-    The error is that of `line_slopes`: `NOISE_OF_SLOPES`, which is 18.6, times noise / radius, and radius^2 times the
-    third derivative. The scale says that this is as large as the slope, but scales are known up to a factor of 8, which
-    makes it 64 times as large, and its part in the error is 1 / 6 of that. Both constants are rounded up to 32.
-    """
-    accuracy: Array = 32 * (noise / steps.radius + steps.radius**2 * slopes.size)
-    return accuracy
-
-
-def measured_sums(local: Local, steps: Steps, slopes: LineSlopes, noise: Array, lines: Array) -> Sums:
-    """Compares slopes along the lines, forwards and backwards, with the sums of those along the entries."""
-    m, n = slopes.right.shape
-    factors = np.array([1.0, 1 / _RATIO, 1 / _RATIO**2])[:, None, None, None]
-    left, right = np.where(slopes.finite, slopes.left, 0.0), np.where(slopes.finite, slopes.right, 0.0)
-    # Of a sum, the slope along a line is that of each entry, to the side to which the line moves it.
-    sums = np.stack([np.maximum(s * lines, 0) @ right.T + np.minimum(s * lines, 0) @ left.T for s in (1, -1)])
-    errors = np.sqrt(np.sum(np.where(slopes.finite, slopes.error, 0.0) ** 2, axis=1))
-    # Errors of n entries add as their root. The largest of 64 is less than four standard deviations.
-    tolerance = 4 * (np.sqrt(n) * accuracy_at_radius(steps, slopes, noise) + errors)
-    jumps: Mask = np.asarray(slopes.jumps.any(axis=1))
-    differences = np.zeros(m)
-    for rows, radius, _ in rows_by_steps(steps, np.arange(m)):
-        rises = local(radius * factors * np.stack([lines, -lines]))[..., rows] - local.value[rows]
-        near, far = np.abs(rises[-1]), np.abs(rises[:-1]).max(axis=0)
-        # Of a smooth piece it is a part of 1 / 64, and of the power 0.17 one half.
-        jumps[rows] |= ((near > 0.5 * far) & (near > 32 * noise[rows])).any(axis=(0, 1))
-        # (8 D(r / 8) - D(r)) / 7 as in `_one_sided`, where D(r / 8) is 8 rises[1] / r.
-        along = (_RATIO * _RATIO * rises[1] - rises[0]) / radius / (_RATIO - 1)
-        differences[rows] = np.nan_to_num(np.abs(along - sums[..., rows])).max(axis=(0, 1))
-    is_sum = (differences <= tolerance) & ~jumps
-    return Sums(jumps, is_sum, np.where(is_sum, differences, 0.0))
-
-
-def rows_by_steps(steps: Steps, rows: Indices) -> Iterator[tuple[Indices, float, float]]:
-    """Yield the rows in groups that have their radius and step in common."""
-    pairs = np.stack([steps.radius[rows], steps.step[rows]], axis=1)
-    for radius, step in np.unique(pairs, axis=0):
-        yield rows[(pairs == (radius, step)).all(axis=1)], float(radius), float(step)
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbourhood:
-    """A function near a point: its slopes along lines, its noise, and the pieces that touch the point."""
+    """A function near a point: how noisy it is, how far it is followed, and its slopes along lines."""
 
     local: Local
     """With the scales of ``steps``."""
@@ -579,7 +94,7 @@ class Neighbourhood:
         random = np.random.default_rng(0)
         local = Local(function, point, default_scale(point) if scale is None else scale, unit)
         first = float(default_radius(unit) if radius is None else np.exp2(np.round(np.log2(radius))))
-        ladder = Ladder.of(local, first, range(-_BEYOND, _WITHIN + 1))
+        ladder = Ladder.of(local, first, range(-BEYOND, WITHIN + 1))
         steep, bends = ladder.steep()
         # An entry along which slopes have no bound stays where it is, here and in the lines below: a ray that moves it
         # is not smooth.
@@ -605,11 +120,11 @@ class Neighbourhood:
         return self.local.value
 
     @functools.cached_property
-    def _free(self) -> Mask:
+    def free(self) -> Mask:
         """The entries along which all rows are finite."""
         return np.asarray(self.slopes.finite.all(axis=0, where=np.isfinite(self.value)[:, None]))
 
-    def _drawn(self, *shape: int) -> Array:
+    def drawn(self, *shape: int) -> Array:
         return drawn(self.random, self.local, self.steps, *shape)
 
     @property
@@ -619,229 +134,8 @@ class Neighbourhood:
         low, high = np.minimum(left, right), np.maximum(left, right)
         return np.where(kinked, low, self.slopes.central), np.where(kinked, high, self.slopes.central)
 
-    @property
-    def steepest(self) -> Array:
-        """The size of the largest slope by each entry, of all pieces that are known."""
-        slopes = self.slopes
-        steepest: Array = np.where(slopes.finite & ~slopes.jumps, slopes.steeper, 0.0)
-        for row, (_, gradients) in self._samples.items():
-            steepest[row] = np.fmax(steepest[row], np.abs(gradients).max(axis=0, initial=0.0))
-        return steepest
-
-    def _distinct(self, row: int, term: Term) -> Term:
-        """Return the term with one point of each piece."""
-        # Gradients of one piece are within twice the accuracy of each other. A few fall to both sides of where numbers
-        # are rounded, and stay two points, which costs time alone.
-        rounded = np.round(term.gradients / (4 * self.accuracy_of_pieces(row) or 1.0))
-        first = np.unique(rounded, axis=0, return_index=True)[1]
-        return Term(term.entries, term.directions[first], term.gradients[first])
-
     def moved(self, entries: Indices, radius: float) -> Array:
         """Return a nearby point that differs from the point in these entries alone."""
         moves = np.zeros(self.point.size)
-        moves[entries] = self._drawn(len(entries)) * radius
+        moves[entries] = self.drawn(len(entries)) * radius
         return self.local.points(moves)
-
-    def terms(self, row: int, suspects: Mask | None = None) -> list[Term]:
-        """Return Clarke's set of a row that is not a sum of functions of one entry; empty without a smooth piece.
-
-        Entries that are in no term have one derivative, that of ``central``. ``suspects`` are put into one: a gradient
-        says that they have another derivative, as few of the pieces may have. Where the row jumps, the pieces are those
-        whose values come close to the value at the point.
-        """
-        directions, gradients = self._samples[row]
-        if not len(gradients):
-            return []
-        spread = gradients.max(axis=0) - gradients.min(axis=0) > self.accuracy_of_pieces(row)
-        inside = spread | self.slopes.kinked[row] | self.slopes.jumps[row]
-        inside = np.flatnonzero(self.slopes.finite[row] & (inside if suspects is None else inside | suspects))
-        groups = [inside] if self.sums.jumps[row] else self._groups(row, inside)
-        terms = [Term(group, directions, gradients[:, group]) for group in groups if len(group)]
-        return [self._distinct(row, term) for term in terms]
-
-    @functools.cached_property
-    def _samples(self) -> dict[int, tuple[Array, Array]]:
-        """Maps each row that is no sum to nearby points at which it is smooth, and its gradients there."""
-        n = self.point.size
-        samples: dict[int, list[tuple[Array, Array]]] = {}
-        tried = self._drawn(_PIECES, n) * self._free
-        for rows, _, _ in rows_by_steps(self.steps, np.flatnonzero(~self.sums.is_sum)):
-            samples |= {int(row): [] for row in rows}
-            # A direction takes six values for each number of a Jacobian: where that is large, few at a time.
-            for directions in np.array_split(tried, min(_PIECES, 1 + self.slopes.central.size // 2**14)):
-                gradients, smooth = self._gradients(rows, np.arange(n), directions)
-                for i, row in enumerate(rows):
-                    pairs = zip(directions, gradients, smooth, strict=True)
-                    samples[int(row)] += [(d, g[i]) for d, g, s in pairs if s[i]]
-        return {
-            row: (np.array([d for d, _ in pairs]).reshape(-1, n), np.array([g for _, g in pairs]).reshape(-1, n))
-            for row, pairs in samples.items()
-        }
-
-    def nearest(
-        self,
-        row: int,
-        term: Term,
-        target: Array,
-        accuracy: float,
-        patience: int = _PATIENCE,
-        metric: Array | None = None,
-    ) -> tuple[Array, Term, bool]:
-        """Return the point of Clarke's set nearest to ``target``, and the term with all pieces that are known now.
-
-        The hull of the known pieces lies inside the set. So pieces are looked for in the direction in which ``target``
-        lies outside of it, until it does not, or no further piece shows. ``metric`` weighs the entries of the distance.
-        The last result tells whether a piece is missed: no piece reaches as far as ``target``, but a slope does. A
-        slope is a mean of slopes of pieces, so one of these reaches as far.
-        """
-        metric = np.ones(len(target)) if metric is None else metric
-        weighed, weights = nearest(term.gradients * metric, target * metric)
-        in_vain, is_missed = 0, False
-        while in_vain < patience and np.linalg.norm(target * metric - weighed) > accuracy:
-            direction = metric * (target * metric - weighed)
-            ahead, farthest = self._ahead(row, term, direction)
-            if not len(ahead.gradients):
-                in_vain += 1
-                is_missed |= farthest >= target @ direction / np.abs(direction).max()
-                continue
-            in_vain, is_missed = 0, False
-            ahead = self._distinct(row, ahead)
-            term = term.joined(ahead)
-            weights = np.append(weights, np.zeros(len(ahead.gradients)))
-            weighed, weights = nearest(term.gradients * metric, target * metric, weights)
-        return weights @ term.gradients, term, is_missed
-
-    def _ahead(self, row: int, term: Term, direction: Array) -> tuple[Term, float]:
-        """Return the new pieces whose gradients lie farther along ``direction`` than all known ones.
-
-        Also return a lower bound of the steepest slope along it, scaled so that its largest entry is 1.
-        """
-        entries, n = term.entries, self.point.size
-        unit = direction / np.abs(direction).max()
-        support = term.gradients @ unit
-        known = term.directions[:, entries]
-        # A fifth of the points is drawn in each of these ways:
-        # - along the direction, where a convex function has its farthest gradients;
-        # - against it, where a concave one has them;
-        # - between a known point and one of the four whose gradients reach farthest;
-        # - as a known point with a fifth of its entries drawn anew: of many ties, few fall another way;
-        # - anywhere, with some entries moved less than others.
-        best = known[np.argsort(support)[-4:]]
-        tried = self._drawn(_SEARCH, n) * self._free
-        ahead, behind, between, beside, _ = np.array_split(tried[:, entries], 5)
-        first, second = (known[self.random.integers(len(known), size=len(part))] for part in (between, beside))
-        share = self.random.random((len(between), 1))
-        foremost = best[self.random.integers(len(best), size=len(between))]
-        parts = [
-            0.8 * unit + 0.2 * ahead,
-            -0.8 * unit + 0.2 * behind,
-            share * first + (1 - share) * foremost + 0.05 * between,
-            np.where(self.random.random(beside.shape) < 0.8, second, beside),
-        ]
-        moved = np.concatenate(parts)
-        tried[: len(moved), entries] = moved
-        # A piece may be thin, as an entry that moves less than others by its scale may choose it.
-        thin = tried[len(moved) :]
-        thin *= _RATIO ** -self.random.integers(0, 3, thin.shape).astype(np.float64)
-
-        radius, step = self.steps.radius[row], self.steps.step[row]
-        along = np.zeros(n)
-        along[entries] = step * unit
-        # Two values tell how far ahead a point is, and its gradient takes six for each entry, three more for itself: so
-        # only the foremost 16 are differentiated. They lie at half the radius, the nearest distance there.
-        base = radius / 2 * tried
-        slopes = (self.local(base + along) - self.local(base - along))[:, row] / (2 * step)
-        margin = self.accuracy_of_pieces(row) * len(entries)
-        order = [i for i in np.argsort(-slopes, kind="stable") if slopes[i] > support.max() + margin][:16]
-        farthest = float(slopes.max() - margin)
-        if not order:
-            return Term(entries, np.empty((0, n)), np.empty((0, len(entries)))), farthest
-        gradients, smooth = self._gradients(np.array([row]), entries, tried[order])
-        is_ahead = smooth[:, 0] & (gradients[:, 0] @ unit > support.max() + margin)
-        return Term(entries, tried[order][is_ahead], gradients[is_ahead, 0]), farthest
-
-    def accuracy_of_pieces(self, row: int) -> float:
-        """Return how far off gradients at nearby points may be."""
-        # A central difference of two values is off by noise / step, and the extrapolated one by 3 times as much. Its
-        # other error is radius^2 / 4 times the third derivative. `_gradients` sees 3 / 4 of radius^2 times that, and
-        # lets pass what is less than twice the sum here: then the error is less than 2 / 3 of it.
-        steps = self.steps
-        return float(4 * self.noise[row] / steps.step[row] + 8 * steps.radius[row] ** 2 * self.slopes.size[row])
-
-    def _gradients(self, rows: Indices, entries: Indices, directions: Array) -> tuple[Array, Mask]:
-        """Differentiate the rows with respect to the entries at nearby points, and find which rows are smooth there.
-
-        They are of shape (points, rows, entries). A limit is extrapolated from the points and from those half as far
-        away, if the gradients there and twice as far away lie on a line, as those of one smooth piece do.
-        """
-        radius, step = self.steps.radius[rows[0]], self.steps.step[rows[0]]
-        moves = step * np.eye(self.point.size)[entries]
-        bases = radius * np.stack([2 * directions, directions, directions / 2])[:, :, None]
-        values = self.local(np.concatenate([bases, bases + moves, bases - moves], axis=2))[..., rows]
-        middle, ahead, behind = np.split(np.moveaxis(values, 3, 2), [1, 1 + len(entries)], axis=3)
-        forward, backward = (ahead - middle) / step, (middle - behind) / step
-        gradients = (forward + backward) / 2
-        steepest = np.abs(gradients).max(axis=3, initial=0.0)
-        # On a smooth piece forward and backward differ by the noise of four values, and by step * curvature. Curvature
-        # that changes the slope four times over within a radius is a kink.
-        error = 16 * self.noise[rows] / step + 4 * step / radius * steepest
-        smooth = np.abs(forward - backward).max(axis=3, initial=0.0) <= error
-        # If the row jumps, keep only points whose value is as close to that at the point as slopes, noise and curvature
-        # allow.
-        reach = 4 * radius * np.abs(gradients).sum(axis=3) + 32 * self.noise[rows] + radius**2 * self.slopes.size[rows]
-        smooth &= ~self.sums.jumps[rows] | (np.abs(middle[..., 0] - self.value[rows]) <= reach)
-        # They are those at 2, 1 and 1/2 of the way along a ray. If they are on a line 1 + 3 t, they are 7, 4 and 2.5:
-        # then far - 3 near + 2 nearest is 0, and 2 nearest - near is 1, the gradient at the point.
-        far, near, nearest = gradients
-        # Errors of central differences in proportion to (step / distance)^2, as those of a norm near 0, may be 1, 4 and
-        # 16 sixths of it; if that is too much to tell 1 %, norms are told from kinks no longer.
-        of_norms = min((1 + 3 * 4 + 2 * 16) / 6 * (step / radius) ** 2, RESOLUTION / 8) * self.slopes.size[rows]
-        accuracy = np.array([self.accuracy_of_pieces(int(row)) for row in rows])
-        bend = np.abs(far - 3 * near + 2 * nearest).max(axis=2, initial=0.0)
-        is_line = bend <= 2 * accuracy + of_norms
-        return 2 * nearest - near, smooth.all(axis=0) & is_line
-
-    def _groups(self, row: int, entries: Indices) -> list[Indices]:
-        """Split the entries into groups, so that the row is a sum of functions of one group each.
-
-        Two entries belong together if moving both is not the sum of moving each.
-        """
-        groups, left = [], entries
-        while len(left):
-            group, waiting, left = left[:1], list(left[:1]), left[1:]
-            # If the row is a sum of the group and the rest already, no entry of the rest can be met.
-            while waiting and len(left) and not self._is_sum_of(row, [group, left]):
-                met = self._meets(row, waiting.pop(0), left)
-                group, left = np.append(group, left[met]), left[~met]
-                waiting += list(group[-met.sum() :]) if met.any() else []
-            groups.append(np.sort(group))
-        # Entries may meet only where three of them move: no pair shows that, but random lines do.
-        return groups if self._is_sum_of(row, groups) else [entries]
-
-    def _meets(self, row: int, entry: int, candidates: Indices) -> Mask:
-        """Say which candidates belong with the entry: of max(x, y) at 0, moving both by 1 gives 1, each alone 1 too."""
-        met = np.zeros(len(candidates), bool)
-        radius = self.steps.radius[row]
-        for sign in (1.0, -1.0):
-            of_entry = sign * np.eye(self.point.size)[[entry]]
-            of_each = np.concatenate([np.eye(self.point.size)[candidates], -np.eye(self.point.size)[candidates]])
-            values = self.local(radius * np.concatenate([of_entry, of_each, of_each + of_entry]))[:, row]
-            entry_moved, each_moved, both_moved = np.split(values, [1, 1 + len(of_each)])
-            excess = np.abs(both_moved - entry_moved - each_moved + self.value[row]) / radius
-            # A product of two entries adds radius * size.
-            limit = self.accuracy_of_pieces(row) + radius * self.slopes.size[row]
-            met |= (excess > limit).reshape(2, -1).any(axis=0)
-        return met
-
-    def _is_sum_of(self, row: int, groups: list[Indices]) -> bool:
-        """Say whether slopes of the row along random lines are the sums of those along their parts in each group."""
-        radius = self.steps.radius[row]
-        directions = self._drawn(16, self.point.size)
-        parts = np.zeros((len(groups) + 1, *directions.shape))
-        for part, group in zip(parts[1:], groups, strict=True):
-            part[:, group] = directions[:, group]
-        parts[0] = parts.sum(axis=0)
-        near, far = self.local(radius * np.stack([parts / 2, parts]))[..., row] - self.value[row]
-        slopes = (4 * near - far) / radius  # 2 D(r / 2) - D(r), without the first part of their error
-        excess = np.abs(slopes[0] - slopes[1:].sum(axis=0))
-        return len(groups) == 1 or bool((excess <= len(parts) * self.accuracy_of_pieces(row)).all())

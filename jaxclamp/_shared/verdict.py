@@ -19,7 +19,9 @@ from typing import NamedTuple, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxclamp._shared.neighbourhood import NOISE_OF_SLOPES, RESOLUTION, Array, Indices, Neighbourhood, Term
+from jaxclamp._shared.neighbourhood import Neighbourhood
+from jaxclamp._shared.pieces import Pieces, Term
+from jaxclamp._shared.slopes import NOISE_OF_SLOPES, RESOLUTION, Array, Indices
 from jaxclamp._shared.tables import listed, text_table
 
 
@@ -172,7 +174,7 @@ class Tolerance:
 
 
 def judged(
-    nearby: Neighbourhood,
+    pieces: Pieces,
     jacobian: Array,
     rounding: Array,
     names: Names,
@@ -184,12 +186,12 @@ def judged(
     ``rounding`` is how far its numbers are off by rounding. ``line`` tells the line of the code that has the kink of
     these entries of the input, if it is known.
     """
-    judge = _Judge(nearby, jacobian * nearby.steps.scale, rounding * nearby.steps.scale, tolerance)
-    slopes = nearby.slopes
+    nearby, slopes = pieces.nearby, pieces.nearby.slopes
+    judge = _Judge(pieces, jacobian * nearby.steps.scale, rounding * nearby.steps.scale, tolerance)
     kinds, nearest = judge.entries()
     verdicts: list[tuple[int, Indices, Kind]] = []
     for row in np.flatnonzero(~nearby.sums.is_sum & np.isfinite(nearby.value)).tolist():
-        terms = nearby.terms(row, kinds[row] == Kind.WRONG)
+        terms = pieces.terms(row, kinds[row] == Kind.WRONG)
         if not terms:  # there is no smooth piece, or the function is smooth after all
             unknown = (slopes.kinked[row] | slopes.jumps[row]) & slopes.finite[row]
             kinds[row, unknown] = Kind.JUMP if nearby.sums.jumps[row] else Kind.NOT_CHECKABLE
@@ -211,8 +213,9 @@ def judged(
 class _Judge:
     """Verdicts in units of the output for each scale of the entry, in which ``gradient`` is too."""
 
-    def __init__(self, nearby: Neighbourhood, gradient: Array, rounding: Array, tolerance: Tolerance) -> None:
-        self._nearby = nearby
+    def __init__(self, pieces: Pieces, gradient: Array, rounding: Array, tolerance: Tolerance) -> None:
+        self._pieces = pieces
+        self._nearby = nearby = pieces.nearby
         self._gradient = gradient
         self._rounding = rounding
         self._atol = tolerance.atol * nearby.steps.scale
@@ -267,8 +270,8 @@ class _Judge:
 
     def term(self, row: int, term: Term) -> tuple[Kind, Array]:
         """Return the verdict on the gradient with respect to the entries of a term, and the nearest right one."""
-        nearby, gradient = self._nearby, self._gradient[row, term.entries]
-        error = nearby.accuracy_of_pieces(row)
+        pieces, nearby, gradient = self._pieces, self._nearby, self._gradient[row, term.entries]
+        error = pieces.accuracy(row)
         rounding = self._rounding[row, term.entries]
         # Each entry has its own tolerance. Distances are measured in units of these, times the least of them.
         tolerances = self._atol[term.entries] + self._rtol * np.abs(np.nan_to_num(gradient)) + rounding + error
@@ -281,12 +284,12 @@ class _Judge:
             # One search in vain ends it: a piece that it misses makes a member of a point of least norm at worst, and
             # no check fails by that.
             metric = in_arguments / in_arguments.max()
-            return nearby.nearest(row, term, np.zeros_like(gradient), tolerance, patience=1, metric=metric)[0]
+            return pieces.nearest(row, term, np.zeros_like(gradient), tolerance, patience=1, metric=metric)[0]
 
         if not np.isfinite(gradient).all():
             return Kind.NOT_A_MEMBER, least()
         # The term has all pieces that this search adds, and `least` below begins with these.
-        nearest, term, is_missed = nearby.nearest(row, term, gradient, tolerance, metric=weights)
+        nearest, term, is_missed = pieces.nearest(row, term, gradient, tolerance, metric=weights)
         away = float(np.linalg.norm((gradient - nearest) * weights))
         if nearby.sums.jumps[row]:
             return Kind.JUMP if away <= tolerance else Kind.OFF_THE_BRANCH, nearest

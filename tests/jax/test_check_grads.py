@@ -22,6 +22,7 @@ from jaxclamp._checks.check_grads import _Flat
 from jaxclamp._shared.gradient_check import check
 from jaxclamp._shared.hull import nearest
 from jaxclamp._shared.neighbourhood import Neighbourhood
+from jaxclamp._shared.pieces import Pieces
 from tests.support.verdicts import kinds, refused, with_gradient
 
 F64 = 2.0**-52
@@ -206,11 +207,12 @@ def test_members_of_random_functions(seed: int) -> None:
     inner = which[np.arange(len(points)), outer].argmax(axis=1)
     corners = np.unique(slopes[outer, inner], axis=0)
     nearby = Neighbourhood.of(function, np.zeros(3), F64)
+    pieces = Pieces(nearby)
     for _ in range(10):
         target = random.dirichlet(np.ones(len(corners))) @ corners if random.random() < 0.5 else random.normal(size=3)
         distances = [
-            float(np.linalg.norm(nearby.nearest(0, term, target[term.entries], 1e-6)[0] - target[term.entries]))
-            for term in ([] if nearby.sums.is_sum[0] else nearby.terms(0))
+            float(np.linalg.norm(pieces.nearest(0, term, target[term.entries], 1e-6)[0] - target[term.entries]))
+            for term in ([] if nearby.sums.is_sum[0] else pieces.terms(0))
         ]
         inside = np.clip(target, *(bound[0] for bound in nearby.bounds)) if not distances else target
         assert (max([*distances, np.abs(inside - target).max()]) < 1e-5) == is_in_hull(target, corners)
