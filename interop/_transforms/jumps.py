@@ -30,6 +30,7 @@ def _at_integers(input: Tensor) -> Places:
     return [(input, input == input.floor())]
 
 
+# Rounding towards 0, all between -1 and 1 becomes 0: there is no jump at 0.
 def _at_integers_but_0(input: Tensor, *_: Any) -> Places:
     return [(input, (input == input.floor()) & (input != 0))]
 
@@ -83,6 +84,7 @@ def _atan2(input: Tensor, other: Tensor) -> Places:
     return [(input, (input == 0) & (other <= 0)), (other, (input == 0) & (other == 0))]
 
 
+# There the exponent jumps, and the mantissa falls from 1 to 1/2.
 def _at_powers_of_2(input: Tensor) -> Places:
     return [(input, torch.frexp(input).mantissa.abs() == 0.5)]
 
@@ -101,6 +103,7 @@ def _quantile(
     axis = dim if dim < 0 else dim - input.dim()
     places = []
     for side in ("lower", "higher"):
+        # A quantile lies between two elements. It turns if a third one is equal to either, and may take its place.
         here = input == torch.nanquantile(input, q, dim, keepdim=True, interpolation=side)
         tied = here & (here.sum(axis, keepdim=True) > 1)
         # Several q have an axis of their own, in front: it is enough to tie next to one of them.
@@ -111,7 +114,7 @@ def _quantile(
 def _gaussian(
     input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, *_: Any, **__: Any
 ) -> Places:
-    return [(var, torch.as_tensor(var) == eps)]
+    return [(var, torch.as_tensor(var) == eps)]  # torch clamps the variance from below
 
 
 def _equal(input: Tensor, other: Tensor) -> Places:
@@ -142,6 +145,7 @@ def _norm(input: Tensor, p: Any = 2, dim: Any = None, *_: Any, **kwargs: Any) ->
 def _mode(input: Tensor, dim: int = -1, *_: Any, **__: Any) -> Places:
     if not input.dim():
         return []
+    # Of numbers that differ the mode is the smallest. Two that are equal are the mode until one of them moves.
     return [(input, (input.sort(dim).values.diff(dim=dim) == 0).any(dim, keepdim=True))]
 
 
@@ -191,6 +195,7 @@ def _norm_of_singular_values(input: Tensor, ord: Any = None, dim: Any = None, *_
 
 
 def _renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Places:
+    # Slices that are longer are scaled down: there the norm turns.
     axes_of_slice = [axis for axis in range(input.dim()) if axis != dim % input.dim()]
     return [(input, torch.linalg.vector_norm(input, p, axes_of_slice, keepdim=True) == maxnorm)]
 
@@ -215,6 +220,7 @@ def _rrelu(
 
 def _deviation(input: Tensor, dim: Any = None, *_: Any, **__: Any) -> Places:
     axes = tuple(range(input.dim())) if dim is None or isinstance(dim, bool) else dim
+    # Where all elements are equal the deviation is the root of 0.
     return [(input, input.amax(axes, keepdim=True) == input.amin(axes, keepdim=True))]
 
 
@@ -223,6 +229,7 @@ _JUMPS: Mapping[str, Jump] = {
     **dict.fromkeys(("trunc", "fix", "frac", "int", "long", "short", "byte", "char"), _at_integers_but_0),
     **dict.fromkeys(("round", "special_round"), _at_halves),
     **dict.fromkeys(("to", "_to_copy", "type", "type_as"), _conversion),
+    # i0e is exp(-|x|) times a smooth function; those in the next line ask whether numbers are 0.
     **dict.fromkeys(("signbit", "angle", "i0e", "special_i0e"), _at_0),
     **dict.fromkeys(("__bool__", "is_nonzero", "any", "all", "nonzero", "argwhere", "count_nonzero"), _at_0),
     "rrelu": _rrelu,

@@ -142,10 +142,15 @@ def same_kind(first: np.dtype[Any], second: np.dtype[Any]) -> bool:
     return first == second or all(jnp.issubdtype(dtype, np.integer) for dtype in (first, second))
 
 
+def coarsest(floats: Iterable[np.dtype[Any]]) -> np.dtype[Any]:
+    """Return the dtype of floats that rounds most: bfloat16 has fewer digits than float16, though as many bits."""
+    return max(floats, key=lambda dtype: float(jnp.finfo(dtype).eps))
+
+
 def _common(first: np.dtype[Any], second: np.dtype[Any]) -> np.dtype[Any]:
     """Choose the dtype in whose steps both are compared: of floats, or of the parts of complex numbers, the coarser."""
-    floats = [jnp.finfo(dtype) for dtype in (first, second) if jnp.issubdtype(dtype, jnp.inexact)]
-    return max(floats, key=lambda info: info.eps).dtype if floats else np.promote_types(first, second)
+    floats = [jnp.finfo(dtype).dtype for dtype in (first, second) if jnp.issubdtype(dtype, jnp.inexact)]
+    return coarsest(floats) if floats else np.promote_types(first, second)
 
 
 def _ulps(a: Array, b: Array) -> Array:

@@ -30,6 +30,7 @@ def at_kinks(in_torch: Function, kinks: Sequence[Kink], x: Tensor) -> Tensor:
     for place, left, right in kinks:
         at_place = (value == place) & (tangent != 0)
         near = torch.where(at_place, x, place)  # a piece may overflow elsewhere
+        # The pieces are written with numbers, beside which a dual tensor is slow.
         with FastPaths():
             entered = torch.where(tangent > 0, right(near), left(near))
         result = torch.where(at_place, entered, result)

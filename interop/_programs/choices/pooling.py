@@ -60,6 +60,7 @@ def _largest_of_windows(
 ) -> tuple[Tensor, Tensor] | Tensor:
     flat = input.flatten(-len(counts)).flatten(0, -2)  # torch selects fastest from rows
     elements = torch.from_numpy(places).to(input.device)
+    # For each row, a place of the window in axis 1, and the window in axis 2.
     value, tangent = (
         x.index_select(1, elements.flatten()).unflatten(1, elements.shape) for x in value_and_tangent(flat)
     )

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from interop._bridge.arrays import to_host
+from interop.comparison.leaves import coarsest
 from interop.comparison.models.alignment import channel_order, channel_orders, kind_of
 from interop.comparison.models.cause import LayerPair
 from interop.comparison.models.checkpoints import values_from
@@ -218,7 +219,7 @@ def _coarsest_dtype(inputs: Sequence[Any], sides: tuple[Side, Side]) -> np.dtype
     """Return the dtype that rounds most: with parameters="own" one model may be in float64, the other in float32."""
     leaves = (*inputs, *sides[0].values.values(), *sides[1].values.values())
     floats = [leaf.dtype for leaf in leaves if _is_float(leaf)]
-    return max(floats, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.dtype(np.float32))
+    return coarsest(floats) if floats else np.dtype(np.float32)
 
 
 def _sides(models: tuple[Model, Model], parameters: Any, mapping: ParameterMapping) -> tuple[tuple[Side, Side], str]:

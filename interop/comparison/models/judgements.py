@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from interop.comparison.comparison import Comparison
-from interop.comparison.leaves import is_rounding_alone, largest_of
+from interop.comparison.leaves import coarsest, is_rounding_alone, largest_of
 from interop.comparison.models.alignment import Align
 from interop.comparison.models.counterparts import Counterparts
 from interop.comparison.models.layers import Answer, Direction, Key, Layer, What, crossing
@@ -335,7 +335,7 @@ def _in_common_dtypes(pairs: Mapping[str, tuple[Array, Array]]) -> Arrays:
         a, b = map(_as_numbers, pair)
         if jnp.issubdtype(a.dtype, jnp.floating):
             # One library may compute in bfloat16 what the other computes in float32: then no more digits are known.
-            dtype = max((a.dtype, b.dtype), key=lambda dtype: float(jnp.finfo(dtype).eps))
+            dtype = coarsest((a.dtype, b.dtype))
             a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
         first[label], second[label] = a, b
     return first, second

@@ -52,6 +52,7 @@ class Equinox(JaxModel):
     @property
     def _indices(self) -> list[tuple[str, Any]]:
         """The path of each batch norm, and where its statistics are in the state."""
+        # A batch norm has the one or the other index, by its mode.
         norms = [(path, leaf) for path, leaf in _walked(self.model) if isinstance(leaf, eqx.nn.BatchNorm)]
         return [(path, norm.batch_state_index or norm.ema_state_index) for path, norm in norms] if self._state else []
 
@@ -87,6 +88,7 @@ class Equinox(JaxModel):
 
 def _mapped(model: Any, *inputs: Any) -> Any:
     """Call the model for each sample; a state passes through all of them."""
+    # A batch norm averages over the axis of the name that it was made with, which is taken to be "batch".
     axes = [0 if eqx.is_array(leaf) else None for leaf in inputs]
     outputs = (0, None) if isinstance(inputs[-1], eqx.nn.State) else 0
     return jax.vmap(model, in_axes=axes, out_axes=outputs, axis_name="batch")(*inputs)

@@ -58,6 +58,7 @@ class Haiku(JaxModel):
             f"{_path(module)}.{leaf}": (0, module, leaf) for module, leaves in self._trees[0].items() for leaf in leaves
         }
         for module, leaves in self._trees[1].items():
+            # Haiku calls what a module makes in its constructor ``batch_norm/~/mean_ema``: the average of that module.
             owner, _, last = module.rpartition("/~/")
             if "average" in leaves and last in _AVERAGES:
                 places[f"{_path(owner)}.{_AVERAGES[last]}"] = (1, module, "average")

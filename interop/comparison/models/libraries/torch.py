@@ -147,6 +147,8 @@ class Torch(Model):
         with torch.no_grad(), ties() as counted:
             recorder = _ReportRecorder(counted)
             self._run(recorder, tensors, self.inputs)
+        # Counts grow while the model runs: those of a part are what was counted up to its end, less what was up to its
+        # begin.
         begin, end = (recorder.reports[moment].lines for moment in part)
         earlier = {line.site: (line.elements, line.tied) for line in begin}
         lines = []
@@ -223,6 +225,7 @@ class _TorchRecorder(CallRecorder):
             return None
         if key in self._nudges:
             leaf = leaf + torch.from_numpy(self._nudges[key]).to(leaf.dtype)
+        # What leaves one module and enters the next is kept once, unless it was overwritten in between.
         value = self._value_of.get(leaf)
         if value is None or not torch.equal(value, leaf):
             value = leaf.detach().clone()  # the tensor itself may be overwritten later
@@ -255,6 +258,8 @@ class _TorchRecorder(CallRecorder):
 
 def _flattened(tree: Any) -> tuple[list[Any], tuple[Any, list[int]]]:
     """Return the leaves in the order in which JAX has them, and what puts them back."""
+    # JAX sorts dicts by their keys, torch leaves them as they were made. A crossing is known by its position, which has
+    # to be the same in both.
     leaves, structure = flattened(tree)
     order, _ = flattened(_sorted(unflattened(structure, range(len(leaves)))))
     return [leaves[i] for i in order], (structure, order)
