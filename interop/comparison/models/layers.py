@@ -73,13 +73,10 @@ def crossing(layers: Sequence[Layer], key: Key) -> Point:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one run of a model computes: its results, and the gradients of their weighted sum."""
+    """What one run of a model computes: what crosses boundaries, and the gradients of the weighted sum of results."""
 
     layers: Sequence[Layer]
     """In the order in which they began."""
-    results: Sequence[Array]
-    inputs: Mapping[int, Array]
-    """Maps the position of an input to its gradient."""
     gradients: Mapping[str, Array]
     """Maps the name of a trained parameter to its gradient."""
     state: Mapping[str, Array]

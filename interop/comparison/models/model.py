@@ -197,28 +197,22 @@ class JaxModel(Model):
             program = reseeded_in_jax(program) if run.reseeded else program
 
             def total(differentiated: Any, constant: Any) -> Any:
-                added, floats, weights = differentiated
+                added, weights = differentiated
                 untrained, arrays = constant
-                leaves = jax.tree.leaves(
-                    (
-                        {name: weights.get(name, untrained.get(name)) for name in values},
-                        [floats.get(i, array) for i, array in enumerate(arrays)],
-                    )
-                )
+                leaves = jax.tree.leaves(({name: weights.get(name, untrained.get(name)) for name in values}, arrays))
                 outputs = program(*added, *leaves)
                 count = len(outputs) - len(opening.shapes)
                 results, state = jax.tree.unflatten(jax.tree.structure(structure), outputs[:count])
-                return ordered_total(results, orders), (results, state, outputs[count:])
+                return ordered_total(results, orders), (state, outputs[count:])
 
+            # The inputs cross the boundary of the model itself: their gradients are those of the zeros added there.
             added = opening.nudged(run.nudges or {})
-            floats = {i: array for i, array in enumerate(arrays) if jnp.issubdtype(array.dtype, jnp.floating)}
             weights = {name: value for name, value in values.items() if name in trained}
             untrained = {name: value for name, value in values.items() if name not in trained}
-            gradients, (results, state, crossed) = jax.tree.map(
-                np.asarray,
-                jax.jit(jax.grad(total, has_aux=True))((added, floats, weights), (untrained, arrays)),
+            (of_added, of_weights), (state, crossed) = jax.tree.map(
+                np.asarray, jax.jit(jax.grad(total, has_aux=True))((added, weights), (untrained, arrays))
             )
-        return Answer(_filled(layers, opening, crossed, gradients[0]), results, gradients[1], gradients[2], dict(state))
+        return Answer(_filled(layers, opening, crossed, of_added), of_weights, dict(state))
 
     def ties(self, values: Mapping[str, Array], part: Part) -> jaxclamp.TieReport:
         arrays = [leaf for leaf in self.inputs if isinstance(leaf, np.ndarray)]

@@ -112,9 +112,8 @@ class Torch(Model):
         for name in trained:
             tensors[name].requires_grad_()
         inputs = _to_torch(self._inputs_in(run.dtype))
-        input_tensors = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
-        floats = {i: tensor for i, tensor in enumerate(input_tensors) if tensor.is_floating_point()}
-        for tensor in floats.values():
+        floats = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+        for tensor in floats:
             tensor.requires_grad_()
         call = under_min_norm()(self._run) if run.min_norm else self._run
         with torch.enable_grad():
@@ -128,17 +127,13 @@ class Torch(Model):
             ]
             # A result that depends on nothing trained has no graph: then the gradients are zeros, as in JAX.
             total = torch.zeros((), requires_grad=True) + ordered_total(results, orders)
-        differentiated = [*floats.values(), *(tensors[name] for name in trained)]
-        gradients = [
-            to_host(gradient).copy()
-            for gradient in torch.autograd.grad(total, differentiated, allow_unused=True, materialize_grads=True)
-        ]
+        # By the inputs too, whose gradients nobody reads: torch calls the hooks on the way to what it is asked for.
+        differentiated = [*floats, *(tensors[name] for name in trained)]
+        gradients = torch.autograd.grad(total, differentiated, allow_unused=True, materialize_grads=True)
         untrained = [p.name for p in self.parameters if not p.trained]
         return Answer(
             recorder.filled(),
-            [to_host(leaf) for leaf in results],
-            dict(zip(floats, gradients, strict=False)),
-            dict(zip(trained, gradients[len(floats) :], strict=True)),
+            {name: to_host(g).copy() for name, g in zip(trained, gradients[len(floats) :], strict=True)},
             {name: to_host(state[name]) for name in untrained},
         )
 
