@@ -107,9 +107,10 @@ def _on_tie_of_op(name: str, eqn: JaxprEqn) -> Callable[..., jax.Array]:
         parameters = [p for p in op.signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         return lambda *operands: op.on_tie(*operands[: len(parameters)])
     body = eqn.params["call_jaxpr"]
-    for inner in body.eqns:
+    for k, inner in enumerate(body.eqns):
         if inner.primitive in _REDUCTIONS and (reduction := recognized(inner)):
-            before = jaxpr_as_fun(with_parts(body, outvars=inner.invars))
+            # Without the reduction itself: nothing would read it, and JAX has no derivative of pmax.
+            before = jaxpr_as_fun(with_parts(body, eqns=body.eqns[:k], outvars=inner.invars))
             return lambda *operands: reduction.on_tie(*before(*operands))
     # No reduction is in the body: it reduced a scalar, where there is nothing to choose.
     return lambda *operands: jnp.zeros(eqn.outvars[0].aval.shape, bool)  # type: ignore[attr-defined]

@@ -70,6 +70,21 @@ def test_gradients_are_those_of_one_array(kind: str, reduce: Callable[..., Any],
     np.testing.assert_allclose(moved, moved_of_array, rtol=1e-6)
 
 
+@pytest.mark.parametrize("reduce", OURS.values(), ids=["pmax", "pmin"])
+def test_counted_beside_a_gradient(reduce: Callable[..., Any]) -> None:
+    """Each lane differentiates its own result, beside which it counts."""
+    x = jnp.array([2.0, 2.0, 2.0])
+
+    def square(x: jax.Array) -> jax.Array:
+        return reduce(x, "devices") ** 2  # type: ignore[no-any-return]
+
+    gradient = jax.vmap(jax.grad(square), axis_name="devices")(x)
+    counted = jax.vmap(jax.grad(jaxclamp.count_ties(square), has_aux=True), axis_name="devices")
+    found, counts = counted(x)
+    np.testing.assert_array_equal(found, gradient)
+    assert (counts.report().tied, counts.report().elements) == (3, 3)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("reduce", [lax.pmax, lax.pmin], ids=["pmax", "pmin"])
 def test_along_a_direction_one_device_gets_all(kind: str, reduce: Callable[..., Any]) -> None:
