@@ -43,10 +43,8 @@ class HipsAutograd(Adapter):
 
         try:
             gradient = self._autograd.grad(total)({name: arguments[name] for name in active})
-        except (
-            NotImplementedError,
-            KeyError,
-        ) as error:  # for an operand that is differentiated alone, and with further ones
+        # The first for an operand that is differentiated alone, the second for one of several.
+        except (NotImplementedError, KeyError) as error:
             raise TypeError("autograd has no derivative for one of the operands.") from error
         return Gradient(np.asarray(function(arguments)), {name: np.asarray(gradient[name]) for name in active})
 

@@ -96,9 +96,8 @@ def split(tree: Any) -> tuple[list[jax.Array], Callable[[Iterable[jax.Array]], A
     """Return the JAX arrays among the leaves of ``tree``, and the function that puts arrays in their places."""
     leaves, structure = jax.tree.flatten(tree)
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
-    static = [
-        None if isinstance(leaf, jax.Array) else (leaf,) for leaf in leaves
-    ]  # in tuples, since a leaf may be None
+    # In tuples, since a leaf may be None itself.
+    static = [None if isinstance(leaf, jax.Array) else (leaf,) for leaf in leaves]
 
     def join(arrays: Iterable[jax.Array]) -> Any:
         remaining = iter(arrays)
