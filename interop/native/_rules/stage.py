@@ -11,6 +11,9 @@ from interop._torch.private_api import is_dispatch_mode_active
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.windows import Windows
 
+_EXACT = {torch.float16: 2**11, torch.bfloat16: 2**8}
+"""The number up to which these dtypes count."""
+
 
 class AdaptiveWindows(NamedTuple):
     """As many windows along each axis as are asked for, of nearly equal sizes."""
@@ -89,3 +92,8 @@ def is_finite(x: torch.Tensor) -> bool:
 def at_ties(part: torch.Tensor, weight: torch.Tensor, finite: bool) -> torch.Tensor:
     """Return the part where its weight is 1, else 0."""
     return part * weight if finite else torch.where(weight != 0, part, 0)  # 0 times infinity is NaN
+
+
+def counter_of(dtype: torch.dtype, number: int) -> torch.dtype:
+    """Return the dtype, or float32 if it cannot count to that number."""
+    return dtype if number <= _EXACT.get(dtype, math.inf) else torch.float32

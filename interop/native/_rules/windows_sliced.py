@@ -24,11 +24,13 @@ from interop.native._rules.stage import (
     Pooling,
     Stage,
     at_ties,
+    counter_of,
     is_channels_last,
     is_finite,
     is_plain,
     span,
 )
+from interop.native._rules.windows_tiled import are_tiles, largest_of_tiles, tiled_stage
 
 Index: TypeAlias = tuple[Any, ...]
 Place: TypeAlias = tuple[Index, Index]
@@ -45,8 +47,6 @@ _AT_ONCE = 8
 A window of 2 x 2 x 2 has 8 places, each with an eighth of the elements. Its axes have 6 places, but the first two of
 these have half of them. A window of 3 x 3 has 9 places; its axes have 6.
 """
-_EXACT = {torch.float16: 2**11, torch.bfloat16: 2**8}
-"""The number up to which these dtypes count."""
 _FEW = 8_192
 """The elements up to which the calls that slices take cost more than torch's kernel."""
 
@@ -78,6 +78,8 @@ def prefers_slices(x: torch.Tensor, dims: int) -> bool:
 
 def largest_by_slices(pooling: Pooling, x: torch.Tensor) -> torch.Tensor:
     """Return the largest element of each window."""
+    if are_tiles(pooling, x):
+        return largest_of_tiles(pooling, x)
     for axis, line in enumerate(_lines(pooling, x), -pooling.dims):
         x = _largest_along(line, axis, x, x)
     return x
@@ -88,10 +90,10 @@ def sliced_stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vecto
 
     Buffers are made from ``vector``, so that `torch.func.linearize` does not take them for constants.
     """
+    if are_tiles(pooling, x):
+        return [tiled_stage(pooling, x, values)]
     lines = _lines(pooling, x)
-    # Weights are of the dtype of x, and so are counts, unless it cannot count that far.
-    is_exact = math.prod(line.size for line in lines) <= _EXACT.get(x.dtype, math.inf)
-    counter = x.dtype if is_exact else torch.float32
+    counter = counter_of(x.dtype, math.prod(line.size for line in lines))
     if math.prod(len(line.places) for line in lines) <= _AT_ONCE:
         tied = _tied(x, values, _crossed([line.places for line in lines]))
         return [_SlicedStage(x, values, tied, counter, all(line.is_partition for line in lines))]
