@@ -445,7 +445,7 @@ class _Uncompiled(Decided):
         if func in BACKWARD and not (kwargs or {}).get("create_graph"):
             self._losses.settle()
         result = super().__torch_function__(func, types, args, kwargs)
-        self._losses.see(func, args, kwargs, result)
+        self._losses.see(func, args, result)
         return result
 
 

@@ -303,9 +303,9 @@ class Losses:
         self._sums_of_tangents: list[Tensor] = []
         self._is_singular = False
 
-    def see(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+    def see(self, function: Callable[..., Any], args: Sequence[Any], result: Any) -> None:
         """Look at a result of a function."""
-        if has_slope_without_bound(function, args, kwargs):
+        if has_slope_without_bound(function, args):
             for tensor in result if isinstance(result, tuple) else (result,):
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():
                     # A sum is finite only if all tangents are. To look at it here would wait for the device.

@@ -105,8 +105,8 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         elif (jump := jump_of(func, kwargs)) and any(is_active(value) for value in arguments):
             self._count(jump[0], True, _elements_on_jumps, jump[1], args, kwargs)
         result = func(*args, **kwargs)
-        if has_slope_without_bound(func, args, kwargs):
-            self._watch(func.__name__.strip("_"), arguments, result)
+        if has_slope_without_bound(func, args):
+            self._watch(name_of(func), arguments, result)
         return result
 
     def _watch(self, name: str, arguments: Sequence[Any], result: Any) -> None:
@@ -196,6 +196,15 @@ def _lines() -> Iterator[tuple[str, int]]:
         frame = frame.f_back  # type: ignore[assignment]
 
 
+def name_of(func: Callable[..., Any]) -> str:
+    """Return the name by which users know a function of torch: ``sqrt`` of the operator ``sqrt.default``.
+
+    >>> name_of(torch.ops.aten.sqrt.default), name_of(torch.Tensor.__rtruediv__)
+    ('sqrt', 'rdiv')
+    """
+    return func.__name__.partition(".")[0].strip("_").removeprefix("special_")
+
+
 def can_tie(func: Callable[..., Any]) -> bool:
     """Return whether ties of the function of torch are counted."""
     return func in _tied()
@@ -236,7 +245,7 @@ def _sum(on_tie: torch.Tensor) -> torch.Tensor | int:
         tied = on_tie.sum(dtype=torch.float32 if on_tie.numel() <= _EXACT else torch.float64)
     else:
         tied = on_tie.sum() if is_transformed() else torch.count_nonzero(on_tie)  # which torch 2.11 does not batch
-    return tied if tied.is_cuda and not is_transformed() else int(tied)
+    return tied.long() if tied.is_cuda and not is_transformed() else int(tied)  # as more calls add up
 
 
 @functools.cache

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from interop._torch.forms import functions_named
 
 
-def has_slope_without_bound(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def has_slope_without_bound(function: Callable[..., Any], args: Sequence[Any]) -> bool:
     """Return whether the function of these arguments is one of those.
 
     >>> import torch
-    >>> [has_slope_without_bound(torch.pow, (torch.ones(1), number), {}) for number in (0.5, 2)]
+    >>> [has_slope_without_bound(torch.pow, (torch.ones(1), number)) for number in (0.5, 2)]
     [True, False]
     """
-    if function in _NORMALIZATIONS:  # their slopes are at most 1 / sqrt(eps)
-        return any(type(value) in (int, float) and value == 0 for value in (*args, *kwargs.values()))
     return function in _UNBOUNDED and not (len(args) == 2 and _is_bounded(function, args[1]))
 
 
@@ -40,17 +38,11 @@ _NAMES = (
     "softmax", "log_softmax", "softmin", "gumbel_softmax", "addcdiv", "prod", "cumprod", "norm", "vector_norm",
     "matrix_norm", "dist", "std", "var", "std_mean", "var_mean", "normalize", "cosine_similarity",
     "pairwise_distance", "renorm", "cross_entropy", "binary_cross_entropy", "kl_div", "poisson_nll_loss",
-    "gaussian_nll_loss", "scaled_dot_product_attention", "multi_head_attention_forward", "det", "slogdet", "logdet",
-    "inv", "inverse", "pinv", "solve", "cholesky", "eigh", "eigvalsh", "svd", "svdvals", "qr", "matrix_exp",
+    "gaussian_nll_loss", "scaled_dot_product_attention", "multi_head_attention_forward", "layer_norm", "rms_norm",
+    "group_norm", "batch_norm", "instance_norm", "det", "slogdet", "logdet", "inv", "inverse", "pinv", "solve",
+    "cholesky", "eigh", "eigvalsh", "svd", "svdvals", "qr", "matrix_exp",
 )
 # fmt: on
 
 _UNBOUNDED = frozenset(function for name in _NAMES for function in functions_named(name))
 """The functions of torch whose slopes have no bound."""
-
-_NORMALIZATIONS = frozenset(
-    function
-    for name in ("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm")
-    for function in functions_named(name)
-)
-"""Those whose slopes have none if ``eps`` is 0."""

@@ -35,6 +35,7 @@ from jaxclamp._jax_versions import (
     warn_of_an_untested_jax,
     with_parts,
 )
+from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE
 from jaxclamp._rules.operands import check_function
 from jaxclamp._shared.tie_report import Site, TieReport, Totals
 from jaxclamp._transforms.jaxprs import inlined_with_more, traced
@@ -310,9 +311,10 @@ def _number_on_tie(counter: Counter) -> tuple[list[JaxprEqn], list[Var], int]:
 
     def number(*operands: jax.Array) -> jax.Array:
         nonlocal size
-        on_tie = counter.on_tie(*operands)
-        size = on_tie.size
-        return jnp.sum(on_tie, dtype=jnp.int32)
+        with jax.named_scope(DERIVATIVE_SCOPE):  # so that another count does not count the maxima in here
+            on_tie = counter.on_tie(*operands)
+            size = on_tie.size
+            return jnp.sum(on_tie, dtype=jnp.int32)
 
     counting, variable = inlined_with_more(number, counter.reads.replace(outvars=[]))
     return counting, variable, size

@@ -39,6 +39,11 @@ def steps(x: jax.Array) -> jaxclamp.TieCounts:
     return jax.lax.scan(lambda x, _: (x, count_ties(layers)(x)[1]), x, length=3)[1]
 
 
+@pytest.mark.parametrize("function", [lambda x: jnp.clip(x, 0.0, 6.0), layers])
+def test_counting_is_not_counted(function: Callable[[jax.Array], jax.Array]) -> None:
+    assert ties(count_ties(function))(X)[1] == ties(function)(X)[1]
+
+
 @pytest.mark.parametrize(
     ("run", "times"),
     [

@@ -281,6 +281,17 @@ def test_a_loss_stays_what_it_is() -> None:
     same(x.grad, [0.0, 3.0])
 
 
+def test_a_normalization_of_an_infinite_row() -> None:
+    x = torch.tensor([[torch.inf, 1.0, 1.0], [1.0, 2.0, 4.0]], requires_grad=True)
+    with interop.along([x]):
+        normal = torch.nn.functional.layer_norm(x, (3,))
+        loss = torch.where(torch.tensor([[False], [True]]), normal, 0.0)[:, 0].sum()
+    loss.backward()
+    assert x.grad is not None
+    assert x.grad[0].tolist() == [0.0, 0.0, 0.0]
+    assert x.grad[1].isfinite().all()
+
+
 def test_a_view_is_as_it_is() -> None:
     x = PAIR.clone().requires_grad_()
     with interop.along(x):

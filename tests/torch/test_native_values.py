@@ -83,6 +83,20 @@ def test_values_are_those_of_torch_to_the_bit(name: str) -> None:
                 assert torch.equal(found[1], expected[1]), (x.dtype, given, ties)
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["first active", "second active"])
+@pytest.mark.parametrize("constant", ["channels_last", "transposed", "broadcast"])
+def test_an_extremum_lies_in_memory_as_that_of_torch(constant: str, order: tuple[int, int]) -> None:
+    x = torch.zeros(2, 3, 4, 4, requires_grad=True)
+    y = {
+        "channels_last": x.detach().to(memory_format=torch.channels_last),
+        "transposed": x.detach().mT,
+        "broadcast": torch.zeros(3, 1, 1),
+    }[constant]
+    first, second = ((x, y)[k] for k in order)
+    assert NATIVE["maximum"](first, second).stride() == torch.maximum(first.detach(), second.detach()).stride()
+    assert NATIVE["clamp_min"](first, second).stride() == torch.clamp_min(first.detach(), second.detach()).stride()
+
+
 CURVED = {"elu", "selu", "celu", "hardswish", "hardsigmoid", "prelu", "hypot"}
 """Those whose slopes are computed, so that two libraries round differently."""
 TORCH_S_AT_NAN = {

@@ -242,12 +242,29 @@ def test_where_a_branch_not_taken_makes_a_gradient_nan() -> None:
     assert x.grad.isnan().tolist() == [True, True, True, False]
 
 
-def test_a_normalization_has_a_slope_without_bound_if_eps_is_0() -> None:
-    x = torch.ones(2, 3, requires_grad=True)
+def test_a_normalization_has_a_slope_without_bound() -> None:
+    """If eps is 0, and if a number in its row is infinite."""
+    x = torch.tensor([[1.0, 1.0, 1.0], [torch.inf, 1.0, 1.0]], requires_grad=True)
     with interop.ties() as counted:
         for eps in (0.0, 1e-5):
             torch.where(x < 0, torch.nn.functional.layer_norm(x, (3,), eps=eps), 0.0).sum().backward()
-    assert met_infinity(counted) == [(0, "layer_norm", 6)]
+    assert met_infinity(counted) == [(0, "layer_norm", 9)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: torch.clamp(torch.ones(4), 1.0, 1.0 + 1e-9),
+        lambda: torch.clamp(torch.ones(4, dtype=torch.bfloat16), 1.0, 1.001),
+        lambda: torch.nn.functional.softshrink(torch.zeros(4, dtype=torch.float16), 1e-9),
+        lambda: torch.nn.functional.hardshrink(torch.zeros(4), 1e-50),
+        lambda: torch.clamp(torch.full((4,), torch.inf), torch.inf, torch.inf),
+    ],
+)
+def test_an_element_on_two_places_that_are_one_in_its_dtype_counts_once(call: Callable[[], Tensor]) -> None:
+    with interop.ties() as counted:
+        call()
+    assert (counted.report.tied, counted.report.elements) == (4, 4)
 
 
 def test_more_ties_than_float32_has_integers() -> None:

@@ -9,6 +9,8 @@ has two windows. In the first both elements are the largest, so it is on a tie; 
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -67,10 +69,25 @@ def _of_selection(rule: Selection, operands: Sequence[Any]) -> Iterable[torch.Te
 
 def _equals_each_of(x: torch.Tensor, rivals: Sequence[Any]) -> Iterator[torch.Tensor]:
     """Yield where x equals a rival: a kink, a bound or another operand; nowhere if there is none."""
-    for rival in rivals:
-        yield _equals(x, rival)
     if not rivals:
         yield x.new_zeros(()).expand_as(x)
+    elif _stay_apart(rivals):
+        for rival in rivals:
+            yield _equals(x, rival)
+    else:
+        yield functools.reduce(torch.maximum, (_equals(x, rival) for rival in rivals))
+
+
+def _stay_apart(rivals: Sequence[Any]) -> bool:
+    """Say whether no two of the numbers become one in a dtype: 1 and 1 + 1e-9 do, and 1e-9 and 0 in float16.
+
+    Two that are a hundredth apart, of which the larger is a normal number of float16, do in none. That holds where
+    subnormal numbers are taken for 0, too.
+    """
+    return all(
+        abs(a - b) > max(abs(a), abs(b)) / 100 and max(abs(a), abs(b)) > 1e-4
+        for a, b in itertools.combinations(rivals, 2)
+    )
 
 
 def _equals(x: torch.Tensor, rival: torch.Tensor | float) -> torch.Tensor:

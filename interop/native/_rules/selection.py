@@ -70,7 +70,7 @@ def _by_calls(rule: Selection, in_torch: Callable[..., torch.Tensor], operands: 
         return None
     if len(active) == 2 and in_torch in _HALVING and rule.convention in ("min_norm", "balanced"):
         return in_torch(*operands)
-    if len(active) != 1 or rule.convention != "min_norm":
+    if len(active) != 1 or rule.convention != "min_norm" or not _lie_alike(operands):
         return None
     index = active[0]
     is_small = operands[index].numel() <= _SMALL
@@ -106,6 +106,17 @@ def _recorded(operands: Sequence[Any]) -> list[int] | None:
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _lie_alike(operands: Sequence[Any]) -> bool:
+    """Return whether the result lies in memory the same way, whichever of the operands torch gets first."""
+    first, *others = (operand for operand in operands if isinstance(operand, torch.Tensor))
+    for other in others:
+        if not (first.is_contiguous() and other.is_contiguous()) and (
+            first.shape != other.shape or first.stride() != other.stride()
+        ):
+            return False
+    return True
 
 
 def _losing_bounds(rule: Selection, operands: Sequence[Any]) -> list[Callable[..., torch.Tensor]] | None:
