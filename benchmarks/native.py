@@ -98,6 +98,7 @@ BY_NUMBERS: dict[str, Callable[[Library, torch.Tensor], torch.Tensor]] = {
 }
 BY_TENSORS: dict[str, Callable[[Library, torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "clamp(x, y, y + 1), x active": lambda lib, x, y: lib.clamp(x, y, y + 1),
+    "clamp_min(x, y), x active": lambda lib, x, y: lib.clamp_min(x, y),
     "maximum(x, y), x active": lambda lib, x, y: lib.maximum(x, y),
 }
 
@@ -240,14 +241,16 @@ def clamped_twice(lib: Library, x: torch.Tensor) -> torch.Tensor:
 
 
 def bounds() -> None:
-    """What the least that does it costs: a Function around torch's own kernels, or the calls of torch alone.
+    """What the least that does it costs, without a check: a Function around torch's kernels, or the calls of torch.
 
     A pool in ``channels_last`` has at least one comparison and one product for each element.
     """
     for n in (1, 1_000, 10_000, 100_000):
-        x, y = active(n), normal(n)
+        x, y, z = active(n), normal(n), normal(n) + 1
         bound("elu(x, 2), a Function", n, lambda x: functional.elu(x, 2.0), Elu.apply, x)
-        bound("maximum(x, y), x active, the calls", n, partial(torch.maximum, other=y), partial(maximum, y), x)
+        bound("maximum(x, y), x active, the call", n, partial(torch.maximum, other=y), partial(torch.clamp_min, y), x)
+        bound("clamp_min(x, y), x active, the call", n, partial(torch.clamp_min, min=y), partial(torch.clamp_min, y), x)
+        bound("clamp(x, y, z), x active, the calls", n, partial(torch.clamp, min=y, max=z), partial(clamped, y, z), x)
     for label, window in {"2x2": (2, 2, 0), "3x3, stride 2": (3, 2, 1), "3x3, stride 1": (3, 1, 1)}.items():
         theirs = partial(lambda window, x: functional.max_pool2d(x, *window), window)
         ours = partial(lambda window, x: Pool.apply(x, *window), window)
@@ -275,6 +278,8 @@ def bound(name: str, size: int | str, theirs: Call, ours: Call, x: torch.Tensor)
 
 
 class Elu(torch.autograd.Function):
+    """With the sum that moves 0 to the side whose slope counts."""
+
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x)
@@ -283,7 +288,7 @@ class Elu(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: torch.Tensor) -> torch.Tensor:
         (x,) = ctx.saved_tensors
-        return torch.ops.aten.elu_backward(cotangent, 2.0, 1, 1, False, x)  # type: ignore[no-any-return]
+        return torch.ops.aten.elu_backward(cotangent, 2.0, 1, 1, False, x + 2.0**-126)  # type: ignore[no-any-return]
 
 
 class Pool(torch.autograd.Function):
@@ -301,8 +306,8 @@ class Pool(torch.autograd.Function):
         return backward(cotangent, x, *ctx.window, [1, 1], False, indices), None, None, None
 
 
-def maximum(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    return torch.where(x > y, x, torch.maximum(x.detach(), y))
+def clamped(low: torch.Tensor, high: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return torch.clamp_max(high, torch.clamp_min(low, x))
 
 
 def compared_and_multiplied(x: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
