@@ -1,4 +1,4 @@
-"""A max pool, and the part of one that `windows_sliced.py` and `windows_compiled.py` compute in two ways."""
+"""A max pool, and the part of one that the files ``windows_*.py`` compute in several ways, as `windows.py` says."""
 
 from __future__ import annotations
 

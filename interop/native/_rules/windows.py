@@ -6,7 +6,8 @@ elements (3, 3, 1), for example, window 0 has the tied elements 0 and 1, window 
 cotangents (a, b) of the windows are spread to (a/2, a/2 + b, 0); tangents (u, v, w) are gathered to ((u + v)/2, v).
 
 A pooling is done in stages, each a `Stage`: in one, or axis by axis if windows are large. `windows_sliced.py` has them
-for eager code, `windows_compiled.py` for compiled functions.
+for eager code, `windows_tiled.py` where the windows tile the images, `windows_indexed.py` for small images, and
+`windows_compiled.py` for compiled functions.
 """
 
 from __future__ import annotations
