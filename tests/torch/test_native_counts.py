@@ -25,7 +25,7 @@ def tied_shares(values: np.ndarray) -> np.ndarray:
 WINDOWS = [
     (2, None, 0, 1, False), (3, 2, 1, 1, False), (3, 1, 0, 1, False), (3, 2, 1, 1, True), (2, 1, 0, 2, False),
     (2, 3, 0, 1, False), (4, 2, 2, 1, True), (5, 1, 2, 1, False), (2, 4, 0, 3, False), (2, 4, 1, 1, False),
-    (2, 2, 0, 1, True),
+    (2, 2, 0, 1, True), (1, 1, 0, 1, False),
 ]  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def test_windows_with_nan_and_infinities(
     x[0, 0, 3, 3], x[0, 1, 2, 2:4], x[1, 0], x[1, 1, 4, 4:6] = torch.nan, torch.inf, -torch.inf, torch.nan
     x[0, 0, 0, :4] = torch.tensor([0.0, -0.0, -0.0, 0.0])
     x = x.contiguous(memory_format=layout).requires_grad_()
-    cotangent = torch.randint(-3, 4, functional.max_pool2d(x, *window).shape, generator=numbers).float()
+    cotangent = torch.randint(1, 4, functional.max_pool2d(x, *window).shape, generator=numbers).float()
     cotangent[0, 0, 0, 0] = torch.inf
 
     def gradient(pool: Callable[..., Tensor]) -> Tensor:
@@ -158,21 +158,21 @@ def test_reductions_share_by_count(name: str, axis: int, keepdim: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize("window", [(2,), (3, 2, 1), (3, 1, 1), (17, 17)], ids=str)
+@pytest.mark.parametrize("window", [(1,), (2,), (3, 2, 1), (3, 1, 1), (17, 17), ((17, 34),)], ids=str)
 @pytest.mark.parametrize("width", [34, 35])
 def test_large_images_are_pooled_as_small_ones(
     width: int,
-    window: tuple[int, ...],
+    window: tuple[Any, ...],
     layout: torch.memory_format,
     dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Values and gradients of images that lie together, by slices, and of each by index; 17 x 17: more than 256 tie.
+    """Values and gradients of images that lie together, by slices, and of each by index; of 17 x 17 over 256 tie.
 
-    Of the width 34, windows of 2 and of 17 tile an image.
+    Of the width 34, windows of 2, of 17 and of 17 x 34 tile an image. What windows of 1 give is no view of it.
     """
     x = torch.randint(0, 2, (4, 8, 34, width), generator=torch.Generator().manual_seed(0)).to(dtype)
-    x[0, 0, :17, :17] = 1
+    x[0, 0, :17] = 1
     x = x.contiguous(memory_format=layout).requires_grad_()
     with torch.no_grad():
         inferred = NATIVE["max_pool2d"](x, *window)
@@ -184,6 +184,7 @@ def test_large_images_are_pooled_as_small_ones(
     (expected,) = torch.autograd.grad(torch.stack(each).sum(), x)
     assert torch.equal(y, functional.max_pool2d(x, *window))
     assert torch.equal(inferred, y)
+    assert inferred.data_ptr() != x.data_ptr()
     assert found.is_contiguous(memory_format=layout)
     torch.testing.assert_close(found, expected)
 

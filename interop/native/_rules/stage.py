@@ -52,7 +52,7 @@ class Stage(Protocol):
         """Return for each window the sum of the vector over its tied elements."""
 
     def spread(self, vector: torch.Tensor) -> torch.Tensor:
-        """Return for each element the sum of the vector over the windows in which it is tied."""
+        """Return for each element the sum of the vector over the windows in which it is tied; it uses the stage up."""
 
 
 def span(index: Any, length: int, count: int) -> tuple[Any, Any]:

@@ -141,7 +141,8 @@ def _summed(
         part = vector[index]
         if total is None:
             if finite and like[to].shape == weight.shape == like.shape:  # the first part is for all
-                total = weight * part  # in the layout of the weight
+                # In the layout of the weight, and in the dtype of a counter, which as a scalar would not decide it.
+                total = (weight * part).to(vector.dtype)
                 continue
             total = _empty(like.shape, like, vector).zero_()
         there = total[to]
