@@ -128,8 +128,9 @@ def scan(
             if not any(framework in text for framework in versions):
                 continue
             fate_of = _of_file(Source(text), str(file), versions)
-        # ValueError is of bytes that are not UTF-8, RecursionError of a sum of thousands of terms, nested that deep.
-        except (SyntaxError, ValueError, RecursionError):
+        # ValueError is of bytes that are not UTF-8, RecursionError of a sum of thousands of terms, nested that deep,
+        # MemoryError of what overflows the parser's own stack, as thousands of minus signs.
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             unread.append(str(file))
             continue
         for finding, fate in fate_of.items():

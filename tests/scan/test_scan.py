@@ -244,6 +244,19 @@ def test_the_report(tmp_path: Path) -> None:
     assert json.loads(report.to_json())["findings"][0]["line"] == 2
 
 
+@pytest.mark.parametrize(
+    "source",
+    [b"y = (", b"y = '\xff'", b"y = " + b"+".join([b"1"] * 100_000), b"y = " + b"-" * 100_000 + b"1"],
+    ids=["syntax", "bytes", "many terms", "many signs"],
+)
+def test_what_python_does_not_parse_is_listed(source: bytes, tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_bytes(b"import torch\n" + source)
+    (tmp_path / "two.py").write_text("import torch\ny = torch.clamp(x, -8, 7)\n")
+    report = scan([tmp_path])
+    assert f"not read: {tmp_path / 'one.py'}" in str(report)
+    assert report.files == 2
+
+
 def test_errors(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no"):
         scan([tmp_path / "absent.py"])
