@@ -128,7 +128,14 @@ def _windows_of(name: str, x: torch.Tensor, dims: int, window: Sequence[Any]) ->
     """Check the arguments of a pool, which takes as long as torch's kernel for 1,000 elements; return its windows."""
     if not is_plain(x):  # its sizes may be symbols
         return windows_of(name, tuple(x.shape), dims, *window)
-    return _kept_windows_of(name, tuple(x.shape), dims, *(tuple(of) if isinstance(of, list) else of for of in window))
+    return _kept_windows_of(name, tuple(x.shape), dims, *map(_as_numbers, window))
+
+
+def _as_numbers(argument: Any) -> Any:
+    """Return the argument of a pool with what may change in place, lists and tensors, as tuples and numbers."""
+    if isinstance(argument, (list, tuple)):
+        return tuple(map(_as_numbers, argument))
+    return argument.item() if isinstance(argument, torch.Tensor) and not argument.dim() else argument
 
 
 def _max_pool(name: str) -> Callable[..., Any]:
@@ -196,8 +203,8 @@ def _pool(
             return largest_by_slices(pooling, x)
         if not is_plain(x):  # the graphs are those of the call with indices
             return with_indices(x)[0]  # type: ignore[no-any-return]
-        found = in_torch(x, False)  # in less time
-        return found.clone() if found._is_view() else found  # type: ignore[no-any-return]
+        largest = in_torch(x, False)  # in less time
+        return largest.clone() if largest._is_view() else largest  # type: ignore[no-any-return]
 
     input = settled(input)
     if not is_whole:

@@ -217,7 +217,7 @@ class Ladder:
 
     @functools.cached_property
     def slopes(self) -> Array:
-        """Of the lines from the point to the points at each distance."""
+        """The slopes of the lines from the point to the points at each distance."""
         signed: Array = self.rises / np.array([1.0, -1.0])[:, None, None] / self.distances[:, None, None, None]
         return signed
 

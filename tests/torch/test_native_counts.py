@@ -189,6 +189,17 @@ def test_large_images_are_pooled_as_small_ones(
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("in_a_list", [False, True])
+def test_a_size_that_is_overwritten_between_calls(in_a_list: bool) -> None:
+    """Torch takes a tensor for a number."""
+    size = torch.tensor(2)
+    x = torch.arange(64.0).reshape(1, 1, 8, 8).requires_grad_()
+    for number in (2, 4):
+        size.fill_(number)
+        y = NATIVE["max_pool2d"](x, [size, size] if in_a_list else size)
+        assert torch.equal(torch.autograd.grad(y.sum(), x)[0].sum(), torch.tensor(float(y.numel())))
+
+
 @pytest.mark.usefixtures("ways")
 @pytest.mark.parametrize("window", [(2,), (3, 2, 1)], ids=str)
 def test_pools_of_no_images(window: tuple[int, ...]) -> None:

@@ -110,13 +110,11 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 def _lie_alike(operands: Sequence[Any]) -> bool:
     """Return whether the result lies in memory the same way, whichever of the operands torch gets first."""
-    first, *others = (operand for operand in operands if isinstance(operand, torch.Tensor))
-    for other in others:
-        if not (first.is_contiguous() and other.is_contiguous()) and (
-            first.shape != other.shape or first.stride() != other.stride()
-        ):
-            return False
-    return True
+    tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
+    first = tensors[0]
+    return all(tensor.is_contiguous() for tensor in tensors) or all(
+        tensor.shape == first.shape and tensor.stride() == first.stride() for tensor in tensors
+    )
 
 
 def _losing_bounds(rule: Selection, operands: Sequence[Any]) -> list[Callable[..., torch.Tensor]] | None:
