@@ -23,9 +23,9 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
     clamp = source.call(source.assigned(call.operands[0]))
     if clamp is None or clamp.function not in _CLAMPS:
         return
-    bounds = [source.number(bound) for bound in (*clamp.operands[1:], *(word.value for word in clamp.node.keywords))]
-    # A bound within the domain, as 1e-12 for a logarithm, is the cure.
-    reached = [0.0] if clamp.function == "relu" else [value for value in bounds if value in _ENDS[call.function]]
+    # Of ``maximum(0, x)`` the bound comes first. One within the domain, as 1e-12 for a logarithm, is the cure.
+    numbers = [0.0] if clamp.function == "relu" else map(source.number, clamp.x_and_bounds)
+    reached = [value for value in numbers if value in _ENDS[call.function]]
     if reached:
         what = f"at {reached[0]:g} the slope of {call.function} is infinite: the gradient is inf or, times 0, NaN"
         cure = "clamp to a bound within, as 1 - 1e-6 or 1e-12"

@@ -69,8 +69,8 @@ def _is_guarded(source: Source, operand: ast.expr) -> bool:
     for node in ast.walk(source.assigned(operand)):
         if isinstance(node, ast.Call):
             called = source.call(node)
-            name = called.name if called else ast.unparse(node.func)
-            if name.rpartition(".")[2].rstrip("_") in _GUARDS | _CONSTANTS:
+            name = called.function if called else ast.unparse(node.func).rpartition(".")[2]
+            if name in _GUARDS | _CONSTANTS:
                 return True
         match node:
             case ast.Compare():  # a product with a mask, or an index by one

@@ -16,6 +16,7 @@ from interop.survey.changes import changes
 from interop.survey.records import Record, choices
 from interop.survey.versions import Line, rounded, same
 
+# The records have a function by one of its names, and a module by the function that it calls.
 _ALIASES = {"torch.clip": "torch.clamp"}
 _POOLS = {f"torch.nn.MaxPool{n}d": f"torch.nn.functional.max_pool{n}d" for n in (1, 2, 3)}
 _BOUNDED = ("clamp", "clip", "clamp_min", "clamp_max", "hardtanh", "hard_tanh", "relu6")
@@ -64,16 +65,16 @@ def findings(source: Source, call: Call, versions: Mapping[str, Versions], file:
     of_framework = versions.get(name.partition(".")[0])
     if of_framework is None or not source.has_gradient(call.node):
         return
-    if call.operands and is_flat(source, call.operands[0]):
+    x, *bounds = call.x_and_bounds or (call.node,)  # all may be in **kwargs
+    if is_flat(source, x):
         return
     op = name.rpartition(".")[2]
     # By arguments torch.max is three functions; the record of the name is that along an axis.
     if name in ("torch.max", "torch.min") and len(call.operands) < 2 and not call.node.keywords:
         return  # of all elements: those that tie share the gradient, which is min_norm
     tie = tie_of_bounds(source, call) if op in _BOUNDED else tie_of_operands(source, call)
-    if "pool" in op:
+    if "pool" in op:  # what is pooled is often a relu's result, whose zeros tie; the source of the call says nothing
         tie = "possible"
-    bounds = [*call.operands[1:], *(word.value for word in call.node.keywords)]
     are_numbers = bool(bounds) and all(source.number(bound) is not None for bound in bounds)
     lines = of_framework.changed.get(name, [])
     if lines:
@@ -83,8 +84,7 @@ def findings(source: Source, call: Call, versions: Mapping[str, Versions], file:
         before, after = (rounded(answer) if answer else "none" for answer in line.answers)
         what = f"{line.cell.op}({line.cell.at}) by {line.asked}: {before} → {after}"
         old = f"{of_framework.before.framework} {of_framework.before.version}"
-        cure = f'with interop.as_of("{old}"):' if old.startswith("torch") else f'jaxclamp.as_of("{old}")(f)'
-        yield Finding.at(call.node, file, "version", what, tie, cure)
+        yield Finding.at(call.node, file, "version", what, tie, f'with interop.as_of("{old}"):')
     elif convention := of_framework.conventions.get((name, are_numbers and name in of_framework.taking_numbers)):
         what = f"{name} is {convention} at a tie, where spellings differ"
         cure = f"interop.native.{op}" if name.startswith("torch") else f"jaxclamp.min_norm(f), or jaxclamp.{op}"

@@ -20,7 +20,7 @@ _TINY = 1e-2
 
 def tie_of_bounds(source: Source, call: Call) -> Likelihood:
     """Say how likely a value is on a bound of a clamp."""
-    x, *bounds = _operands(call)
+    x, *bounds = call.x_and_bounds or (ast.Constant(0),)
     if rounds(source, x) or _are_codes(source, bounds):
         return "likely"
     values = [source.number(bound) for bound in bounds]
@@ -59,19 +59,12 @@ def rounds(source: Source, node: ast.expr) -> bool:
 def is_flat(source: Source, node: ast.expr) -> bool:
     """Say whether an expression has no gradient to pass, as one that is rounded, or converted to integers."""
     called = source.call(source.assigned(node))
-    return called is not None and called.function.rstrip("_") in FLAT | WITHOUT_GRADIENT
+    return called is not None and called.function in FLAT | WITHOUT_GRADIENT
 
 
 def _calls_rounding(source: Source, node: ast.expr) -> bool:
     calls = (source.call(inner) for inner in source.within(node))
-    return any(call is not None and call.function.rstrip("_") in FLAT for call in calls)
-
-
-def _operands(call: Call) -> tuple[ast.expr, ...]:
-    """Return x and the bounds, in any order of keywords."""
-    bounds = [word.value for word in call.node.keywords if word.arg in ("min", "max", "a_min", "a_max", "other")]
-    x = [word.value for word in call.node.keywords if word.arg in ("input", "x", "a", "arr")]
-    return (*call.operands, *x, *bounds) or (ast.Constant(0),)
+    return any(call is not None and call.function in FLAT for call in calls)
 
 
 def _are_codes(source: Source, bounds: list[ast.expr]) -> bool:
@@ -79,10 +72,10 @@ def _are_codes(source: Source, bounds: list[ast.expr]) -> bool:
     names = " ".join(ast.unparse(bound).lower() for bound in bounds)
     if any(word in names for word in _QUANTISED):
         return True
-    values = [source.number(bound) for bound in bounds]
-    if len(values) < 2 or any(value is None or value != int(value) for value in values[:2]):
+    low, high, *_ = (*map(source.number, bounds), None, None)
+    if low is None or high is None or not (low.is_integer() and high.is_integer()):
         return False
     # -8 and 7 are the ends of 16 numbers. A count that is a power of two has no bit in common with the number before.
-    low, high = (int(value) for value in values[:2] if value is not None)
-    count = high - low + 1
+    # 0 and 2**n - 1 are not taken for codes: images have values from 0 to 1, or to 255.
+    count = int(high - low) + 1
     return low < 0 and count >= 4 and count & (count - 1) == 0

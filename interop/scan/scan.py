@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class Scan:
     at_least: Likelihood
     files: int
     unread: tuple[str, ...]
-    """Files that are no Python that can be parsed."""
+    """Files that cannot be opened, or that Python does not parse."""
 
     def __str__(self) -> str:
         return self.text(100)
@@ -123,17 +124,18 @@ def scan(
     files = list(_files(paths))
     for file in files:
         try:
-            text = file.read_text("utf-8")
+            with tokenize.open(file) as opened:  # decoded as Python does, by a comment on its encoding too
+                text = opened.read()
             # Before a file is parsed, which takes half of the time of a scan: most import neither.
             if not any(framework in text for framework in versions):
                 continue
-            fate_of = _of_file(Source(text), str(file), versions)
+            fates = _of_file(Source(text), str(file), versions)
         # ValueError is of bytes that are not UTF-8, RecursionError of a sum of thousands of terms, nested that deep,
         # MemoryError of what overflows the parser's own stack, as thousands of minus signs.
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             unread.append(str(file))
             continue
-        for finding, fate in fate_of.items():
+        for finding, fate in fates:
             findings[fate].append(finding)
     chosen = LIKELIHOODS[: LIKELIHOODS.index(at_least) + 1]
     shown, pinned, ignored = ([f for f in of_fate if f.tie in chosen] for of_fate in findings.values())
@@ -144,18 +146,18 @@ def scan(
 def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
     for path in map(Path, paths):
         if path.is_dir():
-            yield from sorted(path.rglob("*.py"))
+            yield from sorted(file for file in path.rglob("*.py") if file.is_file())
         elif path.exists():
             yield path
         else:
             raise FileNotFoundError(f"scan: there is no {str(path)!r}.")
 
 
-def _of_file(source: Source, file: str, versions: dict[str, Versions]) -> dict[Finding, _Fate]:
+def _of_file(source: Source, file: str, versions: dict[str, Versions]) -> list[tuple[Finding, _Fate]]:
     """Return what is found in a file, in the order of its lines, and whether it is to be shown."""
     if not source.frameworks:
-        return {}
-    fates: dict[Finding, _Fate] = {}
+        return []
+    fates: list[tuple[Finding, _Fate]] = []
     for node in source.nodes:
         findings = [*straight_through.findings(source, node, file)]
         if call := source.call(node):
@@ -165,5 +167,5 @@ def _of_file(source: Source, file: str, versions: dict[str, Versions]) -> dict[F
         for finding in findings:
             is_ignored = not source.ignored.isdisjoint(range(finding.line, finding.last_line + 1))
             is_pinned = any(finding.question in _DECIDED_BY.get(pin, ()) for pin in source.pins(node))
-            fates[finding] = "ignored" if is_ignored else "pinned" if is_pinned else "open"
-    return dict(sorted(fates.items(), key=lambda pair: (pair[0].line, pair[0].question)))
+            fates.append((finding, "ignored" if is_ignored else "pinned" if is_pinned else "open"))
+    return sorted(fates, key=lambda pair: (pair[0].line, pair[0].question))

@@ -8,7 +8,10 @@ from __future__ import annotations
 import ast
 import functools
 import io
+import math
+import operator
 import re
+import sys
 import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,10 +19,11 @@ from dataclasses import dataclass
 _SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)
 _HOLDERS = (*_SCOPES, ast.Lambda, ast.ClassDef)
 """What may hold names of its own."""
+# A method in a file that imports both is taken for one of the first: code for JAX calls functions as a rule.
 _FRAMEWORKS = ("torch", "jax")
 _HOMES = ("jaxclamp", "interop")
 _IGNORE = re.compile(r"#\s*jaxclamp:\s*ignore\b")
-_WITHOUT_GRADIENTS = {"torch.no_grad", "torch.inference_mode"}
+_BLOCKS_WITHOUT_GRADIENT = {"torch.no_grad", "torch.inference_mode"}
 _STOPS = {"detach", "stop_gradient"}
 WITHOUT_GRADIENT = {
     "long",
@@ -36,6 +40,17 @@ WITHOUT_GRADIENT = {
     "argmax",
 }
 """Methods behind whose call there is no gradient."""
+# The keywords of x and of its bounds, in the order of their positions.
+_KEYWORDS = ("input", "x", "a", "arr", "min", "a_min", "min_val", "max", "a_max", "max_val", "other")
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
+# How many names are followed from one assignment to the next, as they may be assigned in circles.
+_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -46,18 +61,19 @@ class Call:
     name: str
     """By its home, as ``torch.clamp``, also where it is a method."""
     operands: tuple[ast.expr, ...]
-    """The positional arguments; of a method, the object comes first."""
+    """The positional arguments in the order of the function of torch; of a method, the object is among them."""
 
     @property
     def function(self) -> str:
-        """The last part of the name, as ``clamp``."""
-        return self.name.rpartition(".")[2]
+        """The last part of the name, as ``clamp`` of ``torch.clamp_``."""
+        return self.name.rpartition(".")[2].rstrip("_")
 
-    def argument(self, position: int, *names: str) -> ast.expr | None:
-        """Return an argument by its position among the operands, or by one of the names."""
-        if len(self.operands) > position:
-            return self.operands[position]
-        return next((word.value for word in self.node.keywords if word.arg in names), None)
+    @property
+    def x_and_bounds(self) -> tuple[ast.expr, ...]:
+        """The operands, those passed by keyword included, without options such as ``inplace``."""
+        words = [word for word in self.node.keywords if word.arg in _KEYWORDS]
+        words.sort(key=lambda word: _KEYWORDS.index(word.arg or ""))
+        return (*self.operands, *(word.value for word in words))
 
 
 class Source:
@@ -76,11 +92,13 @@ class Source:
         """Return the call of a function of a framework, or of a method that may be one of torch's tensors."""
         if not isinstance(node, ast.Call):
             return None
-        if name := self.name(node.func):
-            return Call(node, name, tuple(node.args)) if name.partition(".")[0] in _FRAMEWORKS else None
-        if isinstance(node.func, ast.Attribute) and self.frameworks and not self._is_foreign(node.func.value):
-            return Call(node, f"{self.frameworks[0]}.{node.func.attr.rstrip('_')}", (node.func.value, *node.args))
-        return None
+        name, operands = self.name(node.func), list(node.args)
+        match node.func:
+            case ast.Attribute(value=x, attr=method) if not (name or self._is_foreign(x)) and self.frameworks:
+                name = f"{self.frameworks[0]}.{method}"
+                # Of ``x.where(condition, y)``, the condition is the first operand of the function.
+                operands.insert(int(method == "where"), x)
+        return Call(node, name, tuple(operands)) if name and name.partition(".")[0] in _FRAMEWORKS else None
 
     def name(self, node: ast.expr) -> str | None:
         """Return what a name means by the imports: ``torch.nn.functional.relu`` for ``F.relu``."""
@@ -94,24 +112,25 @@ class Source:
 
     def assigned(self, node: ast.expr) -> ast.expr:
         """Return the expression that a local name was last assigned before its use; others as they are."""
-        for _ in range(8):  # names may be assigned in circles
+        for _ in range(_NAMES):
             if not isinstance(node, ast.Name):
                 break
+            # The x on the right of ``x = x.round()`` is that of an earlier line.
             before = [v for line, v in self._assigned.get((self._scope(node), node.id), ()) if line < node.lineno]
             if not before:
                 break
             node = before[-1]
         return node
 
-    def number(self, node: ast.expr | None, names: int = 8) -> float | None:
-        """Return the number that an expression means; else None.
+    def number(self, node: ast.expr | None, names: int = _NAMES) -> float | None:
+        """Return the finite number that an expression means; else None.
 
         Such are ``-1``, ``2**8 - 1``, and a name of the file, of a class or of an object that is assigned only once,
-        and means one. At most ``names`` names lead to it, as they may be assigned in circles.
+        and means one. At most ``names`` names lead to it.
         """
         match node:
-            case ast.Constant(value=value) if isinstance(value, int | float) and not isinstance(value, bool):
-                return float(value)
+            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+                return float(value) if abs(value) <= sys.float_info.max else None
             case ast.Name() | ast.Attribute() if names:
                 return self.number(self._constant(node), names - 1)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
@@ -130,9 +149,12 @@ class Source:
         for parent, inner in self._around(node):
             deciding: list[ast.expr] = []
             match parent:
-                case ast.With(items=items) | ast.AsyncWith(items=items):
+                case ast.With(items=items):
                     deciding = [item.context_expr for item in items]
-                case ast.FunctionDef(name=name, decorator_list=decorators):
+                case (
+                    ast.FunctionDef(name=name, decorator_list=decorators)
+                    | ast.AsyncFunctionDef(name=name, decorator_list=decorators)
+                ):
                     deciding = [*decorators, *self._transformations.get(name, ())]
                 case ast.Call(func=transformation) if isinstance(inner, ast.Lambda):
                     deciding = [transformation]
@@ -166,20 +188,29 @@ class Source:
 
     def has_gradient(self, node: ast.AST) -> bool:
         """Say whether a gradient may flow through an expression, as far as the source tells."""
+        is_differentiated = False  # as in ``grad(lambda x: x.clamp(0, 6))(x).item()``, whatever is done to the result
         for parent, inner in self._around(node):
             match parent:
-                case ast.Attribute(attr=attribute) if attribute in WITHOUT_GRADIENT | {"data", "shape", "dtype"}:
-                    return False
                 case ast.With(items=items) if any(self._stops(item.context_expr) for item in items):
                     return False
-                case ast.FunctionDef(decorator_list=decorators) if any(map(self._stops, decorators)):
+                case ast.FunctionDef() | ast.AsyncFunctionDef() if any(map(self._stops, parent.decorator_list)):
                     return False
                 case ast.FunctionDef(name="forward") if self.is_function_of_autograd(parent):
+                    return False
+                case _ if is_differentiated:
+                    continue
+                case ast.Attribute(attr=attribute) if attribute in WITHOUT_GRADIENT | {"data", "shape", "dtype"}:
                     return False
                 case ast.Subscript(slice=index) if index is inner:  # of x[i], a gradient flows through x alone
                     return False
                 case ast.Compare():
                     return False
+                case ast.Call() if self.stopped(parent) is inner:
+                    return False
+                case ast.Lambda():
+                    is_differentiated = True
+                case ast.Call(func=function) if inner is not function:
+                    is_differentiated = (self.name(function) or "").endswith(".grad")
         return True
 
     def stopped(self, node: ast.expr) -> ast.expr | None:
@@ -203,7 +234,7 @@ class Source:
             node = parent
 
     def _stops(self, node: ast.expr) -> bool:
-        return self._called(node) in _WITHOUT_GRADIENTS
+        return self._called(node) in _BLOCKS_WITHOUT_GRADIENT
 
     def _called(self, node: ast.expr) -> str:
         """Return the name of a function, with or without a call of it; empty if it is of no import."""
@@ -299,11 +330,9 @@ def _imported(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
     for node in nodes:
         match node:
             case ast.Import(names=names):
-                for alias in names:
-                    yield (
-                        alias.asname or alias.name.partition(".")[0],
-                        alias.name if alias.asname else (alias.name.partition(".")[0]),
-                    )
+                for alias in names:  # ``import torch.nn`` binds torch, and with ``as nn`` torch.nn
+                    home = alias.name if alias.asname else alias.name.partition(".")[0]
+                    yield alias.asname or home, home
             case ast.ImportFrom(module=str(module), names=names, level=0):
                 for alias in names:
                     yield alias.asname or alias.name, f"{module}.{alias.name}"
@@ -322,19 +351,13 @@ def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _computed(a: float, op: ast.operator, b: float) -> float | None:
-    match op:
-        case ast.Add():
-            return a + b
-        case ast.Sub():
-            return a - b
-        case ast.Mult():
-            return a * b
-        # No power of large numbers, which would take long: a source may say 10**10**10. No root of a negative one.
-        case ast.Pow() if abs(a) <= 64 and abs(b) <= 64 and a:
-            return float(a**b) if a > 0 or b == int(b) else None
-        case ast.Div() if b:
-            return a / b
-    return None
+    """Compute in floats: 10**10**10, which a source may say, overflows at once, and would take long in integers."""
+    try:
+        result = _OPERATORS[type(op)](a, b)
+    except (KeyError, ArithmeticError):
+        return None
+    # The root of a negative number is complex.
+    return result if isinstance(result, float) and math.isfinite(result) else None
 
 
 def shown(node: ast.AST, width: int = 60) -> str:

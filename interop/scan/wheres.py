@@ -19,6 +19,8 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
     condition, *branches = map(source.assigned, call.operands)
     match condition:
         case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE() | ast.Lt() | ast.LtE()], comparators=[bound]):
+            if source.number(left) is not None:  # 0 < x
+                left, bound = bound, left
             texts = [ast.unparse(branch) for branch in branches]
             x, limit = ast.unparse(left), ast.unparse(bound)
             is_extremum = sorted(texts) == sorted((x, limit))

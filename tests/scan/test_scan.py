@@ -45,6 +45,18 @@ def found(tmp_path: Path, code: str, head: str = IN_TORCH, **options: str) -> li
         ("y = torch.acos(torch.relu(x).clamp(-1.0, 1.0))", "bound", "likely"),
         ("z = x.clamp(min=0)\ny = z.sqrt()", "bound", "likely"),
         ("y = x + (x.clamp(0, 1) - x).detach()", "straight-through", "likely"),
+        ("y = torch.clamp(x, max=7, min=-8)", "version", "likely"),
+        ("y = torch.sqrt(torch.maximum(zero, torch.relu_(x)).clamp_(0))", "bound", "likely"),
+        ("y = torch.log(torch.maximum(0.0, x))", "bound", "likely"),
+        ("y = torch.where(0 < x, x, 0.0)", "where", "possible"),
+        ("y = x.where(x > 0, 0.0)", "where", "possible"),
+        ("y = x.sqrt().where(x > 0, 0.0)", "branch", "likely"),
+        ("y = torch.func.grad(lambda x: x.clamp(0, 6))(x).item()", "version", "possible"),
+        ("assert torch.func.grad(lambda x: x.clamp(0, 6))(x) == 1", "version", "possible"),
+        ("y = torch.autograd.grad(x.clamp(0, 6).sum(), x)[0].item()", "version", "possible"),
+        ("y = torch.clamp(x, 0, 1e-10**-64)", "version", "rare"),
+        (f"y = torch.clamp(x, 0, 1{'0' * 400})", "version", "possible"),
+        ("y = torch.clamp(x, -1e999, 1e999)", "version", "rare"),
     ],
 )
 def test_findings(code: str, question: str, tie: str, tmp_path: Path) -> None:
@@ -70,6 +82,9 @@ def test_what_was_clamped_before_is_not_clamped_straight_through(tmp_path: Path)
         "with torch.no_grad():\n    y = x.clamp(0, 6)",
         "@torch.no_grad()\ndef f(x):\n    return x.clamp(0, 6)",
         "y = x.clamp(0, 6).long()",
+        "with torch.no_grad():\n    y = torch.func.grad(lambda x: x.clamp(0, 6))(x)",
+        "@torch.no_grad()\nasync def f(x):\n    return x.clamp(0, 6)",
+        "y = torch.func.grad(f)(x.clamp(0, 6)).item()",
         "y = x.round().clamp(-8, 7)",
         "y = z[x.clamp(0, 6)]",
         "y = torch.where(x > 0, y, 0.0)",
@@ -85,11 +100,22 @@ def test_nothing_is_found(code: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bounds", "asked"), [("0, 6", "x, numbers: 1 → 0"), ("lo, hi", "x min max: 1 0 0 → 0.5 0.5 0")]
+    ("bounds", "asked"),
+    [
+        ("0, 6", "x, numbers: 1 → 0"),
+        ("0, 6, out=z", "x, numbers: 1 → 0"),
+        ("lo, hi", "x min max: 1 0 0 → 0.5 0.5 0"),
+        ("**bounds", "x min max: 1 0 0 → 0.5 0.5 0"),
+    ],
 )
 def test_bounds_that_are_numbers_and_others(bounds: str, asked: str, tmp_path: Path) -> None:
     (finding,) = found(tmp_path, f"y = torch.clamp(x, {bounds})", before="2.13", after="2.15")
     assert finding.what == f"clamp(x=0, min=0, max=6) by {asked}"
+
+
+def test_operands_by_keyword(tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, "y = torch.clamp(max=6, min=0, input=x)", before="2.13", after="2.15")
+    assert finding.what == "clamp(x=0, min=0, max=6) by x, numbers: 1 → 0"
 
 
 @pytest.mark.parametrize(
@@ -148,6 +174,13 @@ def test_what_is_pinned_is_counted_alone(head: str, code: str, tmp_path: Path) -
     report = scan([tmp_path], before="2.13", at_least="rare")
     assert (report.findings, report.pinned, report.ignored) == ((), 1, 0)
     assert "1 pinned by a block" in str(report)
+
+
+def test_of_two_equal_calls_on_a_line_one_is_pinned(tmp_path: Path) -> None:
+    code = "y = jnp.clip(x, 0, 6) + jaxclamp.min_norm(lambda x: jnp.clip(x, 0, 6))(x)"
+    (tmp_path / "code.py").write_text(IN_JAX + code)
+    report = scan([tmp_path], at_least="rare")
+    assert (len(report.findings), report.pinned) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +243,10 @@ def test_a_derivative_by_hand(tmp_path: Path) -> None:
     assert "is 1 on this bound" in finding.what
 
 
-@pytest.mark.parametrize("code", ["y = jnp.clip(x, 0, 6)", "y = jnp.maximum(x, 0)", "y = jax.lax.max(x, z)"])
+@pytest.mark.parametrize(
+    "code",
+    ["y = jnp.clip(x, 0, 6)", "y = jnp.maximum(x, 0)", "y = jax.lax.max(x, z)"],
+)
 def test_spellings_in_jax(code: str, tmp_path: Path) -> None:
     (finding,) = found(tmp_path, code, head=HEAD)
     assert "is balanced at a tie" in finding.what
@@ -255,6 +291,18 @@ def test_what_python_does_not_parse_is_listed(source: bytes, tmp_path: Path) -> 
     report = scan([tmp_path])
     assert f"not read: {tmp_path / 'one.py'}" in str(report)
     assert report.files == 2
+
+
+def test_files_are_decoded_as_python_does(tmp_path: Path) -> None:
+    (tmp_path / "mark.py").write_bytes(b"\xef\xbb\xbfimport torch\ny = torch.clamp(x, -8, 7)")
+    (tmp_path / "latin.py").write_bytes(b"# coding: latin-1\nimport torch\ny = torch.clamp(x, -8, 7)  # \xe4")
+    assert len(scan([tmp_path], before="2.13").findings) == 2
+
+
+def test_a_folder_or_a_broken_link_of_that_name_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "link.py").symlink_to("absent")
+    assert scan([tmp_path]).files == 0
 
 
 def test_errors(tmp_path: Path) -> None:
