@@ -22,7 +22,6 @@ from interop._torch.private_api import (
     is_forward_mode,
     is_in_old_vmap,
     is_transformed,
-    old_vmap_level,
     out_of_old_vmap,
 )
 
@@ -143,8 +142,6 @@ def _run_in_old_vmap(flat: FlatFunction, state: CallState, tensors: Sequence[tor
 
     It cannot be extended in public: here its tensors are unwrapped, and the results wrapped again.
     """
-    if old_vmap_level() > 1:
-        raise NotImplementedError(f"{flat.name}: batched gradients within batched gradients; use torch.func.vmap.")
     axes = tuple([0 if is_in_old_vmap(tensor) else None for tensor in tensors])
     plain = [t if axis is None else out_of_old_vmap(t) for t, axis in zip(tensors, axes, strict=True)]
     return list(map(into_old_vmap, call(flat.batched(axes), state.non_tensors, state.x64, plain)))

@@ -25,7 +25,7 @@ def _is_cast(value: Any) -> bool:
         return False
     if not torch.is_autocast_enabled(value.device.type):
         return False
-    return value.is_floating_point() and value.dtype != torch.float64
+    return value.is_floating_point() and value.dtype != torch.float64  # torch's own casts leave float64, too
 
 
 @constant_in_graphs  # Dynamo of torch 2.11 does not know torch's function

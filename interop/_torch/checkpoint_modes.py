@@ -22,7 +22,7 @@ class Block(TorchFunctionMode):
     """
 
     def __enter__(self) -> Self:
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling():  # Dynamo cannot trace the question for the hooks
             _hold_hooks()  # what a checkpoint around the block computes again enters the block by itself
         super().__enter__()
         return self
@@ -61,6 +61,8 @@ class _Again:
 
 def _hold_hooks(*handling: Block) -> None:
     """Let the hooks on the tape that were put there since the last block was entered or asked unpack within blocks."""
+    # Hooks can be seen and taken away at the top alone. So those that are not held yet are taken away one by one, down
+    # to the first that is, and put back in their order. Those below it were held before.
     hooks = top_hooks()
     if hooks is None or isinstance(hooks[1], _Again):
         return

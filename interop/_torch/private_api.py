@@ -27,7 +27,7 @@ def is_transformed() -> bool:
 
 def is_forward_mode() -> bool:
     """Return whether forward-mode derivatives may be asked for: a dual tensor does not say that it is one."""
-    return forward_ad._current_level >= 0
+    return forward_ad._current_level >= 0  # -1 outside of all levels
 
 
 def is_in_compiled_graph() -> bool:
@@ -71,6 +71,7 @@ def outside_of_transformations(
     level = functorch.get_dynamic_layer_stack_depth()
     if level <= depth:
         return function(tensor)
+    # A tensor that the innermost level does not know has no wrapper of that level; one of `grad` has no batch axis.
     axis = None
     if functorch.maybe_get_level(tensor) == level:
         axis = functorch.maybe_get_bdim(tensor) if functorch.is_batchedtensor(tensor) else None
@@ -197,21 +198,18 @@ def is_in_old_vmap(tensor: torch.Tensor) -> bool:
     return torch._C._functorch.is_legacy_batchedtensor(tensor)
 
 
-def old_vmap_level() -> int:
-    """Count the old vmaps around the current call."""
-    level = torch._C._vmapmode_increment_nesting() - 1
-    torch._C._vmapmode_decrement_nesting()
-    return level
-
-
 def out_of_old_vmap(tensor: torch.Tensor) -> torch.Tensor:
     """Return the whole batch of ``tensor``, along its first axis."""
-    return torch._remove_batch_dim(tensor, 1, 1, 0)  # the second 1 is a size for tensors that are no batch
+    level = torch._C._vmapmode_increment_nesting() - 1  # torch tells the number only as it counts up or down
+    torch._C._vmapmode_decrement_nesting()
+    if level > 1:
+        raise NotImplementedError("interop: batched gradients within batched gradients; use torch.func.vmap.")
+    return torch._remove_batch_dim(tensor, level, 1, 0)  # the 1 is a size for tensors that are no batch
 
 
 def into_old_vmap(tensor: torch.Tensor) -> torch.Tensor:
     """Return a batch of the vmap, of all that lies along the first axis of ``tensor``."""
-    return torch._add_batch_dim(tensor, 0, 1)
+    return torch._add_batch_dim(tensor, 0, 1)  # at level 1: `out_of_old_vmap` refuses more
 
 
 def named_reduction(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
@@ -230,7 +228,7 @@ def function_modes() -> list[TorchFunctionMode]:
 def top_hooks() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
     """Return the hooks that pack and unpack what the tape saves; `torch.autograd.graph` can only put some there."""
     hooks: tuple[Callable[..., Any], Callable[..., Any]] | None
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # False hides them while AOTAutograd traces
     return hooks
 
 
@@ -244,6 +242,8 @@ def checkpoint_that_switches(func: Callable[..., Any]) -> Any:
     """
     if func is not torch._C._set_grad_enabled:
         return None
+    # CheckpointFunction.forward(ctx, run_function, ...) calls `torch.no_grad`, whose ``__enter__`` calls ``func``. The
+    # frames from here outwards are those of the mode, then those of the module of `no_grad`, then that of ``forward``.
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_of(torch.no_grad.__module__, frame):
         frame = frame.f_back

@@ -200,12 +200,13 @@ def test_batched_gradients_at_ties() -> None:
     assert rows.tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
 
 
-def test_batches_of_batched_gradients_are_refused() -> None:
+@pytest.mark.parametrize("function", [smooth, lambda x, w: interop.native.max_pool1d(x[None], 3, 1)])
+def test_batches_of_batched_gradients_are_refused(function: Callable[..., torch.Tensor]) -> None:
     x, w = points(5, requires_grad=True)
-    y = smooth(x, w)
+    y = function(x, w)
     vmap_of_old = torch._vmap_internals._vmap
     with pytest.raises(NotImplementedError, match="batched gradients within batched gradients"):
-        vmap_of_old(vmap_of_old(lambda v: torch.autograd.grad(y, x, v)[0]))(torch.ones(2, 3, 5, dtype=torch.float64))
+        vmap_of_old(vmap_of_old(lambda v: torch.autograd.grad(y, x, v)[0]))(y.new_ones(2, 3, *y.shape))
 
 
 def test_integer_inputs_and_partial_gradients() -> None:
