@@ -128,7 +128,9 @@ def lend(tensor: torch.Tensor) -> HostArray | jax.Array:
 
 def to_host(leaf: Any) -> np.ndarray[Any, Any]:
     """Return a leaf of numbers as an array of NumPy; a tensor lends its memory."""
-    return np.asarray(lend(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+    array = np.asarray(lend(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+    # FITS and HDF5 files may have big-endian arrays, which JAX and torch both refuse.
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def lend_from_host(tensor: torch.Tensor, order: Order = None) -> HostArray:

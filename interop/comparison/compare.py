@@ -113,6 +113,7 @@ def compare(
     check_tolerances(rtol, atol)
     probe = _checked_probe(probe, f, g)
     names = _checked_frameworks(frameworks)
+    # Before f is called, which may take long.
     for parameter, function in zip("fg", (f, g), strict=True):
         if not isinstance(function, Recording):
             check_function(f"compare: {parameter}", function)
@@ -151,7 +152,7 @@ def _checked_frameworks(frameworks: Any) -> Sequence[FrameworkName | None]:
     if frameworks is None:
         return None, None
     is_pair = isinstance(frameworks, tuple | list) and len(frameworks) == 2
-    if not is_pair or any(name not in CONVERTIBLES for name in frameworks):
+    if not is_pair or any(name not in [*CONVERTIBLES] for name in frameworks):
         raise ValueError(
             f"compare: frameworks={frameworks!r} does not name two; give that of f and that of g, such as "
             '("jax", "torch").'
@@ -240,6 +241,7 @@ class _Pair:
         noise = []  # the labels of leaves that shrink as the precision does
         for label in suspects:
             coarse, fine = ([side.unmodified[label] for side in (c.first, c.second)] for c in (comparison, precise))
+            # A function may cast to the narrower dtype inside, and then shows nothing.
             is_precise = all(array.dtype == np.float64 for array in fine)
             if is_precise and is_rounding_alone(largest_of(coarse), largest_of(fine), coarse[0].dtype):
                 noise.append(label)
@@ -250,6 +252,7 @@ class _Pair:
 
         To lose more than half of its digits, a sum would need :math:`1 / \epsilon` terms or an ill-conditioned step.
         """
+        # What was summed are inputs for a value, and other gradients for a gradient.
         floats = [array for array in self.first.arrays.values() if is_float(array)]
         largest_input = largest_of(floats) if floats else 0.0
         suspects = []
@@ -269,9 +272,11 @@ class _Pair:
             )
         comparison = self.compared()
         severity = _severity(comparison)
-        if severity > 1:
+        if severity > 1:  # a bug shows already, and the inputs of the caller are simpler to look at than drawn ones
             return comparison
+        # 0 is a bound of functions whose programs hold no number, such as jnp.abs.
         bounds = {0.0, *self.first.bounds(), *self.second.bounds()}
+        # Ties that show already, severity 1, need no draw that shows ties.
         probed = search(self.first.arrays, bounds, probe, self._severity_at, severity + 1)
         if probed.case:
             comparison = self.at(probed.case.arrays).compared()
@@ -295,8 +300,9 @@ class _Pair:
         differing = comparison.disagreeing(("ties", "rounding"))
         amounts = [leaf.unmodified.absolute.amount for leaf in differing if leaf.unmodified and not leaf.mismatch]
         if len(amounts) < len(differing) or not np.isfinite(amounts).all():
-            return False
+            return False  # an overflow of one side, which float64 removes too, is no rounding
         arrays = self.first.arrays
+        # By the tolerance of float64 what cancels there would be a bug: 1 - tanh(x)**2 of 8 has lost six digits.
         rtol = max(relative_tolerance(array.dtype, self.rtol) for array in arrays.values())
         return self.at(_in_float64(arrays), rtol).recorded(with_min_norm=False).agree
 

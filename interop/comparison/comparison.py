@@ -110,7 +110,7 @@ class Comparison:
             (False, False): "port",
             (True, False): "hidden tie",
         }
-        # Numbers of two dtypes may agree, and what is computed of them next does not.
+        # Numbers of two dtypes may agree, and what is computed from them next does not.
         finding = "port" if mismatch else findings[unmodified.beyond == 0, min_norm.beyond == 0]
         if finding != "agrees" and not all(self._answers_twice(side, label) for side in sides):
             finding = "unsteady"  # where both draw the same random numbers, they agree
@@ -128,6 +128,7 @@ class Comparison:
     @functools.cached_property
     def gradient_scale(self) -> float:
         """The largest number in the gradients."""
+        # Of all arguments: a gradient that cancels to 0 is a sum of terms as large as the other gradients.
         answers = [*self.first.unmodified.items(), *self.second.unmodified.items()]
         return max((largest_finite(array) for label, array in answers if is_gradient(label)), default=0.0)
 
@@ -161,6 +162,7 @@ class Comparison:
         for leaf in self.leaves:
             by_finding[leaf.finding].append(leaf)
         if by_finding["unsteady"]:
+            # First, as all that is computed from random values differs too, gradients included.
             labels = [leaf.label for leaf in by_finding["unsteady"]]
             sides = (self.first, self.second)
             unsteady = [side for side in sides if not all(self._answers_twice(side, label) for label in labels)]
@@ -203,6 +205,7 @@ class Comparison:
 
     def _answers_twice(self, side: Recording, label: str) -> bool:
         """Say whether a value is the same under min_norm, with other random numbers; else it is random."""
+        # Gradients change under min_norm by their nature, and say nothing.
         return (
             is_gradient(label)
             or difference_of(side.unmodified[label], side.min_norm[label], self.rtol, self.atol).beyond == 0

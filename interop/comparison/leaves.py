@@ -91,10 +91,13 @@ def difference_of(a: Array, b: Array, rtol: float | None, atol: float | None) ->
     is_float = jnp.issubdtype(dtype, jnp.floating)
     rtol = relative_tolerance(dtype, rtol)
     with np.errstate(all="ignore"):
+        # In float16 the difference of two numbers overflows, and in bfloat16 a tolerance has two digits.
         x, y = a.astype(np.float64), b.astype(np.float64)
         scale = np.fmax(abs(x), abs(y))
         ulps = _ulps(a.astype(dtype), b.astype(dtype))
-        absolute = abs(x - y) if is_float else ulps  # integers may be wider than float64 is precise
+        # Integers may be wider than float64 is precise. Those that differ are 1 apart at least: -1 in int64 and
+        # 2**64 - 1 in uint64 have the same bits, so that no step lies between.
+        absolute = abs(x - y) if is_float else np.maximum(ulps, 1.0)
         same = (a == b) | (np.isnan(x) & np.isnan(y))
         one_nan = np.isnan(x) ^ np.isnan(y)
         absolute, relative, ulps = (
@@ -103,6 +106,7 @@ def difference_of(a: Array, b: Array, rtol: float | None, atol: float | None) ->
             for difference in (absolute, absolute / scale, ulps)
         )
         atol = rtol * largest_finite(scale) if atol is None else atol
+        # Of infinity and a number the scale is infinite, and with it the tolerance; they still differ.
         beyond = np.isinf(absolute) | (absolute > atol + rtol * scale)
     largest = _largest(absolute)
     apart = tuple(side[largest.index].item() for side in (a, b)) if absolute.size else ()
@@ -122,6 +126,7 @@ def is_rounding_alone(before: float, after: float, dtype: np.dtype[Any]) -> bool
 
 def largest_of(sides: Iterable[Array]) -> float:
     """Return the largest absolute value on all sides; NaN if one has any."""
+    # By np.max, as Python's passes over NaN: max(1.0, nan) is 1.0.
     return float(np.max([np.abs(side.astype(np.float64)).max(initial=0.0) for side in sides]))
 
 
@@ -129,7 +134,7 @@ def check_tolerances(rtol: Any, atol: Any) -> None:
     for name, number in (("rtol", rtol), ("atol", atol)):
         if number is None:
             continue
-        if not isinstance(number, int | float | np.number):
+        if isinstance(number, bool) or not isinstance(number, int | float | np.number):
             raise TypeError(f"compare: {name} is {number!r}, a {type(number).__name__}; pass a number.")
         if not number >= 0:
             raise ValueError(
@@ -150,11 +155,16 @@ def coarsest(floats: Iterable[np.dtype[Any]]) -> np.dtype[Any]:
 def _common(first: np.dtype[Any], second: np.dtype[Any]) -> np.dtype[Any]:
     """Choose the dtype in whose steps both are compared: of floats, or of the parts of complex numbers, the coarser."""
     floats = [jnp.finfo(dtype).dtype for dtype in (first, second) if jnp.issubdtype(dtype, jnp.inexact)]
-    return coarsest(floats) if floats else np.promote_types(first, second)
+    if floats:
+        return coarsest(floats)
+    common = np.promote_types(first, second)
+    # NumPy promotes int64 and uint64 to float64, which would round them, and has a tolerance.
+    return np.dtype(np.uint64) if common == np.float64 else common
 
 
 def _ulps(a: Array, b: Array) -> Array:
     """Count the steps from one number of a dtype to the next that lie between."""
+    # Unsigned numbers wrap around, so that the difference is right though it may exceed int64: it is below 2**64.
     i, j = _ordered(a), _ordered(b)
     return np.where(a >= b, i - j, j - i).astype(np.float64)
 

@@ -148,7 +148,7 @@ def search(
         # From now on only what is worse counts: a case is shrunk once, at the end.
         if degree and degree >= least:
             worst, draw, least = arrays, number, degree + 1
-        if least > WORST:
+        if least > WORST:  # no further draw can be worse
             break
     case = None
     if worst is not None:
@@ -247,22 +247,23 @@ def _shrunk(floats: _Floats, arrays: Arrays, fails: Callable[[Arrays], bool], se
     def still_fails(vector: Numbers) -> bool:
         return fails(floats.arrays(vector))
 
+    def selected(blocks: Sequence[Any], flags: Sequence[bool]) -> Any:
+        return np.concatenate([np.zeros(0, int), *itertools.compress(blocks, flags)])  # NumPy cannot join none
+
+    def matter(blocks: Sequence[Any], flags: Sequence[bool]) -> bool:
+        positions = selected(blocks, flags)
+        return still_fails(changed(positions, numbers[positions]))
+
     positions = np.flatnonzero(_bits(numbers) != _bits(floats.vector))
     while len(positions) > 1:
         blocks = np.array_split(positions, min(_BLOCKS, len(positions)))
-
-        def selected(flags: Sequence[bool], blocks: Sequence[Any] = blocks) -> Any:
-            return np.concatenate([np.zeros(0, int), *itertools.compress(blocks, flags)])
-
-        def matters(flags: Sequence[bool], selected: Callable[[Sequence[bool]], Any] = selected) -> bool:
-            return still_fails(changed(selected(flags), numbers[selected(flags)]))
-
-        flags = _simplest(st.tuples(*[st.booleans()] * len(blocks)), matters, seed)
+        flags = _simplest(st.tuples(*[st.booleans()] * len(blocks)), functools.partial(matter, blocks), seed)
         if flags is None or all(flags):  # the calls were spent, or no block can be put back
             break
-        positions = selected(flags)
+        positions = selected(blocks, flags)
     vector = changed(positions, numbers[positions])
     if len(positions) <= _SIMPLIFIED:
+        # Up to one more than the number: of 5.4, past a bound of 5, the integer is 6, though it rounds to 5.
         integers = st.tuples(
             *(
                 st.integers(-round(abs(n)) - 1, round(abs(n)) + 1) if abs(n) < _LARGE else st.just(n)
@@ -291,8 +292,8 @@ def _simplest(strategy: Any, condition: Callable[[Any], bool], seed: int) -> Any
         max_examples=_CALLS // 2,  # the other half is left for shrinking
         database=None,
         deadline=None,
-        derandomize=False,
         phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
+        # On a machine under load drawing may take longer than hypothesis lets pass, and that would end the comparison.
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     try:

@@ -152,6 +152,7 @@ class Computation:
         return framework.bounds(self.function, self.arrays)
 
     def _answers(self, framework: Convertible, function: Function) -> dict[str, Array]:
+        # Not those of complex numbers: JAX's gradient with respect to one is the conjugate of torch's.
         active = [label for label, array in self.arrays.items() if jnp.issubdtype(array.dtype, jnp.floating)]
         try:
             answer = framework.differentiate(function, self.arrays, active, weighted_total)
@@ -186,6 +187,7 @@ def computation_of(
             )
         call, framework = _function_of_parameters(parameter, f, args), "torch"
     leaves, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
+    # The first key is the number of the pair (args, kwargs): without it the first argument is [0], a keyword ['x'].
     labelled = {_label(path[1:]): leaf for path, leaf in leaves}
     arrays = {label: _numbers(parameter, label, leaf) for label, leaf in labelled.items() if _is_array(leaf)}
 
@@ -314,12 +316,12 @@ def _write(path: FilePath, arrays: Mapping[str, Array], about: Mapping[str, Any]
         for label, array in arrays.items()
     }
     described = np.array(json.dumps({"format": _FORMAT, "dtypes": dtypes, **about}))
-    with open(path, "wb") as file:
+    with open(path, "wb") as file:  # to a name without that ending NumPy would append .npz
         np.savez(file, allow_pickle=False, about=described, **content)
 
 
 def _read(path: FilePath) -> tuple[dict[str, Array], dict[str, Any]]:
-    with open(path, "rb") as opened:
+    with open(path, "rb") as opened:  # of another file np.load says that it holds pickles, and how to allow them
         if not zipfile.is_zipfile(opened):
             raise ValueError(f"{os.fspath(path)!r} is not an npz file; write one with save.")
     with np.load(path, allow_pickle=False) as file:

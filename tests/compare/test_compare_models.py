@@ -154,7 +154,8 @@ class TestOfNetworkAndPort:
         parameters: Any
         if kind == "npz":
             parameters = tmp_path / "parameters.npz"
-            leaves = jax.tree.leaves_with_path(variables)
+            wide = jax.tree.map(np.float64, variables)  # which the model takes in its own dtype
+            leaves = jax.tree.leaves_with_path(wide)
             np.savez(parameters, **{"/".join(key.key for key in path): leaf for path, leaf in leaves})
         elif kind == "safetensors":
             numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")

@@ -58,6 +58,15 @@ def test_hand_computed(dtype: str, a: Any, b: Any, absolute: float, relative: fl
         assert found.absolute.index == found.relative.index == found.ulps.index == at
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "absolute"), [(10**12, 10**12 + 1, 1), (2**53, 2**53 + 1, 1), (-1, 2**64 - 1, 1), (5, 5, 0)]
+)
+def test_integers_of_two_kinds(a: int, b: int, absolute: int) -> None:
+    """NumPy promotes the two to float64, by which these would agree."""
+    for found in (difference(np.int64(a), np.uint64(b)), difference(np.uint64(b), np.int64(a))):
+        assert (found.absolute.amount, found.beyond) == (absolute, bool(absolute))
+
+
 def test_each_largest_difference_has_its_own_index() -> None:
     a = np.array([[1000.0, 1.0], [1.0, 2.0**-140]], F32)
     b = np.array([[1004.0, 1.5], [1.0, 2.0**-100]], F32)
@@ -222,8 +231,9 @@ def test_bad_tolerances(name: str) -> None:
         for number in (-1, float("nan"), F32(-1.0)):
             with pytest.raises(ValueError, match=f"compare: {name} is .*; pass a number from 0 on"):
                 call(**{name: number})
-        with pytest.raises(TypeError, match=f"compare: {name} is '1e-3', a str; pass a number"):
-            call(**{name: "1e-3"})
+        for no_number in ("1e-3", True):
+            with pytest.raises(TypeError, match=f"compare: {name} is {no_number!r}, a .*; pass a number"):
+                call(**{name: no_number})  # type: ignore[arg-type]
 
 
 def test_tolerances_of_a_call() -> None:

@@ -99,10 +99,15 @@ def test_names_before_order() -> None:
         ({"c": "a"}, "mapping names 'c', which is no parameter or module of Model"),
         ({"a": "c"}, "mapping names 'c', which is no parameter or module of Model"),
         ({"a.weight": "a.bias"}, r"mapping makes a.weight of shape \(4, 4\) a.bias of shape \(4,\)"),
+        ({"a.weight": ("a.kernel", (-1, 0))}, r"give the order of axes .*: \(\"a.kernel\", \(1, 0\)\)\}"),
+        ({"a.weight": ("a.kernel", (0, 0))}, "give the order of axes"),
+        ({"a": ("a", (1, 0))}, r"mapping makes a.bias of shape \(4,\)"),
+        ({"a.weight": 3}, "mapping has 3 for 'a.weight'; pass a name, or"),
+        (["a"], r"mapping is \['a'\]; pass a dict"),
     ],
 )
 def test_bad_mappings(mapping: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         compare_models(port_of(a=linear()), dense("a"), X, mapping=mapping)
 
 

@@ -51,6 +51,52 @@ def test_one_side_in_float64_and_the_other_in_float32() -> None:
         assert any(judged.finding == "rounding" for pair in comparison.layers for judged in pair.judged)
 
 
+@pytest.mark.parametrize("dtypes", [("float64", "float32"), ("float32", "bfloat16"), ("float16", "bfloat16")])
+def test_parameters_rounded_to_another_dtype(dtypes: tuple[str, str]) -> None:
+    """The coarser side has the other's parameters, rounded. That is no bug, in whichever order; another number is."""
+    wide, narrow = (torch.nn.Sequential(torch.nn.Embedding(50, 8), torch.nn.Linear(8, 4)) for _ in dtypes)
+    wide.to(getattr(torch, dtypes[0]))
+    for parameter in wide.parameters():
+        torch.nn.init.normal_(parameter)
+    narrow.load_state_dict(wide.state_dict())
+    narrow.to(getattr(torch, dtypes[1]))
+    x = np.arange(40).reshape(4, 10)
+    for models in ((wide, narrow), (narrow, wide)):
+        comparison = compare_models(*models, x, parameters="own")
+        assert comparison.agree, comparison.verdict
+    with torch.no_grad():
+        narrow[1].weight[0, 0] += 0.1
+    for models in ((wide, narrow), (narrow, wide)):
+        assert "The parameters first differ at 1: 1.weight" in compare_models(*models, x, parameters="own").verdict
+
+
+def test_parameters_one_rounding_apart() -> None:
+    first, second = port_of(a=linear()), port_of(a=linear())
+    with torch.no_grad():
+        second.a.weight.copy_(torch.nextafter(first.a.weight, torch.tensor(9.0)))
+        second.a.bias.copy_(first.a.bias)
+    assert compare_models(first, second, X, parameters="own").agree
+
+
+class Rotation(nn.Module):
+    """A layer with a complex parameter."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.abs(x * self.param("w", nn.initializers.ones, x.shape[-1:], jnp.complex64) + 1)
+
+
+def test_complex_parameters_that_differ_in_the_imaginary_part() -> None:
+    turned = [Rotation().bind({"params": {"w": np.full(4, 1 + angle * 1j, np.complex64)}}) for angle in (0, 1)]
+    assert "The parameters first differ at Rotation: w" in compare_models(*turned, X, parameters="own").verdict
+
+
+def test_arrays_of_another_byte_order() -> None:
+    """As FITS has them."""
+    swapped = X.astype(">f4")
+    assert compare_models(port_of(a=linear()), dense("a"), swapped).agree
+
+
 class NaiveSoftmax(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         e = x.exp()

@@ -1,6 +1,7 @@
 """`interop.compare_models` of faithful ports: whatever the inputs, no verdict that blames the port."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import flax.linen as nn
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from interop import compare_models
+from interop.comparison.models.slips import slip_of
 from tests.compare.random_networks import INPUTS, outcome
 
 F32 = np.float32
@@ -18,6 +20,17 @@ IMAGES = np.random.default_rng(0).normal(size=(2, 3, 6, 5)).astype(F32)
 
 
 pytestmark = pytest.mark.usefixtures("seeded")
+
+
+@pytest.mark.parametrize(("of_torch", "is_named"), [("0.1", False), ("0.9", True), ("1e-05", True)])
+def test_a_momentum_is_named_only_if_it_is_wrong(of_torch: str, is_named: bool) -> None:
+    first = SimpleNamespace(settings="BatchNorm(momentum=0.9)")
+    second = SimpleNamespace(settings=f"BatchNorm2d(4, eps=1e-05, momentum={of_torch})")
+    layer = SimpleNamespace(updates=(True, True), first=first, second=second)
+    cause: Any = SimpleNamespace(is_own_code=False, layer=layer, parts=[SimpleNamespace(what="state")])
+    slip = slip_of(cause, ("A (flax 0.12)", "B (torch 2.13.0)"))
+    assert bool(slip) == is_named
+    assert not slip or f"so that {of_torch} in torch is {1 - float(of_torch):.4g} in the other model" in slip
 
 
 class Flattening(nn.Module):

@@ -8,6 +8,7 @@ none, as behind a bug, the one under which they are least apart.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -74,10 +75,13 @@ def alignment(a: Point, b: Point, to_last: bool | None, images: Sequence[Image |
     """
     if kind_of(a.value.dtype) != kind_of(b.value.dtype):
         return None
+    # The usual way comes first, as `min` takes the first of those that fit equally.
     ways: list[Align] = []
     first, second = a.value.shape, b.value.shape
     directions = () if to_last is None else (to_last, not to_last)
-    transposed = [_transposition(order) for order in channel_orders(first, second, directions)]
+    transposed: list[Align] = [
+        functools.partial(np.transpose, axes=order) for order in channel_orders(first, second, directions)
+    ]
     if first == second:
         flattened = [image.rearranged if image else as_it_is for image in images if len(first) == 2]
         ways = [*transposed[:1], *(flattened or [as_it_is]), *transposed[1:]]
@@ -114,10 +118,6 @@ def kind_of(dtype: Any) -> str:
     """Return what numbers of a dtype are, in words."""
     kinds = {"floats": jnp.floating, "complex numbers": jnp.complexfloating, "integers": jnp.integer}
     return next((kind for kind, scalar in kinds.items() if jnp.issubdtype(dtype, scalar)), "truth values")
-
-
-def _transposition(order: tuple[int, ...]) -> Align:
-    return lambda array: array.transpose(order)
 
 
 def _is_joined(a: Sequence[int], b: Sequence[int]) -> bool:

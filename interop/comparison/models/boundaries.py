@@ -29,7 +29,7 @@ from jaxclamp._transforms.jaxprs import inlined
 
 boundary_p = Primitive("boundary")
 """The identity, at a boundary of a module; under `jax.vmap` the new axis comes first."""
-boundary_p.def_impl(lambda x, *, key: x)
+boundary_p.def_impl(lambda x, *, key: x)  # of integers, in a part that `ties` runs
 boundary_p.def_abstract_eval(lambda x, *, key: x)
 ad.deflinear2(boundary_p, lambda cotangent, x, *, key: [cotangent])
 mlir.register_lowering(boundary_p, lambda context, x, *, key: [x])
@@ -99,15 +99,13 @@ class Opened:
             default=default,
         )
 
-    @property
-    def zeros(self) -> list[jax.Array]:
-        return [jnp.zeros(self.shapes[i].shape, self.shapes[i].dtype) for i in self.floats]
-
-    def nudged(self, nudges: Mapping[Key, Any]) -> list[jax.Array]:
+    def added(self, nudges: Mapping[Key, Any]) -> list[jax.Array]:
         """Return the zeros, but for what is to be added at these crossings."""
         by_number = {self.numbers[key]: nudge for key, nudge in nudges.items()}
-        pairs = zip(self.floats, self.zeros, strict=True)
-        return [jnp.asarray(by_number[i], zero.dtype) if i in by_number else zero for i, zero in pairs]
+        return [
+            jnp.broadcast_to(jnp.asarray(by_number.get(i, 0.0), self.shapes[i].dtype), self.shapes[i].shape)
+            for i in self.floats
+        ]
 
 
 def opened(traced: Any) -> Opened:

@@ -127,13 +127,13 @@ def cause_of(pairs: Sequence[LayerPair], all_layers: tuple[Sequence[Layer], Sequ
     """
     # Other parameters explain whatever differs behind them, and are no fault of the code: they come first.
     cause = (
-        _different_parameters(pairs)
+        _first_differing(pairs, "parameters")
         or _first_to_part(pairs, _Pass(pairs, is_backward=False))
         or _first_to_part(pairs, _Pass(pairs, is_backward=True, allowed=_OF_TIES))
         or _first_to_part(pairs, _Pass(pairs, is_backward=True))
     )
     if cause is None or cause.finding in _OF_TIES:
-        cause = _different_state(pairs) or cause
+        cause = _first_differing(pairs, "state") or cause
     if cause is None or not cause.is_own_code:
         return cause
     first, second = (_without_counterpart(cause, layers, side, pairs) for side, layers in enumerate(all_layers))
@@ -172,14 +172,9 @@ class _Pass:
         return pair.differing(*what, gradients=self.is_backward, allowed=self._allowed)
 
 
-def _different_parameters(pairs: Sequence[LayerPair]) -> Cause | None:
-    """Return the first layer with other parameters."""
-    return _first_with(pairs, [pair.differing("parameters", gradients=False) for pair in pairs])
-
-
-def _different_state(pairs: Sequence[LayerPair]) -> Cause | None:
-    """Return the first layer whose statistics differ after the call."""
-    return _first_with(pairs, [pair.differing("state", gradients=False) for pair in pairs])
+def _first_differing(pairs: Sequence[LayerPair], what: What) -> Cause | None:
+    """Return the first layer with other parameters, or whose statistics differ after the call."""
+    return _first_with(pairs, [pair.differing(what, gradients=False) for pair in pairs])
 
 
 def _first_with(pairs: Sequence[LayerPair], parts: Sequence[Sequence[Judged]]) -> Cause | None:

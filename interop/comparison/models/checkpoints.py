@@ -51,7 +51,8 @@ def values_from(parameters: Any, models: Sequence[Model]) -> tuple[int, dict[str
                     f"compare_models: parameters has {parameter.name} of shape {arrays[name].shape}; {model.name} has "
                     f"{parameter.layout.shape}."
                 )
-        return number, {p.name: arrays[name] for name, p in names.items()}
+        # A file may have another dtype than the model, whose inputs have that of the model.
+        return number, {p.name: arrays[name].astype(p.dtype, copy=False) for name, p in names.items()}
     lists = "; ".join(
         f"of {model.name} are missing {', '.join(names[:5])}" for model, names in zip(models, missing, strict=True)
     )

@@ -152,7 +152,7 @@ def judge(
     is_float64 = given_dtype == np.float64
     arrays = _arrays(to_judge, sides, Run())
     as_given = precise = _Findings(to_judge, sides, Run(), arrays)
-    if not is_float64 or as_given.has_bugs:  # float64 without bugs has nothing to explain
+    if not is_float64 or "port" in as_given.by_label.values():  # float64 without bugs has nothing to explain
         again = _arrays(to_judge, sides, Run(np.float32 if is_float64 else np.float64))
         coarse, fine = (again, arrays) if is_float64 else (arrays, again)
         if _is_float64(fine):  # some libraries compute in a dtype they choose
@@ -213,6 +213,7 @@ class _Findings:
     @functools.cached_property
     def _only_gradients_differ(self) -> bool:
         """Whether gradients differ, and values agree; those of the state do not enter the gradients."""
+        # A statistic is read by the next call: in this one no gradient depends on its new value.
         entering = [place for place in self._places if not place.is_gradient and place.what != "state"]
         return all(self._unmodified[place.label] in ("agrees", "rounding") for place in entering) and any(
             self._unmodified[place.label] == "port" for place in self._places if place.is_gradient
@@ -224,10 +225,6 @@ class _Findings:
             label: "rounding" if finding != "agrees" and label in self._rounding else finding
             for label, finding in findings.items()
         }
-
-    @property
-    def has_bugs(self) -> bool:
-        return "port" in self.by_label.values()
 
     def near_ties(self, crossings: Sequence[Crossing], given_dtype: np.dtype[Any]) -> frozenset[str]:
         """Return the labels of gradients that agree at nudged numbers, if gradients alone differ."""
@@ -293,7 +290,7 @@ def _with_random(to_judge: Sequence[Place], judged: Sequence[Judged], sides: Sid
     """Find a difference random where a side differs from itself when it draws other random numbers."""
     random_in: dict[str, tuple[int, ...]] = {place.label: () for place in to_judge}
     for number, side in enumerate(sides):
-        if not side.model.draws:
+        if not side.model.draws:  # which saves a run
             continue
         arrays_of = [(place.label, (place.first, place.second)[number]) for place in to_judge]
         # Each side is compared with itself: two libraries never draw the same numbers.
@@ -358,7 +355,7 @@ def apart_of(a: Array, b: Array) -> float:
 
     NaN and NaN, and equal infinities, are not apart; arrays of two shapes are infinitely so.
     """
-    x, y = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
+    x, y = (_as_numbers(array).astype(np.float64, copy=False) for array in (a, b))
     if x.shape != y.shape:
         return float("inf")
     with np.errstate(all="ignore"):

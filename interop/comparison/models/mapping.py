@@ -202,7 +202,12 @@ def _overridden(first: Model, second: Model, override: Override) -> tuple[list[P
     pairs: list[Pair] = []
     alone: list[str] = []
     for name, value in override.items():
-        counterpart, order = (value, None) if isinstance(value, str) or value is None else value
+        if isinstance(value, str | None):
+            counterpart, order = value, None
+        elif isinstance(value, tuple | list) and len(value) == 2:
+            counterpart, order = value
+        else:
+            raise TypeError(f"compare_models: mapping has {value!r} for {name!r}; pass a name, or (name, axes).")
         if counterpart is None:
             names = [n for n in (*first_names, *second_names) if n == name or n.startswith(f"{name}.")]
             if not names:
@@ -223,7 +228,8 @@ def _overridden(first: Model, second: Model, override: Override) -> tuple[list[P
                 raise ValueError(
                     f"compare_models: mapping makes {of_first[role].name} of shape {of_first[role].layout.shape} "
                     f"{of_second[role].name} of shape {of_second[role].layout.shape}; give the order of axes that "
-                    f'does, as in mapping={{"{name}": ("{counterpart}", (1, 0))}}, or another name.'
+                    f'does, as in mapping={{"{of_first[role].name}": ("{of_second[role].name}", (1, 0))}}, or another '
+                    "name."
                 )
             pairs.append(pair)
     return pairs, alone
@@ -238,6 +244,8 @@ def _fitted(first: Parameter, second: Parameter, reason: str, order: Sequence[in
     """Return the pair, if one shape is the other as it is, transposed, but for axes of length 1, or by ``order``."""
     a, b = first.layout, second.layout
     if order is not None:
+        if sorted(order) != list(range(len(a.shape))):  # axes counted from the end have no inverse in `Layout`
+            return None
         a = Layout(a.shape, a.shape, tuple(order), tuple(a.shape[axis] for axis in order))
         b = Layout.same(b.shape)
         is_fitting = a.torch_shape == b.torch_shape

@@ -41,7 +41,8 @@ def matched_layers(
         calls = chains[0][parameters], chains[1][parameters]
         if len(calls[0]) == len(calls[1]):  # else nothing tells which call is left out
             for first_chain, second_chain in zip(*calls, strict=True):
-                # Innermost first: a wrapper that one model alone has is outside, and stays without counterpart.
+                # Innermost first: a wrapper that one model alone has is outside, and stays without counterpart. The
+                # models themselves stay a pair, though one may be a single layer that the other wraps.
                 innermost_first = zip(reversed(first_chain), reversed(second_chain), strict=False)
                 matches |= {i: j for i, j in innermost_first if i and j}
     # Gaps are those between layers with parameters, which are in the same places in both models if these are right.

@@ -173,6 +173,7 @@ class JaxModel(Model):
 
         def of_arrays(values: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
             remaining = iter(arrays)
+            # What is no array, such as a flag, is a constant of the program.
             passed = [next(remaining) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
             result, state = self.run(recorder, values, recorder.enter("", self.name, self.name, passed))
             result = recorder.leave(result)
@@ -206,7 +207,7 @@ class JaxModel(Model):
                 return ordered_total(results, orders), (state, outputs[count:])
 
             # The inputs cross the boundary of the model itself: their gradients are those of the zeros added there.
-            added = opening.nudged(run.nudges or {})
+            added = opening.added(run.nudges or {})
             weights = {name: value for name, value in values.items() if name in trained}
             untrained = {name: value for name, value in values.items() if name not in trained}
             (of_added, of_weights), (state, crossed) = jax.tree.map(
@@ -219,7 +220,7 @@ class JaxModel(Model):
         _, opening, _ = self._traced(values, self.inputs)
         before, inside = opening.split(part)
         leaves = jax.tree.map(jnp.asarray, jax.tree.leaves((dict(values), arrays)))
-        _, report = jaxclamp.ties(inside)(*before(*opening.zeros, *leaves))
+        _, report = jaxclamp.ties(inside)(*before(*opening.added({}), *leaves))
         return report
 
 
@@ -237,6 +238,7 @@ def _flattened(jaxpr: Jaxpr) -> Iterator[tuple[int, ...]]:
 
 def _filled(layers: Sequence[Layer], opening: Opened, values: Sequence[Any], gradients: Sequence[Any]) -> list[Layer]:
     """Return the layers with what crossed their boundaries, and the gradients of the floats among that."""
+    # By key, as the crossings of a boundary are listed by position.
     of_floats = dict(zip(opening.floats, gradients, strict=True))
     for key, number in sorted(opening.numbers.items()):
         getattr(layers[key.layer], key.direction).append(Point(values[number], of_floats.get(number)))

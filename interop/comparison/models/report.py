@@ -60,7 +60,8 @@ class ModelComparison:
         cause = self.cause
         if cause is None:
             findings = {j.finding for pair in self.layers for j in pair.judged}
-            sentences = [f"They agree, in values and gradients, at the boundaries of {len(self.layers)} layers."]
+            layers = "1 layer" if len(self.layers) == 1 else f"{len(self.layers)} layers"
+            sentences = [f"They agree, in values and gradients, at the boundaries of {layers}."]
             if "rounding" in findings:
                 sentences.append("Some differ by rounding alone.")
             if "library" in findings:

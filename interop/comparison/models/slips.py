@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from interop.comparison.models.cause import Cause
 
-_MOMENTUM = re.compile(r"\b(?:momentum|decay_rate)=([\d.]+)")
+_MOMENTUM = re.compile(r"\b(?:momentum|decay_rate)=([\d.e-]+)")
 
 
 def slip_of(cause: Cause, models: tuple[str, str]) -> str:
@@ -24,7 +25,9 @@ def slip_of(cause: Cause, models: tuple[str, str]) -> str:
     momenta = [_MOMENTUM.search(layer.settings) for layer in (cause.layer.first, cause.layer.second)]
     of_torch = ["(torch " in model for model in models]
     if cause.parts[0].what == "state" and all(momenta) and any(of_torch) and not all(of_torch):
-        text = momenta[of_torch.index(True)][1]  # type: ignore[index]
+        text, text_elsewhere = (momenta[of_torch.index(is_torch)][1] for is_torch in (True, False))  # type: ignore[index]
+        if math.isclose(float(text) + float(text_elsewhere), 1):
+            return ""  # they are as they should be: the statistics differ for another reason
         return (
             "Look at the momentum: in torch it is the share of the new statistics, elsewhere that of the old, so that "
             f"{text} in torch is {1 - float(text):.4g} in the other model."

@@ -100,6 +100,7 @@ def _fresh(state: Any, dtype: Any) -> Any:
     def leaf_in(leaf: Any) -> Any:
         if eqx.is_inexact_array(leaf):
             return leaf.astype(dtype)
+        # A counter that is weakly typed is of int64 where x64 is on: so the module makes it, and a state has to match.
         return jnp.asarray(leaf.item()) if getattr(leaf, "weak_type", False) else leaf
 
     return jax.tree.map(leaf_in, state)

@@ -42,7 +42,7 @@ class Linen(JaxModel):
         return {
             collection: {tuple(key.key for key in path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
             for collection, tree in variables.items()
-            if collection != "intermediates"
+            if collection != "intermediates"  # what a module has sown is a result, and no parameter
         }
 
     @functools.cached_property

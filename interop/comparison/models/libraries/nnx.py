@@ -51,6 +51,7 @@ class Nnx(JaxModel):
             (path, variable.replace(values[_name(path)]) if _name(path) in values else variable)
             for path, variable in nnx.to_flat_state(state)
         ]
+        # Without a copy, a call would advance the random numbers of the model itself, and the next run draw others.
         model = nnx.merge(structure, nnx.from_flat_state(flat), copy=True)
         modules = {id(module): (_name(path), module) for path, module in nnx.iter_modules(model)}
 

@@ -19,6 +19,7 @@ _HIDDEN = {"name", "parent", "dtype", "param_dtype", "training"}
 @contextlib.contextmanager
 def recording(recorder: CallRecorder, classes: Iterable[type], describe: Describe) -> Iterator[None]:
     """Record calls of objects of the classes in the block."""
+    # Equinox, nnx and Keras have no interceptor.
     # A class that inherits its method is patched where that is defined, and each class once.
     defining = {next((base for base in cls.__mro__ if "__call__" in vars(base)), None) for cls in classes} - {None}
     originals = {base: vars(base)["__call__"] for base in defining}

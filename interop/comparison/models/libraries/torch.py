@@ -71,6 +71,7 @@ class Torch(Model):
         handles += [module.register_forward_hook(self._leave(recorder)) for module in self._names]
         passed = recorder.enter("", self.name, self.name, _to_torch(inputs))
         try:
+            # Each run draws the same numbers. They are drawn on the CPU, where all arrays are.
             with torch.random.fork_rng(devices=[]):
                 call = reseeded_in_torch(torch.func.functional_call) if reseeded else torch.func.functional_call
                 result = call(called, tensors, tuple(passed))
