@@ -109,6 +109,28 @@ def test_readme_is_read_in_a_minute() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 110
 
 
+def pieces_not_found(diff: str) -> list[str]:
+    """The runs of added lines in a diff that its files do not have; an ellipsis stands for text left out."""
+    missing = []
+    for part in diff.split("--- ")[1:]:
+        file, *lines = part.splitlines()
+        source = (ROOT / file).read_text("utf-8")
+        added = "\n".join(line.removeprefix("+") for line in lines)
+        pieces = [piece.strip() for run in re.split(r"\n\n", added) for piece in run.split("[...]")]
+        missing += [piece for piece in pieces if piece.strip('"') and piece not in source]
+    return missing
+
+
+def test_the_recipe_for_an_op_shows_the_source() -> None:
+    (diff,) = [
+        content
+        for language, content in FENCED.findall((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+        if language == "diff"
+    ]
+    assert pieces_not_found(diff) == []
+    assert pieces_not_found(diff.replace('follows("hardswish", input)', 'follows("relu", input)')) != []
+
+
 @of_documented
 def test_generated_tables_are_fresh() -> None:
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
