@@ -10,7 +10,7 @@ import torch
 
 from interop._programs.order import moves, value_and_tangent
 from interop._torch.private_api import is_any
-from interop._transforms.jumps import Jump
+from interop._transforms.jumps import Jump, places_of
 from interop._transforms.ties import line_of_user
 from jaxclamp import UndecidedWarning
 
@@ -19,9 +19,8 @@ def warn_on_jump(name: str, jump: Jump, args: tuple[Any, ...], kwargs: Mapping[s
     """Warn, once for each line, if an operand of the function of that name is where that jumps, and moves."""
     try:
         with torch.no_grad():
-            on_jump = [
-                at & (value_and_tangent(operand)[1] != 0) for operand, at in jump(*args, **kwargs) if moves(operand)
-            ]
+            places = places_of(jump, args, kwargs)
+            on_jump = [at & (value_and_tangent(operand)[1] != 0) for operand, at in places if moves(operand)]
             if not any(map(is_any, on_jump)):
                 return
     except (TypeError, ValueError, RuntimeError):  # no numbers to see, or a call that fails by itself too

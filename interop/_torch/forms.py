@@ -29,6 +29,19 @@ def overloaded(
     return of_all(*args, **kwargs)
 
 
+def dtypes_named(*args: Any, **kwargs: Any) -> list[Any]:
+    """Return the dtypes among the arguments of a conversion: one of torch's, that of a tensor, or of a type of them.
+
+    >>> dtypes_named(torch.int8, "cpu", torch.zeros(1), torch.LongTensor, "torch.BoolTensor")
+    [torch.int8, torch.float32, torch.int64, torch.bool]
+    """
+    kinds = (
+        getattr(torch, kind.rpartition(".")[2], kind) if isinstance(kind, str) else kind
+        for kind in (*args, *kwargs.values())
+    )
+    return [kind for kind in (getattr(kind, "dtype", kind) for kind in kinds) if isinstance(kind, torch.dtype)]
+
+
 def functions_named(name: str) -> Iterator[Callable[..., Any]]:
     """Yield all functions of torch of that name, documented or not, and the forms of them that overwrite."""
     for form in (name, f"{name}_"):

@@ -98,7 +98,7 @@ def _table(version: Version) -> Table:
     changed = {op for op in version.ops if not _has(op, version)}
     covered = differentiated_by(changed)
     functions, in_torch_of = {}, {}
-    for _, in_torch, op in namesakes(NATIVE):  # those of torch.nn.functional last
+    for _, in_torch, op in namesakes(NATIVE):  # those of torch.nn.functional last, which modules call
         in_torch_of[op] = in_torch
         functions[in_torch] = (
             functools.partial(op, ties=version) if in_torch in covered else _unknown_to_blocks(in_torch)
@@ -131,6 +131,7 @@ def uncovered_losses(ops: Collection[str]) -> dict[Callable[..., Any], str]:
     }
 
 
+# torch computes its losses with a margin by clamp_min, and the swap of a triplet loss by minimum.
 _LOSSES = frozenset(("clamp_min", "minimum"))
 
 
@@ -177,6 +178,7 @@ def _has(op: str, version: Version) -> bool:
 
 _KINDS = dict.fromkeys(("clamp", "clamp_min", "clamp_max"), (False, True))
 """Maps an op to the kinds of calls it has: whether its operands after the first are numbers."""
+# Three numbers have each order and each tie of the three operands of a clamp.
 _VALUES = (0.0, 1.0, 2.0, math.nan)
 
 

@@ -16,27 +16,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch.nn import functional
 
-from interop._torch.forms import functions_named
+from interop._torch.forms import NUMPY_NAMES, dtypes_named, functions_named
 from interop._torch.private_api import foreach_named
 
 Tensor = torch.Tensor
 Places: TypeAlias = Sequence[tuple[Any, Tensor]]
 """Operands, each with where the result jumps if it moves."""
 Jump: TypeAlias = Callable[..., Places]
+_PARAMETERS = {
+    **NUMPY_NAMES,
+    **{"self": "input", "elements": "input", "test_elements": "elements", "boundaries": "elements"},
+}
+"""Maps a further name of a parameter in torch to that of the functions here."""
 
 
-def _at_integers(input: Tensor) -> Places:
+def _at_integers(input: Tensor, *_: Any, **__: Any) -> Places:
     return [(input, input == input.floor())]
 
 
 # Rounding towards 0, all between -1 and 1 becomes 0: there is no jump at 0.
-def _at_integers_but_0(input: Tensor, *_: Any) -> Places:
+def _at_integers_but_0(input: Tensor, *_: Any, **__: Any) -> Places:
     return [(input, (input == input.floor()) & (input != 0))]
 
 
-def _at_halves(input: Tensor, *, decimals: int = 0) -> Places:
-    scaled = input * 10.0**decimals
+def _at_halves(input: Tensor, *, decimals: int = 0, **_: Any) -> Places:
+    scaled = input * 10.0**decimals  # in its own dtype, as torch does: which decimals are halves depends on that
     return [(input, scaled - scaled.floor() == 0.5)]
 
 
@@ -59,15 +65,13 @@ def _reflected(input: Any, other: Any) -> Places:
     return _remainder(other, input)
 
 
-def _quotient(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Places:
+def _quotient(input: Tensor, other: Any, *, rounding_mode: str | None = None, **_: Any) -> Places:
     return [] if rounding_mode is None else (_fmod if rounding_mode == "trunc" else _remainder)(input, other)
 
 
 def _conversion(input: Tensor, *args: Any, **kwargs: Any) -> Places:
     """Handle conversions, which jump if they are to integers; those to truth values are decided as comparisons."""
-    kinds = [kind.dtype if isinstance(kind, Tensor) else kind for kind in (*args, *kwargs.values())]
-    is_of_integers = any(isinstance(kind, torch.dtype) and _is_integer(kind) for kind in kinds)
-    return _at_integers_but_0(input) if is_of_integers else []
+    return _at_integers_but_0(input) if any(map(_is_integer, dtypes_named(*args, **kwargs))) else []
 
 
 def _is_integer(dtype: torch.dtype) -> bool:
@@ -89,7 +93,7 @@ def _at_powers_of_2(input: Tensor) -> Places:
     return [(input, torch.frexp(input).mantissa.abs() == 0.5)]
 
 
-def _isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, *_: Any) -> Places:
+def _isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, *_: Any, **__: Any) -> Places:
     at = (input - other).abs() == atol + rtol * other.abs()
     return [(input, at), (other, at)]
 
@@ -101,9 +105,12 @@ def _quantile(
     if dim is None:
         input, dim = input.flatten(), 0
     axis = dim if dim < 0 else dim - input.dim()
-    places = []
+    # The result is linear in q between two elements. With n of them, those are at the multiples of 1 / (n - 1).
+    ranks = torch.as_tensor(q)[..., None] * ((~input.isnan()).sum(dim).flatten() - 1)
+    places: list[tuple[Any, Tensor]] = [(q, (ranks == ranks.round()).any(-1))]
     for side in ("lower", "higher"):
         # A quantile lies between two elements. It turns if a third one is equal to either, and may take its place.
+        # In rows with NaN `torch.quantile` is NaN, and has no place; elsewhere both functions find the same elements.
         here = input == torch.nanquantile(input, q, dim, keepdim=True, interpolation=side)
         tied = here & (here.sum(axis, keepdim=True) > 1)
         # Several q have an axis of their own, in front: it is enough to tie next to one of them.
@@ -137,6 +144,8 @@ def _among_sorted(sorted_sequence: Any, input: Any, *_: Any, **__: Any) -> Place
 
 def _norm(input: Tensor, p: Any = 2, dim: Any = None, *_: Any, **kwargs: Any) -> Places:
     order = kwargs.get("ord", p)
+    if order == "nuc":
+        return _matrix_norm(input, order, (-2, -1) if dim is None else dim)
     if order not in (2, 2.0, "fro", None):  # those of order 1 and infinity are choices, which are decided
         return []
     return [(input, (input == 0).all() if dim is None else (input == 0).all(dim, keepdim=True))]
@@ -180,8 +189,8 @@ def _norm_of_either(input: Tensor, ord: Any = None, dim: Any = None, *_: Any, **
     return _matrix_norm(input, ord, axes)
 
 
-def _nowhere(*_: Any, **__: Any) -> Places:
-    return []
+def _nuclear_norm(input: Tensor, p: Any = 2, *args: Any, **kwargs: Any) -> Places:
+    return _norm(input, p, *args, **kwargs) if p == "nuc" else []
 
 
 def _matrix_norm_of_singular_values(input: Tensor, ord: Any = "fro", *args: Any, **kwargs: Any) -> Places:
@@ -234,10 +243,9 @@ _JUMPS: Mapping[str, Jump] = {
     **dict.fromkeys(("__bool__", "is_nonzero", "any", "all", "nonzero", "argwhere", "count_nonzero"), _at_0),
     "rrelu": _rrelu,
     "renorm": _renorm,
-    "embedding": _embedding,
     "fmod": _fmod,
-    **dict.fromkeys(("remainder", "__mod__"), _remainder),
-    "__rmod__": _reflected,
+    **dict.fromkeys(("remainder", "__mod__", "floor_divide", "__floordiv__", "__ifloordiv__"), _remainder),
+    **dict.fromkeys(("__rmod__", "__rfloordiv__"), _reflected),
     **dict.fromkeys(("div", "divide"), _quotient),
     "copysign": _copysign,
     **dict.fromkeys(("atan2", "arctan2"), _atan2),
@@ -267,14 +275,18 @@ def _functions() -> Iterator[tuple[Any, tuple[str, Jump]]]:
 
 
 def _of_each(jump: Jump) -> Jump:
-    return lambda tensors, *_, **__: [place for tensor in tensors for place in jump(tensor)]
+    return lambda tensors, *rest, **named: [place for tensor in tensors for place in jump(tensor, *rest, **named)]
 
 
-_ALL: Mapping[Any, tuple[str, Jump]] = {**dict(_functions()), torch.linalg.norm: ("norm", _norm_of_either)}
+_ALL: Mapping[Any, tuple[str, Jump]] = {
+    **dict(_functions()),
+    torch.linalg.norm: ("norm", _norm_of_either),
+    functional.embedding: ("embedding", _embedding),  # `torch.embedding` has other parameters, and no ``max_norm``
+}
 
 
 _BESIDE_CHOICES: Mapping[Jump, Jump] = {
-    _norm: _nowhere,
+    _norm: _nuclear_norm,
     _matrix_norm: _matrix_norm_of_singular_values,
     _norm_of_either: _norm_of_singular_values,
 }
@@ -286,7 +298,13 @@ def undecided(jump: Jump) -> Jump:
     return _BESIDE_CHOICES.get(jump, jump)
 
 
+def places_of(jump: Jump, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Places:
+    """Return the operands of a call with these arguments, whichever names torch takes, each with where it jumps."""
+    return jump(*args, **{_PARAMETERS.get(name, name): value for name, value in kwargs.items()})
+
+
 def jump_of(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> tuple[str, Jump] | None:
     """Return the name of a function and where it jumps, if it does with these keywords: a division may round."""
     jump = _ALL.get(func)
+    # A division that does not round would return no places too. It is so frequent that it is told here.
     return None if jump is None or (jump[1] is _quotient and "rounding_mode" not in kwargs) else jump

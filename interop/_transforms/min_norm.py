@@ -68,6 +68,8 @@ class Intercepting(Block, contextlib.ContextDecorator):
         replacement = self._replacements.get(func)
         if not torch.compiler.is_compiling():
             self.hold(func)
+            # The frequent case, without the checks of the function. On tensors in several processes that goes another
+            # way where torch does not differentiate its own.
             if (
                 replacement in self._right_in_torch
                 and not is_in_function_mode()  # there is no outer block that would replace it
@@ -190,7 +192,7 @@ def namesakes(ops: Functions) -> Iterator[tuple[str, Callable[..., Any], Callabl
             dotted = f"{home}.{name}"
             if dotted == "torch.adaptive_max_pool1d":  # it always has indices
                 yield dotted, torch.adaptive_max_pool1d, with_indices[f"{name}_with_indices"]
-            elif dotted == "torch.linalg.norm":
+            elif dotted == "torch.linalg.norm":  # it has other parameters than torch.norm
                 if "linalg_norm" in ops:
                     yield dotted, torch.linalg.norm, ops["linalg_norm"]
             elif hasattr(namespace, name) and dotted not in OF_OTHER_ARGUMENTS:

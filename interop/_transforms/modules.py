@@ -39,6 +39,8 @@ class _MinNorm:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         kind = type(self)
+        # torch's module is called where its gradient is right, where a block replaces the function that it calls, and
+        # where nothing is differentiated, unless the function of `interop.native` finds the values sooner.
         is_right = kind._is_right and not any(map(is_distributed, args))
         is_torch_s = is_right or in_block() or (records_nothing() and not kind._is_faster)
         if self.ties is None and is_torch_s:
@@ -94,6 +96,7 @@ def _derive(native: type[torch.nn.Module], function: Callable[..., Any]) -> type
     )
 
 
+# ``MaxPool2d`` calls ``max_pool2d``: without case and underscores the names are the same.
 _FUNCTIONS = {name.replace("_", ""): function for name, function in NATIVE.items() if not name.endswith("_")}
 _CONVERTED = {
     module: _derive(module, _FUNCTIONS[name.lower()])
@@ -127,7 +130,7 @@ class Conversion:
                 )
             _give_class(module, kind)
             vars(module).pop("ties", None)
-            if ties is not None:
+            if ties is not None:  # what a conversion before this one had chosen
                 module.ties = ties
 
     def __str__(self) -> str:

@@ -24,7 +24,7 @@ from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
 from interop._torch.grad_state import is_active
 from interop._torch.private_api import is_transformed
 from interop._torch.sharding import is_distributed
-from interop._transforms.jumps import Jump, jump_of
+from interop._transforms.jumps import Jump, jump_of, places_of
 from interop._transforms.min_norm import is_of_an_op, min_norm, namesakes
 from interop._transforms.unbounded import has_slope_without_bound
 from interop.native import NATIVE
@@ -227,7 +227,7 @@ def tied_elements(
 def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, torch.Tensor | int]:
     """Count the elements that a gradient can depend on, and those of them at which the function jumps."""
     with torch.no_grad():
-        places = list(jump(*args, **kwargs))
+        places = places_of(jump, args, kwargs)
     on_jump = [at for operand, at in places if is_active(operand)]  # asked outside, as nothing is active under no_grad
     return sum(at.numel() for at in on_jump), sum(_sum(at) for at in on_jump)
 

@@ -140,6 +140,7 @@ WITHOUT_FORWARD_MODE: dict[str, tuple[Function, torch.Tensor]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::jaxclamp.UndecidedWarning")  # of the jumps of floor_divide, before torch's error
 def test_what_has_no_forward_mode_is_listed() -> None:
     for name, (fun, x) in WITHOUT_FORWARD_MODE.items():
         assert name in (interop.directional_derivative.__doc__ or "")
@@ -228,3 +229,10 @@ def test_every_choice_is_among_the_functions() -> None:
 def test_functions_at_ties(name: str) -> None:
     fun, *inputs = FUNCTIONS[name]
     check(fun, *inputs)
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.BoolTensor, "torch.BoolTensor"], ids=str)
+def test_truth_values_by_any_name_of_their_type(kind: Any) -> None:
+    """A number that moves away from 0 is true."""
+    _, slope = interop.directional_derivative(lambda x: torch.where(x.type(kind), 2 * x, -x), T, T + 1)
+    assert slope == 2

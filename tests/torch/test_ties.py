@@ -218,6 +218,16 @@ def test_nothing_to_count() -> None:
     assert "0.00%" in str(counted.report)
 
 
+def test_quotients_that_are_rounded_down() -> None:
+    x = torch.tensor([1.0, 1.5, 2.0], requires_grad=True)
+    with interop.ties() as counted:
+        x // 1
+        4 // x
+        torch.floor_divide(x, 1)
+        torch.embedding(x[:, None], torch.tensor([0]), -1, False, False)  # which has no norm to renew
+    assert [(line.tied, line.elements) for line in counted.report.lines] == [(2, 3)] * 3
+
+
 def met_infinity(counted: interop.ties) -> list[tuple[int, str, int]]:
     """Return the line, counted from the first, the function and the count of each place where 0 met infinity."""
     words = "0 met infinity in "

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from interop._programs.order import holds, value_and_tangent
+from interop._torch.forms import dtypes_named
 
 Tensor = torch.Tensor
 Operand = torch.Tensor | float
@@ -29,8 +30,7 @@ def is_not_zero(input: Tensor) -> Tensor:
 
 def is_to_bools(*args: Any, **kwargs: Any) -> bool:
     """Return whether these arguments of a conversion say that its result has truth values."""
-    kinds = [kind.dtype if isinstance(kind, Tensor) else kind for kind in (*args, *kwargs.values())]
-    return torch.bool in kinds
+    return torch.bool in dtypes_named(*args, **kwargs)
 
 
 def conversion(in_torch: Callable[..., Any]) -> Callable[..., Tensor]:
