@@ -23,13 +23,13 @@ from jax.extend.core import JaxprEqn, Primitive, Var, jaxpr_as_fun, jaxprs_in_pa
 from jax.extend.core import primitives as p
 from jax.interpreters import ad, batching, mlir
 
-from interop.comparison.models.layers import CallRecorder, Key, Moment, Part
+from interop.comparison.models.layers import CallRecorder, Key, Moment, Span
 from jaxclamp._jax_versions import closed, with_parts
 from jaxclamp._transforms.jaxprs import inlined
 
 boundary_p = Primitive("boundary")
 """The identity, at a boundary of a module; under `jax.vmap` the new axis comes first."""
-boundary_p.def_impl(lambda x, *, key: x)  # of integers, in a part that `ties` runs
+boundary_p.def_impl(lambda x, *, key: x)  # of integers, in a span that `ties` runs
 boundary_p.def_abstract_eval(lambda x, *, key: x)
 ad.deflinear2(boundary_p, lambda cotangent, x, *, key: [cotangent])
 mlir.register_lowering(boundary_p, lambda context, x, *, key: [x])
@@ -79,9 +79,9 @@ class Opened:
     positions: Mapping[Key, int]
     """Maps crossings to the number of the equation before which they are."""
 
-    def split(self, part: Part) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return two functions: of the arguments what a part of the program reads, and of that what it computes."""
-        begin, end = part
+    def split(self, span: Span) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Return two functions: of the arguments what a span of the program reads, and of that what it computes."""
+        begin, end = span
         eqns = self.program.eqns[self._position(begin, 0) : self._position(end, len(self.program.eqns))]
         computed = [var for eqn in eqns for var in eqn.outvars]
         read = {atom for eqn in eqns for atom in eqn.invars if isinstance(atom, Var)}.difference(computed)

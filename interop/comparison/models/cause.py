@@ -1,10 +1,10 @@
-"""Find where two models part first: the layer to blame, or the code between layers.
+"""Find where two models diverge first: the layer to blame, or the code between layers.
 
 A pass carries values forward through the layers, or gradients backward. A layer is to blame if what enters it agrees,
 and what leaves it does not. Layers are nested, so the search goes in the order in which they are done, the inner ones
-before the one around them: the first that fits is the innermost. If that layer has layers in it, none of those fits.
-Then its own code is to blame, between the last of them that agrees and the first that gets another input. All that
-differs later differs because of that.
+before the one around them: the first that fits is the innermost. If that layer has sublayers, none of them fits, or it
+would have been found first. Then its own code is to blame, between the last sublayer that agrees and the first that
+gets another input. All that differs later differs because of that.
 
 Say a model calls ``a``, doubles the result, and calls ``b``; its port forgets to double:
 
@@ -24,7 +24,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from interop.comparison.models.judgements import Judged, Judgement
-from interop.comparison.models.layers import Layer, Moment, Part, What
+from interop.comparison.models.layers import Layer, Moment, Span, What
 
 _OF_TIES: tuple[Judgement, ...] = ("ties", "near ties")
 
@@ -43,7 +43,7 @@ class LayerPair:
     rounding: float
     """The relative difference that rounding in all layers up to this one can cause, in the given dtype."""
     updates: tuple[bool, bool] = (False, False)
-    """Whether the call changed its statistics, in either model, as it does in training."""
+    """For each model, whether the call changed the statistics of the layer, as it does in training."""
 
     def differing(self, *what: What, gradients: bool, allowed: Collection[Judgement] = ()) -> list[Judged]:
         """Return the judgements that do not agree, without findings that are allowed."""
@@ -74,32 +74,37 @@ class LayerPair:
 
 def gravest(judged: Sequence[Judged]) -> Judgement:
     findings = {j.finding for j in judged}
-    # A bug hides behind nothing; what is random may be switched off; ties and rounding are no fault of the port.
+    # A bug is always told. What is random can be switched off, and checked again. Ties, conventions of libraries and
+    # rounding are no fault of the port.
     order: tuple[Judgement, ...] = ("port", "random", "ties", "near ties", "library", "rounding")
     return next((finding for finding in order if finding in findings), "agrees")
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Where the models part first."""
+    """Where the models diverge first."""
 
     layer: LayerPair
     parts: tuple[Judged, ...]
     """What differs there."""
     after: LayerPair | None = None
     before: LayerPair | None = None
-    """The last sublayer that agrees, and the first whose inputs differ, if the layer's own code is to blame."""
+    """The sublayers before and behind the code to blame, if it is the layer's own.
+
+    Of values, the outputs of ``after`` agree, and the inputs of ``before`` differ. Of gradients, which come from the
+    end, those that leave ``before`` agree, and those that enter ``after`` differ.
+    """
     is_own_code: bool = False
     between: tuple[tuple[Layer, ...], tuple[Layer, ...]] = ((), ())
     """The layers of both models without counterpart that run in there."""
 
     @property
     def marked_pair(self) -> LayerPair:
-        """The layer that a table marks: the first that differs."""
+        """The layer that a table marks: the one behind the code to blame, else the one before it, else the layer."""
         return self.before or self.after or self.layer
 
-    def part(self, side: int) -> Part:
-        """Return the part of the run of a model, 0 or 1, in which the cause is."""
+    def span(self, side: int) -> Span:
+        """Return the span of the run of a model, 0 or 1, in which the cause is."""
         begin, end = (Moment(self.layer.indices[side], is_end) for is_end in (False, True))
         if self.after:
             begin = Moment(self.after.indices[side], is_end=True)
@@ -109,7 +114,7 @@ class Cause:
 
     @property
     def is_gradient(self) -> bool:
-        """Whether values agree, and gradients part."""
+        """Whether values agree, and gradients diverge."""
         return self.parts[0].is_gradient
 
     @property
@@ -122,15 +127,15 @@ class Cause:
 def cause_of(pairs: Sequence[LayerPair], all_layers: tuple[Sequence[Layer], Sequence[Layer]]) -> Cause | None:
     """Return the cause; None if the models agree.
 
-    Values come before gradients, and ties only count where nothing else differs. Updated statistics reach no later
-    layer, so they are searched last. They still outrank ties.
+    Parameters are searched first, then values, then gradients without those that ties explain, then statistics, which
+    reach no later layer, and ties last.
     """
     # Other parameters explain whatever differs behind them, and are no fault of the code: they come first.
     cause = (
         _first_differing(pairs, "parameters")
-        or _first_to_part(pairs, _Pass(pairs, is_backward=False))
-        or _first_to_part(pairs, _Pass(pairs, is_backward=True, allowed=_OF_TIES))
-        or _first_to_part(pairs, _Pass(pairs, is_backward=True))
+        or _first_to_diverge(pairs, _Pass(pairs, is_backward=False))
+        or _first_to_diverge(pairs, _Pass(pairs, is_backward=True, allowed=_OF_TIES))
+        or _first_to_diverge(pairs, _Pass(pairs, is_backward=True))
     )
     if cause is None or cause.finding in _OF_TIES:
         cause = _first_differing(pairs, "state") or cause
@@ -149,7 +154,7 @@ class _Pass:
         # places: the layer that begins last comes first.
         forward = sorted(range(len(pairs)), key=lambda n: (pairs[n].first.end, -n))
         self.order = list(reversed(range(len(pairs)))) if is_backward else forward
-        """In which layers are done."""
+        """The numbers of the pairs, in the order in which the pass is done with them."""
 
     def inside(self, n: int) -> list[LayerPair]:
         """Return the pairs directly in that of number n, in the order in which they are reached."""
@@ -157,15 +162,15 @@ class _Pass:
         return inside[::-1] if self.is_backward else inside
 
     def entering(self, pair: LayerPair) -> list[Judged]:
-        """Return the judgements of what enters a layer that differ."""
+        """Return what differs of all that enters a layer."""
         return self.differing(pair, "outputs" if self.is_backward else "inputs")
 
     def leaving(self, pair: LayerPair) -> list[Judged]:
-        """Return the judgements of what leaves a layer that differ."""
+        """Return what differs of all that leaves a layer."""
         return self.differing(pair, *(("inputs", "parameters") if self.is_backward else ("outputs",)))
 
     def passing(self, pair: LayerPair) -> list[Judged]:
-        """Return the judgements of what reaches the next layer that differ; gradients of parameters do not reach it."""
+        """Return what differs of all that reaches the next layer, as gradients of parameters do not."""
         return self.differing(pair, "inputs" if self.is_backward else "outputs")
 
     def differing(self, pair: LayerPair, *what: What) -> list[Judged]:
@@ -183,13 +188,14 @@ def _first_with(pairs: Sequence[LayerPair], parts: Sequence[Sequence[Judged]]) -
     )
 
 
-def _first_to_part(pairs: Sequence[LayerPair], a_pass: _Pass) -> Cause | None:
+def _first_to_diverge(pairs: Sequence[LayerPair], a_pass: _Pass) -> Cause | None:
     """Search a pass for the first layer whose inputs agree, and whose outputs do not."""
     for n in a_pass.order:
         pair, inside = pairs[n], a_pass.inside(n)
         first_differing = next((inner for inner in inside if a_pass.entering(inner)), None)
         parts = a_pass.leaving(pair)
-        if first_differing and not parts:  # the difference is lost in the layer, as a gradient that is multiplied by 0
+        # If the difference is lost in the layer, as one that is multiplied by 0, the sublayer shows it.
+        if first_differing and not parts:
             parts = a_pass.differing(first_differing, "outputs")
         if not parts or a_pass.entering(pair):
             continue

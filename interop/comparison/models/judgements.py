@@ -2,7 +2,8 @@
 
 Each array gets its findings by `interop.comparison`, from more and more runs of both models:
 
-1. Both run in the given precision, and in float64. A difference seen only in the given precision is rounding.
+1. Both run as given, and in float64; models of float64 in float32, if anything differs. A difference that is seen in
+   the coarser precision alone is rounding.
 2. If values agree and gradients differ, both run under min_norm. A difference that vanishes there is one of ties.
 3. If gradients still differ, both run at nudged numbers (see `nudges`). One that vanishes there is one of near ties.
 4. If anything differs, each runs with other random numbers. Where a model then differs from itself, that is random.
@@ -32,11 +33,16 @@ from interop.comparison.recording import Recording
 from interop.frameworks.base import Array
 
 Judgement: TypeAlias = Literal["agrees", "rounding", "library", "ties", "near ties", "random", "port"]
-"""``random``: a side has another array there when it runs again, with other random numbers.
+"""How an array of both models compares:
 
-``near ties``: gradients that differ here and agree at nudged numbers, where none are equal but for rounding.
-
-``library``: a variance that one library keeps with a factor n / (n - 1), the unbiased one, and the other without."""
+- ``agrees``: within the tolerance of its dtype;
+- ``rounding``: they differ in the coarser precision alone, or are nothing but rounding errors;
+- ``library``: a variance that one library keeps with a factor n / (n - 1), the unbiased one, and the other without;
+- ``ties``: gradients that differ, and agree under min_norm;
+- ``near ties``: gradients that differ, and agree at nudged numbers, where none are equal but for rounding;
+- ``random``: a side has another array there when it runs again, with other random numbers;
+- ``port``: none of these explains the difference, which is likely a bug, on either side.
+"""
 
 Sides: TypeAlias = tuple[Side, Side]
 
@@ -50,7 +56,7 @@ class Judged:
     """Of the parameter; or the number of the input or the output."""
     is_gradient: bool
     apart: float
-    """The largest difference, as a part of the largest number, as the models were given."""
+    """The largest difference, relative to the largest number, as the models were given."""
     apart_in_float64: float
     """The same in float64, or as given where that was not to be had."""
     finding: Judgement
@@ -71,8 +77,9 @@ class Place:
     what: What
     name: str
     is_gradient: bool
-    first: Callable[[Answer], Array]
-    second: Callable[[Answer], Array]
+    read_first: Callable[[Answer], Array]
+    read_second: Callable[[Answer], Array]
+    """Read the array from the answers of either model, both in the layout of the first."""
     variance_before: Array | None = None
     """The value before the call, if it is a variance that the call changes."""
     count: int = 0
@@ -139,8 +146,8 @@ def judge(
 ) -> list[Judged]:
     """Judge each place.
 
-    A difference seen only in the given precision is rounding, unless it is NaN or infinite, or min_norm removes it. So
-    is one of numbers that are rounding alone in both precisions.
+    A difference seen only in the given precision is rounding, unless it is NaN or infinite, or min_norm removes it.
+    Where both arrays are nothing but rounding errors, in both precisions, it is rounding too.
 
     Args:
       to_judge: the places.
@@ -162,7 +169,7 @@ def judge(
                 precise = _Findings(to_judge, sides, Run(np.float64), fine, rounding)
     near_ties = precise.near_ties(crossings, given_dtype)
     judged = []
-    # What explains a difference without a bug comes last, and only where a bug was found so far.
+    # Explanations without a bug, of libraries and of near ties, come last: for what is still called a bug.
     for place in to_judge:
         finding, finding_as_given = precise.by_label[place.label], as_given.by_label[place.label]
         if finding in ("agrees", "rounding") and finding_as_given != "agrees":
@@ -171,7 +178,7 @@ def judge(
             finding = finding_as_given if is_graver else "rounding"
         if finding == "port" and place.variance_before is not None:
             variances = [side[place.label] for side in precise.arrays]
-            finding = "library" if _is_unbiased(place.variance_before, variances, place.count) else finding
+            finding = "library" if _differ_by_unbiasing(place.variance_before, variances, place.count) else finding
         if finding == "port" and place.label in near_ties:
             finding = "near ties"
         apart = as_given.apart[place.label], precise.apart[place.label]
@@ -203,24 +210,24 @@ class _Findings:
         """Maps labels to findings."""
         if not self._only_gradients_differ:
             return self._unmodified  # gradients of other values say nothing of ties
-        return self._compared_under(_arrays(self._places, self._sides, self._run._replace(min_norm=True)))
+        return self._compared_with(_arrays(self._places, self._sides, self._run._replace(min_norm=True)))
 
     @functools.cached_property
     def _unmodified(self) -> dict[str, Judgement]:
-        """Maps labels to the findings without min_norm, where ties are bugs."""
-        return self._compared_under(self.arrays)
+        """Maps labels to the findings without min_norm, where differences at ties still look like bugs."""
+        return self._compared_with(self.arrays)
 
     @functools.cached_property
     def _only_gradients_differ(self) -> bool:
-        """Whether gradients differ, and values agree; those of the state do not enter the gradients."""
+        """Whether gradients differ, and values agree; updated statistics may differ too."""
         # A statistic is read by the next call: in this one no gradient depends on its new value.
         entering = [place for place in self._places if not place.is_gradient and place.what != "state"]
         return all(self._unmodified[place.label] in ("agrees", "rounding") for place in entering) and any(
             self._unmodified[place.label] == "port" for place in self._places if place.is_gradient
         )
 
-    def _compared_under(self, min_norm: Arrays) -> dict[str, Judgement]:
-        findings = _compared(self.arrays, min_norm)
+    def _compared_with(self, under_min_norm: Arrays) -> dict[str, Judgement]:
+        findings = _compared(self.arrays, under_min_norm)
         return {
             label: "rounding" if finding != "agrees" and label in self._rounding else finding
             for label, finding in findings.items()
@@ -242,7 +249,7 @@ class _Findings:
         return frozenset(label for label in labels if findings[label] in ("agrees", "rounding") and is_finite[label])
 
 
-def _is_unbiased(before: Array, after: Sequence[Array], count: int) -> bool:
+def _differ_by_unbiasing(before: Array, after: Sequence[Array], count: int) -> bool:
     """Return whether two averages of variances differ by a factor n / (n - 1) of what the call adds, and by no more.
 
     With ``old + m * (batch - old)`` on one side, and ``old + m * (batch * n / (n - 1) - old)`` on the other, m is the
@@ -268,8 +275,8 @@ def _is_float64(arrays: Arrays) -> bool:
 def _rounding_alone(to_judge: Sequence[Place], coarse: Arrays, fine: Arrays) -> frozenset[str]:
     r"""Return the labels of what is rounding alone on both sides.
 
-    Numbers that are 0 in the coarser dtype may have been up to :math:`\epsilon` times the largest number at the
-    boundary of their layer.
+    An array that is 0 in the coarser dtype is taken to have an error of up to :math:`\epsilon` times the largest number
+    at the boundary of its layer.
     """
     scales: dict[tuple[int, bool], float] = defaultdict(float)
     for place in to_judge:
@@ -287,12 +294,12 @@ def _rounding_alone(to_judge: Sequence[Place], coarse: Arrays, fine: Arrays) -> 
 
 
 def _with_random(to_judge: Sequence[Place], judged: Sequence[Judged], sides: Sides) -> list[Judged]:
-    """Find a difference random where a side differs from itself when it draws other random numbers."""
+    """Call a difference random where a side differs from itself when it draws other random numbers."""
     random_in: dict[str, tuple[int, ...]] = {place.label: () for place in to_judge}
     for number, side in enumerate(sides):
         if not side.model.draws:  # which saves a run
             continue
-        arrays_of = [(place.label, (place.first, place.second)[number]) for place in to_judge]
+        arrays_of = [(place.label, (place.read_first, place.read_second)[number]) for place in to_judge]
         # Each side is compared with itself: two libraries never draw the same numbers.
         reseeded = side.answer(Run(reseeded=True))
         pairs = {label: (array(side.answer(Run())), array(reseeded)) for label, array in arrays_of}
@@ -323,7 +330,7 @@ Arrays: TypeAlias = tuple[dict[str, Array], dict[str, Array]]
 def _arrays(to_judge: Sequence[Place], sides: Sides, first_run: Run, second_run: Run | None = None) -> Arrays:
     """Run both sides, and return the arrays to compare."""
     first, second = sides[0].answer(first_run), sides[1].answer(second_run or first_run)
-    return _in_common_dtypes({place.label: (place.first(first), place.second(second)) for place in to_judge})
+    return _in_common_dtypes({place.label: (place.read_first(first), place.read_second(second)) for place in to_judge})
 
 
 def _in_common_dtypes(pairs: Mapping[str, tuple[Array, Array]]) -> Arrays:
@@ -345,13 +352,17 @@ def _as_numbers(array: Array) -> Array:
     return array.astype(np.uint8) if array.dtype == np.bool_ else array
 
 
-def _compared(unmodified: Arrays, min_norm: Arrays) -> dict[str, Judgement]:
-    first, second = (Recording("", "", {}, unmodified[i], min_norm[i]) for i in (0, 1))
+def _compared(arrays: Arrays, under_min_norm: Arrays) -> dict[str, Judgement]:
+    """Compare the arrays of two sides; what agrees under min_norm is one of ties.
+
+    The same arrays twice explain nothing.
+    """
+    first, second = (Recording("", "", {}, arrays[i], under_min_norm[i]) for i in (0, 1))
     return {leaf.label: _JUDGEMENTS.get(leaf.finding, "port") for leaf in Comparison(first, second).leaves}
 
 
 def apart_of(a: Array, b: Array) -> float:
-    """Return the largest difference, as a part of the largest finite number.
+    """Return the largest difference, relative to the largest finite number.
 
     NaN and NaN, and equal infinities, are not apart; arrays of two shapes are infinitely so.
     """

@@ -29,8 +29,8 @@ class Moment(NamedTuple):
     is_end: bool
 
 
-Part: TypeAlias = tuple[Moment, Moment]
-"""A part of the run of a model, from one moment to another."""
+Span: TypeAlias = tuple[Moment, Moment]
+"""A stretch of the run of a model, from one moment to another."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from jax.extend.core.primitives import reshape_p
 
 import jaxclamp
 from interop.comparison.models.boundaries import Opened, new_recorder, opened
-from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Part, Point
+from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point, Span
 from interop.comparison.models.parameters import Parameter
 from interop.frameworks.base import Array, weighted_total
 from interop.frameworks.reseed import draws, reseeded_in_jax
@@ -83,8 +83,8 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def ties(self, values: Mapping[str, Array], part: Part) -> jaxclamp.TieReport:
-        """Report where the model is on ties in a part of its run."""
+    def ties(self, values: Mapping[str, Array], span: Span) -> jaxclamp.TieReport:
+        """Report where the model is on ties in a span of its run."""
 
     def _inputs_in(self, dtype: type[np.floating[Any]] | None) -> list[Any]:
         return [cast(leaf, dtype) for leaf in self.inputs]
@@ -106,8 +106,8 @@ class Side:
             self._answers[run] = self.model.answer(self.values, self._orders, run)
         return self._answers[run]
 
-    def ties(self, part: Part) -> jaxclamp.TieReport:
-        return self.model.ties(self.values, part)
+    def ties(self, span: Span) -> jaxclamp.TieReport:
+        return self.model.ties(self.values, span)
 
 
 def cast(leaf: Any, dtype: type[np.floating[Any]] | None) -> Any:
@@ -215,10 +215,10 @@ class JaxModel(Model):
             )
         return Answer(_filled(layers, opening, crossed, of_added), of_weights, dict(state))
 
-    def ties(self, values: Mapping[str, Array], part: Part) -> jaxclamp.TieReport:
+    def ties(self, values: Mapping[str, Array], span: Span) -> jaxclamp.TieReport:
         arrays = [leaf for leaf in self.inputs if isinstance(leaf, np.ndarray)]
         _, opening, _ = self._traced(values, self.inputs)
-        before, inside = opening.split(part)
+        before, inside = opening.split(span)
         leaves = jax.tree.map(jnp.asarray, jax.tree.leaves((dict(values), arrays)))
         _, report = jaxclamp.ties(inside)(*before(*opening.added({}), *leaves))
         return report

@@ -36,7 +36,7 @@ def figure(comparison: ModelComparison) -> Figure:
         cause = comparison.cause
         ends = [end for end in (cause.after, cause.before) if end is not None] or [cause.layer]
         middle = sum(pairs.index(end) for end in ends) / len(ends)
-        axes.axvline(middle, color="black", linestyle="--", label="here they part")
+        axes.axvline(middle, color="black", linestyle="--", label="here they diverge")
     step = -(-len(pairs) // _MOST_NAMES)
     axes.set_xticks(places[::step], [shortened(pair.first.name, 24) for pair in pairs[::step]], rotation=90, fontsize=7)
     axes.set_yscale("log")

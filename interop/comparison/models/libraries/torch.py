@@ -15,7 +15,7 @@ from interop._bridge.arrays import tensor_over, to_host
 from interop._torch.private_api import flattened, unflattened, version_of
 from interop._transforms.min_norm import min_norm as under_min_norm
 from interop._transforms.ties import ties
-from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Moment, Part, Point
+from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Moment, Point, Span
 from interop.comparison.models.model import Call, Model, Orders, Run, cast, ordered_total
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array
@@ -138,14 +138,14 @@ class Torch(Model):
             {name: to_host(state[name]) for name in untrained},
         )
 
-    def ties(self, values: Mapping[str, Array], part: Part) -> TieReport:
+    def ties(self, values: Mapping[str, Array], span: Span) -> TieReport:
         tensors = {name: tensor_over(np.array(value)) for name, value in values.items()}
         with torch.no_grad(), ties() as counted:
             recorder = _ReportRecorder(counted)
             self._run(recorder, tensors, self.inputs)
-        # Counts grow while the model runs: those of a part are what was counted up to its end, less what was up to its
-        # begin.
-        begin, end = (recorder.reports[moment].lines for moment in part)
+        # Counts grow while the model runs: those of a span are what was counted up to its end, less what was up to
+        # its begin.
+        begin, end = (recorder.reports[moment].lines for moment in span)
         earlier = {line.site: (line.elements, line.tied) for line in begin}
         lines = []
         for line in end:
