@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -38,13 +38,9 @@ class Changes:
     @cached_property
     def lines(self) -> tuple[Line, ...]:
         """What is answered differently; without what follows from another line."""
-        restricted = [
-            replace(
-                record, answers={cell: modes for cell, modes in record.answers.items() if cell.op in self._ops_of_both}
-            )
-            for record in (self.before, self.after)
-        ]
-        return tuple(line for line in side_by_side(restricted) if not same(*line.answers))
+        lines = side_by_side([self.before, self.after])
+        # A record that is older than an op says nothing of it: no change.
+        return tuple(line for line in lines if line.cell.op in self._ops_of_both and not same(*line.answers))
 
     @cached_property
     def _ops_of_both(self) -> frozenset[str]:
@@ -77,18 +73,12 @@ class Changes:
         """What to do about it, for the frameworks for which there is something."""
         pin = f'as_of("{self.before.framework} {self.before.version}")'
         keep = "To keep the old gradients: "
-        return (
-            {
-                "torch": (
-                    "Is your code affected? jaxclamp audit FILE.py:FUNCTION "
-                    f"--before {self.before.version} --after {self.after.version}",
-                    f"{keep}interop.{pin}",
-                ),
-                "jax": (f"{keep}jaxclamp.{pin}",),
-            }.get(self.before.framework, ())
-            if self.lines
-            else ()
-        )
+        versions = f"--before {self.before.version} --after {self.after.version}"
+        cures = {
+            "torch": (f"Is your code affected? jaxclamp audit FILE.py:FUNCTION {versions}", f"{keep}interop.{pin}"),
+            "jax": (f"{keep}jaxclamp.{pin}",),
+        }
+        return cures.get(self.before.framework, ()) if self.lines else ()
 
     def __str__(self) -> str:
         return printed(self, 100)

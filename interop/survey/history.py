@@ -32,6 +32,7 @@ def figure(records: Sequence[Record]) -> Figure:
     unchanged = set(ops) - {line.partition(",")[0] for line in lines}
     drawn = Figure(figsize=(2.5 + 1.3 * len(records), 1.4 + 0.24 * len(lines)), layout="constrained")
     axes = drawn.subplots()
+    # A bar is 0.92 wide and 0.8 high, in units of the grid: gaps part versions and ops.
     for row, counts in enumerate(lines.values()):
         for column, of_version in enumerate(counts):
             left = column - 0.46

@@ -94,10 +94,16 @@ def counterparts(op: Op) -> list[Counterpart]:
 def matrix(
     ops: Iterable[Op] | None = None, dtypes: Sequence[str] = DTYPES, frameworks: Sequence[str] = FRAMEWORKS
 ) -> Iterator[Row]:
-    """Yield the rows for ``ops``, by default all; a framework is asked for all rows of an op in a dtype at once.
+    """Yield the rows for ``ops``, by default all. Of the ``frameworks``, those that are installed answer.
 
-    Of the ``frameworks``, those that are installed answer.
+    Raises:
+      ValueError: a framework or a dtype is unknown.
     """
+    # Else a mistyped name would leave rows without answers, in which all agree.
+    for kind, names, known in (("framework", frameworks, FRAMEWORKS), ("dtype", dtypes, DTYPES)):
+        for name in names:
+            if name not in known:
+                raise ValueError(f"matrix: {name!r} is no {kind}; choose among {', '.join(known)}.")
     missing = absent(frameworks)
     present = [framework for framework in frameworks if framework not in missing]
     for dtype in dtypes:
@@ -105,6 +111,8 @@ def matrix(
             yield from _rows(op, dtype, present)
 
 
+# Both forms are asked, as a framework may have one gradient beside numbers and another beside arrays: torch 2.15 has 0
+# and 0.5 for clamp(0, 0, 6).
 @dataclass(frozen=True)
 class _Case:
     """A row before it is answered."""
@@ -138,6 +146,7 @@ class _Spelling:
 
 
 def _spellings(op: Op, frameworks: Collection[str]) -> list[_Spelling]:
+    # Torch's names of parameters are not those of the record, but their order is the same.
     in_packages: dict[str, tuple[str, Function, str]] = {
         "jaxclamp": ("jaxclamp", lambda arguments: op.function(**arguments), "jax"),
         "interop": ("interop", lambda arguments: TORCH_OPS[op.name](*arguments.values()), "torch"),
@@ -162,6 +171,7 @@ def _rows(op: Op, dtype: str, frameworks: Collection[str]) -> Iterator[Row]:
     # A gradient is a product or a sum of a few rounded numbers, so it is off by a few eps. The oracle takes the
     # definition from differences of values, which are right to some 1e-4 of the slope.
     relative, absolute = 4 * float(jnp.finfo(dtype).eps), 1e-3
+    # All cases are asked at once, as frameworks answer those of one function in a batch, compiled once.
     gradients: list[list[tuple[_Spelling, Array, bool]]] = [[] for _ in case_list]
     for i, spelling, answer in _answered(op, case_list, dtype, frameworks):
         # Only of the same function a gradient can agree, and the value tells whether it is the same.
@@ -226,7 +236,7 @@ def _alternatives(op: Op, case_list: Sequence[_Case], dtype: str) -> list[dict[s
         answers |= dict(zip(unanswered, load(framework).gradients(questions, dtype), strict=True))
     alternatives: list[dict[str, Array]] = [{} for _ in case_list]
     for (i, ties), answer in answers.items():
-        if isinstance(answer, Refusal):
+        if isinstance(answer, Refusal):  # by jaxclamp, which takes every form
             raise TypeError(answer.reason)
         alternatives[i][ties] = flattened(answer.by_argument, case_list[i].active)
     return alternatives

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from interop.survey.classify import explanations
 from interop.survey.matrix import Row, matrix
 from interop.survey.records import Cell, FlatGradient, Record
-from interop.survey.show.render import at, by_text
+from interop.survey.show.render import at, by_spelling
 from interop.survey.versions import NO_ANSWER, rounded, side_by_side
 from jaxclamp import OPS, Op
 from jaxclamp._shared.tables import markdown_table
@@ -20,16 +20,11 @@ def overview() -> str:
     """Write a table of all ops: their ties, and what torch and JAX answer there in float32."""
     rows = list(matrix(dtypes=("float32",), frameworks=("torch", "jax")))
     versions = {answer.framework: answer.version for row in rows for answer in row.answers}
-    headings = [
-        "op",
-        "what it computes",
-        "ties, x alone differentiated",
-        "gradient",
-        versions["torch"],
-        versions["jax"],
-    ]
+    columns = (versions["torch"], versions["jax"])
+    headings = ["op", "what it computes", "ties, x alone differentiated", "gradient", *columns]
     lines = []
     for op in OPS.values():
+        # At -0.0 the gradients are those at 0.0 by definition, and a table for readers is long enough.
         alone = [row for row in rows if row.op == op.name and row.active == ("x",) and not _is_negative_zero(row)]
         ties = [row for row in alone if row.inactive != "arrays"]
         as_arrays = {at(row): row for row in alone}  # for frameworks that do not take the bounds as numbers
@@ -92,10 +87,11 @@ def _summary(op: Op) -> str:
 def _unmodified(row: Row, framework: str) -> str:
     """Write what a framework answers, and where its spellings differ, which says what."""
     answers = [answer for answer in row.answers if answer.framework == framework]
-    spellings = by_text(answers, lambda answer: _marked(answer.gradient, answer.agrees))
-    if len(spellings) <= 1:
-        return next(iter(spellings), "")
-    return ", ".join(f"{text} ({', '.join(f'`{name}`' for name in names)})" for text, names in spellings.items())
+    return by_spelling(
+        answers,
+        lambda answer: _marked(answer.gradient, answer.agrees),
+        lambda text, names: f"{text} ({', '.join(f'`{name}`' for name in names)})",
+    )
 
 
 def _marked(gradient: FlatGradient, is_right: bool) -> str:

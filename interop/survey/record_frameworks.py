@@ -54,6 +54,7 @@ def _written(gradient: Iterable[float]) -> FlatGradient:
 
 def _forward(row: Row, answer: Answer) -> FlatGradient | None:
     """Differentiate the spelling of ``answer`` in forward mode, if it has one."""
+    # The rows have float64 arrays, and forward mode answers in the dtype of its arguments.
     (function,) = (c for c in counterparts(OPS[row.op]) if c.name == answer.spelling)
     rounded = {
         name: value.astype(DTYPE) if isinstance(value, np.ndarray) else value
@@ -69,6 +70,7 @@ def _forward(row: Row, answer: Answer) -> FlatGradient | None:
 
 def choices(op: Op) -> dict[str, Choices]:
     """Map each case of ``op``, as text, to the gradients that it may have there."""
+    # In float64: the choices are those of mathematics, and not of a dtype, nor of a form of the inactive arguments.
     arguments_at = {
         (as_in_a_call(arguments), active): (round_to("float64", arguments), active)
         for arguments, active, _ in cases(op)
@@ -83,6 +85,7 @@ def choices(op: Op) -> dict[str, Choices]:
                 raise TypeError(answer.reason)
             by_convention[convention] = _written(flattened(answer.by_argument, active))
     near = values_near(op, list(arguments_at.values()))
+    # They are differences of values, whose further places are noise.
     corners = [tuple(_written(corner.round(5)) for corner in corners_of_values(*values)) for values in near]
     names = [f"{op.name}({at}), {' '.join(active)}" for at, active in arguments_at]
     return dict(zip(names, map(Choices, conventions, corners), strict=True))

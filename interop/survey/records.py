@@ -103,7 +103,7 @@ class Source(NamedTuple):
 
 
 def write(record: Record) -> Path:
-    """Write the file of a record, with a line for each cell."""
+    """Write the file of a record, with a line for each cell, so that `diff` of two versions shows what changed."""
     lines = [
         *(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in record.origin.items()),
         '"answers": {\n' + ",\n".join(_line(cell, modes) for cell, modes in record.answers.items()) + "\n}",
@@ -171,7 +171,7 @@ def choices() -> Mapping[str, Choices]:
 def recorded() -> Mapping[str, Sequence[Record]]:
     """Read all records: each framework is mapped to those of its versions, the oldest first."""
     by_framework: dict[str, list[Record]] = {}
-    for file in sorted(FOLDER.glob("*-*.json")):
+    for file in sorted(FOLDER.glob("*-*.json")):  # torch-2.13.0.json, and not choices.json or sources.json
         record = read(file)
         by_framework.setdefault(record.framework, []).append(record)
     return {name: sorted(records, key=lambda r: _order(r.version)) for name, records in by_framework.items()}
@@ -179,6 +179,7 @@ def recorded() -> Mapping[str, Sequence[Record]]:
 
 def _order(version: str) -> list[Any]:
     """Make a key to sort versions by: 2.9 is before 2.13, and words are ordered as words."""
+    # Numbers and words cannot be compared: numbers come first, in a place of their own.
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"[. ]", version)]
 
 
@@ -191,11 +192,15 @@ def record_of(framework: str, version: str) -> Record:
     >>> record_of("torch", "2.13").version
     '2.13.0'
     """
+    for name in (framework, version):
+        if not isinstance(name, str):  # 2.10 would be 2.1
+            raise TypeError(f"record_of: {name!r} is a {type(name).__name__}; pass a string, such as '2.13'.")
     if framework not in recorded():
         near = difflib.get_close_matches(framework, recorded())
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"no record of {framework!r}; recorded are {', '.join(recorded())}.{hint}")
     versions = recorded()[framework]
+    # 2.1 begins 2.1.0, and not 2.13.
     matching = [record for record in versions if re.match(rf"{re.escape(version)}(?!\w)", record.version)]
     if not matching:
         known = ", ".join(record.version for record in versions)
@@ -213,4 +218,5 @@ def sources(first: Record, last: Record) -> list[Source]:
     """List the threads in which changes from one version of a framework to another were decided."""
     low, high = sorted((_order(first.version), _order(last.version)))
     every = [Source(**{**source, "ops": tuple(source["ops"])}) for source in json.loads(_SOURCES.read_text("utf-8"))]
+    # What the older version has already is no change between the two.
     return [s for s in every if s.framework == first.framework and low < _order(s.version) <= high]

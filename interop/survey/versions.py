@@ -51,14 +51,17 @@ def side_by_side(records: Sequence[Record]) -> list[Line]:
     full one. Forward mode has a line of its own where it differs from reverse mode.
     """
     order = {case: place for place, case in enumerate(choices())}
+    # A record need not have all cells: forward mode, spellings and ops are missing in some.
     cells = dict.fromkeys(cell for record in records for cell in record.answers)
     full = {(cell.op, cell.at, cell.spelling): cell for cell in cells if cell.inactive == "none"}
     lines: list[Line] = []
     for cell in sorted(cells, key=lambda cell: order.get(cell.case, len(order))):
         joint = full.get((cell.op, cell.at, cell.spelling))
         answers = {mode: _answers(records, cell, mode) for mode in MODES}
+        # A gradient is a tuple, and true even if it is 0.
         modes = [mode for mode in MODES if any(answers[mode]) and not _is_implied(records, cell, joint, mode)]
         pairs = zip(answers["reverse"], answers["forward"], strict=True)
+        # Some records may have no forward mode there, which does not split the line.
         if modes and all(forward is None or same(reverse, forward) for reverse, forward in pairs):
             lines.append(Line(cell, MODES if any(answers["forward"]) else MODES[:1], answers["reverse"]))
         else:

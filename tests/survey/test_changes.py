@@ -106,6 +106,12 @@ def test_an_unknown_version_is_refused_with_those_that_there_are(framework: str,
         interop.changes(framework, version, version)
 
 
+def test_a_version_that_is_a_number_is_refused() -> None:
+    """2.10 would be 2.1."""
+    with pytest.raises(TypeError, match=r"2\.1 is a float; pass a string"):
+        interop.changes("torch", 2.10, "2.15")  # type: ignore[arg-type]
+
+
 # What changed.
 
 ANNOUNCED = """

@@ -232,6 +232,15 @@ def test_another_function_is_not_asked() -> None:
     assert spellings(other) == set()
 
 
+def test_unknown_names_are_refused() -> None:
+    """Rows that nobody answers would all agree."""
+    for frameworks, name in (("jax", "j"), (("jax", "tourch"), "tourch")):
+        with pytest.raises(ValueError, match=f"{name!r} is no framework; choose among jaxclamp, interop, native, jax"):
+            next(matrix(frameworks=frameworks))
+    with pytest.raises(ValueError, match="'int32' is no dtype; choose among float32"):
+        next(matrix(dtypes=["int32"]))
+
+
 def test_a_default_is_known_in_every_dtype() -> None:
     op = replace(OPS["leaky_relu"], counterparts=(Counterpart("jax.nn:leaky_relu(x)"),))
     slopes = {row.arguments["negative_slope"] for row in matrix([op], DTYPES, ["jax"]) if row.answers}

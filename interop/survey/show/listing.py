@@ -10,34 +10,19 @@ In this example, the first column says what is differentiated:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
-from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from interop.survey.matrix import FRAMEWORKS, PACKAGES, Answer, Row
-from interop.survey.show.render import AGREES, Tally, at, heading
+from interop.survey.show.render import AGREES, BETWEEN, Column, Tally, at, heading, side_by_side, width_of
 from interop.survey.versions import NO_ANSWER, rounded
 
 _LEGEND = (
     f"{AGREES} agrees with the definition · a number differs from it · {NO_ANSWER} has no such form",
     "x, min: both are differentiated · x: it alone, and the others are arrays · x (numbers): the others are numbers",
 )
-_DEFINITION = "definition"
-_BETWEEN = 2
-"""Spaces between columns."""
-
-Column = tuple[str, frozenset[str]]
-"""A heading, and the spellings whose answers are below it."""
-
-
-class _Widths(NamedTuple):
-    """How wide the two columns of the case are."""
-
-    active: int
-    definition: int
 
 
 def listing(rows: Sequence[Row], summary: Sequence[Tally], width: int, folded: bool = False) -> Group:
@@ -49,16 +34,16 @@ def listing(rows: Sequence[Row], summary: Sequence[Tally], width: int, folded: b
     parts: list[RenderableType] = [*tallies, ""]
     for op in dict.fromkeys(row.op for row in rows):
         for dtypes, alike in _merged_dtypes([row for row in rows if row.op == op]):
-            columns = _columns(alike)
+            spellings = _spellings(alike)
             parts.append(Text(f"{op}, {', '.join(dtypes)}", style="bold underline"))
             differing = {at(row) for row in alike if not row.agrees} if folded else set(map(at, alike))
             unfolded = [row for row in alike if at(row) in differing]
-            parts += _tables(unfolded, columns, width) if unfolded else []
+            parts += _tables(unfolded, spellings, width) if unfolded else []
             if agreed := len(set(map(at, alike)) - differing):
                 parts.append(
                     Text(f"{agreed} {'more ' * bool(unfolded)}tie{'s' * (agreed > 1)} at which all agree: --all", "dim")
                 )
-            parts += [*_differences(alike, columns), ""]
+            parts += [*_differences(alike, spellings), ""]
     return Group(*parts, *map(Text, _LEGEND))
 
 
@@ -77,8 +62,8 @@ def _merged_dtypes(rows: Sequence[Row]) -> Iterator[tuple[list[str], list[Row]]]
         yield list(group), next(iter(group.values()))
 
 
-def _columns(rows: Sequence[Row]) -> list[Column]:
-    """Make a column for each spelling, and a single one for the packages of this project while they all agree.
+def _spellings(rows: Sequence[Row]) -> list[tuple[str, frozenset[str]]]:
+    """List the headings of columns, each with the spellings that share it: the packages of this project if they agree.
 
     The heading is the framework, or the spelling where the framework has several.
     """
@@ -95,58 +80,44 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
     ]
 
 
-def _tables(rows: Sequence[Row], columns: Sequence[Column], width: int) -> Iterator[Text]:
-    """Print the columns, as many side by side as there is room for, each time beside the cases."""
-    case = _Widths(
-        active=max(cell_len(_active(row)) for row in rows),
-        definition=max(len(_DEFINITION), *(cell_len(rounded(row.definition)) for row in rows)),
-    )
-    left = sum(case) + _BETWEEN
-    beside: list[tuple[Column, int]] = []
-    used = left
-    for column in columns:
-        wide = _BETWEEN + max(cell_len(column[0]), *(cell_len(_cell(row, column).plain) for row in rows))
-        if beside and used + wide > width:
-            yield from _table(rows, beside, case)
-            beside, used = [], left
-        beside.append((column, wide))
-        used += wide
-    yield from _table(rows, beside, case)
+def _tables(rows: Sequence[Row], spellings: Sequence[tuple[str, frozenset[str]]], width: int) -> Iterator[Text]:
+    """Yield the lines of tables, with as many columns as there is room for beside the cases."""
+    case: list[Column] = [
+        ("", [Text(_active(row)) for row in rows]),
+        ("definition", [Text(rounded(row.definition)) for row in rows]),
+    ]
+    answers = [(title, [_cell(row, names) for row in rows]) for title, names in spellings]
+    # Behind the last column there are spaces too, which may be cut off.
+    room = width + BETWEEN - sum(map(width_of, case))
+    for beside in side_by_side(answers, room):
+        columns = [*case, *beside]
+        widths = [width_of(column) for column in columns]
+        yield _line([Text(title) for title, _ in columns], widths)
+        tie = None
+        for row, *cells in zip(rows, *(cells for _, cells in columns), strict=True):
+            if at(row) != tie:
+                tie = at(row)
+                yield Text(tie, "bold")  # on a line of its own, as it may be longer than any column
+            yield _line(cells, widths)
 
 
-def _table(rows: Sequence[Row], columns: Sequence[tuple[Column, int]], case: _Widths) -> Iterator[Text]:
-    """Yield the lines of one table; the ties take a line each, as long as they are."""
-
-    def line(active: str, definition: str, cells: Iterable[Text]) -> Text:
-        beside = (_padded(cell, wide) for cell, (_, wide) in zip(cells, columns, strict=True))
-        left = _padded(Text(active), case.active + _BETWEEN) + _padded(Text(definition), case.definition + _BETWEEN)
-        return Text("", no_wrap=True).join([left, *beside])
-
-    yield line("", _DEFINITION, (Text(title) for (title, _), _ in columns))
-    tie = None
-    for row in rows:
-        if at(row) != tie:
-            tie = at(row)
-            yield Text(tie, "bold")
-        yield line(_active(row), rounded(row.definition), (_cell(row, column) for column, _ in columns))
-
-
-def _padded(text: Text, width: int) -> Text:
-    text.pad_right(width - text.cell_len)
-    return text
+def _line(cells: Sequence[Text], widths: Sequence[int]) -> Text:
+    padded = [cell.copy() for cell in cells]  # the cells of the case are on lines of further tables too
+    for cell, width in zip(padded, widths, strict=True):
+        cell.pad_right(width - cell.cell_len)
+    return Text("", no_wrap=True).join(padded)
 
 
 def _active(row: Row) -> str:
     return "  " + ", ".join(row.active) + (" (numbers)" if row.inactive == "numbers" else "")
 
 
-def _answers(rows: Sequence[Row], column: Column) -> list[Answer]:
-    _, spellings = column
+def _answers(rows: Sequence[Row], spellings: frozenset[str]) -> list[Answer]:
     return [answer for row in rows for answer in row.answers if answer.spelling in spellings]
 
 
-def _cell(row: Row, column: Column) -> Text:
-    answers = _answers([row], column)
+def _cell(row: Row, spellings: frozenset[str]) -> Text:
+    answers = _answers([row], spellings)
     if not answers:
         return Text(NO_ANSWER, "dim")
     if all(answer.agrees for answer in answers):
@@ -154,13 +125,13 @@ def _cell(row: Row, column: Column) -> Text:
     return Text(rounded(answers[0].gradient), "red")
 
 
-def _differences(rows: Sequence[Row], columns: Sequence[Column]) -> Iterator[Text]:
+def _differences(rows: Sequence[Row], spellings: Sequence[tuple[str, frozenset[str]]]) -> Iterator[Text]:
     """Say for each column how many of the cases agree, and which conventions give the answers that do not."""
-    for column in columns:
-        answers = _answers(rows, column)
+    for title, names in spellings:
+        answers = _answers(rows, names)
         differing = [answer for answer in answers if not answer.agrees]
         if differing:
             conventions = Counter(answer.conventions[0] for answer in differing if answer.conventions)
             explained = ", ".join(f"{count} as ties={ties}" for ties, count in conventions.most_common())
-            agreeing = f"{column[0]}: {len(answers) - len(differing)} of {len(answers)} agree"
+            agreeing = f"{title}: {len(answers) - len(differing)} of {len(answers)} agree"
             yield Text(f"{agreeing}; {explained}" if explained else agreeing, "dim")

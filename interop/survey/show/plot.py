@@ -66,6 +66,7 @@ def figure(op: Op, rows: Iterable[Row]) -> Figure:
     spellings = {answer.spelling: answer.framework for answer in answers}
     styles = _styles(spellings)
     drawn = (_draw_reduction if op.family == "reduction" else _draw_elementwise)(op, rows, styles)
+    # Some 12.5 letters of a title are an inch wide; 11 leave room for wide ones.
     verdict = textwrap.fill(_verdict(rows, spellings), int(11 * drawn.get_figwidth()))
     drawn.suptitle(f"The gradient of {op.name} at its ties\n{verdict}", x=0.01, ha="left", linespacing=1.5)
     versions = dict.fromkeys(answer.version for answer in answers)
@@ -110,12 +111,15 @@ def _draw_elementwise(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str
     drawn = list(itertools.chain(*ties.values()))
     most = max(map(len, ties.values()))
     widest = max(len(tie.derivatives) for tie in drawn)
+    # Calls with one tie each, as those of leaky_relu, have room for two in a line.
     blocks = 2 if most == 1 and len(ties) > 3 else 1
     lines = -(-len(ties) // blocks)
+    # In inches: values, slopes, and for each tie a panel with 0.8 for each derivative.
     widths = [2.2, 2.2, *[0.6 + 0.8 * widest] * most]
     width = max(9.5, blocks * sum(widths))
     legend = _legend(styles, ties, width / _LEGEND_COLUMNS)
     handles = -(-len(legend) // _LEGEND_COLUMNS)
+    # A line of the legend, in small letters of 8.3 points, is 0.17 inches high.
     heights = (2.5 * lines, 0.15 + 0.17 * handles * max(str(h.get_label()).count("\n") + 1 for h in legend))
     drawing = Figure(figsize=(width, sum(heights) + 0.9), layout="constrained")
     (body,), (foot,) = drawing.subfigures(2, 1, squeeze=False, height_ratios=heights)
@@ -142,6 +146,7 @@ def _legend(
     for spelling, style in styles.items():
         unanswered = _unanswered(spelling, ties)
         label = f"{spelling}, not for {' or '.join(unanswered)}" if unanswered else spelling
+        # Some 16 small letters are an inch wide; the mark takes the room of the rest.
         label = textwrap.fill(label, int(13 * width - 6), break_long_words=False)
         legend.append(Line2D([], [], linestyle="none", label=label, **style))
     legend.append(Patch(**_BAND, label="between the one-sided slopes"))
@@ -157,10 +162,10 @@ def _unanswered(spelling: str, ties: Mapping[str, Sequence[_Tie]]) -> list[str]:
     ]
     everything = {d.label for at in ties.values() for tie in at for d in tie.derivatives}
     if len(set(lacking)) == 1 and set(lacking[0]) < everything:
-        return [", ".join(label.replace("_\n", "_").replace("\n", " ") for label in lacking[0])] if lacking[0] else []
+        return [", ".join(lacking[0])] if lacking[0] else []
     for call, at in ties.items():
         derivatives = list(itertools.chain.from_iterable(tie.derivatives for tie in at))
-        missing = [d.label.replace("_\n", "_").replace("\n", " ") for d in derivatives if spelling not in d.answers]
+        missing = [d.label for d in derivatives if spelling not in d.answers]
         if len(missing) == len(derivatives):
             calls.append(call)
         elif missing:
@@ -199,13 +204,12 @@ def _derivatives(rows: Iterable[Row]) -> Iterator[_Derivative]:
     alone, together = [], []
     for row in rows:
         if row.active == ("x",):
-            label = "gradient" if row.inactive == "none" else f"x alone,\n{row.inactive}"
+            label = "gradient" if row.inactive == "none" else f"x alone, {row.inactive}"
             alone.append(_Derivative(label, row.definition[0], {a.spelling: a.gradient[0] for a in row.answers}))
         elif row.inactive == "none":
             for index, name in enumerate(row.active):
                 answers = {a.spelling: a.gradient[index] for a in row.answers}
-                label = name.replace("_", "_\n") if len(name) > 10 else name
-                together.append(_Derivative(label, row.definition[index], answers))
+                together.append(_Derivative(name, row.definition[index], answers))
     merged = {spelling: gradient for derivative in alone for spelling, gradient in derivative.answers.items()}
     if len(alone) > 1 and all(derivative.answers.items() <= merged.items() for derivative in alone):
         alone = [_Derivative("x alone", alone[0].definition, merged)]
@@ -225,6 +229,7 @@ def _draw_function(values: Axes, slopes: Axes, op: Op, parameters: Mapping[str, 
     values.plot(points, _values(op, np.array(points), parameters), "o", color="black", markersize=5)
     middle = (x[1:] + x[:-1]) / 2
     finite, corners = slope[~jumps], middle[~jumps]
+    # From one point to the next, 0.02 apart, a smooth slope changes by less than 0.1.
     slopes.plot(*_broken(corners, finite, np.abs(np.diff(finite)) > 0.1), color="black")
     for tie in ties:
         low, high = _one_sided(op, tie.points[0], parameters)
@@ -238,7 +243,7 @@ def _draw_function(values: Axes, slopes: Axes, op: Op, parameters: Mapping[str, 
     for axes in (values, slopes):
         axes.margins(y=0.25)
         axes.grid(alpha=GRID_ALPHA)
-    if not np.ptp(f):
+    if not np.ptp(f):  # a constant, whose axis would have no height
         values.set_ylim(f[0] - 1, f[0] + 1)
 
 
@@ -249,6 +254,7 @@ def _values(op: Op, x: NDArray[np.float64], parameters: Mapping[str, Any]) -> ND
 
 def _one_sided(op: Op, x: float, parameters: Mapping[str, Any]) -> tuple[float, float]:
     """Measure the smaller and the larger slope beside x; both are 0 at a jump, where there is nothing between them."""
+    # In float64 the values are rounded to 1e-16 of themselves, their differences to 1e-9 of a step.
     step = 1e-7
     before, here, after = _values(op, np.array([x - step, x, x + step]), parameters)
     low, high = sorted([(here - before) / step, (after - here) / step])
@@ -264,9 +270,12 @@ def _broken(
 
 
 def _draw_answers(axes: Axes, tie: _Tie, styles: Mapping[str, dict[str, Any]]) -> None:
-    labels = [derivative.label for derivative in tie.derivatives]
+    labels = [d.label.replace(", ", ",\n") for d in tie.derivatives]
+    # Each has 0.8 inches, see `widths`, in which ten letters have room.
+    labels = [label if len(label) <= 10 else label.replace("_", "_\n") for label in labels]
     for index, derivative in enumerate(tie.derivatives):
         axes.hlines(derivative.definition, index - 0.45, index + 0.45, color="black", linewidth=2, zorder=1)
+        # Each spelling has its slot, whether it answers or not, so that its mark is at one place in all panels.
         places = {s: index + 0.8 * ((slot + 0.5) / len(styles) - 0.5) for slot, s in enumerate(styles)}
         for spelling, x in places.items():
             if spelling in derivative.answers:

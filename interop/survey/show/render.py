@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from interop.survey.matrix import FRAMEWORKS, Answer, Row
 from interop.survey.versions import NO_ANSWER, rounded
@@ -17,6 +19,11 @@ from jaxclamp._shared.tables import markdown_table
 
 AGREES, DISAGREES = "✓", "✗"
 CAPTION = f"{AGREES} agrees with the definition, {DISAGREES} does not; behind =, the convention that gives it here"
+BETWEEN = 2
+"""Spaces between columns."""
+
+Column: TypeAlias = tuple[str, Sequence[Text]]
+"""A heading, and the cells below it."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +61,29 @@ def tallies(rows: Iterable[Row]) -> list[Tally]:
 
 def drawn(content: RenderableType, width: int) -> str:
     """Print ``content`` as rich does on a terminal."""
+    # Colours are in the text always: `click.echo` takes them out where it writes to no terminal.
     file = io.StringIO()
     Console(file=file, force_terminal=True, width=width, legacy_windows=False).print(content)
     return file.getvalue()
+
+
+def width_of(column: Column) -> int:
+    """Return how wide a column is, with the spaces that part it from the next."""
+    heading, cells = column
+    return BETWEEN + max([cell_len(heading), *(cell.cell_len for cell in cells)])
+
+
+def side_by_side(columns: Iterable[Column], room: int) -> Iterator[list[Column]]:
+    """Yield the columns of one table after the other, as many as there is room for, and at least one."""
+    chosen: list[Column] = []
+    used = 0
+    for column in columns:
+        if chosen and used + width_of(column) > room:
+            yield chosen
+            chosen, used = [], 0
+        chosen.append(column)
+        used += width_of(column)
+    yield chosen
 
 
 def to_markdown(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
@@ -75,22 +102,8 @@ def to_csv(rows: Sequence[Row], summary: Sequence[Tally]) -> str:
     """Write one line per answer, with the numbers in full; the summary is left to whoever reads it."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(
-        [
-            "op",
-            "at",
-            "active",
-            "inactive",
-            "dtype",
-            "definition",
-            "framework",
-            "version",
-            "spelling",
-            "gradient",
-            "agrees",
-            "conventions",
-        ]
-    )
+    headings = "op at active inactive dtype definition framework version spelling gradient agrees conventions"
+    writer.writerow(headings.split())
     for row in rows:
         for a in row.answers:
             writer.writerow(
@@ -120,6 +133,7 @@ def cells_of(rows: Sequence[Row], summary: Iterable[Tally]) -> tuple[list[str], 
         case = (row.op, at(row), active, rounded(row.definition))
         answers = tuple(_answers([a for a in row.answers if a.framework == name]) for name in frameworks)
         dtypes.setdefault((case, answers), []).append(row.dtype)
+    # A sort that keeps equal ones in order: the cases of an op stay as they came, dtypes among them.
     all_dtypes = len({row.dtype for row in rows})
     order = list(dict.fromkeys(row.op for row in rows))
     headings = [*map(heading, frameworks)]
@@ -139,18 +153,17 @@ def _answers(answers: Sequence[Answer]) -> str:
         convention = f" = {answer.conventions[0]}" if answer.conventions and not answer.agrees else ""
         return f"{AGREES if answer.agrees else DISAGREES} {rounded(answer.gradient)}{convention}"
 
-    spellings = by_text(answers, text)
-    if len(spellings) <= 1:
-        return next(iter(spellings), NO_ANSWER)
-    return ", ".join(f"{text} {'/'.join(names)}" for text, names in spellings.items())
+    return by_spelling(answers, text, lambda text, names: f"{text} {'/'.join(names)}") or NO_ANSWER
 
 
-def by_text(answers: Iterable[Answer], text: Callable[[Answer], str]) -> dict[str, list[str]]:
-    """Map each ``text`` of an answer to the last names of the spellings that give it."""
+def by_spelling(
+    answers: Iterable[Answer], text: Callable[[Answer], str], named: Callable[[str, Sequence[str]], str]
+) -> str:
+    """Write the ``text`` of the answers; where they differ, each ``named`` by the last names of its spellings."""
     spellings: dict[str, list[str]] = {}
     for answer in answers:
         spellings.setdefault(text(answer), []).append(answer.spelling.rpartition(".")[2])
-    return spellings
+    return "".join(spellings) if len(spellings) < 2 else ", ".join(named(*item) for item in spellings.items())
 
 
 def heading(framework: str) -> str:

@@ -30,6 +30,7 @@ def picture(op: Op, rows: Iterable[Row]) -> str:
         file = io.StringIO()
         figure(op, rows).savefig(file, format="svg", transparent=True, metadata=_NO_METADATA)
     svg = file.getvalue()
+    # Within a page no XML declaration may stand, and no id twice.
     svg = re.sub(r' id="[\w.]+_\d+"', "", svg[svg.index("<svg") :])
     for k, clip in enumerate(re.findall(r'<clipPath id="(\w+)"', svg)):  # Matplotlib makes these of memory addresses
         svg = svg.replace(clip, f"{op.name}-clip-{k}")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.bar import Bar
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from interop.survey.matrix import PACKAGES, Answer, Row
-from interop.survey.show.render import AGREES, tallies
+from interop.survey.show.render import AGREES, Column, side_by_side, tallies
 from interop.survey.versions import NO_ANSWER, rounded
 from jaxclamp._shared.tables import rich_table
 
 _BAR = 24
 _NARROW = 80
 """The columns from which one table of ops has room for all frameworks, if some of its cells are cut off."""
-_BETWEEN = 2
-"""Spaces between columns."""
 _LEGEND = (
     f"{AGREES} all cases agree with the definition, the subgradient of minimum norm.\n"
     "inclusive, balanced, exclusive: what jaxclamp returns with that ties=.\n"
@@ -63,35 +61,21 @@ def _ops(rows: Sequence[Row], ops: Sequence[str], width: int) -> Iterator[Render
     Yields the tables, and a blank line behind each.
     """
     frameworks = dict.fromkeys(answer.framework for row in rows for answer in row.answers)
-    columns: dict[str, Sequence[str]] = {name: (name,) for name in frameworks if name not in PACKAGES}
+    titles: dict[str, Sequence[str]] = {name: (name,) for name in frameworks if name not in PACKAGES}
     if packages := tuple(name for name in frameworks if name in PACKAGES):
-        columns = {"ours": packages, **columns}
+        titles = {"ours": packages, **titles}
     rows_of = {op: [row for row in rows if row.op == op] for op in ops}
-    cells = {title: [_cell(rows_of[op], names) for op in ops] for title, names in columns.items()}
+    columns: list[Column] = [(title, [_cell(rows_of[op], names) for op in ops]) for title, names in titles.items()]
     room = width - max(map(len, ("op", *ops)))
-    for titles in _side_by_side(cells, room) if width < _NARROW else [list(cells)]:
+    for beside in side_by_side(columns, room) if width < _NARROW else [columns]:
         table = rich_table()
         table.add_column("op", no_wrap=True)
-        for title in titles:
+        for title, _ in beside:
             table.add_column(_shortened(title))
-        for i, op in enumerate(ops):
-            table.add_row(op, *(cells[title][i] for title in titles))
+        for op, *cells in zip(ops, *(cells for _, cells in beside), strict=True):
+            table.add_row(op, *cells)
         yield table
         yield ""
-
-
-def _side_by_side(cells: Mapping[str, Sequence[Text]], room: int) -> Iterator[list[str]]:
-    """Yield the titles of columns for one table after the other, as many as there is room for, and at least one."""
-    titles: list[str] = []
-    used = 0
-    for title, column in cells.items():
-        wide = _BETWEEN + max([len(title), *(cell.cell_len for cell in column)])
-        if titles and used + wide > room:
-            yield titles
-            titles, used = [], 0
-        titles.append(title)
-        used += wide
-    yield titles
 
 
 def _cell(rows: Sequence[Row], frameworks: Sequence[str]) -> Text:
@@ -115,5 +99,6 @@ def _deviation(row: Row, answer: Answer) -> str:
     """Name the convention that gives the answer, or else the first of its numbers that is wrong."""
     if answer.conventions:
         return answer.conventions[0]
+    # The first that differs as it is printed; numbers that print alike are almost right.
     pairs = ((rounded([a]), rounded([b])) for a, b in zip(answer.gradient, row.definition, strict=True))
     return next((f"{a} for {b}" for a, b in pairs if a != b), "almost")
