@@ -81,7 +81,7 @@ def torch_to_jax(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
             "tensor.detach(), or call the JAX function by interop.wrap_for_torch(function), which has gradients."
         )
     if copy:
-        return jnp.array(lent, copy=True).block_until_ready()
+        return jnp.array(lent, copy=True).block_until_ready()  # XLA copies in a thread, after the call has returned
     array: jax.Array = jax.device_put(lent)
     if array.size and array.unsafe_buffer_pointer() != tensor.data_ptr():
         raise ValueError(
@@ -200,6 +200,7 @@ def memory_orders(tensors: Sequence[torch.Tensor]) -> tuple[Order, ...] | None:
 
 def _memory_order(tensor: torch.Tensor) -> Order:
     strides = tensor.stride()
+    # Expanded tensors are written out for JAX in the order of their axes.
     if tensor.is_contiguous() or is_expanded(tensor.shape, strides):
         return None
     order = tuple(sorted(range(len(strides)), key=strides.__getitem__, reverse=True))

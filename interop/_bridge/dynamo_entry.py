@@ -15,16 +15,10 @@ _NONE = "None, which is no leaf of a tree"
 
 def call_opaque(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the function of that name, as one call in the graph."""
-    args, kwargs = pytree.tree_map(_without_none, (args, kwargs), is_leaf=_is_none)
+    args, kwargs = pytree.tree_map(
+        lambda leaf: _NONE if leaf is None else leaf, (args, kwargs), is_leaf=lambda leaf: leaf is None
+    )
     return _call(name, args, kwargs)
-
-
-def _is_none(leaf: Any) -> bool:
-    return leaf is None
-
-
-def _without_none(leaf: Any) -> Any:
-    return _NONE if leaf is None else leaf
 
 
 @nonstrict_trace

@@ -145,6 +145,7 @@ class FlatFunction:
     ) -> tuple[list[tuple[tuple[Any, ...], torch.dtype]], Any]:
         """Shape and dtype of each leaf of the result, and its structure; sizes may be torch's symbols."""
         if self.resembled:
+            # Not strict, as the cotangents of a pullback stand behind the arrays.
             like = [t for t, is_resembled in zip(tensors, self.resembled, strict=False) if is_resembled]
             return [(tuple(tensor.shape), tensor.dtype) for tensor in like], None
 
@@ -152,8 +153,9 @@ class FlatFunction:
             arrays = [jax.ShapeDtypeStruct(s, jax_dtype(t.dtype)) for s, t in zip(shapes, tensors, strict=True)]
             return with_x64(x64, jax.eval_shape, self.compiled, non_tensors, *arrays)
 
+        # Torch's symbols become JAX's, so that one graph serves all sizes. By their texts: to compare two symbols would
+        # make torch guard what it finds.
         sizes = {str(n): n for tensor in tensors for n in tensor.shape if isinstance(n, torch.SymInt)}
-        # Torch's symbols become JAX's, so that one graph serves all sizes.
         names = {size: f"n{i}" for i, size in enumerate(sizes)}
         symbols = dict(zip(names, jax.export.symbolic_shape(",".join(names.values())), strict=True))
         try:

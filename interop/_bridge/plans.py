@@ -59,7 +59,7 @@ class Plan:
 
     def _traced(self, numbers: Sequence[float], x64: bool) -> tuple[Any, ...]:
         """Return the numbers of a call, checked, as arrays. XLA would compile anew for each Python int."""
-        if torch.SymFloat in map(type, numbers):
+        if torch.SymFloat in map(type, numbers):  # to read a symbol would make torch guard its value
             return tuple(numbers)
         if self.dtype is None or self.dtype.is_floating_point:
             return _arrays(self, array("d", numbers).tobytes(), x64)
@@ -90,10 +90,10 @@ def classify(signature: Signature, values: Sequence[Any]) -> tuple[Any, list[tor
             kind.append(float)
         else:
             kind += of, value  # its type too: True equals 1, and so does their hash
-            is_plain &= of in _PLAIN_STATIC and value != ()
+            is_plain &= of in _PLAIN_STATIC and value != ()  # no axes are all axes to torch, and none to JAX
     if not is_plain:
         return None, tensors, numbers
-    if not is_floating:  # then 1 and 1.0 promote to different dtypes
+    if not is_floating:  # then 1 and 1.0 promote to different dtypes, 1.0 to the default one
         kind += *map(type, numbers), torch.get_default_dtype()
     return tuple(kind), tensors, numbers
 

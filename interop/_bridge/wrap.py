@@ -65,9 +65,7 @@ def wrap_for_torch(function: Callable[..., Any], *, save: Save = "inputs") -> Ca
         if has_torch_function(tensors):
             return handle_torch_function(public, tensors, *args, **kwargs)
         # The backward pass sees what the forward pass saw, whatever the caller does to an array between them.
-        non_tensors = tuple(
-            [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves if _is_traced(leaf)]
-        )
+        non_tensors = tuple([_copied(leaf) for leaf in leaves if _is_traced(leaf)])
         kinds = [*map(_kind, leaves)]
         try:
             flat = known.get((structure, *kinds))
@@ -86,6 +84,11 @@ _TENSOR, _TRACED = object(), object()
 
 def _is_traced(leaf: Any) -> bool:
     return isinstance(leaf, float | complex | np.ndarray | np.generic | jax.Array | torch.SymFloat)
+
+
+def _copied(leaf: Any) -> Any:
+    """Copy an array of NumPy, in the byte order of the machine, as JAX refuses others."""
+    return leaf.astype(leaf.dtype.newbyteorder("=")) if isinstance(leaf, np.ndarray) else leaf
 
 
 def _kind(leaf: Any) -> Any:

@@ -112,6 +112,14 @@ def test_defaults_and_keywords() -> None:
     torch.testing.assert_close(interop.clamp(max=2.0, input=x), x.clamp(max=2.0))
 
 
+def test_arrays_in_the_other_byte_order() -> None:
+    """As FITS files have them; JAX refuses them."""
+    x = torch.ones(3, requires_grad=True)
+    for order in "<>":
+        y = wrap_for_torch(lambda x, factor: x * factor)(x, np.arange(3, dtype=f"{order}f4"))
+        assert torch.autograd.grad(y.sum(), x)[0].tolist() == [0, 1, 2]
+
+
 def test_results_without_arrays() -> None:
     x = torch.ones(3, requires_grad=True)
     assert wrap_for_torch(lambda x: {})(x) == {}
