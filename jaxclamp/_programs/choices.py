@@ -43,8 +43,11 @@ def chooses(eqn: JaxprEqn) -> bool:
     # Among conversions, those to bools and integers choose. One to another float rounds as well, and JAX gives it the
     # slope 1.
     converts = eqn.primitive in (p.convert_element_type_p, p.bitcast_convert_type_p)
-    if converts and not (jnp.issubdtype(eqn.params["new_dtype"], jnp.bool) or _is_integer(eqn.params["new_dtype"])):
+    if converts and jnp.issubdtype(eqn.params["new_dtype"], jnp.inexact):
         return False
+    # The maximum of complex numbers is by JAX's order, the real part first: it stays as it is, and so does their sort.
+    if eqn.primitive in (p.abs_p, p.eq_p, p.ne_p):
+        return any(is_floating(atom.aval) or jnp.iscomplexobj(atom.aval) for atom in eqn.invars)
     return eqn.primitive in CHOICES and any(is_floating(atom.aval) for atom in eqn.invars)
 
 
@@ -54,10 +57,6 @@ def jumps(eqn: JaxprEqn) -> bool:
     Bools and integers do, signs, rounded numbers, derivatives, and arrays that are sorted by another.
     """
     return eqn.primitive in _JUMPING or len(eqn.outvars) > 1 or not is_floating(eqn.outvars[0].aval)
-
-
-def _is_integer(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jnp.integer)
 
 
 def decided(eqn: JaxprEqn) -> Callable[..., Any]:
@@ -100,6 +99,7 @@ def along_direction(
     return with_derivative
 
 
+# Not ``value + (x - stop_gradient(x))``, which is NaN where x is infinite.
 @jax.custom_jvp
 def _with_value(x: jax.Array, value: jax.Array) -> jax.Array:
     """Return ``value``, with the derivative of ``x``."""
@@ -124,8 +124,8 @@ def _holds(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arr
     which do not move.
     """
     (x, y), (dx, dy) = operands, tangents
-    # Not ``dx != dy``, which holds where one of them is NaN.
-    return jnp.where((x == y) & jnp.isfinite(x) & ((dx < dy) | (dx > dy)), comparison(dx, dy), comparison(x, y))
+    moves_apart = (dx != dy) & (dx == dx) & (dy == dy)  # no NaN is among them
+    return jnp.where((x == y) & jnp.isfinite(x) & moves_apart, comparison(dx, dy), comparison(x, y))
 
 
 def _comparison(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
@@ -139,11 +139,12 @@ def _converted(operands: Arrays, tangents: Arrays, *, new_dtype: Any, **_: Any) 
     At x = 2, where x moves by -1, the integer is 1. At 0 it is 0 in either direction.
     """
     (x,), (dx,) = operands, tangents
-    if not _is_integer(new_dtype):  # to a bool
+    if jnp.issubdtype(new_dtype, jnp.bool):
         return _comparison(lax.ne, (x, jnp.zeros_like(x)), (dx, jnp.zeros_like(x)))
-    # Moving outwards from an integer, x is rounded back to it; moving inwards, to the next one.
-    moves_inwards = (x == jnp.trunc(x)) & (jnp.sign(x) * dx < 0)
     number = lax.convert_element_type(x, new_dtype)
+    # Moving outwards from an integer, x is rounded back to it; moving inwards, to the next one. Beyond the integers of
+    # the dtype, as at 300 for int8, x stays there: so it is compared with the result, and not with its integral part.
+    moves_inwards = (x == number.astype(x.dtype)) & (jnp.sign(x) * dx < 0)
     number = jnp.where(moves_inwards, number - jnp.sign(number), number)
     return lambda _: number
 
@@ -173,7 +174,8 @@ def _ceil(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
 def _round(operands: Arrays, tangents: Arrays, *, rounding_method: Any) -> Piece:
     """Decide a rounding: halfway between integers, the one towards which x moves."""
     (x,), (dx,) = operands, tangents
-    is_halfway = x - lax.floor(x) == 0.5
+    size = jnp.abs(x)  # ``x - floor(x)`` rounds to a half just above -0.5
+    is_halfway = size - lax.floor(size) == 0.5
     number = lax.round(x, rounding_method)
     number = jnp.where(is_halfway & (dx < 0), lax.floor(x), jnp.where(is_halfway & (dx > 0), lax.ceil(x), number))
     return lambda _: number
@@ -200,15 +202,15 @@ def _atan2(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
     """Decide an angle: where x is negative and y is 0, it is pi if y rises, and -pi if y falls."""
     (y, x), (dy, _dx) = operands, tangents
     angle = lax.atan2(y, x)
-    entered = jnp.where((y == 0) & (x < 0) & (dy != 0), jnp.copysign(angle, dy), angle)
+    entered = jnp.where((y == 0) & (x < 0) & (jnp.abs(dy) > 0), jnp.copysign(angle, dy), angle)
     turn = entered - angle  # 0, or a full turn
     return lambda y, x: lax.atan2(y, x) + turn
 
 
 def _sign(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
-    """Decide a sign: at 0, that of the tangent."""
+    """Decide a sign: at 0, that of the tangent, unless this is NaN."""
     (x,), (dx,) = operands, tangents
-    sign = jnp.where(x == 0, jnp.sign(dx), jnp.sign(x))
+    sign = jnp.sign(jnp.where((x == 0) & ~jnp.isnan(dx), dx, x))
     return lambda *_: sign
 
 
@@ -224,8 +226,11 @@ _larger, _smaller = (functools.partial(_extremum, comparison) for comparison in 
 
 
 def _abs(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
-    """Decide an absolute value, the larger of x and -x."""
+    """Decide an absolute value, the larger of x and -x; of a complex x at 0 that moves by v, it is Re(x v*) / |v|."""
     (x,), (dx,) = operands, tangents
+    if jnp.iscomplexobj(x):
+        is_zero, unit = x == 0, dx / jnp.where(dx == 0, 1, jnp.abs(dx))
+        return lambda x: jnp.where(is_zero, (x * unit.conj()).real, jnp.abs(jnp.where(is_zero, 1, x)))
     either = _larger((x, -x), (dx, -dx))
     return lambda x: either(x, -x)
 
@@ -263,6 +268,8 @@ def _place(sign: int, operands: Arrays, tangents: Arrays, axes: Sequence[int]) -
     """
     (x,), (dx,) = operands, tangents
     x, dx = sign * flattened(x, axes), sign * flattened(dx, axes)
+    if not x.shape[-1]:  # `lax.argmax` refuses it; the maximum, -inf, is that of no element
+        return jnp.zeros(x.shape[:-1], jnp.int32)
     tied = (x == jnp.max(x, -1, keepdims=True)) | jnp.isnan(x)
     # A tangent that is NaN does not tell: it counts as the smallest, so that the element is taken if all are such.
     rise = jnp.where(tied & ~jnp.isnan(dx), dx, -jnp.inf)
@@ -386,8 +393,8 @@ def _windows(
             best, rise = either(best, place), either(rise, place_rise)
         x, dx = best, rise
 
-    def piece(x: jax.Array) -> jax.Array:
-        x = padded(x, padding_value)
+    def piece(x: jax.Array, outside: float = padding_value) -> jax.Array:
+        x = padded(x, outside)
         for axis, folds in enumerate(steps):
             x, *rest = windows.along(axis).places(x, None)
             for either, place in zip(folds, rest, strict=True):
@@ -403,7 +410,7 @@ def _gathered(operands: Arrays, tangents: Arrays, *, select_prim: Primitive, **w
     It is what forward mode computes of a pool.
     """
     at_extremum = _windows(select_prim.bind, _OUTSIDE[select_prim], operands[1:], tangents[1:], **windows)
-    return lambda array, _: at_extremum(array)
+    return lambda array, _: at_extremum(array, 0.0)  # as JAX has it, where a window is all padding
 
 
 def _scattered(operands: Arrays, tangents: Arrays, *, select_prim: Primitive, **windows: Any) -> Piece:
@@ -462,10 +469,12 @@ def _scatter(
         low = jnp.array(-jnp.inf, x.dtype)
         x, updates = jnp.where(old, x, low), jnp.where(new, updates, low)
         result = lax.scatter_max(x, indices, updates, **where)
-        return old & (x == result), new & (updates == gathered(result))
+        return old & ((x == result) | jnp.isnan(x)), new & ((updates == gathered(result)) | jnp.isnan(updates))
 
     old, new = best(sign * x, sign * updates, jnp.ones(x.shape, bool), jnp.ones(updates.shape, bool))
-    old, new = best(sign * dx, sign * dupdates, old, new)
+    # As in `_place`, NaN is taken among values, and comes last among tangents.
+    rise, rises = (jnp.where(jnp.isnan(v), -jnp.inf, sign * v) for v in (dx, dupdates))
+    old, new = best(rise, rises, old, new)
     # In the third round the old element is infinite, and the updates are numbered downwards. Floats, since candidates
     # that are out count as -inf; float32 has all integers up to 2^24, and of more updates each digit is a round.
     numbers = jnp.arange(updates.size, 0, -1).reshape(updates.shape)

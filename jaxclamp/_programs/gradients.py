@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
@@ -52,9 +53,10 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     ``custom_vjp`` is opened. Where the function itself jumps, the derivative is that of the piece beyond the jump.
 
     Taken as they are at x: ``reduce_precision``, ``approx_max_k``, callbacks, ``stop_gradient``, what is inside
-    ``pallas_call``, ``run_state`` and ``ffi_call``, and what Python decides. A `jaxclamp.UndecidedWarning` names the
-    line where the derivative depends on choices of ``approx_max_k``, ``pallas_call`` or ``run_state``, or a choice on a
-    ``custom_vjp`` that rounds, such as a straight-through estimator: forward mode sees that it stands still.
+    ``pallas_call``, ``run_state`` and ``ffi_call``, the order of complex numbers, and what Python decides. A
+    `jaxclamp.UndecidedWarning` names the line where the derivative depends on choices of ``approx_max_k``,
+    ``pallas_call`` or ``run_state``, or a choice on a ``custom_vjp`` that rounds, such as a straight-through estimator:
+    forward mode sees that it stands still.
 
     A choice between operands that are equal and move alike is settled by higher derivatives, which are not looked at:
     ``where(x * x > 0, x, -x)`` at 0 goes wrong. Where one of them has no finite slope, such as a root at 0, the values
@@ -226,7 +228,7 @@ def subdifferential(
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             raise TypeError("subdifferential: the search takes values; call it outside of jit, vmap and grad.")
         check_addressable("subdifferential", (args, kwargs))
-        x = args[argnums] if isinstance(argnums, int) else tuple(args[number] for number in argnums)
+        x = tuple(args[number] for number in argnums) if isinstance(argnums, Sequence) else args[argnums]
         flat, unflatten = ravel_pytree(x)
         dtypes = map(jnp.result_type, jax.tree.leaves(x))
         draws = jax.random.normal(jax.random.key(0) if key is None else key, ((directions + 1) // 2, flat.size))
@@ -448,7 +450,8 @@ def _gradient(
     if direction is not None and key is not None:
         raise ValueError(f"{name}: direction and key are both given; pass direction, or a key to draw one.")
     program = _Program(fun)
-    numbers = [argnums] if isinstance(argnums, int) else list(argnums)
+    is_one = not isinstance(argnums, Sequence)
+    numbers = list(argnums) if isinstance(argnums, Sequence) else [operator.index(argnums)]
 
     def with_active(args: tuple[Any, ...], active: tuple[Tree, ...]) -> list[Any]:
         moved = dict(zip((number % len(args) for number in numbers), active, strict=True))
@@ -461,7 +464,7 @@ def _gradient(
         if direction is None:
             tangents = _drawn(jax.random.key(0) if key is None else key, active)
         else:
-            tangents = (direction,) if isinstance(argnums, int) else tuple(direction)
+            tangents = (direction,) if is_one else tuple(direction) if isinstance(direction, list) else direction
             structures = jax.tree.structure(tangents), jax.tree.structure(active)
             if structures[0] != structures[1]:  # type: ignore[operator]  # TreeDefs, for their stub perhaps None
                 raise ValueError(
@@ -485,9 +488,8 @@ def _gradient(
         def piece(*active: Tree) -> jax.Array:
             return primal(*with_active(args, active), **kwargs)[0]  # type: ignore[no-any-return]
 
-        parts = (gradient,) if isinstance(argnums, int) else gradient
-        parts = mended(parts, piece, [args[number] for number in numbers])
-        return parts[0] if isinstance(argnums, int) else parts, result
+        parts = mended((gradient,) if is_one else gradient, piece, [args[number] for number in numbers])
+        return parts[0] if is_one else parts, result
 
     return program, gradient
 

@@ -204,6 +204,7 @@ def _as_whole(of_step: Sequence[Any], of_scan: Sequence[Any]) -> int:
 
 def _passes_inputs_on(eqn: JaxprEqn) -> bool:
     """Return whether the inputs of the bodies of ``eqn`` are its own, so that they are known from these."""
+    # The condition of a while reads constants of its own: its inputs are not the last ones of the equation.
     return eqn.primitive.name == "shard_map" or (eqn.primitive in WITH_BODIES and eqn.primitive is not p.while_p)
 
 

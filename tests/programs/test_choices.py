@@ -38,6 +38,8 @@ CHOICES: dict[str, Callable[[jax.Array], jax.Array]] = {
     "mask": lambda x: x * (x > 0),
     "conversion to bool": lambda x: x * x.astype(bool),
     "eq": lambda x: jnp.where(x[0] == x[1], 3 * x[0] - 2 * x[1], x[0]),
+    "eq of complex": lambda x: jnp.where(x[0] + 1j * x[1] == 0, 5 * x[0], x[0] - x[1]),
+    "ne of complex": lambda x: jnp.where(x[0] != 1j * x[1], x[0] - x[1], 5 * x[0]),
     "ne": lambda x: jnp.where(x[0] != x[1], x[0], 3 * x[0] - 2 * x[1]),
     "gt": lambda x: jnp.where(x[0] > x[1], x[0], x[1]),
     "ge": lambda x: jnp.where(x[0] >= x[1], x[0], x[1]),
@@ -420,3 +422,66 @@ def test_more_updates_of_one_place_than_float32_has_integers() -> None:
     gradient = jaxclamp.grad(largest, direction=updates)(updates)
     assert int(jnp.count_nonzero(gradient)) == 1
     assert gradient.max() == 1
+
+
+def test_a_number_next_to_a_half_is_not_rounded_as_a_half() -> None:
+    for x in (np.nextafter(half, toward) for half in np.float32([-0.5, 0.5, 1.5]) for toward in np.float32([-9, 9])):
+        for v in np.float32([-1, 1]):
+            assert jaxclamp.directional_derivative(jnp.round, (x,), (v,))[0] == jnp.round(x)
+            assert jaxclamp.grad(lambda x: x * jnp.round(x), direction=v)(x) == jnp.round(x)
+
+
+@pytest.mark.parametrize(("x", "falling"), [(127.0, 126), (128.0, 127), (300.0, 127), (np.inf, 127), (-128.0, -128)])
+def test_beyond_the_integers_of_its_dtype_a_conversion_stays(x: float, falling: int) -> None:
+    # As a factor, the integer is the slope of what stands beside it.
+    def product(y: Any) -> Any:
+        return (y + x).astype("int8") * (y + 1)
+
+    assert jaxclamp.grad(product, direction=-1.0)(0.0) == falling
+
+
+def test_nan_decides_a_scattered_maximum_as_it_does_others() -> None:
+    places = jnp.array([0, 0, 1])
+    largest = lambda x: jnp.zeros(2).at[places].max(x).sum()  # noqa: E731
+    direction = jnp.array([1.0, 2.0, -1.0])
+    np.testing.assert_array_equal(jaxclamp.grad(largest, direction=direction)(jnp.zeros(3)), [0.0, 1.0, 0.0])
+    at_nan = jnp.array([jnp.nan, 1.0, jnp.nan])
+    np.testing.assert_array_equal(jaxclamp.grad(largest, direction=direction)(at_nan), [1.0, 0.0, 1.0])
+    # The tangent of this root is 0 / 0: it must not become a slope of 0.
+    slopes = jaxclamp.grad(lambda x: largest(jnp.sqrt(x * x) + 1.0))(jnp.zeros(3))
+    np.testing.assert_array_equal(slopes, [np.nan, 0.0, np.nan])  # one for each place
+
+
+def test_a_tangent_of_nan_leaves_the_choice_to_the_value() -> None:
+    root = lambda x: jnp.sqrt(x * x)  # noqa: E731  # its tangent at 0 is 0 / 0
+    for choice in (lambda x: x * jnp.sign(root(x)), lambda x: x * (jnp.arctan2(root(x), -1.0) < 0)):
+        assert jaxclamp.directional_derivative(choice, (0.0,), (1.0,)) == (0.0, 0.0)
+
+
+def test_the_maximum_of_no_elements_stands_still() -> None:
+    def with_others(x: jax.Array) -> jax.Array:
+        return jnp.max(x[:0], initial=0.0) + jnp.min(x[:0], initial=5.0) + x.sum()
+
+    np.testing.assert_array_equal(jaxclamp.grad(with_others)(jnp.ones(2)), [1.0, 1.0])
+
+
+def test_a_window_of_padding_alone_passes_no_tangent_on() -> None:
+    def moved(x: jax.Array) -> jax.Array:
+        pool = lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1,), (1,), ((2, 0),))  # noqa: E731
+        return (jax.jvp(pool, (x,), (x,))[1] ** 2).sum()
+
+    assert jaxclamp.directional_derivative(moved, (jnp.ones(3),), (jnp.ones(3),)) == (3.0, 6.0)
+
+
+def test_the_size_of_a_complex_number_at_0_is_linear_along_its_direction() -> None:
+    """As of a spectrum without any part of a frequency: its size there is that of what comes in."""
+
+    def sizes(x: jax.Array) -> jax.Array:
+        return jnp.abs(jnp.fft.fft(x)).sum()
+
+    v = jnp.array([1.0, 2.0, 3.0, -4.0])
+    value, derivative = jaxclamp.directional_derivative(sizes, (jnp.zeros(4),), (v,))
+    np.testing.assert_allclose((value, derivative), (0.0, sizes(v)), rtol=1e-6)
+    near = jax.grad(sizes)(1e-6 * v)
+    np.testing.assert_allclose(jaxclamp.grad(sizes, direction=v)(jnp.zeros(4)), near, rtol=1e-5)
+    assert jaxclamp.grad(lambda z: jnp.abs(z), direction=0j)(0j) == 0  # nothing moves
