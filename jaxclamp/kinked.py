@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from jaxclamp._record import op
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.differentiate import Applied
 from jaxclamp._rules.kinked import Kinked, identity
+from jaxclamp._rules.operands import NUMBER
 from jaxclamp._rules.selection import affine, selection
 
 __all__ = [
@@ -106,13 +108,7 @@ def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Applied[jax.Ar
     return Applied(_leaky_relu, (x, negative_slope))
 
 
-_prelu = Kinked(
-    "prelu",
-    ("x", "weight"),
-    jax.nn.leaky_relu,
-    pieces=(lambda xp, x, weight: weight * x, identity),
-    kinks=lambda xp, weight: (0.0,),
-)
+_prelu = dataclasses.replace(_leaky_relu, name="prelu", operands=("x", "weight"))
 
 
 @op(
@@ -249,7 +245,7 @@ def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Applied[jax.Array]:
     >>> float(jax.grad(celu)(0.0, 2.0))
     1.0
     """
-    if isinstance(alpha, int | float) and alpha == 0:
+    if isinstance(alpha, NUMBER) and alpha == 0:
         raise ValueError("celu: alpha=0 would divide by 0; give another number, or use relu.")
     return Applied(_celu, (x, alpha))
 
@@ -323,12 +319,19 @@ def hardswish(x: ArrayLike) -> Applied[jax.Array]:
 
 hard_swish = hardswish
 
+
+def _ends(xp: Any, lambd: Any) -> tuple[Any, Any]:
+    """Return the ends of the flat part, which is empty with a negative ``lambd``: both are 0 then."""
+    half = xp.maximum(lambd, 0)
+    return -half, half
+
+
 _softshrink = Kinked(
     "softshrink",
     ("x", "lambd"),
     lambda x, lambd: jnp.where(jnp.abs(x) <= lambd, jnp.zeros_like(x), x - jnp.sign(x) * lambd),
     pieces=(lambda xp, x, lambd: x + lambd, _zero, lambda xp, x, lambd: x - lambd),
-    kinks=lambda xp, lambd: (-lambd, lambd),
+    kinks=_ends,
 )
 
 
@@ -356,7 +359,7 @@ def softshrink(x: ArrayLike, lambd: ArrayLike = 0.5) -> Applied[jax.Array]:
     >>> [float(jax.grad(softshrink)(x)) for x in (-1.0, -0.5, 0.0, 0.5)]
     [1.0, 0.0, 0.0, 0.0]
     """
-    if isinstance(lambd, int | float) and lambd < 0:
+    if isinstance(lambd, NUMBER) and lambd < 0:
         raise ValueError(f"softshrink: lambd={lambd} is negative; give 0 or more.")
     return Applied(_softshrink, (x, lambd))
 
@@ -366,8 +369,7 @@ _hardshrink = Kinked(
     ("x", "lambd"),
     lambda x, lambd: jnp.where(jnp.abs(x) <= lambd, jnp.zeros_like(x), x),
     pieces=(identity, _zero, identity),
-    # With lambd <= 0 the op is the identity: both kinks are at 0, and the flat piece between them is empty.
-    kinks=lambda xp, lambd: (-xp.maximum(lambd, 0), xp.maximum(lambd, 0)),
+    kinks=_ends,
 )
 
 

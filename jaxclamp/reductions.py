@@ -71,7 +71,7 @@ def amax(
         row-major order), ``"exclusive"`` (to the other tied ones).
 
     Raises:
-      TypeError: ``x`` is complex or not numeric.
+      TypeError: ``x`` is complex or not numeric, or ``where`` is no mask of bools.
       ValueError: an axis is out of range, repeated, or of size 0 without ``initial``; ``axis=()`` names none;
         ``initial`` is no single number, or missing beside ``where``; or ``ties`` is unknown.
 
@@ -121,7 +121,7 @@ def amin(
         row-major order), ``"exclusive"`` (to the other tied ones).
 
     Raises:
-      TypeError: ``x`` is complex or not numeric.
+      TypeError: ``x`` is complex or not numeric, or ``where`` is no mask of bools.
       ValueError: an axis is out of range, repeated, or of size 0 without ``initial``; ``axis=()`` names none;
         ``initial`` is no single number, or missing beside ``where``; or ``ties`` is unknown.
 
@@ -360,8 +360,14 @@ def _of_elements(
         return Applied(_extremum(name, function, x, axis, keepdims, ties), (x,))
     if np.ndim(initial):
         raise ValueError(f"{name}: initial has the shape {np.shape(initial)}; give one number.")
+    mask = True if where is None else where
+    check_operands(name, ("where",), (mask,))
+    if jnp.result_type(mask) != np.bool_:
+        raise TypeError(
+            f"{name}: where has the dtype {jnp.result_type(mask)}; give a mask of bools, such as where != 0."
+        )
     rule = _extremum(name, function, x, axis, keepdims, ties, has_initial=True)
-    return Applied(rule, (x, initial, True if where is None else where))
+    return Applied(rule, (x, initial, mask))
 
 
 def _extremum(
@@ -393,13 +399,15 @@ class ValuesAndIndices(Applied[WithIndices]):
 @partial(jax.jit, static_argnums=0)
 def _with_indices(rule: Extremum, x: ArrayLike) -> WithIndices:
     """Return the extreme elements, and for each the smallest index along the axis at which x is equal to it."""
-    values = differentiable(rule, x)
+    # XLA might compute an element once for the values and once for the comparison, and round it in two ways.
+    elements = jax.lax.optimization_barrier(jnp.asarray(x))
+    values = differentiable(rule, elements)
     # A second plain reduction: XLA on CPU does not vectorise the one of pairs that is behind jnp.argmax.
-    x = jnp.asarray(x)
     (axis,) = rule.axes
-    against_x = values if rule.keepdims else jnp.expand_dims(values, axis)
-    positions = jax.lax.broadcasted_iota(int, x.shape, axis)
-    indices = jnp.min(jnp.where(ties_with(x, against_x), positions, x.shape[axis]), axis, keepdims=rule.keepdims)
+    against = values if rule.keepdims else jnp.expand_dims(values, axis)
+    positions = jax.lax.broadcasted_iota(int, elements.shape, axis)
+    beyond = elements.shape[axis]
+    indices = jnp.min(jnp.where(ties_with(elements, against), positions, beyond), axis, keepdims=rule.keepdims)
     return WithIndices(values, indices)
 
 
@@ -414,6 +422,6 @@ def _max_pool(
         refuse_convention(ties)
     if not isinstance(x, jax.Array):
         check_operands(name, ("x",), (x,))
-    hashable = [tuple(value) if isinstance(value, list) else value for value in window]
+    hashable = [tuple(value) if isinstance(value, list | np.ndarray) else value for value in window]
     shape = np.shape(x)
     return Applied(largest_of_windows(name, _windows_of(name, shape, dims, *hashable), shape, ties), (x,))

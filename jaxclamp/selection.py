@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
 from jaxclamp._record import op
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.differentiate import Applied
+from jaxclamp._rules.operands import NUMBER
 from jaxclamp._rules.selection import selection
 
 __all__ = [
@@ -24,8 +24,6 @@ __all__ = [
     "relu",
     "relu6",
 ]
-
-_NUMBER = (int, float, np.integer, np.floating)
 
 _clamp = selection("clamp", "x", min=jnp.maximum, max=jnp.minimum)
 _clamp_from_below = selection("clamp", "x", min=jnp.maximum)
@@ -111,6 +109,7 @@ def relu(x: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
     >>> jax.vmap(jax.grad(relu))(jnp.array([-1.0, 0.0, 1.0])).tolist()
     [0.0, 0.0, 1.0]
     """
+    # An int and not 0.0, so that integers stay integers.
     return Applied(_relu[ties], (x, 0))
 
 
@@ -300,7 +299,7 @@ def hardtanh(
     >>> jax.vmap(jax.grad(hardtanh))(jnp.array([-1.0, 0.0, 1.0])).tolist()
     [0.0, 1.0, 0.0]
     """
-    if isinstance(min_val, _NUMBER) and isinstance(max_val, _NUMBER) and min_val > max_val:
+    if isinstance(min_val, NUMBER) and isinstance(max_val, NUMBER) and min_val > max_val:
         raise ValueError(f"hardtanh: min_val={min_val} is greater than max_val={max_val}; swap them.")
     return Applied(_hardtanh[ties], (x, min_val, max_val))
 

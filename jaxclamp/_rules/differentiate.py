@@ -76,6 +76,7 @@ def differentiable(rule: Rule, *primals: ArrayLike) -> jax.Array:
     try:
         return _program(rule)(*primals)
     except TypeError:
+        # JAX refuses what is no array, such as a text, before it traces the checks in the program.
         check_operands(rule.name, rule.operands, primals)
         raise
 
@@ -113,6 +114,7 @@ def _jvp(
     if rule.compares_with_value:
         # XLA might compute an operand once for the value and once for the comparison, and round it in two ways.
         primals = jax.lax.optimization_barrier(primals)
+    # Not rule.value: JAX differentiates this again in second derivatives, and would do so by rules of its own.
     value = op(*primals)
     active = [not isinstance(t, SymbolicZero) for t in tangents]
     if not any(active):  # integers and bools: JAX asks for a rule, yet nothing can be differentiated

@@ -60,6 +60,8 @@ class Extremum:
         (tangent,) = tangents
         assert tangent is not None
         wide = widened(like.dtype)
+        # Counted once more, since the reverse pass keeps the code alone. Divided before the sum, tangents near the
+        # largest number stay finite.
         shares = jnp.sum(code, axis=self.axes, keepdims=True, dtype=jnp.int32).astype(wide)
         weighted = jnp.where(code == 1, tangent.astype(wide) / shares, jnp.zeros((), wide))
         return jnp.sum(weighted, axis=self.axes, keepdims=self.keepdims).astype(like.dtype)
@@ -129,6 +131,7 @@ class ExtremumFrom(Extremum):
             jnp.zeros(primal.shape, wide) if tangent is None else tangent.astype(wide)
             for primal, tangent in zip(primals[:2], tangents[:2], strict=True)
         )
+        # A line has no share where the tied operand is inactive.
         shares = jnp.maximum(jnp.sum(code, axis=-1, keepdims=True, dtype=jnp.int32), 1).astype(wide)
         weighted = jnp.where(code == 1, self._with_last(of_x, of_initial) / shares, jnp.zeros((), wide))
         return self._reshaped(jnp.sum(weighted, axis=-1)).astype(like.dtype)
@@ -172,7 +175,7 @@ class ExtremumOfDevices:
         tied = self._tied(primals)
         if self.convention in ("inclusive", "exclusive"):
             first = tied & is_first_device(tied, self.over)
-            alone = self._count(tied) == 1
+            alone = self._count(tied) == 1  # there is no other device to take what the first does not
             tied = first if self.convention == "inclusive" else jnp.where(alone, first, tied & ~first)
         return tied.astype(jnp.int8)
 
@@ -228,6 +231,7 @@ def sharing(tied: jax.Array, axes: tuple[int, ...], convention: Convention) -> j
     last = tuple(range(-len(axes), 0))
     lines = jnp.moveaxis(tied, axes, last)
     flat = lines.reshape(*lines.shape[: last[0]], -1)
+    # The running count stays 1 behind the first, up to the second.
     first = (jnp.cumsum(flat, axis=-1, dtype=jnp.int32) == 1) & flat
     alone = jnp.sum(flat, axis=-1, keepdims=True, dtype=jnp.int32) == 1
     chosen = first if convention == "inclusive" else jnp.where(alone, first, flat & ~first)

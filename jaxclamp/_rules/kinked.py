@@ -60,12 +60,13 @@ class Kinked:
 
     def _past(self, x: jax.Array, kinks: Sequence[jax.Array]) -> jax.Array:
         """Return the index of the piece that x is on, at a kink the one to the left."""
+        # Not x > kink, which NaN would not be.
         return _count(~(x <= kink) for kink in kinks)
 
     def _or_nan(self, x: jax.Array, code: jax.Array) -> jax.Array:
         """Return ``code``, at NaN the index of the identity."""
         if self._branches == self.pieces:
-            return code  # NaN is counted as past every kink, where the identity is the last piece
+            return code  # NaN is past every kink, and so on the last piece already
         return jnp.where(jnp.isnan(x), jnp.int8(len(self.pieces)), code)
 
     @property
@@ -82,13 +83,15 @@ class Kinked:
         self, primals: Sequence[jax.Array]
     ) -> tuple[jax.Array, list[jax.Array], Iterator[tuple[jax.Array, ...]]]:
         """Return x, the kinks, and for each kink where x is on it, the pieces to both sides, and their slopes."""
-        x, *parameters = _promote(primals, jnp.result_type(*primals))
+        # Integers become floats: a slope of integers has no dtype.
+        x, *parameters = _promote(primals, jnp.result_type(float, *primals))
         kinks = [jnp.asarray(kink, x.dtype) for kink in self.kinks(jnp, *parameters)]
 
         def meeting() -> Iterator[tuple[jax.Array, ...]]:
             for kink in kinks:  # kinks may coincide: then the pieces to either side of all of them meet
                 left = _count(place < kink for place in kinks)
                 right = _count(place <= kink for place in kinks)
+                # At the kink and not at x: that is one number, if the parameters are, and no slope overflows far away.
                 slopes = [_slope(piece, kink, *parameters) for piece in self.pieces]
                 yield x == kink, left, right, _choose(left, slopes), _choose(right, slopes)
 

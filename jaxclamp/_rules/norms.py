@@ -33,7 +33,8 @@ class EuclideanNorm:
 
     def value(self, *primals: jax.Array) -> jax.Array:
         (x,) = primals
-        return jnp.linalg.vector_norm(x, axis=self.axes, keepdims=self.keepdims)
+        # As floats, since `jnp.linalg.vector_norm` squares integers in their own dtype, where 200 * 200 wraps around.
+        return jnp.linalg.vector_norm(x.astype(jnp.result_type(float, x)), axis=self.axes, keepdims=self.keepdims)
 
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
         (x,) = primals
@@ -115,6 +116,7 @@ class PolyhedralNorm:
         """Return which elements are part of the value."""
         if self.order == 1:
             return jnp.ones(x.shape, bool)
+        # Of no elements there is a largest size, too, as there is a norm.
         return ties_with(jnp.abs(x), jnp.max(jnp.abs(x), self.axes, keepdims=True, initial=0))
 
     def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
@@ -135,7 +137,7 @@ class PolyhedralNorm:
         (tangent,) = tangents
         assert tangent is not None
         moved = tangent.astype(widened(like.dtype))
-        if self.order != 1:
+        if self.order != 1:  # in the 1-norm each element has all of its slope
             shares = jnp.sum(jnp.abs(code), self.axes, keepdims=True, dtype=jnp.int32)
             moved = moved / jnp.maximum(shares, 1).astype(moved.dtype)
         zero = jnp.zeros((), moved.dtype)
@@ -180,6 +182,6 @@ def _units(operands: Sequence[jax.Array], axes: tuple[int, ...]) -> list[jax.Arr
     sizes = functools.reduce(jnp.maximum, map(jnp.abs, operands))
     # The units are the same whatever operands are divided by first, so that no derivative comes through this number.
     largest = jax.lax.stop_gradient(jnp.max(sizes, axes, keepdims=True, initial=0))
-    scaled = [jnp.where(jnp.isinf(x), jnp.sign(x), x / largest) for x in operands]
+    scaled = [jnp.where(jnp.isinf(x), jnp.sign(x), x / largest) for x in operands]  # inf / inf is NaN
     norm = jnp.sqrt(jnp.sum(sum(x * x for x in scaled), axes, keepdims=True))
     return [x / norm for x in scaled]

@@ -34,17 +34,29 @@ def check_addressable(name: str, tree: Any) -> None:
             )
 
 
+NUMBER = (int, float, np.integer, np.floating)
+"""The types of numbers that can be read, which under `jax.jit` those of arrays cannot."""
 _NUMERIC = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 
-def check_operands(op: str, names: Iterable[str], operands: Iterable[object]) -> None:
+def check_operands(op: str, names: Iterable[str], operands: Sequence[Any]) -> None:
     """Raise unless every operand is a real number or an array of them."""
     for name, operand in zip(names, operands, strict=True):
         _check_operand(op, name, operand)
+    dtype = jnp.result_type(*operands)
+    has_number = any(getattr(operand, "weak_type", type(operand) is int) for operand in operands)
+    # Once a number is traced, its value is unknown, and `checked_ints` lets pass what 7 bits hold.
+    if has_number and jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
+        raise TypeError(
+            f"{op}: the result has the dtype {dtype}, in which a number beside an array may wrap around; "
+            "convert the operands to a wider dtype."
+        )
 
 
 def _check_operand(op: str, name: str, operand: object) -> None:
-    if not isinstance(operand, _NUMERIC) or np.dtype(getattr(operand, "dtype", int)).kind in "OSUMm":
+    dtype = getattr(operand, "dtype", np.dtype(int))
+    # NumPy knows no kind of the extended dtypes, those of random keys. A text and an object may lie in its arrays, too.
+    if not isinstance(operand, _NUMERIC) or jnp.issubdtype(dtype, jax.dtypes.extended) or dtype.kind in "OSUMm":
         raise TypeError(
             f"{op}: {name} must be an array or a number, got {type(operand).__name__} {operand!r}; "
             "convert it first, for example with jnp.asarray."
@@ -78,7 +90,8 @@ def checked_axes(op: str, x: ArrayLike, axis: int | Sequence[int] | None) -> tup
     (1,)
     """
     shape = np.shape(x)
-    named = range(len(shape)) if axis is None else axis if isinstance(axis, Sequence) else (operator.index(axis),)
+    several = range(len(shape)) if axis is None else axis if isinstance(axis, Sequence) else (axis,)
+    named = tuple(map(operator.index, several))
     if any(not -len(shape) <= a < len(shape) for a in named):
         raise ValueError(f"{op}: axis={axis} is out of range for x of shape {shape}.")
     axes = tuple(a % len(shape) for a in named)

@@ -106,7 +106,7 @@ class Selection:
         for i, tangent in enumerate(tangents):
             if tangent is not None:
                 term = jnp.broadcast_to(tangent.astype(like.dtype), like.shape)
-                if shares is not None:
+                if shares is not None:  # at least 1, since an inactive member of C leaves the set empty
                     term = term / jnp.maximum(shares, 1).astype(like.dtype)
                 has_share = (code if alone else code & (1 << i)) != 0
                 terms.append(jnp.where(has_share, term, jnp.zeros((), like.dtype)))
@@ -151,6 +151,7 @@ class VersionedSelection(Selection):
         code: jax.Array = jnp.int8(0)
         for i, (gets, *halves) in enumerate(self.weights.of):
             if active[i]:
+                # 1, and 1 more for each time that the share is halved.
                 share = sum((half(*primals).astype(jnp.int8) for half in halves), start=jnp.int8(1))
                 code = code | jnp.where(gets(*primals), share << (2 * i), jnp.int8(0))
         return code
@@ -167,7 +168,7 @@ class VersionedSelection(Selection):
             if tangent is not None:
                 share = (code >> (2 * i)) & 3
                 term = jnp.broadcast_to(tangent.astype(like.dtype), like.shape)
-                for halved in (2, 3):
+                for halved in (2, 3):  # by 2 each time: exact, as in the formulas of the framework
                     term = jnp.where(share >= halved, term / 2, term)
                 total = total + jnp.where(share != 0, term, zero)
         return total

@@ -67,6 +67,7 @@ class Windows:
 
     def inside(self, x: jax.Array) -> list[jax.Array]:
         """Return for every place in a window the windows that have an element of ``x`` there, and no padding."""
+        # A line for each axis tells, and not an array of the shape of x: that is the product of the lines.
         along = []
         for i, axis in enumerate(range(x.ndim - len(self.sizes), x.ndim)):
             line = jnp.ones([length if a == axis else 1 for a, length in enumerate(x.shape)], bool)
@@ -214,7 +215,7 @@ def windows_of(
     strides = _per_axis(name, "stride", stride, dims, least=1)
     paddings = _per_axis(name, "padding", padding, dims, least=0)
     dilations = _per_axis(name, "dilation", dilation, dims, least=1)
-    # Torch refuses it too.
+    # As torch, since a window might lie in the padding alone, and have no largest element.
     if any(2 * p > size for p, size in zip(paddings, sizes, strict=True)):
         raise ValueError(f"{name}: padding={padding} is more than half of kernel_size={kernel_size}; pad less.")
     spans = tuple(d * (size - 1) + 1 for size, d in zip(sizes, dilations, strict=True))
@@ -242,9 +243,13 @@ def _end(length: int, span: int, stride: int, padding: int, ceil_mode: bool) -> 
 
 def _per_axis(name: str, argument: str, sizes: int | Sequence[int], dims: int, least: int) -> tuple[int, ...]:
     """Return one number for each axis; raise unless ``sizes`` is one number, or one for each, of at least ``least``."""
-    values = tuple(sizes) if isinstance(sizes, Sequence) else (operator.index(sizes),)
-    if len(values) == 1:
-        values *= dims
-    if len(values) != dims or min(values) < least:
-        raise ValueError(f"{name}: {argument}={sizes} is not a number, or {dims} of them, of at least {least}.")
-    return values
+    values = sizes if isinstance(sizes, Sequence) else (sizes,)
+    try:
+        numbers = tuple(map(operator.index, values))
+    except TypeError:  # of a float, or of None
+        numbers = ()
+    if len(numbers) == 1:
+        numbers *= dims
+    if len(numbers) != dims or min(numbers) < least:
+        raise ValueError(f"{name}: {argument}={sizes} is not an integer, or {dims} of them, of at least {least}.")
+    return numbers

@@ -55,6 +55,10 @@ def test_gradients_in_both_modes(function: Callable[..., jax.Array]) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+def test_norms_of_small_integers_do_not_wrap_around() -> None:
+    assert float(jaxclamp.norm(jnp.uint8([200, 150]))) == 250
+
+
 def test_hypot_does_not_overflow() -> None:
     np.testing.assert_allclose(jaxclamp.hypot(1e30, 1e30), 2**0.5 * 1e30, rtol=1e-6)
     np.testing.assert_allclose(jaxclamp.hypot(1e-30, 1e-30), 2**0.5 * 1e-30, rtol=1e-6)

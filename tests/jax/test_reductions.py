@@ -223,11 +223,12 @@ def test_unknown_conventions(call: Callable[..., Any], ties: str) -> None:
 @pytest.mark.parametrize(
     ("window", "message"),
     [
-        ((2, 0), "stride=0 is not a number, or 1 of them, of at least 1"),
+        ((2, 0), "stride=0 is not an integer, or 1 of them, of at least 1"),
         ((0,), "kernel_size=0 is not"),
         ((2, 2, 2), "padding=2 is more than half of kernel_size=2"),
         ((2, 2, -1), "padding=-1 is not"),
         (((2, 2),), r"kernel_size=\(2, 2\) is not"),
+        (((2.0,),), r"kernel_size=\(2\.0,\) is not an integer"),
     ],
 )
 def test_windows_refused(window: Any, message: str) -> None:
@@ -238,6 +239,7 @@ def test_windows_refused(window: Any, message: str) -> None:
 def test_numpy_integers_as_axis_and_size() -> None:
     assert jaxclamp.amax(jnp.arange(3), np.int64(0)) == 2
     assert jaxclamp.max_pool1d(jnp.arange(4), np.int64(2)).tolist() == [1, 3]
+    assert jaxclamp.max_pool2d(jnp.arange(4).reshape(2, 2), np.array([1, 2])).tolist() == [[1], [3]]
 
 
 def test_shares_of_many_in_small_dtypes() -> None:
@@ -246,6 +248,13 @@ def test_shares_of_many_in_small_dtypes() -> None:
     np.testing.assert_allclose(half.astype("float32"), 1000 / 70_000, rtol=1e-2)
     eighth = jax.grad(lambda x: jaxclamp.amax(x).astype("float32"))(jnp.zeros(600, "float8_e4m3fn"))
     assert jnp.isfinite(eighth.astype("float32")).all()
+
+
+def test_softshrink_by_arrays_that_are_negative() -> None:
+    """Which cannot be refused: there is no flat part, and the slope is that of the value."""
+    x = jnp.array([-0.2, 0.2])
+    assert jaxclamp.softshrink(x, -0.5 * jnp.ones(2)).tolist() == pytest.approx([-0.7, 0.7])
+    assert jax.grad(lambda x: jaxclamp.softshrink(x, -0.5 * jnp.ones(2)).sum())(x).tolist() == [1, 1]
 
 
 def test_threshold_that_is_nan() -> None:

@@ -77,3 +77,10 @@ def test_the_extreme_element_gets_all(name: str) -> None:
     elements = np.sin(np.asarray(x))
     extreme = elements.min(0) if name == "amin" else elements.max(0)
     np.testing.assert_allclose(found, elements == extreme, atol=1e-5)
+
+
+def test_the_index_is_that_of_the_extreme_element() -> None:
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 6)), jnp.float32)
+    program = jax.make_jaxpr(lambda x: jaxclamp.max_with_indices(jnp.sin(x), 0).indices)(x)
+    ((found, _),) = Unsteady().run(program.jaxpr, program.consts, [(x, False)])
+    np.testing.assert_array_equal(found, np.sin(np.asarray(x)).argmax(0))

@@ -131,6 +131,12 @@ def test_on_tie_where_the_gradient_is_a_choice(op: Op) -> None:
     assert not op.on_tie(x + 0.25, *parameters)
 
 
+@pytest.mark.parametrize("name", ["abs", "hardswish", "selu", "leaky_relu"])
+def test_integers_on_a_kink(name: str) -> None:
+    x = jnp.array([-3, 0, 1, 3])
+    assert OPS[name].on_tie(x).tolist() == OPS[name].on_tie(x.astype(float)).tolist()
+
+
 def test_lines_and_control_flow() -> None:
     lines = {}
 
