@@ -21,10 +21,12 @@ HAVE_A_TENSOR = {"maximum", "minimum", "fmax", "fmin", "hypot"}
 
 
 def special(dtype: torch.dtype) -> Tensor:
-    """The numbers, and the neighbours of the kinks."""
+    """The numbers, the neighbours of the kinks, and of 0 the nearest whose parts are no subnormal numbers."""
     kinks = torch.tensor(KINKS, dtype=dtype)
     far = torch.full_like(kinks, math.inf)
-    return torch.cat([torch.tensor(NUMBERS, dtype=dtype), torch.nextafter(kinks, far), torch.nextafter(kinks, -far)])
+    near_0 = torch.tensor([-64.0, 64.0], dtype=dtype) * torch.finfo(dtype).tiny
+    numbers = torch.tensor(NUMBERS, dtype=dtype)
+    return torch.cat([numbers, torch.nextafter(kinks, far), torch.nextafter(kinks, -far), near_0])
 
 
 def further_arguments(name: str, x: Tensor) -> Iterator[list[Any]]:
