@@ -21,8 +21,8 @@ Slope = Callable[..., torch.Tensor]
 Kink: TypeAlias = tuple[float, float]
 """A place where pieces meet, and the slope that counts there. Dynamo of torch 2.11 unpacks no constant NamedTuple."""
 
-# Added, it moves 0 to the piece above, and of other numbers the subnormal ones alone, which XLA takes for 0 too. A smaller
-# number does not, but is subnormal itself: processors take ten times as long for the products. In float16 subnormal
+# Added, it moves 0 to the piece above, and else only subnormal numbers, which XLA takes for 0 too. A smaller number
+# would move fewer, but is subnormal itself: processors take ten times as long for its products. In float16 subnormal
 # numbers begin at 6e-5.
 _SMALLEST_NORMAL = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torch.float64, torch.bfloat16)}
 """Maps a dtype to its smallest normal number."""
