@@ -34,6 +34,7 @@ class HipsAutograd(Adapter):
         self.version = f"autograd {importlib.metadata.version('autograd')}"
 
     def differentiate(self, function: Function, arguments: Mapping[str, Any], active: Collection[str]) -> Gradient:
+        # Of a dtype that is not NumPy's, as bfloat16, it refuses some functions, and differentiates others.
         for value in arguments.values():
             if isinstance(value, np.ndarray) and not np.issubdtype(value.dtype, np.number):
                 raise TypeError(f"autograd has NumPy's own dtypes, not {value.dtype}.")

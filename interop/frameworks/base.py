@@ -230,6 +230,7 @@ def differentiated_in_words(arguments: Mapping[str, Array], held: str, missing: 
 
 def needs_64_bits(arguments: Iterable[Any]) -> bool:
     """Say whether JAX's 64-bit mode is on, or has to be lest it round the arguments; small integers do not need it."""
+    # It is not simply turned on, as functions make arrays of float64 then: jnp.ones, jnp.linspace, a cast to float.
     wide = [value for value in arguments if isinstance(value, np.ndarray) and value.dtype in X64]
     return jax.config.jax_enable_x64 or any(  # type: ignore[attr-defined]
         array.dtype.kind in "fc" or (array != array.astype(f"{array.dtype.kind}4")).any() for array in wide

@@ -70,7 +70,7 @@ class Jax(Convertible):
             for k, ((first, *_), stack) in enumerate(zip(batches.values(), stacks, strict=True)):
                 try:
                     results.append(_over_stack(functools.partial(_differentiate_at, questions[first]), stack))
-                except TypeError as error:
+                except TypeError as error:  # while it is traced: the rest of the program goes on without it
                     refusals[k] = Refusal(str(error))
                     results.append(None)
             return results
@@ -89,11 +89,12 @@ class Jax(Convertible):
     def directional_derivative(
         self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
     ) -> float:
-        operands = {name: jnp.array(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
-        active = {name: operands[name] for name in tangents}
-        directions = {name: jnp.array(tangent) for name, tangent in tangents.items()}
-        _, derivative = jax.jvp(lambda active: total(function({**operands, **active})), (active,), (directions,))
-        return float(derivative)
+        with jax.enable_x64(needs_64_bits(arguments.values())):
+            operands = {name: jnp.array(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+            active = {name: operands[name] for name in tangents}
+            directions = {name: jnp.array(tangent) for name, tangent in tangents.items()}
+            _, derivative = jax.jvp(lambda active: total(function({**operands, **active})), (active,), (directions,))
+            return float(derivative)
 
     def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
         with jax.enable_x64(needs_64_bits(arguments.values())):
@@ -130,6 +131,7 @@ class Jax(Convertible):
 
 def _numbers(jaxpr: Jaxpr, constants: Iterable[Any]) -> Iterator[Any]:
     """Yield the finite numbers among the constants of a program, and those of the functions that it calls."""
+    # Arrays are data more often than bounds, and a probe draws from these numbers alike.
     atoms = (atom for eqn in jaxpr.eqns for atom in eqn.invars)
     for constant in (*constants, *(atom.val for atom in atoms if isinstance(atom, Literal))):
         if np.ndim(constant) == 0 and jnp.issubdtype(jnp.result_type(constant), jnp.floating) and np.isfinite(constant):
@@ -145,7 +147,7 @@ def _result_and_gradient(
     """Call a function of JAX, and differentiate the number that ``summed`` makes of its result."""
 
     def sum_and_result(chosen: Mapping[str, jax.Array]) -> tuple[Any, Any]:
-        result = jax.tree.map(jnp.asarray, function({**operands, **chosen}))
+        result = jax.tree.map(jnp.asarray, function({**operands, **chosen}))  # of JAX or of Python
         return summed(result), result
 
     gradient, result = jax.grad(sum_and_result, has_aux=True)({name: operands[name] for name in active})

@@ -44,7 +44,7 @@ class Keras(Adapter):
         try:
             keras = importlib.import_module("keras")
         except ModuleNotFoundError as missing:
-            if missing.name == "keras":
+            if missing.name == "keras":  # and not the package of its backend
                 raise
             raise ImportError(f"keras is to run on {missing.name}, which is not installed; {cure}") from missing
         name = keras.backend.backend()

@@ -13,6 +13,7 @@ from interop.frameworks.base import Adapter, Array, Convertible, Function
 from interop.frameworks.jax import Jax
 from interop.frameworks.torch import Torch
 
+# A class is known once its module is imported; the modules import no framework.
 for _module in pkgutil.iter_modules(interop.frameworks.__path__, "interop.frameworks."):
     if _module.name != __name__:
         importlib.import_module(_module.name)
@@ -45,6 +46,7 @@ def frameworks_of(name: str, function: Function, arguments: Mapping[str, Array])
     if running:
         return running
     in_jax, in_torch = refusals
+    # By repr, as exceptions are never equal: the same words are those of the function itself.
     if arguments and repr(in_jax) == repr(in_torch):
         in_torch.add_note(f"{name} raised this with JAX arrays and with torch tensors.")
         raise in_torch

@@ -28,6 +28,7 @@ def reseeded_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
             return descend(eqn)
 
         def draw_with_folded_keys(keys: jax.Array, *operands: jax.Array) -> Any:
+            # By one key each, as `fold_in` takes no array of keys.
             folded = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys.ravel()).reshape(keys.shape)
             return computed(eqn)(folded, *operands)
 
@@ -46,6 +47,7 @@ def reseeded_in_torch(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        # Another seed than the last, and known: a random one would make verdicts that cannot be repeated.
         torch.default_generator.manual_seed(torch.default_generator.initial_seed() ^ 1)
         return function(*args, **kwargs)
 

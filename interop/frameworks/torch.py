@@ -53,6 +53,7 @@ class Torch(Convertible):
             for name, value in arguments.items()
             if isinstance(value, np.ndarray)
         }
+        # The caller may have turned gradients off.
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             # Clones, since torch refuses to overwrite a leaf that requires grad.
             result = function({**arguments, **{name: tensor.clone() for name, tensor in tensors.items()}})
@@ -111,6 +112,8 @@ class Torch(Convertible):
         parameters = [leaf for leaf in leaves if id(leaf) not in inputs]
         if not active and not parameters:
             raise ValueError(NOTHING_TO_DIFFERENTIATE)
+        # `influence` calls the function again, and each call has to differentiate the same parameters. One that steps
+        # overwrites them, which their versions count, or frees the graph by a backward pass of its own.
         versions = [version_of(leaf) for leaf in parameters]
         try:
             influence_of_ties = influence_of(lambda: _differentiable(of_floats()), [*active.values(), *parameters])
@@ -135,7 +138,7 @@ def leaves_behind(total: torch.Tensor) -> list[torch.Tensor]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        if hasattr(node, "variable"):
+        if hasattr(node, "variable"):  # a node that accumulates the gradient of a leaf
             leaves.append(node.variable)
         nodes += [parent for parent, _ in node.next_functions]
     return leaves
@@ -144,7 +147,11 @@ def leaves_behind(total: torch.Tensor) -> list[torch.Tensor]:
 class _CollectBounds(TorchFunctionMode):
     """Collects the numbers that torch code compares with."""
 
-    _COMPARISONS = frozenset({"gt", "ge", "lt", "le", "eq", "ne", "where", "threshold"})
+    _COMPARISONS = frozenset(
+        {"gt", "ge", "lt", "le", "eq", "ne", "greater", "greater_equal", "less", "less_equal", "not_equal"}
+        | {"where", "clip", "max", "min"}
+    )
+    """Those that are no ops of `OPS`, by which all other names are known."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,8 +161,9 @@ class _CollectBounds(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "").strip("_")
+        name = getattr(func, "__name__", "").strip("_")  # clamp for `clamp_`, and gt for `__gt__`, which > calls
         if name in OPS or name in self._COMPARISONS:
+            # An op has kinks that no argument names, as hardswish at -3 and 3.
             kinks = [point[0] for point in OPS[name].tie_points] if name in OPS else []
             operands = (*args, *kwargs.values(), *kinks)
             numbers = (v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for v in operands)

@@ -92,6 +92,8 @@ def test_bounds_that_are_seen() -> None:
         (lambda given: given["x"].clamp_(-7), {-7.0, 0.0}),
         (lambda given: functional.hardswish(given["x"]), {-3.0, 3.0}),  # without numbers in its call
         (lambda given: torch.where(given["x"] > 1.5, given["x"], 0.125), {0.125, 1.5}),
+        (lambda given: torch.clip(torch.max(given["x"], torch.tensor(0.25)), max=6.5), {0.25, 6.5}),
+        (lambda given: torch.less_equal(given["x"], 4.5), {4.5}),
         (lambda given: given["x"].sum(dim=0) * 17.0, set()),
     ):
         assert Torch().bounds(function, arrays) >= bounds

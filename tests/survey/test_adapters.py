@@ -103,6 +103,13 @@ def test_forward_mode_is_asked_for_each_element(framework: Framework, active: tu
         assert {g.dtype for g in gradient.values()} == {np.dtype(np.float32)}
 
 
+@pytest.mark.parametrize("name", ["jax", "torch", "autograd"])
+def test_forward_mode_does_not_round(name: str) -> None:
+    x = np.float64([1 + 1e-12])
+    gradient = parity.load(name).forward_gradient(lambda given: given["x"] * given["x"], {"x": x}, ["x"])
+    assert gradient["x"].tolist() == [2 + 2e-12]
+
+
 def away_from_ties(op: str, dtype: str) -> Iterator[dict[str, Any]]:
     """For each tie of ``op`` its arguments, with distinct values of x that are none of the numbers among the others."""
     for tie in OPS[op].tie_points:
