@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,12 +12,14 @@ import torch
 from torch.autograd import forward_ad
 from torch.autograd.gradcheck import GradcheckError
 
+from interop._torch.private_api import flattened, leaves_by_name
 from interop._transforms.ties import ties
 from jaxclamp._shared.gradient_check import Scale, check
 from jaxclamp._shared.slopes import Array, Function, largest_beside
 from jaxclamp._shared.verdict import GradientReport, Names
 
-_CHUNK = 1024  # points in one call
+_CHUNK = 1024
+"""The points in one call of the function: all at once could need more memory than there is."""
 
 
 def gradcheck(
@@ -38,7 +41,8 @@ def gradcheck(
     by point if it does not allow that.
 
     Args:
-      fun: a function of tensors, with a tensor or several as its result. It gets copies of its arguments each time.
+      fun: a function of tensors, with a tensor or a tree of them as its result. It gets copies of its arguments each
+        time.
       inputs: its arguments. Those that are real and floating and require grad are checked; the others are constants.
       eps: how far away nearby points are, in units of ``scale``; by default the precision of the values decides, each
         time anew.
@@ -56,9 +60,10 @@ def gradcheck(
     Raises:
       GradcheckError: the check failed, a RuntimeError as in torch. It has a line for each reason, with the entries,
         and the line of code where `ties` knows it.
-      TypeError: one of the ``inputs`` that require grad is complex, or the result has no floating point numbers.
+      TypeError: ``fun`` is not callable, one of the ``inputs`` that require grad is complex or in a tree, or the result
+        has no floating point numbers.
       ValueError: none of the ``inputs`` requires grad, no mode is asked for, a tolerance, ``eps`` or ``scale`` is
-        negative, or two calls of ``fun`` return different values.
+        negative, or two calls of ``fun`` return different values, or as many numbers as the values say.
 
     >>> x = torch.zeros(4, dtype=torch.float64, requires_grad=True)
     >>> print(gradcheck(lambda x: x * x, x))
@@ -68,6 +73,8 @@ def gradcheck(
     >>> bool(gradcheck(lambda x: torch.relu(x) - torch.relu(-x), x, raise_exception=False))  # which is x
     False
     """
+    if not callable(fun):
+        raise TypeError(f"gradcheck: fun is {fun!r}; pass a function of tensors.")
     if not (check_forward_ad or check_backward_ad):
         raise ValueError("gradcheck: neither mode is asked for; set check_backward_ad or check_forward_ad.")
     function = _Flat(fun, (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs))
@@ -87,7 +94,13 @@ class _Flat:
     def __init__(self, fun: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
         self._fun = fun
         self._inputs = inputs
-        self._active = [i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and t.requires_grad]
+        for i, argument in enumerate(inputs):
+            if not isinstance(argument, torch.Tensor) and any(map(_requires_grad, flattened(argument)[0])):
+                raise TypeError(
+                    f"gradcheck: inputs[{i}] is a {type(argument).__name__} with tensors that require grad, which "
+                    "would not be checked; pass each of them as an input, to a function that puts them together."
+                )
+        self._active = [i for i, t in enumerate(inputs) if _requires_grad(t)]
         if not any(inputs[i].numel() for i in self._active):
             raise ValueError(
                 "gradcheck: none of the inputs requires grad; set requires_grad where it is to be checked."
@@ -101,6 +114,7 @@ class _Flat:
         if not any(result.numel() for result in results.values()):
             raise TypeError("gradcheck: the result of fun has no floating point numbers, so there is no derivative.")
         dtypes = [tensor.dtype for tensor in (*self._tensors, *results.values())]
+        # An error as large as the rounding of the coarsest of them is none.
         coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
         self.dtype = str(coarsest).removeprefix("torch.")
         self.epsilon = torch.finfo(coarsest).eps
@@ -132,15 +146,15 @@ class _Flat:
         tensors = [part.clone().requires_grad_() for part in parts]
         with torch.enable_grad():
             value = self._vector(tensors)
-        rows = np.zeros((value.numel(), self.point.size))
-        if value.requires_grad:
-            for row, entry in zip(rows, value, strict=True):
-                gradients = torch.autograd.grad(entry, tensors, retain_graph=True, materialize_grads=True)
-                row[:] = np.concatenate([_numbers(gradient).ravel() for gradient in gradients])
+            rows = np.zeros((value.numel(), self.point.size))
+            if value.requires_grad:
+                for row, entry in zip(rows, value, strict=True):
+                    gradients = torch.autograd.grad(entry, tensors, retain_graph=True, materialize_grads=True)
+                    row[:] = np.concatenate([_numbers(gradient).ravel() for gradient in gradients])
         return rows
 
     def values(self) -> tuple[Function, float]:
-        wide: torch.dtype | None = torch.float64
+        wide: torch.dtype | None = torch.float64  # whose values tell smaller errors than those of narrower dtypes
         with torch.no_grad():
             try:
                 results = self._results(self._split(torch.from_numpy(self.point), wide))
@@ -153,11 +167,18 @@ class _Flat:
             return self._vector(self._split(point, wide))
 
         def one_by_one(points: torch.Tensor) -> torch.Tensor:
-            return torch.stack([value(point) for point in points])
+            values = [value(point) for point in points]
+            if len(sizes := {len(each) for each in values}) > 1:
+                counts = " or ".join(map(str, sorted(sizes)))
+                raise ValueError(
+                    f"gradcheck: how many numbers fun returns depends on the values: {counts}; return all, with 0 in "
+                    "the place of those that are left out, for example by torch.where."
+                )
+            return torch.stack(values)
 
         with torch.no_grad():
             first, again = (value(torch.from_numpy(self.point)) for _ in range(2))
-        if not torch.allclose(first, again, equal_nan=True):
+        if first.shape != again.shape or not torch.allclose(first, again, equal_nan=True):
             raise ValueError(
                 "gradcheck: fun returns other values when it is called again; take its random numbers out, "
                 "for example with model.eval()."
@@ -187,8 +208,8 @@ class _Flat:
     def _results(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """Call the function, and map names to the floating point tensors among its results."""
         result = self._fun(*self._arguments(tensors))
-        named = {"out": result} if isinstance(result, torch.Tensor) else {f"out[{i}]": r for i, r in enumerate(result)}
-        tensors_by_name = {name: r for name, r in named.items() if isinstance(r, torch.Tensor)}
+        leaves = leaves_by_name(vars(result) if dataclasses.is_dataclass(result) else result)
+        tensors_by_name = {f"out{name}": r for name, r in leaves.items() if isinstance(r, torch.Tensor)}
         if any(r.is_complex() for r in tensors_by_name.values()):
             raise TypeError("gradcheck: the result of fun is complex; pass a function with real and imaginary parts.")
         return {name: r for name, r in tensors_by_name.items() if r.is_floating_point()}
@@ -208,6 +229,10 @@ class _Flat:
         active = dict(zip(self._active, tensors, strict=True))
         arguments = [active.get(i, argument) for i, argument in enumerate(self._inputs)]
         return [argument.clone() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
+
+
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _numbers(tensor: torch.Tensor) -> Array:

@@ -166,6 +166,12 @@ def flattened(tree: Any) -> tuple[list[Any], Any]:
     return torch.utils._pytree.tree_flatten(tree)
 
 
+def leaves_by_name(tree: Any) -> dict[str, Any]:
+    """Map where each leaf is in a tree, as ``[1]['mean']``, to the leaf; `flattened` does not tell where."""
+    paths = torch.utils._pytree.tree_leaves_with_path(tree)
+    return {torch.utils._pytree.keystr(path): leaf for path, leaf in paths}
+
+
 def unflattened(structure: Any, leaves: Iterable[Any]) -> Any:
     """Return the tree of that structure with these leaves."""
     return torch.utils._pytree.tree_unflatten(leaves, structure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 import re
 import sys
@@ -60,6 +61,40 @@ def test_bad_calls_are_refused() -> None:
         interop.gradcheck(torch.sin, torch.ones(2, dtype=torch.complex64, requires_grad=True))
     with pytest.raises(TypeError, match="result of fun has no floating"):
         interop.gradcheck(torch.argmax, x)
+    with pytest.raises(TypeError, match="result of fun has no floating"):
+        interop.gradcheck(lambda x: float(x.sum()), x)
+    with pytest.raises(TypeError, match="fun is 3; pass a function"):
+        interop.gradcheck(3, x)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"inputs\[1\] is a dict with tensors that require grad, which would not be"):
+        interop.gradcheck(lambda x, weights: x * weights["w"], (x, {"w": x}))
+    with pytest.raises(ValueError, match="how many numbers fun returns depends on the values: 1 or 2"):
+        interop.gradcheck(lambda x: x[x > 1], torch.tensor([1.0, 2.0], requires_grad=True))
+
+
+@dataclasses.dataclass
+class Output:
+    loss: torch.Tensor
+    logits: tuple[torch.Tensor, ...]
+
+
+@pytest.mark.parametrize(
+    ("result", "name"),
+    [
+        (lambda right, wrong: (right, (right, wrong)), "out[1][1]"),
+        (lambda right, wrong: {"loss": right, "logits": [wrong, None, "text"]}, "out['logits'][0]"),
+        (lambda right, wrong: Output(right, (wrong,)), "out['logits'][0]"),
+    ],
+)
+def test_each_tensor_in_a_tree_is_checked(result: Callable[..., Any], name: str) -> None:
+    x = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    report = interop.gradcheck(lambda x: result(x.sin(), x.detach() * x), x, raise_exception=False)
+    assert [verdict.output for verdict in report.failures] == [name]
+
+
+def test_gradients_are_on_whatever_the_state_outside() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    with torch.no_grad():
+        assert kinds(interop.gradcheck(torch.relu, x)) == {"least norm": 2}
 
 
 # Scales. A function of x / scale, times a size: in each entry of another scale it is the same function.
