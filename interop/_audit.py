@@ -239,6 +239,7 @@ def audit(
     old = version_of("audit", before, "torch")
     new, note = (version_of("audit", after, "torch"), "") if after else _later_than(old)
     after = str(new)
+    # Only these ops are watched: a call of another one has the same gradient in both versions.
     changed = [op for op in old.ops if old.differs(op, new)]
     watching = _Watching(differentiated_by(changed), uncovered_losses(changed))
     arguments = jax.tree.map(_to_tensor, inputs)
@@ -249,6 +250,7 @@ def audit(
     by_itself = is_step or any(call.cotangents for call in watching.calls)
     if total is not None and not is_step:
         variables = leaves_behind(total)
+        # This is the backward pass in which the watched calls get the gradients with respect to their results.
         gradients = dict(zip(variables, torch.autograd.grad(total, variables), strict=True))
     elif not (by_itself or watching.derivatives):
         raise ValueError(
@@ -272,7 +274,7 @@ def audit(
     with torch.random.fork_rng():
         torch.set_rng_state(randomness)
         again = _total(fun, arguments, after, contextlib.nullcontext())
-    if again is None or not torch.equal(again, total):
+    if again is None or not torch.allclose(again, total, rtol=0, atol=0, equal_nan=True):
         no_effect = "called again, the function returned something else; audit one that is not random"
         return dataclasses.replace(report, no_effect=no_effect)
     first, second = ({id(variable) for variable in leaves} for leaves in (variables, leaves_behind(again)))
@@ -285,7 +287,7 @@ def audit(
     new_gradients = torch.autograd.grad(again, parameters or variables, materialize_grads=True)
     pairs = zip((gradients[variable] for variable in parameters or variables), new_gradients, strict=True)
     old_vector, new_vector = map(_flat, zip(*pairs, strict=True))
-    norms = (torch.linalg.vector_norm(v).item() for v in (old_vector, new_vector, new_vector - old_vector))
+    norms = (torch.linalg.vector_norm(v).item() for v in (old_vector, new_vector, _apart(old_vector, new_vector)))
     return dataclasses.replace(report, effect=Effect(of, *norms))
 
 
@@ -321,7 +323,7 @@ def _total(
 def _to_tensor(argument: Any) -> Any:
     if not isinstance(argument, np.ndarray | np.generic):
         return argument
-    tensor = torch.as_tensor(np.array(argument))
+    tensor = torch.from_numpy(np.array(argument, argument.dtype.newbyteorder("=")))  # a copy, which may be overwritten
     return tensor.requires_grad_(tensor.is_floating_point())
 
 
@@ -340,7 +342,11 @@ class _Call:
     def gradient(self, version: str) -> torch.Tensor:
         """Differentiate the call by all its operands, as that version does."""
         with as_of(version):
-            return _flat(self._gradients(self.function, torch.stack(self.cotangents).sum(0)))
+            return self._gradient_by(self.function)
+
+    def _gradient_by(self, function: Callable[..., Any]) -> torch.Tensor:
+        # Several backward passes through the call, as two losses of one network, have left a cotangent each.
+        return _flat(self._gradients(function, torch.stack(self.cotangents).sum(0)))
 
     def slopes(self, version: str) -> torch.Tensor:
         """Differentiate the sum of the result by the operands of its shape, or by all if there are none."""
@@ -365,13 +371,13 @@ class _Call:
         """Count the elements, and those on a tie; of a loss the entries of the gradient, and those that change."""
         if self.tied is not None:
             return self.tied
-        changed = self.gradient(before) != self.gradient(after)
-        return changed.numel(), int(changed.sum())
+        apart = _apart(self.gradient(before), self.gradient(after))
+        return apart.numel(), int(torch.count_nonzero(apart))
 
     def has(self, convention: Convention, gradient: torch.Tensor) -> bool:
         """Say whether that convention gives that gradient."""
         kernel = functools.partial(_NATIVE[self.function], ties=convention)
-        return torch.equal(_flat(self._gradients(kernel, torch.stack(self.cotangents).sum(0))), gradient)
+        return not _apart(self._gradient_by(kernel), gradient).any()
 
     def moved(self) -> _Call:
         """Move each element of the first operand onto the nearest of the further ones, which are its bounds."""
@@ -397,7 +403,7 @@ _NATIVE = {function: op for _, function, op in namesakes(NATIVE)}
 """Maps a function of torch to that of `interop.native`, which takes ``ties=``."""
 
 
-class _Watching(ties):
+class _Watching(ties):  # for the line and the module of a call, which `ties` knows; it counts nothing
     """Keeps the calls of the watched functions whose results require grad, and which derivatives were asked for."""
 
     def __init__(self, watched: Collection[Callable[..., Any]], uncovered: Mapping[Callable[..., Any], str]) -> None:
@@ -446,6 +452,12 @@ def _flat(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
     return torch.cat([gradient.flatten().double() for gradient in gradients])
 
 
+def _apart(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Return the difference, which is 0 of equal infinities, and of NaN on both sides, too."""
+    same = (first == second) | (first.isnan() & second.isnan())
+    return torch.where(same, 0.0, first - second)
+
+
 def _overwritable(leaf: Any) -> Any:
     """Multiply a leaf that requires grad by 1, as torch refuses to overwrite it."""
     return 1 * leaf if isinstance(leaf, torch.Tensor) and leaf.requires_grad else leaf
@@ -466,12 +478,12 @@ def _changes(calls: Iterable[_Call], before: str, after: str) -> tuple[ChangedLi
     for line in totals.lines():
         calls_there, olds, news = zip(*by_site[line.site], strict=True)
         old, new = torch.cat(olds), torch.cat(news)
-        apart = torch.where(old == new, 0.0, old - new)
+        apart = _apart(old, new)
         if apart.any():
             before_norm, after_norm, apart_norm = (float(torch.linalg.vector_norm(v)) for v in (old, new, apart))
             largest = float(apart.abs().max())
             slopes = [torch.cat([call.slopes(version) for call in calls_there]) for version in (before, after)]
-            pairs = torch.stack(slopes, 1)[slopes[0] != slopes[1]].unique(dim=0).flip(0)[:3].tolist()
+            pairs = torch.stack(slopes, 1)[_apart(*slopes) != 0].unique(dim=0)  # sorted, the steepest last
             keeping = [c for c in CONVENTIONS if all(call.has(c, g) for call, g in zip(calls_there, olds, strict=True))]
             changes.append(
                 ChangedLine(
@@ -480,7 +492,7 @@ def _changes(calls: Iterable[_Call], before: str, after: str) -> tuple[ChangedLi
                     after_norm,
                     apart_norm,
                     largest,
-                    tuple((old_slope, new_slope) for old_slope, new_slope in pairs),
+                    tuple((old_slope, new_slope) for old_slope, new_slope in pairs.flip(0)[:3].tolist()),
                     _cure(line.op, before, keeping),
                 )
             )

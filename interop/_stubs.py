@@ -99,6 +99,7 @@ def _definition(name: str, parameters: Iterable[inspect.Parameter], result: Any)
     for parameter in parameters:
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in written:
             written.append("*")
+        # With the quotes of ruff, which formats the stubs too.
         default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}".replace("'", '"')
         written.append(f"{parameter.name}: {_type(parameter.annotation)}{default}")
     return f"def {name}({', '.join(written)}) -> {_type(result)}: ..."
@@ -167,6 +168,7 @@ def _call_of(module: type) -> str:
 
     That of a max pool says no result, as it may return a pair.
     """
+    # Behind the class itself and what is mixed in, the third of its classes is torch's.
     forward = inspect.signature(module.__mro__[2].forward)  # type: ignore[attr-defined]
     if forward.return_annotation is forward.empty:
         return ""

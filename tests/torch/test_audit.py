@@ -336,6 +336,19 @@ class Output:
     loss: Tensor
 
 
+def test_what_is_nan_on_both_sides_does_not_change() -> None:
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return (x.clamp(0, 6) * torch.tensor([1.0, 1.0, float("nan")])).sum()
+
+    assert audit(loss, np.float32([1, 2, 3]), before="torch 2.13", after="torch 2.15").changes == ()
+    report = audit(loss, np.array([0, 2, 3], ">f4"), before="torch 2.13", after="torch 2.15")
+    ((change,), effect) = report.changes, report.effect
+    assert (change.difference, change.largest, change.slopes) == (1, 1, ((1, 0),))
+    assert change.cure == 'interop.native.clamp(..., ties="inclusive")'
+    assert effect is not None
+    assert effect.difference == 1
+
+
 def test_results_in_a_dataclass() -> None:
     (change,) = audit(lambda x: Output(x.clamp(0.0, 6.0).sum()), X, **FORWARD).changes
     assert change.line.tied == 2
