@@ -108,7 +108,7 @@ class _Flat:
         self._tensors = [inputs[i].detach().clone() for i in self._active]
         if any(tensor.is_complex() for tensor in self._tensors):
             raise TypeError("gradcheck: inputs has complex numbers; pass a function of real and imaginary parts.")
-        self.point = np.concatenate([_numbers(tensor).ravel() for tensor in self._tensors])
+        self.point = _joined(self._tensors)
         with torch.no_grad():
             results = self._results(self._tensors)
         if not any(result.numel() for result in results.values()):
@@ -131,14 +131,8 @@ class _Flat:
                 tangents = self._split(torch.from_numpy(basis), torch.float64 if wide else None)
                 duals = [forward_ad.make_dual(*pair) for pair in zip(primals, tangents, strict=True)]
                 parts = [forward_ad.unpack_dual(result) for result in self._results(duals).values()]
-                columns.append(
-                    np.concatenate(
-                        [
-                            _numbers(torch.zeros_like(primal) if tangent is None else tangent).ravel()
-                            for primal, tangent in parts
-                        ]
-                    )
-                )
+                # What depends on no input has no tangent.
+                columns.append(_joined([torch.zeros_like(p) if tangent is None else tangent for p, tangent in parts]))
         return np.stack(columns, axis=1)
 
     def reverse(self, point: Array, wide: bool = False) -> Array:
@@ -150,7 +144,7 @@ class _Flat:
             if value.requires_grad:
                 for row, entry in zip(rows, value, strict=True):
                     gradients = torch.autograd.grad(entry, tensors, retain_graph=True, materialize_grads=True)
-                    row[:] = np.concatenate([_numbers(gradient).ravel() for gradient in gradients])
+                    row[:] = _joined(gradients)
         return rows
 
     def values(self) -> tuple[Function, float]:
@@ -238,6 +232,10 @@ def _requires_grad(value: Any) -> bool:
 def _numbers(tensor: torch.Tensor) -> Array:
     numbers: Array = tensor.detach().double().cpu().numpy()
     return numbers
+
+
+def _joined(tensors: Sequence[torch.Tensor]) -> Array:
+    return np.concatenate([_numbers(tensor).ravel() for tensor in tensors])
 
 
 def _entries(tensors: dict[str, torch.Tensor]) -> list[str]:

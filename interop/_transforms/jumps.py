@@ -12,6 +12,7 @@ multiple of y, whichever of the two moves::
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -142,11 +143,12 @@ def _among_sorted(sorted_sequence: Any, input: Any, *_: Any, **__: Any) -> Place
     return _among(input, sorted_sequence)
 
 
-def _norm(input: Tensor, p: Any = 2, dim: Any = None, *_: Any, **kwargs: Any) -> Places:
+def _norm(input: Tensor, p: Any = 2, dim: Any = None, *_: Any, is_decided: bool = False, **kwargs: Any) -> Places:
     order = kwargs.get("ord", p)
     if order == "nuc":
         return _matrix_norm(input, order, (-2, -1) if dim is None else dim)
-    if order not in (2, 2.0, "fro", None):  # those of order 1 and infinity are choices, which are decided
+    # Those of order 1 and infinity are choices, which are decided. So is that of order 2, along a direction.
+    if is_decided or order not in (2, "fro", None):
         return []
     return [(input, (input == 0).all() if dim is None else (input == 0).all(dim, keepdim=True))]
 
@@ -176,31 +178,21 @@ def _meet(values: Tensor, with_0: bool = False) -> Tensor:
     return (gaps <= 8 * torch.finfo(values.dtype).eps * size).any(-1)[..., None, None]
 
 
-def _matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), *_: Any, **__: Any) -> Places:
+def _matrix_norm(
+    input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), *_: Any, is_decided: bool = False, **__: Any
+) -> Places:
     if ord in (2, -2, "nuc"):
         return _singular(input.movedim(dim, (-2, -1)))
-    return _norm(input, ord, dim)
+    return _norm(input, ord, dim, is_decided=is_decided)
 
 
-def _norm_of_either(input: Tensor, ord: Any = None, dim: Any = None, *_: Any, **__: Any) -> Places:
+def _norm_of_either(
+    input: Tensor, ord: Any = None, dim: Any = None, *_: Any, is_decided: bool = False, **__: Any
+) -> Places:
     axes = tuple(range(input.dim())) if dim is None else dim
     if ord is None or isinstance(axes, int) or len(axes) != 2:
-        return _norm(input, 2 if ord is None else ord, dim)
-    return _matrix_norm(input, ord, axes)
-
-
-def _nuclear_norm(input: Tensor, p: Any = 2, *args: Any, **kwargs: Any) -> Places:
-    return _norm(input, p, *args, **kwargs) if p == "nuc" else []
-
-
-def _matrix_norm_of_singular_values(input: Tensor, ord: Any = "fro", *args: Any, **kwargs: Any) -> Places:
-    return _matrix_norm(input, ord, *args, **kwargs) if ord in (2, -2, "nuc") else []
-
-
-def _norm_of_singular_values(input: Tensor, ord: Any = None, dim: Any = None, *_: Any, **__: Any) -> Places:
-    axes = tuple(range(input.dim())) if dim is None else dim
-    is_of_matrices = ord is not None and not isinstance(axes, int) and len(axes) == 2
-    return _matrix_norm_of_singular_values(input, ord, axes) if is_of_matrices else []
+        return _norm(input, 2 if ord is None else ord, dim, is_decided=is_decided)
+    return _matrix_norm(input, ord, axes, is_decided=is_decided)
 
 
 def _renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Places:
@@ -285,17 +277,9 @@ _ALL: Mapping[Any, tuple[str, Jump]] = {
 }
 
 
-_BESIDE_CHOICES: Mapping[Jump, Jump] = {
-    _norm: _nuclear_norm,
-    _matrix_norm: _matrix_norm_of_singular_values,
-    _norm_of_either: _norm_of_singular_values,
-}
-"""Maps where a norm has no slope to where a direction does not decide it: 2-norms at 0 are choices."""
-
-
 def undecided(jump: Jump) -> Jump:
-    """Return where the function jumps though its choices are decided along a direction."""
-    return _BESIDE_CHOICES.get(jump, jump)
+    """Return where the function jumps though its choices are decided along a direction, as those of 2-norms at 0."""
+    return functools.partial(jump, is_decided=True) if jump in (_norm, _matrix_norm, _norm_of_either) else jump
 
 
 def places_of(jump: Jump, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Places:
