@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxclamp._rules.operands import check_addressable
+from jaxclamp._rules.operands import check_addressable, check_function
 from jaxclamp._shared.gradient_check import Scale, check
 from jaxclamp._shared.slopes import Array, Function, largest_beside
 from jaxclamp._shared.verdict import GradientReport, Names
@@ -71,7 +71,8 @@ def check_grads(
     Raises:
       AssertionError: a verdict is *wrong*, *not a member*, *off the branch* or *modes differ*, or nothing can be
         checked. There is a line for each, with the path of the entries, and the line of code where `ties` knows it.
-      TypeError: ``args`` has no floating point numbers or has complex ones, or so has the result of ``fun``.
+      TypeError: ``fun`` is no function, or ``args`` no tuple; ``args`` is traced, has no floating point numbers or has
+        complex ones, or so has the result of ``fun``.
       ValueError: ``modes`` is empty or unknown, or a tolerance, ``eps`` or ``scale`` is negative; or an
         argument has parts in other processes.
 
@@ -86,6 +87,11 @@ def check_grads(
     """
     if not modes or not {"fwd", "rev"}.issuperset(modes):
         raise ValueError(f"check_grads: modes is {modes!r}; pass one or both of 'fwd' and 'rev' in a list.")
+    check_function("check_grads", fun)
+    if not isinstance(args, Sequence):
+        raise TypeError(f"check_grads: args is {args!r}; pass a tuple of the arguments, of one too: (x,).")
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+        raise TypeError("check_grads: args have to have values; call it outside of jit, grad and vmap.")
     check_addressable("check_grads", args)
     function = _Flat(fun, tuple(args))
     forward, reverse = "fwd" in modes, "rev" in modes
@@ -120,6 +126,7 @@ class _Flat:
             raise TypeError("check_grads: the result of fun has no floating point numbers, so there is no derivative.")
         dtypes = [array.dtype for array in [*self._arrays, *(array for _, array in numbers)]]
         self.largest = largest_beside([np.asarray(array, np.float64) for array in self._arrays])
+        # One tolerance holds for all numbers, that of the coarsest.
         coarsest = max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps))
         self.dtype, self.epsilon = coarsest.name, float(jnp.finfo(coarsest).eps)
         self._ends = np.cumsum([array.size for array in self._arrays])[:-1]
@@ -132,7 +139,9 @@ class _Flat:
         with jax.enable_x64(True) if wide else contextlib.nullcontext():
             arrays = self._split(point, np.dtype(np.float64) if wide else None)
             parts = np.split(np.eye(self.point.size), self._ends, axis=1)
-            tangents = [jnp.asarray(p, a.dtype).reshape(-1, *a.shape) for p, a in zip(parts, arrays, strict=True)]
+            # Not -1, which an array without elements leaves open.
+            n = self.point.size
+            tangents = [jnp.asarray(p, a.dtype).reshape(n, *a.shape) for p, a in zip(parts, arrays, strict=True)]
             columns = jax.vmap(lambda tangent: jax.jvp(self._value, (arrays,), (tangent,))[1])(tangents)
             return np.asarray(columns, np.float64).T
 
@@ -146,6 +155,7 @@ class _Flat:
     def values(self) -> tuple[Function, float]:
         dtype = np.dtype(np.float64)
         with jax.enable_x64(True):
+            # Tried, since a function may convert to a dtype of its own, and then values are no more precise than that.
             try:
                 is_wide = self._value(self._split(self.point, dtype)).dtype == dtype
             except Exception:  # whatever keeps it from float64

@@ -24,6 +24,7 @@ def nearest(points: Array, target: Array, weights: Array | None = None) -> tuple
     >>> nearest(np.array([[1.0, 0.0], [0.0, 1.0]]), np.zeros(2))[0].round(6).tolist()
     [0.5, 0.5]
     """
+    # Relative to the largest entry, so that no square overflows, and 1e-14 below is a part of it.
     size = float(np.abs(points - target).max(initial=0.0)) or 1.0
     offsets = (points - target) / size
     if weights is None:
@@ -46,15 +47,16 @@ def nearest(points: Array, target: Array, weights: Array | None = None) -> tuple
         while True:  # while the nearest point of the affine hull lies outside the convex one, go to the face between
             affine = _affine(offsets[corners])
             before = weights[corners]
-            falling = (affine < 1e-12) & (affine < before)
+            falling = affine < 0
             if not falling.any():
                 break
             reach = np.full(len(corners), np.inf)
             reach[falling] = before[falling] / (before[falling] - affine[falling])
             weights[corners] = np.maximum(before + reach.min() * (affine - before), 0.0)
+            # The weight that reaches 0 first is 0, where rounding would leave something.
             weights[[c for c, r in zip(corners, reach, strict=True) if r == reach.min()]] = 0.0
             corners = [c for c, r in zip(corners, reach, strict=True) if r > reach.min()]
-        weights[corners] = np.maximum(affine, 0.0)
+        weights[corners] = affine
     return target + size * (weights @ offsets), weights
 
 

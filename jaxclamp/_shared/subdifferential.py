@@ -76,6 +76,10 @@ class Subdifferential:
     def contains(self, gradient: Any) -> bool:
         """Return whether ``gradient``, of the structure of the argument, is in the hull, up to rounding."""
         point = self.flatten(gradient)
+        if point.size != self.least.size:
+            raise ValueError(f"subdifferential: the gradient has {point.size} numbers, and not {self.least.size}.")
+        if not np.isfinite(point).all():  # the nearest point would be NaN
+            return False
         # An entry that is 0 in all gradients has no rounding to be measured in: it must be 0 here too.
         moves = self.rounding > 0
         units = self.rounding[moves]
@@ -112,7 +116,7 @@ def _shortened(vector: Array) -> str:
 
 def check_directions(directions: object) -> None:
     """Raise unless ``directions``, the number of random directions, is a positive integer."""
-    if not isinstance(directions, int) or directions < 1:
+    if not isinstance(directions, int | np.integer) or directions < 1:
         raise ValueError(f"subdifferential: directions={directions!r}; pass how many to ask, a positive number.")
 
 

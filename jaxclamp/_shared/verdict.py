@@ -83,13 +83,22 @@ class Verdict(NamedTuple):
         """How far ``gradient`` is from ``nearest``."""
         return float(np.linalg.norm(self.gradient - self.nearest))
 
+    def texts(self) -> tuple[str, ...]:
+        """Write the gradient, the nearest one and the distance."""
+        numbers = np.concatenate([self.gradient, self.nearest])
+        # What is left of 0 by rounding is written as 0. But beside nothing larger, a small number is one.
+        least = 1e-8 * np.abs(numbers).max(initial=0.0, where=np.isfinite(numbers))
+        parts = self.gradient, self.nearest, np.array([self.distance])
+        return tuple(_numbers(np.where(np.abs(part) <= least, 0.0, part)) for part in parts)
+
     def __str__(self) -> str:
+        gradient, nearest, _ = self.texts()
         said = f"{self.output} by {listed(self.entries, 4)}: {self.kind.meaning}"
         said += f", since {self.reason}; " if self.reason else "; "
-        said += f"the gradient is {_numbers(self.gradient)}"
+        said += f"the gradient is {gradient}"
         if self.failed:
             beside = _BESIDE.get(self.kind, "the nearest one is")
-            said += f", {beside} {_numbers(self.nearest)}, which is {self.distance:.3g} away"
+            said += f", {beside} {nearest}, which is {self.distance:.3g} away"
         return f"{said} ({self.line})" if self.line else said
 
 
@@ -133,18 +142,7 @@ class GradientReport:
 
     def __str__(self) -> str:
         ordered = sorted(self.verdicts, key=lambda verdict: not verdict.failed)
-        rows = [
-            (
-                v.kind,
-                v.output,
-                listed(v.entries, 2),
-                _numbers(v.gradient),
-                _numbers(v.nearest),
-                _numbers(np.array([v.distance])),
-                v.reason or v.line,
-            )
-            for v in ordered
-        ]
+        rows = [(v.kind, v.output, listed(v.entries, 2), *v.texts(), v.reason or v.line) for v in ordered]
         if not rows:
             return self._summary()
         headings = ("verdict", "output", "input", "gradient", "nearest", "away", "line")
@@ -158,7 +156,7 @@ def _rest_of(lines: Sequence[object]) -> list[str]:
 
 
 def _numbers(values: Array) -> str:
-    texts = [f"{0.0 + value:.4g}" for value in np.round(values[:4], 8)]  # adding 0.0 makes 0 of -0
+    texts = [f"{0.0 + value:.4g}" for value in values[:4]]  # adding 0.0 makes 0 of -0
     return texts[0] if len(values) == 1 else f"[{' '.join(texts)}{' ...' if len(values) > 4 else ''}]"
 
 
@@ -309,6 +307,8 @@ class _Judge:
         nearby, slopes = self._nearby, self._nearby.slopes
         if not np.isfinite(nearby.value[row]):
             return "the value is not finite"
+        if not np.isfinite(nearby.point[entries]).all():
+            return "the input is not finite"
         if not np.isfinite(slopes.error[row, entries]).all():
             return "values nearby are not finite"
         if not slopes.finite[row, entries].all():

@@ -349,6 +349,12 @@ def test_bad_calls_are_refused() -> None:
             jaxclamp.check_grads(jnp.sin, (1.0,), **settings)
     with pytest.raises(TypeError, match="args has no floating"):
         jaxclamp.check_grads(jnp.sin, (1,))
+    with pytest.raises(TypeError, match="fun is 3; pass a function"):
+        jaxclamp.check_grads(3, (1.0,))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"args is 1\.0; pass a tuple"):
+        jaxclamp.check_grads(jnp.sin, 1.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="outside of jit"):
+        jax.jit(lambda x: jaxclamp.check_grads(jnp.sin, (x,)))(1.0)
     with pytest.raises(TypeError, match="args has complex"):
         jaxclamp.check_grads(jnp.sin, (1j,))
     with pytest.raises(TypeError, match="result of fun has no floating"):
@@ -366,3 +372,17 @@ def test_nan_of_a_branch_that_is_not_taken() -> None:
     assert jaxclamp.check_grads(
         with_gradient(lambda x: root(x)[0], jaxclamp.grad(lambda x: root(x)[0])), (-jnp.ones(1),)
     )
+
+
+def test_an_array_without_elements_beside_numbers() -> None:
+    assert jaxclamp.check_grads(lambda x, y: y * (1 + x.sum()), (jnp.zeros((0, 2)), 2.0)).derivatives == 1
+
+
+def test_a_point_that_is_not_finite() -> None:
+    report = jaxclamp.check_grads(jnp.tanh, (np.array([np.inf, 1.0]),))
+    assert [verdict.reason for verdict in report.verdicts] == ["the input is not finite"] * 2
+
+
+def test_small_numbers_are_written() -> None:
+    error = refused(with_gradient(lambda x: 1e-9 * x, lambda x: 2e-9), 1.0)
+    assert "the gradient is 2e-09, the derivative is 1e-09, which is 1e-09 away" in error

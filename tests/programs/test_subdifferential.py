@@ -20,6 +20,9 @@ def test_gradients_around_a_point() -> None:
     assert all(around.contains(gradient) for gradient in around.gradients)
     assert around.contains(jnp.array([0.0, 0.3]))
     assert not around.contains(jnp.array([1.0, 1.0]))
+    assert not around.contains(jnp.array([0.0, jnp.inf]))
+    with pytest.raises(ValueError, match="the gradient has 3 numbers, and not 2"):
+        around.contains(jnp.zeros(3))
     assert str(around).startswith("found        3 gradients, of 16 directions asked\n")
 
 
