@@ -31,8 +31,10 @@ def _all_dual(function: Function, *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
     tensors = [value for value in (*args, *kwargs.values()) if _may_move(value)]
     still = [tensor for tensor in tensors if not moves(tensor)]
+    # Where all tensors move, or none does, torch is as fast as it can be.
     if not 0 < len(still) < len(tensors) or kwargs.get("out") is not None:
         return function(*args, **kwargs)
+    # Another tensor object gets the tangent: what is written to that one would not move the one that the caller has.
     overwritten = args[0] if _overwrites(function) else None
     duals = {id(x): forward_ad.make_dual(x, torch.zeros_like(x)) for x in still if x is not overwritten}
     return function(
@@ -67,7 +69,14 @@ def _difference(form: str) -> Function:
     it goes to ``aten.sub.Scalar``, which refuses it as torch does.
     """
     subtracted, added = (getattr(torch.ops.aten, name + form).Scalar for name in ("sub", "add"))
-    return lambda input, number: subtracted(input, number) if isinstance(number, bool) else added(input, -number)
+
+    def difference(input: Tensor, number: Any) -> Any:
+        if isinstance(number, bool):
+            return subtracted(input, number)
+        # ``-0.0 - 0`` is -0.0, which is what ``-0.0 + -0.0`` is; the opposite of the integer 0 is no -0.0.
+        return added(input, -number or -float(number))
+
+    return difference
 
 
 def _product(of_number: Function, function: Function, *args: Any, **kwargs: Any) -> Any:

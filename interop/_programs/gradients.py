@@ -68,7 +68,7 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     - What torch does not see: numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
       ``autograd.Function``, TorchScript.
     - What has no choices, and is not smooth: ``abs`` of complex numbers, standard deviations at 0, equal
-      singular values and eigenvalues.
+      singular values and eigenvalues. Equality of complex numbers.
     - `directional_derivative`, `grad` and `subdifferential` of this package within ``fun``.
 
     A `jaxclamp.UndecidedWarning` names the line, once, where a value that moves is where such a function jumps, or at a
@@ -113,6 +113,8 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     _refuse_here(name)
     if isinstance(inputs, torch.Tensor):
         inputs, directions = (inputs,), (directions,)
+    elif not isinstance(inputs, tuple | list):
+        raise TypeError(f"{name}: inputs is a {type(inputs).__name__}; pass a tensor, or a tuple of the arguments.")
     _check(name, inputs, "inputs", directions, "directions")
     with _rehearsal(tuple(inputs), tuple(directions)) as copies:
         _, derivative = _pushed_forward(name, fun, *copies)
@@ -171,7 +173,7 @@ def grad(
     @functools.wraps(fun)
     def gradient(*args: Any, **kwargs: Any) -> Any:
         _refuse_here("grad")
-        active = _active(args, argnums)
+        active = _active("grad", args, argnums)
         v = direction
         if v is None:
             v = _drawn(_leaves_of("grad", active, "the argument"), active, generator)
@@ -189,7 +191,7 @@ def grad(
 def along(
     parameters: torch.nn.Module | torch.Tensor | Iterable[torch.Tensor],
     *,
-    direction: Sequence[torch.Tensor] | None = None,
+    direction: torch.Tensor | Sequence[torch.Tensor] | None = None,
     generator: torch.Generator | None = None,
 ) -> Iterator[None]:
     """A block in which ``loss.backward()`` gives the gradient of the piece that the loss enters along a direction.
@@ -207,7 +209,7 @@ def along(
 
     Args:
       parameters: a module, or tensors, such as parameters and inputs together.
-      direction: a tensor for each of those that require grad, in the order of ``parameters``, or of
+      direction: a tensor, or one for each of those that require grad, in the order of ``parameters``, or of
         ``module.parameters()``. Without it, they are drawn from a normal distribution, always the same, and kept with
         the parameters for the next block.
       generator: for other draws, such as another direction in each step.
@@ -236,7 +238,7 @@ def along(
     if direction is None:
         direction = _drawn_once(moving) if generator is None else _drawn(moving, moving, generator)
     else:
-        direction = list(direction)
+        direction = [direction] if isinstance(direction, torch.Tensor) else list(direction)
         _check("along", moving, "parameters that require grad", direction, "direction")
     losses = Losses(moving)
     with forward_ad.dual_level(), tangents_at(depth_of_transformations()):
@@ -296,7 +298,7 @@ def subdifferential(
     @functools.wraps(fun)
     def search(*args: Any, **kwargs: Any) -> Subdifferential:
         _refuse_here("subdifferential")
-        active = _active(args, argnums)
+        active = _active("subdifferential", args, argnums)
         leaves = _leaves_of("subdifferential", active, "the argument")
         source = generator or torch.Generator().manual_seed(0)
         size = sum(leaf.numel() for leaf in leaves)
@@ -335,7 +337,7 @@ def _differentiated(
     kwargs: Any,
 ) -> tuple[torch.Tensor, Tree]:
     """Return the derivative of ``fun`` along ``direction``, and the gradient of the piece that is entered."""
-    active, tangents = _active(args, argnums), direction
+    active, tangents = _active(name, args, argnums), direction
     if isinstance(argnums, int):
         active, tangents = (active,), (tangents,)
     numbers = [number % len(args) for number in ((argnums,) if isinstance(argnums, int) else argnums)]
@@ -343,10 +345,13 @@ def _differentiated(
 
     node = None
 
+    # Reverse mode over forward mode: the value was computed by the pieces that are entered, and its gradient is theirs.
     def primal(*active: Tree) -> tuple[torch.Tensor, torch.Tensor]:
         def of_active(*active: Tree) -> Any:
             moving = dict(zip(numbers, active, strict=True))
             result = fun(*(moving.get(i, arg) for i, arg in enumerate(args)), **kwargs)
+            if has_aux and not (isinstance(result, tuple) and len(result) == 2):
+                raise TypeError(f"{name}: has_aux=True, and fun returned {type(result).__name__}; return a pair.")
             return result[0] if has_aux else result
 
         nonlocal node
@@ -449,8 +454,14 @@ class _Uncompiled(Decided):
         return result
 
 
-def _active(args: Sequence[Any], argnums: int | tuple[int, ...]) -> Tree:
-    return args[argnums] if isinstance(argnums, int) else tuple(args[number] for number in argnums)
+def _active(name: str, args: Sequence[Any], argnums: int | tuple[int, ...]) -> Tree:
+    try:
+        return args[argnums] if isinstance(argnums, int) else tuple(args[number] for number in argnums)
+    except IndexError:
+        raise TypeError(
+            f"{name}: argnums is {argnums}, and the number of positional arguments {len(args)}; pass what to "
+            "differentiate with respect to by its position."
+        ) from None
 
 
 def _trained(parameters: Any) -> list[torch.Tensor]:

@@ -109,7 +109,7 @@ def _guarded(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor])
     was -1, the node has NaN: that becomes 0 if the cotangent is 0, and stays if not.
     """
     if not is_any(gradient.isnan()):
-        return gradient
+        return gradient  # nearly every node, which is not called again as below
     if len(cotangents) > 1 or isinstance(node, BackwardCFunction) or gradient.is_complex():
         # Which element is made of which is not known.
         is_unread = torch.stack([(cotangent == 0).all() for cotangent in cotangents]).all()
@@ -120,6 +120,7 @@ def _guarded(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor])
         is_finite = factor.isfinite()
         # How many terms of the sum are of a cotangent that is read, and a number that is not finite.
         is_read = times((cotangent != 0).to(factor.dtype), (~is_finite).to(factor.dtype)) > 0
+        # addmm and its kin scale the product by alpha; mm has none.
         finite = times(cotangent, torch.where(is_finite, factor, 0.0)) * getattr(node, "_saved_alpha", 1)
         return torch.where(gradient.isnan() & ~is_read, finite, gradient)
     # For an operand that was broadcast the node returns the terms, and the engine takes their sum.
@@ -180,7 +181,7 @@ def _product(node: Node, i: int) -> tuple[Tensor, Callable[[Tensor, Tensor], Ten
     Where a row of probabilities is NaN, and nothing reads it, the cotangents are 0. The values get nothing from this
     row, but their gradient from the other rows.
     """
-    left, of_left, of_right = _PRODUCTS.get(node.name(), (-2, "", ""))
+    left, of_left, of_right = _PRODUCTS.get(node.name(), (-2, "", ""))  # no operand has the number -2 or -1
     if i not in (left, left + 1):
         return None
     is_vector = of_right == "_saved_vec"
@@ -233,18 +234,20 @@ def _path(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor]) ->
     """
     name = "" if gradient.is_complex() else re.sub(r"Backward\d*$", "", node.name())
     if name in _SELECTIONS:
+        # 1 for each sum of paths: their number would overflow in a deep graph.
         return torch.where(gradient > 0, 1.0, gradient)
     if name in _ELEMENTWISE:
         (cotangent,) = cotangents
-        is_finite = _terms(node, i, torch.ones_like(cotangent)).isfinite()
+        is_finite = _terms(node, i, torch.ones_like(cotangent)).isfinite()  # of a cotangent of 1 it is the slope
         return torch.where(is_finite | (cotangent == 0), cotangent, math.nan).sum_to_size(gradient.shape)
     if f"{name}Backward0" in _PRODUCTS:
         (cotangent,) = cotangents
-        if (product := _product(node, i)) is None:
+        if (product := _product(node, i)) is None:  # what addmm adds to the product
             return cotangent.sum_to_size(gradient.shape)
         factor, times = product
         is_read = times((cotangent != 0).to(factor.dtype), (~factor.isfinite()).to(factor.dtype)) > 0
         return torch.where(is_read, math.nan, times(cotangent, torch.ones_like(factor)))
+    # Nothing is known of the node: a path leads from each element of the results to all elements of the operand.
     is_read = torch.stack([(cotangent != 0).any() for cotangent in cotangents]).any()
     axes: Sequence[int] = range(gradient.dim())
     if name in _IN_ROWS and len(cotangents) == 1 and i == 0:  # the others are weights

@@ -80,6 +80,7 @@ def _of_operator(
     """
     schema = schema_of(operator, args, kwargs)
     values = dict(zip((argument.name for argument in schema.arguments), args, strict=False))
+    # Schemas call the first argument ``self``, and Python's bindings ``input``.
     values |= {"self" if name == "input" else name: value for name, value in kwargs.items()}
     needed, optional = [], {}
     # What is at its default is left out, as the documented function may have no such parameter.
@@ -103,6 +104,7 @@ def _of_operator(
 
 
 def _is_default(value: Any, argument: torch.Argument) -> bool:
+    # No default is a tensor, and one would be compared element by element.
     return argument.has_default_value() and not isinstance(value, torch.Tensor) and value == argument.default_value
 
 

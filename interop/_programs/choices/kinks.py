@@ -28,6 +28,7 @@ def at_kinks(in_torch: Function, kinks: Sequence[Kink], x: Tensor) -> Tensor:
     result = in_torch(x)
     value, tangent = value_and_tangent(x)
     for place, left, right in kinks:
+        # Where x stands still, either piece has the tangent 0: torch's own slope stays.
         at_place = (value == place) & (tangent != 0)
         near = torch.where(at_place, x, place)  # a piece may overflow elsewhere
         # The pieces are written with numbers, beside which a dual tensor is slow.

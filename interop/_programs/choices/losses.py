@@ -66,6 +66,7 @@ def multi_margin_loss(
     beyond = maximum(margin - scores.gather(1, targets) + scores, 0.0) ** p
     if weight is not None:
         beyond = beyond * weight[targets]
+    # The mean is over all classes: the target is one of them, and adds nothing.
     loss = beyond.scatter(1, targets, 0.0).mean(1)
     return reduced(loss if input.dim() == 2 else loss.squeeze(0), size_average, reduce, reduction)
 
@@ -79,6 +80,7 @@ def cosine_embedding_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
+    # For the target 1 the loss is 1 - cos, without a choice: the one for -1, max(cos - margin, 0), is made of it.
     similar = functional.cosine_embedding_loss(input1, input2, torch.ones_like(target), reduction="none")
     loss = torch.where(target == 1, similar, maximum(1 - similar - margin, 0.0).where(target == -1, 0.0))
     return reduced(loss, size_average, reduce, reduction)

@@ -34,7 +34,8 @@ def max_pool(name: str) -> Function:
         return_indices: bool = False,
     ) -> Any:
         window = (kernel_size, stride, padding, dilation, ceil_mode)
-        counts = in_torch(input.detach()[:1], *window).shape[-dims:]  # torch says how many windows there are
+        # Torch says how many windows there are, of one image, or one channel, alone.
+        counts = in_torch(input.detach()[:1], *window).shape[-dims:]
         windows = windows_of(name, tuple(input.shape), dims, *window)
         places = elements_of(windows, input.shape[-dims:], counts)
         return _largest_of_windows(input, counts, places, return_indices)

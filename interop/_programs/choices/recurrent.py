@@ -27,6 +27,7 @@ def rnn_relu(input: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
         hx, weights, _, layers, dropout, train, bidirectional, batch_first = args
         steps = list((input.transpose(0, 1) if batch_first else input).unbind(0))
     ways = 2 if bidirectional else 1
+    # Two matrices, and two biases if there are any: so the flag for these, ``_``, is not needed.
     weights_per_way, ends = len(weights) // (layers * ways), list[Tensor]()
     for layer in range(layers):
         directions = []

@@ -43,7 +43,7 @@ def extremum(sign: Sign) -> Function:
 
     def reduced(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
         axes = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
-        if input.dim() == 0:  # its one element may be reduced along an axis, too
+        if input.dim() == 0:  # its one element may be reduced along an axis, too; a copy, which may be overwritten
             return input.clone()
         axes = tuple(axis % input.dim() for axis in axes)
         flat = input.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes))
@@ -79,9 +79,9 @@ def norm(in_torch: Function, default: Any) -> Function:
     """Return a norm of vectors, of order ``default`` if none is named: 1, 2 and infinity choose, others do not."""
 
     def norm(input: Tensor, p: Any = default, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
-        order = kwargs.pop("ord", p)
+        order = kwargs.pop("ord", p)  # torch.norm calls it p, torch.linalg ord
         if order in ("fro", 2, None) and not input.is_complex():
-            return euclidean_norm(input.to(kwargs.get("dtype")), dim, keepdim)
+            return euclidean_norm(input.to(kwargs.get("dtype")), dim, keepdim)  # to None it is the same tensor
         if order not in (1, math.inf, -math.inf):
             return in_torch(input, order, dim, keepdim, **kwargs)
         size = abs(input.to(kwargs.get("dtype")))

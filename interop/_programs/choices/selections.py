@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -31,9 +31,13 @@ def _of_two(gives_way: Callable[[Any, Any], Any], nan_wins: bool) -> Callable[[T
 
 # NaN is larger and smaller than anything, but for fmax and fmin.
 maximum, minimum = _of_two(operator.lt, nan_wins=True), _of_two(operator.gt, nan_wins=True)
-fmax, fmin = _of_two(operator.lt, nan_wins=False), _of_two(operator.gt, nan_wins=False)
 
-_STEPS: dict[Step, Callable[[Tensor, Operand], Tensor]] = {jnp.maximum: maximum, jnp.minimum: minimum}
+_STEPS: Mapping[Step, Callable[[Tensor, Operand], Tensor]] = {
+    jnp.maximum: maximum,
+    jnp.minimum: minimum,
+    jnp.fmax: _of_two(operator.lt, nan_wins=False),
+    jnp.fmin: _of_two(operator.gt, nan_wins=False),
+}
 """Maps a step of a rule of jaxclamp to its choice."""
 
 
@@ -52,6 +56,7 @@ def fold(rule: Selection, input: Tensor, *bounds: Operand) -> Tensor:
 def _between(input: Tensor, low: float, high: float) -> Tensor:
     """Keep ``input`` between two numbers, of which at most one counts: one choice in place of two."""
     beyond = holds(operator.lt, input, low) | holds(operator.gt, input, high)
+    # What lies beyond is constant, so that torch may clamp both sides by one call.
     return torch.where(beyond, input.detach().clamp(low, high), input)
 
 

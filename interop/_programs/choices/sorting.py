@@ -76,7 +76,9 @@ def _scatter(
     """Compute torch's function of that name, which reduces elements of ``source`` into those of ``input``."""
     in_torch: Callable[..., Tensor] = getattr(torch, name)
     if reduce == "prod":
-        raise NotImplementedError(f"{name}: torch takes the derivative of products for 0 in forward mode.")
+        raise NotImplementedError(
+            f'{name}: of reduce="prod" torch has the derivative 0 in forward mode; take torch.prod of each group.'
+        )
     if reduce not in ("amax", "amin"):
         return in_torch(input, dim, index, source, reduce, include_self=include_self)
     # The rank of each element among all takes its place; that of the result says which element it is.

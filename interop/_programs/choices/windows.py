@@ -25,6 +25,10 @@ def elements_of(windows: Windows, lengths: Sequence[int], counts: Sequence[int])
         first = np.arange(count) * stride - before
         places = np.arange(size)[:, None] * dilation + first
         inside = (places >= 0) & (places < length)
+        if not inside.any(0).all():
+            raise NotImplementedError(
+                "max_pool: a window reaches over the elements with its dilation, and has padding alone; use less."
+            )
         last_inside = np.where(inside, places, 0).max(0)
         axes.append(np.where(inside, places, last_inside))
     return _crossed(axes, lengths)
