@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,13 +21,39 @@ def overloaded(
 ) -> Any:
     """Call the function that the arguments are for, as torch.max and torch.min do.
 
-    A tensor behind the first is another operand, but an axis by the keyword ``dim``.
+    A tensor behind the first is another operand, but an axis by the keyword ``dim``, and before ``keepdim``.
     """
-    if any(isinstance(value, torch.Tensor) for value in args[1:]) or "other" in kwargs or "x2" in kwargs:
+    if (len(args) == 2 and isinstance(args[1], torch.Tensor)) or "other" in kwargs or "x2" in kwargs:
         return of_two(*args, **kwargs)
     if len(args) > 1 or "dim" in kwargs or "axis" in kwargs:
         return along_an_axis(*args, **kwargs)
     return of_all(*args, **kwargs)
+
+
+def axes_of(dim: Any, dims: int) -> tuple[int, ...]:
+    """Return the axes that a reduction of torch means by ``dim``: one, several, or all if it names none.
+
+    They are counted from 0; a tensor without axes has none. What torch refuses, as an axis out of range, is refused in
+    its words.
+
+    >>> axes_of(-1, 3), axes_of((0, -1), 3), axes_of((), 3), axes_of(None, 3)
+    ((2,), (0, 2), (0, 1, 2), (0, 1, 2))
+    """
+    named = (dim if isinstance(dim, Sequence) else (dim,)) if dim is not None else ()
+    if any(isinstance(axis, bool) for axis in named):
+        raise TypeError(f"argument 'dim' must be tuple of ints, not {dim!r}.")
+    axes = tuple(operator.index(axis) for axis in named) or tuple(range(dims))
+    length = max(dims, 1)
+    for axis in axes:
+        if not -length <= axis < length:
+            raise IndexError(
+                f"Dimension out of range (expected to be in range of [{-length}, {length - 1}], but got {axis})"
+            )
+    axes = tuple(axis % length for axis in axes)
+    if len(set(axes)) < len(axes):
+        repeated = next(axis for axis in axes if axes.count(axis) > 1)
+        raise RuntimeError(f"dim {repeated} appears multiple times in the list of dims")
+    return axes if dims else ()
 
 
 def dtypes_named(*args: Any, **kwargs: Any) -> list[Any]:

@@ -6,10 +6,10 @@ Where nothing is differentiated, and with ``out=``, each is torch's own function
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
+from interop._torch.forms import axes_of
 from interop._torch.grad_state import is_active
 from interop.native._rules.norms import euclidean_norm
 from interop.native.decorators import public
@@ -36,7 +36,7 @@ def norm(
     if out is not None or p not in ("fro", 2) or not is_active(input) or _is_left_to_torch(input):
         return torch.norm(input, p, dim, keepdim, out, dtype)  # type: ignore[no-any-return]
     x = input if dtype is None else input.to(dtype)
-    return _euclidean(lambda x, axes, keepdim: torch.norm(x, p, axes, keepdim), x, dim, keepdim)
+    return _euclidean(lambda x, keepdim: torch.norm(x, p, dim, keepdim), x, dim, keepdim)
 
 
 @public
@@ -53,7 +53,7 @@ def vector_norm(
     if out is not None or ord != 2 or not is_active(x) or _is_left_to_torch(x):
         return torch.linalg.vector_norm(x, ord, dim, keepdim, dtype=dtype, out=out)  # type: ignore[no-any-return]
     x = x if dtype is None else x.to(dtype)
-    return _euclidean(lambda x, axes, keepdim: torch.linalg.vector_norm(x, 2, axes, keepdim), x, dim, keepdim)
+    return _euclidean(lambda x, keepdim: torch.linalg.vector_norm(x, 2, dim, keepdim), x, dim, keepdim)
 
 
 @public
@@ -67,22 +67,23 @@ def linalg_norm(
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """`torch.linalg.norm`: `vector_norm` of vectors, and of matrices whose norm is that of Frobenius."""
-    axes: Any = (dim,) if isinstance(dim, int) else tuple(range(A.dim()) if dim is None else dim)
-    if out is not None or (ord is None and dim is not None and len(axes) > 2) or ord not in (None, 2, "fro"):
+    axes = axes_of(dim, A.dim())
+    is_of_all = ord is None and dim is None
+    # Of matrices, 2 is the largest singular value. Torch refuses what is left: more axes than two, or none.
+    is_of_vectors = len(axes) < 2 and ord in (None, 2)
+    is_of_frobenius = len(axes) == 2 and ord in (None, "fro")
+    if out is not None or not (is_of_all or is_of_vectors or is_of_frobenius):
         return torch.linalg.norm(A, ord, dim, keepdim, out=out, dtype=dtype)  # type: ignore[no-any-return]
-    if ord is not None and (len(axes) == 2) != (ord == "fro"):  # the largest singular value, or an error
-        return torch.linalg.norm(A, ord, dim, keepdim, dtype=dtype)  # type: ignore[no-any-return]
     return vector_norm(A, 2, axes, keepdim, dtype=dtype)
 
 
 def _euclidean(
     in_torch: Callable[..., torch.Tensor], x: torch.Tensor, dim: int | Sequence[int] | None, keepdim: bool
 ) -> torch.Tensor:
-    axes: Any = (dim,) if isinstance(dim, int) else tuple(dim or range(x.dim()))  # no axes are all axes
+    axes = axes_of(dim, x.dim())
     if x.dim() == 0:
         x, axes, keepdim = x.reshape(1), (0,), False
-    axes = tuple(axis % x.dim() for axis in axes)
-    return euclidean_norm(lambda x: in_torch(x, axes, keepdim), axes, keepdim, x)
+    return euclidean_norm(lambda x: in_torch(x, keepdim), axes, keepdim, x)
 
 
 def _is_left_to_torch(input: torch.Tensor) -> bool:

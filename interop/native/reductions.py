@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from interop._torch.forms import overloaded
+from interop._torch.forms import axes_of, overloaded
 from interop._torch.grad_state import is_active
 from interop._torch.sharding import is_distributed, on_parts
 from interop.native._rules.reductions import Reduction, reduce
@@ -71,9 +71,8 @@ def _extremum(
         return masked
     if out is not None or not is_active(input) or input.dim() == 0:
         return in_torch(input, dim, keepdim, out=out)
-    dims = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
-    axes = tuple(axis % input.dim() for axis in dims)
-    result: torch.Tensor = reduce(Reduction(axes, keepdim, ties), lambda x: in_torch(x, dim, keepdim), settled(input))
+    reduction = Reduction(axes_of(dim, input.dim()), keepdim, ties)
+    result: torch.Tensor = reduce(reduction, lambda x: in_torch(x, dim, keepdim), settled(input))
     return result
 
 

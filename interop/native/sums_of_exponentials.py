@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from interop._torch.forms import axes_of
 from interop._torch.grad_state import is_active
 from interop.native.decorators import public
 
@@ -25,16 +26,17 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False, *, out: Tensor | N
     """`torch.logsumexp`, whose gradient is NaN where all elements are minus infinity."""
     if out is not None or not is_active(input) or input.is_complex():
         return torch.logsumexp(input, dim, keepdim, out=out)
+    axes = axes_of(dim, input.dim())  # `torch.all` takes no axes for none, where logsumexp takes them for all
     is_lowest = input == -math.inf
-    is_flat = is_lowest.all(dim, keepdim=True)
+    is_flat = is_lowest.all(axes, keepdim=True)
     result = torch.logsumexp(_zero_where(is_flat, input), dim, keepdim)
-    return _lowest_where(is_flat if keepdim else is_lowest.all(dim), result)
+    return _lowest_where(is_flat if keepdim else is_lowest.all(axes), result)
 
 
 @public
 def logaddexp(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
     """`torch.logaddexp`, whose gradients are NaN where both operands are minus infinity."""
-    if out is not None or not is_active(input, other) or input.is_complex():
+    if out is not None or not is_active(input, other) or input.is_complex() or not isinstance(other, Tensor):
         return torch.logaddexp(input, other, out=out)
     is_flat = (input == -math.inf) & (other == -math.inf)
     # Each operand keeps its shape: torch may round otherwise where it is broadcast.

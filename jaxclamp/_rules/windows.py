@@ -219,14 +219,10 @@ def windows_of(
     if any(2 * p > size for p, size in zip(paddings, sizes, strict=True)):
         raise ValueError(f"{name}: padding={padding} is more than half of kernel_size={kernel_size}; pad less.")
     spans = tuple(d * (size - 1) + 1 for size, d in zip(sizes, dilations, strict=True))
-    room = tuple(n + 2 * p for n, p in zip(shape[-dims:], paddings, strict=False))
-    # Of too few axes the zips are short, and the shape is refused first.
-    if len(shape) < dims or any(span > available for span, available in zip(spans, room, strict=True)):
+    along = list(zip(shape[-dims:], spans, strides, paddings, strict=False))  # short, if x has too few axes
+    ends = tuple(_end(n, span, step, p, ceil_mode) for n, span, step, p in along)
+    if len(shape) < dims or any(p + n + end < span for (n, span, _, p), end in zip(along, ends, strict=True)):
         raise ValueError(f"{name}: a window of {spans} does not fit into x of shape {shape} with padding {paddings}.")
-    ends = tuple(
-        _end(n, span, step, p, ceil_mode)
-        for n, span, step, p in zip(shape[-dims:], spans, strides, paddings, strict=True)
-    )
     return Windows(sizes, strides, tuple(zip(paddings, ends, strict=True)), dilations)
 
 

@@ -34,6 +34,69 @@ def test_indices(name: str) -> None:
     assert t.grad.tolist() == [*tied, [0.5, 0, 0.5]]
 
 
+ALONG_AXES = {
+    "amax": torch.amax,
+    "amin": torch.amin,
+    "logsumexp": torch.logsumexp,
+    "norm": lambda x, dim, keepdim: torch.norm(x, 2, dim, keepdim),
+    "vector_norm": lambda x, dim, keepdim: torch.linalg.vector_norm(x, 2, dim, keepdim),
+    "linalg_norm": lambda x, dim, keepdim: torch.linalg.norm(x, None, dim, keepdim),
+}
+AXES = [0, -1, np.int32(0), np.int64(1), torch.tensor(1), (0, 2), [2, 0], (0, np.int64(-1)), (), None]
+REFUSED_AXES = [3, -4, (0, 3), (0, 0), (0, -3), 1.0, True, np.array([0, 1])]
+
+
+def in_native(name: str, x: torch.Tensor, dim: Any, keepdim: bool) -> torch.Tensor:
+    further = {"norm": (2,), "vector_norm": (2,), "linalg_norm": (None,)}.get(name, ())
+    result: torch.Tensor = interop.native.NATIVE[name](x, *further, dim, keepdim)
+    return result
+
+
+TAKEN = [
+    (name, dim)
+    for name, dim in itertools.product(ALONG_AXES, AXES)
+    if not (name == "linalg_norm" and repr(dim) == "()") and not (name == "logsumexp" and repr(dim) in ("()", "None"))
+]
+"""Torch refuses no axes in `torch.linalg.norm`, and in `torch.logsumexp` None, or no axes without ``keepdim``."""
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize(("name", "dim"), TAKEN, ids=repr)
+def test_axes_in_every_form(name: str, dim: Any, keepdim: bool) -> None:
+    """Away from ties the gradients are torch's own."""
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    expected, found = ALONG_AXES[name](x, dim, keepdim), in_native(name, x, dim, keepdim)
+    assert torch.equal(found, expected)
+    (gradient,) = torch.autograd.grad(expected.square().sum(), x)
+    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), x)[0], gradient)
+    along = interop.grad(lambda x: ALONG_AXES[name](x, dim, keepdim).square().sum())(x.detach())
+    torch.testing.assert_close(along, gradient)
+
+
+@pytest.mark.parametrize("dim", REFUSED_AXES, ids=repr)
+@pytest.mark.parametrize("name", ALONG_AXES)
+def test_axes_that_torch_refuses(name: str, dim: Any) -> None:
+    x = torch.ones(2, 3, 4, requires_grad=True)
+    with pytest.raises((IndexError, RuntimeError, TypeError)) as in_torch:
+        ALONG_AXES[name](x, dim, False)
+    with pytest.raises(in_torch.type):
+        in_native(name, x, dim, False)
+    with pytest.raises(in_torch.type):
+        interop.grad(lambda x: ALONG_AXES[name](x, dim, False).sum())(x.detach())
+
+
+def test_a_window_behind_the_last_element_with_ceil_mode() -> None:
+    """The window of 7 begins inside and reaches one element beyond."""
+    x = torch.arange(36.0).reshape(1, 1, 6, 6).requires_grad_()
+    expected = functional.max_pool2d(x, 7, 2, ceil_mode=True)
+    for pool in (interop.max_pool2d, interop.native.max_pool2d):
+        assert torch.equal(pool(x, 7, 2, ceil_mode=True), expected)
+        (gradient,) = torch.autograd.grad(pool(x, 7, 2, ceil_mode=True).sum(), x)
+        assert gradient.nonzero().tolist() == [[0, 0, 5, 5]]
+        with pytest.raises((ValueError, RuntimeError)):
+            pool(x, 9, 2, ceil_mode=True)
+
+
 WINDOWS_1D = [(2,), (3, 1), (3, 2, 1), (2, 3, 0, 2), (2, None, 1), (1,)]
 WINDOWS_2D = [(2,), ((2, 1), (1, 2)), (2, 1, (0, 1)), (2, 2, 1, (1, 2)), ((1, 3), None, 0, 1)]
 

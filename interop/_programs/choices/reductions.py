@@ -11,6 +11,7 @@ import torch
 from interop._programs.choices.selections import abs
 from interop._programs.dual_fast_paths import FASTER
 from interop._programs.order import Pair, negated, place_of_largest, value_and_tangent
+from interop._torch.forms import axes_of
 
 Tensor = torch.Tensor
 Function: TypeAlias = Callable[..., Any]
@@ -42,10 +43,9 @@ def extremum(sign: Sign) -> Function:
     """Return `torch.amax` or `torch.amin`."""
 
     def reduced(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
-        axes = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
-        if input.dim() == 0:  # its one element may be reduced along an axis, too; a copy, which may be overwritten
-            return input.clone()
-        axes = tuple(axis % input.dim() for axis in axes)
+        axes = axes_of(dim, input.dim())
+        if input.dim() == 0:
+            return input.clone()  # a copy, which may be overwritten
         flat = input.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes))
         result, _ = taken(flat, -1, place_of_largest(sign(value_and_tangent(flat)), -1), False)
         for axis in sorted(axes) if keepdim else ():
@@ -94,9 +94,9 @@ def norm(in_torch: Function, default: Any) -> Function:
 
 def euclidean_norm(input: Tensor, dim: Any, keepdim: bool) -> Tensor:
     """Return the 2-norm; at 0, where x moves by v, as the piece x -> v . x / |v|."""
+    axes = axes_of(dim, input.dim())
     if not input.dim():
         return euclidean_norm(input.reshape(1), 0, False)
-    axes = (dim,) if isinstance(dim, int) else tuple(dim or range(input.dim()))  # no axes are all axes
     value, tangent = value_and_tangent(input)
     at_0 = (value == 0).all(axes, keepdim=True)
     speed = torch.linalg.vector_norm(tangent, 2, axes, keepdim=True)
@@ -136,15 +136,12 @@ def matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: b
 
 def norm_of_either(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Tensor:
     """Compute `torch.linalg.norm`, of vectors along one axis, or of matrices along two."""
-    axes: Any = (dim,) if isinstance(dim, int) else tuple(range(input.dim()) if dim is None else dim)
-    norm: Function
+    axes = axes_of(dim, input.dim())
+    if len(axes) > 2 and not ord is dim is None:  # torch refuses it
+        return torch.linalg.norm(input, ord, dim, keepdim, **kwargs)  # type: ignore[no-any-return]
     if ord is None:
         return euclidean_norm(input.to(kwargs.get("dtype")), axes, keepdim)
-    if len(axes) > 2:
-        norm, axes = torch.linalg.norm, dim
-    else:
-        norm = matrix_norm if len(axes) == 2 else vector_norm
-    result: Tensor = norm(input, ord, axes, keepdim, **kwargs)
+    result: Tensor = (matrix_norm if len(axes) == 2 else vector_norm)(input, ord, axes, keepdim, **kwargs)
     return result
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from interop._torch.forms import axes_of
 from interop._torch.private_api import is_dispatch_mode_active, is_transformed
 from interop.native._rules.kinked import places_of_ties
 from interop.native._rules.selection import number_of_members
@@ -123,7 +124,7 @@ def _are_plain(tensors: Sequence[torch.Tensor]) -> bool:
 def _of_extremum(
     reduce: Callable[..., torch.Tensor], x: torch.Tensor, axis: int | Sequence[int] | None
 ) -> torch.Tensor:
-    axes = tuple(range(x.dim())) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = axes_of(axis, x.dim())
     return _equals(x, reduce(x, axes, keepdim=True)).sum(axes, keepdim=True) > 1
 
 
