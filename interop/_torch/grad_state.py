@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from interop._torch.private_api import is_forward_mode, is_transformed
+from interop._torch.private_api import is_forward_mode, is_traced, is_transformed
 
 R = TypeVar("R")
 
@@ -31,11 +31,7 @@ def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
 def records_nothing() -> bool:
     """Say whether torch asks for no derivative of any call, as under `torch.no_grad`, and makes no graph of them."""
     return not (
-        torch.is_grad_enabled()
-        or torch.compiler.is_compiling()
-        or is_forward_mode()
-        or is_transformed()
-        or torch.jit.is_tracing()  # type: ignore[attr-defined]
+        torch.is_grad_enabled() or torch.compiler.is_compiling() or is_forward_mode() or is_transformed() or is_traced()
     )
 
 
@@ -51,13 +47,35 @@ def is_active(input: torch.Tensor, *operands: Any) -> bool:
         return input.is_floating_point() or any(map(_is_floating, operands))
     if torch.is_grad_enabled():
         if input.requires_grad:
-            return not torch.jit.is_tracing()  # type: ignore[attr-defined]
+            return not is_traced()
         for operand in operands:
             if isinstance(operand, torch.Tensor) and operand.requires_grad:
-                return not torch.jit.is_tracing()  # type: ignore[attr-defined]
+                return not is_traced()
     if is_forward_mode() or is_transformed():
         return input.is_floating_point() or any(map(_is_floating, operands))
     return False
+
+
+def activity(input: torch.Tensor, *operands: Any) -> bool | list[int]:
+    """Return `is_active`, or, which counts as true, the indices of the operands that eager reverse mode records.
+
+    The second is known if the operands are numbers and plain tensors, outside of all transformations.
+    """
+    if torch.compiler.is_compiling() or is_forward_mode() or is_transformed() or is_traced():
+        return is_active(input, *operands)
+    if not torch.is_grad_enabled():
+        return False
+    active = []
+    for index, operand in enumerate((input, *operands)):
+        if type(operand) in _PLAIN and operand.layout is torch.strided:
+            if operand.requires_grad:
+                active.append(index)
+        elif isinstance(operand, torch.Tensor):
+            return is_active(input, *operands)
+    return active if isinstance(input, torch.Tensor) and not input.is_complex() else False
+
+
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 def _is_floating(value: Any) -> bool:

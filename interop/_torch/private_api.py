@@ -20,9 +20,13 @@ from interop._torch.sharding import is_distributed
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def is_transformed() -> bool:
-    """Return whether a transformation of torch.func is at work, which wants another kind of autograd.Function."""
-    return torch._C._are_functorch_transforms_active()
+# Asked at each call of an op: a function around them would take as long as they do.
+is_transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
+"""Returns whether a transformation of torch.func is at work, which wants another kind of autograd.Function."""
+is_in_function_mode: Callable[[], bool] = torch._C._is_torch_function_mode_enabled
+"""Returns whether there are function modes, which want to see every call."""
+is_traced: Callable[[], bool] = torch._C._is_tracing
+"""Returns whether `torch.jit.trace` records this call."""
 
 
 def is_forward_mode() -> bool:
@@ -125,17 +129,12 @@ def nonstrict_trace(function: Callable[..., Any]) -> Callable[..., Any]:
     return traced
 
 
-def is_in_function_mode() -> bool:
-    """Return whether there are function modes, which want to see every call."""
-    return torch._C._is_torch_function_mode_enabled()
-
-
 def is_overridden(arguments: Sequence[Any]) -> bool:
     """Return whether subclasses of tensors or function modes want to see a call: `torch.overrides.has_torch_function`.
 
     In a compiled function that one overlooks the modes.
     """
-    return is_in_function_mode() or has_torch_function(arguments)
+    return has_torch_function(arguments) or is_in_function_mode()
 
 
 def make_overridable(functions: Iterable[Callable[..., Any]]) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from interop._torch.forms import overwrite
-from interop._torch.grad_state import is_active
+from interop._torch.grad_state import activity, is_active
 from interop._torch.private_api import is_constant
 from interop._torch.sharding import is_distributed
 from interop.native._rules.conventions_of_torch import FOLLOWED, follows
@@ -53,7 +53,7 @@ def clamp(
     `torch.nn.functional.hardtanh` up to torch 2.13, and that of `torch.clamp` from 2.14 on.
     """
     in_torch: Callable[..., torch.Tensor] = torch.clamp
-    if out is not None or not is_active(input, min, max):
+    if out is not None or not (active := activity(input, min, max)):
         return in_torch(input, min, max, out=out)
     if max is None and min is not None:
         return clamp_min(input, min, ties=ties)
@@ -61,13 +61,13 @@ def clamp(
         return clamp_max(input, max, ties=ties)
     if forms := _clamp_in_torch(input, min, max, ties=ties):
         return forms[0](input, min, max)
-    return select("clamp", in_torch, ties, input, min, max)
+    return select("clamp", in_torch, ties, active, input, min, max)
 
 
 @public
 def clamp_min(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
     """`torch.clamp_min`: of a number below torch 2.14 by `torch.threshold`, of gradient 0 there."""
-    if out is not None or not is_active(input, min):
+    if out is not None or not (active := activity(input, min)):
         return torch.clamp_min(input, min, out=out)
     if _are_exact(input, min):
         if ties in FOLLOWED["clamp_min"]:
@@ -76,20 +76,20 @@ def clamp_min(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm",
             return torch.threshold(input, min, min)  # type: ignore[arg-type]
         if not min and math.copysign(1.0, min) > 0 and ties in FOLLOWED["relu"]:  # a threshold loses the sign of -0.0
             return functional.relu(input)
-    return select("clamp_min", torch.clamp_min, ties, input, min)
+    return select("clamp_min", torch.clamp_min, ties, active, input, min)
 
 
 @public
 def clamp_max(input: torch.Tensor, max: Bound, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
     """`torch.clamp_max`: of a number below torch 2.14 as ``-threshold(-input)``, as `clamp_min`."""
-    if out is not None or not is_active(input, max):
+    if out is not None or not (active := activity(input, max)):
         return torch.clamp_max(input, max, out=out)
     if _are_exact(input, max):
         if ties in FOLLOWED["clamp_max"]:
             return torch.clamp_max(input, max)
         if max and ties in FOLLOWED["threshold"]:  # the sign of 0.0 might be lost
             return -torch.threshold(-input, -max, -max)  # type: ignore[arg-type]
-    return select("clamp_max", torch.clamp_max, ties, input, max)
+    return select("clamp_max", torch.clamp_max, ties, active, input, max)
 
 
 _NUMBERS = frozenset((int, float, torch.SymInt, torch.SymFloat))
@@ -103,12 +103,12 @@ def _are_exact(x: torch.Tensor, *bounds: Any) -> bool:
 
     A symbol of a graph cannot be compared, where it stands for what is known only when the graph runs.
     """
-    digits = _DIGITS.get(x.dtype)
     for bound in bounds:
         if type(bound) not in _NUMBERS or bound != bound or not is_constant(bound):
             return False
-        if digits is not None and not _has(digits, bound):
-            return False
+    digits = _DIGITS.get(x.dtype)
+    if digits is not None and not all(_has(digits, bound) for bound in bounds):
+        return False
     return not is_distributed(x)
 
 
@@ -126,7 +126,7 @@ def maximum(
     input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None
 ) -> torch.Tensor:
     """`torch.maximum`."""
-    return _of_two("maximum", input, other, ties, out)
+    return _of_two("maximum", torch.maximum, input, other, ties, out)
 
 
 @public
@@ -134,26 +134,32 @@ def minimum(
     input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None
 ) -> torch.Tensor:
     """`torch.minimum`."""
-    return _of_two("minimum", input, other, ties, out)
+    return _of_two("minimum", torch.minimum, input, other, ties, out)
 
 
 @public
 def fmax(input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
     """`torch.fmax`."""
-    return _of_two("fmax", input, other, ties, out)
+    return _of_two("fmax", torch.fmax, input, other, ties, out)
 
 
 @public
 def fmin(input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
     """`torch.fmin`."""
-    return _of_two("fmin", input, other, ties, out)
+    return _of_two("fmin", torch.fmin, input, other, ties, out)
 
 
-def _of_two(name: str, input: torch.Tensor, other: torch.Tensor, ties: Convention, out: Out) -> torch.Tensor:
-    in_torch: Callable[..., torch.Tensor] = getattr(torch, name)
-    if out is not None or not is_active(input, other):
+def _of_two(
+    name: str,
+    in_torch: Callable[..., torch.Tensor],
+    input: torch.Tensor,
+    other: torch.Tensor,
+    ties: Convention,
+    out: Out,
+) -> torch.Tensor:
+    if out is not None or not (active := activity(input, other)):
         return in_torch(input, other, out=out)
-    return select(name, in_torch, ties, input, other)
+    return select(name, in_torch, ties, active, input, other)
 
 
 @right_in_torch
@@ -200,6 +206,6 @@ def selected(
     """Give ``in_torch``, a function of torch with its bounds built in, the gradient of the op of that name."""
 
     def op(x: torch.Tensor) -> torch.Tensor:
-        return select(name, lambda x, *_: in_torch(x, *bounds), ties, x, *bounds)
+        return select(name, lambda x, *_: in_torch(x, *bounds), ties, activity(x), x, *bounds)
 
     return overwrite(f"{name}_", op, input) if inplace else op(input)

@@ -378,3 +378,28 @@ def test_a_bad_tangent_counts_only_where_it_has_weight() -> None:
     x, tangent = torch.tensor([1.0, 3.0, 3.0]), torch.tensor([math.inf, 2.0, 0.0])
     for name in ("amax", "max"):
         assert torch.func.jvp(NATIVE[name], (x,), (tangent,))[1] == 1.0
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+def test_a_traced_extremum_is_that_of_torch() -> None:
+    """In eager code another function of torch stands for it, which a graph would hold without its gradient."""
+    x = torch.ones(2, requires_grad=True)
+    traced = torch.jit.trace(lambda x: NATIVE["maximum"](x, torch.zeros(2)), x)
+    assert "aten::maximum" in str(traced.graph)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        (torch.ones(2) * 1j, torch.ones(2)),
+        (torch.ones(2).to_sparse(), torch.ones(2).double().to_sparse()),
+    ],
+    ids=["complex", "sparse"],
+)
+def test_what_torch_refuses_is_refused_as_that_function(tensors: tuple[Tensor, Tensor]) -> None:
+    x, y = tensors
+    with pytest.raises(NotImplementedError) as theirs:
+        torch.clamp_max(x.requires_grad_(), y)
+    with pytest.raises(NotImplementedError) as ours:
+        NATIVE["clamp_max"](x, y)
+    assert str(ours.value) == str(theirs.value)

@@ -71,7 +71,7 @@ def _gradient(value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 def _defined(op: Op, in_torch: InTorch, x: torch.Tensor, parameters: Sequence[float], ties: Convention) -> torch.Tensor:
     if op.has_conventions:
-        return _gradient(select(op.name, lambda x, *_: in_torch(x, *parameters), ties, x, *parameters), x)
+        return _gradient(select(op.name, lambda x, *_: in_torch(x, *parameters), ties, True, x, *parameters), x)
     return torch.tensor(dict(kinks_of(op.name, *parameters))[x.item()])
 
 

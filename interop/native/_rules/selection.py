@@ -18,10 +18,10 @@ from typing import Any, TypeAlias
 import torch
 
 from interop._torch.grad_state import outside_of_modes
-from interop._torch.private_api import is_forward_mode, is_transformed
 from interop.native._rules.differentiable import differentiable, tell_inactive
 from interop.native._rules.moved_bounds import clamp_with_moved_bounds
 from jaxclamp import OPS, Convention
+from jaxclamp._rules.differentiate import Rule
 from jaxclamp._rules.selection import Affine, Selection
 from jaxclamp._shared.version_derivatives import Version, Weights
 
@@ -39,11 +39,22 @@ _WINS: Mapping[Any, Callable[[Any, Any], Any]] = {torch.maximum: operator.gt, to
 
 
 def select(
-    name: str, in_torch: Callable[..., torch.Tensor], ties: Convention | Version, *arguments: Operand | None
+    name: str,
+    in_torch: Callable[..., torch.Tensor],
+    ties: Convention | Version,
+    active: bool | list[int],
+    *arguments: Operand | None,
 ) -> torch.Tensor:
     """Return the value of torch's function, with the gradient of the op of that name by its rule, or in a version.
 
     In a version the operands are the arguments, since every function with another gradient there has weights.
+
+    Args:
+      name: the name of the op.
+      in_torch: torch's function of the arguments.
+      ties: the convention or the version.
+      active: which of the arguments are differentiated, as `activity` says it.
+      *arguments: those of the op.
     """
     value: torch.Tensor | None
     if isinstance(ties, Version):
@@ -52,35 +63,51 @@ def select(
         weights = ties.weights(name, has_numbers)
         value = clamp_with_moved_bounds(name, weights, *arguments) if has_numbers else None
         return _selected(in_torch, weights, *arguments) if value is None else value
+    recorded = active if isinstance(active, list) and ties in ("min_norm", "balanced") else None
+    if recorded and (value := _by_calls(in_torch, ties, recorded, arguments)) is not None:
+        return value
     rule, operands = OPS[name].applied(*arguments, ties=ties)
-    value = _by_calls(rule, in_torch, operands) if type(rule) is Selection else None
-    return _selected(in_torch, rule, *operands) if value is None else value
+    if recorded and (value := _by_comparison(rule, in_torch, recorded, operands)) is not None:
+        return value
+    value = _selected(in_torch, rule, *operands)
+    return value
 
 
-def _by_calls(rule: Selection, in_torch: Callable[..., torch.Tensor], operands: Sequence[Any]) -> torch.Tensor | None:
-    """Compute the op by calls of torch that together have its gradient, and need no Function; None if none have it.
+def _by_calls(
+    in_torch: Callable[..., torch.Tensor], ties: Convention, active: Sequence[int], operands: Sequence[Any]
+) -> torch.Tensor | None:
+    """Compute the op by calls of torch that together have its gradient; None if none have it.
 
     A single active operand gets nothing at a tie. So ``maximum(x, y)`` is ``clamp_min(y, x)`` for an active x, where
-    torch gives nothing to a bound that ties. Where it does not, x is selected where it alone is the value, and
-    elsewhere stands what torch computes of the operands, detached: ``where(x > y, x, maximum(x, y))``. A NaN wins no
-    comparison: its gradient is 0 either way.
+    torch gives nothing to a bound that ties.
     """
-    active = _recorded(operands)
-    if not active:
+    if len(active) == 2:
+        return in_torch(*operands) if in_torch in _HALVING else None
+    clamps = _OF_LOSING_BOUNDS.get(in_torch)
+    if len(active) != 1 or clamps is None or ties != "min_norm" or not _can_swap(operands):
         return None
-    if len(active) == 2 and in_torch in _HALVING and rule.convention in ("min_norm", "balanced"):
-        return in_torch(*operands)
-    if len(active) != 1 or rule.convention != "min_norm" or not _lie_alike(operands):
+    (index,) = active
+    if len(clamps) > 1 and operands[index].numel() > _SMALL:
         return None
-    index = active[0]
-    is_small = operands[index].numel() <= _SMALL
-    if (is_small or len(operands) == 2) and (clamps := _losing_bounds(rule, operands)):
-        value: torch.Tensor = operands[0]
-        for k, clamp in enumerate(clamps, 1):
-            # The active operand is the bound, and behind it what has been folded with it.
-            value = clamp(operands[k], value) if index < k else clamp(value, operands[k])
-        return value
-    if not is_small:
+    value: torch.Tensor = operands[0]
+    for k, clamp in enumerate(clamps, 1):
+        # The active operand is the bound, and behind it what has been folded with it.
+        value = clamp(operands[k], value) if index < k else clamp(value, operands[k])
+    return value
+
+
+def _by_comparison(
+    rule: Rule, in_torch: Callable[..., torch.Tensor], active: Sequence[int], operands: Sequence[Any]
+) -> torch.Tensor | None:
+    """Compute an op of one active operand without a Function; None if that takes longer, or for another rule.
+
+    The operand is selected where it alone is the value, and elsewhere stands what torch computes of the operands,
+    detached: ``where(x > y, x, maximum(x, y))``. A NaN wins no comparison: its gradient is 0 either way.
+    """
+    if type(rule) is not Selection or rule.convention != "min_norm" or len(active) != 1:
+        return None
+    (index,) = active
+    if operands[index].numel() > _SMALL or not _lie_alike(operands):
         return None
     # A comparison records nothing, so that the active operand alone is detached.
     known = [*operands[:index], operands[index].detach(), *operands[index + 1 :]]
@@ -89,23 +116,6 @@ def _by_calls(rule: Selection, in_torch: Callable[..., torch.Tensor], operands: 
 
 _SMALL = 2**15
 """The elements up to which two calls of torch, or `torch.where`, take less time than a Function in Python."""
-
-
-def _recorded(operands: Sequence[Any]) -> list[int] | None:
-    """Return which operands torch records for a gradient; None if only torch knows, or if some are no plain tensors."""
-    if torch.compiler.is_compiling() or is_forward_mode() or is_transformed():
-        return None
-    indices = []
-    for index, operand in enumerate(operands):
-        if isinstance(operand, torch.Tensor):
-            if type(operand) not in _PLAIN or operand.layout is not torch.strided:
-                return None
-            if operand.requires_grad:
-                indices.append(index)
-    return indices
-
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _lie_alike(operands: Sequence[Any]) -> bool:
@@ -117,14 +127,15 @@ def _lie_alike(operands: Sequence[Any]) -> bool:
     )
 
 
-def _losing_bounds(rule: Selection, operands: Sequence[Any]) -> list[Callable[..., torch.Tensor]] | None:
-    """Return torch's clamp for each step, if bounds lose ties in it, and an operand can be its first argument too."""
+def _can_swap(operands: Sequence[Any]) -> bool:
+    """Return whether torch's clamps take the operands in any order, with the same result, which lies so too."""
     first = operands[0]
+    dtype, device, are_contiguous = first.dtype, first.device, first.is_contiguous()
     for operand in operands[1:]:
-        if not isinstance(operand, torch.Tensor) or operand.dtype != first.dtype or operand.device != first.device:
-            return None
-    clamps = [_LOSING_BOUND[step.__name__] for step in rule.steps if step.__name__ in _LOSING_BOUND]
-    return clamps if len(clamps) == len(rule.steps) else None
+        if not isinstance(operand, torch.Tensor) or operand.dtype is not dtype or operand.device != device:
+            return False
+        are_contiguous = are_contiguous and operand.is_contiguous()
+    return are_contiguous or _lie_alike(operands)
 
 
 def _at_tie(in_torch: Callable[..., torch.Tensor]) -> list[float]:
@@ -138,14 +149,24 @@ _HALVING: frozenset[Callable[..., torch.Tensor]] = outside_of_modes(
 )
 """The functions of two tensors whose gradient torch halves at a tie."""
 
-_LOSING_BOUND: Mapping[str, Callable[..., torch.Tensor]] = outside_of_modes(
-    lambda: {
-        step: clamp
-        for step, clamp in (("maximum", torch.clamp_min), ("minimum", torch.clamp_max))
-        if _at_tie(clamp)[1] == 0
+
+def _of_losing_bounds() -> dict[Callable[..., torch.Tensor], list[Callable[..., torch.Tensor]]]:
+    """Map functions to clamps of the same value, if a bound that ties gets nothing in these: up to torch 2.13."""
+    if any(_at_tie(clamp)[1] for clamp in (torch.clamp_min, torch.clamp_max)):
+        return {}
+    return {
+        torch.maximum: [torch.clamp_min],
+        torch.minimum: [torch.clamp_max],
+        torch.clamp_min: [torch.clamp_min],
+        torch.clamp_max: [torch.clamp_max],
+        torch.clamp: [torch.clamp_min, torch.clamp_max],
     }
+
+
+_OF_LOSING_BOUNDS: Mapping[Callable[..., torch.Tensor], Sequence[Callable[..., torch.Tensor]]] = outside_of_modes(
+    _of_losing_bounds
 )
-"""Maps a step to torch's clamp of the same value, if a bound that ties gets nothing there: up to torch 2.13."""
+"""Maps a function of torch to the clamps by a tensor, one behind the other, that have the same value."""
 
 
 class _Selected(torch.autograd.Function):
