@@ -164,18 +164,19 @@ def _restoring() -> Iterator[None]:
     states: dict[torch.optim.Optimizer, dict[str, Any]] = {}
 
     def keep(tensor: torch.Tensor) -> None:
-        if id(tensor) not in tensors and not is_lazy(tensor):  # which has no numbers yet
+        # The first time alone: what is written later overwrites numbers of this run. A lazy one has no numbers yet.
+        if id(tensor) not in tensors and not is_lazy(tensor):
             tensors[id(tensor)] = tensor, tensor.detach().clone()
 
     def before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer not in states:
-            states[optimizer] = copy.deepcopy(optimizer.state_dict())
+            states[optimizer] = copy.deepcopy(optimizer.state_dict())  # which holds the tensors that a step overwrites
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     keep(parameter)
 
     def before_forward(module: torch.nn.Module, args: Any) -> None:
-        for buffer in module.buffers(recurse=False):
+        for buffer in module.buffers(recurse=False):  # the hook is called for each module inside, too
             keep(buffer)
 
     handles = [register_optimizer_step_pre_hook(before_step), register_module_forward_pre_hook(before_forward)]

@@ -42,7 +42,7 @@ class TorchOp:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         signature = self.signature
-        values: Sequence[Any] = args
+        values: Sequence[Any] = args  # positional arguments stand in their slots
         if kwargs or len(args) > signature.plain:
             values = signature.arranged(args, kwargs)
         if signature.cast is not None:

@@ -132,6 +132,7 @@ class Signature:
             values[slot] = value
         if any(value is MISSING for value in values[: self._required]):
             self._refuse(args, kwargs)
+        # So clamp(x, 0.0, None) is of one kind with clamp(x, 0.0), and shares its plan.
         values = [MISSING if value is default else value for value, default in zip(values, self._defaults, strict=True)]
         while values and values[-1] is MISSING:
             values.pop()

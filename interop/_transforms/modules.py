@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -243,7 +244,7 @@ def _why_left(module: torch.nn.Module, ties: str | None) -> str:
             )
     if isinstance(module, torch.jit.ScriptModule):
         return f"{kind.__name__} is a program of TorchScript, which cannot be looked into"
-    if isinstance(module, torch.nn.EmbeddingBag) and module.mode != "max":
+    if isinstance(module, torch.nn.EmbeddingBag) and module.mode != "max":  # it takes sums, which have no ties
         return ""
     try:
         used = _used(module)
@@ -265,36 +266,54 @@ def _why_left(module: torch.nn.Module, ties: str | None) -> str:
 def _used(module: torch.nn.Module) -> set[str]:
     """Return the names of the functions of torch that a module holds, or that its ``forward`` and its helpers name.
 
-    Of what is called as a method, such as ``x.clamp(0)``, the name alone is known.
+    Helpers are methods, functions of the same file, and functions that the module holds. Of what is called as a method,
+    such as ``x.clamp(0)``, the name alone is known.
     """
     known = _COVERED | _UNCOVERED
-    used = {known.get(value, "") for value in vars(module).values() if inspect.isroutine(value)}
-    methods: list[Any] = [type(module).forward, type(module).__call__]
+    held = [value for value in vars(module).values() if inspect.isroutine(value)]
+    used = {known.get(value, "") for value in held}
+    own = [value for value in held if inspect.isfunction(value) and not value.__module__.startswith("torch.")]
+    pending: list[Any] = [type(module).forward, type(module).__call__, *own]
     seen = {torch.nn.Module.__call__}
-    while methods:
-        method = inspect.unwrap(methods.pop())
-        if method in seen:
+    while pending:
+        function = inspect.unwrap(pending.pop())
+        if function in seen:
             continue
-        seen.add(method)
-        names = method.__globals__ | inspect.getclosurevars(method).nonlocals
-        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(method)))):
+        seen.add(function)
+        names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals, "self": module}
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
             match node:
+                # ``self._activate(x)``: a helper, which is read in turn. The methods of Module call nothing with ties.
                 case ast.Attribute(value=ast.Name(id="self"), attr=name) if not hasattr(torch.nn.Module, name):
                     helper = inspect.getattr_static(type(module), name, None)
                     if inspect.isfunction(helper):
-                        methods.append(helper)
-                case ast.Call(func=ast.Attribute(value=base, attr=name)) if not inspect.ismodule(_meant(base, names)):
+                        pending.append(helper)
+                case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name)):
+                    bases = set(type(module).__mro__) - {torch.nn.Module}
+                    pending += filter(inspect.isfunction, (vars(base).get(name) for base in bases))
+                # ``x.clamp(0)``; but ``F.relu(x)`` is looked up, and ``self.norm(x)`` may call a layer of that name.
+                case ast.Call(func=ast.Attribute(value=base, attr=name)) if not _has_names(_meant(base, names)):
                     used.add(name)
+                # Called, or passed to another function.
                 case ast.Attribute() | ast.Name() if inspect.isroutine(meaning := _meant(node, names)):
                     used.add(known.get(meaning, ""))
+                    if inspect.isfunction(meaning) and meaning.__module__ == function.__module__:
+                        pending.append(meaning)
     return used
 
 
 def _meant(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """Look up a global name, or a name in a module such as ``torch.clamp``; None if it is no global."""
+    """Look up a name, or one in a module of Python or torch, as ``torch.clamp`` and ``self.norm``; None if unknown."""
     match node:
         case ast.Name(id=name):
             return names.get(name)
-        case ast.Attribute(value=base, attr=name) if inspect.ismodule(home := _meant(base, names)):
-            return getattr(home, name, None)
+        case ast.Attribute(value=base, attr=name):
+            home = _meant(base, names)
+            if isinstance(home, torch.nn.Module):  # not by getattr, which would run the properties of a model
+                return {**vars(home), **vars(home)["_modules"]}.get(name)
+            return getattr(home, name, None) if isinstance(home, ModuleType) else None
     return None
+
+
+def _has_names(value: Any) -> bool:
+    return isinstance(value, ModuleType | torch.nn.Module)

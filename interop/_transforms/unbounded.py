@@ -28,6 +28,7 @@ def _is_bounded(function: Callable[..., Any], number: Any) -> bool:
 
 _QUOTIENTS = ("div", "divide", "true_divide", "truediv", "itruediv")
 _POWERS = ("pow", "float_power", "ipow")
+# Without bound at a number, as the root at 0, or at infinity, as exp, or where something in them divides by 0.
 # fmt: off
 _NAMES = (
     *_QUOTIENTS, *_POWERS, *(f"__{name}__" for name in ("truediv", "rtruediv", "itruediv", "rdiv", "pow", "rpow",

@@ -231,6 +231,40 @@ class WithFunction(torch.nn.Module):
         return self.activation(x)
 
 
+class WithLambda(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.activation = lambda x: x.clamp(0.0, 6.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(x)
+
+
+class WithParameter(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.Identity()
+        self.inner = torch.nn.ModuleDict({"norm": torch.nn.Identity()})
+        self.scale = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.inner.norm(x)) * self.scale.clamp(0.5)
+
+
+class OfParameter(WithParameter):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+def squashed(x: Tensor) -> Tensor:
+    return x if x.dim() else squashed(x[None]).hardtanh()
+
+
+class WithFunctionOfTheFile(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return squashed(x)
+
+
 class WithCall(torch.nn.Module):
     def __call__(self, x: Tensor) -> Tensor:
         return torch.cummax(x, 0).values
@@ -241,19 +275,26 @@ class WithCall(torch.nn.Module):
 
 def test_what_else_convert_left() -> None:
     scripted = torch.jit.script(torch.nn.ReLU())
-    network = torch.nn.Sequential(scripted, Bilinear(), WithHelper(), WithFunction(), WithCall())
+    network = torch.nn.Sequential(scripted, Bilinear(), WithHelper(), WithFunction(), WithCall(), WithLambda())
+    network.extend([WithFunctionOfTheFile(), WithParameter(), OfParameter()])
     left = interop.nn.convert(network).left
     assert left["0"] == "RecursiveScriptModule is a program of TorchScript, which cannot be looked into"
     assert left["1"] == "Bilinear calls clamp; run the model under interop.min_norm()"
     assert left["2"] == "WithHelper calls clamp; run the model under interop.min_norm()"
     assert left["3"] == "WithFunction calls elu; run the model under interop.min_norm()"
     assert left["4"] == "WithCall calls cummax, without a counterpart here"
+    assert left["5"] == "WithLambda calls clamp; run the model under interop.min_norm()"
+    assert left["7"] == "WithParameter calls clamp; run the model under interop.min_norm()"
+    assert left["8"] == "OfParameter calls clamp; run the model under interop.min_norm()"
+    assert left["6"] == "WithFunctionOfTheFile calls hardtanh; run the model under interop.min_norm()"
 
 
 def test_the_modules_of_torch_that_call_no_op_are_not_left() -> None:
+    layer = torch.nn.TransformerEncoderLayer(2, 1)
+    encoder = torch.nn.TransformerEncoder(layer, 1, norm=torch.nn.LayerNorm(2), enable_nested_tensor=False)
     network = torch.nn.ModuleList([
         torch.nn.Linear(1, 1), torch.nn.LSTM(1, 1), torch.nn.MultiheadAttention(2, 1), torch.nn.BatchNorm1d(2),
-        torch.nn.TransformerEncoderLayer(2, 1), torch.nn.Embedding(1, 1), torch.nn.Softmax(0), torch.nn.Conv2d(1, 1, 1),
+        encoder, torch.nn.Embedding(1, 1), torch.nn.Softmax(0), torch.nn.Conv2d(1, 1, 1),
     ])  # fmt: skip
     assert interop.nn.convert(network).left == {}
 
