@@ -93,6 +93,7 @@ def _overwriting(function: Callable[..., Any], in_torch: Callable[..., Forms | N
             raise TypeError(f"{name}() overwrites its first argument and takes no out; use {function.__name__}().")
         return overwrite(name, functools.partial(function, **kwargs), input, *args)
 
+    # A form that overwrites has no other place for its result, and torch's own forms have neither parameter.
     parameters = [p for p in signature.parameters.values() if p.name not in ("inplace", "out")]
     overwriting: Any = by_flag if "inplace" in signature.parameters else by_copy
     overwriting.__name__ = overwriting.__qualname__ = name
@@ -128,6 +129,6 @@ def _published(function: Callable[P, R]) -> Callable[P, R]:
             raise TypeError(f"{function.__name__}: got two values for one argument, {' and '.join(kwargs)}.")
         return function(*args, **by_name)
 
-    checked.__module__ = "interop.native"
+    checked.__module__ = "interop.native"  # where users import it from, and where pickle looks for it
     NATIVE[function.__name__] = checked
     return checked

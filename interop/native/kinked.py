@@ -142,7 +142,7 @@ def _number(parameter: Any) -> float:
 
 
 def _of_leaky_relu(vector: torch.Tensor, x: torch.Tensor, negative_slope: float) -> Any:
-    return aten.leaky_relu_backward(vector, x, negative_slope, False)
+    return aten.leaky_relu_backward(vector, x, negative_slope, False)  # x is no result: a negative slope changes signs
 
 
 # Behind the vector, elu_backward takes alpha, the scales of the result and of x, and whether the last argument is the

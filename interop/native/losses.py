@@ -15,6 +15,7 @@ from interop._torch.autocast import in_full_precision
 from interop._torch.grad_state import is_active
 from interop._torch.private_api import named_reduction
 from interop.native.decorators import public
+from interop.native.norms import norm
 from interop.native.selection import clamp_min, minimum
 from jaxclamp import Convention
 
@@ -34,7 +35,8 @@ def normalize(
     """`torch.nn.functional.normalize`."""
     if out is not None or not is_active(input):
         return functional.normalize(input, p, dim, eps, out)
-    return input / clamp_min(input.norm(p, dim, keepdim=True), eps, ties=ties).expand_as(input)
+    # This norm has second derivatives at 0, where the quotient is linear: those of torch's own are NaN.
+    return input / clamp_min(norm(input, p, dim, keepdim=True), eps, ties=ties).expand_as(input)
 
 
 @public

@@ -69,7 +69,7 @@ def _extremum(
         along = {} if dim is None else {"dim": dim, "keepdim": keepdim}
         masked: torch.Tensor = input.__torch_function__(in_torch, (type(input),), (input,), along)
         return masked
-    if out is not None or not is_active(input) or input.dim() == 0:
+    if out is not None or not is_active(input) or input.dim() == 0:  # one element has no rival
         return in_torch(input, dim, keepdim, out=out)
     reduction = Reduction(axes_of(dim, input.dim()), keepdim, ties)
     result: torch.Tensor = reduce(reduction, lambda x: in_torch(x, dim, keepdim), settled(input))
@@ -97,6 +97,7 @@ def _with_indices(name: str, input: torch.Tensor, dim: int, keepdim: bool, ties:
     if ties == "inclusive" or out is not None or not is_active(input) or input.dim() == 0:
         return in_torch(input, dim, keepdim, out=out)
     reduction = Reduction((operator.index(dim) % input.dim(),), keepdim, ties)
+    # Torch's type of the pair has the names values and indices.
     return getattr(torch.return_types, name)(reduce(reduction, lambda x: in_torch(x, dim, keepdim), settled(input)))
 
 
@@ -208,6 +209,7 @@ def _pool(
     input = settled(input)
     if not is_whole:
         return pool(pooling, with_indices if return_indices else values, input)
+    # One window over all of an image is a reduction: it keeps a byte for each element, and neither x nor values.
     axes = tuple(range(input.dim() - pooling.dims, input.dim()))
     result = reduce(Reduction(axes, True, pooling.convention), with_indices, input)
     return result if return_indices else result[0]

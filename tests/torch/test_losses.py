@@ -61,6 +61,17 @@ def test_an_unknown_reduction() -> None:
         NATIVE["hinge_embedding_loss"](x, torch.ones(2), reduction="average")
 
 
+def test_normalize_of_zeros_is_linear() -> None:
+    """Behind a norm below eps it is x / eps: torch's second derivative there is NaN."""
+    x = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    (gradient,) = torch.autograd.grad(NATIVE["normalize"](x)[:, 0].sum(), x, create_graph=True)
+    (of_native,) = torch.autograd.grad(gradient.square().sum(), x)
+    assert of_native[0].tolist() == [0, 0]
+    y = x[1:].detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(functional.normalize(y)[:, 0].sum(), y, create_graph=True)
+    torch.testing.assert_close(of_native[1:], torch.autograd.grad(gradient.square().sum(), y)[0])
+
+
 def test_normalize_where_nothing_ties() -> None:
     x = torch.tensor([[3.0, 4.0], [0.3, 0.4]], requires_grad=True)
     found, expected = (torch.autograd.grad(f(x)[:, 0].sum(), x)[0] for f in (NATIVE["normalize"], functional.normalize))

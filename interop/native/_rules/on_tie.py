@@ -125,6 +125,7 @@ def _of_extremum(
     reduce: Callable[..., torch.Tensor], x: torch.Tensor, axis: int | Sequence[int] | None
 ) -> torch.Tensor:
     axes = axes_of(axis, x.dim())
+    # A NaN equals nothing: a row that has one is on no tie.
     return _equals(x, reduce(x, axes, keepdim=True)).sum(axes, keepdim=True) > 1
 
 
