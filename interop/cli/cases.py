@@ -24,7 +24,8 @@ def cases() -> None:
     for comparison in compare_cases():
         repeated, title = comparison.title == title, comparison.title
         gradients = [
-            re.sub(r"\.0\b", "", str(gradient.tolist())) for gradient in (comparison.unmodified, comparison.wrapped)
+            re.sub(r"\.0\b", "", str(gradient.tolist()))  # [0, 0.5] for [0.0, 0.5]
+            for gradient in (comparison.unmodified, comparison.wrapped)
         ]
         table.add_row("" if repeated else title, comparison.spelling, *gradients)
     terminal = console()

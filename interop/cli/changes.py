@@ -36,6 +36,7 @@ def changes(framework: str, before: str, after: str, form: str, file: Path | Non
 
     Exit status 0, whether something changed or not, 2 on bad usage.
     """
+    # The records are data: what has changed is computed without any package, and printed with rich.
     if form != "json":
         require("rich")
     if file is not None:

@@ -72,6 +72,8 @@ def compare(
     functions = function_named(first), function_named(second)
     import interop
 
+    if probe is None and (save_case or nonfinite):
+        raise click.UsageError("--save-case and --nonfinite are for what --probe draws; pass how many inputs to draw.")
     drawn = interop.Probe(probe, seed, nonfinite) if probe else None
     settings: dict[str, Any] = {"frameworks": frameworks, "rtol": rtol, "atol": atol, "probe": drawn, "case": case}
     with bad_usage():

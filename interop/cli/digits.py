@@ -35,6 +35,7 @@ def digits(steps: int, seed: int, file: Path | None) -> None:
     differences = rich_table()
     for heading in ("step", *(" against\n".join(pair) for pair in PAIRS), "ties"):
         differences.add_column(heading, justify="right")
+    # Some ten steps, and the last.
     shown = sorted({*range(0, steps, max(1, steps // 10)), steps - 1})
     for index in shown:
         figures = (f"{done[index].difference(*pair):.1e}" for pair in PAIRS)

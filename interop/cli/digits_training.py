@@ -73,6 +73,7 @@ def train(steps: int, seed: int, rate: float = 1e-2) -> Iterator[Step]:
     for layer, (inputs, outputs) in enumerate(itertools.pairwise(_SIZES)):
         initial[f"w{layer}"] = rng.normal(0.0, 1.0 / np.sqrt(inputs), (inputs, outputs))
         initial[f"b{layer}"] = np.zeros(outputs)
+    # Each variant goes on from its own weights: small differences of gradients add up, as they would in a training.
     weights: dict[str, Parameters] = dict.fromkeys(VARIANTS, initial)
     for _ in range(steps):
         step = Step({name: variant(weights[name], pixels, labels) for name, variant in VARIANTS.items()}, weights)
@@ -94,6 +95,7 @@ def _torch_variant(activations: Activations) -> Callable[[Parameters, Any, Any],
         logits = activations[1](second) @ q["w2"] + q["b2"]
         loss = functional.cross_entropy(logits, torch.tensor(labels))
         loss.backward()
+        # Exact comparisons find all ties, as the sums are exact.
         ties = (first == 0).sum() + ((second == 0) | (second == 6)).sum()
         grads = {name: leaf.grad.numpy() for name, leaf in leaves.items() if leaf.grad is not None}
         return Gradients(loss.item(), int(ties.item()), grads)
@@ -103,6 +105,7 @@ def _torch_variant(activations: Activations) -> Callable[[Parameters, Any, Any],
 
 def _jax_loss(weights: dict[str, jax.Array], pixels: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
     q = {name: w + jax.lax.stop_gradient(jnp.round(w * GRID) / GRID - w) for name, w in weights.items()}
+    # With `[None]` and not by rank promotion, which the tests make an error.
     first = pixels @ q["w0"] + q["b0"][None]
     second = jaxclamp.clamp(first, min=0.0) @ q["w1"] + q["b1"][None]
     logits = jaxclamp.clamp(second, 0.0, 6.0) @ q["w2"] + q["b2"][None]
@@ -161,7 +164,7 @@ def plot_steps(steps: list[Step], file: Path) -> None:
 
 def log_with_zero(axes: Axes, largest: float) -> None:
     """Make the axis of y logarithmic, from what rounding leaves in float64 to ``largest``, with a place for 0."""
-    smallest = 1e-18
+    smallest = 1e-18  # below what rounding leaves, some 1e-16 of numbers about 1
     axes.set_yscale("symlog", linthresh=smallest, linscale=0.5)
     axes.set_ylim(-smallest, 10 * largest)
     powers = [10.0**k for k in range(-16, 1, 4)]

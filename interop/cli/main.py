@@ -26,7 +26,11 @@ from interop.cli.ties import ties
 
 
 class _Commands(click.Group):
-    """Reads the names of ops, before a command, as the options that select them."""
+    """Reads the names of ops, before a command, as the options that select them.
+
+    So ``clamp --dtype float64 relu`` becomes ``--op=clamp --dtype float64 --op=relu``. As arguments, ops would take the
+    names of commands for their own.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         options = [parameter for parameter in self.params if isinstance(parameter, click.Option)]
@@ -34,9 +38,9 @@ class _Commands(click.Group):
         words, rest = [], iter(args)
         for word in rest:
             words.append(f"--op={word}" if word in OPS else word)
-            if word in with_value:
+            if word in with_value:  # the next word is its value, as in --output relu
                 words += itertools.islice(rest, 1)
-            elif word in self.commands:
+            elif word in self.commands:  # what follows is for the command, as in plot relu
                 words += rest
         return super().parse_args(ctx, words)
 
@@ -88,6 +92,7 @@ def main(
     Exit status 1 when jaxclamp or interop disagrees with the definition, 2 on bad usage.
     """
     if context.invoked_subcommand is not None:
+        # Click would take an option of the group before a command, and nothing would come of it.
         for option in context.command.params:
             if context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
                 raise click.UsageError(f"{option.opts[0]} is for the matrix, not for {context.invoked_subcommand!r}.")
@@ -97,6 +102,7 @@ def main(
     from interop.survey.matrix import PACKAGES
     from interop.survey.show import listing, render, screen
 
+    # Who asks for something in particular wants the cases, and not what is counted of them.
     on_one_screen = form == "table" and not (ops or every_case or only_disagreements)
     columns = terminal_width() if output is None else WIDTH
     on_screen = functools.partial(screen.screen, width=min(columns, WIDTH), program=context.command_path)
@@ -113,6 +119,7 @@ def main(
         click.echo(text, nl=False)
     else:
         output.write_text(click.unstyle(text), encoding="utf-8")
+    # Frameworks disagree as they are: no fault of this package.
     if any(not answer.agrees for row in rows for answer in row.answers if answer.framework in PACKAGES):
         context.exit(1)
 

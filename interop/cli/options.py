@@ -55,6 +55,7 @@ def a_picture(context: click.Context, parameter: click.Parameter, file: Path | N
     require("matplotlib")
     from matplotlib.backend_bases import FigureCanvasBase
 
+    # Asked for now, as computing what is drawn takes long.
     formats = FigureCanvasBase.get_supported_filetypes()
     if file.suffix[1:] not in formats:
         raise click.BadParameter(
@@ -71,7 +72,8 @@ def function_named(name: str) -> Callable[..., Any]:
     """Import a function by MODULE:FUNCTION or FILE.py:FUNCTION; modules are found from the current folder, too."""
     module, _, function = name.partition(":")
     if not function:
-        raise click.BadParameter(f"{name!r} names no function; write {name}:FUNCTION.", param_hint=FUNCTION)
+        raise click.BadParameter(f"{name!r} names no function; write {module}:FUNCTION.", param_hint=FUNCTION)
+    # For `python -m` it is there, for the script `jaxclamp` the folder of that script is.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -92,6 +94,7 @@ def _import_file(file: Path) -> str:
     assert spec is not None
     assert spec.loader is not None
     sys.path.insert(0, str(file.resolve().parent))
+    # Known by its name before it runs: `dataclasses` looks up the module of a class there.
     sys.modules[file.stem] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return file.stem
@@ -114,7 +117,13 @@ def _arguments_in(file: Path) -> Iterable[Any]:
                 import jax
                 import torch
 
-                loaded = jax.tree.map(torch.Tensor.numpy, torch.load(file, map_location="cpu", weights_only=True))
+                from interop._bridge.arrays import to_host
+
+                # A list may have numbers and words too, which are passed as they are, and parameters.
+                loaded = jax.tree.map(
+                    lambda leaf: to_host(leaf.detach()) if isinstance(leaf, torch.Tensor) else leaf,
+                    torch.load(file, map_location="cpu", weights_only=True),  # pickles of other things run code
+                )
                 return loaded if isinstance(loaded, list | tuple) else [loaded]
         if zipfile.is_zipfile(file):
             with np.load(file, allow_pickle=False) as arrays:
@@ -142,7 +151,7 @@ class TorchVersion(click.ParamType[str]):
     name = "version"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        number = value.removeprefix("torch ").partition("+")[0]
+        number = value.removeprefix("torch ").partition("+")[0]  # as in torch.__version__, 2.13.0+cpu
         if number not in TORCH_VERSIONS:
             self.fail(f"there is no record of {value!r}; choose one of {', '.join(TORCH_VERSIONS)}.", param, ctx)
         return f"torch {number}"

@@ -29,6 +29,7 @@ def report(ops: tuple[str, ...], dtypes: tuple[str, ...], file: Path) -> None:
     from interop.survey.show.report import page, picture
     from jaxclamp import OPS as RECORDS
 
+    # A picture has room for one dtype.
     first = [row for row in rows if row.dtype == rows[0].dtype]
     drawn = list(dict.fromkeys(row.op for row in rows))
     with Progress(console=Console(stderr=True), transient=True) as progress:

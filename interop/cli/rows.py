@@ -25,7 +25,7 @@ def installed(context: click.Context, parameter: click.Parameter, names: tuple[s
     if not names:
         return names
     require("scipy")
-    compile_quickly()
+    compile_quickly()  # before JAX is imported, as whatever knows the frameworks does
     from interop.survey.matrix import absent
 
     for name, reason in absent(names).items():
@@ -76,6 +76,7 @@ def rows_of(
             if shown and rows:
                 yield shown(rows)
 
+    # Ops with few cases are done first, so that many are on the screen soon.
     order = list(dict.fromkeys(ops)) or list(RECORDS)
     total = {name: len(list(cases(RECORDS[name]))) for name in order}
     smallest_first = sorted(order, key=total.__getitem__)
@@ -85,7 +86,7 @@ def rows_of(
     with Display(console=console, transient=True, refresh_per_second=2, disable=not console.is_terminal) as progress:
         for row in progress.track(matrix_rows, len(dtypes) * sum(total.values()), description="asking for gradients"):
             rows.append(row)
-            if len(rows) == 1 and not console.is_terminal:
+            if len(rows) == 1 and not console.is_terminal:  # where no progress bar says that something happens
                 click.echo(
                     f"asking for {sum(total.values())} gradients in {', '.join(dtypes)}; {_first(row)}", err=True
                 )

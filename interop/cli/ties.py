@@ -42,6 +42,7 @@ def ties(function: str, files: tuple[Path, ...], influence: bool, framework: Any
     def call(*args: Any) -> Any:  # a module is called with its own parameters
         return counted(*args)
 
+    # Errors and reports name the function, or the class of an object that is called.
     call.__name__ = getattr(counted, "__name__", type(counted).__name__)
     with bad_usage():
         computation = computation_of("ties: MODULE:FUNCTION", call, tuple(arguments_in(files)), {}, framework)

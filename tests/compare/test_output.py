@@ -202,6 +202,8 @@ def test_command(inputs: str) -> None:
         ("forms:in_jax forms:in_torch --inputs absent.npz", "does not exist"),
         ("forms:in_jax forms:in_torch --inputs TEXT", "is not an npz, pt or safetensors file"),
         ("forms:in_jax forms:in_torch --inputs OBJECTS", "Object arrays cannot be loaded"),
+        ("forms:in_jax forms.py: --inputs FILE", "write forms.py:FUNCTION"),
+        ("forms:in_jax forms:in_torch --inputs FILE --save-case case.npz", "for what --probe draws"),
         ("forms:in_jax forms:in_torch --inputs FILE --rtol -1", "'--rtol'"),
         ("forms:in_jax forms:in_torch --inputs ONE", "f is in_jax(x, w), which does not take the arguments"),
         ("forms:in_jax forms:in_torch --inputs FILE --allow port", "'port' is not one of 'ties', 'rounding'"),

@@ -396,6 +396,8 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "def clamped(x):\n    return x.clamp(0.0, 6.0).sum()\n\n\n"
         "def away(x):\n    return x.clamp(0.5, 6.5).sum()\n\n\n"
         "def wrong(x):\n    raise RuntimeError('of the function')\n\n\n"
+        "def refuses(x):\n    raise ValueError('of the function')\n\n\n"
+        "def scaled(x, factor):\n    return factor * x.clamp(0.0, 6.0).sum()\n\n\n"
         "def held():\n    import torch\n    return torch.zeros(2, requires_grad=True).clamp(0.0, 6.0).sum()\n\n\n"
         "def of_dict(named):\n    return named['x'].clamp(0.0, 6.0).sum()\n"
     )
@@ -418,17 +420,21 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     probed = run("trained:away", "--probe")
     assert probed.exit_code == 0
     assert "5 of 5 elements on a tie" in probed.stdout
-    wrong = run("trained:wrong")  # which tells nothing of gradients
-    assert wrong.exit_code == 2
-    assert "of the function" in wrong.stderr
+    for function in ("wrong", "refuses"):  # which tell nothing of gradients
+        wrong = run(f"trained:{function}")
+        assert wrong.exit_code == 2
+        assert f"in {function}" in wrong.stderr  # the traceback
+        assert "Error: of the function" in wrong.stderr
+        assert "Usage" not in wrong.stderr
     options = ["--before", "2.13"]  # the newest version, and no arguments
     for place in ("trained", str(tmp_path / "trained.py")):
         held = run(f"{place}:held")
         assert held.exit_code == 1, held.output
         assert "2 of 2 elements on a tie" in held.stdout
     torch.save([torch.tensor(X)], tmp_path / "x.pt")
-    torch.save({"x": torch.tensor(X)}, tmp_path / "named.pt")
-    for function, file in (("clamped", "x.pt"), ("of_dict", "named.pt")):
+    torch.save({"x": torch.nn.Parameter(torch.tensor(X))}, tmp_path / "named.pt")
+    torch.save([torch.tensor(X), 2.0], tmp_path / "mixed.pt")
+    for function, file in (("clamped", "x.pt"), ("of_dict", "named.pt"), ("scaled", "mixed.pt")):
         options = ["--before", "2.13", "--inputs", str(tmp_path / file)]
         assert "2 of 5 elements on a tie" in run(f"trained:{function}").stdout
     options = ["--before", "2.13", "--after", "torch 2.99"]
