@@ -92,7 +92,7 @@ else:
             raise AttributeError(f"module 'jaxclamp' has no attribute {name!r}")
         # They need jax.extend, which takes longer to import than all the ops.
         module = importlib.import_module(f"jaxclamp.{_WHEN_USED[name]}")
-        globals()[name] = getattr(module, name)
+        globals()[name] = getattr(module, name)  # from now on Python finds it there, and does not ask here
         return globals()[name]
 
     def __dir__():

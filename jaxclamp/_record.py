@@ -55,7 +55,7 @@ class Op:
     @functools.cached_property
     def arrays(self) -> tuple[str, ...]:
         """The parameters that take arrays; all others are sizes, axes, flags and conventions."""
-        of_arrays = set(get_args(ArrayLike))
+        of_arrays = set(get_args(ArrayLike))  # a subset of ``ArrayLike | None``
         return tuple(name for name in self.signature.parameters if of_arrays.issubset(get_args(self.types[name])))
 
     @functools.cached_property
@@ -98,6 +98,7 @@ def op(
             return applied(*args, **kwargs).value()
 
         (result,) = get_args(get_type_hints(applied)["return"])  # of Applied[result]
+        # Both are set: `get_type_hints` reads the one, `inspect.signature` the other, which `wraps` left as they were.
         function.__annotations__ = {**applied.__annotations__, "return": result}
         function.__signature__ = inspect.signature(applied).replace(return_annotation=result)  # type: ignore[attr-defined]
         OPS[function.__name__] = Op(function, applied, family, tie_points, tuple(map(Counterpart, counterparts)))

@@ -130,6 +130,7 @@ class _Flat:
         coarsest = max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps))
         self.dtype, self.epsilon = coarsest.name, float(jnp.finfo(coarsest).eps)
         self._ends = np.cumsum([array.size for array in self._arrays])[:-1]
+        # The first key on the path of a leaf is the number of its argument.
         numbers_of = [(paths[i][0][0].idx, array.size) for i, array in zip(self._active, self._arrays, strict=True)]
         self.arguments = np.concatenate([np.full(size, number) for number, size in numbers_of])
         inputs = [(paths[i][0], array) for i, array in zip(self._active, self._arrays, strict=True)]

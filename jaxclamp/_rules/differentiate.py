@@ -94,6 +94,7 @@ def _program(rule: Rule) -> Callable[..., jax.Array]:
 
     value.__name__ = value.__qualname__ = rule.name
     op = jax.custom_jvp(value)
+    # With symbolic zeros, since a tangent that is a plain 0 does not say whether the operand is active.
     op.defjvp(partial(_jvp, rule, op), symbolic_zeros=True)  # type: ignore[arg-type]  # its stub lacks SymbolicZero
 
     def program(*primals: jax.Array) -> jax.Array:

@@ -63,6 +63,7 @@ class Extremum:
         # Counted once more, since the reverse pass keeps the code alone. Divided before the sum, tangents near the
         # largest number stay finite.
         shares = jnp.sum(code, axis=self.axes, keepdims=True, dtype=jnp.int32).astype(wide)
+        # Selected here and in all rules, not multiplied by the share: 0 times infinity is NaN.
         weighted = jnp.where(code == 1, tangent.astype(wide) / shares, jnp.zeros((), wide))
         return jnp.sum(weighted, axis=self.axes, keepdims=self.keepdims).astype(like.dtype)
 
@@ -90,6 +91,7 @@ class ExtremumFrom(Extremum):
         """Return the lines of x and the number; elements that the mask leaves out become a number that never wins."""
         x, initial, where = primals
         never = lowest(x.dtype) if self.function is jnp.max else highest(x.dtype)
+        # In the dtype of x, as `jnp.max` takes it.
         return self._with_last(jnp.where(where, x, never), initial.astype(x.dtype))
 
     def _with_last(self, elements: jax.Array, last: jax.Array) -> jax.Array:
@@ -261,5 +263,6 @@ def lowest(dtype: np.dtype[Any]) -> Any:
 def highest(dtype: np.dtype[Any]) -> Any:
     """Return the largest number of ``dtype``, inf if it has that."""
     if dtype == np.bool_ or jnp.issubdtype(dtype, jnp.integer):
+        # All bits the other way: of -128 that is 127, of 0 in uint8 255.
         return np.invert(np.asarray(lowest(dtype), dtype))
     return -lowest(dtype)

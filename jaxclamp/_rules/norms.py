@@ -141,7 +141,6 @@ class PolyhedralNorm:
             shares = jnp.sum(jnp.abs(code), self.axes, keepdims=True, dtype=jnp.int32)
             moved = moved / jnp.maximum(shares, 1).astype(moved.dtype)
         zero = jnp.zeros((), moved.dtype)
-        # Selected, not multiplied by the sign: 0 times infinity is NaN.
         moved = jnp.where(code > 0, moved, zero) - jnp.where(code < 0, moved, zero)
         return jnp.sum(moved, self.axes, keepdims=self.keepdims).astype(like.dtype)
 

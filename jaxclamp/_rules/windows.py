@@ -231,7 +231,8 @@ def _end(length: int, span: int, stride: int, padding: int, ceil_mode: bool) -> 
 
     Behind the last window that fits, some elements are left over, and ``lacking`` ones complete them to a window. With
     it all are ``length + 2 * padding + lacking``, and it begins ``span`` before their end. Torch takes it if that is
-    before the padding behind, at ``length + padding``: if ``padding + lacking < span``.
+    before the padding behind, at ``length + padding``: if ``padding + lacking < span``. In windows of 2 with stride 2,
+    one of 5 elements is left over and one is lacking, and the last window begins at that element.
     """
     lacking = -(length + 2 * padding - span) % stride
     return padding + lacking if ceil_mode and padding + lacking < span else padding

@@ -56,6 +56,7 @@ class Counterpart:
 @functools.cache
 def _parse(text: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """Return the positional arguments of a call, and the keyword arguments as pairs."""
+    # In place of the name, which with its colon is no expression, stands an f.
     call = ast.parse(f"f({text.partition('(')[2]}", mode="eval").body
     assert isinstance(call, ast.Call)
     return (

@@ -70,7 +70,7 @@ def check(
         if number is not None and not (number >= 0 and (number or name != "eps")):
             raise ValueError(f"{caller}: {name} is {number!r}; pass a positive number, or None.")
     scales = _scales(function, caller, scale)
-    default = _TOLERANCES.get(function.dtype, 0.5)
+    default = _TOLERANCES.get(function.dtype, 0.5)  # of float8, whose precision is up to 1 / 4
     tolerance = Tolerance(atol or 0.0, default if rtol is None else rtol, default)
     modes = [mode for mode, is_checked in [(function.reverse, reverse), (function.forward, forward)] if is_checked]
     jacobians = [mode(function.point) for mode in modes]
@@ -88,6 +88,7 @@ def check(
         nearby = Neighbourhood.of(values, function.point, unit, eps, scales)
         pieces = Pieces(nearby)
         result = verdicts(pieces, jacobians, nothing)
+        # What fails may be rounding of the gradient, if values are more precise than it. Only then is that measured.
         if unit < function.epsilon and any(verdict.failed for verdict in result):
             # A gradient at a kink is a weighted sum of those of the pieces, each rounded, which may cancel.
             of_sums = _SUMMED * function.epsilon * pieces.steepest / nearby.steps.scale
@@ -126,6 +127,7 @@ def _rounding(function: Flat, mode: Callable[..., Array], scale: Array) -> Array
     points = function.point + 2 * function.epsilon * scale * units  # exact in the dtype
     away = [np.abs(mode(point) - mode(point, wide=True)) for point in points]
     # Of errors as of a normal distribution the median is 0.67 standard deviations; four of these are six medians.
+    # An infinite difference is one of overflow, and no rounding.
     rounding: Array = np.nan_to_num(6 * np.median(away, axis=0), posinf=0.0)
     return rounding
 

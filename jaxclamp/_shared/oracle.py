@@ -67,7 +67,7 @@ def min_norm_of_values(point: Array, values: Array) -> Array:
 def corners_of_values(point: Array, values: Array) -> Array:
     """Return the gradients near ``point``, of shape (m, n), each once: their hull is the Clarke subdifferential."""
     gradients = _nearby_gradients(point, np.asarray(values, np.float64))
-    rounded = np.round(gradients, 4)
+    rounded = np.round(gradients, 4)  # those of one piece differ by 1e-5, as above
     order = np.lexsort(rounded.T[::-1])  # equal ones side by side; np.unique takes ten times as long along an axis
     is_first = np.append(True, (np.diff(rounded[order], axis=0) != 0).any(axis=1))
     corners: Array = gradients[order[is_first]]
@@ -87,6 +87,7 @@ def _nearby_gradients(point: Array, values: Array) -> Array:
     with np.errstate(invalid="ignore"):  # infinities and NaN are sorted out right here
         forward, backward = (ahead - middle) / (_STEP * scale), (middle - behind) / (_STEP * scale)
         steepest = np.abs(forward).max(axis=1, initial=0.0)
+        # 1e-4 of the slope is ten times what a norm turns by over a step.
         smooth = np.abs(forward - backward).max(axis=1, initial=0.0) < 1e-4 * (1 + steepest)
         # Within the radius a value moves by n times the slope, the scale and the radius; twice that leaves room.
         near = np.abs(middle[:, 0] - here) <= 2 * n * _RADIUS * scale * (1 + steepest)

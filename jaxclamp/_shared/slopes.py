@@ -391,7 +391,8 @@ def _jumps(heights: Array, noise: Array) -> Mask:
     """Find where a rise stays as the distance shrinks: over three distances that of a smooth piece shrinks by 512."""
     last = len(heights) - 1 - np.isfinite(heights[::-1]).argmax(axis=0)
     close, away = _at(heights, last), _at(heights, np.maximum(last - 3, 0))
-    # Of the power 0.11 one half stays. Smaller ones look like jumps, but `Ladder.steep` has found those from 0.1 on.
+    # Of the power 0.11 one half stays. Smaller ones look like jumps, but `Ladder.steep` has found those from 0.1 on. A
+    # rise of noise alone is less than 4 of it, as two values have it and it is known up to a factor of 2; 32 leave 8.
     jumps: Mask = np.any((close > 0.5 * away) & (close > 32 * noise[:, None]), axis=0)
     return jumps
 

@@ -37,6 +37,7 @@ def cases(op: Op) -> Iterator[tuple[dict[str, Any], tuple[str, ...], str]]:
             for active in itertools.combinations(differentiable, size):
                 if size == len(differentiable):
                     yield arguments, active, "none"
+                # A framework may have one derivative for bounds that are numbers, and another for arrays.
                 elif isinstance(arguments[names[0]], float) and active == (names[0],):
                     yield arguments, active, "numbers"
                     yield arguments, active, "arrays"

@@ -74,6 +74,7 @@ class Influence:
         with np.errstate(invalid="ignore"):  # of two infinities
             differences = gradient("inclusive") - min_norm_gradient, gradient(None) - min_norm_gradient
         distances = [np.linalg.norm(difference) for difference in differences]
+        # The maximum of NumPy is NaN if one of them is; that of Python need not be.
         return cls(float(np.max(distances)), float(np.linalg.norm(min_norm_gradient)))
 
     @property

@@ -248,8 +248,8 @@ class _Judge:
         error_of_all = error + coupled + self._rounding
         # An error of 1 % shows if what it is measured against is known to half of that.
         tells = error_of_all <= np.fmax(np.fmax(RESOLUTION / 2, self._rtol) * np.abs(gradient), self._small)
-        # By the gradient the output does not change beyond its noise, and by the slopes it changes by a small part
-        # of itself and of what it does farther away.
+        # By the gradient the output does not change beyond its noise, that of two values, known up to a factor of 2. By
+        # the slopes it changes by a small part of itself and of what it does farther away.
         is_none = np.abs(gradient) <= 4 * self._nearby.noise[:, None]
         tells |= is_none & (error_of_all <= self._least * np.fmax(np.abs(self._nearby.value), slopes.reach)[:, None])
         cases = (

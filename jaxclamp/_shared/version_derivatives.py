@@ -55,6 +55,7 @@ _CLOSED = Weights(
     )
 )
 _OPEN = Weights(((lambda x, low, high: (x > low) & (x < high),),))
+# At low = x = high x gets all, and with low > high the upper bound.
 _HALVES = Weights(
     (
         (
