@@ -16,7 +16,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 import jaxclamp
 from interop._bridge.bounded import Bounded
 from interop._bridge.opaque import opaque
-from interop._bridge.plans import Plan, classify, make_plan, plain
+from interop._bridge.plans import Plan, classify, make_plan, normalized
 from interop._bridge.promotion import refusal_type
 from interop._bridge.signatures import MISSING, Signature
 from interop._torch.forms import in_place, overwrite, write_to
@@ -43,7 +43,7 @@ class TorchOp:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         signature = self.signature
         values: Sequence[Any] = args  # positional arguments stand in their slots
-        if kwargs or len(args) > signature.plain:
+        if kwargs or len(args) > signature.count_before_forms:
             values = signature.arranged(args, kwargs)
         if signature.cast is not None:
             values = signature.cast(*values)
@@ -77,14 +77,14 @@ class TorchOp:
         result = self.of_slots(*without_forms)
         if forms.get("return_indices", MISSING) is not MISSING:
             # Which of equal elements an index names is a rule of torch's own.
-            x, *rest = plain(signature, without_forms)
+            x, *rest = normalized(signature, without_forms)
             arguments = signature.by_jax_name([x.detach(), *rest])
             return result, signature.in_torch({**arguments, "return_indices": True})[1]
         return result
 
     def of_slots(self, *values: Any) -> Any:
         """Return the result for the arguments by slot, none of which asks for another form."""
-        values = tuple(plain(self.signature, values))
+        values = tuple(normalized(self.signature, values))
         kind, tensors, numbers = classify(self.signature, values)
         plan = self._plans.get(kind) or make_plan(self._op, self._compute, self.signature, values, tensors)
         if kind is not None:

@@ -50,14 +50,14 @@ class Plan:
         if self.dtype is not None:
             tensors = [tensor.to(self.dtype) for tensor in tensors]
         x64 = self.x64 or jax.config.jax_enable_x64  # type: ignore[attr-defined]
-        result = call(self.flat, self._traced(numbers, x64) if numbers else (), x64, tensors)
+        result = call(self.flat, self._checked_numbers(numbers, x64) if numbers else (), x64, tensors)
         if isinstance(result, WithIndices):
             values, indices = result
             as_in_torch = getattr(torch.return_types, self.signature.in_torch.function.__name__)
             return as_in_torch((values, indices.long()))  # type: ignore[attr-defined]
         return result
 
-    def _traced(self, numbers: Sequence[float], x64: bool) -> tuple[Any, ...]:
+    def _checked_numbers(self, numbers: Sequence[float], x64: bool) -> tuple[Any, ...]:
         """Return the numbers of a call, checked, as arrays. XLA would compile anew for each Python int."""
         if torch.SymFloat in map(type, numbers):  # to read a symbol would make torch guard its value
             return tuple(numbers)
@@ -71,35 +71,37 @@ class Plan:
 def classify(signature: Signature, values: Sequence[Any]) -> tuple[Any, list[torch.Tensor], list[float]]:
     """Return the kind of a call, its tensors and its numbers.
 
-    The kind is None where there are arguments that `plain` has to look at.
+    The kind is None if `normalized` has to convert an argument first, as a number of NumPy or a list of axes.
     """
     kind: list[Any] = []
     tensors: list[torch.Tensor] = []
     numbers: list[float] = []
-    is_plain = is_floating = True
+    is_normal = is_floating = True
     for slot, value in enumerate(values):
-        of = type(value)
+        kind_of_value = type(value)
         takes_arrays = slot in signature.arrays
         if takes_arrays and isinstance(value, torch.Tensor):
             tensors.append(value)
             kind += value.dtype, value.dim() > 0  # one without axes promotes as a number does
-            is_plain &= of in _PLAIN_TENSORS and (value.dim() > 0 or not signature.reduces)
+            is_normal &= kind_of_value in _PLAIN_TENSORS and (value.dim() > 0 or not signature.reduces)
             is_floating &= value.is_floating_point()
-        elif takes_arrays and of in _PLAIN_NUMBERS:
+        elif takes_arrays and kind_of_value in _PLAIN_NUMBERS:
             numbers.append(value)
             kind.append(float)
         else:
-            kind += of, value  # its type too: True equals 1, and so does their hash
-            is_plain &= of in _PLAIN_STATIC and value != ()  # no axes are all axes to torch, and none to JAX
-    if not is_plain:
+            kind += kind_of_value, value  # its type too: True equals 1, and so does their hash
+            is_normal &= (
+                kind_of_value in _PLAIN_STATIC and value != ()
+            )  # no axes are all axes to torch, and none to JAX
+    if not is_normal:
         return None, tensors, numbers
     if not is_floating:  # then 1 and 1.0 promote to different dtypes, 1.0 to the default one
         kind += *map(type, numbers), torch.get_default_dtype()
     return tuple(kind), tensors, numbers
 
 
-def plain(signature: Signature, values: Sequence[Any]) -> list[Any]:
-    """Return the arguments by slot as plain ones: tensors on one device, Python's numbers, ints and tuples of them."""
+def normalized(signature: Signature, values: Sequence[Any]) -> list[Any]:
+    """Return the arguments by slot as tensors on one device, Python's numbers, ints and tuples of them."""
     name = signature.name
     if not any(isinstance(values[slot], torch.Tensor) for slot in signature.arrays if slot < len(values)):
         raise TypeError(f"{name}: input must be a torch.Tensor; jaxclamp.{name} takes numbers and JAX arrays.")
@@ -123,18 +125,18 @@ def plain(signature: Signature, values: Sequence[Any]) -> list[Any]:
 def make_plan(
     op: Op, compute: Callable[..., Any], signature: Signature, values: Sequence[Any], tensors: Sequence[torch.Tensor]
 ) -> Plan:
-    """Plan the calls of an op with arguments such as ``values``, which are plain."""
+    """Plan the calls of an op with arguments such as ``values``, which are `normalized`."""
     _refuse_complex(signature, values)
     present = [(slot, value) for slot, value in enumerate(values) if value is not MISSING]
-    # Maps a parameter to where its argument comes from: a tensor, a number of the call, or the kind of the call.
+    # Maps a parameter to where its argument comes from: a tensor of the call, a number of it, or a constant, itself.
     sources = {signature.jax_names[slot]: _source(slot in signature.arrays, value) for slot, value in present}
     numbers = tuple(name for name, source in sources.items() if source is _NUMBER)
     check = functools.partial(_check, op, sources)
     check(*[value for slot, value in present if sources[signature.jax_names[slot]] is _NUMBER])
     dtypes = {tensor.dtype for tensor in tensors}
-    # Of what no array can be, jaxclamp says what to do instead.
-    are_arrays = not any(isinstance(source, str | list) for source in sources.values())
-    dtype = result_dtype(signature, values) if are_arrays and not signature.reduces else None
+    # Strings and lists are no arrays: jaxclamp refuses them, and says what to pass instead.
+    may_be_arrays = not any(isinstance(source, str | list) for source in sources.values())
+    dtype = result_dtype(signature, values) if may_be_arrays and not signature.reduces else None
     if dtype is not None and not dtype.is_floating_point:  # a default such as -1.0 would promote
         for name, parameter in op.signature.parameters.items():
             if name not in sources and type(parameter.default) is float:
@@ -180,7 +182,7 @@ def _of_arrays(compute: Callable[..., Any], sources: Mapping[str, Any], numbers:
 
 
 def _check(op: Op, sources: Mapping[str, Any], *numbers: float) -> None:
-    """Have the op check the numbers: it cannot see the values of traced ones."""
+    """Have the op check the numbers now: once they are traced, it does not see their values."""
     if numbers and torch.SymFloat not in map(type, numbers):
         zero = np.zeros(())
         _of_arrays(op.applied, sources, numbers, *[zero for source in sources.values() if source is _TENSOR])

@@ -100,7 +100,7 @@ class Signature:
         self.forms = {form.name: self._slots[form.name] for form in forms}
         inspected = self.inspected.parameters.values()
         self._positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in inspected)
-        self.plain = self._positional - sum(form.kind is form.POSITIONAL_OR_KEYWORD for form in forms)
+        self.count_before_forms = self._positional - sum(form.kind is form.POSITIONAL_OR_KEYWORD for form in forms)
         """How many positional arguments there can be without one that asks for another form."""
         self._required = sum(p.default is MISSING for p in inspected)
         self._defaults = [p.default for p in inspected]
