@@ -27,6 +27,7 @@ def sum_over_ranks(counts: C, group: torch.distributed.ProcessGroup | None = Non
     Raises:
       TypeError: ``counts`` is neither.
       RuntimeError: there is no group of processes.
+      ValueError: this process is not in the group.
 
     >>> from interop import ties
     >>> with ties() as counted:
@@ -43,6 +44,8 @@ def sum_over_ranks(counts: C, group: torch.distributed.ProcessGroup | None = Non
         raise RuntimeError(
             "sum_over_ranks: there is no group of processes; call torch.distributed.init_process_group first."
         )
+    if torch.distributed.get_rank(group) < 0:
+        raise ValueError("sum_over_ranks: this process is not in the group; call it in those of the group alone.")
     of_ranks: list[Any] = [None] * torch.distributed.get_world_size(group)
     torch.distributed.all_gather_object(of_ranks, counts, group)
     total: C = functools.reduce(operator.add, of_ranks)

@@ -102,6 +102,8 @@ def test_counts_are_summed_over_ranks() -> None:
     assert interop.sum_over_ranks(block.passed) == block.passed == {"torch.Tensor.cummax": 1}
     with pytest.raises(TypeError, match="counts is 3; pass the report"):
         interop.sum_over_ranks(3)  # type: ignore[type-var]
+    with pytest.raises(ValueError, match="this process is not in the group"):
+        interop.sum_over_ranks(block.passed, torch.distributed.GroupMember.NON_GROUP_MEMBER)
 
 
 EXTREMA: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
