@@ -121,14 +121,23 @@ def _min_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torc
     return torch.min(input, out=out) if out is not None or not is_active(input) else amin(input, ties=ties)
 
 
-_kept_windows_of = functools.lru_cache(maxsize=1024, typed=True)(windows_of)
-
-
-def _windows_of(name: str, x: torch.Tensor, dims: int, window: Sequence[Any]) -> Windows:
-    """Check the arguments of a pool, which takes as long as torch's kernel for 1,000 elements; return its windows."""
+def _pooling(name: str, ties: Convention, x: torch.Tensor, dims: int, window: Sequence[Any]) -> tuple[Pooling, bool]:
+    """Check the arguments of a pool; return it, and whether its window is the whole image."""
     if not is_plain(x):  # its sizes may be symbols
-        return windows_of(name, tuple(x.shape), dims, *window)
-    return _kept_windows_of(name, tuple(x.shape), dims, *map(_as_numbers, window))
+        return _pooling_of(name, ties, tuple(x.shape), dims, *window)
+    numbers = window if _CONSTANT.issuperset(map(type, window)) else map(_as_numbers, window)
+    return _kept_pooling_of(name, ties, tuple(x.shape), dims, *numbers)
+
+
+def _pooling_of(name: str, ties: Convention, shape: tuple[int, ...], dims: int, *window: Any) -> tuple[Pooling, bool]:
+    windows = windows_of(name, shape, dims, *window)
+    return Pooling(windows, ties), windows.sizes == shape[-dims:] and not any(map(any, windows.paddings))
+
+
+_kept_pooling_of = functools.lru_cache(maxsize=1024, typed=True)(_pooling_of)
+"""The checks take as long as torch's kernel for 1,000 elements."""
+
+_CONSTANT = frozenset((int, bool, type(None)))
 
 
 def _as_numbers(argument: Any) -> Any:
@@ -160,14 +169,16 @@ def _max_pool(name: str) -> Callable[..., Any]:
 
         active = is_active(input)
         # Along one axis, torch has a kernel for values alone.
-        by_slices = not active and not return_indices and dims > 1 and prefers_slices(input, dims)
+        by_slices = not active and not return_indices and dims > 1 and is_plain(input) and prefers_slices(input, dims)
         if not by_slices and (not active or ties == "inclusive"):
             return in_torch(input, *window, return_indices=return_indices)
-        windows = _ruled(lambda: called(input, True), lambda: _windows_of(name, input, dims, window))
-        pooling = Pooling(windows, ties)
+        try:
+            pooling, is_whole = _pooling(name, ties, input, dims, window)
+        except (TypeError, ValueError):
+            called(input, True)  # torch refuses the arguments first
+            raise
         if by_slices:
             return largest_by_slices(pooling, input)
-        is_whole = windows.sizes == tuple(input.shape[-dims:]) and not any(map(any, windows.paddings))
         return _pool(pooling, called, input, return_indices, is_whole)
 
     return _named(max_pool, name)
@@ -199,10 +210,10 @@ def _pool(
         return values.clone() if pooling.dims == 1 else values, indices
 
     def values(x: torch.Tensor) -> torch.Tensor:
-        if prefers_slices(x, pooling.dims):
-            return largest_by_slices(pooling, x)
         if not is_plain(x):  # the graphs are those of the call with indices
             return with_indices(x)[0]  # type: ignore[no-any-return]
+        if prefers_slices(x, pooling.dims):
+            return largest_by_slices(pooling, x)
         largest = in_torch(x, False)  # in less time
         return largest.clone() if largest._is_view() else largest  # type: ignore[no-any-return]
 
@@ -213,15 +224,6 @@ def _pool(
     axes = tuple(range(input.dim() - pooling.dims, input.dim()))
     result = reduce(Reduction(axes, True, pooling.convention), with_indices, input)
     return result if return_indices else result[0]
-
-
-def _ruled(in_torch: Callable[[], Any], make: Callable[[], Any]) -> Any:
-    """Call ``make``; if it refuses the arguments, let torch refuse them first."""
-    try:
-        return make()
-    except (TypeError, ValueError):
-        in_torch()
-        raise
 
 
 def _adaptive_max_pool(name: str) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from interop._torch.forms import axes_of
 from interop._torch.private_api import is_dispatch_mode_active, is_transformed
 from interop.native._rules.kinked import places_of_ties
 from interop.native._rules.selection import number_of_members
-from interop.native._rules.stage import Pooling
+from interop.native._rules.stage import Pooling, is_plain
 from interop.native._rules.windows import number_of_tied
 from interop.native._rules.windows_sliced import largest_by_slices, prefers_slices
 from jaxclamp import Op
@@ -132,6 +132,6 @@ def _of_extremum(
 def _of_pool(name: str, x: torch.Tensor, window: Sequence[Any]) -> torch.Tensor:
     dims = int(name[-2])
     pooling = Pooling(windows_of(name, tuple(x.shape), dims, *window), "min_norm")
-    by_slices = prefers_slices(x, dims)
+    by_slices = is_plain(x) and prefers_slices(x, dims)
     values = largest_by_slices(pooling, x) if by_slices else getattr(functional, name)(x, *window)
     return (number_of_tied(pooling, x, values) > 1) & ~values.isnan()

@@ -76,12 +76,10 @@ def is_channels_last(x: torch.Tensor) -> bool:
 
 def is_plain(x: torch.Tensor) -> bool:
     """Say whether x is a tensor of eager code in the memory of the CPU, and nothing watches what is done with it."""
-    return (
-        not torch.compiler.is_compiling()
-        and type(x) in (torch.Tensor, torch.nn.Parameter)
-        and x.is_cpu
-        and not is_dispatch_mode_active()
-    )
+    return not torch.compiler.is_compiling() and type(x) in _PLAIN and x.is_cpu and not is_dispatch_mode_active()
+
+
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 def is_finite(x: torch.Tensor) -> bool:

@@ -37,7 +37,8 @@ class IndexedStage(NamedTuple):
         return self.weights.sum(1, dtype=counter).reshape(self.values.shape)
 
     def gathered(self, vector: torch.Tensor) -> torch.Tensor:
-        parts = _rows(vector, self.length).index_select(1, self.places).reshape(self.weights.shape)
+        rows = vector.reshape(self.weights.shape[0], self.length)
+        parts = rows.index_select(1, self.places).reshape(self.weights.shape)
         return at_ties(parts, self.weights, is_finite(vector)).sum(1).reshape(self.values.shape)
 
     def spread(self, vector: torch.Tensor) -> torch.Tensor:
@@ -52,14 +53,15 @@ class IndexedStage(NamedTuple):
 
 def indexed_stage(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> IndexedStage:
     """Return the pooling at once."""
-    lengths, counts = x.shape[-pooling.dims :], values.shape[-pooling.dims :]
-    index_of = _index_of_plain if is_plain(x) else _index  # one that is kept is no part of a graph
+    first, plain = -pooling.dims, is_plain(x)
+    lengths, counts = x.shape[first:], values.shape[first:]
+    index_of = _index_of_plain if plain else _index  # one that is kept is no part of a graph
     index, exist = index_of(pooling.windows, lengths, counts, x.device, x.dtype)
     length, windows = math.prod(lengths), math.prod(counts)
-    images = _rows(x, length)
-    read = images.index_select(1, index).reshape(len(images), len(index) // windows, windows)
-    largest = values.reshape(len(images), 1, windows)
-    if pooling.convention != "exclusive" and is_finite(values):
+    rows, places = x.numel() // length, index.numel() // windows
+    read = x.reshape(rows, length).index_select(1, index).reshape(rows, places, windows)
+    largest = values.reshape(rows, 1, windows)
+    if plain and pooling.convention != "exclusive" and math.isfinite(values.sum().item()):
         weights = read.eq_(largest)
         if exist is not None:
             weights.mul_(exist)
@@ -69,11 +71,6 @@ def indexed_stage(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> In
             tied = tied & (exist != 0)
         weights = sharing(tied, (1,), pooling.convention).to(x.dtype)
     return IndexedStage(x, values, length, index, weights)
-
-
-def _rows(tensor: torch.Tensor, length: int) -> torch.Tensor:
-    """Return the images, each as a row of that length."""
-    return tensor.reshape(tensor.numel() // length, length)
 
 
 def _index(

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from interop._torch.private_api import is_traced
 from interop.native._rules.stage import (
     AdaptiveWindows,
     Pooling,
@@ -66,10 +67,9 @@ class _Line(NamedTuple):
 
 
 def prefers_slices(x: torch.Tensor, dims: int) -> bool:
-    """Return whether slices find the values of a pool sooner than torch's kernel, and nothing watches the calls."""
+    """Return whether slices find the values of a pool of a plain tensor sooner than torch's kernel."""
     return (
-        not torch.jit.is_tracing()  # type: ignore[attr-defined]  # where a size is a tensor
-        and is_plain(x)
+        not is_traced()  # where a size is a tensor
         and x.numel() > _FEW
         and x.is_floating_point()
         and x.dim() - dims in (1, 2)
