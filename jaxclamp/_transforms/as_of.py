@@ -79,6 +79,7 @@ def _replaced(version: Version, eqn: JaxprEqn, descend: Descend) -> list[JaxprEq
         return descend(eqn)
     if (op := recognized(eqn)) is None:
         return descend(eqn)
+    # x is an array, and a number in the program a literal.
     has_numbers = sum(not isinstance(atom, Literal) for atom in eqn.invars) == 1
     return inlined(lambda *operands: _applied(version, op, has_numbers, *operands).value(), eqn)
 

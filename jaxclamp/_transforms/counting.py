@@ -50,8 +50,8 @@ Counts: TypeAlias = jax.Array
 
 One number would overflow: a loop over a dataset can meet more ties than 32 bits count, and JAX has 64 only if asked.
 """
-_BITS = 24
-_BASE = 2**_BITS  # so that the lower digits of up to 128 devices or terms add up without overflow
+_BITS = 20
+_BASE = 2**_BITS  # so that the lower digits of up to 2048 devices or terms add up without overflow
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["counts"], meta_fields=["counters"])
@@ -59,7 +59,8 @@ _BASE = 2**_BITS  # so that the lower digits of up to 128 devices or terms add u
 class TieCounts:
     """How often lines of a program were on a tie: an array, which can be a result of ``jit``, ``scan`` or ``vmap``.
 
-    Such a result has more axes; `TieCounts.report` adds up along them. Counts of the same program add up: ``a + b``.
+    Such a result has more axes; `TieCounts.report` adds up along them. Counts of the same program, at arguments of the
+    same shapes, add up: ``a + b``.
     """
 
     counts: Counts
@@ -78,6 +79,8 @@ class TieCounts:
         return tied
 
     def __add__(self, other: TieCounts) -> TieCounts:
+        if self.counters != other.counters:  # a row of one would be added to that of another line
+            raise ValueError("TieCounts: the two are of other lines, or of other shapes; add up their reports instead.")
         return dataclasses.replace(self, counts=_added(self.counts, other.counts))
 
     def report(self) -> TieReport:
@@ -211,6 +214,7 @@ class _Counting:
             return None
         params = {**eqn.params, name: body}
         if eqn.primitive is p.jit_p:
+            # Shardings and layouts are listed by result: there is one result more.
             params |= {name: (*eqn.params[name], *one) for name, one in unspecified_results().items()}
         counts = Var(body.outvars[-1].aval)
         return [eqn.replace(params=params, outvars=[*eqn.outvars, counts])], [counts], counters
@@ -296,6 +300,7 @@ class _Counting:
             nonlocal counters
             body, counters = self.of(eqn.params["jaxpr"])  # here, as the types inside exist in this context alone
             results = jaxpr_as_fun(closed(body))(*operands)
+            # Whether there is anything to count is known only now: if not, the array of counts is empty.
             counts = results[-1] if counters else _nothing(())
             return [*results[: len(eqn.outvars)], _carried(lax.psum(counts, tuple(axes)))]
 

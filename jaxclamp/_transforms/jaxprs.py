@@ -81,6 +81,7 @@ def traced(fun: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Traced[R]:
         _refuse_writes(before, _leaves(args, kwargs))
         return results
 
+    # None is no leaf: so the trace has the arrays as its arguments, under the paths that errors name.
     traced_arguments: Any = jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else None, (args, kwargs))
     try:
         with jax.disable_jit(False):  # library functions of JAX are recognized as inner jits

@@ -133,6 +133,7 @@ def _calls_by_key() -> Mapping[tuple[Hashable, Hashable], Sequence[_Call]]:
     calls: dict[tuple[Hashable, Hashable], list[_Call]] = {}
     for count in (1, 2, 3):  # clamp has the most operands, three
         for call in _calls(count):
+            # The types decide the formula, and not the key: any will do.
             for key, _ in _equations(call, ((np.dtype("float32"), False),) * count):
                 calls.setdefault(key, []).append(call)
     return calls
@@ -144,7 +145,7 @@ def _table(key: tuple[Hashable, Hashable], types: Types) -> Mapping[Hashable, _C
     """Map a formula, for operands of these types, to the call that has it; ``key`` is that of the equation."""
     table: dict[Hashable, _Call] = {}
     for call in _calls_by_key()[key]:
-        if len(call.names) == len(types):
+        if len(call.names) == len(types):  # ``jnp.clip`` has one key with one bound and with two
             for key_of_call, formula in _equations(call, types):
                 if key_of_call == key:
                     table.setdefault(formula, call)  # of several calls the first counts: `_calls` orders them
@@ -255,6 +256,7 @@ def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
     if eqn.primitive is p.convert_element_type_p and isinstance(constant := inputs[0].formula, _Constant):
         # Elsewhere JAX converts a number before it is traced. In a shard_map of JAX 0.12 a pvary comes first.
         return [_Value(_Constant.of(constant.number.astype(eqn.params["new_dtype"])), {})]
+    # ``max(b[:, None], b[None, :])`` meets b at two places: that is no elementwise function of b.
     axes = {operand: places for value in inputs for operand, places in value.axes.items()}
     meets_elsewhere = any(axes[i] != places for value in inputs for i, places in value.axes.items())
     if not _is_elementwise(eqn) or meets_elsewhere:
@@ -276,7 +278,7 @@ They are known by name, since they are not public."""
 
 def _is_elementwise(eqn: JaxprEqn) -> bool:
     """Return whether all results have as many axes as the operands, apart from operands that are scalars."""
-    if eqn.params.get("axes") == ():
+    if eqn.params.get("axes") == ():  # a reduction, made one of scalars by `_of_scalars`
         return True
     results, operands = ({getattr(atom.aval, "ndim", None) for atom in atoms} for atoms in (eqn.outvars, eqn.invars))
     return len(results) == 1 and operands <= results | {0}

@@ -139,8 +139,9 @@ _MET_INFINITY: dict[Any, Callable[..., jax.Array]] = {
 SUSPECTS: dict[str, Callable[..., jax.Array]] = {
     "floor": lambda x: x == jnp.floor(x),
     "ceil": lambda x: x == jnp.floor(x),
-    "round": lambda x: x - jnp.floor(x) == 0.5,
-    "rem": lambda x, y: jnp.equal(lax.rem(x, y), 0) if is_floating(x) else _nowhere(x),
+    "round": lambda x: jnp.abs(x) - jnp.floor(jnp.abs(x)) == 0.5,  # of x itself it rounds to a half just above -0.5
+    # At x = 0 the remainder passes through 0.
+    "rem": lambda x, y: (lax.rem(x, y) == 0) & (x != 0) if is_floating(x) else _nowhere(x),
     "atan2": lambda y, x: (y == 0) & (x < 0),
     "bitcast_convert_type": lambda x: x == 0,  # as of jnp.signbit and jnp.copysign
     **dict.fromkeys((*UNDECIDED, "custom_linear_solve"), _nowhere),

@@ -95,6 +95,14 @@ def test_counts_do_not_overflow() -> None:
     assert tie_counts.report().tied == 2**33
 
 
+def test_counts_of_two_programs_do_not_add_up() -> None:
+    counted = count_ties(jnp.abs)
+    for other in (count_ties(lambda x: jnp.maximum(x, 0.0))(X), counted(X[:3])):
+        with pytest.raises(ValueError, match="add up their reports"):
+            counted(X)[1] + other[1]
+    assert (counted(X)[1].report() + counted(X[:3])[1].report()).elements == X.size + 3
+
+
 def test_without_ties_there_are_no_lines() -> None:
     value, tie_counts = jax.jit(count_ties(lambda x: x + 1))(X)
     np.testing.assert_array_equal(value, X + 1)
