@@ -270,26 +270,42 @@ def audit(
     if not changes:
         return report
     if total is None or by_itself:
-        no_effect = "the function differentiates by itself; audit one that returns the loss"
-        return dataclasses.replace(report, no_effect=no_effect)
-    with torch.random.fork_rng():
-        torch.set_rng_state(randomness)
-        again = _total(fun, arguments, after, contextlib.nullcontext())
+        effect: Effect | str = "the function differentiates by itself; audit one that returns the loss"
+    else:
+        with torch.random.fork_rng():
+            torch.set_rng_state(randomness)
+            again = _total(fun, arguments, after, contextlib.nullcontext())
+        effect = _effect(total, gradients, again, arguments)
+    if isinstance(effect, str):
+        return dataclasses.replace(report, no_effect=effect)
+    return dataclasses.replace(report, effect=effect)
+
+
+def _effect(
+    total: torch.Tensor, gradients: Mapping[torch.Tensor, torch.Tensor], again: torch.Tensor | None, arguments: Any
+) -> Effect | str:
+    """Return how the gradient of the parameters changes, or why that cannot be said.
+
+    Args:
+      total: what was differentiated in the version before.
+      gradients: its gradient with respect to each leaf.
+      again: what is to be differentiated in the version after.
+      arguments: of the function; other leaves are parameters.
+    """
     if again is None or not torch.allclose(again, total, rtol=0, atol=0, equal_nan=True):
-        no_effect = "called again, the function returned something else; audit one that is not random"
-        return dataclasses.replace(report, no_effect=no_effect)
-    first, second = ({id(variable) for variable in leaves} for leaves in (variables, leaves_behind(again)))
+        return "called again, the function returned something else; audit one that is not random"
+    first, second = ({id(variable) for variable in leaves} for leaves in (gradients, leaves_behind(again)))
     if first - second and second - first:  # a version alone may leave some out
-        no_effect = "the function makes tensors that require grad; pass them as inputs"
-        return dataclasses.replace(report, no_effect=no_effect)
-    given = {id(leaf) for leaf in jax.tree.leaves(arguments)}
-    parameters = [variable for variable in variables if id(variable) not in given]
+        return "the function makes tensors that require grad; pass them as inputs"
+    passed = {id(leaf) for leaf in jax.tree.leaves(arguments)}
+    parameters = [variable for variable in gradients if id(variable) not in passed]
     of = f"{len(parameters)} parameter{'s' * (len(parameters) > 1)}" if parameters else "the inputs"
-    new_gradients = torch.autograd.grad(again, parameters or variables, materialize_grads=True)
-    pairs = zip((gradients[variable] for variable in parameters or variables), new_gradients, strict=True)
+    variables = parameters or list(gradients)
+    new_gradients = torch.autograd.grad(again, variables, materialize_grads=True)
+    pairs = zip((gradients[variable] for variable in variables), new_gradients, strict=True)
     old_vector, new_vector = map(_flat, zip(*pairs, strict=True))
     norms = (torch.linalg.vector_norm(v).item() for v in (old_vector, new_vector, _apart(old_vector, new_vector)))
-    return dataclasses.replace(report, effect=Effect(of, *norms))
+    return Effect(of, *norms)
 
 
 def _later_than(old: Version) -> tuple[Version, str]:
