@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from interop import TORCH_OPS
 from interop.native import NATIVE
-from interop.native._rules import windows, windows_sliced
+from interop.native._rules import windows, windows_blocked, windows_sliced
 from interop.native._rules.windows_compiled import read_stages
 from tests.support.calls import of_aminmax
 from tests.torch.natively import Tensor, values
@@ -42,6 +42,7 @@ def take_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows_sliced, "_FEW", 0)
     monkeypatch.setattr(windows, "_FEW_READS", 0)
     monkeypatch.setattr(windows, "_BLOCK", 100)
+    monkeypatch.setattr(windows_sliced, "_BLOCK", 100)
 
 
 def gradient_and_transposed(y: Tensor, x: Tensor, cotangent: Tensor) -> Tensor:
@@ -86,6 +87,56 @@ def test_pools_share_by_count(lengths: tuple[int, ...], dims: int, window: tuple
     assert torch.equal(pooled, y)
     found = gradient_and_transposed(pooled, active, torch.tensor(cotangent))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+OF_FEW_PLACES = [
+    *(window for window in WINDOWS if 2 <= window[0] <= 3),
+    ((3, 2), (1, 2), (1, 0), 1, False), ((1, 4), (3, 1), (0, 2), (1, 2), True), (3, 2, 1, 2, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("block", ["of images", "of channels"])
+@pytest.mark.parametrize("window", OF_FEW_PLACES, ids=str)
+def test_blocks_in_channels_last_share_by_count(
+    window: tuple[Any, ...], block: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As row-major images by index, of 16 bits rounded once; the last block has fewer images or channels."""
+    x = torch.randint(-2, 3, (5, 5, 9, 7), generator=torch.Generator().manual_seed(0)).to(dtype)
+    x[0] = 1  # all elements of a window tie, of which there are fewer at the padding
+    y = functional.max_pool2d(x, *window)
+    cotangent = torch.arange(y.numel()).remainder(7).sub(3).reshape(y.shape).to(dtype)
+
+    def gradient(x: Tensor) -> Tensor:
+        active = x.requires_grad_()
+        pooled = NATIVE["max_pool2d"](active, *window)
+        assert torch.equal(pooled, y)
+        along = cotangent.to(x.dtype, copy=True)
+        if x.dtype is torch.bfloat16:
+            return torch.autograd.grad(pooled, active, along)[0]
+        return gradient_and_transposed(pooled, active, along)
+
+    expected = gradient(x.double()).to(dtype)
+    take_slices(monkeypatch)
+    blocks = []
+    spread = windows_blocked._Block.spread
+
+    def observed(block: windows_blocked._Block, x: Tensor, *of: Tensor) -> Tensor:
+        blocks.append(x.shape)
+        block._spread.copy_(torch.arange(block._spread.numel()).reshape(block._spread.shape))
+        assert all(len(part.unique()) == part.numel() for part, _ in block._parts)  # or two threads would add to one
+        return spread(block, x, *of)
+
+    monkeypatch.setattr(windows_blocked._Block, "spread", observed)
+    monkeypatch.setattr(windows_blocked, "_BLOCK", 2 * x[0].numel())
+    monkeypatch.setattr(windows_blocked, "_LARGE", x[0].numel() if block == "of images" else 2 * x[0, 0].numel())
+    monkeypatch.setattr(windows_blocked, "_LINE", 1)
+    found = gradient(x.contiguous(memory_format=torch.channels_last))
+    images, channels = ((2, 2, 1), (5,)) if block == "of images" else ((2, 2, 1), (2, 2, 1))
+    assert blocks == [(some, 9, 7, few) for some in images for few in channels]
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    rounded, added = (2**-8, 2**-20) if dtype is torch.bfloat16 else (1e-12, 1e-12)
+    torch.testing.assert_close(found, expected, rtol=rounded, atol=added)
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")

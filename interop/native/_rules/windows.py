@@ -7,7 +7,8 @@ cotangents (a, b) of the windows are spread to (a/2, a/2 + b, 0); tangents (u, v
 
 A pooling is done in stages, each a `Stage`: in one, or axis by axis if windows are large. `windows_sliced.py` has them
 for eager code, `windows_tiled.py` where the windows tile the images, `windows_indexed.py` for small images, and
-`windows_compiled.py` for compiled functions.
+`windows_compiled.py` for compiled functions. `windows_blocked.py` spreads numbers over large images in
+``channels_last``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from interop._torch.private_api import into_old_vmap, is_in_old_vmap, out_of_old
 from interop.native._rules.differentiable import differentiable
 from interop.native._rules.reductions import divided
 from interop.native._rules.stage import Pooling, Stage, is_channels_last, is_plain
+from interop.native._rules.windows_blocked import is_spread_in_blocks, spread_in_blocks
 from interop.native._rules.windows_compiled import read_stages
 from interop.native._rules.windows_indexed import indexed_stage
 from interop.native._rules.windows_sliced import empty_as, sliced_stages
@@ -86,6 +88,8 @@ class _Shared(torch.autograd.Function):
     def forward(
         spreads: bool, pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor
     ) -> torch.Tensor:
+        if spreads and not _has_few_reads(pooling, x, values) and is_spread_in_blocks(pooling, x, values, vector):
+            return spread_in_blocks(pooling, x, values, vector)
         if x.numel() <= _BLOCK or not is_plain(x):
             return _shared_at_once(spreads, pooling, x, values, vector)
         result = empty_as(x if spreads else values, vector)
@@ -180,10 +184,14 @@ def _counted(stages: Sequence[Stage], vector: torch.Tensor) -> torch.Tensor:
 
 def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> Sequence[Stage]:
     """Return the stages by the fastest way; under the convention exclusive there is one."""
-    few = _FEW_READS // _LESS_IN_CHANNELS_LAST if is_channels_last(x) else _FEW_READS
     # Exclusive leaves out the first of the tied elements of a window, which no axis by itself tells.
-    if pooling.convention == "exclusive" or (is_plain(x) and pooling.reads(x, values) <= few):
+    if pooling.convention == "exclusive" or _has_few_reads(pooling, x, values):
         return [indexed_stage(pooling, x, values)]
     if torch.compiler.is_compiling():
         return read_stages(pooling.windows, pooling.dims, x, values)
     return sliced_stages(pooling, x, values, vector)
+
+
+def _has_few_reads(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> bool:
+    few = _FEW_READS // _LESS_IN_CHANNELS_LAST if is_channels_last(x) else _FEW_READS
+    return is_plain(x) and pooling.reads(x, values) <= few

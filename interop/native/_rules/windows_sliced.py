@@ -48,6 +48,8 @@ _AT_ONCE = 8
 A window of 2 x 2 x 2 has 8 places, each with an eighth of the elements. Its axes have 6 places, but the first two of
 these have half of them. A window of 3 x 3 has 9 places; its axes have 6.
 """
+_BLOCK = 2**18
+"""The elements in whose blocks the values of images in ``channels_last`` are found."""
 _FEW = 8_192
 """The elements up to which the calls that slices take cost more than torch's kernel."""
 
@@ -80,9 +82,20 @@ def largest_by_slices(pooling: Pooling, x: torch.Tensor) -> torch.Tensor:
     """Return the largest element of each window."""
     if are_tiles(pooling, x):
         return largest_of_tiles(pooling, x)
-    for axis, line in enumerate(_lines(pooling, x), -pooling.dims):
-        x = _largest_along(line, axis, x, x)
-    return x
+    lines = _lines(pooling, x)
+    if pooling.dims != 2 or not (is_plain(x) and is_channels_last(x)):
+        for axis, line in enumerate(lines, -pooling.dims):
+            x = _largest_along(line, axis, x, x)
+        return x
+    # In blocks, which share the memory of what is found along the rows: it stays in the processor's cache.
+    rows, columns = lines
+    images = max(1, _BLOCK * len(x) // x.numel())
+    by_rows = _empty((min(images, len(x)), x.shape[1], rows.number, x.shape[3]), x, x)
+    result = _empty((*x.shape[:2], rows.number, columns.number), x, x)
+    for block, largest in zip(x.split(images), result.split(images), strict=True):
+        so_far = _largest_along(rows, -2, block, block, by_rows[: len(block)])
+        _largest_along(columns, -1, so_far, so_far, largest)
+    return result
 
 
 def sliced_stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> Sequence[Stage]:
@@ -167,15 +180,21 @@ def _empty(shape: Sequence[int], x: torch.Tensor, like: torch.Tensor) -> torch.T
     return like.new_empty((images, *lengths, channels)).movedim(-1, 1)
 
 
-def _largest_along(line: _Line, axis: int, x: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
-    """Return the largest element of each window along an axis, counted from the last; ``vector`` makes the buffer."""
+def _largest_along(
+    line: _Line, axis: int, x: torch.Tensor, vector: torch.Tensor, into: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the largest element of each window along an axis, counted from the last.
+
+    They are written ``into`` a tensor, or into one made from ``vector``.
+    """
     shape = list(x.shape)
     shape[axis] = line.number
     places = _at(axis, line)
     if line.has_whole and is_plain(x):
-        largest, places = x[places[0][0]].clone(), places[1:]
+        first, places = x[places[0][0]], places[1:]
+        largest = first.clone() if into is None else into.copy_(first)
     else:
-        largest = _empty(shape, x, vector).fill_(-math.inf)
+        largest = (_empty(shape, x, vector) if into is None else into).fill_(-math.inf)
     for inner, outer in places:
         part, so_far = x[inner], largest[outer]
         if part.shape != so_far.shape:  # these are the elements of one window

@@ -1,0 +1,150 @@
+"""Shares the ties of a max pool with overlapping windows in eager code, of images whose channels lie last in memory.
+
+Windows of 2 with stride 1 over the elements (3, 3, 1), for example, are one view of these, ((3, 3), (3, 1)), with the
+places in a window as its first axis. One call compares it with the values (3, 3), and one adds up who is tied. There
+are fewer calls than in `windows_sliced.py`, so that blocks may be small. All blocks use the same buffers, which stay in
+the processor's cache. New ones for each block would have to be brought there.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from interop.native._rules.stage import Pooling, is_channels_last, is_finite, is_plain
+from jaxclamp._rules.windows import Windows
+
+_BLOCK = 2**16
+"""The elements of a block of several images."""
+_LARGE = 2**18
+"""The elements of a block of some channels of an image."""
+_LINE = 16
+"""The channels that a block has at least: as many numbers of 32 bits are a line of the cache."""
+_FEW_PLACES = 9
+"""The elements of a window up to which this is faster than axis by axis."""
+
+
+class _Axis(NamedTuple):
+    """The windows along an axis."""
+
+    number: int
+    size: int
+    stride: int
+    padding: int
+    """The padding in front."""
+    dilation: int
+    length: int
+    """The elements."""
+
+    @property
+    def padded(self) -> int:
+        """The elements, and the padding in windows."""
+        return max(self.padding + self.length, (self.number - 1) * self.stride + (self.size - 1) * self.dilation + 1)
+
+    @property
+    def inside(self) -> slice:
+        """Where the elements are among these."""
+        return slice(self.padding, self.padding + self.length)
+
+    @property
+    def apart(self) -> int:
+        """The places, one behind the other, of which no two are the same element in different windows."""
+        return self.stride if self.dilation == 1 else 1
+
+    def places(self, padded: torch.Tensor, axis: int) -> torch.Tensor:
+        """Return a view that has the windows in place of the elements, and the places in a window as its first axis."""
+        shape, steps = list(padded.shape), list(padded.stride())
+        step = steps[axis]
+        shape[axis], steps[axis] = self.number, step * self.stride
+        return padded.as_strided((self.size, *shape), (step * self.dilation, *steps), padded.storage_offset())
+
+
+class _Block:
+    """Some channels of some images, and what is computed on the way."""
+
+    def __init__(self, rows: _Axis, columns: _Axis, images: int, channels: int, like: torch.Tensor) -> None:
+        padded = like.new_full((images, rows.padded, columns.padded, channels), -math.inf)
+        windows = columns.places(rows.places(padded, 1), 3)
+        inside = (slice(None), rows.inside, columns.inside)
+        self._elements, self._places = padded[inside], windows
+        self._tied = torch.empty_like(windows, memory_format=torch.contiguous_format)
+        self._shares = like.new_empty(windows.shape[2:])
+        self._spread = torch.empty_like(padded)
+        self._result = self._spread[inside]
+        self._parts = [
+            (of_column[start : start + rows.apart], tied[start : start + rows.apart])
+            for of_column, tied in zip(columns.places(rows.places(self._spread, 1), 3), self._tied, strict=True)
+            for start in range(0, rows.size, rows.apart)
+        ]
+
+    def spread(self, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+        """Return the result in a buffer."""
+        self._elements.copy_(x)
+        torch.eq(self._places, values.to(self._tied.dtype), out=self._tied)
+        torch.sum(self._tied.flatten(0, 1), 0, out=self._shares)
+        torch.div(vector, self._shares, out=self._shares)
+        self._spread.zero_()
+        for part, tied in self._parts:
+            part.addcmul_(tied, self._shares)
+        return self._result
+
+
+def is_spread_in_blocks(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> bool:
+    """Return whether `spread_in_blocks` is right, which adds 0 times a number where there is no tie, and fast."""
+    windows = pooling.windows
+    return (
+        is_plain(x)
+        and is_channels_last(x)
+        and isinstance(windows, Windows)
+        and pooling.dims == 2
+        and pooling.convention != "exclusive"
+        and math.prod(windows.sizes) <= _FEW_PLACES
+        and not windows.tile(tuple(x.shape))
+        and is_finite(values)
+        and is_finite(vector)
+    )
+
+
+def spread_in_blocks(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    """Spread a number for each window over its tied elements."""
+    # Numbers of 16 bits are added up in 32.
+    like = x.new_empty((), dtype=torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype)
+    rows, columns = _axes(pooling, x)
+
+    @functools.cache
+    def block(images: int, channels: int) -> _Block:
+        return _Block(rows, columns, images, channels, like)
+
+    result = torch.empty_like(x)
+    for elements, largest, numbers, into in _blocks(*(of.movedim(1, -1) for of in (x, values, vector, result))):
+        into.copy_(block(len(into), into.shape[-1]).spread(elements, largest, numbers))
+    return result
+
+
+def _axes(pooling: Pooling, x: torch.Tensor) -> list[_Axis]:
+    windows: Any = pooling.windows
+    axes = []
+    for size, stride, padding, dilation, length in zip(
+        windows.sizes, windows.strides, windows.paddings, windows.dilations, x.shape[2:], strict=True
+    ):
+        number = (sum(padding) + length - (size - 1) * dilation - 1) // stride + 1
+        axes.append(_Axis(number, size, stride, padding[0], dilation, length))
+    return axes
+
+
+def _blocks(*tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """Yield the parts of tensors, whose last axis are channels, that belong to some images, or to channels of one."""
+    images, height, width, channels = tensors[0].shape
+    size = height * width * channels
+    of_images, of_channels = max(1, _BLOCK // size), max(_LINE, _LARGE // (height * width))
+    for image in range(0, images, of_images):
+        parts = [tensor[image : image + of_images] for tensor in tensors]  # `split` takes five times as long
+        if channels <= of_channels:
+            yield parts
+            continue
+        for channel in range(0, channels, of_channels):
+            yield [part[..., channel : channel + of_channels] for part in parts]
