@@ -42,6 +42,7 @@ def __getattr__(name):
         return importlib.import_module(f"interop.{name}")
     if name in _WHEN_USED:
         globals()[name] = getattr(importlib.import_module(f"interop.{_WHEN_USED[name]}"), name)
+    # Python and its tools ask for names such as __wrapped__, for which JAX need not be imported.
     elif not name.startswith("_") and name in _ops():
         globals()[name] = _ops()[name]
     else:

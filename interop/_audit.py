@@ -294,6 +294,7 @@ def _effect(
     """
     if again is None or not torch.allclose(again, total, rtol=0, atol=0, equal_nan=True):
         return "called again, the function returned something else; audit one that is not random"
+    # A tensor that the function makes anew in each call is another one in the second: its gradient there would be 0.
     first, second = ({id(variable) for variable in leaves} for leaves in (gradients, leaves_behind(again)))
     if first - second and second - first:  # a version alone may leave some out
         return "the function makes tensors that require grad; pass them as inputs"
@@ -351,7 +352,7 @@ class _Call:
     site: Site
     function: Callable[..., Any]
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
-    """Copies of them, as they may be overwritten."""
+    """Copies."""
     tied: tuple[int, int] | None
     """The number of elements, and of those on a tie; None for a loss, which clamps inside."""
     cotangents: list[torch.Tensor] = field(default_factory=list)
@@ -452,7 +453,7 @@ class _Watching(ties):  # for the line and the module of a call, which `ties` kn
                 f"audit: {func.__name__} is called within torch.func, whose gradients are not seen; pass a function "
                 "that the tape of torch differentiates."
             )
-        with torch.no_grad():
+        with torch.no_grad():  # before the call, which may overwrite them
             copies = jax.tree.map(_copied, (args, dict(kwargs)))
             counts = tied_elements(func, args, kwargs) if can_tie(func) else None
         result = func(*args, **kwargs)

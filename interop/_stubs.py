@@ -89,7 +89,7 @@ def _function(op: Callable[..., Any]) -> str:
 
 def _flag(parameter: inspect.Parameter, value: bool) -> inspect.Parameter:
     """Annotate the parameter with this value, which is either the default or passed by name."""
-    if value:
+    if value:  # True is never the default, and behind parameters with one it can be passed by its name alone
         parameter = parameter.replace(kind=parameter.KEYWORD_ONLY, default=parameter.empty)
     return parameter.replace(annotation=f"Literal[{value}]")
 
@@ -115,6 +115,7 @@ def _type(annotation: Any) -> str:
 def _of_native() -> str:
     aliases = {name: function.__name__ for name, function in NATIVE.items() if name != function.__name__}
     derived = {name: f for name, f in NATIVE.items() if name.endswith("_") and name not in aliases}
+    # The public function says that it is of interop.native; the one that it wraps says in which file it is.
     homes = {
         name: inspect.unwrap(function).__module__
         for name, function in NATIVE.items()

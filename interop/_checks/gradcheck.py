@@ -142,6 +142,7 @@ class _Flat:
             value = self._vector(tensors)
             rows = np.zeros((value.numel(), self.point.size))
             if value.requires_grad:
+                # Row by row: a `torch.autograd.Function` need have no rule for a batch of gradients.
                 for row, entry in zip(rows, value, strict=True):
                     gradients = torch.autograd.grad(entry, tensors, retain_graph=True, materialize_grads=True)
                     row[:] = _joined(gradients)

@@ -21,6 +21,7 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
         case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE() | ast.Lt() | ast.LtE()], comparators=[bound]):
             if source.number(left) is not None:  # 0 < x
                 left, bound = bound, left
+            # Equal texts are the same value, unless a call in them is random.
             texts = [ast.unparse(branch) for branch in branches]
             x, limit = ast.unparse(left), ast.unparse(bound)
             is_extremum = sorted(texts) == sorted((x, limit))
