@@ -102,6 +102,7 @@ def _misfit(a: Point, b: Point, way: Align) -> tuple[bool, bool, float]:
     """Return whether values differ, whether gradients do, and how far values are apart where that is no rounding."""
     first, second = a.value, way(b.value)
     gradients_differ = a.gradient is not None and b.gradient is not None and not agree(a.gradient, way(b.gradient))
+    # complex128 for complex numbers, float64 for all others
     wide = np.result_type(first.dtype, np.float64)
     apart = float(np.abs(first.astype(wide) - second.astype(wide)).sum())
     eps = float(jnp.finfo(first.dtype).eps) if jnp.issubdtype(first.dtype, jnp.inexact) else 0.0

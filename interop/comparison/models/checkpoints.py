@@ -35,6 +35,7 @@ def values_from(parameters: Any, models: Sequence[Model]) -> tuple[int, dict[str
     if not isinstance(tree, Mapping):
         kind = type(parameters).__name__
         raise TypeError(f"compare_models: parameters is a {kind}; pass a tree of arrays, or a path.")
+    # Files and libraries write one name in several ways, so that names are compared part by part.
     arrays = {
         _name_parts(jax.tree_util.keystr(path)): to_host(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

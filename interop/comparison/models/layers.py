@@ -126,6 +126,7 @@ class CallRecorder:
     def _marked(self, direction: Direction, tree: Any) -> Any:
         leaves, structure = self._flatten(tree)
         position = 0
+        # Positions count what is marked, as the libraries differ in what else they pass: masks, keys, flags.
         for i, leaf in enumerate(leaves):
             passed = self._mark(Key(self._running[-1], direction, position), leaf)
             if passed is not None:

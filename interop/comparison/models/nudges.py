@@ -62,6 +62,7 @@ def nudges(
             continue
         largest = largest_finite(first.value) or 1.0  # zeros have no scale
         to_first[first_key] = math.sqrt(eps) * largest * rng.uniform(-1, 1, size=tuple(places.shape))
+        # The same numbers at the same places: places says where element i of the first is in the second.
         flat = np.empty(places.size)
         flat[places] = to_first[first_key]
         to_second[second_key] = flat.reshape(second.value.shape)

@@ -39,7 +39,7 @@ def judged_parameters(mapping: ParameterMapping) -> Iterator[Judged]:
 
 def _apart(pair: Pair) -> float:
     first, second = pair.first.value, pair.second.value
-    assert first is not None  # `_values` refuses "own" without values
+    assert first is not None  # "own" without values is refused
     assert second is not None
     return apart_of(first, pair.to_first(second))
 

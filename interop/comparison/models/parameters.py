@@ -83,6 +83,8 @@ def layout_of_kernel(shape: tuple[int, ...], kind: str, bias: tuple[int, ...] | 
     """
     if len(shape) < 2:
         return Layout.same(shape)
+    # Only a bias, or the settings, tell where the axes of inputs end: (4, 2, 3) has one axis of inputs if the bias is
+    # (2, 3), and two if it is (3,).
     if "Conv" not in kind:
         count = len(bias) if bias is not None else outputs
         split = math.prod(shape[:-count]), math.prod(shape[-count:])

@@ -56,6 +56,7 @@ def _coarsest_dtype(sides: tuple[Side, Side]) -> np.dtype[Any]:
     """Return the dtype that rounds most: with parameters="own" one model may be in float64, the other in float32."""
     leaves = [leaf for side in sides for leaf in (*side.model.inputs, *side.values.values())]
     floats = [leaf.dtype for leaf in leaves if is_float(leaf)]
+    # Of integers alone: what models compute of them is float32, the default of all libraries.
     return coarsest(floats) if floats else np.dtype(np.float32)
 
 
@@ -82,6 +83,7 @@ def _values(
         values_of_source = values[source]
     else:
         raise ValueError("compare_models: neither model has parameters; bind one to its variables, or pass parameters.")
+    # The target gets the dtype of the source too, so that rounding of parameters is no difference.
     target = 1 - source
     if source == 0:
         converted = {pair.second.name: pair.to_second(values_of_source[pair.first.name]) for pair in mapping.pairs}
