@@ -138,7 +138,7 @@ def _number(parameter: Any) -> float:
     """Read a number as torch does: of NumPy's scalars and tensors without axes too, but for those that require grad."""
     if isinstance(parameter, torch.Tensor) and parameter.requires_grad:
         raise TypeError("a slope or threshold must be a number, not a tensor that requires grad; pass its item().")
-    return parameter.item() if isinstance(parameter, torch.Tensor | np.generic) else constant_of(parameter)
+    return parameter.item() if isinstance(parameter, (torch.Tensor, np.generic)) else constant_of(parameter)
 
 
 def _of_leaky_relu(vector: torch.Tensor, x: torch.Tensor, negative_slope: float) -> Any:
