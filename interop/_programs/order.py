@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -63,11 +64,22 @@ def value_and_tangent(x: Any) -> tuple[Any, Any]:
 def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor:
     """Return where the comparison holds. Infinities do not move, and a tangent of NaN leaves it to the values."""
     (x_value, x_tangent), (y_value, y_tangent) = value_and_tangent(x), value_and_tangent(y)
-    # Of ``sqrt(x * x) >= 0`` at 0 the tangent is 0 / 0: the comparison holds there as everywhere else.
-    moves_apart = (x_value == y_value) & ((x_tangent < y_tangent) | (x_tangent > y_tangent))
+    tied = x_value == y_value
     if isinstance(y_value, torch.Tensor) or math.isinf(y_value):
-        moves_apart = moves_apart & torch.isfinite(x_value)
-    return torch.where(moves_apart, comparison(x_tangent, y_tangent), comparison(x_value, y_value))
+        tied = tied & torch.isfinite(x_value)
+    ahead = _OF_TANGENTS.get(comparison, comparison)(x_tangent, y_tangent)
+    result: torch.Tensor = (tied & ahead) | (~tied & comparison(x_value, y_value))
+    return result
+
+
+# Of ``sqrt(x * x) >= 0`` at 0 the tangent is 0 / 0, of which ``>=`` does not hold. Neither does ``<``, as of equal values:
+# so the comparisons that are not strict are made of those that are.
+_OF_TANGENTS: Mapping[Callable[[Any, Any], Any], Callable[[Any, Any], Any]] = {
+    operator.ge: lambda dx, dy: ~(dx < dy),
+    operator.le: lambda dx, dy: ~(dx > dy),
+    operator.eq: lambda dx, dy: ~((dx < dy) | (dx > dy)),
+    operator.ne: lambda dx, dy: (dx < dy) | (dx > dy),
+}
 
 
 def negated(pair: Pair) -> Pair:

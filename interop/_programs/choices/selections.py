@@ -62,4 +62,4 @@ def _between(input: Tensor, low: float, high: float) -> Tensor:
 
 def abs(input: Tensor) -> Tensor:
     # Unlike other kinked ops it takes a piece where nothing moves, too: so a derivative of torch, 0 at 0, never counts.
-    return torch.where(holds(operator.ge, input, 0), input, -input)
+    return torch.where(holds(operator.lt, input, 0), -input, input)
