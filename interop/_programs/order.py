@@ -72,8 +72,8 @@ def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor
     return result
 
 
-# Of ``sqrt(x * x) >= 0`` at 0 the tangent is 0 / 0, of which ``>=`` does not hold. Neither does ``<``, as of equal values:
-# so the comparisons that are not strict are made of those that are.
+# Of ``sqrt(x * x) >= 0`` at 0 the tangent is 0 / 0, of which ``>=`` does not hold. Neither does ``<``, as of equal
+# values: so the comparisons that are not strict are made of those that are.
 _OF_TANGENTS: Mapping[Callable[[Any, Any], Any], Callable[[Any, Any], Any]] = {
     operator.ge: lambda dx, dy: ~(dx < dy),
     operator.le: lambda dx, dy: ~(dx > dy),
