@@ -26,6 +26,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from interop._bridge.arrays import tensor_over
 from interop._torch.grad_state import is_recorded
 from interop._torch.private_api import flattened, is_transformed
 from interop._transforms.as_of import as_of, differentiated_by, uncovered_losses
@@ -341,7 +342,7 @@ def _total(
 def _to_tensor(argument: Any) -> Any:
     if not isinstance(argument, np.ndarray | np.generic):
         return argument
-    tensor = torch.from_numpy(np.array(argument, argument.dtype.newbyteorder("=")))  # a copy, which may be overwritten
+    tensor = tensor_over(np.array(argument, argument.dtype.newbyteorder("=")))  # a copy, which may be overwritten
     return tensor.requires_grad_(tensor.is_floating_point())
 
 

@@ -118,9 +118,12 @@ def default_scale(point: Array, largest: Array | None = None) -> Array:
     """
     sizes = np.abs(np.where(np.isfinite(point), point, 1.0))
     beside = np.full_like(sizes, sizes.max(initial=0.0)) if largest is None else largest
-    beside = np.where(beside > 0, beside, 1.0)
+    # A part of less than 2^-960 would be a subnormal number, which XLA takes for 0.
+    beside = np.where(beside > 2.0**-960, beside, 1.0)
     # 1e-6 beside 1e6 is a number of its own. 2^-44 of a number is 2^8 units in its last place: what is left of 0.
-    scale: Array = np.exp2(np.ceil(np.log2(np.where(sizes > 2.0**-44 * beside, sizes, beside))))
+    is_own = sizes > np.fmax(2.0**-44 * beside, 2.0**-960)
+    powers = np.ceil(np.log2(np.where(is_own, sizes, beside)))
+    scale: Array = np.exp2(np.fmin(powers, 1023))  # 2^1024 is infinite
     return scale
 
 

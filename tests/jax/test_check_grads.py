@@ -386,3 +386,14 @@ def test_a_point_that_is_not_finite() -> None:
 def test_small_numbers_are_written() -> None:
     error = refused(with_gradient(lambda x: 1e-9 * x, lambda x: 2e-9), 1.0)
     assert "the gradient is 2e-09, the derivative is 1e-09, which is 1e-09 away" in error
+
+
+@pytest.mark.parametrize("x", [5e-324, -1e-310, 1e-290])
+def test_the_smallest_inputs(x: float) -> None:
+    with jax.enable_x64(True):
+        assert jaxclamp.check_grads(lambda x: 0.25 * x, (np.float64(x),)).verdicts == ()
+
+
+def test_an_input_beside_the_largest_number() -> None:
+    with jax.enable_x64(True):
+        assert "values nearby are not finite" in refused(lambda x: 0.25 * x, 1.7e308)

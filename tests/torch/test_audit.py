@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -347,6 +348,12 @@ def test_what_is_nan_on_both_sides_does_not_change() -> None:
     assert change.cure == 'interop.native.clamp(..., ties="inclusive")'
     assert effect is not None
     assert effect.difference == 1
+
+
+def test_an_array_of_bfloat16() -> None:
+    x = np.array([0, 2, 6], jnp.bfloat16)
+    report = audit(lambda x: x.clamp(0, 6).sum(), x, before="torch 2.13", after="torch 2.15")
+    assert [change.line.tied for change in report.changes] == [2]
 
 
 def test_results_in_a_dataclass() -> None:
