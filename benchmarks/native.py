@@ -7,6 +7,7 @@ of the Makefile keep glibc from returning pages between the calls.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import sys
@@ -270,6 +271,13 @@ def bounds() -> None:
             least,
             ratio=least / theirs_took,
         )
+        for stride in (2, 1):
+            theirs, least_calls = in_a_block(stride, *shape)
+            theirs_took, least = medians([theirs, least_calls])
+            name = f"max_pool2d, 3x3, stride {stride} channels_last, the calls"
+            row(name, "x".join(map(str, shape)), theirs_took, least, ratio=least / theirs_took)
+    theirs_took, least = medians(by_index(normal(8, 16, 64, 64).relu(), 7))
+    row("adaptive_max_pool2d, to 7x7, the calls", "8x16x64x64", theirs_took, least, ratio=least / theirs_took)
 
 
 def bound(name: str, size: int | str, theirs: Call, ours: Call, x: torch.Tensor) -> None:
@@ -321,6 +329,69 @@ def compared_and_multiplied(x: torch.Tensor, cotangent: torch.Tensor) -> torch.T
                 tied = torch.eq(elements[place], largest, out=torch.empty_like(largest))
                 torch.mul(shares, tied, out=spread[place])
     return result
+
+
+def in_a_block(stride: int, images: int, channels: int, height: int, width: int) -> tuple[Call, Call]:
+    """Windows of 3 x 3: torch's passes, and values and the calls that share ties, of one image in place of each.
+
+    Images are not copied to the buffer and back, of which the result is.
+    """
+    x = normal(1, channels, height, width).relu().to(memory_format=torch.channels_last)
+    every = x.repeat(images, 1, 1, 1).to(memory_format=torch.channels_last)
+    padded = torch.full((1, height + 2, width + 2, channels), -math.inf)
+    padded[:, 1:-1, 1:-1] = x.movedim(1, -1)
+    spread = torch.zeros_like(padded)
+    places, to = (of.unfold(1, 3, stride).unfold(2, 3, stride).permute(5, 4, 0, 1, 2, 3) for of in (padded, spread))
+    values = functional.max_pool2d(x, 3, stride, 1).movedim(1, -1)
+    cotangent, tied, shares = normal(*values.shape), torch.empty(places.shape), torch.empty(values.shape)
+
+    def share() -> None:
+        torch.eq(places, values, out=tied)
+        torch.sum(tied.flatten(0, 1), 0, out=shares)
+        torch.div(cotangent, shares, out=shares)
+        spread.zero_()
+        for place in itertools.product(range(3), range(3)):
+            to[place].addcmul_(tied[place], shares)
+
+    share()
+    along = cotangent.movedim(-1, 1)
+    gradient = of_cotangent(lambda lib, x: lib.max_pool2d(x, 3, stride, 1), x.requires_grad_(), along, native)()[0]
+    torch.testing.assert_close(spread[:, 1:-1, 1:-1].movedim(-1, 1), gradient)
+
+    def least() -> None:
+        native.max_pool2d(every, 3, stride, 1)
+        for _ in range(images):
+            share()
+
+    along = along.repeat(images, 1, 1, 1).to(memory_format=torch.channels_last)
+    active = every.clone().requires_grad_()
+    return of_cotangent(lambda lib, x: lib.max_pool2d(x, 3, stride, 1), active, along, Own()), least
+
+
+def by_index(x: torch.Tensor, count: int) -> tuple[Call, Call]:
+    """An adaptive pool: torch's passes, and its values and the calls that share ties by an index of all windows."""
+    images, length = x.shape[0] * x.shape[1], x.shape[-1]
+    starts = torch.arange(count) * length // count
+    sizes = -(-(torch.arange(count) + 1) * length // count) - starts
+    place = torch.arange(int(sizes.max()))
+    along, exist = (starts[:, None] + place).clamp(max=length - 1), place < sizes[:, None]
+    index = (along[:, None, :, None] * length + along[:, None, :]).flatten()
+    exists = (exist[:, None, :, None] & exist[:, None, :]).reshape(1, count**2, -1).to(x.dtype)
+    cotangent = normal(*x.shape[:2], count, count)
+
+    def least() -> torch.Tensor:
+        values = functional.adaptive_max_pool2d(x, count).reshape(images, -1, 1)
+        tied = x.reshape(images, -1).index_select(1, index).reshape(images, *exists.shape[1:]).eq_(values).mul_(exists)
+        tied.mul_(cotangent.reshape(values.shape) / tied.sum(-1, keepdim=True))
+        return torch.zeros(images, length**2).index_add_(1, index, tied.reshape(images, -1)).reshape(x.shape)
+
+    active = x.clone().requires_grad_()
+    theirs, ours = (
+        of_cotangent(lambda lib, x: lib.adaptive_max_pool2d(x, count), active, cotangent, lib)
+        for lib in (Own(), native)
+    )
+    torch.testing.assert_close(least(), ours()[0])
+    return theirs, least
 
 
 PARTS = {
