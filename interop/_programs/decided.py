@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,7 +35,7 @@ from interop._programs.order import moves, negated
 from interop._programs.undecided import warn_on_jump
 from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import NUMPY_NAMES, in_place
-from interop._torch.private_api import without_forward_mode
+from interop._torch.private_api import with_weight_of_caller, without_forward_mode
 from interop._transforms.jumps import jump_of, undecided
 from interop._transforms.min_norm import namesakes
 
@@ -50,9 +49,9 @@ class Decided(Block):
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is functional.l1_loss and "weight" not in kwargs and _weight_of_caller() is not None:
+        if func is functional.l1_loss and with_weight_of_caller(kwargs).get("weight") is not None:
             raise NotImplementedError(
-                "l1_loss: torch drops the weight where a mode is active; write (weight * (x - y).abs()).sum() / "
+                "l1_loss: its choices are decided without a weight; write (weight * (x - y).abs()).sum() / "
                 "weight.sum() in its place."
             )
         if not torch.compiler.is_compiling():
@@ -80,14 +79,6 @@ class Decided(Block):
 
     def again(self) -> TorchFunctionMode:
         return _RefusesChoices()
-
-
-def _weight_of_caller() -> Any:
-    """Return the weight that a call of `torch.nn.functional.l1_loss` was given, whose frame is around this one."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code is not functional.l1_loss.__code__:
-        frame = frame.f_back
-    return frame.f_locals.get("weight") if frame.f_code is functional.l1_loss.__code__ else None
 
 
 def _operands(*values: Any) -> Iterator[Any]:

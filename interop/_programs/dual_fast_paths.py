@@ -20,6 +20,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode, has_torch_function
 
 from interop._programs.order import is_transformed_within, moves
+from interop._torch.private_api import with_weight_of_caller
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
@@ -160,4 +161,7 @@ class FastPaths(TorchFunctionMode):
     def __torch_function__(
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        return FASTER.get(func, func)(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func is functional.l1_loss:
+            kwargs = with_weight_of_caller(kwargs)
+        return FASTER.get(func, func)(*args, **kwargs)

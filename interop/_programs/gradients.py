@@ -31,6 +31,7 @@ from interop._torch.private_api import (
     sharding_of,
     unflattened,
     with_old_versions,
+    with_weight_of_caller,
     without_transformations,
 )
 from jaxclamp._rules.operands import check_function
@@ -560,7 +561,10 @@ class _Rehearsed(TorchFunctionMode):
         if func in (functional.batch_norm, functional.instance_norm):
             input, *averages = args[:3]
             args = (input, *(average if average is None else average.clone() for average in averages), *args[3:])
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func is functional.l1_loss:
+            kwargs = with_weight_of_caller(kwargs)
+        return func(*args, **kwargs)
 
 
 def _refuse_both(name: str, direction: Tree, generator: torch.Generator | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -267,6 +267,21 @@ def checkpoint_that_switches(func: Callable[..., Any]) -> Any:
             "does not find it, so that the gradients would be torch's own; call checkpoint with use_reentrant=False."
         )
     return None
+
+
+def with_weight_of_caller(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the keyword arguments with which `torch.nn.functional.l1_loss` was called, which a mode is handling.
+
+    It hands modes all of its arguments but ``weight``, so that each mode of torch drops it, as ``torch.device`` does.
+    Its frame, which waits for the mode to return, still has the weight. Dynamo traces no frames.
+    """
+    if "weight" in kwargs or torch.compiler.is_compiling():
+        return kwargs
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not torch.nn.functional.l1_loss.__code__:
+        frame = frame.f_back
+    weight = None if frame is None else frame.f_locals.get("weight")
+    return kwargs if weight is None else {**kwargs, "weight": weight}
 
 
 def _is_of(module: str, frame: FrameType) -> bool:

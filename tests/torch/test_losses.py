@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+import interop
 from interop.native import NATIVE
 from tests.torch.natively import Tensor
 
@@ -110,3 +111,17 @@ def test_losses_under_autocast(name: str) -> None:
         found = NATIVE[name](*[x.requires_grad_() for x in half[:count]], *half[count:], **further)
     assert found.dtype == expected.dtype
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("block", [interop.min_norm, interop.ties, lambda: interop.as_of("torch 2.13")])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_the_weight_of_l1_loss(block: Any, reduction: str) -> None:
+    """Torch hands it to no mode: with ``torch.device("cpu")`` around it, it is lost."""
+    x, y, weight = torch.tensor([1.0, 2.0, 7.0], requires_grad=True), torch.zeros(3), torch.tensor([1.0, 1.0, 2.0])
+    expected = functional.l1_loss(x, y, reduction=reduction, weight=weight)
+    with block(), interop.min_norm():
+        found = functional.l1_loss(x, y, reduction=reduction, weight=weight)
+        unweighted = functional.l1_loss(x, y)
+    assert torch.equal(found, expected)
+    assert torch.equal(unweighted, functional.l1_loss(x, y))
+    assert torch.equal(*(torch.autograd.grad(loss.sum(), x)[0] for loss in (found, expected)))
