@@ -380,7 +380,7 @@ def test_a_bad_tangent_counts_only_where_it_has_weight() -> None:
         assert torch.func.jvp(NATIVE[name], (x,), (tangent,))[1] == 1.0
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace")
 def test_a_traced_extremum_is_that_of_torch() -> None:
     """In eager code another function of torch stands for it, which a graph would hold without its gradient."""
     x = torch.ones(2, requires_grad=True)
