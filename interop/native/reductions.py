@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from interop._torch.forms import axes_of, overloaded
 from interop._torch.grad_state import is_active
+from interop._torch.private_api import is_view
 from interop._torch.sharding import is_distributed, on_parts
 from interop.native._rules.reductions import Reduction, reduce
 from interop.native._rules.settled import settled
@@ -178,7 +179,7 @@ def _max_pool(name: str) -> Callable[..., Any]:
             called(input, True)  # torch refuses the arguments first
             raise
         if by_slices:
-            return largest_by_slices(pooling, input)
+            return _no_view(largest_by_slices(pooling, input))
         return _pool(pooling, called, input, return_indices, is_whole)
 
     return _named(max_pool, name)
@@ -213,7 +214,7 @@ def _pool(
         if not is_plain(x):  # the graphs are those of the call with indices
             return with_indices(x)[0]  # type: ignore[no-any-return]
         if prefers_slices(x, pooling.dims):
-            return largest_by_slices(pooling, x)
+            return _no_view(largest_by_slices(pooling, x))
         largest = in_torch(x, False)  # in less time
         return largest.clone() if largest._is_view() else largest  # type: ignore[no-any-return]
 
@@ -224,6 +225,15 @@ def _pool(
     axes = tuple(range(input.dim() - pooling.dims, input.dim()))
     result = reduce(Reduction(axes, True, pooling.convention), with_indices, input)
     return result if return_indices else result[0]
+
+
+def _no_view(values: torch.Tensor) -> torch.Tensor:
+    """Return the tensor in the same memory, as no view of another.
+
+    A view could not be overwritten behind a Function, nor where gradients are recorded if it was made where they are
+    not.
+    """
+    return values.new_empty(0).set_(values) if is_view(values) else values  # type: ignore[call-overload]
 
 
 def _adaptive_max_pool(name: str) -> Callable[..., Any]:

@@ -403,3 +403,19 @@ def test_what_torch_refuses_is_refused_as_that_function(tensors: tuple[Tensor, T
     with pytest.raises(NotImplementedError) as ours:
         NATIVE["clamp_max"](x, y)
     assert str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize("window", [(2,), (3, 2, 1), (3, 1, 1)])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_values_of_a_pool_can_be_overwritten(window: tuple[int, ...], memory_format: torch.memory_format) -> None:
+    """Behind its Function, and with gradients where they were computed without."""
+    x = torch.linspace(-1.0, 1.0, 2 * 8 * 40 * 40).reshape(2, 8, 40, 40).contiguous(memory_format=memory_format)
+    leaf, expected = x.clone().requires_grad_(), x.clone().requires_grad_()
+    y, z = NATIVE["max_pool2d"](leaf, *window), functional.max_pool2d(expected, *window)
+    assert y.stride() == z.stride()
+    found = torch.autograd.grad(y.relu_().sum(), leaf)
+    assert torch.equal(*found, *torch.autograd.grad(z.relu().sum(), expected))
+    with torch.no_grad():
+        values = NATIVE["max_pool2d"](x, *window)
+    values.mul_(torch.ones((), requires_grad=True))
+    assert torch.equal(values, functional.max_pool2d(x, *window))
