@@ -55,7 +55,7 @@ class TieSites:
             return Counter(_site(eqn, "select", suspect=True), jnp.equal, comparison)
         if (on_jump := SUSPECTS.get(eqn.primitive.name)) and not _is_of_integers(eqn):
             return Counter(_site(eqn, eqn.primitive.name, suspect=True), on_jump, eqn)
-        if self._looks_at_products and (met := _MET_INFINITY.get(eqn.primitive)) and is_transposed(eqn):
+        if self._looks_at_products and (met := _PRODUCTS_WITH_INFINITY.get(eqn.primitive)) and is_transposed(eqn):
             return Counter(_site(eqn, MET_INFINITY, suspect=True), met, eqn)
         return None
 
@@ -130,7 +130,7 @@ def _nowhere(*operands: jax.Array) -> jax.Array:
     return jnp.zeros(operands[0].shape if operands else (), bool)
 
 
-_MET_INFINITY: dict[Any, Callable[..., jax.Array]] = {
+_PRODUCTS_WITH_INFINITY: dict[Any, Callable[..., jax.Array]] = {
     p.mul_p: lambda x, y: ((x == 0) & ~jnp.isfinite(y)) | (~jnp.isfinite(x) & (y == 0)),
     p.div_p: lambda x, y: (x == 0) & ((y == 0) | jnp.isnan(y)),
 }
