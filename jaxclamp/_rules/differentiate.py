@@ -18,7 +18,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike
 
 from jaxclamp._jax_versions import INLINE
-from jaxclamp._rules.operands import check_operands, check_shapes, checked_ints
+from jaxclamp._rules.operands import check_narrow, check_operands, check_shapes, checked_ints, narrowed
 
 R = TypeVar("R")
 
@@ -69,7 +69,8 @@ class Applied(NamedTuple, Generic[R]):
 def differentiable(rule: Rule, *primals: ArrayLike) -> jax.Array:
     """Compute the value of ``rule`` at ``primals``, in one dispatch, with the derivative that the rule declares."""
     for primal in primals:
-        # Any dtype of 8 bits or more holds 0 to 127, so that there is nothing to check about these.
+        # Any dtype of 8 bits or more holds 0 to 127, so that there is nothing to check about these. In narrower ones
+        # `check_narrow` raises while the program is traced, so that other calls do not take the time to look for one.
         if type(primal) is int and not 0 <= primal <= 127:
             primals = checked_ints(rule.name, rule.operands, primals)
             break
@@ -78,7 +79,10 @@ def differentiable(rule: Rule, *primals: ArrayLike) -> jax.Array:
     except TypeError:
         # JAX refuses what is no array, such as a text, before it traces the checks in the program.
         check_operands(rule.name, rule.operands, primals)
-        raise
+        converted = narrowed(rule.name, rule.operands, primals)
+        if converted is primals:
+            raise
+    return _program(rule)(*converted)
 
 
 # Reductions have a rule for each choice of axes. This is more than the caches of such rules hold together, three times
@@ -89,6 +93,7 @@ def _program(rule: Rule) -> Callable[..., jax.Array]:
 
     def value(*primals: jax.Array) -> jax.Array:
         check_operands(rule.name, rule.operands, primals)
+        check_narrow(rule.name, primals)
         check_shapes(rule.name, rule.operands, primals)
         return rule.value(*primals)
 

@@ -84,7 +84,8 @@ class Kinked:
     ) -> tuple[jax.Array, list[jax.Array], Iterator[tuple[jax.Array, ...]]]:
         """Return x, the kinks, and for each kink where x is on it, the pieces to both sides, and their slopes."""
         # Integers become floats: a slope of integers has no dtype.
-        x, *parameters = _promote(primals, jnp.result_type(float, *primals))
+        dtype = jnp.result_type(*primals)
+        x, *parameters = _promote(primals, dtype if jnp.issubdtype(dtype, jnp.floating) else float)
         kinks = [jnp.asarray(kink, x.dtype) for kink in self.kinks(jnp, *parameters)]
 
         def meeting() -> Iterator[tuple[jax.Array, ...]]:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxclamp._rules.extremum import ties_with, widened
+from jaxclamp._rules.operands import is_floating
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,8 @@ class EuclideanNorm:
     def value(self, *primals: jax.Array) -> jax.Array:
         (x,) = primals
         # As floats, since `jnp.linalg.vector_norm` squares integers in their own dtype, where 200 * 200 wraps around.
-        return jnp.linalg.vector_norm(x.astype(jnp.result_type(float, x)), axis=self.axes, keepdims=self.keepdims)
+        floats = x if is_floating(x) else x.astype(float)
+        return jnp.linalg.vector_norm(floats, axis=self.axes, keepdims=self.keepdims)
 
     def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
         (x,) = primals

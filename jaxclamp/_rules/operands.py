@@ -39,18 +39,10 @@ NUMBER = (int, float, np.integer, np.floating)
 _NUMERIC = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 
-def check_operands(op: str, names: Iterable[str], operands: Sequence[Any]) -> None:
+def check_operands(op: str, names: Iterable[str], operands: Iterable[object]) -> None:
     """Raise unless every operand is a real number or an array of them."""
     for name, operand in zip(names, operands, strict=True):
         _check_operand(op, name, operand)
-    dtype = jnp.result_type(*operands)
-    has_number = any(getattr(operand, "weak_type", type(operand) is int) for operand in operands)
-    # Once a number is traced, its value is unknown, and `checked_ints` lets pass what 7 bits hold.
-    if has_number and jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
-        raise TypeError(
-            f"{op}: the result has the dtype {dtype}, in which a number beside an array may wrap around; "
-            "convert the operands to a wider dtype."
-        )
 
 
 def _check_operand(op: str, name: str, operand: object) -> None:
@@ -109,7 +101,8 @@ def checked_ints(op: str, names: Sequence[str], operands: tuple[ArrayLike, ...])
     (Array(1., dtype=float32), 300.0)
     """
     try:
-        dtype = jnp.result_type(*operands)
+        # Without masks, which strict promotion joins with no number, and which leave the dtype of numbers as it is.
+        dtype = jnp.result_type(*(o for o in operands if getattr(o, "dtype", type(o)) not in (np.bool_, bool)))
     except TypeError:
         return operands  # the call fails, and its error names the operand
     if not jnp.issubdtype(dtype, jnp.integer):
@@ -121,3 +114,32 @@ def checked_ints(op: str, names: Sequence[str], operands: tuple[ArrayLike, ...])
                 "convert the operands to a wider dtype."
             )
     return operands
+
+
+def check_narrow(op: str, operands: Iterable[jax.Array]) -> None:
+    """Raise for a traced number beside integers of less than 8 bits: its value is unknown, and it may wrap around."""
+    operands = list(operands)
+    if (dtype := _narrow(operands)) and any(o.weak_type and jnp.issubdtype(o.dtype, jnp.integer) for o in operands):
+        raise TypeError(
+            f"{op}: the result has the dtype {dtype}, in which a number beside an array may wrap around; "
+            "convert the operands to a wider dtype."
+        )
+
+
+def narrowed(op: str, names: Sequence[str], operands: tuple[ArrayLike, ...]) -> tuple[ArrayLike, ...]:
+    """Return the operands, with Python ints in the dtype of integers of less than 8 bits, if there are any.
+
+    >>> narrowed("maximum", ("x", "y"), (jnp.int4(1), 7))
+    (Array(1, dtype=int4), Array(7, dtype=int4))
+    """
+    dtype = _narrow(operands)
+    if dtype is None or all(type(operand) is not int for operand in operands):
+        return operands
+    fitting = checked_ints(op, names, operands)
+    return tuple(jnp.asarray(operand, dtype) if type(operand) is int else operand for operand in fitting)
+
+
+def _narrow(operands: Iterable[Any]) -> np.dtype[Any] | None:
+    """Return the dtype of integers of less than 8 bits, if an operand has one."""
+    dtypes = (getattr(operand, "dtype", np.dtype(int)) for operand in operands)
+    return next((d for d in dtypes if jnp.issubdtype(d, jnp.integer) and jnp.iinfo(d).bits < 8), None)

@@ -33,7 +33,13 @@ ONES = jnp.ones(3)
         (lambda: jaxclamp.hardtanh(ONES, 1, -1), ValueError, r"hardtanh: min_val=1 is greater than max_val=-1; swap"),
         (lambda: jaxclamp.clamp(jnp.uint8([5]), -1, 9), OverflowError, r"clamp: min=-1 does not fit into uint8.*wider"),
         (lambda: jaxclamp.maximum(jnp.int8(5), 300), OverflowError, r"maximum: y=300 does not fit into int8"),
-        (lambda: jaxclamp.maximum(jnp.int4(5), 100), TypeError, r"maximum: the result has the dtype int4.*wrap.*wider"),
+        (lambda: jaxclamp.maximum(jnp.int4(5), 100), OverflowError, r"maximum: y=100 does not fit into int4"),
+        (lambda: jaxclamp.clamp(jnp.uint4(5), -1, 3), OverflowError, r"clamp: min=-1 does not fit into uint4"),
+        (
+            lambda: jax.jit(jaxclamp.maximum)(jnp.int4(5), 100),
+            TypeError,
+            r"maximum: the result has the dtype int4.*wrap.*wider",
+        ),
         (lambda: jaxclamp.relu(jax.random.key(0)), TypeError, r"relu: x must be an array or a number"),
         (lambda: jaxclamp.softshrink(ONES, np.float32(-1)), ValueError, r"softshrink: lambd=-1\.0 is negative"),
         (lambda: jaxclamp.celu(ONES, np.float32(0)), ValueError, r"celu: alpha=0 would divide by 0"),
@@ -46,6 +52,36 @@ ONES = jnp.ones(3)
 def test_message(call: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("dtype", ["int2", "int4", "uint2", "uint4"])
+@pytest.mark.parametrize("transform", [lambda fun: fun, jax.jit, jax.vmap])
+def test_numbers_that_fit_beside_integers_of_few_bits(
+    transform: Callable[[Callable[[jax.Array], jax.Array]], Callable[[jax.Array], jax.Array]], dtype: str
+) -> None:
+    x = jnp.array([0, 1, jnp.iinfo(dtype).min, jnp.iinfo(dtype).max], dtype)
+    for function, expected in (
+        (jaxclamp.relu, [0, 1, 0, jnp.iinfo(dtype).max]),
+        (lambda x: jaxclamp.clamp(x, 0, 1), [0, 1, 0, 1]),
+    ):
+        result = transform(function)(x)
+        assert (result.dtype, result.tolist()) == (x.dtype, expected)
+    assert jaxclamp.amax(x[:2], initial=0, where=jnp.array([True, False])) == jnp.zeros((), dtype)
+
+
+def test_strict_promotion_takes_masks_and_norms_of_integers() -> None:
+    """The operands of a masked maximum are of dtypes that strict promotion does not join, and need not be joined."""
+    mask = jnp.array([True, False, True])
+    with jax.numpy_dtype_promotion("strict"):
+        for dtype in ("float32", "bfloat16", "float8_e4m3fn", "int8"):
+            largest = jaxclamp.amax(jnp.array([1, 3, 2], dtype), initial=0, where=mask)
+            assert (largest.dtype, int(largest)) == (jnp.dtype(dtype), 2)
+        with pytest.raises(OverflowError, match="initial=300 does not fit into int8"):
+            jaxclamp.amax(jnp.array([1, 3, 2], "int8"), initial=300, where=mask)
+        assert jaxclamp.norm(jnp.array([3, 4], "int8")) == 5
+        assert OPS["abs"].applied(jnp.array([0, 1], "int8")).on_tie().tolist() == [True, False]
+    with_float32 = jaxclamp.amax(jnp.array([1, 3, 2], "float8_e4m3fn"), initial=jnp.float32(0), where=mask)
+    assert (with_float32.dtype, float(with_float32)) == (jnp.float8_e4m3fn, 2)
 
 
 @pytest.mark.parametrize("name", sorted(name for name, op in OPS.items() if op.family == "selection"))
