@@ -75,6 +75,7 @@ def compare_models(
         an input is of float64, and parameters are not.
 
     >>> import flax.linen as nn
+    >>> import torch
     >>> class Net(nn.Module):
     ...     @nn.compact
     ...     def __call__(self, x):
