@@ -205,11 +205,11 @@ def is_in_old_vmap(tensor: torch.Tensor) -> bool:
 
 def out_of_old_vmap(tensor: torch.Tensor) -> torch.Tensor:
     """Return the whole batch of ``tensor``, along its first axis."""
-    level = torch._C._vmapmode_increment_nesting() - 1  # torch tells the number only as it counts up or down
-    torch._C._vmapmode_decrement_nesting()
-    if level > 1:
+    # Level 1 by number, not that of this thread: the engine differentiates what is on a GPU in a thread without levels.
+    whole = torch._remove_batch_dim(tensor, 1, 1, 0)  # the second 1 is a size for tensors that are no batch
+    if is_in_old_vmap(whole):
         raise NotImplementedError("interop: batched gradients within batched gradients; use torch.func.vmap.")
-    return torch._remove_batch_dim(tensor, level, 1, 0)  # the 1 is a size for tensors that are no batch
+    return whole
 
 
 def into_old_vmap(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,8 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 import interop
 import jaxclamp
 from interop import TORCH_OPS, wrap_for_torch
+from interop._torch.grad_state import outside_of_modes
+from interop._torch.private_api import out_of_old_vmap
 from jaxclamp import OPS, Op
 from tests.support.calls import arguments, parameters
 
@@ -207,6 +209,17 @@ def test_batches_of_batched_gradients_are_refused(function: Callable[..., torch.
     vmap_of_old = torch._vmap_internals._vmap
     with pytest.raises(NotImplementedError, match="batched gradients within batched gradients"):
         vmap_of_old(vmap_of_old(lambda v: torch.autograd.grad(y, x, v)[0]))(y.new_ones(2, 3, *y.shape))
+
+
+def test_batched_gradients_in_a_thread_of_the_engine() -> None:
+    """The engine differentiates what is on a GPU in a thread that does not know the vmap of its caller."""
+
+    def whole(v: Tensor) -> Tensor:
+        found = outside_of_modes(lambda: out_of_old_vmap(v))
+        assert found.tolist() == [[1, 2], [3, 4]]
+        return v
+
+    torch._vmap_internals._vmap(whole)(torch.tensor([[1, 2], [3, 4]]))
 
 
 def test_integer_inputs_and_partial_gradients() -> None:
