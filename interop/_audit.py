@@ -22,14 +22,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import torch
-from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from interop._bridge.arrays import tensor_over
 from interop._torch.grad_state import is_recorded
-from interop._torch.private_api import flattened, is_transformed, with_weight_of_caller
+from interop._torch.private_api import flattened, is_transformed, keywords_of
 from interop._transforms.as_of import as_of, differentiated_by, uncovered_losses
 from interop._transforms.min_norm import is_of_an_op, namesakes
 from interop._transforms.ties import can_tie, tied_elements, ties
@@ -436,11 +435,9 @@ class _Watching(ties):  # for the line and the module of a call, which `ties` kn
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        kwargs = keywords_of(func, kwargs)
         if torch.compiler.is_compiling():
             raise RuntimeError("audit() cannot see into a compiled function; pass the function as it is.")
-        if func is functional.l1_loss:
-            kwargs = with_weight_of_caller(kwargs)
         if func in self._uncovered and is_recorded(
             [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
         ):

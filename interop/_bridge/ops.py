@@ -77,8 +77,8 @@ class TorchOp:
         result = self.of_slots(*without_forms)
         if forms.get("return_indices", MISSING) is not MISSING:
             # Which of equal elements an index names is a rule of torch's own.
-            x, *rest = normalized(signature, without_forms)
-            arguments = signature.by_jax_name([x.detach(), *rest])
+            x, *window = normalized(signature, without_forms)
+            arguments = signature.by_jax_name([x.detach(), *window])
             return result, signature.in_torch({**arguments, "return_indices": True})[1]
         return result
 

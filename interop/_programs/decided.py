@@ -35,7 +35,7 @@ from interop._programs.order import moves, negated
 from interop._programs.undecided import warn_on_jump
 from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import NUMPY_NAMES, in_place
-from interop._torch.private_api import with_weight_of_caller, without_forward_mode
+from interop._torch.private_api import keywords_of, without_forward_mode
 from interop._transforms.jumps import jump_of, undecided
 from interop._transforms.min_norm import namesakes
 
@@ -48,8 +48,8 @@ class Decided(Block):
     def __torch_function__(
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if func is functional.l1_loss and with_weight_of_caller(kwargs).get("weight") is not None:
+        kwargs = keywords_of(func, kwargs)
+        if func is functional.l1_loss and kwargs.get("weight") is not None:
             raise NotImplementedError(
                 "l1_loss: its choices are decided without a weight; write (weight * (x - y).abs()).sum() / "
                 "weight.sum() in its place."

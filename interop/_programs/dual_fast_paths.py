@@ -20,7 +20,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode, has_torch_function
 
 from interop._programs.order import is_transformed_within, moves
-from interop._torch.private_api import with_weight_of_caller
+from interop._torch.private_api import keywords_of
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
@@ -161,7 +161,5 @@ class FastPaths(TorchFunctionMode):
     def __torch_function__(
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if func is functional.l1_loss:
-            kwargs = with_weight_of_caller(kwargs)
+        kwargs = keywords_of(func, kwargs)
         return FASTER.get(func, func)(*args, **kwargs)

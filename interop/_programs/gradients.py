@@ -28,10 +28,10 @@ from interop._torch.private_api import (
     is_compiled,
     is_forward_mode,
     is_transformed,
+    keywords_of,
     sharding_of,
     unflattened,
     with_old_versions,
-    with_weight_of_caller,
     without_transformations,
 )
 from jaxclamp._rules.operands import check_function
@@ -561,9 +561,7 @@ class _Rehearsed(TorchFunctionMode):
         if func in (functional.batch_norm, functional.instance_norm):
             input, *averages = args[:3]
             args = (input, *(average if average is None else average.clone() for average in averages), *args[3:])
-        kwargs = kwargs or {}
-        if func is functional.l1_loss:
-            kwargs = with_weight_of_caller(kwargs)
+        kwargs = keywords_of(func, kwargs)
         return func(*args, **kwargs)
 
 

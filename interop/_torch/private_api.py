@@ -269,13 +269,15 @@ def checkpoint_that_switches(func: Callable[..., Any]) -> Any:
     return None
 
 
-def with_weight_of_caller(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the keyword arguments with which `torch.nn.functional.l1_loss` was called, which a mode is handling.
+def keywords_of(func: Callable[..., Any], kwargs: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the keyword arguments of the call that a function mode is handling.
 
-    It hands modes all of its arguments but ``weight``, so that each mode of torch drops it, as ``torch.device`` does.
-    Its frame, which waits for the mode to return, still has the weight. Dynamo traces no frames.
+    `torch.nn.functional.l1_loss` hands modes all of its arguments but ``weight``, so that each mode of torch drops it,
+    as ``torch.device`` does. Its frame, which waits for the mode to return, still has the weight. Dynamo traces no
+    frames.
     """
-    if "weight" in kwargs or torch.compiler.is_compiling():
+    kwargs = kwargs or {}
+    if func is not torch.nn.functional.l1_loss or "weight" in kwargs or torch.compiler.is_compiling():
         return kwargs
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not torch.nn.functional.l1_loss.__code__:

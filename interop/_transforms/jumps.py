@@ -267,7 +267,7 @@ def _functions() -> Iterator[tuple[Any, tuple[str, Jump]]]:
 
 
 def _of_each(jump: Jump) -> Jump:
-    return lambda tensors, *rest, **named: [place for tensor in tensors for place in jump(tensor, *rest, **named)]
+    return lambda tensors, *args, **kwargs: [place for tensor in tensors for place in jump(tensor, *args, **kwargs)]
 
 
 _ALL: Mapping[Any, tuple[str, Jump]] = {

@@ -20,7 +20,7 @@ from interop._programs.operators import operators_of
 from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import overloaded
 from interop._torch.grad_state import is_recorded
-from interop._torch.private_api import is_in_function_mode, make_overridable, with_weight_of_caller
+from interop._torch.private_api import is_in_function_mode, keywords_of, make_overridable
 from interop._torch.sharding import is_distributed
 from jaxclamp import CONVENTIONS, Convention
 from jaxclamp._rules.conventions import refuse_convention
@@ -76,10 +76,9 @@ class Intercepting(Block, contextlib.ContextDecorator):
                 and not any(map(is_distributed, args))
             ):
                 return func(*args, **(kwargs or {}))
-            if func is functional.l1_loss:
-                kwargs = with_weight_of_caller(kwargs or {})
+            kwargs = keywords_of(func, kwargs)
             if func in self._uncovered:
-                self._pass(self._uncovered[func], (*args, *(kwargs or {}).values()))
+                self._pass(self._uncovered[func], (*args, *kwargs.values()))
         return (func if replacement is None else replacement)(*args, **(kwargs or {}))
 
 

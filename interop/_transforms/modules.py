@@ -272,8 +272,10 @@ def _used(module: torch.nn.Module) -> set[str]:
     known = _COVERED | _UNCOVERED
     held = [value for value in vars(module).values() if inspect.isroutine(value)]
     used = {known.get(value, "") for value in held}
-    own = [value for value in held if inspect.isfunction(value) and not value.__module__.startswith("torch.")]
-    pending: list[Any] = [type(module).forward, type(module).__call__, *own]
+    held_functions = [
+        value for value in held if inspect.isfunction(value) and not value.__module__.startswith("torch.")
+    ]
+    pending: list[Any] = [type(module).forward, type(module).__call__, *held_functions]
     seen = {torch.nn.Module.__call__}
     while pending:
         function = inspect.unwrap(pending.pop())

@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch.autograd.graph import Node
-from torch.nn import functional
 from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
 from interop._torch.grad_state import is_active
-from interop._torch.private_api import is_transformed, with_weight_of_caller
+from interop._torch.private_api import is_transformed, keywords_of
 from interop._torch.sharding import is_distributed
 from interop._transforms.jumps import Jump, jump_of, places_of
 from interop._transforms.min_norm import is_of_an_op, min_norm, namesakes
@@ -97,11 +96,9 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        kwargs = keywords_of(func, kwargs)
         if torch.compiler.is_compiling():
             raise RuntimeError("ties() cannot count in a compiled function; call the function as it is.")
-        if func is functional.l1_loss:
-            kwargs = with_weight_of_caller(kwargs)
         arguments = (*args, *kwargs.values())
         if can_tie(func) and is_of_an_op(func, args, kwargs):
             self._count(_tied()[func][0], False, tied_elements, func, args, kwargs)

@@ -11,11 +11,10 @@ import jax
 import numpy as np
 import torch
 from torch.autograd import forward_ad
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from interop._bridge.arrays import lend, tensor_over
-from interop._torch.private_api import version_of, with_weight_of_caller
+from interop._torch.private_api import keywords_of, version_of
 from interop._transforms.min_norm import min_norm
 from interop._transforms.ties import influence as influence_of
 from interop._transforms.ties import ties
@@ -161,9 +160,7 @@ class _CollectBounds(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if func is functional.l1_loss:
-            kwargs = with_weight_of_caller(kwargs)
+        kwargs = keywords_of(func, kwargs)
         name = getattr(func, "__name__", "").strip("_")  # clamp for `clamp_`, and gt for `__gt__`, which > calls
         if name in OPS or name in self._COMPARISONS:
             # An op has kinks that no argument names, as hardswish at -3 and 3.
