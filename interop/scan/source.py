@@ -50,7 +50,7 @@ _OPERATORS = {
     ast.Pow: operator.pow,
 }
 # How many names are followed from one assignment to the next, as they may be assigned in circles.
-_NAMES = 8
+_MOST_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Source:
 
     def assigned(self, node: ast.expr) -> ast.expr:
         """Return the expression that a local name was last assigned before its use; others as they are."""
-        for _ in range(_NAMES):
+        for _ in range(_MOST_NAMES):
             if not isinstance(node, ast.Name):
                 break
             # The x on the right of ``x = x.round()`` is that of an earlier line.
@@ -122,7 +122,7 @@ class Source:
             node = before[-1]
         return node
 
-    def number(self, node: ast.expr | None, names: int = _NAMES) -> float | None:
+    def number(self, node: ast.expr | None, names: int = _MOST_NAMES) -> float | None:
         """Return the finite number that an expression means; else None.
 
         Such are ``-1``, ``2**8 - 1``, and a name of the file, of a class or of an object that is assigned only once,

@@ -16,18 +16,18 @@ from interop.comparison.models.model import Model
 
 
 def inputs_of_both(
-    inputs: Sequence[Any], first_last: bool, second_last: bool, layouts: tuple[str, str] | None
+    inputs: Sequence[Any], first_channels_last: bool, second_channels_last: bool, layouts: tuple[str, str] | None
 ) -> tuple[list[Any], list[Any], list[str]]:
     """Return the inputs of the first model, those of the second, and notes of what a reader has to know of them.
 
     Args:
       inputs: in the layout of the first model.
-      first_last, second_last: whether the library of each model has the channels of images last.
+      first_channels_last, second_channels_last: whether the library of each model has the channels of images last.
       layouts: the axes of the inputs of both, if they are not what is usual in the libraries.
     """
     first = [_checked(i, leaf) for i, leaf in enumerate(inputs)]
-    second, notes = _transposed(first, first_last, second_last, layouts)
-    return first, second, notes + _constant(first)
+    second, notes = _transposed(first, first_channels_last, second_channels_last, layouts)
+    return first, second, notes + _notes_of_constants(first)
 
 
 def _checked(i: int, leaf: Any) -> Any:
@@ -44,7 +44,7 @@ def _checked(i: int, leaf: Any) -> Any:
 
 
 def _transposed(
-    inputs: Sequence[Any], first_last: bool, second_last: bool, layouts: tuple[str, str] | None
+    inputs: Sequence[Any], first_channels_last: bool, second_channels_last: bool, layouts: tuple[str, str] | None
 ) -> tuple[list[Any], list[str]]:
     """Transpose images for the second model; return its inputs, and notes of what was transposed."""
     if layouts is not None:
@@ -52,11 +52,11 @@ def _transposed(
         if not is_pair or sorted(layouts[0]) != sorted(layouts[1]) or len(set(layouts[0])) != len(layouts[0]):
             raise ValueError(f'compare_models: layouts is {layouts!r}; pass the axes of both, as in ("NHWC", "NCHW").')
         orders = {len(layouts[0]): tuple(layouts[0].index(axis) for axis in layouts[1])}
-    elif first_last == second_last:
+    elif first_channels_last == second_channels_last:
         orders = {}
     else:
         # Images have four axes, volumes five. Three may be a sequence of vectors as well as an image of one axis.
-        orders = {n: channel_order(n, to_last=second_last) for n in (4, 5)}
+        orders = {n: channel_order(n, to_last=second_channels_last) for n in (4, 5)}
     second_inputs, notes = [], []
     for i, leaf in enumerate(inputs):
         order = orders.get(np.ndim(leaf)) if is_float(leaf) else None
@@ -69,7 +69,7 @@ def _transposed(
     return second_inputs, notes
 
 
-def _constant(inputs: Sequence[Any]) -> list[str]:
+def _notes_of_constants(inputs: Sequence[Any]) -> list[str]:
     """Return a note for each input that is the same number everywhere."""
     return [
         f"Input {i} is {leaf.flat[0]:g} everywhere, which hides differences and makes ties: use random inputs."
