@@ -180,6 +180,34 @@ def test_sequences_are_flattened_too() -> None:
     assert compare_models(port, Sequence(), x, layouts=("NCL", "NLC")).agree
 
 
+class Attention(nn.Module):
+    arguments: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = nn.LayerNorm(epsilon=1e-5)(x)
+        return nn.Dense(3)(x + nn.MultiHeadDotProductAttention(2)(*[x] * self.arguments))
+
+
+class AttentionPort(torch.nn.Module):
+    def __init__(self, wrong: float) -> None:
+        super().__init__()
+        self.wrong = wrong
+        self.norm, self.head = torch.nn.LayerNorm(8), torch.nn.Linear(8, 3)
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = self.norm(x)
+        return self.head(x + self.attention(x, x, x + self.wrong if self.wrong else x)[0])
+
+
+@pytest.mark.parametrize(("arguments", "wrong"), [(1, 0.0), (2, 0.0), (3, 0.0), (3, 0.1)])
+def test_attention_takes_an_array_once_or_several_times(arguments: int, wrong: float) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype(F32)
+    comparison = compare_models(AttentionPort(wrong), Attention(arguments), x)
+    assert comparison.agree == (not wrong), comparison
+
+
 class Larger(torch.nn.Module):
     """The larger of two columns that are the same, of which ``divided`` rounds one."""
 

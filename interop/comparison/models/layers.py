@@ -125,11 +125,12 @@ class CallRecorder:
 
     def _marked(self, direction: Direction, tree: Any) -> Any:
         leaves, structure = self._flatten(tree)
-        position = 0
-        # Positions count what is marked, as the libraries differ in what else they pass: masks, keys, flags.
-        for i, leaf in enumerate(leaves):
-            passed = self._mark(Key(self._running[-1], direction, position), leaf)
-            if passed is not None:
-                leaves[i] = passed
-                position += 1
-        return self._unflatten(structure, leaves)
+        marked: dict[int, Any] = {}  # by identity
+        # Positions count what is marked, as the libraries differ in what else they pass: masks, keys, flags. An array
+        # that is passed several times crosses once: attention takes x as query, key and value, or once for all three.
+        for leaf in leaves:
+            if id(leaf) not in marked:
+                passed = self._mark(Key(self._running[-1], direction, len(marked)), leaf)
+                if passed is not None:
+                    marked[id(leaf)] = passed
+        return self._unflatten(structure, [marked.get(id(leaf), leaf) for leaf in leaves])
