@@ -15,12 +15,13 @@ _CURE = 'round straight through, then interop.native.clamp(..., ties="inclusive"
 def findings(source: Source, node: ast.AST, file: str) -> Iterator[Finding]:
     """Return the sum that goes straight through a clamp, or the backward that masks by bounds."""
     match node:
-        case ast.BinOp(left=x, op=ast.Add(), right=ast.Call() as stopped):
-            match source.stopped(stopped):
-                case ast.BinOp(left=value, op=ast.Sub(), right=again) if ast.dump(again) == ast.dump(x):
-                    if _clamps(source, value, before=x):
-                        what = "straight through a clamp: the gradient is 1 outside of the bounds too"
-                        yield Finding.at(node, file, "straight-through", what, "likely", _CURE)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            for x, stopped in ((left, right), (right, left)):  # ``(clamp(x) - x).detach() + x`` is as usual
+                match source.stopped(source.assigned(stopped)):
+                    case ast.BinOp(left=value, op=ast.Sub(), right=again) if ast.dump(again) == ast.dump(x):
+                        if _clamps(source, value, before=x):
+                            what = "straight through a clamp: the gradient is 1 outside of the bounds too"
+                            yield Finding.at(node, file, "straight-through", what, "likely", _CURE)
         case ast.FunctionDef(name="backward") if source.is_function_of_autograd(node):
             forward = source.enclosing_class(node)
             masks = [inner for inner in ast.walk(node) if isinstance(inner, ast.Compare) and _is_order(inner)]

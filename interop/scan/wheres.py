@@ -21,13 +21,14 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
         case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE() | ast.Lt() | ast.LtE()], comparators=[bound]):
             if source.number(left) is not None:  # 0 < x
                 left, bound = bound, left
-            # Equal texts are the same value, unless a call in them is random.
+            # Equal texts are the same value, unless a call in them is random. A name stands for what was assigned last
+            # before it: in ``x = f(y)`` and ``where(x > 0, x, 0)`` x is ``f(y)`` in both places.
             texts = [ast.unparse(branch) for branch in branches]
-            x, limit = ast.unparse(left), ast.unparse(bound)
+            x, limit = (ast.unparse(source.assigned(side)) for side in (left, bound))
             is_extremum = sorted(texts) == sorted((x, limit))
             is_zero = source.number(bound) == 0 and x in texts
             branch = branches[1 - texts.index(x)] if is_zero else None  # the one that is not x
-            is_leaky = branch is not None and _is_multiple(branch, x)
+            is_leaky = branch is not None and _is_multiple(source, branch, x)
             is_relu = branch is not None and (source.number(branch) == 0 or "zeros" in ast.unparse(branch))
             if not (is_extremum or is_leaky or is_relu):
                 return
@@ -40,8 +41,8 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
             yield Finding.at(call.node, file, "where", what, tie, cure)
 
 
-def _is_multiple(node: ast.expr, text: str) -> bool:
+def _is_multiple(source: Source, node: ast.expr, text: str) -> bool:
     """Say whether an expression is a product with the one of that text in it."""
     inner = [part for part in ast.walk(node) if isinstance(part, ast.expr)]
     is_product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
-    return is_product and any(ast.unparse(part) == text for part in inner)
+    return is_product and any(ast.unparse(source.assigned(part)) == text for part in inner)
