@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from interop.scan.finding import Finding
-from interop.scan.source import Call, Source
+from interop.scan.source import Source
 
 _ENDS = {
     **dict.fromkeys(("acos", "asin", "arccos", "arcsin", "atanh", "arctanh"), (-1.0, 1.0)),
@@ -16,17 +17,36 @@ _ENDS = {
 _CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max", "relu", "maximum", "minimum"}
 
 
-def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
-    """Return the call if its operand is clamped to where the slope is infinite."""
-    if call.function not in _ENDS or not call.operands or not source.has_gradient(call.node):
+def findings(source: Source, node: ast.AST, file: str) -> Iterator[Finding]:
+    """Return the call or the power if its operand is clamped to where the slope is infinite."""
+    if not isinstance(node, ast.Call | ast.BinOp):
         return
-    clamp = source.call(source.assigned(call.operands[0]))
+    function, operand, ends = _singular(source, node)
+    if operand is None or not ends or not source.has_gradient(node):
+        return
+    clamp = source.call(source.assigned(operand))
     if clamp is None or clamp.function not in _CLAMPS:
         return
     # Of ``maximum(0, x)`` the bound comes first. One within the domain, as 1e-12 for a logarithm, is the cure.
     numbers = [0.0] if clamp.function == "relu" else map(source.number, clamp.x_and_bounds)
-    reached = [value for value in numbers if value in _ENDS[call.function]]
+    reached = [value for value in numbers if value in ends]
     if reached:
-        what = f"at {reached[0]:g} the slope of {call.function} is infinite: the gradient is inf or, times 0, NaN"
+        what = f"at {reached[0]:g} the slope of {function} is infinite: the gradient is inf or, times 0, NaN"
         cure = "clamp to a bound within, as 1 - 1e-6 or 1e-12"
-        yield Finding.at(call.node, file, "bound", what, "likely", cure)
+        yield Finding.at(node, file, "bound", what, "likely", cure)
+
+
+def _singular(source: Source, node: ast.Call | ast.BinOp) -> tuple[str, ast.expr | None, tuple[float, ...]]:
+    """Return a function, its operand, and where its slope is infinite; no operand if it is nowhere."""
+    call = source.call(node)
+    match node, call and (call.function, call.operands):
+        case ast.BinOp(left=x, op=ast.Pow(), right=exponent), _:
+            pass
+        case _, ("pow" | "power", (x, exponent)):
+            pass
+        case _, (function, (x, *_)):
+            return function, x, _ENDS.get(function, ())
+        case _:
+            return "", None, ()
+    power = source.number(exponent)
+    return f"the power {power}", x, (0.0,) if power is not None and power < 1 else ()

@@ -159,10 +159,10 @@ def _of_file(source: Source, file: str, versions: dict[str, Versions]) -> list[t
         return []
     fates: list[tuple[Finding, _Fate]] = []
     for node in source.nodes:
-        findings = [*straight_through.findings(source, node, file)]
+        findings = [*straight_through.findings(source, node, file), *bounds.findings(source, node, file)]
         if call := source.call(node):
             findings += calls.findings(source, call, versions, file)
-            for question in (wheres, branches, bounds):
+            for question in (wheres, branches):
                 findings += question.findings(source, call, file)
         for finding in findings:
             is_ignored = not source.ignored.isdisjoint(range(finding.line, finding.last_line + 1))

@@ -83,7 +83,11 @@ class Source:
         self._text = text
         self.nodes = list(ast.walk(ast.parse(text)))
         self._parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
-        self._imported = dict(_imported(self.nodes))
+        self._imported: dict[str, str] = {}
+        for name, home in _imported(self.nodes):
+            # In ``try: import jax.numpy as np`` and ``except ImportError: import numpy as np``, it is the framework.
+            if not _is_of_framework(self._imported.get(name)):
+                self._imported[name] = home
         homes = {name.partition(".")[0] for name in self._imported.values()}
         self.frameworks = tuple(name for name in _FRAMEWORKS if name in homes)
         """Which of torch and JAX the file imports, in this order."""
@@ -98,16 +102,21 @@ class Source:
                 name = f"{self.frameworks[0]}.{method}"
                 # Of ``x.where(condition, y)``, the condition is the first operand of the function.
                 operands.insert(int(method == "where"), x)
-        return Call(node, name, tuple(operands)) if name and name.partition(".")[0] in _FRAMEWORKS else None
+        return Call(node, name, tuple(operands)) if name and _is_of_framework(name) else None
 
-    def name(self, node: ast.expr) -> str | None:
-        """Return what a name means by the imports: ``torch.nn.functional.relu`` for ``F.relu``."""
+    def name(self, node: ast.expr, names: int = _MOST_NAMES) -> str | None:
+        """Return what a name means by the imports: ``torch.nn.functional.relu`` for ``F.relu``.
+
+        So it is behind ``relu = F.relu``, too; at most ``names`` names lead to it.
+        """
         match node:
-            case ast.Name(id=name):
-                return self._imported.get(name)
+            case ast.Name(id=name) if name in self._imported:
+                return self._imported[name]
+            case ast.Name() if names and isinstance(value := self._constant(node), ast.Name | ast.Attribute):
+                return self.name(value, names - 1)
             case ast.Attribute(value=base, attr=attribute):
-                home = self.name(base)
-                return home and f"{home}.{attribute}"
+                home = self.name(base, names)
+                return home and f"{'torch' if home == 'torch.Tensor' else home}.{attribute}"
         return None
 
     def assigned(self, node: ast.expr) -> ast.expr:
@@ -251,7 +260,7 @@ class Source:
         while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
             node = node.func if isinstance(node, ast.Call) else node.value
         name = self.name(node)
-        return name is not None and name.partition(".")[0] not in _FRAMEWORKS
+        return name is not None and not _is_of_framework(name)
 
     def _scope(self, node: ast.AST, kinds: tuple[type[ast.AST], ...] = _SCOPES) -> ast.AST:
         while not isinstance(node, kinds):
@@ -323,6 +332,10 @@ class Source:
                 ):
                     assigned.setdefault((self._scope(node), name), []).append((node.end_lineno or node.lineno, value))
         return {key: sorted(values, key=lambda pair: pair[0]) for key, values in assigned.items()}
+
+
+def _is_of_framework(name: str | None) -> bool:
+    return (name or "").partition(".")[0] in _FRAMEWORKS
 
 
 def _imported(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:

@@ -50,6 +50,16 @@ def found(tmp_path: Path, code: str, head: str = IN_TORCH, **options: str) -> li
         ("y = torch.clamp(x, max=7, min=-8)", "version", "likely"),
         ("y = torch.sqrt(torch.maximum(zero, torch.relu_(x)).clamp_(0))", "bound", "likely"),
         ("y = torch.log(torch.maximum(0.0, x))", "bound", "likely"),
+        ("y = x.clamp(min=0) ** 0.5", "bound", "likely"),
+        ("y = torch.relu(x).pow(0.5)", "bound", "likely"),
+        ("limit = torch.clamp\ny = limit(x, 0, 6)", "version", "possible"),
+        ("G = torch.nn.functional\ny = G.max_pool2d(x, 2)", "spelling", "possible"),
+        ("y = torch.Tensor.clamp(x, 0, 6)", "version", "possible"),
+        (
+            "try:\n    import torch as np\nexcept ImportError:\n    import numpy as np\ny = np.clip(x, 0, 6)",
+            "version",
+            "possible",
+        ),
         ("y = torch.where(0 < x, x, 0.0)", "where", "possible"),
         ("y = x.where(x > 0, 0.0)", "where", "possible"),
         ("x = f(z)\ny = torch.where(x > 0, x, 0.0)", "where", "possible"),
@@ -98,6 +108,8 @@ def test_what_was_clamped_before_is_not_clamped_straight_through(tmp_path: Path)
         "y = torch.where(mask, 1 / scale, 0.0)",
         "y = torch.where(x > z, y / z, y)",
         "y = torch.sqrt(x)",
+        "y = torch.relu(x) ** 2",
+        "a = b\nb = a\ny = a(x, 0, 6)",
     ],
 )
 def test_nothing_is_found(code: str, tmp_path: Path) -> None:
