@@ -108,6 +108,10 @@ def version_of(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
+DispatchMode = torch.utils._python_dispatch.TorchDispatchMode
+"""A mode that sees what torch dispatches to its kernels."""
+
+
 def is_dispatch_mode_active() -> bool:
     """Say whether a mode watches what torch dispatches to its kernels: it fakes tensors, records a graph, or counts."""
     return torch._C._len_torch_dispatch_stack() > 0

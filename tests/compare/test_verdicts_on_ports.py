@@ -208,6 +208,61 @@ def test_attention_takes_an_array_once_or_several_times(arguments: int, wrong: f
     assert comparison.agree == (not wrong), comparison
 
 
+class Scaled(nn.Module):
+    """Divides by the root of the mean square, in float32 whatever the dtype, as large language models do."""
+
+    eps: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        weight = self.param("weight", nn.initializers.ones, (x.shape[-1],))
+        narrow = x.astype(jnp.float32)
+        scaled = narrow * jax.lax.rsqrt((narrow**2).mean(-1, keepdims=True) + self.eps)
+        return weight * scaled.astype(x.dtype)
+
+
+class ScaledPort(torch.nn.Module):
+    def __init__(self, in_float32: bool) -> None:
+        super().__init__()
+        self.in_float32, self.weight = in_float32, torch.nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        narrow = x.float() if self.in_float32 else x
+        return self.weight * (narrow * torch.rsqrt(narrow.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+class Normalized(nn.Module):
+    eps: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.Dense(3, name="head")(Scaled(self.eps, name="norm")(nn.Dense(8, name="dense")(x)))
+
+
+class NormalizedPort(torch.nn.Module):
+    def __init__(self, in_float32: bool = False) -> None:
+        super().__init__()
+        self.dense, self.norm, self.head = torch.nn.Linear(6, 8), ScaledPort(in_float32), torch.nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.head(self.norm(self.dense(x)))
+
+
+@pytest.mark.parametrize(("jax_first", "eps"), [(True, 1e-6), (False, 1e-6), (False, 1e-5)])
+def test_a_part_may_be_computed_in_float32(jax_first: bool, eps: float) -> None:
+    """In float64 too; a small difference of settings is still one."""
+    x = np.random.default_rng(0).normal(size=(4, 6)).astype(F32)
+    models = NormalizedPort(), Normalized(eps)
+    comparison = compare_models(*(models[::-1] if jax_first else models), x)
+    assert comparison.agree == (eps == 1e-6), comparison
+
+
+def test_a_part_in_float32_is_seen_in_torch_too() -> None:
+    x = np.random.default_rng(0).normal(size=(4, 6)).astype(F32)
+    comparison = compare_models(NormalizedPort(in_float32=True), NormalizedPort(), x)
+    assert comparison.agree, comparison
+
+
 class Larger(torch.nn.Module):
     """The larger of two columns that are the same, of which ``divided`` rounds one."""
 

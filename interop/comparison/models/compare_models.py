@@ -107,14 +107,15 @@ def compare_models(
     to_judge = list(places(counterparts, alignments, sides[0].values, layers[0]))
     crossings = crossings_to_nudge(counterparts.matches, layers, alignments, counterparts.match_of.values())
     judged_of: dict[int, list[Judged]] = defaultdict(list)
-    for place, judged in zip(to_judge, judge(to_judge, sides, crossings, dtype), strict=True):
+    roundings = _roundings(counterparts, layers[0], float(jnp.finfo(dtype).eps))
+    for place, judged in zip(to_judge, judge(to_judge, sides, crossings, dtype, roundings), strict=True):
         judged_of[place.match].append(judged)
     if isinstance(parameters, str) and parameters == "own":
         for judged in judged_parameters(counterparts.mapping):
             judged_of[counterparts.match_of[judged.name]].append(judged)
 
     notes += _trained_in_one(models, counterparts.mapping)
-    pairs = _layer_pairs(counterparts, layers, judged_of, _updated(counterparts, sides), float(jnp.finfo(dtype).eps))
+    pairs = _layer_pairs(counterparts, layers, judged_of, _updated(counterparts, sides), roundings)
     names = str(models[0]), str(models[1])
     comparison = ModelComparison(*names, counterparts.mapping, pairs, layers, tuple(notes), replaced=replaced)
     cause = comparison.cause
@@ -147,30 +148,38 @@ def _updated(counterparts: Counterparts, sides: tuple[Side, Side]) -> tuple[set[
     return updated
 
 
-def _layer_pairs(
-    counterparts: Counterparts,
-    layers: tuple[Sequence[Layer], Sequence[Layer]],
-    judged_of: Mapping[int, Sequence[Judged]],
-    updated: tuple[Collection[int], Collection[int]],
-    eps: float,
-) -> tuple[LayerPair, ...]:
-    r"""Return the pairs of layers, each with its parent, what was judged of it, and what rounding explains there.
+def _roundings(counterparts: Counterparts, layers: Sequence[Layer], eps: float) -> list[float]:
+    r"""Return for each match what rounding explains behind it; ``layers`` are those of the first model.
 
     A sum of n products is rounded n times, each time by up to :math:`\epsilon`, in random directions: by
     :math:`\sqrt{n} \epsilon` in all. The squares of these add up from layer to layer: behind dense layers of 100 and of
     300 inputs it is :math:`20 \epsilon`.
     """
-    numbers = {i: n for n, (i, _) in enumerate(counterparts.matches)}
-    squares = np.zeros(len(numbers))
+    squares = np.zeros(len(counterparts.matches))
     for pair in counterparts.mapping.pairs:
         n, fan_in = counterparts.match_of[pair.first.name], math.prod(pair.first.layout.torch_shape[1:])
         squares[n] = max(squares[n], fan_in * eps**2)
     roundings = np.sqrt(np.cumsum(squares))
+    indices = [i for i, _ in counterparts.matches]
+    lasts = (
+        sum(k < max(layers[i].end, i + 1) for k in indices) - 1 for i in indices
+    )  # the last match in it, or itself
+    return [float(roundings[last]) for last in lasts]
+
+
+def _layer_pairs(
+    counterparts: Counterparts,
+    layers: tuple[Sequence[Layer], Sequence[Layer]],
+    judged_of: Mapping[int, Sequence[Judged]],
+    updated: tuple[Collection[int], Collection[int]],
+    roundings: Sequence[float],
+) -> tuple[LayerPair, ...]:
+    """Return the pairs of layers, each with its parent, what was judged of it, and what rounding explains there."""
+    numbers = {i: n for n, (i, _) in enumerate(counterparts.matches)}
     pairs = []
     for n, (i, j) in enumerate(counterparts.matches):
-        last = sum(k < max(layers[0][i].end, i + 1) for k in numbers) - 1  # the last match in it, or itself
         parent = None if n == 0 else numbers[matched_parent(layers[0], i, numbers)]
         judged = tuple(judged_of[n])
         updates = n in updated[0], n in updated[1]
-        pairs.append(LayerPair(layers[0][i], layers[1][j], (i, j), parent, judged, float(roundings[last]), updates))
+        pairs.append(LayerPair(layers[0][i], layers[1][j], (i, j), parent, judged, roundings[n], updates))
     return tuple(pairs)

@@ -75,6 +75,11 @@ class Model(ABC):
     def draws(self) -> bool:
         """Whether it may draw random numbers."""
 
+    @property
+    @abstractmethod
+    def narrows(self) -> bool:
+        """Whether it computes a part of it in a coarser dtype when it is run in float64, as a softmax in float32."""
+
     @abstractmethod
     def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
         """Run the model with these parameters, and differentiate the weighted sum of its results.
@@ -166,6 +171,13 @@ class JaxModel(Model):
     def draws(self) -> bool:
         return draws(self._traced_with_shapes[1].program)
 
+    @functools.cached_property
+    def narrows(self) -> bool:
+        with jax.enable_x64(True):
+            dtypes = {p.name: cast(np.empty(0, p.dtype), np.float64).dtype for p in self.parameters}
+            shapes = {p.name: jax.ShapeDtypeStruct(p.layout.shape, dtypes[p.name]) for p in self.parameters}
+            return _narrows(self._traced(shapes, self._inputs_in(np.float64))[1].program.jaxpr)
+
     def _traced(self, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[list[Layer], Opened, Any]:
         """Return the calls, the program of the arrays among values and inputs, and the structure of its results."""
         recorder = new_recorder()
@@ -222,6 +234,22 @@ class JaxModel(Model):
         leaves = jax.tree.map(jnp.asarray, jax.tree.leaves((dict(values), arrays)))
         _, report = jaxclamp.ties(inside)(*before(*opening.added({}), *leaves))
         return report
+
+
+def _narrows(jaxpr: Jaxpr) -> bool:
+    """Return whether floats of another dtype are computed from float64."""
+
+    def dtypes(atoms: Iterable[Any]) -> list[Any]:
+        return [atom.aval.dtype for atom in atoms if hasattr(atom.aval, "dtype")]
+
+    return any(
+        (
+            np.float64 in dtypes(eqn.invars)
+            and any(jnp.issubdtype(d, jnp.floating) and d != np.float64 for d in dtypes(eqn.outvars))
+        )
+        or any(map(_narrows, jaxprs_in_params(eqn.params)))
+        for eqn in jaxpr.eqns
+    )
 
 
 def _flattened(jaxpr: Jaxpr) -> Iterator[tuple[int, ...]]:

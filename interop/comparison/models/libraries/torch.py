@@ -12,7 +12,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from interop._bridge.arrays import tensor_over, to_host
-from interop._torch.private_api import flattened, unflattened, version_of
+from interop._torch.private_api import DispatchMode, flattened, unflattened, version_of
 from interop._transforms.min_norm import min_norm as under_min_norm
 from interop._transforms.ties import ties
 from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Moment, Point, Span
@@ -106,6 +106,13 @@ class Torch(Model):
     def draws(self) -> bool:
         return True  # a module does not say what it draws
 
+    @functools.cached_property
+    def narrows(self) -> bool:
+        tensors = {p.name: tensor_over(np.array(cast(p.value, np.float64))) for p in self.parameters}
+        with torch.no_grad(), _Narrowing() as watching:
+            self._run(_TorchRecorder({}), tensors, _to_torch(self._inputs_in(np.float64)))
+        return bool(watching.found)
+
     def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
         recorder = _TorchRecorder(run.nudges or {})
         trained = [p.name for p in self.parameters if p.trained]
@@ -154,6 +161,18 @@ class Torch(Model):
                 module = line.module.removeprefix("model").removeprefix(".")  # `_Called` has the model by that name
                 lines.append(line._replace(module=module, elements=line.elements - elements, tied=line.tied - tied))
         return TieReport(tuple(lines))
+
+
+class _Narrowing(DispatchMode):
+    """Notices where floats of another dtype are computed from float64."""
+
+    found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        taken, given = ({x.dtype for x in flattened(tree)[0] if isinstance(x, torch.Tensor)} for tree in (args, result))
+        self.found |= torch.float64 in taken and any(d.is_floating_point for d in given - {torch.float64})
+        return result
 
 
 class _Called(torch.nn.Module):
