@@ -197,7 +197,7 @@ def judge(
 
 
 _ROUNDING_WITHIN = 4
-"""How many times what rounding explains may be apart, where float64 does not tell: it is an estimate for dense layers."""
+"""How many times what rounding explains is one where float64 does not tell: what is explained is an estimate."""
 
 
 class _Findings:
