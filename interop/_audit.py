@@ -205,9 +205,9 @@ def audit(
     gradient of the parameters changes. A call that names a convention, as
     ``interop.native.clamp(..., ties="inclusive")``, or that is in a block of its own, depends on no version.
 
-    The code runs for real. What its optimizers write, parameters and states of their own, is put back at the end, and
-    so are the buffers of modules, as the averages of a batch norm. Whatever else it writes stays, as gradients in
-    ``.grad``, schedulers, and weights that it moves by hand.
+    The code runs for real, as it was written even if it is compiled. What its optimizers write, parameters and states
+    of their own, is put back at the end, and so are the buffers of modules, as the averages of a batch norm. Whatever
+    else it writes stays, as gradients in ``.grad``, schedulers, and weights that it moves by hand.
 
     Args:
       fun: a function of torch, or a module. Its result, a tree of tensors or a dataclass, is differentiated; if it has
@@ -332,7 +332,8 @@ def _total(
     watching: contextlib.AbstractContextManager[Any],
 ) -> torch.Tensor | None:
     """Call ``fun`` with the gradients of a version, and add up what of its results is differentiable, if any is."""
-    with torch.enable_grad(), as_of(version), watching:
+    # What `torch.compile` made is called as it was written: compiled code shows its calls to no mode.
+    with torch.compiler.set_stance("force_eager"), torch.enable_grad(), as_of(version), watching:
         result = fun(*arguments)
     leaves, _ = flattened(vars(result) if dataclasses.is_dataclass(result) else result)
     differentiable = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]

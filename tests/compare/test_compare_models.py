@@ -495,3 +495,15 @@ def test_ties_are_those_of_the_cause(library: str) -> None:
     expected = {"relu": (first == 0).sum().item(), "hardtanh": (first == 1).sum().item()}
     assert comparison.ties is not None
     assert [{line.op: line.tied for line in report.lines} for report in comparison.ties] == [expected, expected]
+
+
+def test_a_compiled_model_is_run_as_it_was_written() -> None:
+    """Dynamo could not trace the hooks that mark boundaries."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Hardtanh(), torch.nn.Linear(4, 2))
+    compiled_in_place = copy.deepcopy(model)
+    compiled_in_place.compile(backend="eager")
+    x = np.linspace(-1, 1, 15, dtype=F32).reshape(5, 3)
+    for compiled in (torch.compile(model, backend="eager"), compiled_in_place):
+        assert compare_models(model, compiled, x).verdict.startswith("They agree")
+    other = torch.compile(torch.nn.Sequential(model[0], torch.nn.Tanh(), model[2]), backend="eager")
+    assert not compare_models(model, other, x).verdict.startswith("They agree")

@@ -118,6 +118,18 @@ def test_of_what_only_the_version_reproduces() -> None:
     assert change.cure == 'a block `with interop.as_of("torch 2.13"):`'
 
 
+def test_a_compiled_function_is_audited_as_it_was_written() -> None:
+    """Here Dynamo would break its graph at the rounding, and resume behind it with another tensor."""
+
+    def loss(x: Tensor) -> Tensor:
+        return torch.nn.functional.batch_norm(x, None, None, training=True).round().clamp(-1, 1).sum()
+
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    reports = [audit(f, x, **FORWARD) for f in (loss, torch.compile(loss, backend="eager"))]
+    (written, compiled) = ([change[1:5] for change in report.changes] for report in reports)
+    assert compiled == written != []
+
+
 def test_a_step_of_training() -> None:
     """It differentiates by itself, and overwrites the weights; gradients of parameters are left as they were."""
     weight = torch.nn.Parameter(torch.tensor(X))

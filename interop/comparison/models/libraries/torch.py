@@ -28,7 +28,7 @@ _PARTS = ("query", "key", "value")
 
 
 class Torch(Model):
-    """A module of torch, called in eager mode, its boundaries marked by hooks."""
+    """A module of torch, called in eager mode even if it was compiled, its boundaries marked by hooks."""
 
     channels_last = False
     version = f"torch {torch.__version__.partition('+')[0]}"
@@ -72,7 +72,7 @@ class Torch(Model):
         passed = recorder.enter("", self.name, self.name, _to_torch(inputs))
         try:
             # Each run draws the same numbers. They are drawn on the CPU, where all arrays are.
-            with torch.random.fork_rng(devices=[]):
+            with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
                 call = reseeded_in_torch(torch.func.functional_call) if reseeded else torch.func.functional_call
                 result = call(called, tensors, tuple(passed))
         finally:
