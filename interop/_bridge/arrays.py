@@ -2,7 +2,9 @@
 
 JAX takes its arrays to be immutable, and nothing marks memory as shared. What `lend` gives away is safe until the
 caller has awaited all that reads it: `FlatFunction.compute` in `flat.py` returns finished results. What `adopt` takes
-must have no other owner: each result of a compiled program has memory of its own, even one that is an argument.
+must have no other owner: each result of a compiled program has memory of its own, even one that is an argument. No
+call copies, and each view keeps the memory alive: on CPU that of `lend` has the tensor as its base, and that of `adopt`
+the buffer of XLA.
 """
 
 from __future__ import annotations

@@ -488,7 +488,7 @@ def _scatter(
     return piece
 
 
-# `where` is not here: its condition is.
+# `where` and `cond` are not here: their conditions are, and take the branch of the side that is entered.
 CHOICES: Mapping[Primitive, Choice] = {
     p.max_p: _larger,
     p.min_p: _smaller,
