@@ -27,8 +27,7 @@ def opened(eqn: JaxprEqn) -> Callable[..., tuple[jax.Array, ...]] | None:
 
 def _called(*, call: Any, **_: Any) -> Program:
     """Open a call: it computes its body."""
-    program: Program = jaxpr_as_fun(call)
-    return program
+    return jaxpr_as_fun(call)
 
 
 def _reduced(*, jaxpr: Any, dimensions: Sequence[int], **_: Any) -> Program:

@@ -47,7 +47,7 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, _in_torch: None, _axes: None, _keepdim: None, *tangents: Tensor) -> Tensor:
         moved: Any = sum(_along_units(ctx.saved_tensors, ctx.axes, tangents))
-        return moved.sum(ctx.axes, keepdim=ctx.keepdim) if ctx.axes else moved  # type: ignore[no-any-return]
+        return moved.sum(ctx.axes, keepdim=ctx.keepdim) if ctx.axes else moved
 
 
 _norm = differentiable(_Norm)
