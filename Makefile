@@ -66,7 +66,7 @@ format: $(INSTALLED)
 
 tables: $(INSTALLED)  ## the generated tables of the documentation, and the stubs of interop
 	.venv/bin/python docs/generate.py
-	.venv/bin/python -m interop._stubs
+	.venv/bin/python -m tools.stubs
 	.venv/bin/python -m tests.torch.placements
 
 pictures: $(INSTALLED)  ## the pictures of README and of the pages, in docs/_static
@@ -90,9 +90,9 @@ ifdef FRAMEWORK
 	.venv-answers/bin/python -m pip install --disable-pip-version-check --no-cache-dir --no-compile $(ASKED); \
 	.venv-answers/bin/python -m pip install --disable-pip-version-check --no-cache-dir --no-compile \
 		--constraint .venv-answers/constraints.txt --editable '.[cli]'; \
-	KERAS_BACKEND=$(KERAS_BACKEND) .venv-answers/bin/python -m interop.survey.record_frameworks $(FRAMEWORK)
+	KERAS_BACKEND=$(KERAS_BACKEND) .venv-answers/bin/python -m tools.record_frameworks $(FRAMEWORK)
 else
-	.venv/bin/python -m interop.survey.record_frameworks
+	.venv/bin/python -m tools.record_frameworks
 endif
 
 docs: $(INSTALLED) docs/_gallery/drawn  ## the documentation, as HTML in docs/_build/html; a warning is an error

@@ -47,8 +47,8 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     second time in it. It holds for the thread that enters it, and may be entered again: counts add up. Calls whose
     numbers cannot be seen (meta and fake tensors, within torch.func.vmap, sparse and nested ones, extrema of
     distributed tensors) are not counted, which a warning says. Of a distributed tensor each process counts its part;
-    `sum_over_ranks` adds them up. A compiled function is cut at each call that is counted, of which Dynamo warns: rather
-    call the function that was compiled.
+    `sum_over_ranks` adds them up. A compiled function is cut at each call that is counted, of which Dynamo warns:
+    rather call the function that was compiled.
 
     Raises when called:
       RuntimeError: in a function compiled as one graph, where there is nothing to see.

@@ -12,10 +12,10 @@ import jax
 import pytest
 import torch
 
-from interop import _stubs
 from interop._bridge import flat
 from interop._bridge.ops import TorchOp
 from jaxclamp import OPS
+from tools import stubs
 
 ROOT = Path(__file__).parents[2]
 MODULES = {
@@ -129,5 +129,5 @@ def test_a_call_reaches_jax_within_six_frames(monkeypatch: pytest.MonkeyPatch) -
 
 def test_stubs_are_fresh() -> None:
     """What they say to a type checker, `typed_use.py` has."""
-    for file, text in _stubs.stubs().items():
+    for file, text in stubs.stubs().items():
         assert file.read_text("utf-8") == text, "run `make tables`"

@@ -19,7 +19,6 @@ from interop.cli import digits_training as digits
 from interop.cli.worked_cases import Gradients, compare_cases
 from interop.frameworks.base import Question, Refusal
 from interop.survey import matrix as parity
-from interop.survey import record_frameworks
 from interop.survey.changes import Changes
 from interop.survey.matrix import PACKAGES, UNMODIFIED, Row, matrix
 from interop.survey.records import Record, choices, recorded
@@ -28,6 +27,7 @@ from jaxclamp import OPS
 from jaxclamp._shared.counterparts import Counterpart
 from jaxclamp._shared.oracle import least_norm
 from jaxclamp._shared.tie_cases import DTYPES, is_differentiable
+from tools import record_frameworks
 
 
 def is_inclusive() -> bool:

@@ -1,4 +1,4 @@
-"""Records the gradients of frameworks at every tie, in both modes: ``python -m interop.survey.record_frameworks``.
+"""Records the gradients of frameworks at every tie, in both modes: ``python -m tools.record_frameworks``.
 
 It writes one record for each framework that is named behind that, such as ``interop/answers/torch-2.14.0.json``. By
 default it records all that are installed, and writes the choices that there are by definition. ``make answers`` calls

@@ -1,6 +1,6 @@
 """Writes down what is made at run time: the stubs of interop for type checkers, and the names on the command line.
 
-``python -m interop._stubs`` writes them.
+``python -m tools.stubs`` writes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxclamp import OPS, Convention
 from jaxclamp._shared.tie_cases import DTYPES
 from jaxclamp._shared.version_derivatives import VERSIONS
 
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(interop.__file__).parent
 _HEAD = "# Written by `make tables`.\n"
 
 

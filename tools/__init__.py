@@ -1,0 +1,1 @@
+"""What maintainers run: `make tables` and `make answers`."""
