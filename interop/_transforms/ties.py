@@ -27,8 +27,8 @@ from interop._torch.sharding import is_distributed
 from interop._transforms.jumps import Jump, jump_of, places_of
 from interop._transforms.min_norm import is_of_an_op, min_norm, namesakes
 from interop._transforms.unbounded import has_slope_without_bound
-from interop.native import NATIVE
-from interop.native._rules.on_tie import masks_of_ties
+from interop.native import NATIVE, losses
+from interop.native._rules.on_tie import masks_of_adaptive_pool, masks_of_ties
 from jaxclamp import OPS, Convention, Op
 from jaxclamp._shared.tie_report import MET_INFINITY, Influence, Site, TieReport, Totals
 from jaxclamp._transforms.source_lines import innermost
@@ -39,8 +39,10 @@ _LIBRARIES = tuple(str(folder) + os.sep for folder in (Path(torch.__file__).pare
 class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     """A context manager that counts the ties in torch code, which runs as usual.
 
-    Counted is whatever `min_norm` intercepts, and the ops of this package: per line of the source and per module, the
-    elements of the results, and how many of them were on a tie or a kink; one that is NaN is on none. Suspects are
+    Counted is what `min_norm` intercepts, but for ``normalize`` and ``triplet_margin_with_distance_loss``, and the ops
+    of this package: per line of the source and per module, the elements of the results, and how many of them were on a
+    tie or a kink; one that is NaN is on none. A loss has the elements that it reduces. Functions that have ties and no
+    convention, which the ``passed`` of `min_norm` counts, such as `torch.sort`, are not counted here. Suspects are
     functions that are no ops here, where a gradient can depend on them: those that jump, such as `torch.round`, and
     norms at 0; and calls in whose backward pass, within the block or behind it, a gradient of 0 meets a slope that is
     not finite, "0 met infinity in sqrt". Else a backward pass does not count, nor does what a checkpoint computes a
@@ -103,6 +105,8 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         arguments = (*args, *kwargs.values())
         if can_tie(func) and is_of_an_op(func, args, kwargs):
             self._count(_tied()[func][0], False, tied_elements, func, args, kwargs)
+        elif func in losses.ON_TIE:
+            self._count(func.__name__, False, _tied_in_loss, func, args, kwargs)
         elif (jump := jump_of(func, kwargs)) and any(is_active(value) for value in arguments):
             self._count(jump[0], True, _elements_on_jumps, jump[1], args, kwargs)
         result = func(*args, **kwargs)
@@ -225,6 +229,15 @@ def tied_elements(
     return elements, tied
 
 
+def _tied_in_loss(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[int, torch.Tensor | int]:
+    """Count the elements that a loss with a margin reduces, and those of them on a tie."""
+    with torch.no_grad():
+        mask = losses.ON_TIE[func](*args, **kwargs)
+    return mask.numel(), _sum(mask)
+
+
 def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, torch.Tensor | int]:
     """Count the elements that a gradient can depend on, and those of them at which the function jumps."""
     with torch.no_grad():
@@ -254,6 +267,9 @@ def _tied() -> Mapping[Callable[..., Any], tuple[str, Callable[..., Any]]]:
     """Return a map from each function that can tie to its name, and to the function that says where it does."""
     masks_of = {name: _masks_of(op) for name, op in OPS.items()}
     by_name = {name: masks_of[op.__name__] for name, op in TORCH_OPS.items()}
+    for name in NATIVE:
+        if name.startswith("adaptive_max_pool"):
+            by_name[name] = functools.partial(masks_of_adaptive_pool, name)
     by_name |= {name: by_name[name.removesuffix("_")] for name in IN_PLACE_OPS}
     in_torch = {
         torch_function: (name.rpartition(".")[2].removesuffix("_with_indices").strip("_"), function)

@@ -5,7 +5,7 @@ Where nothing is differentiated, each is torch's own function, unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -162,3 +162,43 @@ def reduced(loss: Tensor, size_average: bool | None, reduce: bool | None, reduct
         case "sum":
             return loss.sum()
     return loss
+
+
+def _ranking_on_tie(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, *_: Any, **__: Any) -> Tensor:
+    input1, input2, target = in_full_precision(input1, input2, target)
+    return -target * (input1 - input2) + margin == 0
+
+
+def _hinge_on_tie(input: Tensor, target: Tensor, margin: float = 1.0, *_: Any, **__: Any) -> Tensor:
+    input, target = in_full_precision(input, target)
+    return (target != 1) & (input == margin)
+
+
+def _triplet_on_tie(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    *_: Any,
+    **__: Any,
+) -> Tensor:
+    anchor, positive, negative = in_full_precision(anchor, positive, negative)
+    to_negative = functional.pairwise_distance(anchor, negative, p, eps)
+    swapped = functional.pairwise_distance(positive, negative, p, eps) if swap else to_negative
+    loss = margin + functional.pairwise_distance(anchor, positive, p, eps) - torch.minimum(to_negative, swapped)
+    return (loss == 0) | ((loss > 0) & (to_negative == swapped)) if swap else loss == 0
+
+
+ON_TIE: Mapping[Callable[..., Any], Callable[..., Tensor]] = {
+    loss: on_tie
+    for losses, on_tie in (
+        ((functional.margin_ranking_loss, margin_ranking_loss), _ranking_on_tie),
+        ((functional.hinge_embedding_loss, hinge_embedding_loss), _hinge_on_tie),
+        ((functional.triplet_margin_loss, triplet_margin_loss), _triplet_on_tie),
+    )
+    for loss in losses
+}
+"""Maps a loss, of torch or here, to what says where it is on a tie, of its elements before they are reduced."""

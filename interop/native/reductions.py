@@ -20,13 +20,13 @@ from interop._torch.private_api import is_view
 from interop._torch.sharding import is_distributed, on_parts
 from interop.native._rules.reductions import Reduction, reduce
 from interop.native._rules.settled import settled
-from interop.native._rules.stage import AdaptiveWindows, Pooling, is_plain
+from interop.native._rules.stage import Pooling, adapted, is_plain
 from interop.native._rules.windows import pool
 from interop.native._rules.windows_sliced import largest_by_slices, prefers_slices
 from interop.native.decorators import public
 from interop.native.selection import maximum, minimum
 from jaxclamp import Convention
-from jaxclamp._rules.windows import Windows, windows_of
+from jaxclamp._rules.windows import windows_of
 
 Sizes = int | Sequence[int]
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -243,18 +243,14 @@ def _adaptive_max_pool(name: str) -> Callable[..., Any]:
     ) -> Any:
         if ties == "inclusive" or not is_active(input):
             return in_torch(input, output_size, return_indices)
-        lengths = input.shape[-int(name[-2]) :]
-        sizes = output_size if isinstance(output_size, Sequence) else (output_size,) * len(lengths)
-        counts = [length if count is None else count for length, count in zip(lengths, sizes, strict=False)]
+        windows, counts = adapted(input.shape[-int(name[-2]) :], output_size)
         if 0 in counts:  # there are no windows, and torch does not differentiate that
             return in_torch(input, output_size, return_indices)
 
         def called(x: torch.Tensor, has_indices: bool) -> Any:
             return in_torch(x, output_size, has_indices)
 
-        windows, is_whole = _adapted(tuple(lengths), tuple(counts)), all(count == 1 for count in counts)
-        pooling = Pooling(windows, ties)
-        return _pool(pooling, called, input, return_indices, is_whole)
+        return _pool(Pooling(windows, ties), called, input, return_indices, all(count == 1 for count in counts))
 
     return _named(adaptive_max_pool, name)
 
@@ -262,11 +258,3 @@ def _adaptive_max_pool(name: str) -> Callable[..., Any]:
 adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = map(
     _adaptive_max_pool, ("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 )
-
-
-def _adapted(lengths: tuple[int, ...], counts: tuple[int, ...]) -> Windows | AdaptiveWindows:
-    """Return the windows; alike where their number divides the length."""
-    if len(lengths) != len(counts) or any(not m or n % m for n, m in zip(lengths, counts, strict=True)):
-        return AdaptiveWindows(counts)
-    sizes = tuple(n // m for n, m in zip(lengths, counts, strict=True))
-    return Windows(sizes, sizes, ((0, 0),) * len(sizes), (1,) * len(sizes))

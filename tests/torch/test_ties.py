@@ -50,6 +50,40 @@ CODE: dict[str, tuple[Callable[[], Any], tuple[str, int, int]]] = {
         lambda: functional.max_pool1d(X, 2, return_indices=True),
         ("max_pool1d", 12, int((WINDOWS[..., 0] == WINDOWS[..., 1]).sum())),
     ),
+    "adaptive pool": (
+        lambda: functional.adaptive_max_pool2d(X[None], (1, 2)),
+        ("adaptive_max_pool2d", 2, sum(int((half == half.max()).sum() > 1) for half in (N[:, :3], N[:, 3:]))),
+    ),
+    "adaptive pool with windows of two widths": (  # they overlap
+        lambda: functional.adaptive_max_pool1d(X, 4, return_indices=True),
+        (
+            "adaptive_max_pool1d",
+            16,
+            sum(tied_rows(part, part.max(1, keepdims=True)) for part in np.split(N[:, [0, 1, 1, 2, 3, 4, 4, 5]], 4, 1)),
+        ),
+    ),
+    "ranking": (
+        lambda: functional.margin_ranking_loss(X, torch.ones_like(X), -torch.ones_like(X), margin=2.0),
+        ("margin_ranking_loss", 24, int((N == -1).sum())),
+    ),
+    "hinge": (  # of the targets that are -1, every other one
+        lambda: torch.nn.HingeEmbeddingLoss(2.0)(X, torch.tensor([1.0, -1.0] * 3)),
+        ("hinge_embedding_loss", 24, int((N[:, 1::2] == 2).sum())),
+    ),
+    "triplet": (  # distances are those of one coordinate
+        lambda: functional.triplet_margin_loss(X[..., None], torch.ones(4, 6, 1), torch.zeros(4, 6, 1), 1.0, eps=0.0),
+        ("triplet_margin_loss", 24, int((1 + abs(N - 1) == abs(N)).sum())),
+    ),
+    "triplet, swapped": (
+        lambda: functional.triplet_margin_loss(
+            torch.zeros(1, 1), torch.ones(1, 1), torch.full((1, 1), 0.5), eps=0.0, swap=True
+        ),
+        ("triplet_margin_loss", 1, 1),
+    ),
+    "loss of interop.native": (
+        lambda: interop.native.hinge_embedding_loss(X, -torch.ones(6)),
+        ("hinge_embedding_loss", 24, int((N == 1).sum())),
+    ),
     "op of interop": (lambda: interop.relu(X), ("relu", 24, int((N == 0).sum()))),
     "smooth where a parameter makes it so": (lambda: functional.leaky_relu(X, 1.0), ("leaky_relu", 24, 0)),
 }

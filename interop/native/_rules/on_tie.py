@@ -21,7 +21,7 @@ from interop._torch.forms import axes_of
 from interop._torch.private_api import is_dispatch_mode_active, is_transformed
 from interop.native._rules.kinked import places_of_ties
 from interop.native._rules.selection import number_of_members
-from interop.native._rules.stage import Pooling, is_plain
+from interop.native._rules.stage import Pooling, adapted, is_plain
 from interop.native._rules.windows import number_of_tied
 from interop.native._rules.windows_sliced import largest_by_slices, prefers_slices
 from jaxclamp import Op
@@ -103,6 +103,15 @@ _EXTREMA: Mapping[str, Callable[..., torch.Tensor]] = {
     "max_with_indices": torch.amax,
     "min_with_indices": torch.amin,
 }
+
+
+def masks_of_adaptive_pool(
+    name: str, input: torch.Tensor, output_size: Any, *_: Any, **__: Any
+) -> Iterable[torch.Tensor]:
+    """Yield where the windows of torch's adaptive pool of that name have several largest elements."""
+    windows, _counts = adapted(input.shape[-int(name[-2]) :], output_size)
+    values = getattr(functional, name)(input, output_size)
+    yield (number_of_tied(Pooling(windows, "min_norm"), input, values) > 1) & ~values.isnan()
 
 
 def _are_plain(tensors: Sequence[torch.Tensor]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -19,6 +20,16 @@ class AdaptiveWindows(NamedTuple):
     """As many windows along each axis as are asked for, of nearly equal sizes."""
 
     counts: tuple[int, ...]
+
+
+def adapted(lengths: Sequence[int], output_size: Any) -> tuple[Windows | AdaptiveWindows, tuple[int, ...]]:
+    """Return the windows of an adaptive pool, alike where their number divides the length, and how many there are."""
+    sizes = output_size if isinstance(output_size, Sequence) else (output_size,) * len(lengths)
+    counts = tuple(n if count is None else count for n, count in zip(lengths, sizes, strict=False))
+    if len(lengths) != len(counts) or any(not m or n % m for n, m in zip(lengths, counts, strict=True)):
+        return AdaptiveWindows(counts), counts
+    widths = tuple(n // m for n, m in zip(lengths, counts, strict=True))
+    return Windows(widths, widths, ((0, 0),) * len(widths), (1,) * len(widths)), counts
 
 
 class Pooling(NamedTuple):
