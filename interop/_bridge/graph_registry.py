@@ -1,32 +1,14 @@
-"""Names that stand for Python objects in the graphs of torch, which hold strings."""
+"""Names that stand for calls of flat functions in the graphs of torch, which hold strings."""
 
 from __future__ import annotations
 
-import itertools
 import uuid
-import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 
 from interop._bridge.flat import FlatFunction
-
-_FUNCTIONS: weakref.WeakValueDictionary[str, Callable[..., Any]] = weakref.WeakValueDictionary()
-_NUMBERS = itertools.count()
-
-
-def name_function(function: Callable[..., Any], called: str) -> str:
-    """Return a name under which `function_named` finds ``function`` as long as it lives."""
-    name = f"{called} {next(_NUMBERS)}"  # no number alone: Dynamo would take it for a symbol
-    _FUNCTIONS[name] = function
-    return name
-
-
-def function_named(name: str) -> Callable[..., Any]:
-    """Return the function that got this name from `name_function`."""
-    return _FUNCTIONS[name]
-
 
 _CALLS: dict[str, tuple[FlatFunction, tuple[Any, ...], bool]] = {}
 _CALL_NAMES: dict[Hashable, str] = {}

@@ -15,11 +15,11 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 import jaxclamp
 from interop._bridge.bounded import Bounded
-from interop._bridge.opaque import opaque
 from interop._bridge.plans import Plan, classify, make_plan, normalized
 from interop._bridge.promotion import refusal_type
 from interop._bridge.signatures import MISSING, Signature
 from interop._torch.forms import in_place, overwrite, write_to
+from interop._torch.opaque import opaque
 from jaxclamp import OPS, Op
 
 

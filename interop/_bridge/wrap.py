@@ -14,8 +14,8 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from interop._bridge.bounded import Bounded
 from interop._bridge.flat import FlatFunction, Save, needs_x64
-from interop._bridge.opaque import opaque
 from interop._bridge.tape import call
+from interop._torch.opaque import opaque
 
 
 def wrap_for_torch(function: Callable[..., Any], *, save: Save = "inputs") -> Callable[..., Any]:

@@ -163,6 +163,20 @@ def constant_in_graphs(function: F) -> F:
     return function
 
 
+def is_traced_under_transforms() -> bool:
+    """Say whether Dynamo traces this call within transformations of torch.func, for another graph than an export's.
+
+    It misses there which tensors require grad, knows no batch of an `autograd.Function`, and lets derivatives of
+    derivatives end at one.
+    """
+    return torch.compiler.is_dynamo_compiling() and is_in_compiled_graph() and _is_transformed_in_trace()
+
+
+@constant_in_graphs
+def _is_transformed_in_trace() -> bool:
+    return is_transformed()  # as a constant: else it would be a call in each graph
+
+
 def flattened(tree: Any) -> tuple[list[Any], Any]:
     """Return the leaves of a tree as torch.func sees it, and its structure; `jax.tree` would sort the keys of dicts."""
     return torch.utils._pytree.tree_flatten(tree)
@@ -229,6 +243,19 @@ def named_reduction(size_average: bool | None, reduce: bool | None, reduction: s
 def function_modes() -> list[TorchFunctionMode]:
     """Return the function modes that are entered, the innermost last; not the one that is being asked about a call."""
     return torch.overrides._get_current_function_mode_stack()
+
+
+def calls_functions(func: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Say whether ``func`` is an operator that calls functions in ``args``: `torch.cond`, a checkpoint in a graph.
+
+    Dynamo traces them where no function mode is entered, and refuses to enter one there. It hands them over by
+    position. `flex_attention`, which is one too, is left out: its functions seldom have ties.
+    """
+    return (
+        isinstance(func, torch._ops.HigherOrderOperator)
+        and func is not torch.ops.higher_order.flex_attention
+        and any(callable(argument) for argument in args)
+    )
 
 
 def top_hooks() -> tuple[Callable[..., Any], Callable[..., Any]] | None:

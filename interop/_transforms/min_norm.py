@@ -20,7 +20,7 @@ from interop._programs.operators import operators_of
 from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import overloaded
 from interop._torch.grad_state import is_recorded
-from interop._torch.private_api import is_in_function_mode, keywords_of, make_overridable
+from interop._torch.private_api import calls_functions, is_in_function_mode, keywords_of, make_overridable
 from interop._torch.sharding import is_distributed
 from jaxclamp import CONVENTIONS, Convention
 from jaxclamp._rules.conventions import refuse_convention
@@ -79,6 +79,12 @@ class Intercepting(Block, contextlib.ContextDecorator):
             kwargs = keywords_of(func, kwargs)
             if func in self._uncovered:
                 self._pass(self._uncovered[func], (*args, *kwargs.values()))
+        elif calls_functions(func, args):
+            raise NotImplementedError(
+                "a block of interop does not reach into functions that torch.cond, checkpoint and other operators of "
+                "higher order call in a compiled function, and their gradient would be torch's own; outside of the "
+                "block, call functions of interop.native in them, or modules that interop.nn.convert has converted."
+            )
         return (func if replacement is None else replacement)(*args, **(kwargs or {}))
 
 
@@ -93,8 +99,8 @@ class min_norm(Intercepting):  # noqa: N801  # it is used as a function
     enters it, nests, and ends with the block, by an exception too; a backward pass may follow later, and recomputes
     checkpoints under the convention.
 
-    It does not see what other functions of torch call in turn, nor into TorchScript, checkpoints
-    inside a compiled function, or the ``backward`` of a `torch.autograd.Function`. Functions that have ties and no
+    It does not see what other functions of torch call in turn, nor into TorchScript, or the ``backward`` of a
+    `torch.autograd.Function`. Functions that have ties and no
     counterpart, such as `torch.cummax`, stay torch's own, and are counted in ``passed``.
 
     Args:
@@ -108,7 +114,8 @@ class min_norm(Intercepting):  # noqa: N801  # it is used as a function
       TypeError: ``function`` is not callable, a class, or a generator or coroutine function.
 
     Raises when called:
-      NotImplementedError: `torch.fx.symbolic_trace` would record torch's own function, with ``backend="jax"``.
+      NotImplementedError: `torch.fx.symbolic_trace` would record torch's own function, with ``backend="jax"``; or
+        `torch.cond`, a checkpoint or another operator of higher order calls functions in a compiled function.
 
     >>> x = torch.tensor([0.0, 3.0, 6.0], requires_grad=True)
     >>> with min_norm():

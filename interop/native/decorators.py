@@ -16,11 +16,12 @@ from torch.overrides import handle_torch_function
 
 from interop._torch.forms import NUMPY_NAMES, in_place, overwrite
 from interop._torch.grad_state import is_active
-from interop._torch.private_api import is_overridden
+from interop._torch.opaque import opaque
+from interop._torch.private_api import is_overridden, is_traced_under_transforms
 from interop.native._rules.conventions_of_torch import FOLLOWED
 from jaxclamp import CONVENTIONS
 from jaxclamp._rules.conventions import refuse_convention
-from jaxclamp._shared.version_derivatives import Version
+from jaxclamp._shared.version_derivatives import VERSIONS, Version
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -109,6 +110,14 @@ def _published(function: Callable[P, R]) -> Callable[P, R]:
     names = {alias: name for alias, name in NUMPY_NAMES.items() if name in parameters and alias not in parameters}
     aliases = frozenset(names)
 
+    def with_version(*args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function with the version that its text in ``ties`` names, or with a convention."""
+        if "ties" in kwargs:
+            kwargs["ties"] = VERSIONS["torch"].get(str(kwargs["ties"]), kwargs["ties"])
+        return function(*args, **kwargs)
+
+    one_call: Callable[..., R] = opaque(with_version, function.__name__)
+
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         arguments = (*args, *kwargs.values()) if kwargs else args
@@ -120,13 +129,16 @@ def _published(function: Callable[P, R]) -> Callable[P, R]:
                 refuse_convention(ties)
             if not aliases.isdisjoint(kwargs):
                 return renamed(*args, **kwargs)
+        if is_traced_under_transforms():  # Dynamo would lose the derivatives of an autograd.Function
+            # A graph holds the text of a version, and no object.
+            return one_call(*args, **{k: str(v) if isinstance(v, Version) else v for k, v in kwargs.items()})
         return function(*args, **kwargs)
 
     def renamed(*args: Any, **kwargs: Any) -> R:
         by_name = {names.get(name, name): value for name, value in kwargs.items()}
         if len(by_name) < len(kwargs):
             raise TypeError(f"{function.__name__}: got two values for one argument, {' and '.join(kwargs)}.")
-        return function(*args, **by_name)
+        return checked(*args, **by_name)
 
     checked.__module__ = "interop.native"  # where users import it from, and where pickle looks for it
     NATIVE[function.__name__] = checked

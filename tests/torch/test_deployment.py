@@ -13,8 +13,10 @@ import onnxruntime
 import pytest
 import torch
 from torch._inductor import metrics
+from torch.autograd import forward_ad
 from torch.distributed import pipelining
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import interop
 from interop import min_norm, native
@@ -136,16 +138,45 @@ def test_bounds_that_are_elements_of_tensors(dtype: torch.dtype) -> None:
     assert torch.equal(torch.export.export(model, (x, *bounds)).module()(x, *bounds), expected[0])
 
 
-@pytest.mark.parametrize("name", ["maximum", "max_pool1d", "max_with_indices"])
-def test_forward_mode_in_a_compiled_function_is_refused(name: str) -> None:
-    """Rather than that of torch at ties."""
+def tangent(x: Tensor) -> Tensor:
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        moved: Tensor = forward_ad.unpack_dual(native.maximum(dual, torch.zeros_like(x))).tangent
+    return moved
+
+
+def test_forward_mode_in_a_compiled_function_is_refused_or_left_to_python() -> None:
+    """Rather than that of torch at ties; `torch.func.jvp` works."""
     torch._dynamo.reset()
-    second = {"maximum": torch.zeros(2, 4), "max_pool1d": 2, "max_with_indices": 0}[name]
-    compiled = torch.compile(
-        lambda x: torch.func.jvp(lambda x: native.NATIVE[name](x, second), (x,), (x,)), fullgraph=True, backend="eager"
-    )
     with pytest.raises(Exception, match="forward-mode"):
-        compiled(TIED)
+        torch.compile(tangent, fullgraph=True, backend="eager")(TIED)
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(tangent, backend="eager")(TIED), (TIED > 0).float())
+
+
+def test_no_grad_within_a_compiled_function() -> None:
+    def function(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            value = native.maximum(x, torch.zeros_like(x))
+        return value + native.maximum(x, torch.zeros_like(x))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    assert all(map(torch.equal, value_and_gradient(compiled, TIED), value_and_gradient(function, TIED)))
+
+
+@pytest.mark.parametrize(
+    "calling",
+    [
+        lambda x: torch.cond(x.sum() > 0, lambda x: x.clamp(0.0, 3.0), lambda x: 1 * x, (x,)),
+        lambda x: checkpoint(lambda x: x.clamp(0.0, 3.0), x, use_reentrant=False),
+    ],
+    ids=["cond", "checkpoint"],
+)
+def test_functions_that_operators_call_in_a_graph_are_refused_in_a_block(calling: Callable[[Tensor], Tensor]) -> None:
+    torch._dynamo.reset()
+    with min_norm(), pytest.raises(Exception, match="a block of interop does not reach into functions"):
+        torch.compile(calling, fullgraph=True, backend="aot_eager")(TIED)
 
 
 def pools(x: Tensor) -> Tensor:

@@ -13,30 +13,39 @@ from interop._torch.private_api import is_forward_mode, is_transformed
 def differentiable(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
     """``rule.apply``; outside of torch.func, and in a compiled function, by a Function of that rule that suits better.
 
+    Where a rule has ``tells_inactive``, tangents and cotangents that are absent are None, not zeros: an operand without
+    a tangent is not active. Dynamo refuses to be told so, and asks for no tangents.
+
     Outside of torch.func, ``forward`` and ``setup_context`` are one. Torch asks `inspect` for the signature of a
     ``forward`` beside a ``setup_context`` at each call, which takes longer than all else.
 
-    In a compiled function it is one that Dynamo looks into. That has no ``jvp``. It is not called where no tensor
-    requires grad: Dynamo would pass a context to ``forward`` then. It gets no tensor twice: a view stands for the
-    second.
+    In a compiled function it is one that Dynamo looks into. That has no ``jvp``. It is not called where nothing is
+    recorded: Dynamo would pass a context to ``forward`` then. It gets no tensor twice: a view stands for the second.
+    Within torch.func it is not used (`is_traced_under_transforms`).
     """
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        if getattr(rule, "tells_inactive", False):
+            ctx.set_materialize_grads(False)
+        rule.setup_context(ctx, inputs, output)
 
     def forward(ctx: Any, *args: Any) -> Any:
         result = rule.forward(*args)
-        rule.setup_context(ctx, args, result)
+        setup_context(ctx, args, result)
         return result
 
     derivatives = {name: vars(rule)[name] for name in ("backward", "jvp") if name in vars(rule)}
     eager: Any = type(rule.__name__, (torch.autograd.Function,), {"forward": staticmethod(forward), **derivatives})
+    transformed: Any = type(rule.__name__, (rule,), {"setup_context": staticmethod(setup_context)})
     in_graphs: Any = type(
         rule.__name__, (torch.autograd.Function,), {k: v for k, v in vars(rule).items() if k != "jvp"}
     )
 
     def applied(*args: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            return rule.apply(*args) if is_transformed() else eager.apply(*args)
+        if not torch.compiler.is_dynamo_compiling():
+            return transformed.apply(*args) if is_transformed() else eager.apply(*args)
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
-        if not any(tensor.requires_grad for tensor in tensors):
+        if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
             if is_forward_mode():
                 raise NotImplementedError(
                     "torch.compile cannot look into the forward-mode derivative of what interop puts in the place of a "
@@ -50,12 +59,3 @@ def differentiable(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
         return in_graphs.apply(*arguments)
 
     return applied
-
-
-def tell_inactive(ctx: Any) -> None:
-    """Let tangents that are absent be None, not zeros: an operand without one is not active.
-
-    Dynamo refuses the call, and asks for no tangents.
-    """
-    if not torch.compiler.is_compiling():
-        ctx.set_materialize_grads(False)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from interop._torch.private_api import constant_in_graphs, is_forward_mode, is_transformed
-from interop.native._rules.differentiable import differentiable, tell_inactive
+from interop.native._rules.differentiable import differentiable
 from jaxclamp import OPS
 from jaxclamp._rules.kinked import Piece
 
@@ -167,6 +167,7 @@ def bend_by_weight(in_torch: Callable[..., torch.Tensor], x: torch.Tensor, weigh
 
 class _BentByWeight(torch.autograd.Function):
     generate_vmap_rule = True
+    tells_inactive = True
 
     @staticmethod
     def forward(in_torch: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -175,7 +176,6 @@ class _BentByWeight(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        tell_inactive(ctx)
         ctx.save_for_backward(*inputs[1:])
         ctx.save_for_forward(*inputs[1:])
 

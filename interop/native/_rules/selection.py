@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 
 from interop._torch.grad_state import outside_of_modes
-from interop.native._rules.differentiable import differentiable, tell_inactive
+from interop.native._rules.differentiable import differentiable
 from interop.native._rules.moved_bounds import clamp_with_moved_bounds
 from jaxclamp import OPS, Convention
 from jaxclamp._rules.differentiate import Rule
@@ -171,6 +171,7 @@ _OF_LOSING_BOUNDS: Mapping[Callable[..., torch.Tensor], Sequence[Callable[..., t
 
 class _Selected(torch.autograd.Function):
     generate_vmap_rule = True
+    tells_inactive = True
 
     @staticmethod
     def forward(in_torch: Callable[..., torch.Tensor], rule: Selection | Weights, *operands: Operand) -> torch.Tensor:
@@ -182,7 +183,6 @@ class _Selected(torch.autograd.Function):
         tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
         ctx.numbers = [None if isinstance(operand, torch.Tensor) else operand for operand in operands]
         ctx.dtype = output.dtype
-        tell_inactive(ctx)
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from interop._bridge.graph_registry import name_function
+from interop._torch.named_functions import name_function
 
 
 def opaque(function: Callable[..., Any], called: str) -> Callable[..., Any]:
@@ -16,7 +16,7 @@ def opaque(function: Callable[..., Any], called: str) -> Callable[..., Any]:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            from interop._bridge.dynamo_entry import call_opaque  # loads Dynamo, which takes a second
+            from interop._torch.dynamo_entry import call_opaque  # loads Dynamo, which takes a second
 
             return call_opaque(name, args, kwargs)
         return function(*args, **kwargs)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from interop._bridge.graph_registry import function_named
+from interop._torch.named_functions import function_named
 from interop._torch.private_api import nonstrict_trace
 
 _NONE = "None, which is no leaf of a tree"
