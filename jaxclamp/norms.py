@@ -67,7 +67,7 @@ def norm(
     order = 2 if ord == "fro" else ord
     if order not in ORDERS:
         raise ValueError(f"norm: ord={ord!r} is none of 1, 2 and inf; take jnp.linalg.norm for other norms.")
-    return Applied(norm_of_order("norm", order, checked_axes("norm", x, axis), bool(keepdims)), (x,))
+    return Applied(norm_of_order(order, checked_axes("norm", x, axis), bool(keepdims)), (x,))
 
 
 _hypot = Hypotenuse("hypot", jnp.hypot)

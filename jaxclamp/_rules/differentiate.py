@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from jaxclamp._jax_versions import INLINE
 from jaxclamp._rules.operands import check_narrow, check_operands, check_shapes, checked_ints, narrowed
 
 R = TypeVar("R")
+Arrays: TypeAlias = Sequence[jax.Array]
+Tangents: TypeAlias = Sequence[jax.Array | None]
+"""None for an operand that is not active."""
 
 OP_SCOPE = "jaxclamp."
 """Begins the name of the `jax.named_scope` around an op, ``jaxclamp.clamp``, by which `jaxclamp.ties` knows it."""
@@ -39,15 +42,9 @@ class Rule(Protocol):
     @property
     def compares_with_value(self) -> bool: ...  # whether code compares operands with the value, not with each other
     def value(self, *primals: jax.Array) -> jax.Array: ...
-    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> Any: ...
-    def linear(
-        self,
-        code: Any,
-        primals: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-        like: jax.ShapeDtypeStruct,
-    ) -> jax.Array: ...
-    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array: ...
+    def code(self, primals: Arrays, active: Sequence[bool]) -> Any: ...
+    def linear(self, code: Any, primals: Arrays, tangents: Tangents, like: jax.ShapeDtypeStruct) -> jax.Array: ...
+    def on_tie(self, primals: Arrays) -> jax.Array: ...
 
 
 class Applied(NamedTuple, Generic[R]):
@@ -113,7 +110,7 @@ def _program(rule: Rule) -> Callable[..., jax.Array]:
 def _jvp(
     rule: Rule,
     op: Callable[..., jax.Array],
-    primals: Sequence[jax.Array],
+    primals: Arrays,
     tangents: Sequence[jax.Array | SymbolicZero],
 ) -> tuple[jax.Array, jax.Array | SymbolicZero]:
     """Compute the value, and its tangent from those of the primals: forward mode, as `jax.custom_jvp` asks for it."""

@@ -15,6 +15,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from jaxclamp._rules.conventions import Convention
+from jaxclamp._rules.differentiate import Arrays, Tangents
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,25 +39,19 @@ class Extremum:
         (x,) = primals
         return self.function(x, axis=self.axes, keepdims=self.keepdims)
 
-    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+    def code(self, primals: Arrays, active: Sequence[bool]) -> jax.Array:
         # As int8, since XLA on CPU would write an array of bools to memory and read it again.
         return sharing(self._tied(primals), self.axes, self.convention).astype(jnp.int8)
 
-    def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def _tied(self, primals: Arrays) -> jax.Array:
         """Return which elements of x tie for the value."""
         (x,) = primals
         return ties_with(x, self.function(x, axis=self.axes, keepdims=True))
 
-    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def on_tie(self, primals: Arrays) -> jax.Array:
         return jnp.sum(self._tied(primals), self.axes, dtype=jnp.int32, keepdims=self.keepdims) > 1
 
-    def linear(
-        self,
-        code: jax.Array,
-        primals: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-        like: jax.ShapeDtypeStruct,
-    ) -> jax.Array:
+    def linear(self, code: jax.Array, primals: Arrays, tangents: Tangents, like: jax.ShapeDtypeStruct) -> jax.Array:
         (tangent,) = tangents
         assert tangent is not None
         wide = widened(like.dtype)
@@ -87,7 +82,7 @@ class ExtremumFrom(Extremum):
         """Return what is left of the lines, in the shape of the result."""
         return jnp.expand_dims(reduced, self.axes) if self.keepdims else reduced
 
-    def _lines(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def _lines(self, primals: Arrays) -> jax.Array:
         """Return the lines of x and the number; elements that the mask leaves out become a number that never wins."""
         x, initial, where = primals
         never = lowest(x.dtype) if self.function is jnp.max else highest(x.dtype)
@@ -102,7 +97,7 @@ class ExtremumFrom(Extremum):
         lines = lines.reshape(*batch_shape, math.prod(lines.shape[len(batch_shape) :]))
         return jnp.concatenate([lines, jnp.broadcast_to(last, (*batch_shape, 1))], axis=-1)
 
-    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+    def code(self, primals: Arrays, active: Sequence[bool]) -> jax.Array:
         tied = self._tied(primals)
         # If x alone is active, a line on which the number ties gets nothing; if the number alone is, one on which an
         # element of x ties.
@@ -111,23 +106,17 @@ class ExtremumFrom(Extremum):
             tied &= ~jnp.any(inactive, axis=-1, keepdims=True)
         return sharing(tied, (-1,), self.convention).astype(jnp.int8)
 
-    def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def _tied(self, primals: Arrays) -> jax.Array:
         """Return which elements of the lines tie for the value; those that the mask leaves out do not."""
         x, _, where = primals
         lines = self._lines(primals)
         takes_part = self._with_last(jnp.broadcast_to(where, x.shape), jnp.bool(True))
         return ties_with(lines, self.function(lines, axis=-1, keepdims=True)) & takes_part
 
-    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def on_tie(self, primals: Arrays) -> jax.Array:
         return self._reshaped(jnp.sum(self._tied(primals), -1, dtype=jnp.int32) > 1)
 
-    def linear(
-        self,
-        code: jax.Array,
-        primals: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-        like: jax.ShapeDtypeStruct,
-    ) -> jax.Array:
+    def linear(self, code: jax.Array, primals: Arrays, tangents: Tangents, like: jax.ShapeDtypeStruct) -> jax.Array:
         wide = widened(like.dtype)
         of_x, of_initial = (
             jnp.zeros(primal.shape, wide) if tangent is None else tangent.astype(wide)
@@ -173,7 +162,7 @@ class ExtremumOfDevices:
         (x,) = primals
         return self.function(x, **self.over)
 
-    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+    def code(self, primals: Arrays, active: Sequence[bool]) -> jax.Array:
         tied = self._tied(primals)
         if self.convention in ("inclusive", "exclusive"):
             first = tied & is_first_device(tied, self.over)
@@ -181,7 +170,7 @@ class ExtremumOfDevices:
             tied = first if self.convention == "inclusive" else jnp.where(alone, first, tied & ~first)
         return tied.astype(jnp.int8)
 
-    def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def _tied(self, primals: Arrays) -> jax.Array:
         x = lax.stop_gradient(primals[0])  # JAX has no derivative of what is compared
         value = self.function(x, **self.over)
         return (x == value) | (jnp.isnan(x) & jnp.isnan(value))  # between CPUs, XLA leaves out NaN
@@ -190,16 +179,10 @@ class ExtremumOfDevices:
         """Return on how many devices the flag is set."""
         return lax.psum(flags.astype(jnp.int32), **self.over)
 
-    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def on_tie(self, primals: Arrays) -> jax.Array:
         return self._count(self._tied(primals)) > 1
 
-    def linear(
-        self,
-        code: jax.Array,
-        primals: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-        like: jax.ShapeDtypeStruct,
-    ) -> jax.Array:
+    def linear(self, code: jax.Array, primals: Arrays, tangents: Tangents, like: jax.ShapeDtypeStruct) -> jax.Array:
         (tangent,) = tangents
         assert tangent is not None
         wide = widened(like.dtype)

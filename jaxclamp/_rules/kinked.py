@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jaxclamp._rules.differentiate import Arrays, Tangents
 from jaxclamp._shared.version_derivatives import Side
 
 Piece: TypeAlias = Callable[..., Any]
@@ -46,7 +47,7 @@ class Kinked:
     def value(self, *primals: jax.Array) -> jax.Array:
         return self.function(*primals)
 
-    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+    def code(self, primals: Arrays, active: Sequence[bool]) -> jax.Array:
         """Return the index in ``_branches`` of the slope that counts; one past the last for slope 0."""
         x, kinks, meeting = self._pieces_that_meet(primals)
         code = self._past(x, kinks)
@@ -74,14 +75,12 @@ class Kinked:
         """The pieces, and behind them the identity, for NaN, unless it is the last piece already."""
         return self.pieces if self.pieces[-1] is identity else (*self.pieces, identity)
 
-    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def on_tie(self, primals: Arrays) -> jax.Array:
         _, _, meeting = self._pieces_that_meet(primals)
         on_ties = (on_kink & (left_slope != right_slope) for on_kink, _, _, left_slope, right_slope in meeting)
         return _count(on_ties) > 0
 
-    def _pieces_that_meet(
-        self, primals: Sequence[jax.Array]
-    ) -> tuple[jax.Array, list[jax.Array], Iterator[tuple[jax.Array, ...]]]:
+    def _pieces_that_meet(self, primals: Arrays) -> tuple[jax.Array, list[jax.Array], Iterator[tuple[jax.Array, ...]]]:
         """Return x, the kinks, and for each kink where x is on it, the pieces to both sides, and their slopes."""
         # Integers become floats: a slope of integers has no dtype.
         dtype = jnp.result_type(*primals)
@@ -98,13 +97,7 @@ class Kinked:
 
         return x, kinks, meeting()
 
-    def linear(
-        self,
-        code: jax.Array,
-        primals: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-        like: jax.ShapeDtypeStruct,
-    ) -> jax.Array:
+    def linear(self, code: jax.Array, primals: Arrays, tangents: Tangents, like: jax.ShapeDtypeStruct) -> jax.Array:
         x, *parameters = _promote(primals, like.dtype)
         moving = [None if t is None else t.astype(like.dtype) for t in tangents]
         if moving[0] is not None:  # `jnp.where` gives x the shape of the code; its tangent needs the same
@@ -124,7 +117,7 @@ class Sided(Kinked):
 
     side: Side
 
-    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+    def code(self, primals: Arrays, active: Sequence[bool]) -> jax.Array:
         x, kinks, _ = self._pieces_that_meet(primals)
         past = self._past(x, kinks) if self.side == "left" else _count(~(x < kink) for kink in kinks)
         return self._or_nan(x, past)
@@ -136,7 +129,7 @@ def sided(rule: Kinked, side: Side) -> Sided:
     return Sided(rule.name, rule.operands, rule.function, rule.pieces, rule.kinks, side)
 
 
-def _promote(primals: Sequence[jax.Array], dtype: DTypeLike) -> list[jax.Array]:
+def _promote(primals: Arrays, dtype: DTypeLike) -> list[jax.Array]:
     return [jnp.asarray(primal, dtype) for primal in primals]
 
 
@@ -159,7 +152,7 @@ def _slope(piece: Piece, x: jax.Array, *parameters: jax.Array) -> jax.Array:
     return _directional(piece, (x, *parameters), (jnp.ones_like(x), *[None] * len(parameters)))
 
 
-def _directional(piece: Piece, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None]) -> jax.Array:
+def _directional(piece: Piece, primals: Arrays, tangents: Tangents) -> jax.Array:
     """Return the derivative of ``piece`` along the tangents; operands whose tangent is None are fixed."""
 
     def restricted(*moving: jax.Array) -> Any:

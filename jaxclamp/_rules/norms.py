@@ -11,6 +11,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from jaxclamp._rules.differentiate import Arrays, Tangents
 from jaxclamp._rules.extremum import ties_with, widened
 from jaxclamp._rules.operands import is_floating
 
@@ -26,11 +27,11 @@ class EuclideanNorm:
     """
 
     compares_with_value: ClassVar[bool] = False
+    name: ClassVar[str] = "norm"
+    operands: ClassVar[tuple[str, ...]] = ("x",)
 
-    name: str
     axes: tuple[int, ...]
     keepdims: bool
-    operands: tuple[str, ...] = ("x",)
 
     def value(self, *primals: jax.Array) -> jax.Array:
         (x,) = primals
@@ -38,21 +39,15 @@ class EuclideanNorm:
         floats = x if is_floating(x) else x.astype(float)
         return jnp.linalg.vector_norm(floats, axis=self.axes, keepdims=self.keepdims)
 
-    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+    def code(self, primals: Arrays, active: Sequence[bool]) -> jax.Array:
         (x,) = primals
         return jnp.any(x != 0, self.axes, keepdims=True).astype(jnp.int8)
 
-    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def on_tie(self, primals: Arrays) -> jax.Array:
         (x,) = primals
         return jnp.all(x == 0, self.axes, keepdims=self.keepdims)
 
-    def linear(
-        self,
-        code: jax.Array,
-        primals: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-        like: jax.ShapeDtypeStruct,
-    ) -> jax.Array:
+    def linear(self, code: jax.Array, primals: Arrays, tangents: Tangents, like: jax.ShapeDtypeStruct) -> jax.Array:
         moved = _along_units(code, primals, tangents, like, self.axes)
         return jnp.sum(moved, self.axes, keepdims=self.keepdims).astype(like.dtype)
 
@@ -70,20 +65,14 @@ class Hypotenuse:
     def value(self, *primals: jax.Array) -> jax.Array:
         return self.function(*primals)
 
-    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+    def code(self, primals: Arrays, active: Sequence[bool]) -> jax.Array:
         return (~self.on_tie(primals)).astype(jnp.int8)
 
-    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def on_tie(self, primals: Arrays) -> jax.Array:
         x, y = primals
         return (x == 0) & (y == 0)
 
-    def linear(
-        self,
-        code: jax.Array,
-        primals: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-        like: jax.ShapeDtypeStruct,
-    ) -> jax.Array:
+    def linear(self, code: jax.Array, primals: Arrays, tangents: Tangents, like: jax.ShapeDtypeStruct) -> jax.Array:
         return _along_units(code, primals, tangents, like).astype(like.dtype)
 
 
@@ -97,19 +86,19 @@ class PolyhedralNorm:
     """
 
     compares_with_value: ClassVar[bool] = True
+    name: ClassVar[str] = "norm"
+    operands: ClassVar[tuple[str, ...]] = ("x",)
 
-    name: str
     order: float
     axes: tuple[int, ...]
     keepdims: bool
-    operands: tuple[str, ...] = ("x",)
 
     def value(self, *primals: jax.Array) -> jax.Array:
         (x,) = primals
         order: int = self.order  # type: ignore[assignment]  # infinity, which the stub of JAX forgets
         return jnp.linalg.vector_norm(x, axis=self.axes, keepdims=self.keepdims, ord=order)
 
-    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+    def code(self, primals: Arrays, active: Sequence[bool]) -> jax.Array:
         (x,) = primals
         sign = jnp.where(jnp.isnan(x), 1, jnp.sign(x))
         return jnp.where(self._shares(x), sign, 0).astype(jnp.int8)
@@ -121,7 +110,7 @@ class PolyhedralNorm:
         # Of no elements there is a largest size, too, as there is a norm.
         return ties_with(jnp.abs(x), jnp.max(jnp.abs(x), self.axes, keepdims=True, initial=0))
 
-    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def on_tie(self, primals: Arrays) -> jax.Array:
         (x,) = primals
         shares = self._shares(x)
         has_zero = jnp.any(shares & (x == 0), self.axes, keepdims=self.keepdims)
@@ -129,13 +118,7 @@ class PolyhedralNorm:
             return has_zero
         return has_zero | (jnp.sum(shares, self.axes, dtype=jnp.int32, keepdims=self.keepdims) > 1)
 
-    def linear(
-        self,
-        code: jax.Array,
-        primals: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-        like: jax.ShapeDtypeStruct,
-    ) -> jax.Array:
+    def linear(self, code: jax.Array, primals: Arrays, tangents: Tangents, like: jax.ShapeDtypeStruct) -> jax.Array:
         (tangent,) = tangents
         assert tangent is not None
         moved = tangent.astype(widened(like.dtype))
@@ -148,9 +131,9 @@ class PolyhedralNorm:
 
 
 @functools.lru_cache(maxsize=1024)
-def norm_of_order(name: str, order: float, axes: tuple[int, ...], keepdims: bool) -> EuclideanNorm | PolyhedralNorm:
+def norm_of_order(order: float, axes: tuple[int, ...], keepdims: bool) -> EuclideanNorm | PolyhedralNorm:
     """Return the rule of the norm of order 1, 2 or infinity; the same object each time, as for `extremum`."""
-    return EuclideanNorm(name, axes, keepdims) if order == 2 else PolyhedralNorm(name, order, axes, keepdims)
+    return EuclideanNorm(axes, keepdims) if order == 2 else PolyhedralNorm(order, axes, keepdims)
 
 
 ORDERS = (1, 2, math.inf)
@@ -158,8 +141,8 @@ ORDERS = (1, 2, math.inf)
 
 def _along_units(
     code: jax.Array,
-    primals: Sequence[jax.Array],
-    tangents: Sequence[jax.Array | None],
+    primals: Arrays,
+    tangents: Tangents,
     like: jax.ShapeDtypeStruct,
     axes: tuple[int, ...] = (),
 ) -> jax.Array:

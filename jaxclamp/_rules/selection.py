@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
+from jaxclamp._rules.differentiate import Arrays, Tangents
 from jaxclamp._shared.version_derivatives import Weights
 
 S = TypeVar("S", bound="Selection")
@@ -42,7 +43,7 @@ class Selection:
             value = step(value, operand)
         return value
 
-    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+    def code(self, primals: Arrays, active: Sequence[bool]) -> jax.Array:
         """Return, element by element, the set of operands that get a share of the gradient."""
         if self.convention == "min_norm":
             return self._tied_if_all_active(primals, active)
@@ -56,11 +57,11 @@ class Selection:
             case "exclusive":
                 return jnp.where(tied == first, tied, tied ^ first)
 
-    def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def _tied(self, primals: Arrays) -> jax.Array:
         """Return C."""
         return self._tied_if_all_active(primals, [True] * len(primals))
 
-    def _tied_if_all_active(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+    def _tied_if_all_active(self, primals: Arrays, active: Sequence[bool]) -> jax.Array:
         """Return C where all its members are active, else the empty set.
 
         The set is folded as the value is, operand by operand. An operand that loses changes nothing. One that wins
@@ -81,7 +82,7 @@ class Selection:
             value = step(value, operand)
         return tied
 
-    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def on_tie(self, primals: Arrays) -> jax.Array:
         # Folded as the value is, in a tenth of the operations that it takes to know who is in C. An operand that equals
         # the value so far ties with it, and a tie stays one as long as its value does.
         value, tied = primals[0], None
@@ -91,13 +92,7 @@ class Selection:
             value = folded
         return jnp.broadcast_to(False if tied is None else tied, jnp.broadcast_shapes(*map(jnp.shape, primals)))
 
-    def linear(
-        self,
-        code: jax.Array,
-        primals: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-        like: jax.ShapeDtypeStruct,
-    ) -> jax.Array:
+    def linear(self, code: jax.Array, primals: Arrays, tangents: Tangents, like: jax.ShapeDtypeStruct) -> jax.Array:
         # One active operand under min_norm, and any under inclusive, gets all or nothing: there is nothing to divide.
         alone = self.convention == "min_norm" and sum(t is not None for t in tangents) == 1
         shared = self.convention != "inclusive" and not alone
@@ -127,13 +122,7 @@ class Affine(Selection):
     def value(self, *primals: jax.Array) -> jax.Array:
         return self.function(primals[0])
 
-    def linear(
-        self,
-        code: jax.Array,
-        primals: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-        like: jax.ShapeDtypeStruct,
-    ) -> jax.Array:
+    def linear(self, code: jax.Array, primals: Arrays, tangents: Tangents, like: jax.ShapeDtypeStruct) -> jax.Array:
         return super().linear(code, primals, tangents, like) * jnp.asarray(self.scale, like.dtype)
 
 
@@ -147,7 +136,7 @@ class VersionedSelection(Selection):
 
     weights: Weights
 
-    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+    def code(self, primals: Arrays, active: Sequence[bool]) -> jax.Array:
         code: jax.Array = jnp.int8(0)
         for i, (gets, *halves) in enumerate(self.weights.of):
             if active[i]:
@@ -156,13 +145,7 @@ class VersionedSelection(Selection):
                 code = code | jnp.where(gets(*primals), share << (2 * i), jnp.int8(0))
         return code
 
-    def linear(
-        self,
-        code: jax.Array,
-        primals: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-        like: jax.ShapeDtypeStruct,
-    ) -> jax.Array:
+    def linear(self, code: jax.Array, primals: Arrays, tangents: Tangents, like: jax.ShapeDtypeStruct) -> jax.Array:
         total = zero = jnp.zeros((), like.dtype)
         for i, tangent in enumerate(tangents):
             if tangent is not None:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxclamp._rules.conventions import Convention
+from jaxclamp._rules.differentiate import Arrays, Tangents
 from jaxclamp._rules.extremum import Extremum, extremum, lowest, sharing, widened
 
 
@@ -96,15 +97,15 @@ class LargestOfWindow:
     def value(self, *primals: jax.Array) -> jax.Array:
         return jnp.max(jnp.stack(self._places(primals)), axis=0)
 
-    def _places(self, primals: Sequence[jax.Array]) -> list[jax.Array]:
+    def _places(self, primals: Arrays) -> list[jax.Array]:
         """Return the elements of x at each place; padding is a number that never wins."""
         (x,) = primals
         return self.windows.places(x, lowest(x.dtype))
 
-    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+    def code(self, primals: Arrays, active: Sequence[bool]) -> jax.Array:
         return sharing(self._tied(primals), (0,), self.convention)
 
-    def _tied(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def _tied(self, primals: Arrays) -> jax.Array:
         """Return for each place the windows in which the element there ties for the value."""
         (x,) = primals
         # Padding is told by its place, not by its number: -inf in x ties with it, and has the gradient alone.
@@ -115,16 +116,10 @@ class LargestOfWindow:
         places = zip(self._places(primals), self.windows.inside(x), strict=True)
         return jnp.stack([(place == value) & inside | (place != place) for place, inside in places])  # NaN ties too
 
-    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def on_tie(self, primals: Arrays) -> jax.Array:
         return jnp.sum(self._tied(primals), 0, dtype=jnp.int32) > 1
 
-    def linear(
-        self,
-        code: jax.Array,
-        primals: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-        like: jax.ShapeDtypeStruct,
-    ) -> jax.Array:
+    def linear(self, code: jax.Array, primals: Arrays, tangents: Tangents, like: jax.ShapeDtypeStruct) -> jax.Array:
         (tangent,) = tangents
         assert tangent is not None
         wide = widened(like.dtype)
@@ -158,19 +153,13 @@ class LargestOfTile:
         """Return the arrays with two axes for each axis with windows: which window, and where in it."""
         return [jnp.reshape(array, self.shape) for array in arrays]
 
-    def code(self, primals: Sequence[jax.Array], active: Sequence[bool]) -> jax.Array:
+    def code(self, primals: Arrays, active: Sequence[bool]) -> jax.Array:
         return self.extremum.code(self._tiled(primals), active)
 
-    def on_tie(self, primals: Sequence[jax.Array]) -> jax.Array:
+    def on_tie(self, primals: Arrays) -> jax.Array:
         return self.extremum.on_tie(self._tiled(primals))
 
-    def linear(
-        self,
-        code: jax.Array,
-        primals: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-        like: jax.ShapeDtypeStruct,
-    ) -> jax.Array:
+    def linear(self, code: jax.Array, primals: Arrays, tangents: Tangents, like: jax.ShapeDtypeStruct) -> jax.Array:
         moving = [None if tangent is None else jnp.reshape(tangent, self.shape) for tangent in tangents]
         return self.extremum.linear(code, primals, moving, like)
 

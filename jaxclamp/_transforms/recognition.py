@@ -329,7 +329,7 @@ def _norm_of_program(program: Any, orders: Iterable[float]) -> Rule | None:
         return None
     axes, keepdims = tuple(map(int, reduction.params["axes"])), result.aval.ndim == x.aval.ndim
     for order in orders:
-        rule = norm_of_order("norm", order, axes, keepdims)
+        rule = norm_of_order(order, axes, keepdims)
         if _text(jax.make_jaxpr(rule.value)(x.aval)) == _text(program):
             return rule
     return None
