@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from interop._programs.choices.windows import Places, elements_of, elements_of_adaptive
 from interop._programs.order import place_of_largest, rank, value_and_tangent
-from jaxclamp._rules.windows import windows_of
+from interop.native._rules.stage import AdaptiveWindows
+from interop.native._rules.windows_compiled import elements_along
+from jaxclamp._rules.windows import Windows, windows_of
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
@@ -36,9 +37,7 @@ def max_pool(name: str) -> Function:
         window = (kernel_size, stride, padding, dilation, ceil_mode)
         # Torch says how many windows there are, of one image, or one channel, alone.
         counts = in_torch(input.detach()[:1], *window).shape[-dims:]
-        windows = windows_of(name, tuple(input.shape), dims, *window)
-        places = elements_of(windows, input.shape[-dims:], counts)
-        return _largest_of_windows(input, counts, places, return_indices)
+        return _largest_of_windows(input, windows_of(name, tuple(input.shape), dims, *window), counts, return_indices)
 
     return pool
 
@@ -50,17 +49,16 @@ def adaptive_max_pool(name: str) -> Function:
 
     def pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
         counts = in_torch(input.detach()[:1], output_size).shape[-dims:]
-        places = elements_of_adaptive(input.shape[-dims:], counts)
-        return _largest_of_windows(input, counts, places, return_indices)
+        return _largest_of_windows(input, AdaptiveWindows(tuple(counts)), counts, return_indices)
 
     return pool
 
 
 def _largest_of_windows(
-    input: Tensor, counts: Sequence[int], places: Places, return_indices: bool
+    input: Tensor, windows: Windows | AdaptiveWindows, counts: Sequence[int], return_indices: bool
 ) -> tuple[Tensor, Tensor] | Tensor:
     flat = input.flatten(-len(counts)).flatten(0, -2)  # torch selects fastest from rows
-    elements = torch.from_numpy(places).to(input.device)
+    elements = _elements(windows, input.shape[-len(counts) :], counts).to(input.device)
     # For each row, a place of the window in axis 1, and the window in axis 2.
     value, tangent = (
         x.index_select(1, elements.flatten()).unflatten(1, elements.shape) for x in value_and_tangent(flat)
@@ -70,6 +68,24 @@ def _largest_of_windows(
     shape = (*input.shape[: -len(counts)], *counts)
     result = flat.gather(1, index).reshape(shape)
     return (result, index.reshape(shape)) if return_indices else result
+
+
+def _elements(windows: Windows | AdaptiveWindows, lengths: Sequence[int], counts: Sequence[int]) -> Tensor:
+    """Return for each place in a window (rows) and each window (columns) the element there, in row-major order.
+
+    A place that is padding, or behind the end of a window, has an element of the same window, which changes no maximum.
+    """
+    crossed = torch.zeros((1, 1), dtype=torch.int64, device="cpu")  # where nobody waits for the question below
+    for axis, (length, count) in enumerate(zip(lengths, counts, strict=True)):
+        reads = elements_along(windows, axis, length, count, crossed.device)
+        places, exist = map(torch.stack, zip(*reads, strict=True))
+        if not exist.any(0).all():
+            raise NotImplementedError(
+                "max_pool: a window reaches over the elements with its dilation, and has padding alone; use less."
+            )
+        places = torch.where(exist, places, torch.where(exist, places, 0).amax(0))
+        crossed = (crossed[:, None, :, None] * length + places[None, :, None, :]).flatten(2).flatten(0, 1)
+    return crossed
 
 
 def fractional_max_pool(name: str) -> Function:
