@@ -27,13 +27,12 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from interop._bridge.arrays import tensor_over
-from interop._torch.grad_state import is_recorded
+from interop._torch.grad_state import is_recorded, leaves_behind
 from interop._torch.private_api import flattened, is_transformed, keywords_of
 from interop._transforms.as_of import as_of, differentiated_by, uncovered_losses
 from interop._transforms.min_norm import is_of_an_op, namesakes
 from interop._transforms.ties import can_tie, tied_elements, ties
 from interop.frameworks.base import weighted_total
-from interop.frameworks.torch import leaves_behind
 from interop.native import NATIVE
 from jaxclamp import CONVENTIONS, Convention
 from jaxclamp._shared.tables import to_json

@@ -43,6 +43,7 @@ from torch.autograd.function import BackwardCFunction, once_differentiable
 from torch.autograd.graph import Node, get_gradient_edge
 
 from interop._programs.order import value_and_tangent
+from interop._torch.grad_state import leaves_behind, nodes_behind
 from interop._torch.private_api import (
     is_any,
     is_transformed,
@@ -64,7 +65,7 @@ returns what takes the place of that gradient."""
 
 def _hooked(root: Node, leaves: Iterable[Node] | None, of_operand: _OfOperand) -> contextlib.ExitStack:
     """Put hooks on the graph behind ``root``, on the way to ``leaves``, or to all; closing takes them away."""
-    nodes = _nodes(root)
+    nodes = nodes_behind(root)
     on_the_way = set(nodes if leaves is None else leaves)
     for node in reversed(nodes):  # what a node reads comes before it
         if any(behind in on_the_way for behind, _ in node.next_functions):
@@ -85,21 +86,6 @@ def _hooked(root: Node, leaves: Iterable[Node] | None, of_operand: _OfOperand) -
         if node in on_the_way and node.next_functions:
             hooks.callback(node.register_hook(hook(node)).remove)
     return hooks
-
-
-def _nodes(root: Node) -> list[Node]:
-    """List the nodes of a graph, each before all that it leads to; without recursion, as graphs are deep."""
-    visited, left, pending = {root}, [], [(root, iter(root.next_functions))]
-    while pending:
-        node, rest = pending[-1]
-        behind = next((behind for behind, _ in rest if behind is not None and behind not in visited), None)
-        if behind is None:
-            left.append(node)
-            pending.pop()
-        else:
-            visited.add(behind)
-            pending.append((behind, iter(behind.next_functions)))
-    return left[::-1]
 
 
 def _guarded(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor]) -> Tensor:
@@ -336,7 +322,7 @@ class Losses:
     def _settle_loss(self, loss: Tensor, root: Node) -> None:
         # The loss becomes a function of all leaves, though those of the parameters alone are mended: the backward pass
         # of the program finds the gradients of the others by it, too.
-        leaves = [node.variable for node in _nodes(root) if hasattr(node, "variable")]
+        leaves = leaves_behind(loss)
         tangent = value_and_tangent(loss)[1].clone()
         moving = {id(parameter) for parameter in self._parameters}
 

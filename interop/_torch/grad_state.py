@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import torch
+from torch.autograd.graph import Node
 
 from interop._torch.private_api import is_forward_mode, is_traced, is_transformed
 
@@ -33,6 +34,27 @@ def records_nothing() -> bool:
     return not (
         torch.is_grad_enabled() or torch.compiler.is_compiling() or is_forward_mode() or is_transformed() or is_traced()
     )
+
+
+def nodes_behind(root: Node) -> list[Node]:
+    """List the nodes of a graph, each before all that it leads to; without recursion, as graphs are deep."""
+    visited, left, pending = {root}, [], [(root, iter(root.next_functions))]
+    while pending:
+        node, rest = pending[-1]
+        behind = next((behind for behind, _ in rest if behind is not None and behind not in visited), None)
+        if behind is None:
+            left.append(node)
+            pending.pop()
+        else:
+            visited.add(behind)
+            pending.append((behind, iter(behind.next_functions)))
+    return left[::-1]
+
+
+def leaves_behind(total: torch.Tensor) -> list[torch.Tensor]:
+    """List the tensors that require grad in the graph of ``total``."""
+    nodes = [] if total.grad_fn is None else nodes_behind(total.grad_fn)
+    return [node.variable for node in nodes if hasattr(node, "variable")]  # they accumulate the gradient of a leaf
 
 
 def is_active(input: torch.Tensor, *operands: Any) -> bool:

@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from interop._bridge.arrays import lend, tensor_over
+from interop._torch.grad_state import leaves_behind
 from interop._torch.private_api import keywords_of, version_of
 from interop._transforms.min_norm import min_norm
 from interop._transforms.ties import influence as influence_of
@@ -127,20 +128,6 @@ class Torch(Convertible):
         return replace(
             counted.report, influence=influence_of_ties, differentiated=differentiated_in_words(arguments, held)
         )
-
-
-def leaves_behind(total: torch.Tensor) -> list[torch.Tensor]:
-    """Walk the graph of ``total`` back to the tensors that require grad."""
-    seen, nodes, leaves = set(), [total.grad_fn], []
-    while nodes:
-        node: Any = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):  # a node that accumulates the gradient of a leaf
-            leaves.append(node.variable)
-        nodes += [parent for parent, _ in node.next_functions]
-    return leaves
 
 
 class _CollectBounds(TorchFunctionMode):
