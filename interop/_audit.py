@@ -325,10 +325,7 @@ def _later_than(old: Version) -> tuple[Version, str]:
 
 
 def _total(
-    fun: Callable[..., Any],
-    arguments: Sequence[Any],
-    version: str,
-    watching: contextlib.AbstractContextManager[Any],
+    fun: Callable[..., Any], arguments: Sequence[Any], version: str, watching: contextlib.AbstractContextManager[Any]
 ) -> torch.Tensor | None:
     """Call ``fun`` with the gradients of a version, and add up what of its results is differentiable, if any is."""
     # What `torch.compile` made is called as it was written: compiled code shows its calls to no mode.

@@ -82,10 +82,7 @@ class Op:
 
 
 def op(
-    family: Family,
-    *,
-    tie_points: tuple[tuple[Argument, ...], ...],
-    counterparts: tuple[str, ...],
+    family: Family, *, tie_points: tuple[tuple[Argument, ...], ...], counterparts: tuple[str, ...]
 ) -> Callable[[Callable[P, Applied[R]]], Callable[P, R]]:
     """Make an op of the decorated function, which returns its rule and operands, and register the record.
 

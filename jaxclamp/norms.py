@@ -74,9 +74,7 @@ _hypot = Hypotenuse("hypot", jnp.hypot)
 
 
 @op(
-    "kinked",
-    tie_points=((0.0, 0.0), (-0.0, 0.0)),
-    counterparts=("torch:hypot(x, y, out=out)", "jax.numpy:hypot(x, y)"),
+    "kinked", tie_points=((0.0, 0.0), (-0.0, 0.0)), counterparts=("torch:hypot(x, y, out=out)", "jax.numpy:hypot(x, y)")
 )
 def hypot(x: ArrayLike, y: ArrayLike) -> Applied[jax.Array]:
     r"""The hypotenuse of a right triangle, :math:`\sqrt{x^2 + y^2}`, elementwise.

@@ -35,13 +35,7 @@ _SQUARE = ((1.0, 3.0), (3.0, 3.0))  # one tie of three elements in all of it, or
 
 @op(
     "reduction",
-    tie_points=(
-        ((2.0, 5.0, 5.0),),
-        ((-0.0, 0.0, 0.0, -1.0),),
-        (_SQUARE, 0),
-        (_SQUARE, -1, True),
-        (_SQUARE, (0, 1)),
-    ),
+    tie_points=(((2.0, 5.0, 5.0),), ((-0.0, 0.0, 0.0, -1.0),), (_SQUARE, 0), (_SQUARE, -1, True), (_SQUARE, (0, 1))),
     counterparts=(
         "torch:amax(x, dim=axis, keepdim=keepdims, out=out)",
         "jax.numpy:max(x, axis=axis, keepdims=keepdims, initial=initial, where=where)",

@@ -12,18 +12,7 @@ from jaxclamp._rules.differentiate import Applied
 from jaxclamp._rules.operands import NUMBER
 from jaxclamp._rules.selection import selection
 
-__all__ = [
-    "clamp",
-    "clamp_max",
-    "clamp_min",
-    "clip",
-    "hard_tanh",
-    "hardtanh",
-    "maximum",
-    "minimum",
-    "relu",
-    "relu6",
-]
+__all__ = ["clamp", "clamp_max", "clamp_min", "clip", "hard_tanh", "hardtanh", "maximum", "minimum", "relu", "relu6"]
 
 _clamp = selection("clamp", "x", min=jnp.maximum, max=jnp.minimum)
 _clamp_from_below = selection("clamp", "x", min=jnp.maximum)

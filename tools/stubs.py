@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, get_args
@@ -188,19 +189,16 @@ def _names() -> str:
         "ALLOWED": get_args(Allowed),
         "TORCH_VERSIONS": [name.removeprefix("torch ") for name in VERSIONS["torch"]],
     }
-    return "\n".join(
-        [
-            '"""What can be named on the command line, which finds a mistyped name before it imports JAX and torch."""',
-            "",
-            _HEAD.strip(),
-            *(
-                line
-                for name, values in names.items()
-                for line in ("", f"{name} = (", *(f'    "{v}",' for v in values), ")")
-            ),
-            "",
-        ]
-    )
+    head = '"""What can be named on the command line, which finds a mistyped name before it imports JAX and torch."""'
+    return "\n".join([head, "", _HEAD, *(_tuple(name, list(values)) for name, values in names.items()), ""])
+
+
+def _tuple(name: str, values: list[str]) -> str:
+    """Write an assignment on one line, or in lines that are full, where ruff would give each of the values a line."""
+    quoted = ", ".join(map('"{}"'.format, values))
+    words = textwrap.fill(quoted, 120, initial_indent="    ", subsequent_indent="    ")
+    line = f"{name} = ({quoted})"
+    return line if len(line) <= 120 else f"# fmt: off\n{name} = (\n{words},\n)\n# fmt: on"
 
 
 if __name__ == "__main__":

@@ -44,13 +44,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from interop._programs.order import value_and_tangent
 from interop._torch.grad_state import leaves_behind, nodes_behind
-from interop._torch.private_api import (
-    is_any,
-    is_transformed,
-    is_view,
-    with_old_versions,
-    without_forward_mode,
-)
+from interop._torch.private_api import is_any, is_transformed, is_view, with_old_versions, without_forward_mode
 from interop._transforms.unbounded import has_slope_without_bound
 
 Tensor = torch.Tensor
@@ -189,10 +183,7 @@ def has_nan(tensors: Sequence[Tensor]) -> bool:
 
 
 def certified(
-    gradients: Sequence[Tensor],
-    root: Node,
-    pull: Callable[[], Sequence[Tensor]],
-    leaves: Iterable[Node] | None = None,
+    gradients: Sequence[Tensor], root: Node, pull: Callable[[], Sequence[Tensor]], leaves: Iterable[Node] | None = None
 ) -> list[Tensor]:
     """Return the gradients, with what the guard finds in the place of each NaN that is certified to be none.
 

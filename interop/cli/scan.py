@@ -25,12 +25,7 @@ from interop.cli.options import AS_JSON, TorchVersion
 @AS_JSON
 @click.pass_context
 def scan(
-    context: click.Context,
-    paths: tuple[Path, ...],
-    before: str | None,
-    after: str | None,
-    at_least: Any,
-    as_json: bool,
+    context: click.Context, paths: tuple[Path, ...], before: str | None, after: str | None, at_least: Any, as_json: bool
 ) -> None:
     """Read source for gradients that differ at ties.
 

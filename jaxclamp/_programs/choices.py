@@ -363,11 +363,7 @@ def windows_of_padded(
 
 
 def _windows(
-    comparison: Callable[..., jax.Array],
-    padding_value: float,
-    operands: Arrays,
-    tangents: Arrays,
-    **params: Any,
+    comparison: Callable[..., jax.Array], padding_value: float, operands: Arrays, tangents: Arrays, **params: Any
 ) -> Piece:
     """Decide the extremum of each window, axis by axis: it is that of the extrema of the window's rows.
 

@@ -182,11 +182,7 @@ def value_and_grad(
 
 
 def subdifferential(
-    fun: Callable[..., Any],
-    argnums: int | Sequence[int] = 0,
-    *,
-    directions: int = 16,
-    key: jax.Array | None = None,
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, directions: int = 16, key: jax.Array | None = None
 ) -> Callable[..., Subdifferential]:
     r"""Return the gradients of the pieces around a point, the least point of their hull, and what it certifies.
 

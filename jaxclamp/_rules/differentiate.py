@@ -108,10 +108,7 @@ def _program(rule: Rule) -> Callable[..., jax.Array]:
 
 
 def _jvp(
-    rule: Rule,
-    op: Callable[..., jax.Array],
-    primals: Arrays,
-    tangents: Sequence[jax.Array | SymbolicZero],
+    rule: Rule, op: Callable[..., jax.Array], primals: Arrays, tangents: Sequence[jax.Array | SymbolicZero]
 ) -> tuple[jax.Array, jax.Array | SymbolicZero]:
     """Compute the value, and its tangent from those of the primals: forward mode, as `jax.custom_jvp` asks for it."""
     if rule.compares_with_value:

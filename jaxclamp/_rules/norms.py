@@ -140,11 +140,7 @@ ORDERS = (1, 2, math.inf)
 
 
 def _along_units(
-    code: jax.Array,
-    primals: Arrays,
-    tangents: Tangents,
-    like: jax.ShapeDtypeStruct,
-    axes: tuple[int, ...] = (),
+    code: jax.Array, primals: Arrays, tangents: Tangents, like: jax.ShapeDtypeStruct, axes: tuple[int, ...] = ()
 ) -> jax.Array:
     """Return the sum of the operands' tangents, each times its operand divided by the norm; 0 where ``code`` is 0.
 

@@ -78,12 +78,7 @@ class Neighbourhood:
 
     @classmethod
     def of(
-        cls,
-        function: Function,
-        point: Array,
-        unit: float,
-        radius: float | None = None,
-        scale: Array | None = None,
+        cls, function: Function, point: Array, unit: float, radius: float | None = None, scale: Array | None = None
     ) -> Neighbourhood:
         """Measures the function, whose values have the precision ``unit``.
 

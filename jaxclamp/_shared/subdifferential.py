@@ -121,11 +121,7 @@ def check_directions(directions: object) -> None:
 
 
 def explored(
-    along: Along,
-    draws: Array,
-    epsilon: float,
-    flatten: Callable[[Any], Array],
-    unflatten: Callable[[Array], Any],
+    along: Along, draws: Array, epsilon: float, flatten: Callable[[Any], Array], unflatten: Callable[[Array], Any]
 ) -> Subdifferential:
     """Look for gradients along the directions ``draws`` and their opposites, then where one may be missing.
 

@@ -172,12 +172,7 @@ class Tolerance:
 
 
 def judged(
-    pieces: Pieces,
-    jacobian: Array,
-    rounding: Array,
-    names: Names,
-    tolerance: Tolerance,
-    line: Callable[[Indices], str],
+    pieces: Pieces, jacobian: Array, rounding: Array, names: Names, tolerance: Tolerance, line: Callable[[Indices], str]
 ) -> Iterator[Verdict]:
     """Yield the verdicts on ``jacobian``, of shape (m, n), but for what is right.
 

@@ -204,12 +204,7 @@ class _Findings:
     """The findings in one precision. Both sides run under min_norm only if gradients differ where values agree."""
 
     def __init__(
-        self,
-        to_judge: Sequence[Place],
-        sides: Sides,
-        run: Run,
-        arrays: Arrays,
-        rounding: Collection[str] = frozenset(),
+        self, to_judge: Sequence[Place], sides: Sides, run: Run, arrays: Arrays, rounding: Collection[str] = frozenset()
     ) -> None:
         self._places, self._sides, self._run, self._rounding = to_judge, sides, run, rounding
         self.arrays = arrays

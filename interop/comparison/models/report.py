@@ -189,11 +189,7 @@ def _details(cause: Cause) -> list[str]:
             if layers:
                 details.append(f"Only the {side} model calls there: {', '.join(map(_with_settings, layers))}.")
         return details
-    return [
-        *details,
-        f"first: {_with_settings(cause.layer.first)}",
-        f"second: {_with_settings(cause.layer.second)}",
-    ]
+    return [*details, f"first: {_with_settings(cause.layer.first)}", f"second: {_with_settings(cause.layer.second)}"]
 
 
 def _with_settings(layer: Layer) -> str:
