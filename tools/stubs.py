@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -110,6 +111,7 @@ def _type(annotation: Any) -> str:
     if annotation == Convention:
         return "Convention"
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    text = re.sub(r"(?<![\w.])Tensor\b", "torch.Tensor", text)  # some modules have it by this name
     return text.replace("collections.abc.", "").replace("'", '"')
 
 

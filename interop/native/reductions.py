@@ -28,44 +28,31 @@ from interop.native.selection import maximum, minimum
 from jaxclamp import Convention
 from jaxclamp._rules.windows import windows_of
 
+Tensor = torch.Tensor
 Sizes = int | Sequence[int]
-Pair = tuple[torch.Tensor, torch.Tensor]
+Pair = tuple[Tensor, Tensor]
+Out = Tensor | None
 
 
 @public
 def amax(
-    input: torch.Tensor,
-    dim: Sizes | None = None,
-    keepdim: bool = False,
-    *,
-    ties: Convention = "min_norm",
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
+    input: Tensor, dim: Sizes | None = None, keepdim: bool = False, *, ties: Convention = "min_norm", out: Out = None
+) -> Tensor:
     """`torch.amax`, which multiplies an infinite gradient by 0 for the other elements: NaN."""
     return _extremum(torch.amax, input, dim, keepdim, ties, out)
 
 
 @public
 def amin(
-    input: torch.Tensor,
-    dim: Sizes | None = None,
-    keepdim: bool = False,
-    *,
-    ties: Convention = "min_norm",
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
+    input: Tensor, dim: Sizes | None = None, keepdim: bool = False, *, ties: Convention = "min_norm", out: Out = None
+) -> Tensor:
     """`torch.amin`, for which holds what `amax` says."""
     return _extremum(torch.amin, input, dim, keepdim, ties, out)
 
 
 def _extremum(
-    in_torch: Callable[..., torch.Tensor],
-    input: torch.Tensor,
-    dim: Sizes | None,
-    keepdim: bool,
-    ties: Convention,
-    out: torch.Tensor | None,
-) -> torch.Tensor:
+    in_torch: Callable[..., Tensor], input: Tensor, dim: Sizes | None, keepdim: bool, ties: Convention, out: Out
+) -> Tensor:
     if isinstance(input, torch.masked.MaskedTensor):  # it has an extremum of its own, and cannot be compared with that
         along = {} if dim is None else {"dim": dim, "keepdim": keepdim}
         return input.__torch_function__(in_torch, (type(input),), (input,), along)
@@ -77,7 +64,7 @@ def _extremum(
 
 @public
 def max_with_indices(
-    input: torch.Tensor, dim: int, keepdim: bool = False, *, ties: Convention = "min_norm", out: Pair | None = None
+    input: Tensor, dim: int, keepdim: bool = False, *, ties: Convention = "min_norm", out: Pair | None = None
 ) -> Any:
     """`torch.max` along an axis."""
     return _with_indices("max", input, dim, keepdim, ties, out)
@@ -85,13 +72,13 @@ def max_with_indices(
 
 @public
 def min_with_indices(
-    input: torch.Tensor, dim: int, keepdim: bool = False, *, ties: Convention = "min_norm", out: Pair | None = None
+    input: Tensor, dim: int, keepdim: bool = False, *, ties: Convention = "min_norm", out: Pair | None = None
 ) -> Any:
     """`torch.min` along an axis."""
     return _with_indices("min", input, dim, keepdim, ties, out)
 
 
-def _with_indices(name: str, input: torch.Tensor, dim: int, keepdim: bool, ties: Convention, out: Pair | None) -> Any:
+def _with_indices(name: str, input: Tensor, dim: int, keepdim: bool, ties: Convention, out: Pair | None) -> Any:
     in_torch: Callable[..., Any] = getattr(torch, name)
     if ties == "inclusive" or out is not None or not is_active(input) or input.dim() == 0:
         return in_torch(input, dim, keepdim, out=out)
@@ -101,26 +88,26 @@ def _with_indices(name: str, input: torch.Tensor, dim: int, keepdim: bool, ties:
 
 
 @public
-def max(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def max(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """`torch.max`: of two tensors, along an axis, or of all elements."""
     return overloaded(maximum, max_with_indices, _max_of_all, input, *args, **kwargs)
 
 
 @public
-def min(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def min(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """`torch.min`: of two tensors, along an axis, or of all elements."""
     return overloaded(minimum, min_with_indices, _min_of_all, input, *args, **kwargs)
 
 
-def _max_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torch.Tensor | None = None) -> torch.Tensor:
+def _max_of_all(input: Tensor, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
     return torch.max(input, out=out) if out is not None or not is_active(input) else amax(input, ties=ties)
 
 
-def _min_of_all(input: torch.Tensor, *, ties: Convention = "min_norm", out: torch.Tensor | None = None) -> torch.Tensor:
+def _min_of_all(input: Tensor, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
     return torch.min(input, out=out) if out is not None or not is_active(input) else amin(input, ties=ties)
 
 
-def _pooling(name: str, ties: Convention, x: torch.Tensor, dims: int, window: Sequence[Any]) -> tuple[Pooling, bool]:
+def _pooling(name: str, ties: Convention, x: Tensor, dims: int, window: Sequence[Any]) -> tuple[Pooling, bool]:
     """Check the arguments of a pool; return it, and whether its window is the whole image."""
     if not is_plain(x):  # its sizes may be symbols
         return _pooling_of(name, ties, tuple(x.shape), dims, *window)
@@ -143,7 +130,7 @@ def _as_numbers(argument: Any) -> Any:
     """Return the argument of a pool with what may change in place, lists and tensors, as tuples and numbers."""
     if isinstance(argument, (list, tuple)):
         return tuple(map(_as_numbers, argument))
-    return argument.item() if isinstance(argument, torch.Tensor) and not argument.dim() else argument
+    return argument.item() if isinstance(argument, Tensor) and not argument.dim() else argument
 
 
 def _max_pool(name: str) -> Callable[..., Any]:
@@ -151,7 +138,7 @@ def _max_pool(name: str) -> Callable[..., Any]:
     in_torch, dims = getattr(functional, name), int(name[-2])
 
     def max_pool(
-        input: torch.Tensor,
+        input: Tensor,
         kernel_size: Sizes,
         stride: Sizes | None = None,
         padding: Sizes = 0,
@@ -163,7 +150,7 @@ def _max_pool(name: str) -> Callable[..., Any]:
     ) -> Any:
         window = (kernel_size, stride, padding, dilation, ceil_mode)
 
-        def called(x: torch.Tensor, has_indices: bool) -> Any:
+        def called(x: Tensor, has_indices: bool) -> Any:
             return in_torch(x, *window, return_indices=has_indices)
 
         active = is_active(input)
@@ -193,22 +180,18 @@ max_pool1d, max_pool2d, max_pool3d = map(_max_pool, ("max_pool1d", "max_pool2d",
 
 
 def _pool(
-    pooling: Pooling,
-    in_torch: Callable[[torch.Tensor, bool], Any],
-    input: torch.Tensor,
-    return_indices: bool,
-    is_whole: bool,
+    pooling: Pooling, in_torch: Callable[[Tensor, bool], Any], input: Tensor, return_indices: bool, is_whole: bool
 ) -> Any:
     """Call torch's function, which takes whether it returns indices too, with the gradient of the convention."""
     if is_distributed(input):
         return on_parts(lambda x: _pool(pooling, in_torch, x, return_indices, is_whole), input, pooling.dims)
 
-    def with_indices(x: torch.Tensor) -> Any:
+    def with_indices(x: Tensor) -> Any:
         """Return no view, such as one with a further axis: behind a Function it could not be overwritten."""
         values, indices = in_torch(x, True)
         return values.clone() if pooling.dims == 1 else values, indices
 
-    def values(x: torch.Tensor) -> torch.Tensor:
+    def values(x: Tensor) -> Tensor:
         if not is_plain(x):  # the graphs are those of the call with indices
             return with_indices(x)[0]
         if prefers_slices(x, pooling.dims):
@@ -225,7 +208,7 @@ def _pool(
     return result if return_indices else result[0]
 
 
-def _no_view(values: torch.Tensor) -> torch.Tensor:
+def _no_view(values: Tensor) -> Tensor:
     """Return the tensor in the same memory, as no view of another.
 
     A view could not be overwritten behind a Function, nor where gradients are recorded if it was made where they are
@@ -239,7 +222,7 @@ def _adaptive_max_pool(name: str) -> Callable[..., Any]:
     in_torch = getattr(functional, name)
 
     def adaptive_max_pool(
-        input: torch.Tensor, output_size: Any, return_indices: bool = False, *, ties: Convention = "min_norm"
+        input: Tensor, output_size: Any, return_indices: bool = False, *, ties: Convention = "min_norm"
     ) -> Any:
         if ties == "inclusive" or not is_active(input):
             return in_torch(input, output_size, return_indices)
@@ -247,7 +230,7 @@ def _adaptive_max_pool(name: str) -> Callable[..., Any]:
         if 0 in counts:  # there are no windows, and torch does not differentiate that
             return in_torch(input, output_size, return_indices)
 
-        def called(x: torch.Tensor, has_indices: bool) -> Any:
+        def called(x: Tensor, has_indices: bool) -> Any:
             return in_torch(x, output_size, has_indices)
 
         return _pool(Pooling(windows, ties), called, input, return_indices, all(count == 1 for count in counts))

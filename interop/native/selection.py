@@ -21,14 +21,12 @@ from interop.native._rules.selection import select
 from interop.native.decorators import Forms, public, public_with, right_in_torch
 from jaxclamp import Convention
 
-Bound = torch.Tensor | float
+Tensor = torch.Tensor
+Bound = Tensor | float
+Out = Tensor | None
 
-Out = torch.Tensor | None
 
-
-def _clamp_in_torch(
-    input: torch.Tensor, min: Any = None, max: Any = None, *, ties: Convention = "min_norm"
-) -> Forms | None:
+def _clamp_in_torch(input: Tensor, min: Any = None, max: Any = None, *, ties: Convention = "min_norm") -> Forms | None:
     """Torch's function with the gradient of clamp at two numbers, if it has one; `hardtanh` has the same values."""
     if _are_exact(input, min, max):
         if ties in FOLLOWED["clamp"]:
@@ -40,19 +38,14 @@ def _clamp_in_torch(
 
 @public_with(_clamp_in_torch)
 def clamp(
-    input: torch.Tensor,
-    min: Bound | None = None,
-    max: Bound | None = None,
-    *,
-    ties: Convention = "min_norm",
-    out: Out = None,
-) -> torch.Tensor:
+    input: Tensor, min: Bound | None = None, max: Bound | None = None, *, ties: Convention = "min_norm", out: Out = None
+) -> Tensor:
     """`torch.clamp` by torch's own kernels: take it for small tensors, and for what is compiled or exported.
 
     `interop.clamp` is JAX's program on torch's tape, with the same gradient. At numbers, the gradient is that of
     `torch.nn.functional.hardtanh` up to torch 2.13, and that of `torch.clamp` from 2.14 on.
     """
-    in_torch: Callable[..., torch.Tensor] = torch.clamp
+    in_torch: Callable[..., Tensor] = torch.clamp
     if out is not None or not (active := activity(input, min, max)):
         return in_torch(input, min, max, out=out)
     if max is None and min is not None:
@@ -65,7 +58,7 @@ def clamp(
 
 
 @public
-def clamp_min(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
+def clamp_min(input: Tensor, min: Bound, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
     """`torch.clamp_min`: of a number below torch 2.14 by `torch.threshold`, of gradient 0 there."""
     if out is not None or not (active := activity(input, min)):
         return torch.clamp_min(input, min, out=out)
@@ -80,7 +73,7 @@ def clamp_min(input: torch.Tensor, min: Bound, *, ties: Convention = "min_norm",
 
 
 @public
-def clamp_max(input: torch.Tensor, max: Bound, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
+def clamp_max(input: Tensor, max: Bound, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
     """`torch.clamp_max`: of a number below torch 2.14 as ``-threshold(-input)``, as `clamp_min`."""
     if out is not None or not (active := activity(input, max)):
         return torch.clamp_max(input, max, out=out)
@@ -98,7 +91,7 @@ _DIGITS = {torch.float16: 11, torch.bfloat16: 8}
 """The binary digits of the dtypes whose derivatives compare with a number as it is, not as the dtype has it."""
 
 
-def _are_exact(x: torch.Tensor, *bounds: Any) -> bool:
+def _are_exact(x: Tensor, *bounds: Any) -> bool:
     """Return whether torch's kernels with bounds built in can be used: for numbers, and those that the dtype of x has.
 
     A symbol of a graph cannot be compared, where it stands for what is known only when the graph runs.
@@ -122,48 +115,39 @@ def _has(digits: int, number: float) -> bool:
 
 
 @public
-def maximum(
-    input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None
-) -> torch.Tensor:
+def maximum(input: Tensor, other: Tensor, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
     """`torch.maximum`."""
     return _of_two("maximum", torch.maximum, input, other, ties, out)
 
 
 @public
-def minimum(
-    input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None
-) -> torch.Tensor:
+def minimum(input: Tensor, other: Tensor, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
     """`torch.minimum`."""
     return _of_two("minimum", torch.minimum, input, other, ties, out)
 
 
 @public
-def fmax(input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
+def fmax(input: Tensor, other: Tensor, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
     """`torch.fmax`."""
     return _of_two("fmax", torch.fmax, input, other, ties, out)
 
 
 @public
-def fmin(input: torch.Tensor, other: torch.Tensor, *, ties: Convention = "min_norm", out: Out = None) -> torch.Tensor:
+def fmin(input: Tensor, other: Tensor, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
     """`torch.fmin`."""
     return _of_two("fmin", torch.fmin, input, other, ties, out)
 
 
 def _of_two(
-    name: str,
-    in_torch: Callable[..., torch.Tensor],
-    input: torch.Tensor,
-    other: torch.Tensor,
-    ties: Convention,
-    out: Out,
-) -> torch.Tensor:
+    name: str, in_torch: Callable[..., Tensor], input: Tensor, other: Tensor, ties: Convention, out: Out
+) -> Tensor:
     if out is not None or not (active := activity(input, other)):
         return in_torch(input, other, out=out)
     return select(name, in_torch, ties, active, input, other)
 
 
 @right_in_torch
-def relu(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_norm") -> torch.Tensor:
+def relu(input: Tensor, inplace: bool = False, *, ties: Convention = "min_norm") -> Tensor:
     """`torch.nn.functional.relu`."""
     if ties in FOLLOWED["relu"] or not is_active(input):
         return functional.relu(input, inplace)
@@ -171,7 +155,7 @@ def relu(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_
 
 
 @right_in_torch
-def relu6(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min_norm") -> torch.Tensor:
+def relu6(input: Tensor, inplace: bool = False, *, ties: Convention = "min_norm") -> Tensor:
     """`torch.nn.functional.relu6`."""
     if follows("relu6", input, ties) or not is_active(input):
         return functional.relu6(input, inplace)
@@ -180,13 +164,8 @@ def relu6(input: torch.Tensor, inplace: bool = False, *, ties: Convention = "min
 
 @public
 def hardtanh(
-    input: torch.Tensor,
-    min_val: float = -1.0,
-    max_val: float = 1.0,
-    inplace: bool = False,
-    *,
-    ties: Convention = "min_norm",
-) -> torch.Tensor:
+    input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False, *, ties: Convention = "min_norm"
+) -> Tensor:
     """`torch.nn.functional.hardtanh`."""
     if ties in FOLLOWED["hardtanh"] and _are_exact(input, min_val, max_val):
         return functional.hardtanh(input, min_val, max_val, inplace)
@@ -196,16 +175,11 @@ def hardtanh(
 
 
 def selected(
-    name: str,
-    in_torch: Callable[..., torch.Tensor],
-    input: torch.Tensor,
-    inplace: bool,
-    ties: Convention,
-    *bounds: float,
-) -> torch.Tensor:
+    name: str, in_torch: Callable[..., Tensor], input: Tensor, inplace: bool, ties: Convention, *bounds: float
+) -> Tensor:
     """Give ``in_torch``, a function of torch with its bounds built in, the gradient of the op of that name."""
 
-    def op(x: torch.Tensor) -> torch.Tensor:
+    def op(x: Tensor) -> Tensor:
         return select(name, lambda x, *_: in_torch(x, *bounds), ties, activity(x), x, *bounds)
 
     return overwrite(f"{name}_", op, input) if inplace else op(input)
