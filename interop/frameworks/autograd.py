@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from interop.frameworks.base import Adapter, Array, Function, Gradient
+from interop.frameworks.base import Adapter, Arguments, Arrays, Function, Gradient
 
 
 class HipsAutograd(Adapter):
@@ -33,7 +33,7 @@ class HipsAutograd(Adapter):
         self._numpy = importlib.import_module("autograd.numpy")
         self.version = f"autograd {importlib.metadata.version('autograd')}"
 
-    def differentiate(self, function: Function, arguments: Mapping[str, Any], active: Collection[str]) -> Gradient:
+    def differentiate(self, function: Function, arguments: Arguments, active: Collection[str]) -> Gradient:
         # Of a dtype that is not NumPy's, as bfloat16, it refuses some functions, and differentiates others.
         for value in arguments.values():
             if isinstance(value, np.ndarray) and not np.issubdtype(value.dtype, np.number):
@@ -49,9 +49,7 @@ class HipsAutograd(Adapter):
             raise TypeError("autograd has no derivative for one of the operands.") from error
         return Gradient(np.asarray(function(arguments)), {name: np.asarray(gradient[name]) for name in active})
 
-    def directional_derivative(
-        self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
-    ) -> float:
+    def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
         def total(*chosen: Any) -> Any:
             return self._numpy.sum(function({**arguments, **dict(zip(tangents, chosen, strict=True))}))
 

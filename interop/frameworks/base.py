@@ -19,7 +19,10 @@ from jaxclamp._shared.counterparts import Counterpart
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-Function: TypeAlias = Callable[[Mapping[str, Any]], Any]
+Arrays: TypeAlias = Mapping[str, Array]
+Arguments: TypeAlias = Mapping[str, Any]
+"""Maps names to the arguments of a function, arrays of NumPy among them."""
+Function: TypeAlias = Callable[[Arguments], Any]
 
 
 def total(result: Any) -> Any:
@@ -67,7 +70,7 @@ class Question:
     """A call ``function(arguments)``, to be differentiated with respect to the ``active`` arguments."""
 
     function: Function
-    arguments: Mapping[str, Any]
+    arguments: Arguments
     active: tuple[str, ...]
 
 
@@ -95,7 +98,7 @@ class Framework(ABC):
     version: str
 
     @abstractmethod
-    def differentiate(self, function: Function, arguments: Mapping[str, Any], active: Collection[str]) -> Gradient:
+    def differentiate(self, function: Function, arguments: Arguments, active: Collection[str]) -> Gradient:
         """Call ``function(arguments)``, and differentiate the sum of its floats by the ``active`` arguments.
 
         NumPy arrays among the arguments become arrays of the framework, all else stays as it is; the results are
@@ -138,9 +141,7 @@ class Framework(ABC):
         by_argument = {name: array.astype(np.float64) for name, array in answer.by_argument.items()}
         return Gradient(float(total(answer.value)), by_argument)
 
-    def forward_gradient(
-        self, function: Function, arguments: Mapping[str, Any], active: Collection[str]
-    ) -> dict[str, Array]:
+    def forward_gradient(self, function: Function, arguments: Arguments, active: Collection[str]) -> dict[str, Array]:
         """Compute the gradient of `differentiate` by forward mode: a directional derivative for each element.
 
         NotImplementedError where the framework has no forward mode, or the function has none there.
@@ -155,9 +156,7 @@ class Framework(ABC):
             gradient[name] = np.reshape(np.array(elements, arguments[name].dtype), arguments[name].shape)
         return gradient
 
-    def directional_derivative(
-        self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
-    ) -> float:
+    def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
         """Differentiate the sum of the floats of ``function(arguments)`` along the ``tangents``, by forward mode."""
         raise NotImplementedError(f"{self.name} has no forward mode.")
 
@@ -172,16 +171,12 @@ class Convertible(Framework):
 
     @abstractmethod
     def differentiate(
-        self,
-        function: Function,
-        arguments: Mapping[str, Any],
-        active: Collection[str],
-        summed: Callable[[Any], Any] = total,
+        self, function: Function, arguments: Arguments, active: Collection[str], summed: Callable[[Any], Any] = total
     ) -> Gradient:
         """Differentiate as for any framework; ``summed`` replaces `total`: it makes one number of the result."""
 
     @abstractmethod
-    def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
+    def attempt(self, function: Function, arguments: Arrays) -> None:
         """Raise what ``function`` raises when it is traced or run."""
 
     @abstractmethod
@@ -193,11 +188,11 @@ class Convertible(Framework):
         """Make ``function`` draw other random numbers than it draws by itself, if it draws any."""
 
     @abstractmethod
-    def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
+    def bounds(self, function: Function, arguments: Arrays) -> set[float]:
         """Collect numbers that ``function(arguments)`` may compare with, where there are ties or another piece."""
 
     @abstractmethod
-    def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
+    def ties(self, function: Function, arguments: Arrays, influence: bool) -> TieReport:
         """Count the ties in ``function(arguments)``; say how far they move the gradient of the sum of its floats."""
 
 
@@ -219,7 +214,7 @@ class Adapter(Framework):
         return tuple(map(Counterpart, (written,) if isinstance(written, str) else written))
 
 
-def differentiated_in_words(arguments: Mapping[str, Array], held: str, missing: str = "") -> str:
+def differentiated_in_words(arguments: Arrays, held: str, missing: str = "") -> str:
     """Name the inputs that are floats, and what the function holds; behind "not" all else, and what is missing."""
     floats = [label for label, array in arguments.items() if is_float(array)]
     discrete = [f"{label} ({array.dtype})" for label, array in arguments.items() if not is_float(array)]

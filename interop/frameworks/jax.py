@@ -17,7 +17,9 @@ from jax.extend.core import Jaxpr, Literal, jaxprs_in_params
 import jaxclamp
 from interop.frameworks.base import (
     NOTHING_TO_DIFFERENTIATE,
+    Arguments,
     Array,
+    Arrays,
     Convertible,
     Function,
     Gradient,
@@ -39,11 +41,7 @@ class Jax(Convertible):
     version = f"jax {jax.__version__}"
 
     def differentiate(
-        self,
-        function: Function,
-        arguments: Mapping[str, Any],
-        active: Collection[str],
-        summed: Callable[[Any], Any] = total,
+        self, function: Function, arguments: Arguments, active: Collection[str], summed: Callable[[Any], Any] = total
     ) -> Gradient:
         with jax.enable_x64(needs_64_bits(arguments.values())):
             # Copies, since a result may be an argument as it came, and the caller may write to that.
@@ -86,9 +84,7 @@ class Jax(Convertible):
                     answers[i] = Gradient(*jax.tree.map(operator.itemgetter(place), results[k]))
         return [answers[i] for i in range(len(questions))]
 
-    def directional_derivative(
-        self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
-    ) -> float:
+    def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
         with jax.enable_x64(needs_64_bits(arguments.values())):
             operands = {name: jnp.array(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
             active = {name: operands[name] for name in tangents}
@@ -96,7 +92,7 @@ class Jax(Convertible):
             _, derivative = jax.jvp(lambda active: total(function({**operands, **active})), (active,), (directions,))
             return float(derivative)
 
-    def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
+    def attempt(self, function: Function, arguments: Arrays) -> None:
         with jax.enable_x64(needs_64_bits(arguments.values())):
             jax.eval_shape(function, arguments)
 
@@ -106,13 +102,13 @@ class Jax(Convertible):
     def reseeded(self, function: Function) -> Function:
         return reseeded_in_jax(function)
 
-    def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
+    def bounds(self, function: Function, arguments: Arrays) -> set[float]:
         """Collect the numbers in its program."""
         with jax.enable_x64(needs_64_bits(arguments.values())):
             program: Any = jax.make_jaxpr(function)(arguments)
         return {float(number) for number in _numbers(program, program.consts)}
 
-    def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
+    def ties(self, function: Function, arguments: Arrays, influence: bool) -> TieReport:
         def of_floats(operands: Mapping[str, jax.Array]) -> Any:
             return total(jax.tree.map(jnp.asarray, function(operands)))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from interop.frameworks.base import Adapter, Array, Framework, Function, Gradient
+from interop.frameworks.base import Adapter, Arguments, Arrays, Framework, Function, Gradient
 from interop.frameworks.jax import Jax
 from interop.frameworks.tensorflow import TensorFlow
 from interop.frameworks.torch import Torch
@@ -53,13 +53,11 @@ class Keras(Adapter):
         self._backend = backends[name]()
         self.version = f"keras {keras.__version__} on {self._backend.version}"
 
-    def differentiate(self, function: Function, arguments: Mapping[str, Any], active: Collection[str]) -> Gradient:
+    def differentiate(self, function: Function, arguments: Arguments, active: Collection[str]) -> Gradient:
         try:
             return self._backend.differentiate(function, arguments, active)
         except ValueError as error:  # for what cannot become a tensor, such as None
             raise TypeError(str(error)) from error
 
-    def directional_derivative(
-        self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
-    ) -> float:
+    def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
         return self._backend.directional_derivative(function, arguments, tangents)

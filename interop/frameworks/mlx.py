@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from interop.frameworks.base import Adapter, Array, Function, Gradient
+from interop.frameworks.base import Adapter, Arguments, Array, Arrays, Function, Gradient
 
 
 class Mlx(Adapter):
@@ -41,7 +41,7 @@ class Mlx(Adapter):
         self._mx = importlib.import_module("mlx.core")
         self.version = f"mlx {importlib.metadata.version('mlx')}"
 
-    def differentiate(self, function: Function, arguments: Mapping[str, Any], active: Collection[str]) -> Gradient:
+    def differentiate(self, function: Function, arguments: Arguments, active: Collection[str]) -> Gradient:
         mx = self._mx
         with mx.stream(mx.cpu):  # a GPU has no float64
             operands = {name: self._from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
@@ -53,9 +53,7 @@ class Mlx(Adapter):
             (_, result), gradient = mx.value_and_grad(with_result)({name: operands[name] for name in active})
             return Gradient(self._to_numpy(result), {name: self._to_numpy(gradient[name]) for name in active})
 
-    def directional_derivative(
-        self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
-    ) -> float:
+    def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
         with self._mx.stream(self._mx.cpu):
             operands = {name: self._from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from interop.frameworks.base import Adapter, Function, Gradient
+from interop.frameworks.base import Adapter, Arguments, Function, Gradient
 
 
 class Paddle(Adapter):
@@ -47,7 +47,7 @@ class Paddle(Adapter):
         self._paddle.set_device("cpu")
         self.version = f"paddle {self._paddle.__version__}"
 
-    def differentiate(self, function: Function, arguments: Mapping[str, Any], active: Collection[str]) -> Gradient:
+    def differentiate(self, function: Function, arguments: Arguments, active: Collection[str]) -> Gradient:
         operands = {
             name: self._paddle.to_tensor(value, stop_gradient=name not in active)
             if isinstance(value, np.ndarray)

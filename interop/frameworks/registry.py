@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import jax
 
 import interop.frameworks
-from interop.frameworks.base import Adapter, Array, Convertible, Function
+from interop.frameworks.base import Adapter, Arrays, Convertible, Function
 from interop.frameworks.jax import Jax
 from interop.frameworks.torch import Torch
 
@@ -25,7 +25,7 @@ CONVERTIBLES: Mapping[str, Callable[[], Convertible]] = {"jax": Jax, "torch": To
 """Maps a name to the framework whose functions `interop.compare` takes."""
 
 
-def frameworks_of(name: str, function: Function, arguments: Mapping[str, Array]) -> list[Convertible]:
+def frameworks_of(name: str, function: Function, arguments: Arrays) -> list[Convertible]:
     """Try the function in each framework, JAX first, and return those that it runs in.
 
     Most run in one: torch refuses traced arrays, operators between the two included, and JAX refuses tensors.

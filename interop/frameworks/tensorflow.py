@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from interop.frameworks.base import Adapter, Array, Function, Gradient
+from interop.frameworks.base import Adapter, Arguments, Arrays, Function, Gradient
 
 
 class TensorFlow(Adapter):
@@ -34,7 +34,7 @@ class TensorFlow(Adapter):
         self._tf = importlib.import_module("tensorflow")
         self.version = f"tensorflow {self._tf.__version__}"
 
-    def differentiate(self, function: Function, arguments: Mapping[str, Any], active: Collection[str]) -> Gradient:
+    def differentiate(self, function: Function, arguments: Arguments, active: Collection[str]) -> Gradient:
         operands = self._constants(arguments)
         chosen = {name: operands[name] for name in active}
         with self._tf.GradientTape() as tape:
@@ -46,14 +46,12 @@ class TensorFlow(Adapter):
         gradient = tape.gradient(result, chosen, unconnected_gradients=self._tf.UnconnectedGradients.ZERO)
         return Gradient(result.numpy(), {name: gradient[name].numpy() for name in active})
 
-    def directional_derivative(
-        self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
-    ) -> float:
+    def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
         operands = self._constants(arguments)
         directions = [self._tf.constant(tangent) for tangent in tangents.values()]
         with self._tf.autodiff.ForwardAccumulator([operands[name] for name in tangents], directions) as accumulator:
             result = self._tf.reduce_sum(function(operands))
         return float(accumulator.jvp(result, unconnected_gradients=self._tf.UnconnectedGradients.ZERO))
 
-    def _constants(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _constants(self, arguments: Arguments) -> dict[str, Any]:
         return {name: self._tf.constant(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}

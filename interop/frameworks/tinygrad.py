@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from interop.frameworks.base import Adapter, Array, Function, Gradient
+from interop.frameworks.base import Adapter, Arguments, Array, Function, Gradient
 
 
 class Tinygrad(Adapter):
@@ -45,7 +45,7 @@ class Tinygrad(Adapter):
         self._tinygrad = importlib.import_module("tinygrad")
         self.version = f"tinygrad {importlib.metadata.version('tinygrad')}"
 
-    def differentiate(self, function: Function, arguments: Mapping[str, Any], active: Collection[str]) -> Gradient:
+    def differentiate(self, function: Function, arguments: Arguments, active: Collection[str]) -> Gradient:
         # The other devices for CPUs need Clang or LLVM, and other processes longer to start than the kernels to write.
         with self._tinygrad.Context(DEV="PYTHON", PARALLEL=0):
             operands = {name: self._tensor(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}

@@ -21,7 +21,8 @@ from interop._transforms.ties import influence as influence_of
 from interop._transforms.ties import ties
 from interop.frameworks.base import (
     NOTHING_TO_DIFFERENTIATE,
-    Array,
+    Arguments,
+    Arrays,
     Convertible,
     Function,
     Gradient,
@@ -43,11 +44,7 @@ class Torch(Convertible):
     version = f"torch {torch.__version__.partition('+')[0]}"
 
     def differentiate(
-        self,
-        function: Function,
-        arguments: Mapping[str, Any],
-        active: Collection[str],
-        summed: Callable[[Any], Any] = total,
+        self, function: Function, arguments: Arguments, active: Collection[str], summed: Callable[[Any], Any] = total
     ) -> Gradient:
         tensors = {
             name: tensor_over(value.copy()).requires_grad_(name in active)
@@ -67,9 +64,7 @@ class Torch(Convertible):
         gradient = dict(zip(active, gradients, strict=True))
         return Gradient(*jax.tree.map(lambda tensor: np.array(lend(tensor)), (result, gradient)))
 
-    def directional_derivative(
-        self, function: Function, arguments: Mapping[str, Any], tangents: Mapping[str, Array]
-    ) -> float:
+    def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
         operands = {name: tensor_over(v.copy()) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
         with forward_ad.dual_level():
             duals = {n: forward_ad.make_dual(operands[n], tensor_over(tangent)) for n, tangent in tangents.items()}
@@ -77,7 +72,7 @@ class Torch(Convertible):
             derivative = forward_ad.unpack_dual(total(result)).tangent
             return 0.0 if derivative is None else float(derivative)
 
-    def attempt(self, function: Function, arguments: Mapping[str, Array]) -> None:
+    def attempt(self, function: Function, arguments: Arrays) -> None:
         self.differentiate(function, arguments, ())
 
     def min_norm(self, function: Function) -> Function:
@@ -86,14 +81,14 @@ class Torch(Convertible):
     def reseeded(self, function: Function) -> Function:
         return reseeded_in_torch(function)
 
-    def bounds(self, function: Function, arguments: Mapping[str, Array]) -> set[float]:
+    def bounds(self, function: Function, arguments: Arrays) -> set[float]:
         """Collect the numbers in its calls of ops and comparisons, and the kinks that the ops have without them."""
         collected = _CollectBounds()
         with collected:
             self.attempt(function, arguments)
         return collected.bounds
 
-    def ties(self, function: Function, arguments: Mapping[str, Array], influence: bool) -> TieReport:
+    def ties(self, function: Function, arguments: Arrays, influence: bool) -> TieReport:
         tensors = {name: tensor_over(array.copy()) for name, array in arguments.items()}
 
         def of_floats() -> Any:  # of clones, since functions may overwrite their arguments
