@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from interop._bridge.private_jax import has_started
+from interop._torch.private_api import written_out
 
 HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Order: TypeAlias = tuple[int, ...] | None
@@ -155,8 +156,8 @@ def lend_from_host(tensor: torch.Tensor, order: Order = None) -> HostArray:
             host = host.transpose(order)
         return host if via is None else host.view(via[2])
     except (TypeError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and (tensor.is_conj() or tensor.is_neg()):
-            return lend_from_host(tensor.resolve_conj().resolve_neg(), order)
+        if isinstance(error, RuntimeError) and (written := written_out(tensor)) is not tensor:
+            return lend_from_host(written, order)
         raise TypeError(
             f"JAX cannot read the memory of a {type(tensor).__name__} of dtype {tensor.dtype} and layout "
             f"{tensor.layout} on {tensor.device} ({error}); pass a dense tensor with data and of a dtype that JAX has."
@@ -165,7 +166,7 @@ def lend_from_host(tensor: torch.Tensor, order: Order = None) -> HostArray:
 
 def lend_from_gpu(tensor: torch.Tensor, order: Order = None) -> jax.Array:
     """`lend` of a tensor on a GPU, through DLPack."""
-    tensor = tensor.resolve_conj().resolve_neg()  # DLPack would pass the memory without the sign
+    tensor = written_out(tensor)  # DLPack would pass the memory without the sign
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise TypeError(f"JAX cannot read the memory of a {type(tensor).__name__} on {tensor.device}.")
     dense = (tensor if order is None else tensor.permute(order)).detach().contiguous()

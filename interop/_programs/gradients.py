@@ -216,8 +216,8 @@ def along(
       generator: for other draws, such as another direction in each step.
 
     Raises:
-      TypeError: ``parameters`` is neither a module nor tensors, or one of them is not floating-point, or is cut into
-        parts by FullyShardedDataParallel, ``fully_shard`` or tensor parallelism.
+      TypeError: ``parameters`` is neither a module nor tensors, or one of them is not floating-point, was made under
+        `torch.inference_mode`, or is cut into parts by FullyShardedDataParallel, ``fully_shard`` or tensor parallelism.
       ValueError: no parameter requires grad; ``direction`` has another number of tensors, or one has another shape,
         dtype or device; both ``direction`` and ``generator`` are given.
       RuntimeError: forward mode is at work already, in whichever thread, as in another such block; or called in a
@@ -411,17 +411,21 @@ _CURES: tuple[tuple[type[Exception], str, str], ...] = (
     ),
     (
         RuntimeError,
-        "does not have a grad_fn",
-        "{} does not reach torch.autograd.grad and backward() within the function: call torch.func.grad there.",
-    ),
-    (
-        RuntimeError,
         "igher order operator",
         "{} does not reach into torch.cond, while_loop and their kin, which compile their branches: write an if or a "
         "while in Python, or torch.where.",
     ),
 )
 """Each is a kind of error of torch, words in its message, and what to do about it."""
+_CURES_OF_FUNCTIONS: tuple[tuple[type[Exception], str, str], ...] = (
+    *_CURES,
+    (
+        RuntimeError,
+        "does not have a grad_fn",
+        "{} does not reach torch.autograd.grad and backward() within the function: call torch.func.grad there.",
+    ),
+)
+"""The same where a function is differentiated; a block has backward passes in it."""
 
 
 @contextlib.contextmanager
@@ -430,7 +434,8 @@ def _named_cure(name: str) -> Iterator[None]:
     try:
         yield
     except (NotImplementedError, RuntimeError) as error:
-        cure = next((cure for kind, text, cure in _CURES if isinstance(error, kind) and text in str(error)), None)
+        cures = _CURES if name == "along" else _CURES_OF_FUNCTIONS
+        cure = next((cure for kind, text, cure in cures if isinstance(error, kind) and text in str(error)), None)
         if cure is not None and cure.format(name) not in getattr(error, "__notes__", ()):
             error.add_note(cure.format(name))
         raise
@@ -477,6 +482,11 @@ def _trained(parameters: Any) -> list[torch.Tensor]:
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"along: one of the parameters is {tensor!r}; pass a module, a tensor or several.")
+        if tensor.is_inference():
+            raise TypeError(
+                "along: one of the parameters was made under torch.inference_mode(), and no gradient reaches it; make "
+                "the model outside of that, or pass a clone that was taken outside of it."
+            )
     moving = list(dict.fromkeys(tensor for tensor in tensors if tensor.requires_grad))  # weights may be tied
     if not moving:
         raise ValueError(

@@ -50,6 +50,20 @@ def without_forward_mode() -> contextlib.AbstractContextManager[Any]:
     return forward_ad._set_fwd_grad_enabled(False)
 
 
+def with_forward_mode() -> contextlib.AbstractContextManager[Any]:
+    """A block in which tangents are propagated, also where torch calls a ``jvp``."""
+    return forward_ad._set_fwd_grad_enabled(True)
+
+
+def primal_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor without its tangent of the innermost forward mode; within a vmap torch does not do that."""
+    levels = torch._C._functorch.get_interpreter_stack() or []
+    while levels and levels[-1].key() == torch._C._functorch.TransformType.Vmap:
+        levels.pop()
+    (primal,) = outside_of_transformations(len(levels), lambda x: [forward_ad.unpack_dual(x).primal], tensor)
+    return primal  # type: ignore[return-value]
+
+
 def without_transformations() -> contextlib.AbstractContextManager[Any]:
     """A block outside of the transformations of torch.func: random numbers drawn in it are the same for a whole batch.
 
@@ -101,6 +115,13 @@ def with_old_versions(tensors: Iterable[torch.Tensor]) -> contextlib.AbstractCon
 def is_view(tensor: torch.Tensor) -> bool:
     """Say whether the tensor has its memory from another one, by a recorded call: it cannot be detached then."""
     return tensor._is_view()
+
+
+def written_out(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with all its numbers in memory: torch has lazy signs, and zeros without memory as tangents."""
+    if tensor._is_zerotensor():
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return tensor.resolve_conj().resolve_neg()
 
 
 def version_of(tensor: torch.Tensor) -> int:

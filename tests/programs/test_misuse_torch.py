@@ -75,6 +75,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "not a scalar": (lambda: interop.grad(torch.abs)(torch.zeros(2)), RuntimeError, "scalar"),
     "no parameters": (lambda: interop.along(torch.nn.ReLU()).__enter__(), ValueError, "none of the parameters"),
     "no tensors": (lambda: interop.along([1]).__enter__(), TypeError, "one of the parameters is 1"),
+    "of inference mode": (
+        lambda: interop.along(torch.inference_mode()(lambda: torch.nn.Linear(1, 1))()).__enter__(),
+        TypeError,
+        "was made under torch.inference_mode",
+    ),
     "neither": (lambda: interop.along(1).__enter__(), TypeError, "parameters is 1"),
     "too few": (
         lambda: interop.along(torch.nn.Linear(1, 1), direction=[torch.zeros(1, 1)]).__enter__(),
@@ -90,6 +95,16 @@ def test_bad_input(name: str) -> None:
     call, error, message = BAD[name]
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_loss_that_is_not_recorded_gets_no_cure_for_functions() -> None:
+    x = torch.zeros((), requires_grad=True)
+    with pytest.raises(RuntimeError, match="does not have a grad_fn") as raised, torch.no_grad(), interop.along(x):
+        torch.abs(x).backward()
+    assert not hasattr(raised.value, "__notes__")
+    with pytest.raises(RuntimeError) as raised:
+        interop.grad(lambda x: torch.autograd.grad(torch.abs(x.detach()), x)[0])(torch.zeros(()))
+    assert "call torch.func.grad there" in raised.value.__notes__[0]
 
 
 def test_functions_without_forward_mode_name_the_cure() -> None:

@@ -69,6 +69,9 @@ TRANSFORMED: dict[str, Callable[[Callable[[Tensor, Tensor], Tensor]], Any]] = {
     "jacrev": lambda f: jacrev(f, argnums=(0, 1))(x5, w5),
     "jacfwd": lambda f: jacfwd(f, argnums=(0, 1))(x5, w5),
     "hessian": lambda f: hessian(lambda x: f(x, w5).sum())(x5),
+    "jacfwd of jacfwd": lambda f: jacfwd(jacfwd(lambda x: f(x * x, w5).sum()))(x5),
+    # Torch has cotangents that are 0 without memory there.
+    "jacrev of jacfwd": lambda f: jacrev(jacfwd(lambda x: (f(x, w5) * w5).sum()))(x5),
     "jacrev of jacrev": lambda f: jacrev(jacrev(lambda x: f(x, w5).sum()))(x5),
     "jvp of grad": lambda f: jvp(grad(lambda x: f(x, w5).sum()), (x5,), (w5,)),
     "per-sample gradients": lambda f: vmap(grad(lambda w, x: f(x, w).sum()), in_dims=(None, 0))(w5, x45),

@@ -303,6 +303,8 @@ CURVED_OR_REDUCED: dict[str, Callable[[Tensor], Tensor]] = {
     "selu": lambda x: NATIVE["selu"](x),
     "leaky_relu": lambda x: NATIVE["leaky_relu"](x, -0.5),
     "maximum": lambda x: NATIVE["maximum"](x, torch.zeros(6)),
+    "prelu": lambda x: NATIVE["prelu"](x, torch.full((1,), 0.25)),
+    "norm": lambda x: NATIVE["norm"](x.reshape(2, 3), dim=1),
 }
 
 
@@ -311,10 +313,17 @@ def test_forward_mode_over_forward_mode_and_vmap(name: str) -> None:
     function = CURVED_OR_REDUCED[name]
 
     def summed(x: Tensor) -> Tensor:
-        return (function(x) ** 2).sum()
+        return (function(x + (x - SIX) ** 2) ** 3).sum()  # curved before and behind, with the ties of SIX
 
-    twice = torch.func.jacfwd(torch.func.jacfwd(summed))(SIX)
-    torch.testing.assert_close(twice, torch.func.jacrev(torch.func.jacrev(summed))(SIX))
+    def once_batched(x: Tensor) -> Tensor:
+        batched: Tensor = torch.func.vmap(summed)(x.unsqueeze(0))[0]
+        return batched
+
+    jacfwd, jacrev = torch.func.jacfwd, torch.func.jacrev
+    second = jacrev(jacrev(summed))(SIX)
+    for of_once in (summed, once_batched):
+        torch.testing.assert_close(jacfwd(jacfwd(of_once))(SIX), second)
+    torch.testing.assert_close(jacfwd(jacfwd(jacfwd(summed)))(SIX), jacfwd(jacrev(jacrev(summed)))(SIX))
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(torch.stack([SIX, SIX]), torch.ones(2, 6))
         moved = forward_ad.unpack_dual(torch.func.vmap(function)(dual)).tangent

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from interop._torch.forward_mode import of_any_order
 from interop._torch.private_api import is_forward_mode, is_transformed
 
 
@@ -36,7 +37,10 @@ def differentiable(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
 
     derivatives = {name: vars(rule)[name] for name in ("backward", "jvp") if name in vars(rule)}
     eager: Any = type(rule.__name__, (torch.autograd.Function,), {"forward": staticmethod(forward), **derivatives})
-    transformed: Any = type(rule.__name__, (rule,), {"setup_context": staticmethod(setup_context)})
+    of_func: dict[str, Any] = {"setup_context": staticmethod(setup_context)}
+    if "jvp" in derivatives:
+        of_func["jvp"] = staticmethod(of_any_order(rule.jvp))
+    transformed: Any = type(rule.__name__, (rule,), of_func)
     in_graphs: Any = type(
         rule.__name__, (torch.autograd.Function,), {k: v for k, v in vars(rule).items() if k != "jvp"}
     )

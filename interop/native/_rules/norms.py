@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from interop.native._rules.differentiable import differentiable
-from interop.native._rules.reductions import with_reduced_axes
+from interop.native._rules.reductions import Reduction, with_reduced_axes
 from interop.native._rules.selection import as_operand
 
 Tensor = torch.Tensor
@@ -20,7 +20,7 @@ def euclidean_norm(in_torch: Callable[..., Tensor], axes: tuple[int, ...], keepd
 
     ``keepdim`` says whether these axes stay.
     """
-    value: Tensor = _norm(in_torch, axes, keepdim, *operands)
+    value: Tensor = _norm(in_torch, Reduction(axes, keepdim, "min_norm"), *operands)
     return value
 
 
@@ -28,26 +28,27 @@ class _Norm(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(in_torch: Callable[..., Tensor], axes: tuple[int, ...], keepdim: bool, *operands: Tensor) -> Tensor:
+    def forward(in_torch: Callable[..., Tensor], reduction: Reduction, *operands: Tensor) -> Tensor:
         return in_torch(*operands)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.axes, ctx.keepdim, *operands = inputs
+        _, ctx.reduction, *operands = inputs
         ctx.save_for_backward(*operands)
         ctx.save_for_forward(*operands)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        cotangent = with_reduced_axes(cotangent, ctx.axes, ctx.keepdim)
-        operands = ctx.saved_tensors
-        moved = _along_units(operands, ctx.axes, [cotangent] * len(operands))
-        return None, None, None, *map(as_operand, moved, operands)
+        axes, operands = ctx.reduction.axes, ctx.saved_tensors
+        cotangent = with_reduced_axes(cotangent, axes, ctx.reduction.keeps)
+        moved = _along_units(operands, axes, [cotangent] * len(operands))
+        return None, None, *map(as_operand, moved, operands)
 
     @staticmethod
-    def jvp(ctx: Any, _in_torch: None, _axes: None, _keepdim: None, *tangents: Tensor) -> Tensor:
-        moved: Any = sum(_along_units(ctx.saved_tensors, ctx.axes, tangents))
-        return moved.sum(ctx.axes, keepdim=ctx.keepdim) if ctx.axes else moved
+    def jvp(ctx: Any, _in_torch: None, _reduction: None, *tangents: Tensor) -> Tensor:
+        axes = ctx.reduction.axes
+        moved: Any = sum(_along_units(ctx.saved_tensors, axes, tangents))
+        return moved.sum(axes, keepdim=ctx.reduction.keeps) if axes else moved
 
 
 _norm = differentiable(_Norm)
