@@ -42,7 +42,7 @@ class _MinNorm:
         kind = type(self)
         # torch's module is called where its gradient is right, where a block replaces the function that it calls, and
         # where nothing is differentiated, unless the function of `interop.native` finds the values sooner.
-        is_right = kind._is_right and not any(map(is_distributed, args))
+        is_right = kind._is_right and not any(map(is_distributed, (*args, *kwargs.values())))
         is_torch_s = is_right or in_block() or (records_nothing() and not kind._is_faster)
         if self.ties is None and is_torch_s:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
@@ -236,7 +236,7 @@ def _why_left(module: torch.nn.Module, ties: str | None) -> str:
     """Why a module that is none of torch.nn's with a counterpart may have gradients other than those asked for."""
     kind = type(module)
     if isinstance(module, _MinNorm):
-        return ""
+        return f"{kind.__name__} keeps ties={module.ties!r}, which it has already" if module.ties else ""
     for base in kind.__mro__[1:]:
         if base in _CONVERTED:
             return (

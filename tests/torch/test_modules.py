@@ -167,6 +167,9 @@ def test_convert_says_what_it_left_and_why() -> None:
         "counterpart here",
     ]
     assert "nothing to replace" in str(interop.nn.convert(torch.nn.Linear(1, 1)))
+    kept = torch.nn.ReLU()
+    assert not interop.nn.convert(kept, ties="exclusive").left
+    assert interop.nn.convert(kept).left == {"": "ReLU keeps ties='exclusive', which it has already"}
     bags = torch.nn.ModuleList([torch.nn.EmbeddingBag(2, 1, mode="sum"), torch.nn.EmbeddingBag(2, 1, mode="max")])
     assert list(interop.nn.convert(bags).left) == ["1"]
     assert list(interop.nn.convert(torch.nn.FractionalMaxPool2d(2, 1)).left) == [""]

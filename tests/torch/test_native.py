@@ -357,6 +357,14 @@ def test_distributed_tensors() -> None:
         spread = distribute_tensor(x, mesh, [Shard(0)]).requires_grad_()
         NATIVE[name](spread, *rest).sum().backward()
         assert torch.equal(spread.grad.full_tensor(), expected), name
+        if name == "amax":
+            compiled = torch.compile(NATIVE[name], fullgraph=True, backend="aot_eager")
+            (gradient,) = torch.autograd.grad(compiled(spread, *rest).sum(), spread)
+            assert torch.equal(gradient.full_tensor(), expected)  # type: ignore[attr-defined]
+    module = torch.nn.Hardtanh(0.0, 1.0)
+    interop.nn.convert(module)
+    (gradient,) = torch.autograd.grad(module(input=spread).sum(), spread)
+    assert gradient.full_tensor().tolist() == [0, 0, 0, 1]  # type: ignore[attr-defined]
 
 
 def test_scalars_of_numpy_as_parameters() -> None:

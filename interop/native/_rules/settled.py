@@ -8,6 +8,7 @@ import torch
 
 from interop._torch.grad_state import is_recorded
 from interop._torch.private_api import is_in_compiled_graph
+from interop._torch.sharding import is_distributed
 
 
 @torch.library.custom_op("jaxclamp::settle_", mutates_args=("x",))
@@ -34,5 +35,6 @@ def settled(x: torch.Tensor) -> torch.Tensor:
     if not is_in_compiled_graph() or not is_recorded([x]):
         return x
     copy = x.clone()  # what inductor settles in its place, if nothing else reads x
-    settle_(copy.detach())
+    written = copy.detach()
+    settle_(written.to_local() if is_distributed(written) else written)
     return copy
