@@ -345,6 +345,7 @@ def one_process() -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch, as it compiles
 @pytest.mark.usefixtures("one_process")
 def test_distributed_tensors() -> None:
     """Torch has no derivative of `hardtanh` for them."""

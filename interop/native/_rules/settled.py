@@ -35,6 +35,6 @@ def settled(x: torch.Tensor) -> torch.Tensor:
     if not is_in_compiled_graph() or not is_recorded([x]):
         return x
     copy = x.clone()  # what inductor settles in its place, if nothing else reads x
-    written = copy.detach()
+    written: Any = copy.detach()
     settle_(written.to_local() if is_distributed(written) else written)
     return copy
