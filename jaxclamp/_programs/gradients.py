@@ -26,7 +26,7 @@ from jaxclamp._programs.following import without_choices_behind
 from jaxclamp._programs.nan_gradients import has_slopes_without_bound, mended
 from jaxclamp._programs.norms import norm_along_direction
 from jaxclamp._programs.open_primitives import opened
-from jaxclamp._programs.solves import solved
+from jaxclamp._programs.solves import operator_jumps, solved
 from jaxclamp._rules.operands import check_addressable, check_function, is_floating
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
 from jaxclamp._transforms.jaxprs import Descend, computed, inlined, needed, transformed
@@ -304,7 +304,9 @@ class _Program(Generic[P, R]):
         if reason := UNDECIDED.get(eqn.primitive.name):
             return inlined(_warned_of(eqn, reason), eqn)
         if eqn.primitive is p.linear_solve_p:
-            return inlined(entering(eqn, solved(eqn, self._decided)), eqn)
+            may_jump = operator_jumps(eqn)
+            self._is_discrete |= may_jump
+            return inlined(entering(eqn, solved(eqn, self._decided), with_jumps=may_jump), eqn)
         if program := opened(eqn):
             decided_inside = self._decided(program)
             self._is_discrete = True  # what is inside may jump

@@ -2,11 +2,13 @@
 
 A solve computes the x of ``A x = b``. If A and b move by dA and db, x moves by the dx of ``A dx = db - dA x``. So its
 derivative needs that of the operator A, and A may choose: with ``A v = maximum(d, 1) * v`` at d = 1, dA is dd * v if d
-rises, and 0 if d falls. The steps of the solver are not differentiated, so what they choose does not count.
+rises, and 0 if d falls. The steps of the solver are not differentiated, so what they choose does not count, unless A
+jumps: with ``A v = where(d > 0, 2, 1) * v`` at d = 0, the solver has to divide by 2 if d rises.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -14,20 +16,32 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import JaxprEqn, jaxpr_as_fun
+from jax.extend.core import Jaxpr, JaxprEqn, jaxpr_as_fun, jaxprs_in_params
 
-from jaxclamp._programs.choices import Arrays, Choice, Piece
+from jaxclamp._programs.choices import Arrays, Choice, Piece, chooses, jumps
+
+
+def operator_jumps(eqn: JaxprEqn) -> bool:
+    """Return whether the operator of a `jax.lax.custom_linear_solve` has a choice in it whose result jumps."""
+    return _has_jumps(eqn.params["jaxprs"].matvec.jaxpr)
+
+
+def _has_jumps(program: Jaxpr) -> bool:
+    return any(
+        (chooses(eqn) and jumps(eqn)) or any(map(_has_jumps, jaxprs_in_params(eqn.params))) for eqn in program.eqns
+    )
 
 
 def solved(eqn: JaxprEqn, decided: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Choice:
     """Return the choice of a `jax.lax.custom_linear_solve`; ``decided`` decides the choices in a program.
 
-    The piece is the solve with another operator, ``entered``: each choice in it is decided as A moves along the
-    tangents, whatever vector A is applied to. JAX differentiates that solve as any.
+    The piece is the solve with another operator: each choice in it is decided as A moves along the tangents, whatever
+    vector A is applied to. If A jumps, the functions that solve with it are decided, too; else they need no derivative,
+    which one that calls a program of the host has not. JAX differentiates that solve as any.
     """
     parts = {name: part for name, part in eqn.params["jaxprs"]._asdict().items() if part is not None}
-    operator = decided(jaxpr_as_fun(parts["matvec"]))
-    solvers = {name: jaxpr_as_fun(part) for name, part in parts.items() if name in ("solve", "transpose_solve")}
+    decided_parts = ("matvec", "solve", "transpose_solve") if operator_jumps(eqn) else ("matvec",)
+    programs = {name: jaxpr_as_fun(part) for name, part in parts.items()}
     lengths = eqn.params["const_lengths"]._asdict()
     ends = dict(zip(lengths, itertools.accumulate(lengths.values()), strict=True))
 
@@ -36,26 +50,26 @@ def solved(eqn: JaxprEqn, decided: Callable[[Callable[..., Any]], Callable[..., 
         return operands[ends[name] - lengths[name] : ends[name]]
 
     def choice(_: Arrays, tangents: Arrays) -> Piece:
-        moving = constants("matvec", tangents)
-
         def piece(*operands: jax.Array) -> tuple[jax.Array, ...]:
             right = list(operands[ends["transpose_solve"] :])  # b, behind the constants of all parts
 
-            def entered(vector: Any) -> Any:
-                point = (*constants("matvec", operands), *vector)
+            def entered(name: str, vector: Any) -> Any:
+                point = (*constants(name, operands), *vector)
+                if name not in decided_parts:
+                    return list(programs[name](*point))
                 # A moves, and the vector it is applied to does not: dA x is the derivative of A at a fixed x.
-                direction = (*moving, *map(jnp.zeros_like, vector))
-                return list(jax.jvp(operator, point, direction)[0])
+                direction = (*constants(name, tangents), *map(jnp.zeros_like, vector))
+                return list(jax.jvp(decided(programs[name]), point, direction)[0])
 
             def solver(name: str) -> Callable[..., Any]:
                 def solve(_: Any, right: Any) -> Any:
-                    results = solvers[name](*constants(name, operands), *right)
+                    results = entered(name, right)
                     return results[: len(right)], results[len(right) :]
 
                 return solve
 
             x, auxiliary = lax.custom_linear_solve(
-                entered,
+                functools.partial(entered, "matvec"),
                 right,
                 solve=solver("solve"),
                 transpose_solve=solver("transpose_solve") if "transpose_solve" in parts else None,

@@ -1,5 +1,6 @@
 """Every choice of a JAX program, and rules of its own, against differences of values."""
 
+import functools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -324,6 +325,30 @@ def test_rules_are_needed_where_the_function_has_no_derivative() -> None:
 
     x = jnp.array([2.0, 2.0, 2.0])
     np.testing.assert_allclose(jaxclamp.grad(fun)(x), jax.grad(fun)(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("v", [1.0, -1.0])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_an_operator_that_jumps_is_solved_with_on_that_side(symmetric: bool, v: float) -> None:
+    """By x / 2 above 0 and x below, also where a comparison reads the solution; and by conjugate gradients."""
+
+    def scale(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jax.jit(lambda y: jnp.where(x > 0, 2.0, 1.0) * y)(y)
+
+    def solved(x: jax.Array, b: jax.Array) -> jax.Array:
+        divide = lambda operator, b: b / operator(jnp.ones(3))  # noqa: E731
+        return lax.custom_linear_solve(functools.partial(scale, x), b, divide, divide, symmetric=symmetric)
+
+    def compared(x: jax.Array) -> jax.Array:
+        return jnp.where(solved(x, jnp.ones(3)).sum() > 2, x, -3 * x)
+
+    def iterated(x: jax.Array) -> jax.Array:
+        return jax.scipy.sparse.linalg.cg(functools.partial(scale, x), x * jnp.ones(3))[0].sum()
+
+    x = jnp.float32(0.0)
+    for fun in (lambda x: solved(x, x * jnp.ones(3)).sum(), compared, iterated):
+        for form in (jaxclamp.grad(fun, direction=v), jax.jit(jaxclamp.grad(fun, direction=v))):
+            assert form(x) == jax.grad(fun)(x + 1e-3 * v)
 
 
 @pytest.mark.usefixtures("float64")

@@ -443,9 +443,7 @@ DOCUMENTED: dict[str, tuple[str, ...]] = {
     "`where(x == 0, 1, sin(x) / x)`, which is `jnp.sinc`, computes $0 / 0$ at 0, and gives NaN.": (
         *("x^2 / |x|", "sin(x) / x", "sinc"),
     ),
-    "The size of a complex number at 0, equal singular values, equal eigenvalues.": (
-        *("|z| of complex numbers", "matrix norm, 2", "eigvalsh, equal", "svdvals, equal"),
-    ),
+    "Equal singular values, equal eigenvalues;": ("matrix norm, 2", "eigvalsh, equal", "svdvals, equal"),
     "Where operands have equal values and equal derivatives along $v$, higher derivatives would decide.": (
         "second order",
     ),
