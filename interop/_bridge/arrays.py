@@ -2,9 +2,10 @@
 
 JAX takes its arrays to be immutable, and nothing marks memory as shared. What `lend` gives away is safe until the
 caller has awaited all that reads it: `FlatFunction.compute` in `flat.py` returns finished results. What `adopt` takes
-must have no other owner: each result of a compiled program has memory of its own, even one that is an argument. No
-call copies, and each view keeps the memory alive: on CPU that of `lend` has the tensor as its base, and that of `adopt`
-the buffer of XLA.
+must have no other owner: each result of a compiled program has memory of its own, even one that is an argument.
+
+On CPU, XLA reads memory in place that is aligned to 64 bytes, as torch allocates it, and copies any other. Each view
+keeps its memory alive: that of `lend` has the tensor as its base, and that of `adopt` the buffer of XLA.
 """
 
 from __future__ import annotations
