@@ -304,9 +304,11 @@ class _Program(Generic[P, R]):
         if reason := UNDECIDED.get(eqn.primitive.name):
             return inlined(_warned_of(eqn, reason), eqn)
         if eqn.primitive is p.linear_solve_p:
-            may_jump = operator_jumps(eqn)
-            self._is_discrete |= may_jump
-            return inlined(entering(eqn, solved(eqn, self._decided), with_jumps=may_jump), eqn)
+            self._is_discrete |= operator_jumps(eqn)
+            # Unless the operator jumps, the piece calls the solver as it is, and its results are those of ``eqn``. To
+            # keep these beside it would read the right-hand side as a constant, of which JAX has no transpose where
+            # that is a tangent.
+            return inlined(entering(eqn, solved(eqn, self._decided), with_jumps=True), eqn)
         if program := opened(eqn):
             decided_inside = self._decided(program)
             self._is_discrete = True  # what is inside may jump

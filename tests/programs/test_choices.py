@@ -379,6 +379,23 @@ def test_choices_in_the_operator_of_a_linear_solve(symmetric: bool) -> None:
             np.testing.assert_allclose(derivative, wanted * v, atol=1e-12)
 
 
+@pytest.mark.usefixtures("float64")
+def test_a_linear_solve_of_tangents() -> None:
+    """The rule of `slogdet` solves for its tangent, and reverse mode transposes that."""
+
+    def matrix(x: jax.Array) -> jax.Array:
+        return jnp.diag(jnp.abs(x) + 1) + 0.5  # of four rows, since JAX has formulas for fewer
+
+    def logarithm(x: jax.Array) -> jax.Array:
+        return jnp.linalg.slogdet(matrix(x))[1]
+
+    x, v = jnp.array([0.0, 0.0, -1.0, 2.0]), jnp.array([1.0, -1.0, 1.0, 1.0])
+    value, gradient = jaxclamp.value_and_grad(logarithm, direction=v)(x)
+    inverse = jnp.diag(jnp.linalg.inv(matrix(x)))
+    np.testing.assert_allclose(gradient, inverse * jnp.array([1.0, -1.0, -1.0, 1.0]), rtol=1e-12)
+    assert value == logarithm(x)
+
+
 def test_a_safe_norm_at_0_and_on_its_bound() -> None:
     """With the bound 0 it is the norm, whose gradients near 0 tend to v / |v| along v; its author chose 0 there."""
     assert jnp.linalg.norm(jaxclamp.grad(lambda x: optax.safe_norm(x, 0.0))(jnp.zeros(2))) == pytest.approx(1.0)
