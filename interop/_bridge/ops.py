@@ -53,7 +53,7 @@ class TorchOp:
         plan = self._plans.get(kind)
         try:
             # Devices are in no kind. Where they differ, a number in a tensor on CPU may have to be moved first.
-            if plan is None or _are_on_several_devices(tensors):
+            if plan is None or any(tensor.device != tensors[0].device for tensor in tensors[1:]):
                 values = signature.arranged(args, kwargs)
                 return self._in_any_form(values)
             return plan.run(tensors, numbers)
@@ -90,10 +90,6 @@ class TorchOp:
         if kind is not None:
             self._plans[kind] = plan
         return plan.run(tensors, numbers)
-
-
-def _are_on_several_devices(tensors: Sequence[torch.Tensor]) -> bool:
-    return len(tensors) > 1 and any(tensor.device != tensors[0].device for tensor in tensors)
 
 
 class _InPlaceOp:

@@ -33,13 +33,9 @@ _PARAMETERS = {
 """Maps a further name of a parameter in torch to that of the functions here."""
 
 
-def _at_integers(input: Tensor, *_: Any, **__: Any) -> Places:
-    return [(input, input == input.floor())]
-
-
-# Rounding towards 0, all between -1 and 1 becomes 0: there is no jump at 0.
-def _at_integers_but_0(input: Tensor, *_: Any, **__: Any) -> Places:
-    return [(input, (input == input.floor()) & (input != 0))]
+def _where(mask_of: Callable[[Tensor], Tensor]) -> Jump:
+    """Return the jump of a function whose first argument alone says where it jumps."""
+    return lambda input, *_, **__: [(input, mask_of(input))]
 
 
 def _at_halves(input: Tensor, *, decimals: int = 0, **_: Any) -> Places:
@@ -47,8 +43,9 @@ def _at_halves(input: Tensor, *, decimals: int = 0, **_: Any) -> Places:
     return [(input, scaled - scaled.floor() == 0.5)]
 
 
-def _at_0(input: Tensor, *_: Any, **__: Any) -> Places:
-    return [(input, input == 0)]
+# Rounding towards 0, all between -1 and 1 becomes 0: there is no jump at 0.
+_at_integers_but_0 = _where(lambda x: (x == x.floor()) & (x != 0))
+_at_0 = _where(lambda x: x == 0)
 
 
 def _fmod(input: Any, other: Any) -> Places:
@@ -61,22 +58,15 @@ def _remainder(input: Any, other: Any) -> Places:
     return [(input, at), (other, at)]
 
 
-def _reflected(input: Any, other: Any) -> Places:
-    """Handle ``other % input``, which Python asks of the second operand."""
-    return _remainder(other, input)
-
-
 def _quotient(input: Tensor, other: Any, *, rounding_mode: str | None = None, **_: Any) -> Places:
     return [] if rounding_mode is None else (_fmod if rounding_mode == "trunc" else _remainder)(input, other)
 
 
 def _conversion(input: Tensor, *args: Any, **kwargs: Any) -> Places:
     """Handle conversions, which jump if they are to integers; those to truth values are decided as comparisons."""
-    return _at_integers_but_0(input) if any(map(_is_integer, dtypes_named(*args, **kwargs))) else []
-
-
-def _is_integer(dtype: torch.dtype) -> bool:
-    return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+    dtypes = dtypes_named(*args, **kwargs)
+    is_to_integers = not all(d.is_floating_point or d.is_complex or d is torch.bool for d in dtypes)
+    return _at_integers_but_0(input) if is_to_integers else []
 
 
 def _copysign(input: Tensor, other: Any) -> Places:
@@ -87,11 +77,6 @@ def _copysign(input: Tensor, other: Any) -> Places:
 def _atan2(input: Tensor, other: Tensor) -> Places:
     # The angle jumps by 2 pi where y passes 0 at x < 0; at the origin it has no slope in any direction.
     return [(input, (input == 0) & (other <= 0)), (other, (input == 0) & (other == 0))]
-
-
-# There the exponent jumps, and the mantissa falls from 1 to 1/2.
-def _at_powers_of_2(input: Tensor) -> Places:
-    return [(input, torch.frexp(input).mantissa.abs() == 0.5)]
 
 
 def _isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, *_: Any, **__: Any) -> Places:
@@ -139,10 +124,6 @@ def _among(input: Any, elements: Any, *_: Any, **__: Any) -> Places:
     return [(input, torch.isin(input, elements)), (elements, torch.isin(elements, input))]
 
 
-def _among_sorted(sorted_sequence: Any, input: Any, *_: Any, **__: Any) -> Places:
-    return _among(input, sorted_sequence)
-
-
 def _norm(input: Tensor, p: Any = 2, dim: Any = None, *_: Any, is_decided: bool = False, **kwargs: Any) -> Places:
     order = kwargs.get("ord", p)
     if order == "nuc":
@@ -160,15 +141,6 @@ def _mode(input: Tensor, dim: int = -1, *_: Any, **__: Any) -> Places:
     return [(input, (input.sort(dim).values.diff(dim=dim) == 0).any(dim, keepdim=True))]
 
 
-def _singular(input: Tensor, *_: Any, **__: Any) -> Places:
-    """Handle singular values, which have no slope where two are equal, and turn at 0."""
-    return [(input, _meet(torch.linalg.svdvals(input), with_0=True))]
-
-
-def _eigenvalues(input: Tensor, *_: Any, **__: Any) -> Places:
-    return [(input, _meet(torch.linalg.eigvalsh(input)))]
-
-
 def _meet(values: Tensor, with_0: bool = False) -> Tensor:
     """Say for each matrix whether two of its ``values`` are equal, but for rounding."""
     size = values.abs().amax(-1, keepdim=True)
@@ -176,6 +148,10 @@ def _meet(values: Tensor, with_0: bool = False) -> Tensor:
     gaps = every.sort(-1).values.diff(dim=-1)
     # LAPACK finds them up to a few units in the last place of the largest.
     return (gaps <= 8 * torch.finfo(values.dtype).eps * size).any(-1)[..., None, None]
+
+
+_singular = _where(lambda x: _meet(torch.linalg.svdvals(x), with_0=True))
+"""Singular values have no slope where two are equal, and turn at 0."""
 
 
 def _matrix_norm(
@@ -226,7 +202,7 @@ def _deviation(input: Tensor, dim: Any = None, *_: Any, **__: Any) -> Places:
 
 
 _JUMPS: Mapping[str, Jump] = {
-    **dict.fromkeys(("floor", "ceil"), _at_integers),
+    **dict.fromkeys(("floor", "ceil"), _where(lambda x: x == x.floor())),
     **dict.fromkeys(("trunc", "fix", "frac", "int", "long", "short", "byte", "char"), _at_integers_but_0),
     **dict.fromkeys(("round", "special_round"), _at_halves),
     **dict.fromkeys(("to", "_to_copy", "type", "type_as"), _conversion),
@@ -237,11 +213,12 @@ _JUMPS: Mapping[str, Jump] = {
     "renorm": _renorm,
     "fmod": _fmod,
     **dict.fromkeys(("remainder", "__mod__", "floor_divide", "__floordiv__", "__ifloordiv__"), _remainder),
-    **dict.fromkeys(("__rmod__", "__rfloordiv__"), _reflected),
+    **dict.fromkeys(("__rmod__", "__rfloordiv__"), lambda input, other: _remainder(other, input)),
     **dict.fromkeys(("div", "divide"), _quotient),
     "copysign": _copysign,
     **dict.fromkeys(("atan2", "arctan2"), _atan2),
-    "frexp": _at_powers_of_2,
+    # At powers of 2 the exponent jumps, and the mantissa falls from 1 to 1/2.
+    "frexp": _where(lambda x: torch.frexp(x).mantissa.abs() == 0.5),
     "nextafter": _nextafter,
     "equal": _equal,
     "isclose": _isclose,
@@ -249,10 +226,12 @@ _JUMPS: Mapping[str, Jump] = {
     "gaussian_nll_loss": _gaussian,
     "mode": _mode,
     **dict.fromkeys(("svd", "svdvals", "linalg_svdvals", "_linalg_svd"), _singular),
-    **dict.fromkeys(("eigh", "eigvalsh", "linalg_eigvalsh", "_linalg_eigh"), _eigenvalues),
+    **dict.fromkeys(
+        ("eigh", "eigvalsh", "linalg_eigvalsh", "_linalg_eigh"), _where(lambda x: _meet(torch.linalg.eigvalsh(x)))
+    ),
     **dict.fromkeys(("matrix_norm", "linalg_matrix_norm"), _matrix_norm),
     **dict.fromkeys(("isin", "bucketize"), _among),
-    "searchsorted": _among_sorted,
+    "searchsorted": lambda sorted_sequence, input, *_, **__: _among(input, sorted_sequence),
     **dict.fromkeys(("std", "std_mean"), _deviation),
     **dict.fromkeys(("norm", "vector_norm", "linalg_vector_norm"), _norm),
 }
