@@ -153,6 +153,10 @@ def _with_fast_paths(choice: Function) -> Function:
     return fast
 
 
+def _each(make: Callable[[str], Function], *names: str) -> dict[str, Function]:
+    return {name: make(name) for name in names}
+
+
 # Gradients of a whole loss: torch's own kernels of derivatives are refused by `parts_of`.
 BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 _CONVERSIONS = {torch.Tensor.to, torch.Tensor.type, torch.Tensor.type_as}
@@ -174,13 +178,11 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     **dict.fromkeys(("lt", "less", "__lt__"), comparisons.comparison(operator.lt)),
     **dict.fromkeys(("le", "less_equal", "__le__"), comparisons.comparison(operator.le)),
     "bool": comparisons.is_not_zero,
-    "to": comparisons.conversion(torch.Tensor.to),
-    "type": comparisons.conversion(torch.Tensor.type),
-    "type_as": comparisons.conversion(torch.Tensor.type_as),
+    **_each(comparisons.conversion, "to", "type", "type_as"),
     "logical_not": comparisons.logical_not,
-    "logical_and": comparisons.logical_and,
-    "logical_or": comparisons.logical_or,
-    "logical_xor": comparisons.logical_xor,
+    "logical_and": comparisons.of_truth_values(operator.and_),
+    "logical_or": comparisons.of_truth_values(operator.or_),
+    "logical_xor": comparisons.of_truth_values(operator.xor),
     **dict.fromkeys(("sign", "sgn"), comparisons.sign),
     "heaviside": comparisons.heaviside,
     "max_with_indices": reductions.with_indices("max", as_is),
@@ -202,27 +204,18 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "msort": sorting.msort,
     "topk": sorting.topk,
     "kthvalue": sorting.kthvalue,
-    "median": sorting.median("median"),
-    "nanmedian": sorting.median("nanmedian"),
+    **_each(sorting.median, "median", "nanmedian"),
     "cummax": sorting.cumulative("cummax", as_is),
     "cummin": sorting.cumulative("cummin", negated),
     "index_reduce": sorting.index_reduce,
     "scatter_reduce": sorting.scatter_reduce,
-    "max_pool1d": pooling.max_pool("max_pool1d"),
-    "max_pool2d": pooling.max_pool("max_pool2d"),
-    "max_pool3d": pooling.max_pool("max_pool3d"),
-    "adaptive_max_pool1d": pooling.adaptive_max_pool("adaptive_max_pool1d"),
-    "adaptive_max_pool2d": pooling.adaptive_max_pool("adaptive_max_pool2d"),
-    "adaptive_max_pool3d": pooling.adaptive_max_pool("adaptive_max_pool3d"),
-    "fractional_max_pool2d": pooling.fractional_max_pool("fractional_max_pool2d"),
-    "fractional_max_pool3d": pooling.fractional_max_pool("fractional_max_pool3d"),
+    **_each(pooling.max_pool, "max_pool1d", "max_pool2d", "max_pool3d"),
+    **_each(pooling.adaptive_max_pool, "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
+    **_each(pooling.fractional_max_pool, "fractional_max_pool2d", "fractional_max_pool3d"),
     "logsumexp": native.NATIVE["logsumexp"],
     "logaddexp": _with_fast_paths(native.NATIVE["logaddexp"].__wrapped__),  # type: ignore[attr-defined]
-    "normalize": _of_native("normalize"),
-    "margin_ranking_loss": _of_native("margin_ranking_loss"),
-    "hinge_embedding_loss": _of_native("hinge_embedding_loss"),
-    "triplet_margin_loss": _of_native("triplet_margin_loss"),
-    "triplet_margin_with_distance_loss": _of_native("triplet_margin_with_distance_loss"),
+    **_each(_of_native, "normalize", "margin_ranking_loss", "hinge_embedding_loss"),
+    **_each(_of_native, "triplet_margin_loss", "triplet_margin_with_distance_loss"),
     "l1_loss": _spelled_out(losses.l1_loss),
     "smooth_l1_loss": _spelled_out(losses.smooth_l1_loss),
     "multi_margin_loss": _spelled_out(losses.multi_margin_loss),

@@ -33,8 +33,9 @@ def is_to_bools(*args: Any, **kwargs: Any) -> bool:
     return torch.bool in dtypes_named(*args, **kwargs)
 
 
-def conversion(in_torch: Callable[..., Any]) -> Callable[..., Tensor]:
-    """Return a conversion, which compares with 0 if it is one to truth values."""
+def conversion(name: str) -> Callable[..., Tensor]:
+    """Return the method of that name, a conversion, which compares with 0 if it is one to truth values."""
+    in_torch = getattr(Tensor, name)
 
     def converted(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         source = is_not_zero(input) if is_to_bools(*args, **kwargs) else input
@@ -47,16 +48,9 @@ def logical_not(input: Tensor) -> Tensor:
     return ~is_not_zero(input)
 
 
-def logical_and(input: Tensor, other: Tensor) -> Tensor:
-    return is_not_zero(input) & is_not_zero(other)
-
-
-def logical_or(input: Tensor, other: Tensor) -> Tensor:
-    return is_not_zero(input) | is_not_zero(other)
-
-
-def logical_xor(input: Tensor, other: Tensor) -> Tensor:
-    return is_not_zero(input) ^ is_not_zero(other)
+def of_truth_values(combine: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return `torch.logical_and`, ``logical_or`` or ``logical_xor``."""
+    return lambda input, other: combine(is_not_zero(input), is_not_zero(other))
 
 
 def sign(input: Tensor) -> Tensor:
