@@ -271,6 +271,11 @@ def calls_functions(func: Callable[..., Any], args: Sequence[Any]) -> bool:
 
     Dynamo traces them where no function mode is entered, and refuses to enter one there. It hands them over by
     position. `flex_attention`, which is one too, is left out: its functions seldom have ties.
+
+    >>> cond, flex_attention = torch.ops.higher_order.cond, torch.ops.higher_order.flex_attention
+    >>> calls = (cond, (len,)), (cond, ()), (flex_attention, (len,)), (torch.relu, (len,))
+    >>> [calls_functions(*call) for call in calls]
+    [True, False, False, False]
     """
     return (
         isinstance(func, torch._ops.HigherOrderOperator)

@@ -179,6 +179,23 @@ def test_functions_that_operators_call_in_a_graph_are_refused_in_a_block(calling
         torch.compile(calling, fullgraph=True, backend="aot_eager")(TIED)
 
 
+class Extrema(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return native.maximum(native.amax(x, 1), torch.func.vmap(lambda x: native.maximum(x, x))(x[0]))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_export_records_the_functions_of_torch_alone(strict: bool) -> None:
+    program = torch.export.export(Extrema(), (TIED[:, :2],), strict=strict)
+    called = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert [name for name in called if name.startswith("aten")] == [
+        "aten.amax.default",
+        "aten.select.int",
+        "aten.maximum.default",
+        "aten.maximum.default",
+    ]
+
+
 def pools(x: Tensor) -> Tensor:
     """Windows that overlap, with padding and steps, and as many as are asked for."""
     return native.max_pool2d(x, 3, 2, (1, 0), (1, 2)).sum() + native.adaptive_max_pool2d(x, (2, 1)).sum()

@@ -46,7 +46,8 @@ def differentiable(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
     )
 
     def applied(*args: Any) -> Any:
-        if not torch.compiler.is_dynamo_compiling():
+        # Asked in place: behind a graph break, Dynamo would compile a function around it by itself, and answer there.
+        if not (torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()):
             return transformed.apply(*args) if is_transformed() else eager.apply(*args)
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
