@@ -512,6 +512,8 @@ def _leaves_of(name: str, tree: Tree, what: str) -> list[torch.Tensor]:
 def _check(name: str, tree: Tree, what: str, directions: Tree, where: str) -> None:
     leaves = _leaves_of(name, tree, what)
     (_, structure), (tangents, structure_of_tangents) = flattened(tree), flattened(directions)
+    if len(tangents) != len(leaves):
+        raise ValueError(f"{name}: {what}: {len(leaves)} tensors, {where}: {len(tangents)}; pass one for each.")
     if structure != structure_of_tangents:
         raise ValueError(f"{name}: {where} has the structure {structure_of_tangents}, and {what} {structure}.")
     for leaf, tangent in zip(leaves, tangents, strict=True):

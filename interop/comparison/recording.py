@@ -178,6 +178,8 @@ def computation_of(
     framework: FrameworkName | None,
 ) -> Computation:
     """Bind ``f`` to its arguments, as for `record`; errors begin with the name of the ``parameter`` that has ``f``."""
+    if isinstance(f, type) and issubclass(f, torch.nn.Module):
+        raise TypeError(f"{parameter} is the class {f.__name__}; pass a module of it, such as {f.__name__}().")
     _check_call(parameter, f, args, kwargs)
     call = f
     if isinstance(f, torch.nn.Module):

@@ -470,6 +470,9 @@ def _gradient(
                 raise ValueError(
                     f"{name}: direction has the structure {structures[0]}, and the argument {structures[1]}."
                 )
+            for has, needs in zip(*(map(jnp.shape, jax.tree.leaves(tree)) for tree in (tangents, active)), strict=True):
+                if has != needs:
+                    raise ValueError(f"{name}: direction has an array of shape {has}, where the argument has {needs}.")
 
         def of_active(*active: Tree) -> Any:
             result = program.run(*with_active(args, active), **kwargs)

@@ -10,4 +10,7 @@ CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
 
 def refuse_convention(ties: object) -> NoReturn:
     """Raise a ValueError that says which `CONVENTIONS` there are; ``ties`` is none of them."""
-    raise ValueError(f"ties={ties!r} is not a convention; choose one of {', '.join(map(repr, CONVENTIONS))}.")
+    of_version = "; as_of takes a version" if str(ties).startswith(("torch", "jax")) else ""
+    raise ValueError(
+        f"ties={ties!r} is not a convention; choose one of {', '.join(map(repr, CONVENTIONS))}{of_version}."
+    )

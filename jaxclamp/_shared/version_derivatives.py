@@ -228,4 +228,5 @@ def version_of(caller: str, version: str, *frameworks: str) -> Version:
 
 
 def _choices(frameworks: Iterable[str]) -> str:
-    return ", ".join(repr(text) for framework in frameworks for text in VERSIONS[framework])
+    recorded = (str(version) for framework in frameworks for version in VERSIONS[framework].values())
+    return ", ".join(map(repr, dict.fromkeys(recorded)))

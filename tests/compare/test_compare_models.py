@@ -308,6 +308,8 @@ def test_a_bug_of_the_backward_pass_is_named() -> None:
 
 def test_bad_arguments() -> None:
     model = port_of(a=linear())
+    with pytest.raises(TypeError, match=r"first is the class ReLU; pass a module of torch\.nn"):
+        compare_models(torch.nn.ReLU, torch.nn.ReLU(), X)
     with pytest.raises(TypeError, match=r"second is a function; pass a module of torch\.nn"):
         compare_models(model, lambda x: x, X)
     with pytest.raises(TypeError, match="input 0 is a dict of arrays"):

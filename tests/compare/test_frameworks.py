@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -111,6 +112,8 @@ def test_an_error_of_the_function_itself_is_its_own() -> None:
         match=r"broken_in_torch takes neither JAX arrays \(TypeError: clamp.* nor torch tensors \(RuntimeError",
     ) as refused:
         compare(broken_in_torch, jnp.sin, AT)
+    with pytest.raises(TypeError, match=r"g is the class ReLU; pass a module of it, such as ReLU\(\)"):
+        compare(jax.nn.relu, torch.nn.ReLU, AT)
     cause = refused.value.__cause__
     assert isinstance(cause, ExceptionGroup)
     assert cause.exceptions[1].__traceback__ is not None

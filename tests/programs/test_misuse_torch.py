@@ -84,7 +84,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "too few": (
         lambda: interop.along(torch.nn.Linear(1, 1), direction=[torch.zeros(1, 1)]).__enter__(),
         ValueError,
-        "structure",
+        "along: parameters that require grad: 2 tensors, direction: 1; pass one for each",
     ),
     "directions": (lambda: interop.subdifferential(torch.abs, directions=0), ValueError, "directions=0"),
 }

@@ -256,6 +256,11 @@ def test_infinities_do_not_move() -> None:
             ValueError,
             r"grad: direction has the structure PyTreeDef\(\(\*,\)\), and the argument PyTreeDef\(\(\{'a': \*\},\)\)",
         ),
+        (
+            lambda: jaxclamp.grad(jnp.sum, direction=jnp.ones(2))(jnp.ones(3)),
+            ValueError,
+            r"grad: direction has an array of shape \(2,\), where the argument has \(3,\)",
+        ),
         (lambda: jaxclamp.grad(lambda x: x)(jnp.ones(2)), TypeError, r"scalar-output functions"),
         (lambda: jaxclamp.grad(lambda x: x)(1), TypeError, r"grad requires real- or complex-valued inputs"),
         (lambda: jaxclamp.subdifferential(jnp.abs, directions=0), ValueError, r"directions=0; pass how many to ask"),

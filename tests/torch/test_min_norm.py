@@ -143,6 +143,8 @@ def test_nesting_and_conventions() -> None:
         assert gradient(clamped, TIED).tolist() == EXPECTED
     with pytest.raises(ValueError, match="ties='min-norm' is not a convention"):
         min_norm(ties="min-norm")
+    with pytest.raises(ValueError, match=r"choose one of 'min_norm', .*; as_of takes a version"):
+        min_norm(ties="torch 2.13")
     with pytest.raises(ValueError, match="backend='xla' is not one of 'torch', 'jax'"):
         min_norm(backend="xla")
 

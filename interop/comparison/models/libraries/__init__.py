@@ -27,7 +27,8 @@ def adapter_of(model: Any, argument: str) -> type[Model]:
         package = sys.modules.get(module)
         if package is not None and isinstance(bare, tuple(getattr(package, cls) for cls in classes)):
             return importlib.import_module(f"interop.comparison.models.libraries.{name}").MODEL
+    kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
     raise TypeError(
-        f"compare_models: {argument} is a {type(model).__name__}; pass a module of torch.nn, Flax (linen or nnx), "
+        f"compare_models: {argument} is {kind}; pass a module of torch.nn, Flax (linen or nnx), "
         "Equinox or Keras, or what haiku.transform returned. Functions are compared by interop.compare."
     )
