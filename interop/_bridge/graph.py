@@ -10,18 +10,12 @@ import torch
 from interop._bridge.flat import FlatFunction
 from interop._bridge.graph_registry import call_named, name_call
 from interop._bridge.saved import CallState, pull_back, remember
-from interop._torch.private_api import is_forward_mode
 
 
 def leaves_in_graph(
     flat: FlatFunction, non_tensors: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor]
 ) -> tuple[Sequence[torch.Tensor], Any]:
     """Return the leaves of the result of ``flat`` where torch traces the tensors, and its structure."""
-    if is_forward_mode():
-        raise NotImplementedError(
-            f"{flat.name}: forward-mode derivatives are not available under torch.compile, where they would be dropped "
-            "silently; use reverse mode, or differentiate outside."
-        )
     flat.check_devices(tensors)
     # A number that is a symbol of torch becomes a tensor, so that one graph serves all values. It is made by a sum:
     # torch's compiler fixes the value of the symbol in other ways to make a tensor of it.

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import torch
+from torch.autograd import forward_ad
 
 from interop._bridge.flat import LEAF, FlatFunction
 from interop._bridge.saved import CallState, pull_back, remember
@@ -32,10 +33,13 @@ def call(flat: FlatFunction, non_tensors: tuple[Any, ...], x64: bool, tensors: S
     A call that torch traces goes into its graph. Any other is computed at once. The tape keeps the inputs of a recorded
     call, or the residuals of JAX if the function is to save these.
     """
-    if tensors and (torch.compiler.is_compiling() or is_dispatch_mode_active()):
-        from interop._bridge.graph import leaves_in_graph  # loads Dynamo, which takes a second
-
-        leaves, tree = leaves_in_graph(flat, non_tensors, x64, tensors)
+    if tensors and not is_transformed() and (torch.compiler.is_compiling() or is_dispatch_mode_active()):
+        if is_forward_mode() and any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
+            raise NotImplementedError(
+                f"{flat.name}: forward mode of torch.autograd.forward_ad is not available under torch.compile, where "
+                "derivatives would be dropped silently; use torch.func.jvp or reverse mode, or differentiate outside."
+            )
+        leaves, tree = _computed(flat, non_tensors, x64, tensors)
     elif not is_recorded(tensors):
         leaves, tree = flat.compute(non_tensors, x64, tensors)
     else:
@@ -51,6 +55,15 @@ def call(flat: FlatFunction, non_tensors: tuple[Any, ...], x64: bool, tensors: S
     if tree is None:
         return leaves
     return leaves[0] if tree is LEAF else jax.tree.unflatten(tree, leaves)
+
+
+def _computed(flat: FlatFunction, non_tensors: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor]) -> Any:
+    """Return the leaves of the result and its structure, in the graph that torch makes, if it makes one."""
+    if tensors and (torch.compiler.is_compiling() or is_dispatch_mode_active()):
+        from interop._bridge.graph import leaves_in_graph  # loads Dynamo, which takes a second
+
+        return leaves_in_graph(flat, non_tensors, x64, tensors)
+    return flat.compute(non_tensors, x64, tensors)
 
 
 class _Recorded(torch.autograd.Function):
@@ -106,7 +119,7 @@ class _RecordedUnderTransforms(torch.autograd.Function):
 
     @staticmethod
     def forward(state: CallState, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outputs, state.tree = state.flat.compute(state.non_tensors, state.x64, tensors)
+        outputs, state.tree = _computed(state.flat, state.non_tensors, state.x64, tensors)
         return tuple(outputs)
 
     @staticmethod

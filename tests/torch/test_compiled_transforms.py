@@ -30,6 +30,10 @@ def kinks(x: Tensor) -> Tensor:
     return native.elu(x, 2.0) * native.prelu(x, torch.full((1,), 0.25)) + native.norm(0 * x)
 
 
+def bridged(x: Tensor) -> Tensor:
+    return interop.maximum(x, torch.zeros_like(x)) * interop.hardswish(x) + interop.amax(x, -1, keepdim=True)
+
+
 def summed(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return lambda x: (function(x) ** 2).sum()
 
@@ -58,7 +62,9 @@ WAYS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("function", [operands, *(pytest.param(f, marks=pytest.mark.thorough) for f in (rows, kinks))])
+@pytest.mark.parametrize(
+    "function", [operands, bridged, *(pytest.param(f, marks=pytest.mark.thorough) for f in (rows, kinks))]
+)
 def test_as_eager_code(function: Callable[[Tensor], Tensor], way: str) -> None:
     torch._dynamo.reset()
     within, around = WAYS[way]

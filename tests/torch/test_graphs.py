@@ -12,6 +12,7 @@ import torch._dynamo
 import torch._dynamo.testing
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
@@ -202,8 +203,14 @@ def test_vmap_inside() -> None:
 
 
 def test_forward_mode_is_refused_rather_than_dropped() -> None:
-    with pytest.raises(Exception, match=r"forward-mode|Unsupported"):
-        compiled(lambda x: torch.func.jvp(clamped, (x,), (x,)))(TIED)
+    def tangent(x: Tensor) -> Tensor:
+        moved: Tensor = forward_ad.unpack_dual(clamped(forward_ad.make_dual(x, x))).tangent
+        return moved
+
+    with FakeTensorMode(allow_non_fake_inputs=True), forward_ad.dual_level():
+        with pytest.raises(NotImplementedError, match=r"clamp: forward mode of torch\.autograd\.forward_ad"):
+            tangent(TIED)
+        assert clamped(TIED).shape == TIED.shape
 
 
 def test_forward_mode_of_meta_tensors() -> None:
