@@ -33,8 +33,6 @@ NOT_PLAIN: dict[str, Callable[[], torch.Tensor]] = {
     "jagged": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
     "meta": lambda: torch.ones(4, device="meta"),
     "fake": lambda: FakeTensorMode().from_tensor(torch.ones(4)),
-    "zero": lambda: torch._efficientzerotensor((4,)),
-    "expanded zero": lambda: torch._efficientzerotensor((1,)).expand(4),
     "complex32": lambda: quietly(torch.zeros, 4, dtype=torch.complex32),
 }
 PLAIN = "pass a dense tensor with data and of a dtype that JAX has"
@@ -69,6 +67,14 @@ def test_op_with_a_tensor_without_plain_memory(name: str) -> None:
     message = "relu: input has the complex dtype" if name == "complex32" else rf"relu: (x|input): .*{PLAIN}"
     with pytest.raises((TypeError, RuntimeError), match=message):
         interop.relu(NOT_PLAIN[name]())
+
+
+def test_zeros_without_memory_are_written_out() -> None:
+    """Torch has them in the place of tangents and cotangents."""
+    for zeros in (torch._efficientzerotensor((4,)), torch._efficientzerotensor((1,)).expand(4)):
+        assert torch_to_jax(zeros).tolist() == interop.relu(zeros).tolist() == [0, 0, 0, 0]
+        with pytest.raises(ValueError, match="pass copy=True"):
+            torch_to_jax(zeros, copy=False)
 
 
 def test_conversion_inside_functionalize() -> None:
