@@ -331,7 +331,9 @@ class _InJax(check_grads._Flat):
             parts = self._function.form.jacobian_in_jax(self._function.precision)(self._function.numbers, *arrays)
             return np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
 
-    def values(self) -> tuple[Callable[[Array], Array], float]:
+    def values(self, wide: bool = True) -> tuple[Callable[[Array], Array], float]:
+        if not wide:
+            return super().values(wide)
         compiled = self._function.form.values_in_jax(self._function.precision)
 
         def values(points: Array) -> Array:
@@ -350,7 +352,10 @@ class _InTorch(gradcheck._Flat):
         self._of_many = functools.partial(function.form.in_torch, function.precision, function.numbers)
         super().__init__(self._of_many, args)
 
-    def values(self) -> tuple[Callable[[Array], Array], float]:
+    def values(self, wide: bool = True) -> tuple[Callable[[Array], Array], float]:
+        if not wide:
+            return super().values(wide)
+
         def values(points: Array) -> Array:
             with torch.no_grad():
                 return self._of_many(torch.from_numpy(points)).numpy()

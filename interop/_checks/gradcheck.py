@@ -148,18 +148,18 @@ class _Flat:
                     row[:] = _joined(gradients)
         return rows
 
-    def values(self) -> tuple[Function, float]:
-        wide: torch.dtype | None = torch.float64  # whose values tell smaller errors than those of narrower dtypes
+    def values(self, wide: bool = True) -> tuple[Function, float]:
+        dtype: torch.dtype | None = torch.float64  # whose values tell smaller errors than those of narrower dtypes
         with torch.no_grad():
             try:
-                results = self._results(self._split(torch.from_numpy(self.point), wide))
-                is_wide = all(result.dtype == wide for result in results.values())
+                results = self._results(self._split(torch.from_numpy(self.point), dtype)) if wide else {}
+                is_wide = wide and all(result.dtype == dtype for result in results.values())
             except Exception:  # whatever keeps it from float64, such as parameters in float32
                 is_wide = False
-        wide = wide if is_wide else None
+        dtype = dtype if is_wide else None
 
         def value(point: torch.Tensor) -> torch.Tensor:
-            return self._vector(self._split(point, wide))
+            return self._vector(self._split(point, dtype))
 
         def one_by_one(points: torch.Tensor) -> torch.Tensor:
             values = [value(point) for point in points]
@@ -189,7 +189,7 @@ class _Flat:
             with torch.no_grad():
                 return _numbers(batched(torch.from_numpy(points)))
 
-        return values, torch.finfo(wide).eps if wide else self.epsilon
+        return values, torch.finfo(dtype).eps if dtype else self.epsilon
 
     def ties_at(self, point: Array) -> dict[str, int]:
         with warnings.catch_warnings(), torch.no_grad(), ties() as counted:

@@ -153,12 +153,12 @@ class _Flat:
             (rows,) = jax.jit(jax.vmap(pull))(jnp.eye(value.size, dtype=value.dtype))
             return np.concatenate([np.asarray(row, np.float64).reshape(value.size, -1) for row in rows], axis=1)
 
-    def values(self) -> tuple[Function, float]:
+    def values(self, wide: bool = True) -> tuple[Function, float]:
         dtype = np.dtype(np.float64)
         with jax.enable_x64(True):
             # Tried, since a function may convert to a dtype of its own, and then values are no more precise than that.
             try:
-                is_wide = self._value(self._split(self.point, dtype)).dtype == dtype
+                is_wide = wide and self._value(self._split(self.point, dtype)).dtype == dtype
             except Exception:  # whatever keeps it from float64
                 is_wide = False
 

@@ -47,8 +47,11 @@ class Flat(Protocol):
     def reverse(self, point: Array, wide: bool = False) -> Array:
         """Return the Jacobian by reverse mode."""
 
-    def values(self) -> tuple[Function, float]:
-        """Return the function of many points at once, in float64 if it allows that, and the precision of its values."""
+    def values(self, wide: bool = True) -> tuple[Function, float]:
+        """Return the function of many points at once, and the precision of its values.
+
+        It is computed in float64 if it allows that, or unless ``wide`` in the dtypes of the arguments.
+        """
 
     def ties_at(self, point: Array) -> Mapping[str, int]:
         """Return the lines of the code with ties at that point, and how many."""
@@ -77,9 +80,11 @@ def check(
     values, unit = function.values()
     nothing = np.zeros_like(jacobians[0])
 
-    def verdicts(pieces: Pieces, jacobians: Sequence[Array], rounding: Array) -> list[Verdict]:
-        line = _line_of_kink(function, pieces.nearby)
-        each = list(judged(pieces, jacobians[0], rounding, function.names, tolerance, line))
+    def verdicts(
+        pieces: Pieces, jacobians: Sequence[Array], rounding: Array, mode: Callable[[Array], Array] = modes[0]
+    ) -> list[Verdict]:
+        line, wander = _line_of_kink(function, pieces.nearby), _wander(mode, jacobians[0], pieces.nearby)
+        each = list(judged(pieces, jacobians[0], rounding, function.names, tolerance, line, wander))
         if len(jacobians) > 1:
             each += differing(pieces.nearby, jacobians[1], jacobians[0], rounding, function.names, tolerance)
         return each
@@ -95,11 +100,13 @@ def check(
             rounding = np.fmax(_rounding(function, modes[0], scales), of_sums)
             result = verdicts(pieces, jacobians, rounding)
             if any(verdict.failed for verdict in result):
-                # A tie that rounding makes or breaks lies a few units of the dtype away, and float64 knows of it.
-                radius = max(8 * function.epsilon, float(nearby.steps.radius.max()))
-                coarse = Pieces(Neighbourhood.of(values, function.point, unit, radius, scales))
-                wide = verdicts(pieces, [mode(function.point, wide=True) for mode in modes], nothing)
-                result = _rounded(result, [*verdicts(coarse, jacobians, rounding), *wide], function.dtype)
+                # Rounding makes and breaks ties, and leaves something of terms that cancel, in values as in gradients:
+                # then values in the dtype do not refute the gradient, and that in float64 is right.
+                in_dtype, _ = function.values(wide=False)
+                own = Pieces(Neighbourhood.of(in_dtype, function.point, function.epsilon, eps, scales))
+                widened = [mode(function.point, wide=True) for mode in modes]
+                wide = verdicts(pieces, widened, nothing, functools.partial(modes[0], wide=True))
+                result = _rounded(result, verdicts(own, jacobians, rounding), wide, function.dtype)
     return GradientReport(nothing.size, tuple(result))
 
 
@@ -131,25 +138,37 @@ def _rounding(function: Flat, mode: Callable[..., Array], scale: Array) -> Array
     return np.nan_to_num(6 * np.median(away, axis=0), posinf=0.0)
 
 
-def _rounded(verdicts: Sequence[Verdict], elsewhere: Sequence[Verdict], dtype: str) -> list[Verdict]:
-    """Put verdicts that fail down to the precision of the dtype, if none fails for these entries ``elsewhere``.
+def _wander(mode: Callable[[Array], Array], jacobian: Array, nearby: Neighbourhood) -> Callable[[], Array]:
+    """Return a function that computes, once, how far the numbers of the Jacobian are from those at nearby points."""
 
-    Elsewhere is farther away, where rounding moves no point across a kink, and in float64.
+    @functools.cache
+    def wander() -> Array:
+        radius, entries = float(nearby.steps.radius.max()), np.arange(nearby.point.size)
+        points = [nearby.moved(entries, radius) for _ in range(_ROUNDED)]
+        farthest: Array = np.max([np.abs(mode(point) - jacobian) for point in points], axis=0)
+        return np.nan_to_num(farthest)
+
+    return wander
+
+
+def _rounded(verdicts: Sequence[Verdict], own: Sequence[Verdict], wide: Sequence[Verdict], dtype: str) -> list[Verdict]:
+    """Put verdicts that fail down to the precision of the dtype, if neither ``own`` nor ``wide`` fails there.
+
+    ``own`` are those by values in the dtype, ``wide`` those on the gradient in float64. What needs no word by the first
+    is right. Where modes differ by rounding alone, reverse mode has a verdict of its own.
     """
-
-    def fails(verdict: Verdict) -> bool:
-        return any(
-            v.failed and v.output == verdict.output and not set(verdict.entries).isdisjoint(v.entries)
-            for v in elsewhere
+    reason = f"the gradient is right in float64, and {dtype} cannot tell these points; pass float64 arguments"
+    result = []
+    for verdict in verdicts:
+        of_own, of_wide = (
+            [v for v in others if v.output == verdict.output and not set(verdict.entries).isdisjoint(v.entries)]
+            for others in (own, wide)
         )
-
-    reason = (
-        f"the gradient is right in float64, or nearby, and {dtype} cannot tell these points; pass float64 arguments"
-    )
-    return [
-        verdict._replace(kind=Kind.NOT_CHECKABLE, reason=reason) if verdict.failed and not fails(verdict) else verdict
-        for verdict in verdicts
-    ]
+        if not verdict.failed or any(v.failed for v in (*of_own, *of_wide)):
+            result.append(verdict)
+        elif of_own and verdict.kind is not Kind.MODES_DIFFER:
+            result.append(verdict._replace(kind=Kind.NOT_CHECKABLE, reason=reason))
+    return result
 
 
 def _line_of_kink(function: Flat, nearby: Neighbourhood) -> Callable[[Indices], str]:

@@ -404,8 +404,8 @@ def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> L
     # Up to moves that are four times as large as the entry, and as 1.
     ratio = 4 * max(1.0, 1 / float(local.scale[lost | alone].min())) / ladder.radius
     up = int(np.ceil(np.log(ratio) / np.log(RATIO)))
-    above = range(-up, int(ladder.levels[0]))
-    ladder = ladder.joined(Ladder.of(local, ladder.radius, above, np.flatnonzero(lost | alone)))
+    if above := range(-up, int(ladder.levels[0])):  # the radius of bfloat16 is large, and one step leads so far
+        ladder = ladder.joined(Ladder.of(local, ladder.radius, above, np.flatnonzero(lost | alone)))
     below = range(WITHIN + 1, WITHIN + 1 + _NEARER)
     return ladder.joined(Ladder.of(local, ladder.radius, below, np.flatnonzero(lost))) if lost.any() else ladder
 

@@ -172,15 +172,22 @@ class Tolerance:
 
 
 def judged(
-    pieces: Pieces, jacobian: Array, rounding: Array, names: Names, tolerance: Tolerance, line: Callable[[Indices], str]
+    pieces: Pieces,
+    jacobian: Array,
+    rounding: Array,
+    names: Names,
+    tolerance: Tolerance,
+    line: Callable[[Indices], str],
+    wander: Callable[[], Array],
 ) -> Iterator[Verdict]:
     """Yield the verdicts on ``jacobian``, of shape (m, n), but for what is right.
 
     ``rounding`` is how far its numbers are off by rounding. ``line`` tells the line of the code that has the kink of
-    these entries of the input, if it is known.
+    these entries of the input, if it is known, and ``wander`` how far the numbers are from those at nearby points.
     """
     nearby, slopes = pieces.nearby, pieces.nearby.slopes
-    judge = _Judge(pieces, jacobian * nearby.steps.scale, rounding * nearby.steps.scale, tolerance)
+    scale = nearby.steps.scale
+    judge = _Judge(pieces, jacobian * scale, rounding * scale, tolerance, lambda: wander() * scale)
     kinds, nearest = judge.entries()
     verdicts: list[tuple[int, Indices, Kind]] = []
     for row in np.flatnonzero(~nearby.sums.is_sum & np.isfinite(nearby.value)).tolist():
@@ -200,17 +207,20 @@ def judged(
             verdicts.append((row, np.flatnonzero(kinds[row] == kind), kind))
     for row, entries, kind in sorted(verdicts, key=lambda verdict: (verdict[0], verdict[1][0])):
         reason = judge.reason(row, entries) if kind == Kind.NOT_CHECKABLE else ""
-        yield _verdict(kind, row, entries, jacobian, nearest / nearby.steps.scale, names, line, reason)
+        yield _verdict(kind, row, entries, jacobian, nearest / scale, names, line, reason)
 
 
 class _Judge:
     """Verdicts in units of the output for each scale of the entry, in which ``gradient`` is too."""
 
-    def __init__(self, pieces: Pieces, gradient: Array, rounding: Array, tolerance: Tolerance) -> None:
+    def __init__(
+        self, pieces: Pieces, gradient: Array, rounding: Array, tolerance: Tolerance, wander: Callable[[], Array]
+    ) -> None:
         self._pieces = pieces
         self._nearby = nearby = pieces.nearby
         self._gradient = gradient
         self._rounding = rounding
+        self._wander = wander
         self._atol = tolerance.atol * nearby.steps.scale
         self._rtol = tolerance.rtol
         self._least = tolerance.least
@@ -244,8 +254,13 @@ class _Judge:
         tells = error_of_all <= np.fmax(np.fmax(RESOLUTION / 2, self._rtol) * np.abs(gradient), self._small)
         # By the gradient the output does not change beyond its noise, that of two values, known up to a factor of 2. By
         # the slopes it changes by a small part of itself and of what it does farther away.
-        is_none = np.abs(gradient) <= 4 * self._nearby.noise[:, None]
-        tells |= is_none & (error_of_all <= self._least * np.fmax(np.abs(self._nearby.value), slopes.reach)[:, None])
+        is_none = np.abs(gradient) <= 4 * self._nearby.noise[:, None] + self._rounding
+        is_none &= error_of_all <= self._least * np.fmax(np.abs(self._nearby.value), slopes.reach)[:, None]
+        # So it is 0, or what rounding leaves of terms that cancel, which at nearby points is another number, or 0. A
+        # gradient that stays what it is, as 1 of 1e8 + x in float32, says something that values do not tell.
+        if (is_none & ~tells & (gradient != 0)).any():
+            is_none &= np.abs(gradient) <= 2 * self._wander()
+        tells |= is_none
         cases = (
             # A slope from far away can confirm a gradient, but not refute it: there the function may be another one.
             (~slopes.finite | (slopes.far & ~is_in), Kind.NOT_CHECKABLE),

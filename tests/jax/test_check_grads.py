@@ -397,3 +397,56 @@ def test_the_smallest_inputs(x: float) -> None:
 def test_an_input_beside_the_largest_number() -> None:
     with jax.enable_x64(True):
         assert "values nearby are not finite" in refused(lambda x: 0.25 * x, 1.7e308)
+
+
+# Rounding of gradients, and noise of values.
+
+
+@pytest.mark.parametrize("row", [0, 4, 12])
+def test_what_rounding_leaves_of_terms_that_cancel(row: int) -> None:
+    """The functions are constant, or nearly; their gradients in float32 are not 0, in one mode or in both."""
+    x = np.random.default_rng(0).normal(size=(13, 5))[row]
+    in_float32 = jnp.asarray(x, jnp.float32)
+    assert str(jaxclamp.check_grads(lambda x: jax.nn.softmax(x).sum(), (in_float32,))) == "5 derivatives: 5 right"
+    told = refused(lambda x: jax.nn.standardize(x).mean(), in_float32)
+    assert told.startswith("check_grads: 5 derivatives: 5 not checkable\n")
+    with jax.enable_x64(True):
+        assert not jaxclamp.check_grads(lambda x: jax.nn.softmax(x).sum(), (x,)).verdicts
+
+
+def test_a_gradient_that_is_rounded_more_than_values() -> None:
+    """Numbers of 1e5 in float32 are 1 / 128 apart: so far the derivative is off, and up to half of it is no error."""
+
+    def with_digits_lost(factor: float) -> Callable[..., Any]:
+        return with_gradient(jnp.sin, lambda x: (1e5 + factor * jnp.cos(x)) - 1e5)
+
+    told = refused(with_digits_lost(1.0), jnp.float32(1.0))
+    (rounding,) = re.findall(r"1 not checkable\n.*rounding changes the gradient by (\S+); pass float64", told)
+    assert 1 / 256 < float(rounding) < 1 / 16
+    assert "1 wrong" in refused(with_digits_lost(1.5), jnp.float32(1.0))
+
+
+def test_a_gradient_that_is_wrong_in_float32_alone() -> None:
+    """At one point, so that nearby ones do not tell that it was rounded."""
+
+    def gradient(x: jax.Array) -> jax.Array:
+        return jnp.where((x == 1.0) & (x.dtype == jnp.float32), 2.0, jnp.cos(x))
+
+    assert "1 wrong" in refused(with_gradient(jnp.sin, gradient), jnp.float32(1.0))
+
+
+@pytest.mark.parametrize("x", [0.0, 1.0])
+def test_a_gradient_whose_effect_is_less_than_the_noise(x: float) -> None:
+    """Values of 1e8 in float32 are 8 apart, and tell neither 1 from 0.9 nor from 2."""
+    function = lambda x: jnp.float32(1e8) + x.astype(jnp.float32)  # noqa: E731
+    for slope in (0.9, 1.0, 2.0):
+        changed = with_gradient(function, lambda x: jnp.full_like(x, slope))  # noqa: B023
+        assert "values have an error of 1e+01, which hides one of 1 % in the gradient" in refused(
+            changed, jnp.float32(x)
+        )
+    assert jaxclamp.check_grads(with_gradient(function, jnp.zeros_like), (jnp.float32(x),)).verdicts == ()
+
+
+def test_bfloat16_inside() -> None:
+    """Its radius is so large that one step of the ladder leads as far as the search for slopes goes."""
+    assert jaxclamp.check_grads(lambda x: 0 * x.astype(jnp.bfloat16), (jnp.full(1, 4, jnp.bfloat16),)).verdicts == ()
