@@ -112,7 +112,8 @@ def _guarded(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor])
 def _terms(node: Node, i: int, cotangent: Tensor) -> Tensor:
     """Call the node again: what it finds for the operand, not yet summed over axes along which that was broadcast."""
     terms: Any = node(cotangent)  # type: ignore[operator]  # the stubs do not know it
-    return terms[i] if isinstance(terms, tuple) else terms
+    term: Tensor = terms[i] if isinstance(terms, tuple) else terms
+    return term
 
 
 def _spread(node: Node, of_result: Tensor, terms: Tensor) -> Tensor:

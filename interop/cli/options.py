@@ -84,7 +84,8 @@ def function_named(name: str) -> Callable[..., Any]:
         ) from error
     if not callable(found):
         raise click.BadParameter(f"{name!r} is a {type(found).__name__}; name a function.", param_hint=FUNCTION)
-    return found
+    checked: Callable[..., Any] = found
+    return checked
 
 
 def _import_file(file: Path) -> str:

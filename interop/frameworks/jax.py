@@ -97,7 +97,8 @@ class Jax(Convertible):
             jax.eval_shape(function, arguments)
 
     def min_norm(self, function: Function) -> Function:
-        return jaxclamp.min_norm(function)
+        wrapped: Function = jaxclamp.min_norm(function)
+        return wrapped
 
     def reseeded(self, function: Function) -> Function:
         return reseeded_in_jax(function)

@@ -76,7 +76,8 @@ class Torch(Convertible):
         self.differentiate(function, arguments, ())
 
     def min_norm(self, function: Function) -> Function:
-        return min_norm()(function)
+        wrapped: Function = min_norm()(function)
+        return wrapped
 
     def reseeded(self, function: Function) -> Function:
         return reseeded_in_torch(function)
@@ -165,4 +166,5 @@ def _to_tensor(leaf: Any) -> torch.Tensor:
 
 def _differentiable(number: Any) -> torch.Tensor:
     """Make ``number`` a tensor of which torch takes gradients, if only zeros."""
-    return torch.zeros((), requires_grad=True) + number
+    differentiable: torch.Tensor = torch.zeros((), requires_grad=True) + number
+    return differentiable

@@ -489,7 +489,7 @@ def _gradient(
             return gradient, result
 
         def piece(*active: Tree) -> jax.Array:
-            return primal(*with_active(args, active), **kwargs)[0]
+            return primal(*with_active(args, active), **kwargs)[0]  # type: ignore[no-any-return]
 
         parts = mended((gradient,) if is_one else gradient, piece, [args[number] for number in numbers])
         return parts[0] if is_one else parts, result

@@ -26,7 +26,8 @@ def opened(eqn: JaxprEqn) -> Callable[..., tuple[jax.Array, ...]] | None:
 
 def _called(*, call: Any, **_: Any) -> Program:
     """Open a call: it computes its body."""
-    return jaxpr_as_fun(call)
+    program: Program = jaxpr_as_fun(call)
+    return program
 
 
 def _reduced(*, jaxpr: Any, dimensions: Sequence[int], **_: Any) -> Program:
