@@ -85,8 +85,10 @@ def _is_root(eqn: JaxprEqn) -> bool:
 
 
 def _is_square(eqn: JaxprEqn) -> bool:
+    if not is_floating(eqn.invars[0].aval):  # a sum of squares of complex numbers is 0 elsewhere too, as 1 + 1j ** 2
+        return False
     if eqn.primitive is p.mul_p:
-        return eqn.invars[0] is eqn.invars[1] and is_floating(eqn.invars[0].aval)
+        return eqn.invars[0] is eqn.invars[1]
     return eqn.primitive is p.square_p or (eqn.primitive is p.integer_pow_p and eqn.params["y"] == 2)
 
 

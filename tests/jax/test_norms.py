@@ -202,6 +202,13 @@ def test_other_roots_keep_their_slope() -> None:
         assert not jnp.isfinite(jax.grad(lambda x: min_norm(function)(x).sum())(jnp.zeros(2))).any()  # noqa: B023
 
 
+@pytest.mark.parametrize("squared", [jnp.square, lambda z: z**2, lambda z: z * z])
+def test_squares_of_complex_numbers_add_up_to_0_elsewhere_too(squared: Callable[[jax.Array], jax.Array]) -> None:
+    """1 + 1j ** 2 is 0, and the slope of its root infinite."""
+    function = min_norm(lambda x: jnp.sqrt(jnp.sum(squared(x * jnp.array([1, 1j])))).real)
+    assert not jnp.isfinite(jax.grad(function)(jnp.ones(2))).any()
+
+
 NORMS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "norm": jaxclamp.norm,
     "hypot": lambda x: jaxclamp.hypot(*x),
