@@ -154,6 +154,7 @@ def _with_fast_paths(choice: Function) -> Function:
 
 
 def _each(make: Callable[[str], Function], *names: str) -> dict[str, Function]:
+    """Map each name of a function of torch to the choice that is made of it."""
     return {name: make(name) for name in names}
 
 

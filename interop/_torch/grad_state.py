@@ -38,17 +38,17 @@ def records_nothing() -> bool:
 
 def nodes_behind(root: Node) -> list[Node]:
     """List the nodes of a graph, each before all that it leads to; without recursion, as graphs are deep."""
-    visited, left, pending = {root}, [], [(root, iter(root.next_functions))]
-    while pending:
-        node, rest = pending[-1]
-        behind = next((behind for behind, _ in rest if behind is not None and behind not in visited), None)
+    visited, finished, path = {root}, [], [(root, iter(root.next_functions))]
+    while path:
+        node, nexts = path[-1]
+        behind = next((behind for behind, _ in nexts if behind is not None and behind not in visited), None)
         if behind is None:
-            left.append(node)
-            pending.pop()
+            finished.append(node)  # all that it leads to is there already
+            path.pop()
         else:
             visited.add(behind)
-            pending.append((behind, iter(behind.next_functions)))
-    return left[::-1]
+            path.append((behind, iter(behind.next_functions)))
+    return finished[::-1]
 
 
 def leaves_behind(total: torch.Tensor) -> list[torch.Tensor]:

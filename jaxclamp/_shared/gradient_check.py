@@ -83,8 +83,8 @@ def check(
     def verdicts(
         pieces: Pieces, jacobians: Sequence[Array], rounding: Array, mode: Callable[[Array], Array] = modes[0]
     ) -> list[Verdict]:
-        line, wander = _line_of_kink(function, pieces.nearby), _wander(mode, jacobians[0], pieces.nearby)
-        each = list(judged(pieces, jacobians[0], rounding, function.names, tolerance, line, wander))
+        line, variation = _line_of_kink(function, pieces.nearby), _variation(mode, jacobians[0], pieces.nearby)
+        each = list(judged(pieces, jacobians[0], rounding, function.names, tolerance, line, variation))
         if len(jacobians) > 1:
             each += differing(pieces.nearby, jacobians[1], jacobians[0], rounding, function.names, tolerance)
         return each
@@ -103,10 +103,10 @@ def check(
                 # Rounding makes and breaks ties, and leaves something of terms that cancel, in values as in gradients:
                 # then values in the dtype do not refute the gradient, and that in float64 is right.
                 in_dtype, _ = function.values(wide=False)
-                own = Pieces(Neighbourhood.of(in_dtype, function.point, function.epsilon, eps, scales))
+                coarse = Pieces(Neighbourhood.of(in_dtype, function.point, function.epsilon, eps, scales))
                 widened = [mode(function.point, wide=True) for mode in modes]
                 wide = verdicts(pieces, widened, nothing, functools.partial(modes[0], wide=True))
-                result = _rounded(result, verdicts(own, jacobians, rounding), wide, function.dtype)
+                result = _rounded(result, verdicts(coarse, jacobians, rounding), wide, function.dtype)
     return GradientReport(nothing.size, tuple(result))
 
 
@@ -139,35 +139,38 @@ def _rounding(function: Flat, mode: Callable[..., Array], scale: Array) -> Array
     return rounding
 
 
-def _wander(mode: Callable[[Array], Array], jacobian: Array, nearby: Neighbourhood) -> Callable[[], Array]:
+def _variation(mode: Callable[[Array], Array], jacobian: Array, nearby: Neighbourhood) -> Callable[[], Array]:
     """Return a function that computes, once, how far the numbers of the Jacobian are from those at nearby points."""
 
     @functools.cache
-    def wander() -> Array:
+    def variation() -> Array:
         radius, entries = float(nearby.steps.radius.max()), np.arange(nearby.point.size)
         points = [nearby.moved(entries, radius) for _ in range(_ROUNDED)]
         farthest: Array = np.max([np.abs(mode(point) - jacobian) for point in points], axis=0)
         return np.nan_to_num(farthest)
 
-    return wander
+    return variation
 
 
-def _rounded(verdicts: Sequence[Verdict], own: Sequence[Verdict], wide: Sequence[Verdict], dtype: str) -> list[Verdict]:
-    """Put verdicts that fail down to the precision of the dtype, if neither ``own`` nor ``wide`` fails there.
+def _rounded(
+    verdicts: Sequence[Verdict], coarse: Sequence[Verdict], wide: Sequence[Verdict], dtype: str
+) -> list[Verdict]:
+    """Put verdicts that fail down to the precision of the dtype, if neither ``coarse`` nor ``wide`` fails there.
 
-    ``own`` are those by values in the dtype, ``wide`` those on the gradient in float64. What needs no word by the first
-    is right. Where modes differ by rounding alone, reverse mode has a verdict of its own.
+    ``coarse`` are those by values in the dtype, ``wide`` those on the gradient in float64. A verdict without a
+    counterpart among the first is left out: it is right. Where modes differ by rounding alone, reverse mode has a
+    verdict of its own.
     """
     reason = f"the gradient is right in float64, and {dtype} cannot tell these points; pass float64 arguments"
     result = []
     for verdict in verdicts:
-        of_own, of_wide = (
-            [v for v in others if v.output == verdict.output and not set(verdict.entries).isdisjoint(v.entries)]
-            for others in (own, wide)
+        of_coarse, of_wide = (
+            [v for v in again if v.output == verdict.output and not set(verdict.entries).isdisjoint(v.entries)]
+            for again in (coarse, wide)
         )
-        if not verdict.failed or any(v.failed for v in (*of_own, *of_wide)):
+        if not verdict.failed or any(v.failed for v in (*of_coarse, *of_wide)):
             result.append(verdict)
-        elif of_own and verdict.kind is not Kind.MODES_DIFFER:
+        elif of_coarse and verdict.kind is not Kind.MODES_DIFFER:
             result.append(verdict._replace(kind=Kind.NOT_CHECKABLE, reason=reason))
     return result
 

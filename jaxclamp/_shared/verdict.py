@@ -178,16 +178,16 @@ def judged(
     names: Names,
     tolerance: Tolerance,
     line: Callable[[Indices], str],
-    wander: Callable[[], Array],
+    variation: Callable[[], Array],
 ) -> Iterator[Verdict]:
     """Yield the verdicts on ``jacobian``, of shape (m, n), but for what is right.
 
     ``rounding`` is how far its numbers are off by rounding. ``line`` tells the line of the code that has the kink of
-    these entries of the input, if it is known, and ``wander`` how far the numbers are from those at nearby points.
+    these entries of the input, if it is known, and ``variation`` how far the numbers are from those at nearby points.
     """
     nearby, slopes = pieces.nearby, pieces.nearby.slopes
     scale = nearby.steps.scale
-    judge = _Judge(pieces, jacobian * scale, rounding * scale, tolerance, lambda: wander() * scale)
+    judge = _Judge(pieces, jacobian * scale, rounding * scale, tolerance, lambda: variation() * scale)
     kinds, nearest = judge.entries()
     verdicts: list[tuple[int, Indices, Kind]] = []
     for row in np.flatnonzero(~nearby.sums.is_sum & np.isfinite(nearby.value)).tolist():
@@ -214,13 +214,13 @@ class _Judge:
     """Verdicts in units of the output for each scale of the entry, in which ``gradient`` is too."""
 
     def __init__(
-        self, pieces: Pieces, gradient: Array, rounding: Array, tolerance: Tolerance, wander: Callable[[], Array]
+        self, pieces: Pieces, gradient: Array, rounding: Array, tolerance: Tolerance, variation: Callable[[], Array]
     ) -> None:
         self._pieces = pieces
         self._nearby = nearby = pieces.nearby
         self._gradient = gradient
         self._rounding = rounding
-        self._wander = wander
+        self._variation = variation
         self._atol = tolerance.atol * nearby.steps.scale
         self._rtol = tolerance.rtol
         self._least = tolerance.least
@@ -260,7 +260,7 @@ class _Judge:
         # So it is 0, or what rounding leaves of terms that cancel, which at nearby points is another number, or 0. A
         # gradient that stays what it is, as 1 of 1e8 + x in float32, says something that values do not tell.
         if (is_none & ~tells & (gradient != 0)).any():
-            is_none &= np.abs(gradient) <= 2 * self._wander()
+            is_none &= np.abs(gradient) <= 2 * self._variation()
         tells |= is_none
         cases = (
             # A slope from far away can confirm a gradient, but not refute it: there the function may be another one.

@@ -161,9 +161,8 @@ def _roundings(counterparts: Counterparts, layers: Sequence[Layer], eps: float) 
         squares[n] = max(squares[n], fan_in * eps**2)
     roundings = np.sqrt(np.cumsum(squares))
     indices = [i for i, _ in counterparts.matches]
-    lasts = (
-        sum(k < max(layers[i].end, i + 1) for k in indices) - 1 for i in indices
-    )  # the last match in it, or itself
+    # A layer is rounded as the last match in it, or, if it has none, as itself.
+    lasts = (sum(k < max(layers[i].end, i + 1) for k in indices) - 1 for i in indices)
     return [float(roundings[last]) for last in lasts]
 
 

@@ -111,7 +111,7 @@ class Torch(Model):
         tensors = {p.name: tensor_over(np.array(cast(p.value, np.float64))) for p in self.parameters}
         with torch.no_grad(), _Narrowing() as watching:
             self._run(_TorchRecorder({}), tensors, _to_torch(self._inputs_in(np.float64)))
-        return bool(watching.found)
+        return bool(watching.has_narrowed)
 
     def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
         recorder = _TorchRecorder(run.nudges or {})
@@ -166,12 +166,15 @@ class Torch(Model):
 class _Narrowing(DispatchMode):
     """Notices where floats of another dtype are computed from float64."""
 
-    found = False
+    has_narrowed = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        taken, given = ({x.dtype for x in flattened(tree)[0] if isinstance(x, torch.Tensor)} for tree in (args, result))
-        self.found |= torch.float64 in taken and any(d.is_floating_point for d in given - {torch.float64})
+        of_operands, of_result = (
+            {x.dtype for x in flattened(tree)[0] if isinstance(x, torch.Tensor)} for tree in (args, result)
+        )
+        coarser = any(dtype.is_floating_point for dtype in of_result - {torch.float64})
+        self.has_narrowed |= torch.float64 in of_operands and coarser
         return result
 
 
