@@ -27,8 +27,9 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from interop._bridge.arrays import tensor_over
+from interop._torch.checkpoint_modes import Block
 from interop._torch.grad_state import is_recorded, leaves_behind
-from interop._torch.private_api import flattened, is_transformed, keywords_of
+from interop._torch.private_api import flattened, is_transformed, keywords_of, operators_named
 from interop._transforms.as_of import as_of, differentiated_by, uncovered_losses
 from interop._transforms.min_norm import is_of_an_op, namesakes
 from interop._transforms.ties import can_tie, tied_elements, ties
@@ -139,6 +140,7 @@ class Audit:
             "lines": [line._asdict() for line in self.lines],
             "changes": [{**change._asdict(), "line": change.line._asdict()} for change in self.changes],
             "effect": self.effect and self.effect._asdict(),
+            "no_effect": self.no_effect,
             "probed": [{**change._asdict(), "line": change.line._asdict()} for change in self.probed],
         }
         return to_json(content)
@@ -227,7 +229,8 @@ def audit(
       TypeError: ``fun`` is not callable, or a version is no text.
       ValueError: there is no record of a version; or nothing that ``fun`` returned, or did, has a gradient.
       NotImplementedError: ``fun`` calls a loss that clamps inside, and cannot be called in parts; or the audit is in a
-        transformation of `torch.func`.
+        transformation of `torch.func`; or ``fun``, or a module in it, is TorchScript, whose calls nobody sees. A
+        scripted function that ``fun`` calls is not noticed.
 
     >>> report = audit(lambda x: x.clamp(0, 6).sum(), np.float32([0, 3, 6]), before="torch 2.13", after="torch 2.15")
     >>> [(change.line.tied, change.line.elements, round(change.difference, 3)) for change in report.changes]
@@ -237,6 +240,7 @@ def audit(
     """
     if not callable(fun):
         raise TypeError(f"audit: fun is {fun!r}; pass a function of torch, or a module.")
+    _refuse_script(fun)
     old = version_of("audit", before, "torch")
     new, note = (version_of("audit", after, "torch"), "") if after else _later_than(old)
     after = str(new)
@@ -391,7 +395,9 @@ class _Call:
         return apart.numel(), int(torch.count_nonzero(apart))
 
     def has(self, convention: Convention, gradient: torch.Tensor) -> bool:
-        """Say whether that convention gives that gradient."""
+        """Say whether that convention gives that gradient, if the call can name one, which operators cannot."""
+        if self.function not in _NATIVE:
+            return False
         kernel = functools.partial(_NATIVE[self.function], ties=convention)
         return not _apart(self._gradient_by(kernel), gradient).any()
 
@@ -419,15 +425,25 @@ _NATIVE = {function: op for _, function, op in namesakes(NATIVE)}
 """Maps a function of torch to that of `interop.native`, which takes ``ties=``."""
 
 
-class _Watching(ties):  # for the line and the module of a call, which `ties` knows; it counts nothing
-    """Keeps the calls of the watched functions whose results require grad, and which derivatives were asked for."""
+class _Watching(ties, Block):  # for the line and the module of a call, which `ties` knows; it counts nothing
+    """Keeps the calls of the watched functions whose results require grad, and which derivatives were asked for.
+
+    It is a `Block`, as a reentrant checkpoint records its calls where it computes again. What another checkpoint
+    computes again gets no gradient, and does not count.
+    """
 
     def __init__(self, watched: Collection[Callable[..., Any]], uncovered: Mapping[Callable[..., Any], str]) -> None:
         super().__init__()
         self.calls: list[_Call] = []
         self.derivatives: set[Callable[..., Any]] = set()
-        self._watched = watched
+        # Exported programs call operators, torch.ops.aten.clamp.default.
+        operators = {operator: f for f in watched for operator in operators_named(f.__name__)}
+        self._watched = {**operators, **{f: f for f in watched}}
         self._uncovered = uncovered
+
+    def _entered(self, module: torch.nn.Module, args: Any) -> None:
+        _refuse_script(module)
+        super()._entered(module, args)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -435,6 +451,7 @@ class _Watching(ties):  # for the line and the module of a call, which `ties` kn
         kwargs = keywords_of(func, kwargs)
         if torch.compiler.is_compiling():
             raise RuntimeError("audit() cannot see into a compiled function; pass the function as it is.")
+        self.hold(func)
         if func in self._uncovered and is_recorded(
             [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
         ):
@@ -444,24 +461,32 @@ class _Watching(ties):  # for the line and the module of a call, which `ties` kn
             )
         if func in (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad):
             self.derivatives.add(func)
-        if func not in self._watched or not is_of_an_op(func, args, kwargs):
+        watched = self._watched.get(func)
+        if watched is None or not is_of_an_op(watched, args, kwargs):
             return func(*args, **kwargs)
         if is_transformed():
             raise NotImplementedError(
-                f"audit: {func.__name__} is called within torch.func, whose gradients are not seen; pass a function "
+                f"audit: {watched.__name__} is called within torch.func, whose gradients are not seen; pass a function "
                 "that the tape of torch differentiates."
             )
         with torch.no_grad():  # before the call, which may overwrite them
             copies = jax.tree.map(_copied, (args, dict(kwargs)))
-            counts = tied_elements(func, args, kwargs) if can_tie(func) else None
+            counts = tied_elements(watched, args, kwargs) if can_tie(watched) else None
         result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and result.requires_grad:
             file, number, module = self._place()
             tied = counts and (counts[0], int(counts[1]))
-            call = _Call((file, number, func.__name__.strip("_"), False, module), func, copies, tied)
+            call = _Call((file, number, watched.__name__.strip("_"), False, module), func, copies, tied)
             result.register_hook(call.cotangents.append)
             self.calls.append(call)
         return result
+
+
+def _refuse_script(function: object) -> None:
+    if isinstance(function, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        raise NotImplementedError(
+            "audit: TorchScript shows its calls to no mode; pass the module or the function that it was made of."
+        )
 
 
 def _flat(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -475,8 +500,8 @@ def _apart(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 
 
 def _overwritable(leaf: Any) -> Any:
-    """Multiply a leaf that requires grad by 1, as torch refuses to overwrite it."""
-    return 1 * leaf if isinstance(leaf, torch.Tensor) and leaf.requires_grad else leaf
+    """Return a copy of a tensor, as the function may overwrite it, and its numbers are needed again."""
+    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _copied(leaf: Any) -> Any:

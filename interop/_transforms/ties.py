@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -81,7 +81,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
             totals[site] += elements, int(self._tied[site])
         return TieReport(totals.lines())
 
-    def __enter__(self) -> ties:
+    def __enter__(self) -> Self:
         self._thread = threading.get_ident()
         self._handles += [
             hooks.register_module_forward_pre_hook(self._entered),

@@ -130,6 +130,44 @@ def test_a_compiled_function_is_audited_as_it_was_written() -> None:
     assert compiled == written != []
 
 
+@pytest.mark.parametrize("name", ["clamp", "clamp.Tensor", "clamp_min", "fmax"])
+def test_operators_are_seen_which_cannot_name_a_convention(name: str) -> None:
+    """Programs of torch.export call them."""
+    packet, _, overload = name.partition(".")
+    bounds = (torch.zeros(5), torch.full((5,), 6.0)) if overload else (0.0, 6.0) if packet == "clamp" else (0.0,)
+    bounds = (torch.zeros(5),) if packet == "fmax" else bounds
+    operator = getattr(torch.ops.aten, packet)
+    for called in (operator, getattr(operator, overload or "default")):
+        (change,) = audit(lambda x, called=called: called(x, *bounds).sum(), X, **FORWARD).changes
+        assert change.line.op == packet
+        assert change.line.tied == (2 if packet == "clamp" else 1)
+        assert change.cure == 'a block `with interop.as_of("torch 2.13"):`'
+
+
+def test_an_exported_program() -> None:
+    program = torch.export.export(Network(), (torch.tensor(X),)).module()
+    assert [change.line.tied for change in audit(program, X, **FORWARD).changes] == [4]
+
+
+def test_overwriting_an_operand_without_a_gradient_makes_no_tie() -> None:
+    """Each derivative is taken at the numbers before: behind the first, -1 would be on the bound."""
+    bound = torch.zeros(2, requires_grad=True)
+    found = audit(lambda: torch.tensor([-1.0, 3.0]).clamp_min_(bound).sum(), **FORWARD)
+    assert (len(found.lines), found.changes) == (1, ())
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_step_with_a_checkpoint(reentrant: bool) -> None:
+    """A reentrant one records the call where it computes again, the other one where it computes first."""
+
+    def step() -> None:
+        x = torch.tensor(X, requires_grad=True)
+        checkpoint(lambda x: x.clamp(0.0, 6.0), x, use_reentrant=reentrant).sum().backward()
+
+    (change,) = audit(step, **FORWARD).changes
+    assert (change.line.tied, change.line.elements) == (2, 5)
+
+
 def test_a_step_of_training() -> None:
     """It differentiates by itself, and overwrites the weights; gradients of parameters are left as they were."""
     weight = torch.nn.Parameter(torch.tensor(X))
@@ -394,6 +432,21 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         NotImplementedError,
         "the versions differentiate torch.nn.functional.cosine_embedding_loss otherwise",
     ),
+    "a script": (
+        lambda: audit(torch.jit.trace(Activation(), torch.ones(2)), X, **FORWARD),
+        NotImplementedError,
+        "audit: TorchScript shows its calls to no mode",
+    ),
+    "a module that is a script": (
+        lambda: audit(torch.nn.Sequential(torch.jit.trace(Activation(), torch.ones(2))), X, **FORWARD),
+        NotImplementedError,
+        "audit: TorchScript shows its calls to no mode",
+    ),
+    "a function that is a script": (
+        lambda: audit(torch.jit.trace(lambda x: x.clamp(0, 6), torch.ones(2)), X, **FORWARD),
+        NotImplementedError,
+        "audit: TorchScript shows its calls to no mode",
+    ),
     "within torch.func": (
         lambda: audit(torch.func.vmap(lambda x: x.clamp(0, 6)), X, **FORWARD),
         NotImplementedError,
@@ -402,6 +455,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
     call, error, message = REFUSED[name]
