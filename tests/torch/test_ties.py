@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import interop
 from interop import TORCH_OPS
@@ -184,6 +185,14 @@ def test_counting_again_adds_up_and_ends_with_the_block() -> None:
     assert counted.report.elements == 48
     with pytest.raises(AssertionError, match=r"test_ties.py:\d+: relu"):
         counted.report.assert_none()
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_what_a_checkpoint_computes_again_does_not_count(use_reentrant: bool) -> None:
+    x = X.clone().requires_grad_()
+    with interop.ties() as counted:
+        checkpoint(torch.relu, x, use_reentrant=use_reentrant).sum().backward()
+    assert (counted.report.elements, counted.report.tied) == (24, int((N == 0).sum()))
 
 
 def test_other_threads_do_not_count() -> None:
