@@ -322,3 +322,18 @@ def test_values_are_those_of_torch(dtype: torch.dtype) -> None:
             outputs.append(fun(leaf).detach())
         outputs.append(fun(x))
         torch.testing.assert_close(*outputs, rtol=0, atol=0, equal_nan=True, msg=lambda told, name=name: name + told)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_random_windows_are_those_that_torch_draws(dtype: torch.dtype) -> None:
+    x = torch.arange(150.0).reshape(1, 1, 10, 15).to(dtype).requires_grad_()
+    pool = torch.nn.FractionalMaxPool2d((3, 2), (6, 11), return_indices=True)
+    torch.manual_seed(0)
+    values, indices = pool(x)
+    after = torch.rand(())
+    torch.manual_seed(0)
+    with interop.along(x):
+        decided = pool(x)
+    assert torch.equal(decided[0], values)
+    assert torch.equal(decided[1], indices)
+    assert torch.equal(torch.rand(()), after)

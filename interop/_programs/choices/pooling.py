@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from interop._programs.order import place_of_largest, rank, value_and_tangent
+from interop._programs.order import place_of_largest, value_and_tangent
 from interop.native._rules.stage import AdaptiveWindows
 from interop.native._rules.windows_compiled import elements_along
 from jaxclamp._rules.windows import Windows, windows_of
@@ -96,14 +96,18 @@ def fractional_max_pool(name: str) -> Function:
     def pool(
         input: Tensor, kernel_size: Any, output_size: Any = None, *, return_indices: bool = False, **kwargs: Any
     ) -> Any:
-        # Torch alone knows the windows: it is shown the rank of each element, and says which has the largest.
-        flat = input.flatten(-dims)
-        # In float64 no two ranks are rounded to one; torch wants its samples in the dtype of what it pools.
-        places = rank(value_and_tangent(flat), -1).double().reshape(input.shape)
-        if (samples := kwargs.get("_random_samples")) is not None:
-            kwargs["_random_samples"] = samples.double()
-        index = in_torch(places, kernel_size, output_size, return_indices=True, **kwargs)[1]
-        result = flat.gather(-1, index.flatten(-dims)).reshape(index.shape)
+        value, tangent = (x.flatten(-dims) for x in value_and_tangent(input))
+        # Torch alone knows the windows. Of equal elements it takes the first, so that zeros show where each begins.
+        zeros = torch.zeros_like(value).reshape(input.shape)
+        begins = in_torch(zeros, kernel_size, output_size, return_indices=True, **kwargs)[1]
+        sizes = (kernel_size,) * dims if isinstance(kernel_size, int) else kernel_size
+        window = torch.zeros(1, dtype=torch.int64, device=input.device)
+        for length, size in zip(input.shape[-dims:], sizes, strict=True):
+            window = (window[:, None] * length + torch.arange(size, device=input.device)).flatten()
+        elements = begins.flatten(-dims).unsqueeze(-2) + window.unsqueeze(-1)
+        pair = (x.unsqueeze(-2).expand(*elements.shape[:-1], -1).gather(-1, elements) for x in (value, tangent))
+        index = elements.gather(-2, place_of_largest(tuple(pair), -2)).reshape(begins.shape)
+        result = input.flatten(-dims).gather(-1, index.flatten(-dims)).reshape(index.shape)
         return (result, index) if return_indices else result
 
     return pool
