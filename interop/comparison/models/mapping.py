@@ -81,15 +81,10 @@ class Pair:
     @property
     def image(self) -> Image | None:
         """The flattened image that a dense layer takes, if the pair accounts for its other order in the two models."""
-        layouts = ((self.first.layout, True), (self.second.layout, False))
-        return next(
-            (
-                Image(layout.split[:-1], is_first)
-                for layout, is_first in layouts
-                if self.row_length and len(layout.split) > 2
-            ),
-            None,
-        )
+        for layout, is_first in ((self.first.layout, True), (self.second.layout, False)):
+            if self.row_length and len(layout.split) > 2:
+                return Image(layout.split[:-1], is_first)
+        return None
 
     def possible_images(self, images: Iterable[Image]) -> list[Image | None]:
         """Return what the layer may take, the likeliest last; None is rows that have one order in both models."""
@@ -138,8 +133,6 @@ class _Module:
     path: str
     parameters: Mapping[str, Parameter]
     """Maps the role to the parameter."""
-    turn: tuple[int, int]
-    """When it first ran, compared with the others."""
 
     @property
     def shapes(self) -> Hashable:
@@ -192,8 +185,8 @@ def inferred(first: Model, second: Model, override: Override) -> ParameterMappin
     # Until the models run, the last image of the right size is taken for flattened; `Counterparts.settled_by` asks the
     # inputs of the layers.
     pairs = [pair.with_rows_of(pair.possible_images(images)[-1]) for pair in pairs]
-    turns = {p.name: turn for turn, p in zip(_turns(first), first.parameters, strict=True)}
-    return ParameterMapping(tuple(sorted(pairs, key=lambda pair: turns[pair.first.name])), tuple(alone))
+    places = {parameter.name: place for place, parameter in enumerate(_in_order_of_runs(first))}
+    return ParameterMapping(tuple(sorted(pairs, key=lambda pair: places[pair.first.name])), tuple(alone))
 
 
 def _overridden(first: Model, second: Model, override: Override) -> tuple[list[Pair], list[str]]:
@@ -273,29 +266,26 @@ def images_of(first: Model, second: Model) -> list[Image]:
 def _modules(model: Model, paired: Collection[str]) -> list[_Module]:
     """Return the modules with parameters that are not paired yet, in the order in which they run."""
     by_path: dict[str, dict[str, Parameter]] = defaultdict(dict)
-    turns: dict[str, tuple[int, int]] = {}
-    for turn, parameter in zip(_turns(model), model.parameters, strict=True):
+    for parameter in _in_order_of_runs(model):
         if parameter.name not in paired:
             by_path[parameter.owner][parameter.role] = parameter
-            turns.setdefault(parameter.owner, turn)
-    modules = [_Module(path, parameters, turns[path]) for path, parameters in by_path.items()]
-    return sorted(modules, key=lambda module: module.turn)
+    return [_Module(path, parameters) for path, parameters in by_path.items()]
 
 
-def _turns(model: Model) -> list[tuple[int, int]]:
-    """Return for each parameter when its module, or the one around that, first ran, and its place in the list."""
+def _in_order_of_runs(model: Model) -> list[Parameter]:
+    """Return the parameters in the order in which their modules first run; those of one module keep their order."""
     began: dict[str, int] = {}
     for i, layer in enumerate(model.layers):
         began.setdefault(layer.path, i)
-    turns = []
-    for place, parameter in enumerate(model.parameters):
+
+    def turn(parameter: Parameter) -> int:
         path = parameter.owner
         # A module that is never called, but used by the one around it, counts as that.
         while path and path not in began:
             path = path.rpartition(".")[0]
-        # Those of one module keep the order of the list, and those that never run come last.
-        turns.append((began.get(path, len(began)), place))
-    return turns
+        return began.get(path, len(began))  # those that never run come last
+
+    return sorted(model.parameters, key=turn)
 
 
 def _paired_by_name(first: Sequence[_Module], second: Sequence[_Module]) -> list[tuple[_Module, _Module]]:
