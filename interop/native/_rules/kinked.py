@@ -17,7 +17,6 @@ from interop.native._rules.differentiable import differentiable
 from jaxclamp import OPS
 from jaxclamp._rules.kinked import Piece
 
-Slope = Callable[..., torch.Tensor]
 Kink: TypeAlias = tuple[float, float]
 """A place where pieces meet, and the slope that counts there. Dynamo of torch 2.11 unpacks no constant NamedTuple."""
 
@@ -122,15 +121,14 @@ def bend(
             result = torch.where(x == place, there, result)
         return result
 
-    value: torch.Tensor = _bent(lambda x: in_torch(x, *parameters), sloped, x)
-    return value
+    return _bent(lambda x: in_torch(x, *parameters), sloped, x)
 
 
 def _spelled_out(
     in_torch: Callable[..., torch.Tensor], kinks: Sequence[Kink], x: torch.Tensor, *parameters: float
 ) -> torch.Tensor:
     """Compute what `bend` does without a Function, whose ``jvp`` torch does not differentiate a second time."""
-    value: torch.Tensor = in_torch(x, *parameters)
+    value = in_torch(x, *parameters)
     # At a kink stands a line through it: its value is the same there, and so is its slope to every transformation.
     for place, slope in kinks:
         there = in_torch(torch.full_like(x, place), *parameters)
@@ -142,9 +140,8 @@ class _Bent(torch.autograd.Function):
     """Reverse mode alone: `bend` spells out what forward mode and torch.func ask for."""
 
     @staticmethod
-    def forward(in_torch: Any, sloped: Any, x: torch.Tensor) -> torch.Tensor:
-        value: torch.Tensor = in_torch(x)
-        return value
+    def forward(in_torch: Callable[..., torch.Tensor], sloped: Any, x: torch.Tensor) -> torch.Tensor:
+        return in_torch(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -156,13 +153,7 @@ class _Bent(torch.autograd.Function):
         return None, None, ctx.sloped(cotangent, *ctx.saved_tensors)
 
 
-_bent = differentiable(_Bent)
-
-
-def bend_by_weight(in_torch: Callable[..., torch.Tensor], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """`bend` for a slope that is a tensor: that of the values below 0, which broadcasts against x."""
-    value: torch.Tensor = _bent_by_weight(in_torch, x, weight)
-    return value
+_bent: Callable[..., torch.Tensor] = differentiable(_Bent)
 
 
 class _BentByWeight(torch.autograd.Function):
@@ -170,9 +161,8 @@ class _BentByWeight(torch.autograd.Function):
     tells_inactive = True
 
     @staticmethod
-    def forward(in_torch: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        value: torch.Tensor = in_torch(x, weight)
-        return value
+    def forward(in_torch: Callable[..., torch.Tensor], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return in_torch(x, weight)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -200,7 +190,8 @@ class _BentByWeight(torch.autograd.Function):
         return moved if of_weight is None else moved + torch.where(x < 0, x * _aligned(of_weight, x), 0.0)
 
 
-_bent_by_weight = differentiable(_BentByWeight)
+bend_by_weight: Callable[..., torch.Tensor] = differentiable(_BentByWeight)
+"""`bend` for a slope that is a tensor: that of the values below 0, which broadcasts against x."""
 
 
 def _slope_at(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -20,8 +20,7 @@ def euclidean_norm(in_torch: Callable[..., Tensor], axes: tuple[int, ...], keepd
 
     ``keepdim`` says whether these axes stay.
     """
-    value: Tensor = _norm(in_torch, Reduction(axes, keepdim, "min_norm"), *operands)
-    return value
+    return _norm(in_torch, Reduction(axes, keepdim, "min_norm"), *operands)
 
 
 class _Norm(torch.autograd.Function):
@@ -51,7 +50,7 @@ class _Norm(torch.autograd.Function):
         return moved.sum(axes, keepdim=ctx.reduction.keeps) if axes else moved  # type: ignore[no-any-return]
 
 
-_norm = differentiable(_Norm)
+_norm: Callable[..., Tensor] = differentiable(_Norm)
 
 
 def _along_units(operands: Sequence[Tensor], axes: tuple[int, ...], vectors: Sequence[Tensor]) -> list[Tensor]:

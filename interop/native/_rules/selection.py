@@ -69,8 +69,7 @@ def select(
     rule, operands = OPS[name].applied(*arguments, ties=ties)
     if recorded and (value := _by_comparison(rule, in_torch, recorded, operands)) is not None:
         return value
-    value = _selected(in_torch, rule, *operands)
-    return value
+    return _selected(in_torch, rule, *operands)
 
 
 def _by_calls(
@@ -201,7 +200,7 @@ class _Selected(torch.autograd.Function):
         return sum(rest, first)
 
 
-_selected = differentiable(_Selected)
+_selected: Callable[..., torch.Tensor] = differentiable(_Selected)
 
 
 def _operands(ctx: Any) -> list[Any]:
@@ -235,7 +234,7 @@ def _weighted(
     if rule.convention == "min_norm" and sum(active) == 1:
         alone = _alone(steps, operands, active.index(True))
         return [None if vector is None else torch.where(alone, vector, 0.0) for vector in vectors]
-    members = _members(steps, operands)
+    members, _ = _members(steps, operands)
     chosen = _sharing(rule, members, active)
     shares = _counted(chosen).clamp(min=1)
     return [
@@ -279,8 +278,8 @@ def _beats(step: Callable[..., Any], operand: Operand, rival: Operand) -> Mask:
     return ~_reaches(step, rival, operand) if wins is None else wins(operand, rival)
 
 
-def _members(steps: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> list[Mask]:
-    """Return for each operand where it is in C."""
+def _members(steps: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> tuple[list[Mask], Any]:
+    """Return for each operand where it is in C, and the value."""
     members: list[Any] = [True]  # before the first step, the first operand is the value, of whatever shape
     value = operands[0]
     for step, operand in zip(steps, operands[1:], strict=True):
@@ -290,16 +289,13 @@ def _members(steps: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> li
         value = _folded(step, value, operand)
     if members == [True]:
         members = [torch.ones_like(value, dtype=torch.bool)]
-    return members
+    return members, value
 
 
 def number_of_members(rule: Selection, operands: Sequence[Any]) -> torch.Tensor:
     """Return how many operands are in C; none are where the value is NaN."""
-    steps = _steps(rule)
-    value = operands[0]
-    for step, operand in zip(steps, operands[1:], strict=True):
-        value = _folded(step, value, operand)
-    return torch.where(value.isnan(), 0, _counted(_members(steps, operands)))
+    members, value = _members(_steps(rule), operands)
+    return torch.where(value.isnan(), 0, _counted(members))
 
 
 def _sharing(rule: Selection, members: Sequence[Mask], active: Sequence[bool]) -> list[Mask]:

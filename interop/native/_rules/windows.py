@@ -123,7 +123,7 @@ class _Shared(torch.autograd.Function):
         return unflatten(_shared(spreads, pooling, *flat)), 0
 
 
-_applied = differentiable(_Shared)
+_applied: Callable[..., torch.Tensor] = differentiable(_Shared)
 
 
 def _shared(
@@ -135,8 +135,7 @@ def _shared(
         return into_old_vmap(unflatten(_applied(spreads, pooling, x, values, vector)))
     # Where nothing is recorded, a Function would take its time for nothing.
     apply = _Shared.forward if records_nothing() else _applied
-    shared: torch.Tensor = apply(spreads, pooling, x, values, vector)
-    return shared
+    return apply(spreads, pooling, x, values, vector)
 
 
 def _without_batch(
