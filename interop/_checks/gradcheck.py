@@ -14,7 +14,7 @@ from torch.autograd.gradcheck import GradcheckError
 
 from interop._torch.private_api import flattened, leaves_by_name
 from interop._transforms.ties import ties
-from jaxclamp._shared.gradient_check import Scale, check
+from jaxclamp._shared.gradient_check import Scale, check, names_of_entries
 from jaxclamp._shared.slopes import Array, Function, largest_beside
 from jaxclamp._shared.verdict import GradientReport, Names
 
@@ -120,8 +120,9 @@ class _Flat:
         self.epsilon = torch.finfo(coarsest).eps
         self.largest = largest_beside([_numbers(tensor) for tensor in self._tensors])
         self.arguments = np.repeat(self._active, [tensor.numel() for tensor in self._tensors])
-        arguments = {f"inputs[{i}]": tensor for i, tensor in zip(self._active, self._tensors, strict=True)}
-        self.names = (_entries(results), _entries(arguments))
+        outputs = [(name, result.shape) for name, result in results.items()]
+        inputs_by_name = [(f"inputs[{i}]", inputs[i].shape) for i in self._active]
+        self.names = names_of_entries(outputs), names_of_entries(inputs_by_name)
 
     def forward(self, point: Array, wide: bool = False) -> Array:
         primals = self._split(torch.from_numpy(point), torch.float64 if wide else None)
@@ -237,12 +238,3 @@ def _numbers(tensor: torch.Tensor) -> Array:
 
 def _joined(tensors: Sequence[torch.Tensor]) -> Array:
     return np.concatenate([_numbers(tensor).ravel() for tensor in tensors])
-
-
-def _entries(tensors: dict[str, torch.Tensor]) -> list[str]:
-    """List the names of all numbers: that of the tensor and the index, such as ``inputs[0][2, 1]``."""
-    return [
-        name + (str(list(index)) if index else "")
-        for name, tensor in tensors.items()
-        for index in np.ndindex(*tensor.shape)
-    ]

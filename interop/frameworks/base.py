@@ -25,6 +25,11 @@ Arguments: TypeAlias = Mapping[str, Any]
 Function: TypeAlias = Callable[[Arguments], Any]
 
 
+def converted(arguments: Arguments, to_array: Callable[[Array], Any]) -> dict[str, Any]:
+    """Make arrays of another kind of the NumPy arrays among the arguments; all else stays as it is."""
+    return {name: to_array(value) if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
+
+
 def total(result: Any) -> Any:
     """Sum the floats in a pytree of arrays of either framework."""
     return sum((leaf.sum() for leaf in jax.tree.leaves(result) if is_float(leaf)), start=0.0)
@@ -121,13 +126,7 @@ class Framework(ABC):
         The value is the sum of the floats. A framework that computes in a narrower dtype than it was given refuses.
         """
         rounded = [
-            replace(
-                question,
-                arguments={
-                    name: value.astype(jnp.dtype(dtype)) if isinstance(value, np.ndarray) else value
-                    for name, value in question.arguments.items()
-                },
-            )
+            replace(question, arguments=converted(question.arguments, lambda array: array.astype(jnp.dtype(dtype))))
             for question in questions
         ]
         return [self._in_float64(answer, dtype) for answer in self.differentiate_all(rounded)]

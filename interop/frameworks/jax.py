@@ -25,6 +25,7 @@ from interop.frameworks.base import (
     Gradient,
     Question,
     Refusal,
+    converted,
     differentiated_in_words,
     is_float,
     needs_64_bits,
@@ -45,7 +46,7 @@ class Jax(Convertible):
     ) -> Gradient:
         with jax.enable_x64(needs_64_bits(arguments.values())):
             # Copies, since a result may be an argument as it came, and the caller may write to that.
-            copies = {n: jnp.array(v, copy=True) if isinstance(v, np.ndarray) else v for n, v in arguments.items()}
+            copies = converted(arguments, functools.partial(jnp.array, copy=True))
             result, gradient = jax.tree.map(np.asarray, _result_and_gradient(function, copies, active, summed))
         return Gradient(result, {name: gradient[name] for name in active})
 
@@ -86,7 +87,7 @@ class Jax(Convertible):
 
     def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
         with jax.enable_x64(needs_64_bits(arguments.values())):
-            operands = {name: jnp.array(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+            operands = converted(arguments, jnp.array)
             active = {name: operands[name] for name in tangents}
             directions = {name: jnp.array(tangent) for name, tangent in tangents.items()}
             _, derivative = jax.jvp(lambda active: total(function({**operands, **active})), (active,), (directions,))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from interop.frameworks.base import Adapter, Arguments, Array, Arrays, Function, Gradient
+from interop.frameworks.base import Adapter, Arguments, Array, Arrays, Function, Gradient, converted
 
 
 class Mlx(Adapter):
@@ -44,7 +44,7 @@ class Mlx(Adapter):
     def differentiate(self, function: Function, arguments: Arguments, active: Collection[str]) -> Gradient:
         mx = self._mx
         with mx.stream(mx.cpu):  # a GPU has no float64
-            operands = {name: self._from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+            operands = converted(arguments, self._from_numpy)
 
             def with_result(chosen: Mapping[str, Any]) -> tuple[Any, Any]:
                 result = function({**operands, **chosen})
@@ -55,7 +55,7 @@ class Mlx(Adapter):
 
     def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
         with self._mx.stream(self._mx.cpu):
-            operands = {name: self._from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+            operands = converted(arguments, self._from_numpy)
 
             def with_sum(*chosen: Any) -> Any:
                 return function({**operands, **dict(zip(tangents, chosen, strict=True))}).sum()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
-
-from interop.frameworks.base import Adapter, Arguments, Arrays, Function, Gradient
+from interop.frameworks.base import Adapter, Arguments, Arrays, Function, Gradient, converted
 
 
 class TensorFlow(Adapter):
@@ -35,7 +33,7 @@ class TensorFlow(Adapter):
         self.version = f"tensorflow {self._tf.__version__}"
 
     def differentiate(self, function: Function, arguments: Arguments, active: Collection[str]) -> Gradient:
-        operands = self._constants(arguments)
+        operands = converted(arguments, self._tf.constant)
         chosen = {name: operands[name] for name in active}
         with self._tf.GradientTape() as tape:
             tape.watch(chosen)
@@ -47,11 +45,8 @@ class TensorFlow(Adapter):
         return Gradient(result.numpy(), {name: gradient[name].numpy() for name in active})
 
     def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
-        operands = self._constants(arguments)
+        operands = converted(arguments, self._tf.constant)
         directions = [self._tf.constant(tangent) for tangent in tangents.values()]
         with self._tf.autodiff.ForwardAccumulator([operands[name] for name in tangents], directions) as accumulator:
             result = self._tf.reduce_sum(function(operands))
         return float(accumulator.jvp(result, unconnected_gradients=self._tf.UnconnectedGradients.ZERO))
-
-    def _constants(self, arguments: Arguments) -> dict[str, Any]:
-        return {name: self._tf.constant(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}

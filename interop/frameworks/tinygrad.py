@@ -7,9 +7,7 @@ import importlib.metadata
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-import numpy as np
-
-from interop.frameworks.base import Adapter, Arguments, Array, Function, Gradient
+from interop.frameworks.base import Adapter, Arguments, Array, Function, Gradient, converted
 
 
 class Tinygrad(Adapter):
@@ -48,7 +46,7 @@ class Tinygrad(Adapter):
     def differentiate(self, function: Function, arguments: Arguments, active: Collection[str]) -> Gradient:
         # The other devices for CPUs need Clang or LLVM, and other processes longer to start than the kernels to write.
         with self._tinygrad.Context(DEV="PYTHON", PARALLEL=0):
-            operands = {name: self._tensor(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+            operands = converted(arguments, self._tensor)
             result = function(operands)
             # Clones, since a gradient that is constant is on no device.
             gradient = [g.clone() for g in result.sum().gradient(*(operands[name] for name in active))]

@@ -26,6 +26,7 @@ from interop.frameworks.base import (
     Convertible,
     Function,
     Gradient,
+    converted,
     differentiated_in_words,
     total,
 )
@@ -65,7 +66,7 @@ class Torch(Convertible):
         return Gradient(*jax.tree.map(lambda tensor: np.array(lend(tensor)), (result, gradient)))
 
     def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
-        operands = {name: tensor_over(v.copy()) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+        operands = converted(arguments, lambda array: tensor_over(array.copy()))
         with forward_ad.dual_level():
             duals = {n: forward_ad.make_dual(operands[n], tensor_over(tangent)) for n, tangent in tangents.items()}
             result = _with_plain_tuples(function({**operands, **duals}))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxclamp._rules.operands import check_addressable, check_function
-from jaxclamp._shared.gradient_check import Scale, check
+from jaxclamp._shared.gradient_check import Scale, check, names_of_entries
 from jaxclamp._shared.slopes import Array, Function, largest_beside
 from jaxclamp._shared.verdict import GradientReport, Names
 from jaxclamp._transforms.ties import ties
@@ -131,10 +131,14 @@ class _Flat:
         self.dtype, self.epsilon = coarsest.name, float(jnp.finfo(coarsest).eps)
         self._ends = np.cumsum([array.size for array in self._arrays])[:-1]
         # The first key on the path of a leaf is the number of its argument.
-        numbers_of = [(paths[i][0][0].idx, array.size) for i, array in zip(self._active, self._arrays, strict=True)]
-        self.arguments = np.concatenate([np.full(size, number) for number, size in numbers_of])
-        inputs = [(paths[i][0], array) for i, array in zip(self._active, self._arrays, strict=True)]
-        self.names = (_named("out", numbers), _named("args", inputs))
+        active_paths = [paths[i][0] for i in self._active]
+        self.arguments = np.repeat([path[0].idx for path in active_paths], [array.size for array in self._arrays])
+        outputs = [(f"out{jax.tree_util.keystr(path)}", array.shape) for path, array in numbers]
+        inputs = [
+            (f"args{jax.tree_util.keystr(path)}", array.shape)
+            for path, array in zip(active_paths, self._arrays, strict=True)
+        ]
+        self.names = names_of_entries(outputs), names_of_entries(inputs)
 
     def forward(self, point: Array, wide: bool = False) -> Array:
         with jax.enable_x64(True) if wide else contextlib.nullcontext():
@@ -219,12 +223,3 @@ def _is_real(place: str, leaf: Any) -> bool:
     if jnp.issubdtype(dtype, jnp.complexfloating):
         raise TypeError(f"check_grads: {place} has complex numbers; pass a function of real and imaginary parts.")
     return bool(jnp.issubdtype(dtype, jnp.floating))
-
-
-def _named(root: str, leaves: Sequence[tuple[Any, jax.Array]]) -> list[str]:
-    """Return the name of each number: the path of its array and its index, such as ``args[0]['w'][2, 1]``."""
-    return [
-        root + jax.tree_util.keystr(path) + (str(list(index)) if index else "")
-        for path, array in leaves
-        for index in np.ndindex(array.shape)
-    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -108,6 +108,11 @@ def check(
                 wide = verdicts(pieces, widened, nothing, functools.partial(modes[0], wide=True))
                 result = _rounded(result, verdicts(coarse, jacobians, rounding), wide, function.dtype)
     return GradientReport(nothing.size, tuple(result))
+
+
+def names_of_entries(shapes: Iterable[tuple[str, Sequence[int]]]) -> list[str]:
+    """List names of all numbers in some arrays: that of the array and the index, such as ``args[0]['w'][2, 1]``."""
+    return [f"{name}{list(index) if index else ''}" for name, shape in shapes for index in np.ndindex(*shape)]
 
 
 def _scales(function: Flat, caller: str, scale: Scale) -> Array:
