@@ -71,11 +71,9 @@ def elu(input: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torch
 @public
 def selu(input: torch.Tensor, inplace: bool = False) -> torch.Tensor:
     """`torch.nn.functional.selu`."""
-    return (
-        _bent("selu", functional.selu, _of_selu, input, inplace)
-        if is_active(input)
-        else functional.selu(input, inplace)
-    )
+    if not is_active(input):
+        return functional.selu(input, inplace)
+    return _bent("selu", functional.selu, _of_selu, input, inplace)
 
 
 @right_in_torch

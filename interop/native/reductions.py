@@ -60,7 +60,7 @@ def _extremum(
     if out is not None or not is_active(input) or input.dim() == 0:  # one element has no rival
         return in_torch(input, dim, keepdim, out=out)
     reduction = Reduction(axes_of(dim, input.dim()), keepdim, ties)
-    result: torch.Tensor = reduce(reduction, lambda x: in_torch(x, dim, keepdim), settled(input))
+    result: torch.Tensor = reduce(lambda x: in_torch(x, dim, keepdim), reduction, settled(input))
     return result
 
 
@@ -86,7 +86,7 @@ def _with_indices(name: str, input: Tensor, dim: int, keepdim: bool, ties: Conve
         return in_torch(input, dim, keepdim, out=out)
     reduction = Reduction((operator.index(dim) % input.dim(),), keepdim, ties)
     # Torch's type of the pair has the names values and indices.
-    return getattr(torch.return_types, name)(reduce(reduction, lambda x: in_torch(x, dim, keepdim), settled(input)))
+    return getattr(torch.return_types, name)(reduce(lambda x: in_torch(x, dim, keepdim), reduction, settled(input)))
 
 
 @public
@@ -203,10 +203,10 @@ def _pool(
 
     input = settled(input)
     if not is_whole:
-        return pool(pooling, with_indices if return_indices else values, input)
+        return pool(with_indices if return_indices else values, pooling, input)
     # One window over all of an image is a reduction: it keeps a byte for each element, and neither x nor values.
     axes = tuple(range(input.dim() - pooling.dims, input.dim()))
-    result = reduce(Reduction(axes, True, pooling.convention), with_indices, input)
+    result = reduce(with_indices, Reduction(axes, True, pooling.convention), input)
     return result if return_indices else result[0]
 
 

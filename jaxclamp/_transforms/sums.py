@@ -70,9 +70,7 @@ def _of_exponentials(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
 def _of_squares(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
     if not _is_root(eqn) or not (total := _made_by(eqn, ("reduce_sum",), makers)):
         return None
-    square = _maker(total, 0, makers)
-    while square and square.primitive.name in _RESHAPING:
-        square = _maker(square, 0, makers)
+    square = _maker_of_numbers(total, 0, makers)
     if square is None or not _is_square(square):
         return None
     return inlined(_constant_where(lambda total, *_: total == 0, eqn, _elementwise(eqn)), eqn)
@@ -112,18 +110,21 @@ def _logarithm_of_logsumexp(log: JaxprEqn, makers: _Makers) -> JaxprEqn | None:
 
 
 def _made_by(eqn: JaxprEqn, names: tuple[str, ...], makers: _Makers, operand: int = 0) -> JaxprEqn | None:
-    """Return the last equation behind an operand, if those are of these primitives, each of the first of the next.
-
-    Equations that change the shape or the dtype alone are passed over.
-    """
+    """Return the last equation behind an operand, if those are of these primitives, each of the first of the next."""
     maker: JaxprEqn | None = eqn
     for name in names:
-        maker = _maker(maker, operand, makers) if maker else None
+        maker = _maker_of_numbers(maker, operand, makers) if maker else None
         operand = 0
-        while maker and maker.primitive.name in _RESHAPING:
-            maker = _maker(maker, 0, makers)
         if maker and maker.primitive.name != name:
             return None
+    return maker
+
+
+def _maker_of_numbers(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
+    """Return the equation that computes an operand; those that change the shape or the dtype alone are passed over."""
+    maker = _maker(eqn, operand, makers)
+    while maker and maker.primitive.name in _RESHAPING:
+        maker = _maker(maker, 0, makers)
     return maker
 
 

@@ -21,11 +21,6 @@ class Reduction:
     convention: Convention
 
 
-def reduce(reduction: Reduction, in_torch: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
-    """Return the result of torch's function: the values alone, or a pair of the values and their indices."""
-    return _reduced(in_torch, reduction, x)
-
-
 class _Reduced(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -63,7 +58,8 @@ class _Reduced(torch.autograd.Function):
         return (moved, None) if ctx.has_indices else moved
 
 
-_reduced = differentiable(_Reduced)
+reduce: Callable[..., Any] = differentiable(_Reduced)
+"""Returns the result of torch's function: the values alone, or a pair of the values and their indices."""
 
 
 def _shares(reduction: Reduction, chosen: torch.Tensor) -> torch.Tensor:

@@ -36,11 +36,6 @@ _LESS_IN_CHANNELS_LAST = 16
 """By how much fewer they are in ``channels_last``, of which the index needs a copy that is row-major."""
 
 
-def pool(pooling: Pooling, in_torch: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
-    """Return what ``in_torch``, torch's function, returns: the values alone, or a pair of the values and indices."""
-    return _pooled(in_torch, pooling, x)
-
-
 class _Pooled(torch.autograd.Function):
     @staticmethod
     def forward(in_torch: Callable[[torch.Tensor], Any], pooling: Pooling, x: torch.Tensor) -> Any:
@@ -74,11 +69,12 @@ class _Pooled(torch.autograd.Function):
         info: Any, in_dims: Any, in_torch: Callable[[torch.Tensor], Any], pooling: Pooling, x: torch.Tensor
     ) -> Any:
         (flat,), unflatten = _without_batch(info.batch_size, in_dims[2:], [x], pooling)
-        result = _pooled(in_torch, pooling, flat)
+        result = pool(in_torch, pooling, flat)
         return (tuple(map(unflatten, result)), (0, 0)) if isinstance(result, tuple) else (unflatten(result), 0)
 
 
-_pooled = differentiable(_Pooled)
+pool: Callable[..., Any] = differentiable(_Pooled)
+"""Returns the result of torch's function: the values alone, or a pair of the values and their indices."""
 
 
 class _Shared(torch.autograd.Function):
