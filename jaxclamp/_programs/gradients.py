@@ -27,6 +27,7 @@ from jaxclamp._programs.nan_gradients import has_slopes_without_bound, mended
 from jaxclamp._programs.norms import norm_along_direction
 from jaxclamp._programs.open_primitives import opened
 from jaxclamp._programs.solves import operator_jumps, solved
+from jaxclamp._rules.extremum import widened
 from jaxclamp._rules.operands import check_addressable, check_function, is_floating
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
 from jaxclamp._transforms.jaxprs import Descend, computed, inlined, needed, transformed
@@ -204,7 +205,8 @@ def subdifferential(
       outside of ``jit``, ``vmap`` and ``grad``.
 
     Raises:
-      TypeError: ``fun`` is not callable; when called, it is within another transformation, or as `jax.grad`.
+      TypeError: ``fun`` is not callable; when called, it is within another transformation, the argument has complex
+        numbers, or as `jax.grad`.
       ValueError: ``directions`` is not a positive number; when called, a gradient is not finite, or an argument has
         parts in other processes.
 
@@ -227,6 +229,8 @@ def subdifferential(
         check_addressable("subdifferential", (args, kwargs))
         x = tuple(args[number] for number in argnums) if isinstance(argnums, Sequence) else args[argnums]
         flat, unflatten = ravel_pytree(x)
+        if jnp.iscomplexobj(flat):
+            raise TypeError("subdifferential: the argument has complex numbers; pass real and imaginary parts.")
         dtypes = map(jnp.result_type, jax.tree.leaves(x))
         draws = jax.random.normal(jax.random.key(0) if key is None else key, ((directions + 1) // 2, flat.size))
 
@@ -510,12 +514,14 @@ def _drawn(key: jax.Array, like: Tree) -> Tree:
 
 
 def _mixed(seed: jax.Array, like: jax.Array) -> jax.Array:
+    if jnp.iscomplexobj(like):
+        return jax.lax.complex(_mixed(seed, jnp.real(like)), _mixed(~seed, jnp.imag(like)))
     mixed = jax.lax.iota("uint32", math.prod(like.shape)).reshape(like.shape) + seed
     # The numbers are those of MurmurHash3's last steps. Its last shift is followed by no factor: hence the 1.
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
         mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
     # Mixed in float32 at least: of few numbers, many would be equal. From 0 .. 2^32 they go to -1 .. 1.
-    return (mixed.astype(jnp.promote_types(like.dtype, jnp.float32)) * 2.0**-31 - 1).astype(like.dtype)
+    return (mixed.astype(widened(like.dtype)) * 2.0**-31 - 1).astype(like.dtype)
 
 
 def _varying(tangents: Tree, primals: Tree) -> Tree:

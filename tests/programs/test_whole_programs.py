@@ -199,7 +199,7 @@ def test_structures_and_numbers_of_arguments() -> None:
     assert jaxclamp.directional_derivative(lambda x: x["a"] * 2, [{"a": 1.0}], [{"a": 3.0}]) == (2.0, 6.0)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["float8_e5m2", "float16", "bfloat16", "float32"])
 def test_dtypes(dtype: str) -> None:
     """The direction is drawn in the dtype of each leaf; gradients have it too."""
     x = {"a": jnp.zeros(3, dtype), "b": jnp.zeros((), "float32")}
@@ -207,6 +207,14 @@ def test_dtypes(dtype: str) -> None:
     assert gradient["a"].dtype == dtype
     np.testing.assert_array_equal(gradient["a"].astype("float32"), np.ones(3))
     assert abs(gradient["b"]) == 1.0
+
+
+def test_complex_arguments_move_in_both_parts() -> None:
+    def identities(z: jax.Array) -> jax.Array:
+        return jnp.sum(relu(z.real) - relu(-z.real) + 2 * (relu(z.imag) - relu(-z.imag)))
+
+    for z in (jnp.zeros(3, complex), 0j):
+        np.testing.assert_array_equal(jaxclamp.grad(identities)(z), jax.grad(identities)(z + 1 + 1j))
 
 
 def test_values_keep_their_bits() -> None:
@@ -265,6 +273,7 @@ def test_infinities_do_not_move() -> None:
         (lambda: jaxclamp.grad(lambda x: x)(1), TypeError, r"grad requires real- or complex-valued inputs"),
         (lambda: jaxclamp.subdifferential(jnp.abs, directions=0), ValueError, r"directions=0; pass how many to ask"),
         (lambda: jax.jit(jaxclamp.subdifferential(jnp.abs))(0.0), TypeError, r"call it outside of jit, vmap and grad"),
+        (lambda: jaxclamp.subdifferential(jnp.abs)(1j), TypeError, r"pass real and imaginary parts"),
         (lambda: jaxclamp.subdifferential(jnp.sqrt)(0.0), ValueError, r"along a direction is not finite: \[inf\]"),
     ],
 )
