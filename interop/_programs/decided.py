@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from interop import native
@@ -49,11 +48,6 @@ class Decided(Block):
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = keywords_of(func, kwargs)
-        if func is functional.l1_loss and kwargs.get("weight") is not None:
-            raise NotImplementedError(
-                "l1_loss: its choices are decided without a weight; write (weight * (x - y).abs()).sum() / "
-                "weight.sum() in its place."
-            )
         if not torch.compiler.is_compiling():
             self.hold(func)  # a checkpoint around this call is to enter the block again, by `again`
         if func in BACKWARD and not kwargs.get("create_graph"):

@@ -56,10 +56,10 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "by name": (lambda: interop.grad(lambda x: x)(x=ZERO), TypeError, "the number of positional arguments 0"),
     "a dict": (lambda: interop.directional_derivative(len, {"x": ZERO}, {"x": ZERO}), TypeError, "inputs is a dict"),
     "no pair": (lambda: interop.grad(torch.abs, has_aux=True)(ZERO), TypeError, "fun returned Tensor; return a pair"),
-    "a weight that torch drops": (
-        lambda: interop.grad(lambda x: torch.nn.functional.l1_loss(x, -x, weight=torch.ones(1)))(torch.ones(1)),
-        NotImplementedError,
-        "l1_loss: its choices are decided without a weight",
+    "a weight of another size": (
+        lambda: interop.grad(lambda x: torch.nn.functional.l1_loss(x, -x, weight=torch.ones(1)))(torch.ones(2)),
+        ValueError,
+        "weight and input must have the same size",
     ),
     "a window of padding": (
         lambda: interop.grad(lambda x: torch.nn.functional.max_pool1d(x, 2, 1, 1, 3).sum())(torch.ones(1, 1, 2)),

@@ -71,7 +71,6 @@ def test_what_was_refused_may_be_constant() -> None:
 
 UNTRACED = {
     "argmin": "its result is a number for an index",
-    "l1_loss weighted": "it calls the rule, which would be traced",
     "ours": "the ops of interop are operators of their own in a graph",
     "heaviside": "without no_grad, which is not in the graph, torch refuses it",
     "masks in place": "it has heaviside",

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from interop._programs.choices.selections import abs, maximum
 from interop._torch.autocast import in_full_precision
+from interop._torch.private_api import named_reduction
 from interop.native.losses import reduced
 
 Tensor = torch.Tensor
@@ -28,15 +29,14 @@ def l1_loss(
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
-    input, target = in_full_precision(input, target)
-    loss = abs(input - target)
     if weight is None:
-        return reduced(loss, size_average, reduce, reduction)
-    return (
-        reduced(loss * weight, None, None, "sum") / weight.sum()
-        if reduction == "mean"
-        else reduced(loss * weight, size_average, reduce, reduction)
-    )
+        input, target = in_full_precision(input, target)
+        return reduced(abs(input - target), size_average, reduce, reduction)
+    if weight.size() != input.size():
+        raise ValueError("l1_loss: weight and input must have the same size.")
+    loss = abs(input - target) * weight
+    reduction = named_reduction(size_average, reduce, reduction)
+    return loss.sum() / weight.sum() if reduction == "mean" else reduced(loss, None, None, reduction)
 
 
 def smooth_l1_loss(
