@@ -24,12 +24,6 @@ def opened(eqn: JaxprEqn) -> Callable[..., tuple[jax.Array, ...]] | None:
     return None if program is None else lambda *operands: tuple(program(*operands))
 
 
-def _called(*, call: Any, **_: Any) -> Program:
-    """Open a call: it computes its body."""
-    program: Program = jaxpr_as_fun(call)
-    return program
-
-
 def _reduced(*, jaxpr: Any, dimensions: Sequence[int], **_: Any) -> Program:
     """Open a reduction: it scans the elements, and combines each with the result so far."""
 
@@ -78,6 +72,6 @@ def _elementwise(reducer: Program, ndim: int) -> Program:
 PROGRAMS: Mapping[str, Callable[..., Program]] = {
     "reduce": _reduced,
     "reduce_window": _windowed,
-    "custom_vmap_call": _called,
+    "custom_vmap_call": lambda *, call, **_: jaxpr_as_fun(call),
 }
 """Maps a primitive to how it is opened, by its name: that of `jax.custom_batching.custom_vmap` is not public."""

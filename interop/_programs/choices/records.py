@@ -26,15 +26,12 @@ Choice = Callable[..., Tensor]
 
 def choices_of_records() -> Iterator[tuple[str, Choice]]:
     """Yield the name and the choice of each op of jaxclamp that selects or has kinks."""
+    of_rules = {Affine: _affine, Selection: _selection, Kinked: _kinked}
     for name, op in OPS.items():
         if op.family in ("selection", "kinked"):
             rule: Any = op.applied(*op.tie_points[0]).rule
-            if isinstance(rule, Affine):
-                yield name, _in_torch(op, _affine)
-            elif isinstance(rule, Selection):
-                yield name, _in_torch(op, _selection)
-            elif isinstance(rule, Kinked):
-                yield name, _in_torch(op, _kinked)
+            if choose := of_rules.get(type(rule)):
+                yield name, _in_torch(op, choose)
 
 
 def _in_torch(op: Op, choose: Callable[..., Tensor]) -> Choice:
