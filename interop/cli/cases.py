@@ -6,7 +6,7 @@ import re
 
 import click
 
-from interop.cli.console import console
+from interop._terminal import console
 from interop.cli.packages import require
 
 

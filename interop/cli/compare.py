@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from interop.cli.console import console
+from interop._terminal import console
 from interop.cli.names import ALLOWED, CONVERTIBLES
 from interop.cli.options import AS_JSON, FUNCTION, INPUTS, OUTPUT, arguments_in, bad_usage, function_named, in_a_folder
 from interop.cli.packages import require

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from interop.cli.console import console
+from interop._terminal import console
 from interop.cli.options import OUTPUT, a_picture
 from interop.cli.packages import require
 

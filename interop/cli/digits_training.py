@@ -150,7 +150,7 @@ def plot_steps(steps: list[Step], file: Path) -> None:
             equal = " (exactly 0)" if not any(differences) else ""
             upper.plot(differences, label=f"{name}{equal}", clip_on=False, **STYLES[name])
         lower.plot([step.variants[name].loss for step in steps], label=name, **STYLES[name])
-    log_with_zero(upper, 1.0)
+    _log_with_zero(upper)
     upper.set(ylabel="largest difference of a gradient")
     lower.set(xlabel="step", ylabel="loss")
     upper.set_title(f"Gradients of each spelling against {_REFERENCE}", loc="left", fontsize="medium")
@@ -162,11 +162,11 @@ def plot_steps(steps: list[Step], file: Path) -> None:
     figure.savefig(file)
 
 
-def log_with_zero(axes: Axes, largest: float) -> None:
-    """Make the axis of y logarithmic, from what rounding leaves in float64 to ``largest``, with a place for 0."""
+def _log_with_zero(axes: Axes) -> None:
+    """Make the axis of y logarithmic, from what rounding leaves in float64 to 1, with a place for 0."""
     smallest = 1e-18  # below what rounding leaves, some 1e-16 of numbers about 1
     axes.set_yscale("symlog", linthresh=smallest, linscale=0.5)
-    axes.set_ylim(-smallest, 10 * largest)
+    axes.set_ylim(-smallest, 10)
     powers = [10.0**k for k in range(-16, 1, 4)]
     axes.set_yticks([0, *powers], ["exactly 0", *(f"$10^{{{k}}}$" for k in range(-16, 1, 4))])
     axes.yaxis.set_minor_locator(NullLocator())
