@@ -27,6 +27,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Primitive
 from jax.extend.core import primitives as p
 
+from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, VALUE_SCOPE
 from jaxclamp._rules.extremum import is_first_device
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._rules.windows import Windows
@@ -92,8 +93,9 @@ def along_direction(
     @with_derivative.defjvp
     def _(primals: Arrays, tangents: Arrays) -> Any:
         point, direction = lax.stop_gradient((primals, tangents))  # the choice itself has no derivative
-        results, moved = jax.jvp(choice(point, direction), tuple(primals), tuple(tangents))
-        with jax.named_scope(_WITH_VALUE):
+        with jax.named_scope(DERIVATIVE_SCOPE):
+            results, moved = jax.jvp(choice(point, direction), tuple(primals), tuple(tangents))
+        with jax.named_scope(VALUE_SCOPE):
             return (results if with_jumps else jax.tree.map(_with_value, results, plain(*point))), moved
 
     return with_derivative
@@ -107,13 +109,11 @@ def _with_value(x: jax.Array, value: jax.Array) -> jax.Array:
 
 
 _with_value.defjvp(lambda primals, tangents: (_with_value(*primals), tangents[0]))
-_WITH_VALUE = "jaxclamp value"
-"""The name of the `jax.named_scope` around calls of `_with_value`."""
 
 
 def is_with_value(eqn: JaxprEqn) -> bool:
     """Return whether ``eqn`` is a call of `_with_value`: a choice that an inner gradient has decided already."""
-    return eqn.primitive is p.custom_jvp_call_p and _WITH_VALUE in str(eqn.source_info.name_stack)
+    return eqn.primitive is p.custom_jvp_call_p and VALUE_SCOPE in str(eqn.source_info.name_stack)
 
 
 def _holds(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays) -> jax.Array:

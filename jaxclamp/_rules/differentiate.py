@@ -28,7 +28,9 @@ Tangents: TypeAlias = Sequence[jax.Array | None]
 OP_SCOPE = "jaxclamp."
 """Begins the name of the `jax.named_scope` around an op, ``jaxclamp.clamp``, by which `jaxclamp.ties` knows it."""
 DERIVATIVE_SCOPE = "jaxclamp derivative"
-"""The name of the `jax.named_scope` around the derivative of an op."""
+"""The name of the `jax.named_scope` around the derivative of an op, and of a choice in a derivative of a program."""
+VALUE_SCOPE = "jaxclamp value"
+"""The name of the `jax.named_scope` around the value of such a choice."""
 
 
 class Rule(Protocol):

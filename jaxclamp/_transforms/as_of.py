@@ -15,6 +15,7 @@ from jaxclamp._rules.kinked import Kinked, sided
 from jaxclamp._rules.operands import check_function
 from jaxclamp._rules.selection import Selection, versioned
 from jaxclamp._shared.version_derivatives import VERSIONS, Version, version_of
+from jaxclamp._transforms.inner_derivatives import warn_of_inner_derivatives
 from jaxclamp._transforms.jaxprs import Descend, inlined, transformed
 from jaxclamp._transforms.recognition import Recognized, recognized
 
@@ -36,7 +37,8 @@ def as_of(version: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     selection op has the gradient of that version.
 
     It reaches into what `min_norm` reaches into, and leaves what that leaves: ``sort``, ``cummax``, selects written by
-    hand, and the ops of jaxclamp, which have a convention of their own.
+    hand, derivatives that the function takes itself, of which it warns, and the ops of jaxclamp, which have a
+    convention of their own.
 
     Args:
       version: ``"torch 2.11"`` to ``"torch 2.15"``, or ``"jax 0.10.0"`` to ``"jax 0.12.0.1"``; ``"torch 2.13"`` is the
@@ -65,19 +67,27 @@ def as_of(version: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         check_function("as_of", fun)
         if target.framework == "jax" and f"jax {jax.__version__}" in VERSIONS["jax"]:
             return fun  # all recorded versions of JAX have the same gradients
-        return transformed(fun, functools.partial(_replaced, target))
+        return transformed(fun, functools.partial(_replaced, target), prepare)
+
+    def prepare(jaxpr: Any) -> Any:
+        warn_of_inner_derivatives(f'jaxclamp.as_of("{version}")', functools.partial(_stays, target), jaxpr)
+        return jaxpr
 
     return decorate
 
 
-def _replaced(version: Version, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
-    """Return the equations that take the place of ``eqn``, as `replaced` of `min_norm` does."""
+def _stays(version: Version, eqn: JaxprEqn) -> bool:
+    """Return whether ``eqn`` stays as it is, apart from its bodies."""
     # A version of JAX is known by its primitives, so its library functions are looked into. Those with a derivative of
     # their own, jax.nn.relu and relu6, are the same in all versions.
     is_library_function = eqn.primitive is p.jit_p and version.framework == "jax"
-    if is_library_function or eqn.primitive is p.custom_jvp_call_p or len(eqn.outvars) != 1:
-        return descend(eqn)
-    if (op := recognized(eqn)) is None:
+    return is_library_function or eqn.primitive is p.custom_jvp_call_p
+
+
+def _replaced(version: Version, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+    """Return the equations that take the place of ``eqn``, as `replaced` of `min_norm` does."""
+    op = None if _stays(version, eqn) or len(eqn.outvars) != 1 else recognized(eqn)
+    if op is None:
         return descend(eqn)
     # x is an array, and a number in the program a literal.
     has_numbers = sum(not isinstance(atom, Literal) for atom in eqn.invars) == 1

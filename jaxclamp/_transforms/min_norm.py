@@ -20,6 +20,7 @@ from jax.extend.core import primitives as p
 
 from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
 from jaxclamp._rules.operands import check_function
+from jaxclamp._transforms.inner_derivatives import warn_of_inner_derivatives
 from jaxclamp._transforms.jaxprs import Descend, inlined, transformed
 from jaxclamp._transforms.recognition import name_of_jaxclamp_op, recognized
 from jaxclamp._transforms.sums import with_slopes_of_sums
@@ -48,10 +49,10 @@ def min_norm(fun: Any = None, *, ties: Convention = "min_norm") -> Any:
     (``custom_jvp``, ``custom_vjp``), and what is inside ``custom_linear_solve``, ``custom_root`` and ``custom_vmap``.
     `jax.nn.relu` and ``relu6``, which have one, are rewritten all the same under another convention.
 
-    Apply it to the function that is differentiated: of ``min_norm(grad(fun))`` it sees derivatives that are taken
-    already. It cannot see a kink in a select that is written by hand, ``where(x > 0, x, 0)``, nor a choice that Python
-    makes. ``sort``, ``top_k``, ``cummax``, ``cummin``, ``reduce_window_min``, ``scatter_max``, ``scatter_min`` and
-    their kin stay as in JAX.
+    Apply it to the function that is differentiated. A derivative that ``fun`` takes itself, as a training step does by
+    `jax.grad`, stays that of JAX, with a warning. It cannot see a kink in a select that is written by hand,
+    ``where(x > 0, x, 0)``, nor a choice that Python makes. ``sort``, ``top_k``, ``cummax``, ``cummin``,
+    ``reduce_window_min``, ``scatter_max``, ``scatter_min`` and their kin stay as in JAX.
 
     Args:
       fun: a function of any arguments, pure as for `jax.jit`: what it changes, it returns. Leaves that are JAX arrays
@@ -80,12 +81,18 @@ def min_norm(fun: Any = None, *, ties: Convention = "min_norm") -> Any:
         return functools.partial(min_norm, ties=ties)
     check_function("min_norm", fun)
 
-    def replace(eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
-        if eqn.primitive is p.custom_jvp_call_p and (ties == "min_norm" or not _is_of_jax(eqn)):
-            return descend(eqn)  # jax.nn.relu and relu6 have the gradient of minimum norm as they are
-        return replaced(ties, eqn, descend)
+    def stays(eqn: JaxprEqn) -> bool:
+        # jax.nn.relu and relu6 have the gradient of minimum norm as they are.
+        return eqn.primitive is p.custom_jvp_call_p and (ties == "min_norm" or not _is_of_jax(eqn))
 
-    return transformed(fun, replace, with_slopes_of_sums)
+    def replace(eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+        return descend(eqn) if stays(eqn) else replaced(ties, eqn, descend)
+
+    def prepare(jaxpr: Any) -> Any:
+        warn_of_inner_derivatives("jaxclamp.min_norm", stays, jaxpr)
+        return with_slopes_of_sums(jaxpr)
+
+    return transformed(fun, replace, prepare)
 
 
 def _is_of_jax(eqn: JaxprEqn) -> bool:

@@ -14,10 +14,11 @@ from jax.extend.core import JaxprEqn
 from jax.extend.core import primitives as p
 
 from jaxclamp._jax_versions import with_parts
-from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, OP_SCOPE
+from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, OP_SCOPE, VALUE_SCOPE
 from jaxclamp._transforms.jaxprs import with_bodies
 
 _INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
+SCOPES_OF_JAXCLAMP = (OP_SCOPE, DERIVATIVE_SCOPE, VALUE_SCOPE)
 _LIBRARIES = (str(Path(jax.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep)
 
 
@@ -29,7 +30,7 @@ def place(eqn: JaxprEqn) -> tuple[str, int]:
 def scopes(eqn: JaxprEqn) -> str:
     """Return the scopes around ``eqn``: of ``transpose(jvp(Net))/Block_0/jaxclamp.relu`` those are Net/Block_0."""
     stack = re.sub(r"\b(?:jvp|transpose|vmap)\(|\)", "", str(eqn.source_info.name_stack))
-    return "/".join(scope for scope in stack.split("/") if scope and not scope.startswith(OP_SCOPE))
+    return "/".join(scope for scope in stack.split("/") if scope and not scope.startswith(SCOPES_OF_JAXCLAMP))
 
 
 def innermost(lines: Iterable[tuple[str, int]], *libraries: str) -> tuple[str, int]:

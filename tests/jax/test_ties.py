@@ -509,6 +509,16 @@ def test_modules_of_flax_are_named() -> None:
         assert found == sorted((module, op, 6, 6) for module, op in [("Network", "clamp"), *blocks])
 
 
+def test_a_gradient_of_a_whole_program_has_the_modules_and_counts_of_the_program() -> None:
+    @jax.named_scope("Net")
+    def loss(x: Any) -> Any:
+        return jnp.maximum(x, 0.0).sum() + jnp.max(x)
+
+    x = jnp.array([0.0, 1.0])
+    of_gradient = ties(jaxclamp.grad(loss))(x)[1]
+    assert [line[2:] for line in of_gradient.lines] == [line[2:] for line in ties(loss)(x)[1].lines]
+
+
 def test_modules_of_equinox_and_nnx_as_far_as_they_enter_scopes() -> None:
     """`nnx` enters none, and `equinox` for its own layers alone, as the documentation says."""
     mlp = equinox.nn.MLP(3, 3, 3, 1, activation=jax.nn.relu, key=jax.random.key(0))

@@ -1,0 +1,51 @@
+"""The warning where a function takes derivatives itself, as a training step does: its transformation comes too late.
+
+JAX differentiates while it traces. In the jaxpr of a step that calls `jax.grad`, a maximum has become the maximum and
+the comparisons that weigh its operands. Its scopes tell: JAX puts ``jvp(...)`` around those of all that it
+differentiates.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from jax.extend.core import JaxprEqn, jaxprs_in_params
+
+from jaxclamp._transforms.jaxprs import WITH_BODIES
+from jaxclamp._transforms.recognition import recognized
+from jaxclamp._transforms.source_lines import SCOPES_OF_JAXCLAMP, located, place
+
+
+def warn_of_inner_derivatives(transformation: str, stays: Callable[[JaxprEqn], bool], jaxpr: Any) -> None:
+    """Warn, once for each line, of the ops in ``jaxpr`` that are differentiated there already.
+
+    ``stays`` says which equations the transformation leaves as they are.
+
+    >>> import jax, jax.numpy as jnp
+    >>> step = jax.make_jaxpr(lambda x: x - 0.1 * jax.grad(lambda x: jnp.maximum(x, 0.0))(x))(0.0)
+    >>> with warnings.catch_warnings(record=True, action="always") as shown:
+    ...     warn_of_inner_derivatives("min_norm", lambda eqn: False, step)
+    >>> print(str(shown[0].message).partition(": ")[2])
+    min_norm comes too late for maximum, as the function takes the derivative itself, by jax.grad or its kin. \
+Differentiate what min_norm returns: jax.grad(min_norm(loss)).
+    """
+    for eqn in jaxpr.eqns:
+        stack = str(eqn.source_info.name_stack)
+        is_of_jax = "jvp(" in stack and not any(scope in stack for scope in SCOPES_OF_JAXCLAMP)
+        if is_of_jax and not stays(eqn) and (op := recognized(eqn)):
+            file, line = place(eqn)
+            message = (
+                f"{file}:{line}: {transformation} comes too late for {op.name}, as the function takes the derivative "
+                f"itself, by jax.grad or its kin. Differentiate what {transformation} returns: "
+                f"jax.grad({transformation}(loss))."
+            )
+            warnings.warn_explicit(message, UserWarning, file, line, registry=_SHOWN)
+        elif eqn.primitive in WITH_BODIES or eqn.primitive.name == "shard_map":
+            for body in jaxprs_in_params(located(eqn).params):
+                warn_of_inner_derivatives(transformation, stays, body)
+
+
+_SHOWN: dict[Any, Any] = {}
+"""The registry in which Python notes which warnings it has shown."""
