@@ -314,16 +314,15 @@ def _effect(
 
 
 def _later_than(old: Version) -> tuple[Version, str]:
-    """Return the recorded version that the installed torch has, and which one stands for it if it has none.
+    """Return a version later than ``old``: that of the installed torch, or, if it is not later, the newest recorded.
 
-    If it is not later than ``old``, the upgrade is still to come: that is the newest recorded.
+    Where the installed version has no record, the newest one before it stands for it, and a note says so.
     """
     recorded = list(dict.fromkeys(VERSIONS["torch"].values()))  # the newest last
-    installed = torch.__version__.partition("+")[0]
-    of_installed = [version for version in recorded if torch.__version__ >= version.number]
-    if not of_installed or recorded.index(of_installed[-1]) <= recorded.index(old):
+    new = next((version for version in reversed(recorded) if torch.__version__ >= version.number), old)
+    if recorded.index(new) <= recorded.index(old):  # the upgrade is still to come
         return recorded[-1], ""
-    new = of_installed[-1]
+    installed = torch.__version__.partition("+")[0]
     note = f"torch {installed} is installed, of which there is no record: {new} stands for it"
     return new, "" if installed == new.number else note
 

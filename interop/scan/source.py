@@ -271,14 +271,11 @@ class Source:
         """Return the one expression that a name is assigned in the file; None if there is no such, or another one."""
         match node:
             case ast.Name(id=name):
-                scope: ast.AST | None = self._scope(node, _HOLDERS)
-                is_inner = True
-                while scope is not None:
+                scopes = [parent for parent, _ in self._around(node) if isinstance(parent, _HOLDERS)]
+                for outwards, scope in enumerate(scopes):
                     # As Python looks names up: a method does not see those of the class around it, but by ``self``.
-                    if (scope, name) in self._constants and (is_inner or not isinstance(scope, ast.ClassDef)):
+                    if (scope, name) in self._constants and not (outwards and isinstance(scope, ast.ClassDef)):
                         return self._constants[scope, name]
-                    parent = self._parents.get(scope)
-                    scope, is_inner = parent and self._scope(parent, _HOLDERS), False
             case ast.Attribute(value=ast.Name(id=owner), attr=name):
                 classes = (n for n in self.nodes if isinstance(n, ast.ClassDef) and n.name == owner)
                 home = self.enclosing_class(node) if owner in ("self", "cls") else next(classes, None)

@@ -160,18 +160,7 @@ def judge(
       given_dtype: the precision in which the models are given.
       roundings: for each match, how far rounding in that precision sets apart, relative to the largest number.
     """
-    # The second run is in the other precision: rounding is told by one coarse and one fine run, whichever was given.
-    is_float64 = given_dtype == np.float64
-    arrays = _arrays(to_judge, sides, Run())
-    as_given = precise = _Findings(to_judge, sides, Run(), arrays)
-    if not is_float64 or "port" in as_given.by_label.values():  # float64 without bugs has nothing to explain
-        again = _arrays(to_judge, sides, Run(np.float32 if is_float64 else np.float64))
-        coarse, fine = (again, arrays) if is_float64 else (arrays, again)
-        if _is_float64(fine):  # some libraries compute in a dtype they choose
-            rounding = _rounding_alone(to_judge, coarse, fine)
-            as_given = precise = _Findings(to_judge, sides, Run(), arrays, rounding)
-            if not is_float64:
-                precise = _Findings(to_judge, sides, Run(np.float64), fine, rounding)
+    as_given, precise = _as_given_and_precise(to_judge, sides, given_dtype == np.float64)
     near_ties = precise.near_ties(crossings, given_dtype)
     judged = []
     # Explanations without a bug, of libraries and of near ties, come last: for what is still called a bug.
@@ -194,6 +183,22 @@ def judge(
             finding = "near ties"
         judged.append(Judged(place.what, place.name, place.is_gradient, *apart, finding))
     return judged if all(one.agrees for one in judged) else _with_random(to_judge, judged, sides)
+
+
+def _as_given_and_precise(to_judge: Sequence[Place], sides: Sides, is_float64: bool) -> tuple[_Findings, _Findings]:
+    """Return the findings in the given precision, and those in float64; twice the first where float64 tells no more."""
+    arrays = _arrays(to_judge, sides, Run())
+    as_given = _Findings(to_judge, sides, Run(), arrays)
+    if is_float64 and "port" not in as_given.by_label.values():  # float64 without bugs has nothing to explain
+        return as_given, as_given
+    # The second run is in the other precision: rounding is told by one coarse and one fine run, whichever was given.
+    again = _arrays(to_judge, sides, Run(np.float32 if is_float64 else np.float64))
+    coarse, fine = (again, arrays) if is_float64 else (arrays, again)
+    if not _is_float64(fine):  # some libraries compute in a dtype they choose
+        return as_given, as_given
+    rounding = _rounding_alone(to_judge, coarse, fine)
+    as_given = _Findings(to_judge, sides, Run(), arrays, rounding)
+    return as_given, as_given if is_float64 else _Findings(to_judge, sides, Run(np.float64), fine, rounding)
 
 
 _ROUNDING_WITHIN = 4
