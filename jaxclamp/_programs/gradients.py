@@ -116,7 +116,7 @@ def grad(
       fun, argnums, has_aux: as for `jax.grad`.
       direction: v, of the structure of the argument, or for several ``argnums`` a tuple of such. Without it, v is
         drawn, of numbers between -1 and 1.
-      key: for another draw than that of ``jax.random.key(0)``.
+      key: for another draw than that of ``jax.random.key(0)``, as on each device of a ``shard_map``.
 
     Returns:
       A function of the arguments of ``fun``, which returns the gradient, or a pair of it and the auxiliary result.

@@ -182,6 +182,28 @@ def test_sharded_arguments(kind: jax.sharding.AxisType) -> None:
     assert gradient.sharding.is_equivalent_to(x.sharding, 2)
 
 
+@pytest.mark.parametrize("mapped", ["shard_map", "vmap"])
+def test_devices_draw_one_direction_unless_a_key_parts_them(mapped: str) -> None:
+    """So copies of a parameter move alike; parts of one that are compared need directions of their own."""
+
+    def difference(x: jax.Array) -> jax.Array:  # first x - second x, on the first device
+        y = x - lax.ppermute(x, "device", [(0, 1), (1, 0)])
+        return jnp.sum(jnp.where(lax.axis_index("device") == 0, relu(y) - relu(-y), 0.0))
+
+    def by_devices(function: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        if mapped == "vmap":
+            return jax.vmap(function, axis_name="device")(jnp.zeros((2, 1))).ravel()
+        mesh = jax.make_mesh((2,), ("device",), axis_types=(jax.sharding.AxisType.Auto,))
+        at = PartitionSpec("device")
+        return jax.shard_map(function, mesh=mesh, in_specs=at, out_specs=at)(jnp.zeros(2))
+
+    def of_its_own(x: jax.Array) -> Any:
+        return jaxclamp.grad(difference, key=jax.random.fold_in(jax.random.key(0), lax.axis_index("device")))(x)
+
+    np.testing.assert_array_equal(by_devices(jaxclamp.grad(difference)), [0.0, 0.0])
+    np.testing.assert_array_equal(by_devices(of_its_own), [1.0, -1.0])
+
+
 def test_structures_and_numbers_of_arguments() -> None:
     """Trees, several arguments by number, keywords, auxiliary results, Python numbers, integers beside."""
 
