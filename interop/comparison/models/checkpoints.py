@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -65,17 +66,9 @@ def _read(path: Path) -> Any:
         with np.load(path, allow_pickle=False) as file:  # pickles run code
             return dict(file)
     if path.suffix == ".safetensors":
-        try:
-            from safetensors.numpy import load_file
-        except ModuleNotFoundError as error:
-            raise _missing(path, "safetensors") from error
-        return load_file(path)
+        return _imported("safetensors.numpy", "safetensors", path).load_file(path)
     if path.is_dir():
-        try:
-            import orbax.checkpoint
-        except ModuleNotFoundError as error:
-            raise _missing(path, "orbax-checkpoint") from error
-        with orbax.checkpoint.StandardCheckpointer() as checkpointer:
+        with _imported("orbax.checkpoint", "orbax-checkpoint", path).StandardCheckpointer() as checkpointer:
             return checkpointer.restore(path.absolute())
     raise ValueError(
         f"compare_models: parameters is {str(path)!r}; pass the path of an npz or safetensors file that exists, or of "
@@ -83,8 +76,13 @@ def _read(path: Path) -> Any:
     )
 
 
-def _missing(path: Path, package: str) -> ModuleNotFoundError:
-    return ModuleNotFoundError(f"compare_models: to read {str(path)!r}, pip install {package}.", name=package)
+def _imported(module: str, package: str, path: Path) -> Any:
+    """Import the module that reads a file, from the package of that name."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        message = f"compare_models: to read {str(path)!r}, pip install {package}."
+        raise ModuleNotFoundError(message, name=package) from error
 
 
 def _name_parts(name: str) -> tuple[str, ...]:

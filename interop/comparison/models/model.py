@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -139,12 +140,17 @@ class JaxModel(Model):
 
     @property
     def version(self) -> str:  # type: ignore[override]
-        import importlib.metadata
-
         return f"{self.distribution} {importlib.metadata.version(self.distribution)}"
 
     distribution: ClassVar[str]
     """What pip calls the package."""
+
+    def _shapes_of(self, function: Callable[..., Any]) -> Any:
+        """Return the shapes of what a function returns of the inputs; those that are no arrays are constants."""
+        arrays = {i: leaf for i, leaf in enumerate(self.inputs) if isinstance(leaf, np.ndarray)}
+        return jax.eval_shape(
+            lambda arrays: function(*(arrays.get(i, leaf) for i, leaf in enumerate(self.inputs))), arrays
+        )
 
     @abstractmethod
     def run(

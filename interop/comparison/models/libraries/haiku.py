@@ -41,13 +41,7 @@ class Haiku(JaxModel):
         """The parameters and the state, or their shapes."""
         trees = self._bound
         if trees is None:
-            arrays = {i: leaf for i, leaf in enumerate(self.inputs) if isinstance(leaf, np.ndarray)}
-            initial = jax.eval_shape(
-                lambda arrays: self.model.init(
-                    jax.random.key(0), *(arrays.get(i, leaf) for i, leaf in enumerate(self.inputs))
-                ),
-                arrays,
-            )
+            initial = self._shapes_of(functools.partial(self.model.init, jax.random.key(0)))
             trees = initial if self._has_state else (initial,)
         return trees if len(trees) == 2 else (trees[0], {})
 

@@ -31,14 +31,8 @@ class Linen(JaxModel):
         """Maps collections to dicts of paths to variables, or to their shapes."""
         variables = self._variables
         if variables is None:
-            arrays = {i: leaf for i, leaf in enumerate(self.inputs) if isinstance(leaf, np.ndarray)}
-
-            def init(arrays: Mapping[int, Any]) -> Any:
-                inputs = [arrays.get(i, leaf) for i, leaf in enumerate(self.inputs)]
-                keys = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
-                return nn.init(self.call, self._unbound)(keys, *inputs)
-
-            variables = jax.eval_shape(init, arrays)
+            keys = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
+            variables = self._shapes_of(functools.partial(nn.init(self.call, self._unbound), keys))
         return {
             collection: {tuple(key.key for key in path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
             for collection, tree in variables.items()
