@@ -333,7 +333,12 @@ def _total(
     """Call ``fun`` with the gradients of a version, and add up what of its results is differentiable, if any is."""
     # What `torch.compile` made is called as it was written: compiled code shows its calls to no mode.
     with torch.compiler.set_stance("force_eager"), torch.enable_grad(), as_of(version), watching:
-        result = fun(*arguments)
+        try:
+            result = fun(*arguments)
+        except TypeError as error:
+            if "torch.Tensor" in str(error) or "jaxlib" in str(error):
+                error.add_note("audit: JAX was called with a tensor, as it seems; pass a function of torch.")
+            raise
     leaves, _ = flattened(vars(result) if dataclasses.is_dataclass(result) else result)
     differentiable = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     return weighted_total(differentiable) if differentiable else None

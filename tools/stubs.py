@@ -189,7 +189,7 @@ def _names() -> str:
         "FORMATS": ("table", *render.FORMATS),
         "CONVERTIBLES": CONVERTIBLES,
         "ALLOWED": get_args(Allowed),
-        "TORCH_VERSIONS": [name.removeprefix("torch ") for name in VERSIONS["torch"]],
+        "TORCH_VERSIONS": [name for name in VERSIONS["torch"] if name[0].isdigit()],
     }
     head = '"""What can be named on the command line, which finds a mistyped name before it imports JAX and torch."""'
     return "\n".join([head, "", _HEAD, *(_tuple(name, list(values)) for name, values in names.items()), ""])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
 from pathlib import Path
 
 import click
 
 from interop._terminal import terminal_width
-from interop.cli.options import AS_JSON, FUNCTION, INPUTS, TorchVersion, arguments_in, function_named
+from interop.cli.options import AS_JSON, FUNCTION, INPUTS, TorchVersion, arguments_in, bad_usage, function_named
 
 
 @click.command()
@@ -45,18 +44,10 @@ def audit(
     Exit status 1 when the gradient changes at some line, 2 on bad usage and when the function raises. What --probe
     finds does not count.
     """
-    audited = function_named(function)
-    import interop
+    with bad_usage():
+        audited = function_named(function)
+        import interop
 
-    inputs = arguments_in(files)
-    try:
-        report = interop.audit(audited, *inputs, before=before, after=after, probe=probe)
-    except Exception as error:
-        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        is_refusal = isinstance(error, TypeError | ValueError | NotImplementedError)
-        if is_refusal and frame.f_globals["__name__"].partition(".")[0] in ("interop", "jaxclamp"):
-            raise click.UsageError(str(error)) from error
-        traceback.print_exc()  # of the function itself: status 1 says that a gradient changes
-        context.exit(2)
+        report = interop.audit(audited, *arguments_in(files), before=before, after=after, probe=probe)
     click.echo(report.to_json() if as_json else report.text(terminal_width()))
     context.exit(1 if report.changes else 0)

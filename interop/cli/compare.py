@@ -65,18 +65,19 @@ def compare(
     Each is of JAX or torch, and is called with the arrays of --inputs. Values and gradients are compared.
     FILE.py:FUNCTION names a function, too.
 
-    Exit status 1 when the functions, as they are, disagree beyond the tolerance and what is allowed; 2 on bad usage.
+    Exit status 1 when the functions, as they are, disagree beyond the tolerance and what is allowed; 2 on bad usage
+    and when one raises.
     """
     if not as_json:
         require("rich")
-    functions = function_named(first), function_named(second)
-    import interop
-
     if probe is None and (save_case or nonfinite):
         raise click.UsageError("--save-case and --nonfinite are for what --probe draws; pass how many inputs to draw.")
-    drawn = interop.Probe(probe, seed, nonfinite) if probe else None
-    settings: dict[str, Any] = {"frameworks": frameworks, "rtol": rtol, "atol": atol, "probe": drawn, "case": case}
     with bad_usage():
+        functions = function_named(first), function_named(second)
+        import interop
+
+        drawn = interop.Probe(probe, seed, nonfinite) if probe else None
+        settings: dict[str, Any] = {"frameworks": frameworks, "rtol": rtol, "atol": atol, "probe": drawn, "case": case}
         comparison = interop.compare(*functions, *arguments_in(files), **settings)
     if save_case and comparison.probed and comparison.probed.case:
         comparison.probed.case.save(save_case)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import io
 import itertools
+import sys
 from pathlib import Path
 
 import click
@@ -91,6 +93,9 @@ def main(
 
     Exit status 1 when jaxclamp or interop disagrees with the definition, 2 on bad usage.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # on Windows a pipe may have an encoding without ✓ and →
+            stream.reconfigure(errors="backslashreplace")
     if context.invoked_subcommand is not None:
         # Click would take an option of the group before a command, and nothing would come of it.
         for option in context.command.params:

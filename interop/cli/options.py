@@ -10,6 +10,7 @@ import itertools
 import os
 import pkgutil
 import sys
+import traceback
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -154,7 +155,7 @@ class TorchVersion(click.ParamType[str]):
         number = value.removeprefix("torch ").partition("+")[0]  # as in torch.__version__, 2.13.0+cpu
         if number not in TORCH_VERSIONS:
             self.fail(f"there is no record of {value!r}; choose one of {', '.join(TORCH_VERSIONS)}.", param, ctx)
-        return f"torch {number}"
+        return number
 
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON in place of a table.")
@@ -162,13 +163,21 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON in pl
 
 @contextlib.contextmanager
 def bad_usage() -> Iterator[None]:
-    """Errors of a comparison are bad usage; those of a function that is compared, known by a note, stay its own."""
+    """Call errors of this package bad usage; others, as those of a function that is called, print their traceback.
+
+    Either way the status is 2, as 1 says what was found.
+    """
     try:
         yield
-    except (TypeError, ValueError, ModuleNotFoundError) as error:
-        if hasattr(error, "__notes__"):
-            raise
-        raise click.UsageError(str(error)) from error
+    except click.ClickException:
+        raise
+    except Exception as error:
+        modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+        is_of_this_package = {name.partition(".")[0] for name in modules} <= {"interop", "jaxclamp", "contextlib"}
+        if is_of_this_package and isinstance(error, TypeError | ValueError | NotImplementedError | ModuleNotFoundError):
+            raise click.UsageError(str(error)) from error
+        traceback.print_exc()
+        sys.exit(2)
 
 
 def chosen_dtypes(dtypes: Sequence[str], default: Sequence[str]) -> Sequence[str]:

@@ -7,14 +7,11 @@ _EXTRAS = {"matplotlib": "plot", "jinja2": "plot", "sklearn": "demo", "safetenso
 """Maps a package to the extra that has it, if that is not ``cli``."""
 
 
-def extra_with(package: str) -> str:
-    """Return the extra that has a package."""
-    return _EXTRAS.get(package, "cli")
-
-
 def require(*packages: str) -> None:
-    """Exit with the cure if one of the packages is missing."""
+    """Exit with the cure, and status 2, if one of the packages is missing."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            extra = extra_with(package)
-            sys.exit(f"This needs {package}: pip install 'jaxclamp[{extra}]', or in a checkout '.[{extra}]'")
+            extra = _EXTRAS.get(package, "cli")
+            cure = f"pip install 'jaxclamp[{extra}]', or in a checkout '.[{extra}]'"
+            print(f"This needs {package}: {cure}", file=sys.stderr)
+            sys.exit(2)

@@ -35,7 +35,6 @@ def scan(
     """
     from interop.scan import scan as scanned
 
-    old, new = (version and version.removeprefix("torch ") for version in (before, after))
-    result = scanned(paths, before=old, after=new, at_least=at_least)
+    result = scanned(paths, before=before, after=after, at_least=at_least)
     click.echo(result.to_json().rstrip("\n") if as_json else result.text(terminal_width()))
     context.exit(1 if result.findings else 0)

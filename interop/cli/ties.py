@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +33,16 @@ def ties(function: str, files: tuple[Path, ...], influence: bool, framework: Any
 
     FUNCTION is called with the arrays of --inputs. FILE.py:FUNCTION names it, too.
 
-    Exit status 0, whether there are ties or not, 2 on bad usage.
+    Exit status 0, whether there are ties or not, 2 on bad usage and when the function raises.
     """
     if not as_json:
         require("rich")
-    counted = function_named(function)
-    from interop.comparison.recording import computation_of
-
-    def call(*args: Any) -> Any:  # a module is called with its own parameters
-        return counted(*args)
-
-    # Errors and reports name the function, or the class of an object that is called.
-    call.__name__ = getattr(counted, "__name__", type(counted).__name__)
     with bad_usage():
+        counted = function_named(function)
+        from interop.comparison.recording import computation_of
+
+        call = functools.partial(counted)  # a module of torch itself would be a function of its parameters
+        vars(call)["__name__"] = getattr(counted, "__name__", type(counted).__name__)
         computation = computation_of("ties: MODULE:FUNCTION", call, tuple(arguments_in(files)), {}, framework)
         computation.check_framework("ties", "--framework torch")
         report = computation.frameworks[0].ties(computation.function, computation.arrays, influence)

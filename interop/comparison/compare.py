@@ -199,7 +199,7 @@ def _each_in_one_framework(first: Side, second: Side) -> tuple[Side, Side]:
     if len(runs_in(first)) == len(runs_in(second)) == 2:
         raise TypeError(
             f"compare: f, {first.name}, and g, {second.name}, run in JAX and in torch, as operators and methods do; "
-            'name the framework to call each in, such as frameworks=("jax", "torch").'
+            'name the framework to call each in: frameworks=("jax", "torch"), or --frameworks jax torch.'
         )
     return chosen(first, second), chosen(second, first)
 

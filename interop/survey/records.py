@@ -200,8 +200,9 @@ def record_of(framework: str, version: str) -> Record:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"no record of {framework!r}; recorded are {', '.join(recorded())}.{hint}")
     versions = recorded()[framework]
+    number = version.removeprefix(f"{framework} ").partition("+")[0]  # torch.__version__ may be 2.13.0+cpu
     # 2.1 begins 2.1.0, and not 2.13.
-    matching = [record for record in versions if re.match(rf"{re.escape(version)}(?!\w)", record.version)]
+    matching = [record for record in versions if re.match(rf"{re.escape(number)}(?!\w)", record.version)]
     if not matching:
         known = ", ".join(record.version for record in versions)
         raise ValueError(f"no record of {framework} {version!r}; recorded are {known}.")

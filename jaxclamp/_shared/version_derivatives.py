@@ -189,15 +189,20 @@ def _release(number: str) -> tuple[int, ...]:
     return tuple(map(int, number.split(".")))
 
 
+def _minor(number: str) -> str:
+    return ".".join(number.split(".")[:2])
+
+
 VERSIONS = {
     framework: {
-        f"{framework} {text}": Version(framework, number)
+        f"{prefix}{text_of(number)}": Version(framework, number)
+        for text_of in (str, _minor)
         for number in numbers  # the newest last
-        for text in (number, ".".join(number.split(".")[:2]))
+        for prefix in (f"{framework} ", "")
     }
     for framework, numbers in _RECORDED.items()
 }
-"""Maps a framework, and what a version of it may be called, to the recorded version."""
+"""Maps a framework, and what a version of it may be called, to the recorded version; the newest last."""
 
 _OF_VERSION: Mapping[Version, Mapping[str, Derivative]] = {
     version: {
@@ -211,7 +216,7 @@ _OF_VERSION: Mapping[Version, Mapping[str, Derivative]] = {
 
 
 def version_of(caller: str, version: str, *frameworks: str) -> Version:
-    """Return the recorded version of one of the frameworks that a text such as ``"torch 2.13"`` names.
+    """Return the recorded version of one of the frameworks that a text such as ``"torch 2.13"`` or "2.13" names.
 
     >>> str(version_of("as_of", "torch 2.13", "torch"))
     'torch 2.13.0'

@@ -41,8 +41,8 @@ def as_of(version: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     convention of their own.
 
     Args:
-      version: ``"torch 2.11"`` to ``"torch 2.15"``, or ``"jax 0.10.0"`` to ``"jax 0.12.0.1"``; ``"torch 2.13"`` is the
-        newest 2.13 that is recorded.
+      version: ``"torch 2.11"`` to ``"torch 2.15"``, or ``"jax 0.10.0"`` to ``"jax 0.12.0.1"``; ``"torch 2.13"``, or
+        ``"2.13"``, is the newest 2.13 that is recorded.
 
     Returns:
       A function of a function, and a decorator. What it returns has the signature and the results of that function.

@@ -83,6 +83,9 @@ class TieCounts:
             raise ValueError("TieCounts: the two are of other lines, or of other shapes; add up their reports instead.")
         return dataclasses.replace(self, counts=_added(self.counts, other.counts))
 
+    def __str__(self) -> str:
+        return repr(self) if isinstance(self.counts, jax.core.Tracer) else str(self.report())
+
     def report(self) -> TieReport:
         """Return the counts as numbers, line by line, as `ties` does. It runs outside of ``jit``."""
         if isinstance(self.counts, jax.core.Tracer):

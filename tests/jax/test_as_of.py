@@ -50,6 +50,11 @@ def test_largest_of_windows_and_its_own_ops() -> None:
     assert jax.grad(own)(0.0) == 0.0
 
 
+def test_the_name_of_the_framework_may_be_left_out() -> None:
+    assert jax.grad(as_of("2.13")(loss))(X).tolist() == jax.grad(as_of("torch 2.13")(loss))(X).tolist()
+    assert jax.grad(as_of("0.10.2")(loss))(X).tolist() == jax.grad(as_of("jax 0.10.2")(loss))(X).tolist()
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no record": (
         lambda: as_of("jax 0.9"),

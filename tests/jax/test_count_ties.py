@@ -87,6 +87,20 @@ def test_counts_of_devices_are_those_of_all() -> None:
     assert counted_here == {"abs": (2 * (3 + 1 + 4), 3 + 1), "maximum": (4, 2)}
 
 
+def test_counts_are_printed_line_by_line() -> None:
+    """Not where they have no numbers yet."""
+    printed = []
+
+    @jax.jit
+    def traced(x: jax.Array) -> jaxclamp.TieCounts:
+        counts = count_ties(layers)(x)[1]
+        printed.append(str(counts))
+        return counts
+
+    assert str(traced(X)) == str(ties(layers)(X)[1])
+    assert printed[0].startswith("TieCounts(")
+
+
 def test_counts_do_not_overflow() -> None:
     """More than 32 bits hold."""
     _, tie_counts = jax.jit(count_ties(lambda x: jnp.abs(x)))(jnp.zeros(2**20))

@@ -14,12 +14,11 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -33,6 +32,7 @@ from interop.survey.show.listing import listing
 from interop.survey.show.screen import screen
 from jaxclamp import OPS, Op
 from jaxclamp._shared.tie_cases import DTYPES, cases
+from tests.support.strict_json import strictly
 
 ALWAYS = (*parity.PACKAGES, "jax", "torch")
 """The frameworks that are installed wherever the tests run."""
@@ -59,15 +59,6 @@ def rows() -> list[Row]:
 
 def as_json(rows: Sequence[Row]) -> Any:
     return json.loads(json.dumps([asdict(row) for row in rows]))
-
-
-def strictly(text: str) -> Any:
-    """JSON without the NaN and Infinity that Python adds to it."""
-
-    def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -536,9 +527,16 @@ print(os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"], os.environ["XLA_FLAGS"])
 def test_a_missing_package_is_named(package: str, extra: str, command: str) -> None:
     code = f"import sys; sys.modules[{package!r}] = None; from interop.__main__ import main; main({command.split()})"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     cure = f"pip install 'jaxclamp[{extra}]', or in a checkout '.[{extra}]'"
     assert done.stderr == f"This needs {package}: {cure}\n"
+
+
+def test_what_the_encoding_of_a_pipe_has_no_letter_for_is_escaped() -> None:
+    command = [sys.executable, "-m", "interop", "changes", "torch", "2.13", "2.15"]
+    environment = {**os.environ, "PYTHONIOENCODING": "cp1252"}  # as on Windows
+    done = subprocess.run(command, check=True, capture_output=True, env=environment)
+    assert rb"1 \u2192 0" in done.stdout
 
 
 def test_packages_of_other_commands_may_be_missing() -> None:
@@ -555,137 +553,3 @@ main(["changes", "torch", "2.13", "2.15", "--format", "json"])
 def test_the_shell_has_it_as_jaxclamp() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
     assert pkgutil.resolve_name(project["scripts"]["jaxclamp"]) is main
-
-
-CODE = """
-import jax, torch
-class Network(torch.nn.Module):
-    def forward(self, x, w): return self.bounded(x * w[0]).abs()
-    def __init__(self): super().__init__(); self.bounded = torch.nn.Hardtanh(0.0, 6.0)
-network = Network()
-def in_jax(x, w):
-    h = jax.numpy.clip(x * w[0], 0.0, 6.0)
-    return abs(h), jax.numpy.where(h > 1.0, h, 1.0)
-def in_neither(x, w): return x.entries
-weight = torch.nn.Parameter(torch.zeros(2))
-def trained(x, a): return (torch.cat([weight, x.flatten()]) * 2).clamp(0.0, 6.0)
-def stepping(x, a):
-    loss = trained(x, a).sum()
-    with torch.no_grad(): weight.add_(1.0)
-    return loss
-held = jax.numpy.ones(3)
-def of_held(x, a): return jax.numpy.clip(x * held, 0.0, 6.0)
-def in_both(x, w): return (x * w[0]).clip(0.0, 6.0)
-"""
-
-
-@pytest.fixture
-def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A module ``tying`` to import, and a file with arguments for its functions, not in the order of the alphabet."""
-    (tmp_path / "tying.py").write_text(CODE)
-    monkeypatch.syspath_prepend(tmp_path)
-    # The last product is above 6 by as little as float32 would round away.
-    np.savez(
-        tmp_path / "inputs.npz", x=np.array([[-1.0, 0.0, 1.0], [2.0, 3.0, 3.0 + 1e-9]]), a=np.array([2.0, 2.0, 2.0])
-    )
-    yield str(tmp_path / "inputs.npz")
-    sys.modules.pop("tying", None)
-
-
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        ("in_jax", [(8, "clamp", "", 6, 2), (9, "abs", "", 6, 2), (9, "select", "", 6, 0)]),
-        ("network", [(4, "abs", "Network", 6, 2), (4, "hardtanh", "bounded", 6, 2)]),
-    ],
-)
-def test_ties(function: str, expected: list[tuple[Any, ...]], inputs: str) -> None:
-    """x * w[0] is -2, 0, 2, 4, 6 and a little more than 6."""
-    result = run("ties", f"tying:{function}", "--inputs", inputs, "--json")
-    assert result.exit_code == 0, result.output
-    lines = strictly(result.stdout)["lines"]
-    assert {Path(line["file"]).name for line in lines} == {"tying.py"}
-    found = [tuple(line[key] for key in ("number", "op", "module", "elements", "tied")) for line in lines]
-    assert found == expected
-
-
-@pytest.mark.parametrize(("framework", "op"), [("jax", "clamp"), ("torch", "clip")])
-def test_ties_in_the_framework_that_is_named(framework: str, op: str, inputs: str) -> None:
-    """The method is jax.numpy's clip, which calls clamp, or torch's."""
-    result = run("ties", "tying:in_both", "--inputs", inputs, "--framework", framework, "--json")
-    assert result.exit_code == 0, result.output
-    (line,) = strictly(result.stdout)["lines"]
-    assert (line["op"], line["tied"]) == (op, 2)
-
-
-def test_ties_as_a_table(inputs: str) -> None:
-    result = run("ties", "tying:in_jax", "--inputs", inputs)
-    assert result.exit_code == 0, result.output
-    assert "4 of 12 elements on a tie" in result.output
-    (row,) = (line for line in result.output.splitlines() if "select (suspect)" in line)
-    assert re.split("  +", row.strip())[1:] == ["select (suspect)", "6", "0", "0.00%"]
-
-
-@pytest.mark.parametrize(("function", "squares"), [("in_jax", (52, 68)), ("network", (13, 17))])
-def test_influence_of_ties(function: str, squares: tuple[int, int], inputs: str) -> None:
-    """By hand: at 2 and 4 dx is 2 and dw 1 and 2, at 6, if inclusive, 2 and 3; twice that through the select of in_jax.
-
-    At 0, abs lets nothing pass under any convention.
-    """
-    result = run("ties", f"tying:{function}", "--inputs", inputs, "--influence", "--json")
-    assert result.exit_code == 0, result.output
-    found = strictly(result.stdout)["influence"]
-    assert [found["norm"] ** 2, found["gradient_norm"] ** 2] == pytest.approx(squares)
-
-
-def test_influence_on_parameters(inputs: str, tmp_path: Path) -> None:
-    """Of the parameters, both on a bound, and of x, two on one, torch lets pass 2 each; min_norm only of 2 within."""
-    result = run("ties", "tying:trained", "--inputs", inputs, "--influence", "--json")
-    assert result.exit_code == 0, result.output
-    report = strictly(result.stdout)
-    assert report["lines"][0]["tied"] == 4
-    assert [report["influence"]["norm"] ** 2, report["influence"]["gradient_norm"] ** 2] == pytest.approx((16, 8))
-    assert report["differentiated"] == "the inputs [0], [1] and 1 parameters (2 numbers)"
-    np.savez(tmp_path / "integers.npz", x=np.array([2, 8]), a=np.array([3]))
-    result = run("ties", "tying:trained", "--inputs", str(tmp_path / "integers.npz"), "--influence")
-    assert "with respect to 1 parameters (2 numbers), but not [0] (int64), [1] (int64)," in in_words(result)
-
-
-def test_what_has_no_influence_to_weigh_is_said(inputs: str) -> None:
-    result = run("ties", "tying:of_held", "--inputs", inputs, "--influence")
-    assert "but not what the function holds (1 arrays; pass them as inputs)," in in_words(result)
-    result = run("ties", "tying:stepping", "--inputs", inputs, "--influence")
-    assert result.exit_code == 2
-    assert "pass one that computes the loss alone" in in_words(result)
-
-
-def in_words(result: Any) -> str:
-    """The output, whose lines are broken."""
-    return " ".join(result.output.split())
-
-
-@pytest.mark.parametrize("function", ["in_jax", "network"])
-def test_no_influence(function: str, inputs: str, tmp_path: Path) -> None:
-    np.savez(tmp_path / "integers.npz", x=np.array([2, 3]), a=np.array([3]))
-    result = run("ties", f"tying:{function}", "--inputs", str(tmp_path / "integers.npz"), "--influence")
-    assert result.exit_code == 2
-    assert "no array of floats" in result.output
-    np.savez(tmp_path / "outside.npz", x=np.array([-2.0, 8.0]), a=np.array([3.0]))
-    result = run("ties", f"tying:{function}", "--inputs", str(tmp_path / "outside.npz"), "--influence", "--json")
-    assert strictly(result.stdout)["influence"] == {"norm": 0.0, "gradient_norm": 0.0, "relative": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        ("tying:absent", "'tying:absent' is not found"),
-        ("tying.py", "'tying.py' names no function; write tying.py:FUNCTION."),
-        ("nowhere.py:absent", "'nowhere.py:absent' is not found ([Errno 2] No such file"),
-        ("tying:in_neither", "in_neither takes neither JAX arrays"),
-        ("tying:in_both", "in_both runs in JAX and in torch, as operators and methods do; name the one"),
-    ],
-)
-def test_ties_on_bad_usage(function: str, message: str, inputs: str) -> None:
-    result = run("ties", function, "--inputs", inputs)
-    assert result.exit_code == 2, result.output
-    assert message in " ".join(result.output.split())  # click breaks lines

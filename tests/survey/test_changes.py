@@ -87,7 +87,7 @@ def test_every_record_is_as_it_would_be_written(tmp_path: Path, monkeypatch: pyt
         assert file.read_text("utf-8") == (folder / file.name).read_text("utf-8"), file.name
 
 
-@pytest.mark.parametrize("version", ["2.13", "2.13.0"])
+@pytest.mark.parametrize("version", ["2.13", "2.13.0", "torch 2.13", "2.13.0+cpu"])
 def test_a_version_is_found_by_its_beginning(version: str) -> None:
     assert record_of("torch", version).version == "2.13.0"
 

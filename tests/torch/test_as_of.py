@@ -299,7 +299,8 @@ def test_what_is_not_reproduced_raises_in_a_compiled_function() -> None:
 
 
 def test_an_installed_version_may_be_a_build() -> None:
-    assert as_of("torch 2.13.0+cpu").version == as_of("torch 2.13").version
+    for version in ("torch 2.13.0+cpu", "2.13.0+cpu", "2.13"):
+        assert as_of(version).version == as_of("torch 2.13").version
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")

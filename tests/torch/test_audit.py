@@ -469,6 +469,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "def clamped(x):\n    return x.clamp(0.0, 6.0).sum()\n\n\n"
         "def away(x):\n    return x.clamp(0.5, 6.5).sum()\n\n\n"
         "def wrong(x):\n    raise RuntimeError('of the function')\n\n\n"
+        "import jax.numpy as jnp\ndef in_jax(x):\n    return jnp.clip(x, 0.0, 6.0).sum()\n\n\n"
         "def refuses(x):\n    raise ValueError('of the function')\n\n\n"
         "def scaled(x, factor):\n    return factor * x.clamp(0.0, 6.0).sum()\n\n\n"
         "def held():\n    import torch\n    return torch.zeros(2, requires_grad=True).clamp(0.0, 6.0).sum()\n\n\n"
@@ -499,6 +500,9 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert f"in {function}" in wrong.stderr  # the traceback
         assert "Error: of the function" in wrong.stderr
         assert "Usage" not in wrong.stderr
+    in_jax = run("trained:in_jax")
+    assert in_jax.exit_code == 2
+    assert "JAX was called with a tensor" in in_jax.stderr
     options = ["--before", "2.13"]  # the newest version, and no arguments
     for place in ("trained", str(tmp_path / "trained.py")):
         held = run(f"{place}:held")
