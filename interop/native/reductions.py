@@ -194,7 +194,8 @@ def _pool(
         return values.clone() if pooling.dims == 1 else values, indices
 
     def values(x: Tensor) -> Tensor:
-        if not is_plain(x):  # the graphs are those of the call with indices
+        # The graphs are those of the call with indices. Along one axis, where it keeps the order in memory, so is this.
+        if not is_plain(x) or (pooling.dims == 1 and not x.is_contiguous()):
             return with_indices(x)[0]  # type: ignore[no-any-return]
         if prefers_slices(x, pooling.dims):
             return _no_view(largest_by_slices(pooling, x))

@@ -27,7 +27,7 @@ LAYOUTS: dict[str, Layout] = {
     "one channel": lambda x: x[:, :1].contiguous(memory_format=torch.channels_last),
     "one image": lambda x: x[:1].contiguous(memory_format=torch.channels_last),
     "gaps": lambda x: x.transpose(2, 3)[:, :, ::2],
-    "expanded": lambda x: x[:, :1].expand(2, 3, 4, 5),
+    "expanded": lambda x: x[:, :1].expand(x.shape),
 }
 LAYOUT = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 CHANNELS_LAST = LAYOUTS["channels last"]
@@ -270,3 +270,20 @@ def test_pools_keep_channels_last(home: Any) -> None:
             assert got.stride() == want.stride()
             assert got.is_contiguous(memory_format=torch.channels_last)
     assert home.max_pool2d(numbers, 2).is_contiguous()
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@LAYOUT
+def test_large_pools_lie_as_those_of_torch(layout: Layout, requires_grad: bool) -> None:
+    """Many elements, of which the largest are found slice by slice."""
+    x = layout(values(24, 24, 24, 24)).detach().requires_grad_(requires_grad)
+    pools: list[Callable[[Any], Tensor]] = [
+        lambda home: home.max_pool1d(x[0], 2),
+        lambda home: home.max_pool2d(x, 2),
+        lambda home: home.max_pool2d(x, 3, 2, 1),
+        lambda home: home.max_pool2d(x[0], 3, 1),
+        lambda home: home.max_pool3d(x[None], (1, 2, 3)),
+        lambda home: home.adaptive_max_pool2d(x, 5),
+    ]
+    for pool in pools:
+        assert_same_layout(pool(interop.native), pool(functional))

@@ -69,12 +69,16 @@ class _Line(NamedTuple):
 
 
 def prefers_slices(x: torch.Tensor, dims: int) -> bool:
-    """Return whether slices find the values of a pool of a plain tensor sooner than torch's kernel."""
+    """Return whether slices find the values of a pool of a plain tensor sooner than torch's kernel.
+
+    They lie in memory as the elements do, those of torch as rows or channels.
+    """
     return (
         not is_traced()  # where a size is a tensor
         and x.numel() > _FEW
         and x.is_floating_point()
         and x.dim() - dims in (1, 2)
+        and (x.is_contiguous() or (dims == 2 and is_channels_last(x)))
     )
 
 
