@@ -304,6 +304,9 @@ def test_a_bug_of_the_backward_pass_is_named() -> None:
     assert blamed(comparison) == ("2 | Dense_1",)
     assert "Values agree; gradients first differ" in comparison.verdict
     assert "not explained by ties or rounding" in comparison.verdict
+    port = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+    detached = compare_models(port, Model(), np.eye(4, dtype=F32), calls=(lambda m, x: m[2](m[:2](x).detach()), None))
+    assert blamed(detached) == ("", "0 | Dense_0", "2 | Dense_1")
 
 
 def test_bad_arguments() -> None:

@@ -228,6 +228,36 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         compare_models(port_of(a=linear()), dense("a"), X, parameters=file)
 
 
+class Doubled(nnx.Linear):
+    def __call__(self, *args: Any) -> jax.Array:
+        return 2 * super().__call__(*args)
+
+
+class DoubledInLinen(nn.Dense):
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        return 2 * super().__call__(inputs)
+
+
+class DoubledInTorch(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: nnx.Sequential(nnx.Linear(4, 4, rngs=nnx.Rngs(0)), Doubled(4, 4, rngs=nnx.Rngs(0))),
+        lambda: nn.Sequential([nn.Dense(4), DoubledInLinen(4)]),
+    ],
+)
+def test_a_method_that_calls_that_of_its_base_class(model: Callable[[], Any]) -> None:
+    """It is one call of one module, though modules of the base class are recorded, too."""
+    comparison = compare_models(torch.nn.Sequential(linear(), DoubledInTorch(4, 4)), model(), X)
+    assert comparison.agree, comparison
+    assert len(comparison.all_layers[1]) == 3
+
+
 class Pair(NamedTuple):
     a: eqx.nn.Linear
     b: eqx.nn.Linear

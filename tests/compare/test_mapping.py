@@ -1,6 +1,8 @@
 """Which parameters and layers `interop.compare_models` maps to one another, and which mappings it refuses."""
 
 import copy
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -86,6 +88,12 @@ def test_shortcuts_may_run_before_and_behind_their_blocks() -> None:
     assert mapping["blocks.1.down.1.weight"] == "LayerNorm_5.scale"
 
 
+def test_a_word_of_several_names_is_none_of_one() -> None:
+    comparison = compare_models(port_of(att_out=linear(), mlp_proj=linear()), dense("attn_out", "mlp_out"), X)
+    assert comparison.agree, comparison
+    assert comparison.mapping.as_override()["mlp_proj.weight"] == "mlp_out.kernel"
+
+
 def test_names_before_order() -> None:
     swapped = port_of(b=linear(), a=linear())
     mapping = compare_models(swapped, dense("a", "b"), X).mapping
@@ -133,3 +141,79 @@ def test_layouts_of_inputs() -> None:
     comparison = compare_models(first, model, x, calls=as_in_flax, layouts=("NHWC", "NHWC"))
     assert comparison.agree, comparison
     assert not any("was given to the second model as" in note for note in comparison.notes)
+
+
+class TakesChannelsFirst(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.Conv(4, (3, 3), name="0")(jnp.moveaxis(x, 1, -1)).mean((1, 2))
+
+
+def test_layouts_of_inputs_that_are_usual_in_the_other_library() -> None:
+    """The gradient of the input alone tells the bug."""
+    port = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1))
+    x = np.moveaxis(small_images(), -1, 1)
+    for slope in (1, 0):
+
+        def call(model: Any, x: torch.Tensor, slope: int = slope) -> torch.Tensor:
+            x = slope * x + (1 - slope) * x.detach()
+            return model(x.permute(0, 3, 1, 2)).mean((2, 3))
+
+        comparison = compare_models(TakesChannelsFirst(), port, x, calls=(None, call), layouts=("NCHW", "NHWC"))
+        assert blamed(comparison) == (() if slope else ("", None, "0")), comparison
+
+
+class Inner(nn.Module):
+    """A module that has one layer, so that no other is near it."""
+
+    layer: Callable[..., nn.Module]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> Any:
+        return self.layer(name="0")(x)
+
+
+class OfOneShape(nn.Module):
+    """As many places as channels, so that shapes do not tell which axis has these."""
+
+    axes: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = jnp.tanh(Inner(functools.partial(nn.Conv, 4, (3,) * self.axes), name="0")(x))
+        if self.axes == 2:
+            x = Inner(functools.partial(nn.Dropout, 0.5, deterministic=True), name="1")(x)
+        return Inner(functools.partial(nn.Dense, 4), name="2")(x).mean((1, 2)[: self.axes])
+
+
+@pytest.mark.parametrize("jax_first", [True, False])
+@pytest.mark.parametrize("axes", [1, 2])
+def test_as_many_places_as_channels(axes: int, jax_first: bool) -> None:
+    """A convolution with a window of 1 is a dense layer."""
+    convolution = (torch.nn.Conv1d, torch.nn.Conv2d)[axes - 1]
+    between = torch.nn.Dropout() if axes == 2 else torch.nn.Identity()
+    layers = convolution(4, 4, 3, padding=1), between, convolution(4, 4, 1)
+    port = torch.nn.Sequential(*map(torch.nn.Sequential, layers)).eval()
+    x = np.random.default_rng(0).normal(size=(2, 4, 4, 4)[: axes + 2]).astype(F32)
+
+    def call(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return m[2](m[1](torch.tanh(m[0](x)))).mean((2, 3)[:axes])
+
+    arguments = (OfOneShape(axes), port), (None, call), (("NLC", "NCL"), ("NHWC", "NCHW"))[axes - 1]
+    models, calls, layouts = (pair if jax_first else pair[::-1] for pair in arguments)
+    comparison = compare_models(*models, x, calls=calls, layouts=layouts)
+    assert comparison.agree, comparison
+
+
+class ReturnsSequences(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.tanh(nn.Conv(5, (3,), name="0")(x))
+
+
+def test_results_with_the_channels_on_another_axis() -> None:
+    port = torch.nn.Sequential(torch.nn.Conv1d(5, 5, 3, padding=1))
+    x = np.random.default_rng(0).normal(size=(2, 6, 5)).astype(F32)
+    calls = None, lambda model, x: model(x).tanh()
+    assert compare_models(ReturnsSequences(), port, x, calls=calls, layouts=("NLC", "NCL")).agree
+    assert blamed(compare_models(ReturnsSequences(), port, x, layouts=("NLC", "NCL"))) == ("", "0", None)

@@ -13,6 +13,7 @@ import torch
 
 from interop import compare_models
 from interop.comparison.models.slips import slip_of
+from tests.compare.models import blamed, port_of
 from tests.compare.random_networks import INPUTS, outcome
 
 F32 = np.float32
@@ -88,18 +89,13 @@ class Numbered(nn.Module):
         return x
 
 
-def test_numbers_from_0_and_from_1_are_no_names() -> None:
-    port = torch.nn.Sequential()
-    for number in (1, 2, 3):
-        port.add_module(f"dense{number}", torch.nn.Linear(4, 4))
-        port.add_module(f"tanh{number}", torch.nn.Tanh())
+@pytest.mark.parametrize("names", [("dense1", "dense2", "dense3"), ("fc1", "fc2", "head")])
+def test_numbers_from_0_and_from_1_are_no_names(names: tuple[str, ...]) -> None:
+    port = port_of(**{name: torch.nn.Linear(4, 4) for name in names})
     comparison = compare_models(port, Numbered(), IMAGES[0, 0, :, :4])
     assert comparison.agree, comparison
-    assert {pair.first.owner: pair.second.owner for pair in comparison.mapping.pairs} == {
-        "dense1": "Dense_0",
-        "dense2": "Dense_1",
-        "dense3": "Dense_2",
-    }
+    counterparts = {pair.first.owner: pair.second.owner for pair in comparison.mapping.pairs}
+    assert counterparts == dict(zip(names, ("Dense_0", "Dense_1", "Dense_2"), strict=True))
 
 
 class Normed(nn.Module):
@@ -261,6 +257,34 @@ def test_a_part_in_float32_is_seen_in_torch_too() -> None:
     x = np.random.default_rng(0).normal(size=(4, 6)).astype(F32)
     comparison = compare_models(NormalizedPort(in_float32=True), NormalizedPort(), x)
     assert comparison.agree, comparison
+
+
+class Timed(nn.Module):
+    """Adds what a layer makes of sines of an integer, as diffusion models do."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array, time: jax.Array) -> jax.Array:
+        waves = jnp.sin(time[:, None] * jnp.exp(-jnp.arange(8.0)))
+        return nn.LayerNorm(epsilon=1e-6, name="norm")(nn.Dense(8, name="x")(x) + nn.Dense(8, name="time")(waves))
+
+
+class TimedPort(torch.nn.Module):
+    def __init__(self, eps: float, in_float32: bool) -> None:
+        super().__init__()
+        self.x, self.time, self.norm = torch.nn.Linear(6, 8), torch.nn.Linear(8, 8), torch.nn.LayerNorm(8, eps)
+        self.dtype = torch.float32 if in_float32 else None
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor) -> Any:
+        waves = torch.sin(time[:, None] * torch.exp(-torch.arange(8.0, dtype=self.dtype)))
+        return self.norm(self.x(x) + self.time(waves.to(x.dtype)))
+
+
+@pytest.mark.parametrize(("eps", "in_float32"), [(1e-6, False), (1e-6, True), (2e-6, False)])
+def test_what_is_computed_of_integers(eps: float, in_float32: bool) -> None:
+    """Its gradient is compared, too; without a dtype it is of float64 where the model is."""
+    x = np.random.default_rng(0).normal(size=(4, 6)).astype(F32)
+    comparison = compare_models(TimedPort(eps, in_float32), Timed(), x, np.arange(7, 11))
+    assert blamed(comparison) == (("norm",) if eps == 2e-6 else ()), comparison
 
 
 class Larger(torch.nn.Module):

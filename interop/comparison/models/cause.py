@@ -199,8 +199,7 @@ def _first_to_diverge(pairs: Sequence[LayerPair], a_pass: _Pass) -> Cause | None
             parts = a_pass.differing(first_differing, "outputs")
         if not parts or a_pass.entering(pair):
             continue
-        # The model itself, number 0, has nothing behind it.
-        if not a_pass.is_backward and inside and not first_differing and n and _agrees_again_later(pairs, n):
+        if not a_pass.is_backward and inside and not first_differing and _agrees_again_later(pairs, n):
             # The two models draw the boundary of this layer at different places, one before an activation, and one
             # behind it. A later layer gets equal inputs, so this is no cause.
             continue

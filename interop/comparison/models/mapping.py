@@ -299,9 +299,9 @@ def _paired_by_name(first: Sequence[_Module], second: Sequence[_Module]) -> list
     by_tokens = {module.tokens: module for module in second}
 
     def is_distinct(module: _Module) -> bool:
-        # One side may have some of these modules under another name, so that its numbers are a part of the others.
+        # If one has another name, nothing tells which: ``fc1``, ``fc2`` and ``head`` are ``Dense_0`` to ``Dense_2``.
         a, b = (side[module.words] for side in numbers)
-        return all(count[module.tokens] == 1 for count in counts) and (a <= b or b <= a)
+        return all(count[module.tokens] == 1 for count in counts) and a == b
 
     return [(module, by_tokens[module.tokens]) for module in first if is_distinct(module)]
 

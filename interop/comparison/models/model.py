@@ -243,19 +243,13 @@ class JaxModel(Model):
 
 
 def _narrows(jaxpr: Jaxpr) -> bool:
-    """Return whether floats of another dtype are computed from float64."""
-
-    def dtypes(atoms: Iterable[Any]) -> list[Any]:
-        return [atom.aval.dtype for atom in atoms if hasattr(atom.aval, "dtype")]
-
-    return any(
-        (
-            np.float64 in dtypes(eqn.invars)
-            and any(jnp.issubdtype(d, jnp.floating) and d != np.float64 for d in dtypes(eqn.outvars))
-        )
-        or any(map(_narrows, jaxprs_in_params(eqn.params)))
-        for eqn in jaxpr.eqns
-    )
+    """Return whether floats of one dtype are computed from floats of another."""
+    for eqn in jaxpr.eqns:
+        dtypes = {getattr(atom.aval, "dtype", None) for atom in (*eqn.invars, *eqn.outvars)}
+        bodies = list(jaxprs_in_params(eqn.params))
+        if any(map(_narrows, bodies)) if bodies else sum(jnp.issubdtype(d, jnp.floating) for d in dtypes if d) > 1:
+            return True
+    return False
 
 
 def _flattened(jaxpr: Jaxpr) -> Iterator[tuple[int, ...]]:

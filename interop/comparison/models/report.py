@@ -170,7 +170,7 @@ def _marked(cause: Cause) -> str:
 
 def _suspect(cause: Cause) -> str:
     if cause.is_own_code:
-        layers = [layer.name for side in cause.between for layer in side]
+        layers = dict.fromkeys(layer.name for side in cause.between for layer in side)
         return "what both call there" + (f", as {' and '.join(layers)}" if layers else "")
     if cause.parts[0].what == "parameters" and not cause.is_gradient:
         return "how they were converted"

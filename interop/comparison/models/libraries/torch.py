@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,14 @@ class Torch(Model):
     @functools.cached_property
     def parameters(self) -> Sequence[Parameter]:
         trained = {name for name, _ in self.model.named_parameters()}
-        arrays = {name: to_host(tensor) for name, tensor in self._tensors().items()}
+        arrays = {name: to_host(tensor) for name, tensor in self._tensors.items()}
         return [
             Parameter(name, Layout.same(part.shape), part.dtype, fused in trained, np.array(part))
             for fused, array in arrays.items()
             for name, part in _parts(fused, array)
         ]
 
+    @functools.cached_property
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Return the parameters, and the buffers that a state_dict has, but for counts."""
         saved = self.model.state_dict().keys()
@@ -58,11 +60,11 @@ class Torch(Model):
     def layers(self) -> Sequence[Layer]:
         recorder = _TorchRecorder({})
         with torch.no_grad():
-            self._run(recorder, {p.name: tensor_over(np.array(p.value)) for p in self.parameters}, self.inputs)
+            self._run(recorder, {p.name: tensor_over(np.array(p.value)) for p in self.parameters}, self.inputs, Run())
         return recorder.filled()
 
     def _run(
-        self, recorder: CallRecorder, values: Mapping[str, torch.Tensor], inputs: Sequence[Any], reseeded: bool = False
+        self, recorder: CallRecorder, values: Mapping[str, torch.Tensor], inputs: Sequence[Any], run: Run
     ) -> tuple[Any, Any]:
         """Call the model, its modules recorded; return the result, and the parameters and buffers after it."""
         tensors = self._replacements(values)
@@ -72,8 +74,8 @@ class Torch(Model):
         passed = recorder.enter("", self.name, self.name, _to_torch(inputs))
         try:
             # Each run draws the same numbers. They are drawn on the CPU, where all arrays are.
-            with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
-                call = reseeded_in_torch(torch.func.functional_call) if reseeded else torch.func.functional_call
+            with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"), _defaults_to(run.dtype):
+                call = reseeded_in_torch(torch.func.functional_call) if run.reseeded else torch.func.functional_call
                 result = call(called, tensors, tuple(passed))
         finally:
             for handle in handles:
@@ -82,7 +84,7 @@ class Torch(Model):
 
     def _replacements(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return what replaces the parameters and buffers in a call, so that those of the model stay as they are."""
-        compared = {name: _joined(name, values) for name in self._tensors()}
+        compared = {name: _joined(name, values) for name in self._tensors}
         counts = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name not in compared}
         return {f"model.{name}": tensor for name, tensor in (compared | counts).items()}
 
@@ -110,7 +112,7 @@ class Torch(Model):
     def narrows(self) -> bool:
         tensors = {p.name: tensor_over(np.array(cast(p.value, np.float64))) for p in self.parameters}
         with torch.no_grad(), _Narrowing() as watching:
-            self._run(_TorchRecorder({}), tensors, _to_torch(self._inputs_in(np.float64)))
+            self._run(_TorchRecorder({}), tensors, self._inputs_in(np.float64), Run(np.float64))
         return bool(watching.has_narrowed)
 
     def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
@@ -119,15 +121,9 @@ class Torch(Model):
         tensors = {name: tensor_over(np.array(cast(value, run.dtype))) for name, value in values.items()}
         for name in trained:
             tensors[name].requires_grad_()
-        inputs = _to_torch(self._inputs_in(run.dtype))
-        floats = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
-        for tensor in floats:
-            tensor.requires_grad_()
         call = under_min_norm()(self._run) if run.min_norm else self._run
         with torch.enable_grad():
-            # The model may overwrite its inputs, which torch refuses for leaves that require gradients.
-            clones = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in inputs]
-            result, state = call(recorder, tensors, clones, run.reseeded)
+            result, state = call(recorder, tensors, self._inputs_in(run.dtype), run)
             results = [
                 leaf
                 for leaf in _flattened(result)[0]
@@ -135,13 +131,13 @@ class Torch(Model):
             ]
             # A result that depends on nothing trained has no graph: then the gradients are zeros, as in JAX.
             total = torch.zeros((), requires_grad=True) + ordered_total(results, orders)
-        # By the inputs too, whose gradients nobody reads: torch calls the hooks on the way to what it is asked for.
-        differentiated = [*floats, *(tensors[name] for name in trained)]
+        # By the roots too, whose gradients nobody reads: torch calls the hooks on the way to what it is asked for.
+        differentiated = [*(tensors[name] for name in trained), *recorder.roots]
         gradients = torch.autograd.grad(total, differentiated, allow_unused=True, materialize_grads=True)
         untrained = [p.name for p in self.parameters if not p.trained]
         return Answer(
             recorder.filled(),
-            {name: to_host(g).copy() for name, g in zip(trained, gradients[len(floats) :], strict=True)},
+            {name: to_host(g).copy() for name, g in zip(trained, gradients, strict=False)},
             {name: to_host(state[name]) for name in untrained},
         )
 
@@ -149,7 +145,7 @@ class Torch(Model):
         tensors = {name: tensor_over(np.array(value)) for name, value in values.items()}
         with torch.no_grad(), ties() as counted:
             recorder = _ReportRecorder(counted)
-            self._run(recorder, tensors, self.inputs)
+            self._run(recorder, tensors, self.inputs, Run())
         # Counts grow while the model runs: those of a span are what was counted up to its end, less what was up to
         # its begin.
         begin, end = (recorder.reports[moment].lines for moment in span)
@@ -164,17 +160,14 @@ class Torch(Model):
 
 
 class _Narrowing(DispatchMode):
-    """Notices where floats of another dtype are computed from float64."""
+    """Notices where floats of one dtype are computed from floats of another."""
 
     has_narrowed = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        of_operands, of_result = (
-            {x.dtype for x in flattened(tree)[0] if isinstance(x, torch.Tensor)} for tree in (args, result)
-        )
-        coarser = any(dtype.is_floating_point for dtype in of_result - {torch.float64})
-        self.has_narrowed |= torch.float64 in of_operands and coarser
+        dtypes = {x.dtype for x in flattened((args, result))[0] if isinstance(x, torch.Tensor)}
+        self.has_narrowed |= sum(dtype.is_floating_point for dtype in dtypes) > 1
         return result
 
 
@@ -223,6 +216,8 @@ class _TorchRecorder(CallRecorder):
         self._nudges = nudges
         self._values: dict[Key, Any] = {}
         self._gradients: dict[Key, torch.Tensor] = {}
+        self.roots: list[torch.Tensor] = []
+        """What stands for the floats that cross and depend on nothing trained, as inputs: they have gradients, too."""
         self._value_of = WeakIdKeyDictionary()
         """Maps a tensor that crossed a boundary to its value then, as the model may overwrite it."""
         self._replaced: dict[int, list[tuple[torch.Tensor, torch.Tensor, int]]] = defaultdict(list)
@@ -251,13 +246,19 @@ class _TorchRecorder(CallRecorder):
         if key.direction == "outputs" and leaf in self._overwritten:
             passed: torch.Tensor = self._overwritten[leaf]  # the caller has the same tensor by two names
         else:
-            passed = leaf.clone()
+            passed = self._requiring_grad(leaf).clone()
         if key.direction == "inputs":
             self._replaced[key.layer].append((leaf, passed, version_of(passed)))
         if passed.requires_grad and passed.is_floating_point():
             passed.register_hook(lambda gradient: self._gradients.__setitem__(key, gradient))
         self._value_of[passed] = value
         return passed
+
+    def _requiring_grad(self, leaf: torch.Tensor) -> torch.Tensor:
+        if leaf.requires_grad or not leaf.is_floating_point() or not torch.is_grad_enabled():
+            return leaf
+        self.roots.append(leaf.detach().requires_grad_())
+        return self.roots[-1]
 
     def filled(self) -> list[Layer]:
         """Return the layers with what crossed their boundaries."""
@@ -298,6 +299,17 @@ def _sorted(tree: Any) -> Any:
     if type(tree) in (list, tuple):
         return type(tree)(map(_sorted, tree))
     return type(tree)(*map(_sorted, tree)) if hasattr(tree, "_fields") else tree
+
+
+@contextlib.contextmanager
+def _defaults_to(dtype: type[np.floating[Any]] | None) -> Iterator[None]:
+    """Let what the model makes of no array, such as a range, be of this dtype in the block, as JAX does with x64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(before if dtype is None else getattr(torch, dtype.__name__))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _to_torch(inputs: Sequence[Any]) -> list[Any]:
