@@ -470,14 +470,7 @@ def _gradient(
             tangents = _drawn(jax.random.key(0) if key is None else key, active)
         else:
             tangents = (direction,) if is_one else tuple(direction) if isinstance(direction, list) else direction
-            structures = jax.tree.structure(tangents), jax.tree.structure(active)
-            if structures[0] != structures[1]:  # type: ignore[operator]  # TreeDefs, for their stub perhaps None
-                raise ValueError(
-                    f"{name}: direction has the structure {structures[0]}, and the argument {structures[1]}."
-                )
-            for has, needs in zip(*(map(jnp.shape, jax.tree.leaves(tree)) for tree in (tangents, active)), strict=True):
-                if has != needs:
-                    raise ValueError(f"{name}: direction has an array of shape {has}, where the argument has {needs}.")
+            _check_direction(name, tangents, active)
 
         def of_active(*active: Tree) -> Any:
             result = program.run(*with_active(args, active), **kwargs)
@@ -488,18 +481,28 @@ def _gradient(
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
         gradient, result = jax.grad(primal, argnums, has_aux=True)(*args, **kwargs)
-        # This is known only now, as `primal` traces the program. Most programs have no such slope: then a compiled
-        # gradient has neither a test for NaN nor the two passes behind it.
-        if not program.has_slopes_without_bound:
-            return gradient, result
+        parts = (gradient,) if is_one else gradient
 
         def piece(*active: Tree) -> jax.Array:
             return primal(*with_active(args, active), **kwargs)[0]  # type: ignore[no-any-return]
 
-        parts = mended((gradient,) if is_one else gradient, piece, [args[number] for number in numbers])
+        # This is known only now, as `primal` traces the program. Most programs have no such slope: then a compiled
+        # gradient has neither a test for NaN nor the two passes behind it.
+        if program.has_slopes_without_bound:
+            parts = mended(parts, piece, [args[number] for number in numbers])
         return parts[0] if is_one else parts, result
 
     return program, gradient
+
+
+def _check_direction(name: str, direction: Tree, active: Tree) -> None:
+    """Raise unless a direction has the structure and the shapes of the arguments that are differentiated."""
+    structures = jax.tree.structure(direction), jax.tree.structure(active)
+    if structures[0] != structures[1]:  # type: ignore[operator]  # TreeDefs, for their stub perhaps None
+        raise ValueError(f"{name}: direction has the structure {structures[0]}, and the argument {structures[1]}.")
+    for has, needs in zip(*(map(jnp.shape, jax.tree.leaves(tree)) for tree in (direction, active)), strict=True):
+        if has != needs:
+            raise ValueError(f"{name}: direction has an array of shape {has}, where the argument has {needs}.")
 
 
 def _drawn(key: jax.Array, like: Tree) -> Tree:
