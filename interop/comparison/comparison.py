@@ -9,9 +9,9 @@ A leaf is compared twice, as the functions are and under min_norm. The four outc
 | differ      | differ         | port: a bug                                                          |
 | agree       | differ         | hidden tie: one side has a tie that min_norm cannot see              |
 
-Then two findings take the place of these: unsteady, of values that are random, and rounding, of a leaf so small that
-what differs may be nothing but what rounding left. An example is the gradient of a bias before a normalization: it is
-0, and either side computes another 1e-9 in its place.
+Then two findings take the place of these. Values that are random, or derivatives, are unsteady. Rounding is the finding
+of a leaf so small that what differs may be nothing but what rounding left. An example is the gradient of a bias before
+a normalization: it is 0, and either side computes another 1e-9 in its place.
 """
 
 from __future__ import annotations
@@ -167,8 +167,9 @@ class Comparison:
             sides = (self.first, self.second)
             unsteady = [side for side in sides if not all(self._answers_twice(side, label) for label in labels)]
             return (
-                f"not comparable: {listed(labels)} is random: called again, with other random numbers, other values "
-                f"came from {listed(unsteady)}. {CURE}"
+                f"not comparable: {listed(labels)} is random, or a derivative: called again under min_norm, with other "
+                f"random numbers, other values came from {listed(unsteady)}. {CURE} In place of a derivative, compare "
+                "the function that is differentiated."
             )
         if by_finding["port"]:
             by_value = any(leaf.mismatch or not is_gradient(leaf.label) for leaf in by_finding["port"])
@@ -204,7 +205,7 @@ class Comparison:
         return self.first.given_nan or any(bool((array != array).any()) for array in answers)
 
     def _answers_twice(self, side: Recording, label: str) -> bool:
-        """Say whether a value is the same under min_norm, with other random numbers; else it is random."""
+        """Say whether a value is the same under min_norm, with other random numbers; a derivative may not be."""
         # Gradients change under min_norm by their nature, and say nothing.
         return (
             is_gradient(label)

@@ -364,9 +364,18 @@ def test_a_side_that_does_not_answer_the_same_twice() -> None:
     comparison = compare(jax.nn.relu, drifting, AT)
     assert not comparison.agree
     assert comparison.verdict.startswith(
-        "jax against torch: not comparable: value is random: called again, with other random numbers, other values "
-        f"came from {comparison.second}. Turn off"
+        "jax against torch: not comparable: value is random, or a derivative: called again under min_norm, with other "
+        f"random numbers, other values came from {comparison.second}. Turn off"
     )
+
+
+def test_a_function_that_differentiates_is_compared_by_what_it_differentiates() -> None:
+    def of_squares(x: torch.Tensor) -> torch.Tensor:
+        return (torch.clamp(x, 0.0, 6.0) ** 2).sum()
+
+    comparison = compare(lambda x: jnp.where(x > 0, x, 0.0), torch.func.grad(of_squares), AT)
+    assert findings(comparison)["value"] == "unsteady"
+    assert comparison.verdict.endswith("In place of a derivative, compare the function that is differentiated.")
 
 
 @pytest.mark.usefixtures("seeded")
