@@ -26,18 +26,8 @@ _IGNORE = re.compile(r"#\s*jaxclamp:\s*ignore\b")
 _BLOCKS_WITHOUT_GRADIENT = {"torch.no_grad", "torch.inference_mode"}
 _STOPS = {"detach", "stop_gradient"}
 WITHOUT_GRADIENT = {
-    "long",
-    "int",
-    "short",
-    "byte",
-    "bool",
-    "item",
-    "tolist",
-    "numpy",
-    "detach",
-    "size",
-    "numel",
-    "argmax",
+    *("long", "int", "short", "byte", "bool", "item", "tolist", "numpy"),
+    *("detach", "size", "numel", "argmax"),
 }
 """Methods behind whose call there is no gradient."""
 # The keywords of x and of its bounds, in the order of their positions.
