@@ -13,7 +13,8 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn, jaxprs_in_params
 
-from jaxclamp._transforms.jaxprs import WITH_BODIES
+from jaxclamp._jax_versions import with_parts
+from jaxclamp._transforms.jaxprs import WITH_BODIES, needed
 from jaxclamp._transforms.recognition import recognized
 from jaxclamp._transforms.source_lines import SCOPES_OF_JAXCLAMP, located, place
 
@@ -31,10 +32,11 @@ def warn_of_inner_derivatives(transformation: str, stays: Callable[[JaxprEqn], b
     min_norm comes too late for maximum, as the function takes the derivative itself, by jax.grad or its kin. \
 Differentiate what min_norm returns: jax.grad(min_norm(loss)).
     """
+    stopped = _read_by_stop_gradient(jaxpr)
     for eqn in jaxpr.eqns:
         stack = str(eqn.source_info.name_stack)
         is_of_jax = "jvp(" in stack and not any(scope in stack for scope in SCOPES_OF_JAXCLAMP)
-        if is_of_jax and not stays(eqn) and (op := recognized(eqn)):
+        if is_of_jax and stopped.isdisjoint(eqn.outvars) and not stays(eqn) and (op := recognized(eqn)):
             file, line = place(eqn)
             message = (
                 f"{file}:{line}: {transformation} comes too late for {op.name}, as the function takes the derivative "
@@ -45,6 +47,19 @@ Differentiate what min_norm returns: jax.grad(min_norm(loss)).
         elif eqn.primitive in WITH_BODIES or eqn.primitive.name == "shard_map":
             for body in jaxprs_in_params(located(eqn).params):
                 warn_of_inner_derivatives(transformation, stays, body)
+
+
+def _read_by_stop_gradient(jaxpr: Any) -> set[Any]:
+    """Return the variables that nothing but a ``stop_gradient`` needs, as the maximum in `jax.nn.softmax`.
+
+    No derivative of theirs is in the program.
+    """
+
+    def variables(eqns: list[JaxprEqn]) -> set[Any]:
+        return {var for eqn in needed(with_parts(jaxpr, eqns=eqns)).eqns for var in eqn.outvars}
+
+    without_stops = [eqn for eqn in jaxpr.eqns if eqn.primitive.name != "stop_gradient"]
+    return variables(jaxpr.eqns) - variables(without_stops)
 
 
 _SHOWN: dict[Any, Any] = {}

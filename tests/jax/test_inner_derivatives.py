@@ -63,6 +63,7 @@ SILENT: dict[str, Callable[[jax.Array], Any]] = {
     "a derivative of the whole program": jaxclamp.grad(loss),
     "the same of a reduction": jaxclamp.grad(lambda x: jnp.max(x)),
     "a function that has the gradient of minimum norm in JAX": jax.grad(lambda x: jax.nn.relu(x).sum()),
+    "a maximum without a derivative": jax.grad(lambda x: jax.nn.log_softmax(x)[0] + jax.nn.softmax(x)[0]),
     "a clipped gradient": lambda x: jnp.clip(jax.grad(lambda x: jnp.sum(x * x))(x), -1.0, 1.0),
 }
 
