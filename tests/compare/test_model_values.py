@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from interop import compare_models
-from tests.compare.models import Clamped, X, between_0_and_6, dense, linear, port_of
+from tests.compare.models import Clamped, X, between_0_and_6, blamed, dense, linear, port_of
 
 F32 = np.float32
 
@@ -95,6 +95,37 @@ def test_arrays_of_another_byte_order() -> None:
     """As FITS has them."""
     swapped = X.astype(">f4")
     assert compare_models(port_of(a=linear()), dense("a"), swapped).agree
+
+
+class Recurrent(nn.Module):
+    """Its state is of float32, whatever it gets."""
+
+    eps: float = 1e-6
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.LayerNorm(self.eps, name="norm")(nn.RNN(nn.SimpleCell(4))(nn.Dense(4, name="dense")(x)))
+
+
+class MatrixOfFloat32(torch.nn.Module):
+    def __init__(self, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.dense, self.norm = torch.nn.Linear(4, 4), torch.nn.LayerNorm(4, eps)
+        self.register_buffer("matrix", torch.linspace(-1, 1, 16).reshape(4, 4), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.norm(self.dense(x) @ self.matrix)
+
+
+@pytest.mark.parametrize("model", [Recurrent, MatrixOfFloat32])
+def test_a_model_that_cannot_be_run_in_float64(model: Any) -> None:
+    x = np.stack([X, 2 * X])
+    first = model()
+    first = first.bind(first.init(jax.random.key(0), x)) if model is Recurrent else first
+    comparison = compare_models(first, model(), x)
+    assert comparison.agree, comparison
+    assert any("cannot be run in another precision" in note for note in comparison.notes)
+    assert blamed(compare_models(first, model(eps=0.1), x)) == ("norm",)
 
 
 class NaiveSoftmax(torch.nn.Module):

@@ -115,6 +115,11 @@ def compare_models(
             judged_of[counterparts.match_of[judged.name]].append(judged)
 
     notes += _trained_in_one(models, counterparts.mapping)
+    notes += [
+        f"{side.model} cannot be run in another precision, which would tell rounding from bugs: {side.refusal}"
+        for side in sides
+        if side.refusal
+    ]
     pairs = _layer_pairs(counterparts, layers, judged_of, _updated(counterparts, sides), roundings)
     names = str(models[0]), str(models[1])
     comparison = ModelComparison(*names, counterparts.mapping, pairs, layers, tuple(notes), replaced=replaced)

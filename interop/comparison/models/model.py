@@ -103,14 +103,25 @@ class Side:
         self.model, self.values = model, values
         self._orders = orders
         self._answers: dict[Run, Answer] = {}
+        self.refusal = ""
+        """What it raised in another precision than its own, where it was run in its own instead."""
 
     def answer(self, run: Run) -> Answer:
         """Run the model; only what runs without nudges is remembered."""
         if run.nudges is not None:
-            return self.model.answer(self.values, self._orders, run)
+            return self._answered(run)
         if run not in self._answers:
-            self._answers[run] = self.model.answer(self.values, self._orders, run)
+            self._answers[run] = self._answered(run)
         return self._answers[run]
+
+    def _answered(self, run: Run) -> Answer:
+        try:
+            return self.model.answer(self.values, self._orders, run)
+        except Exception as error:  # such as torch's, which multiplies no matrix of float32 with one of float64
+            if run.dtype is None:
+                raise
+            self.refusal = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return self.answer(run._replace(dtype=None))
 
     def ties(self, span: Span) -> jaxclamp.TieReport:
         return self.model.ties(self.values, span)
