@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from interop._programs.order import place_of_largest, value_and_tangent
 from interop.native._rules.stage import AdaptiveWindows
-from interop.native._rules.windows_compiled import elements_along
+from interop.native._rules.windows_indexed import index_of_windows
 from jaxclamp._rules.windows import Windows, windows_of
 
 Tensor = torch.Tensor
@@ -75,17 +75,12 @@ def _elements(windows: Windows | AdaptiveWindows, lengths: Sequence[int], counts
 
     A place that is padding, or behind the end of a window, has an element of the same window, which changes no maximum.
     """
-    crossed = torch.zeros((1, 1), dtype=torch.int64, device="cpu")  # where nobody waits for the question below
-    for axis, (length, count) in enumerate(zip(lengths, counts, strict=True)):
-        reads = elements_along(windows, axis, length, count, crossed.device)
-        places, exist = map(torch.stack, zip(*reads, strict=True))
-        if not exist.any(0).all():
-            raise NotImplementedError(
-                "max_pool: a window reaches over the elements with its dilation, and has padding alone; use less."
-            )
-        places = torch.where(exist, places, torch.where(exist, places, 0).amax(0))
-        crossed = (crossed[:, None, :, None] * length + places[None, :, None, :]).flatten(2).flatten(0, 1)
-    return crossed
+    index, exist = index_of_windows(windows, lengths, counts, torch.device("cpu"))  # where nobody waits for the answer
+    if not exist.any(0).all():
+        raise NotImplementedError(
+            "max_pool: a window reaches over the elements with its dilation, and has padding alone; use less."
+        )
+    return torch.where(exist, index, torch.where(exist, index, 0).amax(0))
 
 
 def fractional_max_pool(name: str) -> Function:

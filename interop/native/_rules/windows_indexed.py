@@ -55,10 +55,11 @@ def indexed_stage(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> In
     """Return the pooling at once."""
     first, plain = -pooling.dims, is_plain(x)
     lengths, counts = x.shape[first:], values.shape[first:]
-    index_of = _index_of_plain if plain else _index  # one that is kept is no part of a graph
-    index, exist = index_of(pooling.windows, lengths, counts, x.device, x.dtype)
-    length, windows = math.prod(lengths), math.prod(counts)
-    rows, places = x.numel() // length, index.numel() // windows
+    where = pooling.windows, lengths, counts, x.device
+    # An index that is kept is no part of a graph.
+    index, exist = _index_of_plain(x.dtype, *where) if plain else index_of_windows(*where)
+    length, rows = math.prod(lengths), x.numel() // math.prod(lengths)
+    (places, windows), index = index.shape, index.flatten()
     read = x.reshape(rows, length).index_select(1, index).reshape(rows, places, windows)
     largest = values.reshape(rows, 1, windows)
     if plain and pooling.convention != "exclusive" and math.isfinite(values.sum().item()):
@@ -73,14 +74,13 @@ def indexed_stage(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> In
     return IndexedStage(x, values, length, index, weights)
 
 
-def _index(
-    windows: Windows | AdaptiveWindows,
-    lengths: Sequence[int],
-    counts: Sequence[int],
-    device: torch.device,
-    dtype: torch.dtype,
+def index_of_windows(
+    windows: Windows | AdaptiveWindows, lengths: Sequence[int], counts: Sequence[int], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the index, and 1 where an element in it exists: where one does not, another stands in its place."""
+    """Return for each place in a window (rows) and each window (columns) the element there, and whether it exists.
+
+    Places, windows and elements are in row-major order. Where an element does not exist, another stands in its place.
+    """
     index = torch.zeros((1, 1), dtype=torch.int64, device=device)
     exist = torch.ones((1, 1), dtype=torch.bool, device=device)
     for axis, (length, count) in enumerate(zip(lengths, counts, strict=True)):
@@ -89,11 +89,11 @@ def _index(
         # The places and windows so far, each with those along this axis.
         index = (index[:, None, :, None] * length + at).flatten(0, 1).flatten(1)
         exist = (exist[:, None, :, None] & there).flatten(0, 1).flatten(1)
-    return index.flatten(), exist.to(dtype)
+    return index, exist
 
 
 @functools.lru_cache(maxsize=64)
-def _index_of_plain(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the same, and None if all elements exist."""
-    index, exist = _index(*arguments)
-    return index, None if exist.all() else exist
+def _index_of_plain(dtype: torch.dtype, *where: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the same, with numbers for truth values, 1 where an element exists; None if all do."""
+    index, exist = index_of_windows(*where)
+    return index, None if exist.all() else exist.to(dtype)
