@@ -5,21 +5,25 @@ Both follow from the records of `interop.survey`; nothing is said here of any ve
 
 from __future__ import annotations
 
+import ast
 import functools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from interop.scan.finding import Finding
-from interop.scan.likelihood import is_flat, tie_of_bounds, tie_of_operands
+from interop.scan.likelihood import tie_of
 from interop.scan.source import Call, Source
 from interop.survey.changes import changes
 from interop.survey.records import Record, choices
 from interop.survey.versions import Line, rounded, same
 
 # The records have a function by one of its names, and a module by the function that it calls.
-_ALIASES = {"torch.clip": "torch.clamp"}
-_POOLS = {f"torch.nn.MaxPool{n}d": f"torch.nn.functional.max_pool{n}d" for n in (1, 2, 3)}
-_BOUNDED = ("clamp", "clip", "clamp_min", "clamp_max", "hardtanh", "hard_tanh", "relu6")
+_ALIASES = {
+    "torch.clip": "torch.clamp",
+    **{f"torch.nn.MaxPool{n}d": f"torch.nn.functional.max_pool{n}d" for n in (1, 2, 3)},
+}
+_OF_TWO = {"torch.max": "torch.maximum", "torch.min": "torch.minimum"}
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,9 @@ class Versions:
         return lines
 
     @functools.cached_property
-    def conventions(self) -> Mapping[tuple[str, bool], str]:
-        """Map a function, and whether its bounds are numbers, to the convention of its gradient if not min_norm."""
-        named: dict[tuple[str, bool], str] = {}
+    def conventions(self) -> Mapping[tuple[str, bool], tuple[str, str]]:
+        """Map a function, and whether its bounds are numbers, to its op, and the convention of it if not min_norm."""
+        named: dict[tuple[str, bool], tuple[str, str]] = {}
         for cell, answers in self.after.answers.items():
             possible = choices()[cell.case].conventions
             gradient = answers.get("reverse")
@@ -49,7 +53,7 @@ class Versions:
                 continue
             convention = next((name for name, expected in possible.items() if same(gradient, expected)), None)
             if convention:
-                named.setdefault((cell.spelling, cell.inactive == "numbers"), convention)
+                named.setdefault((cell.spelling, cell.inactive == "numbers"), (cell.op, convention))
         return named
 
     @functools.cached_property
@@ -60,22 +64,19 @@ class Versions:
 
 def findings(source: Source, call: Call, versions: Mapping[str, Versions], file: str) -> Iterator[Finding]:
     """Return what depends on the version, or else on the spelling."""
-    name = call.name.removesuffix("_")
-    name = _ALIASES.get(name, _POOLS.get(name, name))
+    name = _recorded_name(source, call)
     of_framework = versions.get(name.partition(".")[0])
     if of_framework is None or not source.has_gradient(call.node):
         return
     x, *bounds = call.x_and_bounds or (call.node,)  # all may be in **kwargs
-    if is_flat(source, x):
+    if source.is_flat(x):
         return
-    op = name.rpartition(".")[2]
-    # By arguments torch.max is three functions; the record of the name is that along an axis.
-    if name in ("torch.max", "torch.min") and len(call.operands) < 2 and not call.node.keywords:
-        return  # of all elements: those that tie share the gradient, which is min_norm
-    tie = tie_of_bounds(source, call) if op in _BOUNDED else tie_of_operands(source, call)
-    if "pool" in op:  # what is pooled is often a relu's result, whose zeros tie; the source of the call says nothing
+    if name in _OF_TWO:  # the axis is no operand
+        bounds = []
+    tie = tie_of(source, x, bounds)
+    if "pool" in name:  # what is pooled is often a relu's result, whose zeros tie; the source of the call says nothing
         tie = "possible"
-    are_numbers = bool(bounds) and all(source.number(bound) is not None for bound in bounds)
+    are_numbers = bool(bounds) and all(map(source.is_number, bounds))
     lines = of_framework.changed.get(name, [])
     if lines:
         # The records have numbers as bounds, and tensors; a bound that the source does not tell may be either.
@@ -85,7 +86,24 @@ def findings(source: Source, call: Call, versions: Mapping[str, Versions], file:
         what = f"{line.cell.op}({line.cell.at}) by {line.asked}: {before} → {after}"
         old = f"{of_framework.before.framework} {of_framework.before.version}"
         yield Finding.at(call.node, file, "version", what, tie, f'with interop.as_of("{old}"):')
-    elif convention := of_framework.conventions.get((name, are_numbers and name in of_framework.taking_numbers)):
+    elif choice := of_framework.conventions.get((name, are_numbers and name in of_framework.taking_numbers)):
+        op, convention = choice
         what = f"{name} is {convention} at a tie, where spellings differ"
         cure = f"interop.native.{op}" if name.startswith("torch") else f"jaxclamp.min_norm(f), or jaxclamp.{op}"
         yield Finding.at(call.node, file, "spelling", what, tie, cure)
+
+
+def _recorded_name(source: Source, call: Call) -> str:
+    """Return the name by which the records have a function; empty if a gradient of it is no choice."""
+    name = call.name.removesuffix("_")
+    if name not in _OF_TWO:
+        return _ALIASES.get(name, name)
+    # By arguments three functions: of two tensors, along an axis, as the records have it, and of all elements. Those of
+    # all that tie share the gradient, which is min_norm.
+    if any(word.arg in ("dim", "axis") for word in call.node.keywords):
+        return name
+    _, *further = call.x_and_bounds or (call.node,)
+    if not further:
+        return ""
+    is_axis = source.is_number(further[0]) or re.search("dim|axis", ast.unparse(further[0]).lower())
+    return name if is_axis else _OF_TWO[name]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
 from interop.scan.finding import Likelihood
-from interop.scan.source import WITHOUT_GRADIENT, Call, Source
+from interop.scan.source import FLAT, Source
 
-FLAT = {"round", "floor", "ceil", "trunc", "rint", "fix", "sign", "argmax", "one_hot"}
-"""Functions whose gradient is 0 wherever there is one."""
 # No letter before, so that "surround" is none, and none behind "ste", so that "step" and "system" are none.
 _BY_HAND = re.compile(r"(?<![a-z])(round|ste(?![a-z])|straight|(fake_?)?quant)")
 """What a function that rounds straight through is likely called by."""
@@ -18,25 +17,27 @@ _TINY = 1e-2
 """A bound below that keeps a divisor from zero, and few values are on it."""
 
 
-def tie_of_bounds(source: Source, call: Call) -> Likelihood:
-    """Say how likely a value is on a bound of a clamp."""
-    x, *bounds = call.x_and_bounds or (ast.Constant(0),)
-    if rounds(source, x) or _are_codes(source, bounds):
+def tie_of(source: Source, x: ast.expr, bounds: Sequence[ast.expr]) -> Likelihood:
+    """Say how likely a value is on a bound, or equal to another operand."""
+    operands = x, *bounds
+    if any(rounds(source, operand) for operand in operands) or _are_codes(source, bounds):
         return "likely"
-    values = [source.number(bound) for bound in bounds]
+    values = [0.0 if is_zero(source, operand) else source.number(operand) for operand in operands]
     is_tiny = [value is not None and 0 < abs(value) < _TINY for value in values]
     # A bound that may be a name is told by its name. A small one keeps a divisor or a logarithm from 0.
-    names = " ".join(ast.unparse(bound).lower() for bound in bounds)
+    names = " ".join(map(source.text, bounds))
     if any(is_tiny) or any(word in names for word in ("eps", "tiny", "finfo", "1e-")):
         return "rare"
     return "possible" if any(value is not None for value in values) else "rare"
 
 
-def tie_of_operands(source: Source, call: Call) -> Likelihood:
-    """Say how likely two operands, or two elements, are equal."""
-    if any(rounds(source, operand) for operand in call.operands):
-        return "likely"
-    return "possible" if any(source.number(operand) is not None for operand in call.operands) else "rare"
+def is_zero(source: Source, node: ast.expr) -> bool:
+    """Say whether an expression is 0, or an array of zeros."""
+    call = source.call(node)
+    if call is None:
+        return source.number(node) == 0
+    is_of_numbers = call.function in ("tensor", "array") and any(source.number(x) == 0 for x in call.operands)
+    return call.function in ("zeros", "zeros_like", "new_zeros") or is_of_numbers
 
 
 def rounds(source: Source, node: ast.expr) -> bool:
@@ -56,20 +57,14 @@ def rounds(source: Source, node: ast.expr) -> bool:
     return False
 
 
-def is_flat(source: Source, node: ast.expr) -> bool:
-    """Say whether an expression has no gradient to pass, as one that is rounded, or converted to integers."""
-    called = source.call(source.assigned(node))
-    return called is not None and called.function in FLAT | WITHOUT_GRADIENT
-
-
 def _calls_rounding(source: Source, node: ast.expr) -> bool:
     calls = (source.call(inner) for inner in source.within(node))
     return any(call is not None and call.function in FLAT for call in calls)
 
 
-def _are_codes(source: Source, bounds: list[ast.expr]) -> bool:
+def _are_codes(source: Source, bounds: Sequence[ast.expr]) -> bool:
     """Say whether bounds are the first and the last of 2**n signed integers, or are named so."""
-    names = " ".join(ast.unparse(bound).lower() for bound in bounds)
+    names = " ".join(map(source.text, bounds))
     if any(word in names for word in _QUANTISED):
         return True
     low, high, *_ = (*map(source.number, bounds), None, None)

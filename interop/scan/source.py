@@ -25,11 +25,13 @@ _HOMES = ("jaxclamp", "interop")
 _IGNORE = re.compile(r"#\s*jaxclamp:\s*ignore\b")
 _BLOCKS_WITHOUT_GRADIENT = {"torch.no_grad", "torch.inference_mode"}
 _STOPS = {"detach", "stop_gradient"}
-WITHOUT_GRADIENT = {
-    *("long", "int", "short", "byte", "bool", "item", "tolist", "numpy"),
-    *("detach", "size", "numel", "argmax"),
+FLAT = {"round", "floor", "ceil", "trunc", "rint", "fix", "sign", "argmax", "one_hot", "arange", "randint"}
+"""Functions whose gradient is 0 wherever there is one."""
+_WITHOUT_GRADIENT = {
+    *("long", "int", "short", "byte", "bool", "item", "tolist", "numpy", "detach", "size", "numel", "argmax"),
+    *("data", "grad", "shape", "dtype"),
 }
-"""Methods behind whose call there is no gradient."""
+"""Methods and attributes behind which there is no gradient."""
 # The keywords of x and of its bounds, in the order of their positions.
 _KEYWORDS = ("input", "x", "a", "arr", "min", "a_min", "min_val", "max", "a_max", "max_val", "other")
 _OPERATORS = {
@@ -39,6 +41,7 @@ _OPERATORS = {
     ast.Div: operator.truediv,
     ast.Pow: operator.pow,
 }
+_INTEGERS = re.compile(r"\b(u?int\d*|long|short|bool)\b")
 # How many names are followed from one assignment to the next, as they may be assigned in circles.
 _MOST_NAMES = 8
 
@@ -60,10 +63,11 @@ class Call:
 
     @property
     def x_and_bounds(self) -> tuple[ast.expr, ...]:
-        """The operands, those passed by keyword included, without options such as ``inplace``."""
+        """The operands, those passed by keyword included, without options such as ``inplace``, and bounds of None."""
         words = [word for word in self.node.keywords if word.arg in _KEYWORDS]
         words.sort(key=lambda word: _KEYWORDS.index(word.arg or ""))
-        return (*self.operands, *(word.value for word in words))
+        operands = (*self.operands, *(word.value for word in words))
+        return tuple(x for x in operands if not (isinstance(x, ast.Constant) and x.value is None))
 
 
 class Source:
@@ -97,12 +101,14 @@ class Source:
     def name(self, node: ast.expr, names: int = _MOST_NAMES) -> str | None:
         """Return what a name means by the imports: ``torch.nn.functional.relu`` for ``F.relu``.
 
-        So it is behind ``relu = F.relu``, too; at most ``names`` names lead to it.
+        So it is behind ``relu = F.relu`` and ``self.act = F.relu``, too; at most ``names`` names lead to it.
         """
         match node:
             case ast.Name(id=name) if name in self._imported:
                 return self._imported[name]
-            case ast.Name() if names and isinstance(value := self._constant(node), ast.Name | ast.Attribute):
+            case ast.Name() | ast.Attribute() if names and isinstance(
+                value := self._constant(node), ast.Name | ast.Attribute
+            ):
                 return self.name(value, names - 1)
             case ast.Attribute(value=base, attr=attribute):
                 home = self.name(base, names)
@@ -139,6 +145,33 @@ class Source:
                 a, b = self.number(left, names), self.number(right, names)
                 return None if a is None or b is None else _computed(a, op, b)
         return None
+
+    def is_number(self, node: ast.AST | None, names: int = _MOST_NAMES) -> bool:
+        """Say whether an expression is a number of Python, of whatever value: ``2**bits - 1``, ``len(x)``."""
+        match node:
+            case ast.Constant(value=value):
+                return isinstance(value, int | float) and not isinstance(value, bool)
+            case ast.Name() | ast.Attribute() if names:
+                values = self._values(node)
+                return bool(values) and all(self.is_number(value, names - 1) for value in values)
+            case ast.UnaryOp(operand=operand):
+                return self.is_number(operand, names)
+            case ast.BinOp(left=left, op=op, right=right):
+                is_power = isinstance(op, ast.Pow | ast.LShift)  # of 2 to a number of bits
+                return self.is_number(left, names) and (is_power or self.is_number(right, names))
+            case (
+                ast.arg(annotation=ast.Name(id="int" | "float"))
+                | ast.Call(func=ast.Name(id="int" | "float" | "len"))
+                | ast.Call(func=ast.Attribute(attr="item" | "size" | "numel"))
+                | ast.Subscript(value=ast.Attribute(attr="shape"))
+            ):
+                return True
+        return False
+
+    def text(self, node: ast.expr) -> str:
+        """Write an expression and, of a name, what it is assigned, in small letters."""
+        values = self._values(node) if isinstance(node, ast.Name | ast.Attribute) else ()
+        return " ".join(ast.unparse(part) for part in (node, *values) if part is not None).lower()
 
     def pins(self, node: ast.AST) -> Iterator[str]:
         """Return the functions of this project that decide the gradient there: by a block, a decorator or a call.
@@ -198,7 +231,9 @@ class Source:
                     return False
                 case _ if is_differentiated:
                     continue
-                case ast.Attribute(attr=attribute) if attribute in WITHOUT_GRADIENT | {"data", "shape", "dtype"}:
+                case ast.Attribute(attr=attribute) if attribute in _WITHOUT_GRADIENT:
+                    return False
+                case ast.Call() if _is_conversion_to_integers(parent):
                     return False
                 case ast.Subscript(slice=index) if index is inner:  # of x[i], a gradient flows through x alone
                     return False
@@ -206,11 +241,21 @@ class Source:
                     return False
                 case ast.Call() if self.stopped(parent) is inner:
                     return False
-                case ast.Lambda():
+                case ast.Lambda() | ast.NamedExpr():
                     is_differentiated = True
                 case ast.Call(func=function) if inner is not function:
                     is_differentiated = (self.name(function) or "").endswith(".grad")
         return True
+
+    def is_flat(self, node: ast.expr) -> bool:
+        """Say whether an expression has no gradient to pass, as one that is rounded, or converted to integers."""
+        node = self.assigned(node)
+        if isinstance(node, ast.Attribute):
+            return node.attr in _WITHOUT_GRADIENT
+        called = self.call(node)
+        return called is not None and (
+            called.function in FLAT | _WITHOUT_GRADIENT or _is_conversion_to_integers(called.node)
+        )
 
     def stopped(self, node: ast.expr) -> ast.expr | None:
         """Return the x of ``x.detach()`` or ``stop_gradient(x)``."""
@@ -259,27 +304,37 @@ class Source:
 
     def _constant(self, node: ast.Name | ast.Attribute) -> ast.expr | None:
         """Return the one expression that a name is assigned in the file; None if there is no such, or another one."""
+        match self._values(node):
+            case [ast.expr() as value]:
+                return value
+        return None
+
+    def _values(self, node: ast.Name | ast.Attribute) -> Sequence[ast.AST | None]:
+        """Return what a name is bound to in the file: expressions, an argument, or None for what is not known."""
         match node:
             case ast.Name(id=name):
                 scopes = [parent for parent, _ in self._around(node) if isinstance(parent, _HOLDERS)]
                 for outwards, scope in enumerate(scopes):
                     # As Python looks names up: a method does not see those of the class around it, but by ``self``.
-                    if (scope, name) in self._constants and not (outwards and isinstance(scope, ast.ClassDef)):
-                        return self._constants[scope, name]
+                    if (scope, name) in self._bound and not (outwards and isinstance(scope, ast.ClassDef)):
+                        return self._bound[scope, name]
             case ast.Attribute(value=ast.Name(id=owner), attr=name):
-                classes = (n for n in self.nodes if isinstance(n, ast.ClassDef) and n.name == owner)
-                home = self.enclosing_class(node) if owner in ("self", "cls") else next(classes, None)
-                return self._constants.get((home, name)) if home else None
-        return None
+                home = self.enclosing_class(node) if owner in ("self", "cls") else self._classes.get(owner)
+                return self._bound.get((home, name), ()) if home else ()
+        return ()
 
     @functools.cached_property
-    def _constants(self) -> dict[tuple[ast.AST, str], ast.expr | None]:
-        """Maps a scope, and a name in it, to the expression that it is assigned; to None if there may be several.
+    def _classes(self) -> dict[str, ast.ClassDef]:
+        return {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}
+
+    @functools.cached_property
+    def _bound(self) -> dict[tuple[ast.AST, str], list[ast.AST | None]]:
+        """Maps a scope, and a name in it, to what it is bound to: of a parameter that is the default, if it has one.
 
         A class is a scope too, in which the attributes of ``self`` are names.
         """
         values = {id(target): value for node in self.nodes for target, value in _assignments(node)}
-        bound: dict[tuple[ast.AST, str], ast.expr | None] = {}
+        bound: dict[tuple[ast.AST, str], list[ast.AST | None]] = {}
         for node in self.nodes:
             names: list[str] = []
             scope: ast.AST | None = None
@@ -292,8 +347,8 @@ class Source:
                     scope = self.nodes[0]
             for name in names:
                 if scope is not None:
-                    # A second assignment, a parameter, or a target of a loop: not one number, so none is known.
-                    bound[scope, name] = None if (scope, name) in bound else values.get(id(node))
+                    argument = node if isinstance(node, ast.arg) else None
+                    bound.setdefault((scope, name), []).append(values.get(id(node), argument))
         return bound
 
     @functools.cached_property
@@ -312,12 +367,10 @@ class Source:
         """Maps a scope and a name in it to the lines and values of its assignments."""
         assigned: dict[tuple[ast.AST, str], list[tuple[int, ast.expr]]] = {}
         for node in self.nodes:
-            match node:
-                case (
-                    ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
-                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
-                ):
-                    assigned.setdefault((self._scope(node), name), []).append((node.end_lineno or node.lineno, value))
+            for target, value in _assignments(node):
+                if isinstance(target, ast.Name):
+                    end = value.end_lineno or value.lineno
+                    assigned.setdefault((self._scope(target), target.id), []).append((end, value))
         return {key: sorted(values, key=lambda pair: pair[0]) for key, values in assigned.items()}
 
 
@@ -338,16 +391,27 @@ def _imported(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
                     yield alias.asname or alias.name, f"{module}.{alias.name}"
 
 
-def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Return the targets of an assignment with what each is assigned, of ``a, b = 0, 1`` too."""
+def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr | ast.arg, ast.expr]]:
+    """Return the targets of an assignment with what each is assigned, of ``a, b = 0, 1`` too; arguments by default."""
     match node:
         case ast.Assign(targets=targets, value=value):
             for target in targets:
                 yield target, value
                 if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
                     yield from zip(target.elts, value.elts, strict=False)
-        case ast.AnnAssign(target=target, value=ast.expr() as value):
+        case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
             yield target, value
+        case ast.arguments(defaults=defaults, kw_defaults=kw_defaults):
+            positional = [*node.posonlyargs, *node.args]
+            yield from zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
+            yield from ((arg, default) for arg, default in zip(node.kwonlyargs, kw_defaults, strict=True) if default)
+
+
+def _is_conversion_to_integers(node: ast.Call) -> bool:
+    """Say whether a call is ``x.to(torch.uint8)``, or the like."""
+    values = [*node.args, *(word.value for word in node.keywords)]
+    is_conversion = isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "type", "astype")
+    return is_conversion and any(_INTEGERS.search(ast.unparse(value)) for value in values)
 
 
 def _computed(a: float, op: ast.operator, b: float) -> float | None:

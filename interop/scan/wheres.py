@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from interop.scan.finding import Finding, Likelihood
-from interop.scan.likelihood import rounds
+from interop.scan.finding import Finding
+from interop.scan.likelihood import is_zero, tie_of
 from interop.scan.source import Call, Source, shown
 
 WHERE = {"torch.where", "jax.numpy.where", "jax.lax.select"}
@@ -26,19 +26,16 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
             texts = [ast.unparse(branch) for branch in branches]
             x, limit = (ast.unparse(source.assigned(side)) for side in (left, bound))
             is_extremum = sorted(texts) == sorted((x, limit))
-            is_zero = source.number(bound) == 0 and x in texts
-            branch = branches[1 - texts.index(x)] if is_zero else None  # the one that is not x
+            is_at_zero = source.number(bound) == 0 and x in texts
+            branch = branches[1 - texts.index(x)] if is_at_zero else None  # the one that is not x
             is_leaky = branch is not None and _is_multiple(source, branch, x)
-            is_relu = branch is not None and (source.number(branch) == 0 or "zeros" in ast.unparse(branch))
+            is_relu = branch is not None and is_zero(source, branch)
             if not (is_extremum or is_leaky or is_relu):
                 return
-            tie: Likelihood = (
-                "likely" if rounds(source, left) else "possible" if source.number(bound) is not None else "rare"
-            )
             what = f"a kink by hand: at {shown(left, 20)} = {shown(bound, 20)} the gradient is that of one branch"
             home = "jaxclamp" if call.name.startswith("jax") else "interop.native"
             cure = f"{home}.{'relu' if is_relu else 'leaky_relu' if is_leaky else 'maximum or minimum'}"
-            yield Finding.at(call.node, file, "where", what, tie, cure)
+            yield Finding.at(call.node, file, "where", what, tie_of(source, left, [bound]), cure)
 
 
 def _is_multiple(source: Source, node: ast.expr, text: str) -> bool:

@@ -1,6 +1,7 @@
 """What a scan finds in small sources, and what it leaves alone; and that versions come from the records."""
 
 import json
+import pkgutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from interop.survey.changes import changes
 HEAD = (
     "import jax\nimport jax.numpy as jnp\nimport torch\nimport torch.nn.functional as F\nfrom torch import clip, nn\n"
 )
+INIT = "class Q:\n def __init__(self, bits):\n  "
+CLAMP = "\n def f(self, x):\n  return x.clamp(-8, self.hi)"
 IN_TORCH = "import torch\nimport torch.nn.functional as F\nfrom torch import clip, nn\nimport numpy as np\n"
 
 
@@ -31,7 +34,12 @@ def found(tmp_path: Path, code: str, head: str = IN_TORCH, **options: str) -> li
         ("y = torch.clamp_min(x, 1e-6)", "version", "rare"),
         ("y = torch.fmax(x, z)", "version", "rare"),
         ("y = torch.maximum(x, z)", "spelling", "rare"),
-        ("y = torch.max(x, 1)", "spelling", "possible"),
+        ("y = torch.max(x, 1)", "spelling", "rare"),
+        ("y = torch.max(x, dim=1)", "spelling", "rare"),
+        ("y = torch.max(x, z)", "spelling", "rare"),
+        ("y = torch.max(x, torch.zeros_like(x))", "spelling", "possible"),
+        ("y = torch.min(torch.tensor(0.0), x)", "spelling", "possible"),
+        ("y = torch.max(x, qmin)", "spelling", "likely"),
         ("y = F.max_pool2d(x, 2)", "spelling", "possible"),
         ("pool = nn.MaxPool2d(2)", "spelling", "possible"),
         ("y = torch.where(x > 0, x, 0.0)", "where", "possible"),
@@ -55,6 +63,11 @@ def found(tmp_path: Path, code: str, head: str = IN_TORCH, **options: str) -> li
         ("limit = torch.clamp\ny = limit(x, 0, 6)", "version", "possible"),
         ("G = torch.nn.functional\ny = G.max_pool2d(x, 2)", "spelling", "possible"),
         ("y = torch.Tensor.clamp(x, 0, 6)", "version", "possible"),
+        (f"{INIT}self.f = torch.clamp\n def f(self, x):\n  return self.f(x, 0, 6)", "version", "possible"),
+        ("def f(x, cut=torch.clamp):\n    return cut(x, 0, 6)", "version", "possible"),
+        ("def f(x, smallest=1e-8):\n    return x.clamp(min=smallest)", "version", "rare"),
+        ("assert (y := x.clamp(0, 6)) is not None", "version", "possible"),
+        ("if (y := x.clamp(min=0)) is not None:\n    z = y.sqrt()", "bound", "likely"),
         (
             "try:\n    import torch as np\nexcept ImportError:\n    import numpy as np\ny = np.clip(x, 0, 6)",
             "version",
@@ -100,6 +113,12 @@ def test_what_was_clamped_before_is_not_clamped_straight_through(tmp_path: Path)
         "@torch.no_grad()\nasync def f(x):\n    return x.clamp(0, 6)",
         "y = torch.func.grad(f)(x.clamp(0, 6)).item()",
         "y = x.round().clamp(-8, 7)",
+        "x.data.clamp_(-1, 1)",
+        "torch.clamp(x.grad, -5, 5, out=x.grad)",
+        "y = x.clamp(0, 255).to(z, dtype=torch.uint8)",
+        "y = x.type(torch.int64).clamp(0, 6)",
+        "y = x.clip(0, 6).astype(int)",
+        "y = torch.arange(9).clamp(0, 6)",
         "y = z[x.clamp(0, 6)]",
         "y = torch.where(x > 0, y, 0.0)",
         "x = f(z)\nok = x > 0\nx = g(x)\ny = torch.where(ok, x, 0.0)",
@@ -121,6 +140,15 @@ def test_nothing_is_found(code: str, tmp_path: Path) -> None:
     [
         ("0, 6", "x, numbers: 1 → 0"),
         ("0, 6, out=z", "x, numbers: 1 → 0"),
+        ("None, 6", "x, numbers: 1 → 0"),
+        ("0, len(z)", "x, numbers: 1 → 0"),
+        ("0, z.shape[0] - 1", "x, numbers: 1 → 0"),
+        ("z.numel(), z.size(0)", "x, numbers: 1 → 0"),
+        ("0, (1 << z) - 1", "x, numbers: 1 → 0"),
+        ("-z.item(), float(z)", "x, numbers: 1 → 0"),
+        ("0, 2**z - 1", "x, numbers: 1 → 0"),
+        ("0, z", "x min max: 1 0 0 → 0.5 0.5 0"),
+        ("0, True", "x min max: 1 0 0 → 0.5 0.5 0"),
         ("lo, hi", "x min max: 1 0 0 → 0.5 0.5 0"),
         ("**bounds", "x min max: 1 0 0 → 0.5 0.5 0"),
     ],
@@ -143,9 +171,24 @@ def test_operands_by_keyword(tmp_path: Path) -> None:
         "def f(x):\n    lo, hi = -8, 7\n    return torch.clamp(x, lo, hi)",
         "class Q:\n    LO = -8\n    HI = 7\n    def f(self, x):\n        return torch.clamp(x, self.LO, Q.HI)",
         "class Q:\n def __init__(self):\n  self.hi = 7\n def f(self, x):\n  return x.clamp(-8, self.hi)",
+        "class Q:\n def __init__(self, hi=7):\n  self.hi = hi\n def f(self, x):\n  return x.clamp(-8, self.hi)",
+        "def f(x, lo=-8, *, z, hi=7):\n    return x.clamp(lo, hi)",
     ],
 )
 def test_a_name_that_is_assigned_once_is_its_number(code: str, tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, code, before="2.13", after="2.15")
+    assert (finding.what, finding.tie) == ("clamp(x=0, min=0, max=6) by x, numbers: 1 → 0", "likely")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"{INIT}self.hi = 2 ** (bits - 1) - 1{CLAMP}",
+        f"{INIT}self.hi = 1\n  if bits > 1:\n   self.hi = 2**bits - 1{CLAMP}",
+        "def f(x, quant_max: int):\n    return x.clamp(0, quant_max)",
+    ],
+)
+def test_a_number_need_not_be_known(code: str, tmp_path: Path) -> None:
     (finding,) = found(tmp_path, code, before="2.13", after="2.15")
     assert (finding.what, finding.tie) == ("clamp(x=0, min=0, max=6) by x, numbers: 1 → 0", "likely")
 
@@ -166,6 +209,24 @@ def test_a_name_that_is_assigned_once_is_its_number(code: str, tmp_path: Path) -
 def test_a_name_that_may_be_something_else_is_no_number(code: str, tmp_path: Path) -> None:
     (finding,) = (f for f in found(tmp_path, code, before="2.13", after="2.15") if f.question == "version")
     assert "by x min max" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("code", "what", "cure"),
+    [
+        ("y = torch.max(x, z)", "torch.maximum is balanced", "interop.native.maximum"),
+        ("y = x.min(z)", "torch.minimum is balanced", "interop.native.minimum"),
+        ("y = x.max(dim=z)", "torch.max is inclusive", "interop.native.max_with_indices"),
+        ("y = x.max(dim)", "torch.max is inclusive", "interop.native.max_with_indices"),
+        ("y = jax.lax.max(x, z)", "jax.lax.max is balanced", "jaxclamp.maximum"),
+        ("y = jax.nn.hard_tanh(x)", "jax.nn.hard_tanh is inclusive", "jaxclamp.hardtanh"),
+    ],
+)
+def test_the_cure_is_an_op_of_this_project(code: str, what: str, cure: str, tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, code, head=HEAD)
+    assert finding.what.startswith(what)
+    assert finding.cure.rpartition(" ")[2] == cure
+    pkgutil.resolve_name(cure)
 
 
 PROJECT = "import interop, jaxclamp\nfrom interop import as_of\n"
