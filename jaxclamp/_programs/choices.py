@@ -229,7 +229,7 @@ def _abs(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
     """Decide an absolute value, the larger of x and -x; of a complex x at 0 that moves by v, it is Re(x v*) / |v|."""
     (x,), (dx,) = operands, tangents
     if jnp.iscomplexobj(x):
-        is_zero, unit = x == 0, dx / jnp.where(dx == 0, 1, jnp.abs(dx))
+        is_zero, unit = x == 0, dx / jnp.where(dx == 0, 1, jnp.abs(dx)).astype(dx.dtype)
         return lambda x: jnp.where(is_zero, (x * unit.conj()).real, jnp.abs(jnp.where(is_zero, 1, x)))
     either = _larger((x, -x), (dx, -dx))
     return lambda x: either(x, -x)

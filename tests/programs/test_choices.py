@@ -522,7 +522,8 @@ def test_the_size_of_a_complex_number_at_0_is_linear_along_its_direction() -> No
         return jnp.abs(jnp.fft.fft(x)).sum()
 
     v = jnp.array([1.0, 2.0, 3.0, -4.0])
-    value, derivative = jaxclamp.directional_derivative(sizes, (jnp.zeros(4),), (v,))
+    with jax.numpy_dtype_promotion("strict"):
+        value, derivative = jaxclamp.directional_derivative(sizes, (jnp.zeros(4),), (v,))
     np.testing.assert_allclose((value, derivative), (0.0, sizes(v)), rtol=1e-6)
     near = jax.grad(sizes)(1e-6 * v)
     np.testing.assert_allclose(jaxclamp.grad(sizes, direction=v)(jnp.zeros(4)), near, rtol=1e-5)
