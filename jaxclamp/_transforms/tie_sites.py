@@ -53,7 +53,7 @@ class TieSites:
             return Counter(_site(eqn, name), op.on_tie if op else _on_tie_of_op(name, eqn), eqn)
         if comparison := self._suspected(eqn):
             return Counter(_site(eqn, "select", suspect=True), jnp.equal, comparison)
-        if (on_jump := SUSPECTS.get(eqn.primitive.name)) and not _is_of_integers(eqn):
+        if (on_jump := SUSPECTS.get(eqn.primitive.name)) and not _never_jumps(eqn):
             return Counter(_site(eqn, eqn.primitive.name, suspect=True), on_jump, eqn)
         if self._looks_at_products and (met := _PRODUCTS_WITH_INFINITY.get(eqn.primitive)) and is_transposed(eqn):
             return Counter(_site(eqn, MET_INFINITY, suspect=True), met, eqn)
@@ -119,9 +119,12 @@ def _on_tie_of_op(name: str, eqn: JaxprEqn) -> Callable[..., jax.Array]:
 _REDUCTIONS = (p.reduce_max_p, p.reduce_min_p, p.pmax_p, p.pmin_p)
 
 
-def _is_of_integers(eqn: JaxprEqn) -> bool:
-    """Return whether ``eqn`` reads the bits of integers, as `jax.random` does."""
+def _never_jumps(eqn: JaxprEqn) -> bool:
+    """Say whether ``eqn`` reads bits of integers, as `jax.random` does, or keeps all of them, as `jax.checkpoint`."""
     operand: Any = eqn.invars[0].aval if eqn.invars else None
+    if eqn.primitive is p.reduce_precision_p:
+        info = jnp.finfo(operand.dtype)
+        return eqn.params == {"exponent_bits": info.nexp, "mantissa_bits": info.nmant}
     return eqn.primitive is p.bitcast_convert_type_p and not is_floating(operand)
 
 

@@ -298,6 +298,8 @@ def test_what_is_not_counted() -> None:
     model: Callable[[jax.Array], Any] = lambda x: (jax.nn.softplus(x), jnp.abs(x.astype(int)), jnp.abs(x + 1j), x + 1)  # noqa: E731
     assert counted(model, X) == {}
     assert ties(model)(X)[1] == TieReport()
+    kept = jax.checkpoint(lambda x: jnp.sin(jnp.exp(x) * x).sum(), policy=jax.checkpoint_policies.everything_saveable)
+    assert ties(jax.grad(kept))(X)[1] == TieReport()  # JAX rounds what it keeps to the dtype that it has
 
 
 def test_many_steps_add_up() -> None:
