@@ -1,6 +1,7 @@
 """Which values `interop.compare_models` compares: rounding, buffers, what is overwritten, results of every kind."""
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -341,18 +342,20 @@ class Named(nn.Module):
 
 
 class PortOfNamed(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, kind: type[dict[str, Any]]) -> None:
         super().__init__()
+        self.kind = kind
         self.first, self.second = linear(), linear()
 
     def forward(self, x: torch.Tensor) -> Any:
         a = self.first(x)
-        return ({"logits": self.second(a), "aux": {"z": 2 * a, "a": a}},)
+        return (self.kind(logits=self.second(a), aux=self.kind(z=2 * a, a=a)),)
 
 
-def test_results_in_dicts_are_paired_by_key() -> None:
+@pytest.mark.parametrize("kind", [dict, OrderedDict])
+def test_results_in_dicts_are_paired_by_key(kind: type[dict[str, Any]]) -> None:
     """JAX sorts the keys, torch does not; the model gets its dicts back in its own order."""
-    port = torch.nn.ModuleDict({"inner": PortOfNamed()})
+    port = torch.nn.ModuleDict({"inner": PortOfNamed(kind)})
     orders = []
 
     def called(model: Any, x: torch.Tensor) -> Any:

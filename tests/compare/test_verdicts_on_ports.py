@@ -186,21 +186,25 @@ class Attention(nn.Module):
 
 
 class AttentionPort(torch.nn.Module):
-    def __init__(self, wrong: float) -> None:
+    def __init__(self, wrong: float, is_copied: bool) -> None:
         super().__init__()
-        self.wrong = wrong
+        self.wrong, self.is_copied = wrong, is_copied
         self.norm, self.head = torch.nn.LayerNorm(8), torch.nn.Linear(8, 3)
         self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> Any:
         x = self.norm(x)
-        return self.head(x + self.attention(x, x, x + self.wrong if self.wrong else x)[0])
+        value = x + self.wrong if self.wrong or self.is_copied else x
+        return self.head(x + self.attention(x, x, value)[0])
 
 
-@pytest.mark.parametrize(("arguments", "wrong"), [(1, 0.0), (2, 0.0), (3, 0.0), (3, 0.1)])
-def test_attention_takes_an_array_once_or_several_times(arguments: int, wrong: float) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "wrong", "is_copied"),
+    [(1, 0.0, False), (2, 0.0, False), (3, 0.0, False), (3, 0.0, True), (3, 0.1, False)],
+)
+def test_attention_takes_an_array_once_or_several_times(arguments: int, wrong: float, is_copied: bool) -> None:
     x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype(F32)
-    comparison = compare_models(AttentionPort(wrong), Attention(arguments), x)
+    comparison = compare_models(AttentionPort(wrong, is_copied), Attention(arguments), x)
     assert comparison.agree == (not wrong), comparison
 
 

@@ -103,6 +103,8 @@ class Side:
         self.model, self.values = model, values
         self._orders = orders
         self._answers: dict[Run, Answer] = {}
+        self._equal_inputs: list[list[list[int]]] = []
+        """For each layer, the positions of its inputs, equal ones together."""
         self.refusal = ""
         """What it raised in another precision than its own, where it was run in its own instead."""
 
@@ -116,15 +118,40 @@ class Side:
 
     def _answered(self, run: Run) -> Answer:
         try:
-            return self.model.answer(self.values, self._orders, run)
+            return self._joined(self.model.answer(self.values, self._orders, run))
         except Exception as error:  # such as torch's, which multiplies no matrix of float32 with one of float64
             if run.dtype is None:
                 raise
             self.refusal = f"{type(error).__name__}: {error}".partition("\n")[0]
         return self.answer(run._replace(dtype=None))
 
+    def _joined(self, answer: Answer) -> Answer:
+        """Make one input of a layer of those that are equal: a port may pass a copy where the model passes x twice."""
+        # The inputs of the model itself are those of the caller.
+        self._equal_inputs = self._equal_inputs or [_equal(layer.inputs) for layer in answer.layers[1:]]
+        for layer, positions in zip(answer.layers[1:], self._equal_inputs, strict=True):
+            layer.inputs = [_sum([layer.inputs[i] for i in equal]) for equal in positions]
+        return answer
+
     def ties(self, span: Span) -> jaxclamp.TieReport:
         return self.model.ties(self.values, span)
+
+
+def _equal(points: Sequence[Point]) -> list[list[int]]:
+    """Return the numbers of the points, those of equal floats together."""
+    groups: list[list[int]] = []
+    for i, point in enumerate(points):
+        equal = [g for g in groups if point.gradient is not None and np.array_equal(points[g[0]].value, point.value)]
+        if equal:
+            equal[0].append(i)
+        else:
+            groups.append([i])
+    return groups
+
+
+def _sum(points: Sequence[Point]) -> Point:
+    gradients: Any = [point.gradient for point in points]
+    return Point(points[0].value, functools.reduce(np.add, gradients))
 
 
 def cast(leaf: Any, dtype: type[np.floating[Any]] | None) -> Any:

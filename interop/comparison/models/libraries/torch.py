@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -290,12 +290,12 @@ def _unflattened(structure: tuple[Any, list[int]], leaves: Sequence[Any]) -> Any
 
 def _sorted(tree: Any) -> Any:
     """Return the tree with its dicts in the order of their keys."""
-    if type(tree) is dict:
+    if type(tree) in (dict, OrderedDict):
         try:
             keys = sorted(tree)
         except TypeError:  # JAX has no such trees
             keys = list(tree)
-        return {key: _sorted(tree[key]) for key in keys}
+        return type(tree)((key, _sorted(tree[key])) for key in keys)
     if type(tree) in (list, tuple):
         return type(tree)(map(_sorted, tree))
     return type(tree)(*map(_sorted, tree)) if hasattr(tree, "_fields") else tree
