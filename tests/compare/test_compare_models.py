@@ -291,6 +291,21 @@ class Detached(torch.nn.Linear):
         return super().forward(x.detach())
 
 
+class Skipping(torch.nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self:
+            x = layer(x) if torch.rand(()) < 0.5 else x
+        return x
+
+
+def test_a_model_that_calls_layers_at_random_is_refused() -> None:
+    layers = [torch.nn.Linear(4, 4) for _ in range(8)]
+    with pytest.raises(
+        ValueError, match=r"Skipping .* calls other layers when it is run again. Turn off what is random"
+    ):
+        compare_models(Skipping(*layers), torch.nn.Sequential(*layers), np.eye(4, dtype=F32))
+
+
 def test_a_bug_of_the_backward_pass_is_named() -> None:
     port = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), Detached(3, 2))
 

@@ -19,7 +19,7 @@ from interop.comparison.models.boundaries import Opened, new_recorder, opened
 from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point, Span
 from interop.comparison.models.parameters import Parameter
 from interop.frameworks.base import Array, weighted_total
-from interop.frameworks.reseed import draws, reseeded_in_jax
+from interop.frameworks.reseed import CURE, draws, reseeded_in_jax
 
 Call: TypeAlias = Callable[..., Any]
 """How a model is called: ``call(model, *inputs)``."""
@@ -128,7 +128,10 @@ class Side:
     def _joined(self, answer: Answer) -> Answer:
         """Make one input of a layer of those that are equal: a port may pass a copy where the model passes x twice."""
         # The inputs of the model itself are those of the caller.
-        self._equal_inputs = self._equal_inputs or [_equal(layer.inputs) for layer in answer.layers[1:]]
+        inputs = [layer.inputs for layer in answer.layers[1:]]
+        self._equal_inputs = self._equal_inputs or [*map(_equal, inputs)]
+        if [*map(len, inputs)] != [sum(map(len, positions)) for positions in self._equal_inputs]:
+            raise ValueError(f"compare_models: {self.model} calls other layers when it is run again. {CURE}")
         for layer, positions in zip(answer.layers[1:], self._equal_inputs, strict=True):
             layer.inputs = [_sum([layer.inputs[i] for i in equal]) for equal in positions]
         return answer
