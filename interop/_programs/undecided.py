@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from interop._programs.order import moves, value_and_tangent
 from interop._torch.private_api import is_any
 from interop._transforms.jumps import Jump, places_of
 from interop._transforms.ties import line_of_user
-from jaxclamp import UndecidedWarning
+from jaxclamp._transforms.undecided import warn_once
 
 
 def warn_on_jump(name: str, jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -25,16 +24,8 @@ def warn_on_jump(name: str, jump: Jump, args: tuple[Any, ...], kwargs: Mapping[s
                 return
     except (TypeError, ValueError, RuntimeError):  # no numbers to see, or a call that fails by itself too
         return
-    file, line = place = line_of_user()
-    if place not in _SHOWN:
-        _SHOWN.add(place)
-        message = (
-            f"{file}:{line}: {name} jumps, or has no slope, at a value that it was given, and is taken as it is there. "
-            "The gradient may be that of another piece of the function; interop.ties lists the line, and "
-            "jaxclamp.UndecidedWarning can be filtered."
-        )
-        warnings.warn_explicit(message, UndecidedWarning, file, line)
-
-
-_SHOWN: set[tuple[str, int]] = set()
-"""The lines that a warning has named: Python would forget them whenever a filter changes."""
+    warn_once(
+        line_of_user(),
+        f"{name} jumps, or has no slope, at a value that it was given, and is taken as it is there. The gradient may "
+        "be that of another piece of the function; interop.ties lists the line",
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
 
 
 class UndecidedWarning(UserWarning):
@@ -34,13 +33,18 @@ ASKS_FOR_ITSELF = (
 
 def warn(place: tuple[str, int], what: str) -> None:
     """Warn of ``what`` once for each place, a file and a line."""
-    file, line = place
-    message = (
-        f"{file}:{line}: {what}. Where operands tie there, the gradient may be that of another piece of the function; "
-        "jaxclamp.ties lists the line, and jaxclamp.UndecidedWarning can be filtered."
-    )
-    warnings.warn_explicit(message, UndecidedWarning, file, line, registry=_SHOWN)
+    consequence = "Where operands tie there, the gradient may be that of another piece of the function"
+    warn_once(place, f"{what}. {consequence}; jaxclamp.ties lists the line")
 
 
-_SHOWN: dict[Any, Any] = {}
-"""The registry in which Python notes which warnings it has shown."""
+def warn_once(place: tuple[str, int], text: str) -> None:
+    """Warn with this text, unless a warning has named the place before."""
+    if place not in _SHOWN:
+        file, line = place
+        message = f"{file}:{line}: {text}, and jaxclamp.UndecidedWarning can be filtered."
+        warnings.warn_explicit(message, UndecidedWarning, file, line)
+        _SHOWN.add(place)
+
+
+_SHOWN: set[tuple[str, int]] = set()
+"""The places that a warning has named: Python would forget them whenever a filter changes."""

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import interop
 import jaxclamp
-from interop._programs import undecided
+from jaxclamp._transforms import undecided
 from tests.programs.functions_at_ties_torch import (
     EQUAL,
     GRID,

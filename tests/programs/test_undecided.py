@@ -14,17 +14,23 @@ from jax import lax
 from jax.experimental import pallas
 
 import jaxclamp
+from jaxclamp._transforms import undecided
 
 Function = Callable[[jax.Array], Any]
 X = jnp.array([0.0, 1.0, 1.0, -2.0])
 
 
+@pytest.fixture(autouse=True)
+def nothing_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undecided, "_SHOWN", set())
+
+
 def warned(call: Callable[[], object]) -> list[tuple[str, int]]:
-    """The places of the warnings of two calls, shown as Python shows them."""
+    """The places of the warnings of two calls, between which a filter changes."""
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default", jaxclamp.UndecidedWarning)
-        call()
-        call()
+        for _ in range(2):
+            warnings.simplefilter("always", jaxclamp.UndecidedWarning)
+            call()
     assert {warning.category for warning in caught} <= {jaxclamp.UndecidedWarning}
     for warning in caught:
         assert str(warning.message).startswith(f"{warning.filename}:{warning.lineno}: ")

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import interop
 import jaxclamp
-from interop._programs import undecided
+from jaxclamp._transforms import undecided
 
 aten = torch.ops.aten
 ONES = torch.ones(3, dtype=torch.float64)
