@@ -198,8 +198,9 @@ def along(
     """A block in which ``loss.backward()`` gives the gradient of the piece that the loss enters along a direction.
 
     For training loops and modules as they are: in the block the parameters have tangents. They stay the same tensors,
-    with their values, gradients and hooks, and an optimizer may step in the block or behind it. The backward pass may
-    follow the block, too. What is decided, and what is not, is said at `directional_derivative`. Checkpoints compute
+    with their values, gradients and hooks. The backward pass may follow the block, and an optimizer may step in the
+    block or behind it. In the block one is refused that writes to ``out=``, as Adam with ``amsgrad`` and a
+    ``weight_decay`` does. What is decided, and what is not, is said at `directional_derivative`. Checkpoints compute
     again without tangents: they are refused, and in those of constants with ``use_reentrant=True`` nothing is decided.
     Compiled functions are refused, too, and so are `torch.func.jvp`, `torch.func.jacfwd` and `torch.func.hessian`,
     since torch has one level of forward mode outside of torch.func.
@@ -550,8 +551,7 @@ def _drawn_once(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
     known, drawn = _DRAWN.get(parameters[0], (None, []))
     if known != forms:
         drawn = _drawn(parameters, parameters, None)
-        if not (is_transformed() or torch.is_inference_mode_enabled()):  # what is drawn there is of use there alone
-            _DRAWN[parameters[0]] = forms, drawn
+        _DRAWN[parameters[0]] = forms, drawn
     return drawn
 
 

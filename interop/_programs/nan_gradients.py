@@ -35,7 +35,7 @@ import math
 import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
@@ -52,7 +52,9 @@ Tensor = torch.Tensor
 
 # Reverse passes with hooks.
 
-_OfOperand = Callable[[Node, int, Tensor, Sequence[Tensor]], Tensor]
+_Cotangents: TypeAlias = Sequence[Tensor | None]
+"""The cotangents of a node, one for each of its results; None where the program does not use that."""
+_OfOperand = Callable[[Node, int, Tensor, _Cotangents], Tensor]
 """Takes a node, the number of an operand, the gradient that the node finds for it, and the cotangents of the node; it
 returns what takes the place of that gradient."""
 
@@ -66,10 +68,9 @@ def _hooked(root: Node, leaves: Iterable[Node] | None, of_operand: _OfOperand) -
             on_the_way.add(node)
 
     def hook(node: Node) -> Callable[..., Any]:
-        def of_node(gradients: Sequence[Tensor | None], cotangents: Sequence[Tensor | None]) -> Any:
-            active = [cotangent for cotangent in cotangents if cotangent is not None]
+        def of_node(gradients: Sequence[Tensor | None], cotangents: _Cotangents) -> Any:
             return tuple(
-                of_operand(node, i, gradient, active) if gradient is not None and behind in on_the_way else gradient
+                of_operand(node, i, gradient, cotangents) if gradient is not None and behind in on_the_way else gradient
                 for i, (gradient, (behind, _)) in enumerate(zip(gradients, node.next_functions, strict=True))
             )
 
@@ -82,7 +83,11 @@ def _hooked(root: Node, leaves: Iterable[Node] | None, of_operand: _OfOperand) -
     return hooks
 
 
-def _guarded(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor]) -> Tensor:
+def _active(cotangents: _Cotangents) -> list[Tensor]:
+    return [cotangent for cotangent in cotangents if cotangent is not None]
+
+
+def _guarded(node: Node, i: int, gradient: Tensor, cotangents: _Cotangents) -> Tensor:
     """Return the gradient of the operand of number ``i``, to which cotangents that are 0 contribute nothing.
 
     Where the operand was 4, as in ``sqrt(x)``, the node has 1/4 times the cotangent, and that is left alone. Where it
@@ -90,11 +95,12 @@ def _guarded(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor])
     """
     if not is_any(gradient.isnan()):
         return gradient  # nearly every node, which is not called again as below
-    if len(cotangents) > 1 or isinstance(node, BackwardCFunction) or gradient.is_complex():
+    active = _active(cotangents)
+    if len(active) > 1 or isinstance(node, BackwardCFunction) or gradient.is_complex():
         # Which element is made of which is not known.
-        is_unread = torch.stack([(cotangent == 0).all() for cotangent in cotangents]).all()
+        is_unread = torch.stack([(cotangent == 0).all() for cotangent in active]).all()
         return torch.where(gradient.isnan() & is_unread, 0.0, gradient)
-    (cotangent,) = cotangents
+    (cotangent,) = active
     if (product := _product(node, i)) is not None:
         factor, times = product
         is_finite = factor.isfinite()
@@ -104,14 +110,14 @@ def _guarded(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor])
         finite = times(cotangent, torch.where(is_finite, factor, 0.0)) * getattr(node, "_saved_alpha", 1)
         return torch.where(gradient.isnan() & ~is_read, finite, gradient)
     # For an operand that was broadcast the node returns the terms, and the engine takes their sum.
-    terms = gradient if gradient.shape == cotangent.shape else _terms(node, i, cotangent)
+    terms = gradient if gradient.shape == cotangent.shape else _terms(node, i, cotangents)
     unread = _spread(node, cotangent == 0, terms)
     return torch.where(terms.isnan() & unread, 0.0, terms).sum_to_size(gradient.shape)
 
 
-def _terms(node: Node, i: int, cotangent: Tensor) -> Tensor:
+def _terms(node: Node, i: int, cotangents: _Cotangents) -> Tensor:
     """Call the node again: what it finds for the operand, not yet summed over axes along which that was broadcast."""
-    terms: Any = node(cotangent)  # type: ignore[operator]  # the stubs do not know it
+    terms: Any = node(*cotangents)  # type: ignore[operator]  # the stubs do not know it
     term: Tensor = terms[i] if isinstance(terms, tuple) else terms
     return term
 
@@ -204,32 +210,33 @@ def certified(
     ]
 
 
-def _path(node: Node, i: int, gradient: Tensor, cotangents: Sequence[Tensor]) -> Tensor:
+def _path(node: Node, i: int, gradient: Tensor, cotangents: _Cotangents) -> Tensor:
     """Return 0 where no path is left, NaN where one has a slope that is not finite, and else a positive number.
 
     The cotangents are such numbers, too. Where it is not known which element is made of which, each is made of all.
     """
+    active = _active(cotangents)
     name = "" if gradient.is_complex() else re.sub(r"Backward\d*$", "", node.name())
     if name in _SELECTIONS:
         # 1 for each sum of paths: their number would overflow in a deep graph.
         return torch.where(gradient > 0, 1.0, gradient)
     if name in _ELEMENTWISE:
-        (cotangent,) = cotangents
-        is_finite = _terms(node, i, torch.ones_like(cotangent)).isfinite()  # of a cotangent of 1 it is the slope
+        (cotangent,) = active
+        is_finite = _terms(node, i, [torch.ones_like(cotangent)]).isfinite()  # of a cotangent of 1 it is the slope
         return torch.where(is_finite | (cotangent == 0), cotangent, math.nan).sum_to_size(gradient.shape)
     if f"{name}Backward0" in _PRODUCTS:
-        (cotangent,) = cotangents
+        (cotangent,) = active
         if (product := _product(node, i)) is None:  # what addmm adds to the product
             return cotangent.sum_to_size(gradient.shape)
         factor, times = product
         is_read = times((cotangent != 0).to(factor.dtype), (~factor.isfinite()).to(factor.dtype)) > 0
         return torch.where(is_read, math.nan, times(cotangent, torch.ones_like(factor)))
     # Nothing is known of the node: a path leads from each element of the results to all elements of the operand.
-    is_read = torch.stack([(cotangent != 0).any() for cotangent in cotangents]).any()
+    is_read = torch.stack([(cotangent != 0).any() for cotangent in active]).any()
     axes: Sequence[int] = range(gradient.dim())
-    if name in _IN_ROWS and len(cotangents) == 1 and i == 0:  # the others are weights
+    if name in _IN_ROWS and len(active) == 1 and i == 0:  # the others are weights
         axes = _axes(node, gradient)
-        is_read = _spread(node, cotangents[0] != 0, gradient).expand(gradient.shape)
+        is_read = _spread(node, active[0] != 0, gradient).expand(gradient.shape)
     is_finite = gradient.isfinite()
     for axis in axes:
         is_read = is_read.any(axis, keepdim=True) if is_read.dim() else is_read

@@ -196,3 +196,26 @@ def test_an_optimizer_may_step_in_the_block() -> None:
             optimizer.zero_grad()
         assert not torch.equal(before, layer.weight)
         assert set(layer.state_dict()) == {"weight", "bias"}
+
+
+def test_weights_that_autocast_has_cast_before_move() -> None:
+    layer = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(layer.weight)
+    x = torch.ones(1, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        layer(x).sum()
+        with interop.along(layer):
+            y = layer(x)
+            (torch.relu(y) - torch.relu(-y)).sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.item() == 1.0
+
+
+def test_a_gradient_that_is_differentiated_again_is_not_settled() -> None:
+    """A settled loss can be differentiated once."""
+    x, y = torch.tensor([-1.0, 4.0], requires_grad=True), torch.tensor(2.0, requires_grad=True)
+    with interop.along([x, y]):
+        loss = torch.where(x > 0, x.sqrt(), 0.0).sum() + y**3
+        (slope,) = torch.autograd.grad(loss, y, create_graph=True)
+        (second,) = torch.autograd.grad(slope, y)
+    assert (slope.item(), second.item()) == (12.0, 12.0)

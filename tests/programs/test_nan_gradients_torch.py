@@ -57,6 +57,11 @@ PAIR, ROWS = tensor([-1.0, 4.0]), tensor([[1.0, 2.0], [0.0, 0.0]])
 PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
     "where, sqrt": (where_positive(torch.sqrt), PAIR, [0.0, 0.25]),
     "where, method in place": (where_positive(lambda x: x.clone().sqrt_()), PAIR, [0.0, 0.25]),
+    "one of two results": (
+        lambda x: torch.where(tensor(False), torch.var_mean(x.sqrt())[0], x.sum()),
+        PAIR,
+        [1.0, 1.0],
+    ),
     "where, log of 0": (lambda x: torch.where(x > 1, x.log(), x).sum(), tensor([0.0, 4.0]), [1.0, 0.25]),
     "where, exp": (lambda x: torch.where(x < 10, x.exp(), 1.0), tensor(200.0), 0.0),
     "clamp, exp": (lambda x: x.exp().clamp(max=1), tensor(1000.0), 0.0),
