@@ -532,7 +532,7 @@ COARSE = {"float32", "to(float32)", "renorm", "embedding, max_norm"}
 WARNED = (
     *("copysign of ones", "copysign of |x|", "signbit", "angle", "atan2", "isclose"),
     *("quantile", "quantile, between", "nanquantile", "mode", "std", "std_mean"),
-    *("norm, 2, at 0", "norm, 2, half of it 0", "matrix_norm, 2", "nuclear norm", "renorm"),
+    *("matrix_norm, 2", "nuclear norm", "renorm"),
     *("triangle wave, floor", "triangle wave, round", "triangle wave, %", "triangle wave, remainder"),
     *("triangle wave, fmod", "triangle wave, frac", "triangle wave, div", "triangle wave, trunc"),
     *("ceil - floor", "floor_", "a table at floor", "a table at long()", "a table at searchsorted"),
