@@ -5,6 +5,7 @@ Pytest imports it at each start, so that it imports nothing large.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
 from collections.abc import Callable
@@ -35,9 +36,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # a marked function is no test, whatever its name
 def pytest_pycollect_makeitem(collector: Any, name: str, obj: Any) -> list[pytest.Item] | None:
-    if not isinstance(collector, pytest.Module):
+    # Of any object in a test module, as `unittest.mock.call`, which has every attribute: those of functions are a list.
+    stored = inspect.getattr_static(obj, "pytestmark", None)
+    if not (isinstance(collector, pytest.Module) and isinstance(stored, list)):
         return None
-    marks = [mark for mark in getattr(obj, "pytestmark", ()) if mark.name == "gradients"]
+    marks = [mark for mark in stored if isinstance(mark, pytest.Mark) and mark.name == "gradients"]
     return [_Gradients.from_parent(collector, name=name, function=obj, mark=mark) for mark in marks] or None
 
 

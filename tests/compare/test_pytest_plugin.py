@@ -108,6 +108,22 @@ def test_gradients_are_left_out_unless_asked(tmp_path: Path) -> None:
     assert "RuntimeError: inputs are made when they are needed" in shown
 
 
+ODD = """
+from unittest.mock import call
+import pytest, test_marked
+class Unready:
+    def __getattribute__(self, name): raise RuntimeError("outside of a request")
+unready = Unready()
+def test_odd(): assert call
+"""
+
+
+def test_objects_with_any_attribute_or_none_are_no_functions_with_a_mark(tmp_path: Path) -> None:
+    marked = "import pytest\npytestmark = [pytest.mark.gradients(inputs=())]\ndef test_it(): pass\n"
+    shown = run(tmp_path, {"test_odd.py": ODD, "test_marked.py": marked, "test_lazy.py": LAZY})
+    assert "3 passed, 2 deselected" in shown
+
+
 def test_a_mark_needs_inputs(tmp_path: Path) -> None:
     marks = {"none": "", "by_position": "1", "other": "atol=1.0"}
     tests = {

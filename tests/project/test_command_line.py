@@ -484,6 +484,7 @@ def test_as_a_process() -> None:
         ["--op", "nonsense"],
         ["changes", "torch", "0", "1"],
         ["audit", "a:b", "--before", "1"],
+        ["scan", __file__],
     ],
 )
 def test_help_and_bad_usage_wait_for_no_import(arguments: list[str]) -> None:

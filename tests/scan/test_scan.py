@@ -5,7 +5,9 @@ import pkgutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from interop.__main__ import main
 from interop.scan import Finding, scan
 from interop.survey.changes import changes
 
@@ -128,6 +130,9 @@ def test_what_was_clamped_before_is_not_clamped_straight_through(tmp_path: Path)
         "y = torch.where(x > z, y / z, y)",
         "y = torch.sqrt(x)",
         "y = torch.relu(x) ** 2",
+        "y = torch.where(x > 0, torch.sqrt(x * (x > 0)), 0.0)",
+        "y = torch.detach(x.clamp(0, 6))",
+        "y = 'text'.max(z)",
         "a = b\nb = a\ny = a(x, 0, 6)",
     ],
 )
@@ -204,6 +209,7 @@ def test_a_number_need_not_be_known(code: str, tmp_path: Path) -> None:
         "class Q:\n HI = 7\n def f(self, x):\n  return torch.clamp(x, -8, HI)",
         "class Q:\n HI = 7\n def f(self, x):\n  self.HI = x.max()\n  return torch.clamp(x, -8, self.HI)",
         "LO = HI\nHI = LO\ny = torch.clamp(x, -8, HI)",
+        "def f(self, x):\n    self.HI = 7\n    return torch.clamp(x, -8, self.HI)",
     ],
 )
 def test_a_name_that_may_be_something_else_is_no_number(code: str, tmp_path: Path) -> None:
@@ -381,6 +387,24 @@ def test_a_folder_or_a_broken_link_of_that_name_is_no_file(tmp_path: Path) -> No
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "link.py").symlink_to("absent")
     assert scan([tmp_path]).files == 0
+
+
+def test_command(tmp_path: Path) -> None:
+    """It fails where a place is shown, so that CI can hold it."""
+    (tmp_path / "code.py").write_text(IN_TORCH + "y = torch.clamp(x, -8, 7)\nz = torch.clamp(x, 0, 1)\n")
+
+    def run(*options: str, width: int = 60) -> Result:
+        environment = {"COLUMNS": str(width)}
+        return CliRunner().invoke(main, ["scan", str(tmp_path), *options], env=environment)
+
+    shown = run("--before", "torch 2.13", "--after", "2.15.0+cpu")
+    assert (shown.exit_code, shown.stdout) == (1, scan([tmp_path], before="2.13", after="2.15").text(60) + "\n")
+    as_json = run("--before", "2.13", "--at-least", "possible", "--json")
+    assert (as_json.exit_code, len(json.loads(as_json.stdout)["findings"])) == (1, 2)
+    nothing = run()
+    assert (nothing.exit_code, nothing.stdout.startswith("0 places in 1 file\n")) == (0, True)
+    for options in (["--before", "1.0"], ["--at-least", "often"], ["absent"]):
+        assert run(*options).exit_code == 2
 
 
 def test_errors(tmp_path: Path) -> None:
