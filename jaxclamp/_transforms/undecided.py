@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 class UndecidedWarning(UserWarning):
-    """A gradient of a whole program depends on a choice that was not decided, at a line that the warning names."""
+    """A gradient depends on a choice that was not decided, nor put under a convention; the warning names the line."""
 
 
 UNDECIDED: Mapping[str, str] = {

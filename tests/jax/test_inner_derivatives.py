@@ -10,6 +10,14 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxclamp
+from jaxclamp._transforms import undecided
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test see the warnings of lines that another has seen."""
+    monkeypatch.setattr(undecided, "_SHOWN", set())
+
 
 X = jnp.array([0.0, 3.0, 6.0])
 
@@ -46,12 +54,13 @@ TOO_LATE: dict[str, Callable[[jax.Array], Any]] = {
 
 @pytest.mark.parametrize("step", TOO_LATE.values(), ids=TOO_LATE)
 def test_a_derivative_that_the_function_takes_itself_is_warned_of(step: Callable[[jax.Array], Any]) -> None:
-    with pytest.warns(UserWarning, match=r"(?s)test_inner_derivatives.py:\d+: jaxclamp.min_norm comes too late for"):
+    text = r"(?s)test_inner_derivatives.py:\d+: jaxclamp.min_norm comes too late for"
+    with pytest.warns(jaxclamp.UndecidedWarning, match=text):
         jax.jit(jaxclamp.min_norm(step)).lower(X)
 
 
 def test_the_cure_of_the_warning_is_one() -> None:
-    with pytest.warns(UserWarning, match=r"jax.grad\(jaxclamp.min_norm\(loss\)\)"):
+    with pytest.warns(jaxclamp.UndecidedWarning, match=r"jax.grad\(jaxclamp.min_norm\(loss\)\)"):
         assert jaxclamp.min_norm(jax.grad(loss))(X).tolist() == [0.5, 1.0, 0.5]
     assert jax.grad(jaxclamp.min_norm(loss))(X).tolist() == [0.0, 1.0, 0.0]
 
@@ -78,12 +87,12 @@ def test_other_functions_are_not_warned_of(step: Callable[[jax.Array], Any]) -> 
 
 
 def test_a_derivative_of_minimum_norm_is_too_late_for_another_convention() -> None:
-    with pytest.warns(UserWarning, match="too late for relu"):
+    with pytest.warns(jaxclamp.UndecidedWarning, match="too late for relu"):
         jaxclamp.min_norm(jax.grad(lambda x: jax.nn.relu(x).sum()), ties="inclusive")(X)
 
 
 def test_as_of_is_too_late_too() -> None:
-    with pytest.warns(UserWarning, match=r'as_of\("torch 2.13"\) comes too late for clamp') as shown:
+    with pytest.warns(jaxclamp.UndecidedWarning, match=r'as_of\("torch 2.13"\) comes too late for clamp') as shown:
         jaxclamp.as_of("torch 2.13")(jax.grad(loss))(X)
     assert 'jax.grad(jaxclamp.as_of("torch 2.13")(loss))' in str(shown[0].message)
 
