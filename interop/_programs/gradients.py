@@ -531,11 +531,8 @@ def _drawn(leaves: Sequence[torch.Tensor], like: Tree, generator: torch.Generato
     drawn = []
     for leaf in leaves:
         source = generator or sources.setdefault(leaf.device, torch.Generator(leaf.device).manual_seed(0))
-        # Drawn in float32 at least: of few numbers, many would be equal.
-        dtype = torch.promote_types(leaf.dtype, torch.float32)
         with without_transformations():  # a vmap would refuse to draw
-            draw = torch.randn(leaf.shape, dtype=dtype, device=source.device, generator=source)
-            draw = draw.to(leaf.device, leaf.dtype)
+            draw = torch.randn(leaf.shape, dtype=leaf.dtype, device=source.device, generator=source).to(leaf.device)
         # Where points are a batch, so are their directions: what overwrites one overwrites the other.
         drawn.append(torch.zeros_like(leaf) + draw if is_transformed() else draw)
     return unflattened(flattened(like)[1], drawn)

@@ -37,6 +37,8 @@ def test_along_always_the_same_direction() -> None:
     assert signs().dtype is torch.float64
     x.data = x.data.float()
     assert torch.equal(signs(), first)
+    x.data = torch.zeros(50)
+    assert len(signs()) == 50
 
 
 def test_what_does_not_move_is_left_to_torch() -> None:

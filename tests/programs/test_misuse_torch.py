@@ -111,6 +111,9 @@ def test_functions_without_forward_mode_name_the_cure() -> None:
     with pytest.raises(NotImplementedError) as raised:
         interop.directional_derivative(WithoutJvp.apply, ZERO, ZERO)
     assert "write a jvp" in raised.value.__notes__[0]
+    with pytest.raises(NotImplementedError) as raised:
+        interop.grad(interop.grad(WithoutJvp.apply))(ZERO)
+    assert len(raised.value.__notes__) == 1
     with pytest.raises(NotImplementedError) as raised, interop.along(x := torch.zeros((), requires_grad=True)):
         WithoutJvp.apply(x)
     assert "along needs forward mode" in raised.value.__notes__[0]

@@ -34,3 +34,11 @@ def test_each_entry_of_a_gradient_has_its_own_rounding(dtype: torch.dtype) -> No
     kink = interop.subdifferential(lambda x: 1000 * x[0] + slope * x[1].abs())(torch.zeros(2, dtype=dtype))
     assert not kink.is_differentiable
     assert not kink.contains(torch.tensor([1000.0, 1.0], dtype=dtype))
+
+
+def test_the_least_precise_of_the_arguments_decides_what_is_rounding() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.where(x > 0, x * 0.7 * 9, x * 6.3) + y  # slopes that differ in float32 by a unit in the last place
+
+    around = interop.subdifferential(program, (0, 1))(torch.tensor(0.0), torch.tensor(1.0, dtype=torch.float64))
+    assert around.is_differentiable
