@@ -293,6 +293,18 @@ class Scaled(torch.nn.Module):
         return self.dense(x) * self.factor
 
 
+def test_ties_in_the_given_precision_alone() -> None:
+    """The sum is on the bound in float32, and beyond it in float64."""
+    layer = torch.nn.Linear(1, 1)
+    with torch.no_grad():
+        layer.weight.fill_(6.0)
+        layer.bias.fill_(1e-8)
+    calls = (lambda model, x: between_0_and_6(model(x)), lambda model, x: torch.nn.functional.relu6(model(x)))
+    comparison = compare_models(layer, copy.deepcopy(layer), np.array([[1.0], [0.5]], F32), calls=calls)
+    assert comparison.cause is not None
+    assert comparison.cause.finding == "ties"
+
+
 def test_small_numbers_are_no_rounding() -> None:
     for factor in (1e-12, 1e-20):
         assert compare_models(Scaled(factor), Scaled(factor), X).agree
