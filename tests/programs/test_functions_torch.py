@@ -245,6 +245,11 @@ def test_a_tangent_of_nan_leaves_a_comparison_to_the_values(compare: Any) -> Non
     assert slope == 1
 
 
+def test_a_largest_element_that_falls_without_bound_is_the_largest() -> None:
+    _, slope = interop.directional_derivative(lambda x: torch.stack([x - 1, -x.sqrt()]).max(), T, T + 1)
+    assert slope == -torch.inf
+
+
 @pytest.mark.parametrize("number", [0, 0.0, -0.0])
 def test_a_difference_with_zero_keeps_the_sign_of_zero(number: float) -> None:
     for zero in (0.0, -0.0):
