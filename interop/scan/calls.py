@@ -18,8 +18,15 @@ from interop.survey.changes import changes
 from interop.survey.records import Record, choices
 from interop.survey.versions import Line, rounded, same
 
+_BOUNDS_WITHIN = {
+    **{f"torch.nn.functional.{n}_loss": 0.0 for n in ("hinge_embedding", "margin_ranking", "triplet_margin")},
+    **{f"torch.nn.{name}Loss": 0.0 for name in ("HingeEmbedding", "MarginRanking", "TripletMargin")},
+    "torch.nn.functional.normalize": 1e-12,
+}
+"""Maps what calls `torch.clamp_min` within to the bound there."""
 # The records have a function by one of its names, and a module by the function that it calls.
 _ALIASES = {
+    **dict.fromkeys(_BOUNDS_WITHIN, "torch.clamp_min"),
     "torch.clip": "torch.clamp",
     **{f"torch.nn.MaxPool{n}d": f"torch.nn.functional.max_pool{n}d" for n in (1, 2, 3)},
 }
@@ -73,6 +80,8 @@ def findings(source: Source, call: Call, versions: Mapping[str, Versions], file:
         return
     if name in _OF_TWO:  # the axis is no operand
         bounds = []
+    if call.name in _BOUNDS_WITHIN:
+        bounds = [ast.Constant(_BOUNDS_WITHIN[call.name])]
     tie = tie_of(source, x, bounds)
     if "pool" in name:  # what is pooled is often a relu's result, whose zeros tie; the source of the call says nothing
         tie = "possible"
