@@ -15,7 +15,6 @@ from jaxclamp._transforms import undecided
 
 @pytest.fixture(autouse=True)
 def nothing_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each test see the warnings of lines that another has seen."""
     monkeypatch.setattr(undecided, "_SHOWN", set())
 
 
@@ -24,10 +23,6 @@ X = jnp.array([0.0, 3.0, 6.0])
 
 def loss(x: jax.Array) -> jax.Array:
     return jnp.clip(x, 0.0, 6.0).sum()
-
-
-def after_relu(x: jax.Array) -> jax.Array:
-    return jnp.maximum(jax.nn.relu(x), 1.0).sum()
 
 
 TOO_LATE: dict[str, Callable[[jax.Array], Any]] = {
