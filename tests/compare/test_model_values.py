@@ -293,14 +293,15 @@ class Scaled(torch.nn.Module):
         return self.dense(x) * self.factor
 
 
-def test_ties_in_the_given_precision_alone() -> None:
-    """The sum is on the bound in float32, and beyond it in float64."""
+@pytest.mark.parametrize("rows", [[[1.0], [0.5]], [[1.0]]], ids=["one of two rows", "all"])
+def test_ties_in_the_given_precision_alone(rows: list[list[float]]) -> None:
+    """The sum is on the bound in float32, and beyond it in float64, where all gradients of the layer may be 0."""
     layer = torch.nn.Linear(1, 1)
     with torch.no_grad():
         layer.weight.fill_(6.0)
         layer.bias.fill_(1e-8)
     calls = (lambda model, x: between_0_and_6(model(x)), lambda model, x: torch.nn.functional.relu6(model(x)))
-    comparison = compare_models(layer, copy.deepcopy(layer), np.array([[1.0], [0.5]], F32), calls=calls)
+    comparison = compare_models(layer, copy.deepcopy(layer), np.array(rows, F32), calls=calls)
     assert comparison.cause is not None
     assert comparison.cause.finding == "ties"
 

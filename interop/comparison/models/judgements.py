@@ -290,7 +290,8 @@ def _rounding_alone(to_judge: Sequence[Place], coarse: Arrays, fine: Arrays) -> 
     r"""Return the labels of what is rounding alone on both sides.
 
     An array that is 0 in the coarser dtype is taken to have an error of up to :math:`\epsilon` times the largest number
-    at the boundary of its layer.
+    at the boundary of its layer. One with numbers above :math:`\sqrt\epsilon` times the largest in the model has lost
+    more than half of its digits, which rounding does not explain: it may be a tie in the coarser dtype alone.
     """
     scales: dict[tuple[int, bool], float] = defaultdict(float)
     for place in to_judge:
@@ -301,8 +302,10 @@ def _rounding_alone(to_judge: Sequence[Place], coarse: Arrays, fine: Arrays) -> 
         largest, largest_in_float64 = (largest_of(side[place.label] for side in arrays) for arrays in (coarse, fine))
         dtype = coarse[0][place.label].dtype
         if jnp.issubdtype(dtype, jnp.floating):
-            largest = largest or float(jnp.finfo(dtype).eps) * scales[place.match, place.is_gradient]
-            if is_rounding_alone(largest, largest_in_float64, dtype):
+            eps = float(jnp.finfo(dtype).eps)
+            in_model = max(scale for (_, is_gradient), scale in scales.items() if is_gradient == place.is_gradient)
+            largest = largest or eps * scales[place.match, place.is_gradient]
+            if largest <= eps**0.5 * in_model and is_rounding_alone(largest, largest_in_float64, dtype):
                 labels.add(place.label)
     return frozenset(labels)
 
