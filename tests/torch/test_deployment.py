@@ -175,7 +175,10 @@ def test_no_grad_within_a_compiled_function() -> None:
 )
 def test_functions_that_operators_call_in_a_graph_are_refused_in_a_block(calling: Callable[[Tensor], Tensor]) -> None:
     torch._dynamo.reset()
-    with min_norm(), pytest.raises(Exception, match="a block of interop does not reach into functions"):
+    text = "a block of interop does not reach into functions"
+    if torch.__version__ < "2.12":  # there Dynamo shows the type alone of an error within torch.cond
+        text += "|raised exception ExceptionVariable\\(<class 'NotImplementedError'>\\)"
+    with min_norm(), pytest.raises(Exception, match=text):
         torch.compile(calling, fullgraph=True, backend="aot_eager")(TIED)
 
 
