@@ -50,8 +50,8 @@ class as_of(Intercepting):  # noqa: N801  # it is used as a function
     ``clamp(x, min=tensor)``, and with ``x < min = max``.
 
     Args:
-      version: ``"torch 2.11"`` to ``"torch 2.15"``; ``"torch 2.13"``, or ``"2.13"``, is the newest
-        2.13 that is recorded.
+      version: ``"torch 2.11"`` to ``"torch 2.15"``; ``"torch 2.13"``, or ``"2.13"``, is the newest 2.13 that is
+        recorded.
 
     Raises:
       TypeError: ``version`` is not such a text; or what is decorated is a class, or a generator or coroutine function.

@@ -63,15 +63,15 @@ def as_of(version: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
     target = version_of("as_of", version, "torch", "jax")
 
+    def prepare(jaxpr: Any) -> Any:
+        warn_of_inner_derivatives(f'jaxclamp.as_of("{version}")', functools.partial(_stays, target), jaxpr)
+        return jaxpr
+
     def decorate(fun: Callable[P, R]) -> Callable[P, R]:
         check_function("as_of", fun)
         if target.framework == "jax" and f"jax {jax.__version__}" in VERSIONS["jax"]:
             return fun  # all recorded versions of JAX have the same gradients
         return transformed(fun, functools.partial(_replaced, target), prepare)
-
-    def prepare(jaxpr: Any) -> Any:
-        warn_of_inner_derivatives(f'jaxclamp.as_of("{version}")', functools.partial(_stays, target), jaxpr)
-        return jaxpr
 
     return decorate
 

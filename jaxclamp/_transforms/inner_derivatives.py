@@ -1,8 +1,8 @@
 """The warning where a function takes derivatives itself, as a training step does: its transformation comes too late.
 
-JAX differentiates while it traces. In the jaxpr of a step that calls `jax.grad`, a maximum has become the maximum and
-the comparisons that weigh its operands. Its scopes tell: JAX puts ``jvp(...)`` around those of all that it
-differentiates.
+JAX differentiates while it traces. So the jaxpr of a step that calls `jax.grad` holds a maximum and, beside it, the
+comparisons by which JAX shares the gradient among its operands. To replace the maximum changes nothing in them. Such
+equations are known by their scope: JAX writes ``jvp(...)`` around the scopes of all that it differentiates.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def warn_of_inner_derivatives(transformation: str, stays: Callable[[JaxprEqn], b
             )
             warn_once(place(eqn), text)
         elif eqn.primitive in WITH_BODIES or eqn.primitive.name == "shard_map":
-            for body in jaxprs_in_params(located(eqn).params):
+            for body in jaxprs_in_params(located(eqn).params):  # whose equations have the scopes of ``eqn``, too
                 warn_of_inner_derivatives(transformation, stays, body)
 
 
 def _read_by_stop_gradient(jaxpr: Any) -> set[Any]:
-    """Return the variables that nothing but a ``stop_gradient`` needs, as the maximum in `jax.nn.softmax`.
+    """Return the variables that a ``stop_gradient`` alone needs, as the maximum in `jax.nn.softmax`.
 
-    No derivative of theirs is in the program.
+    The program holds no derivative of them.
     """
 
     def variables(eqns: list[JaxprEqn]) -> set[Any]:
