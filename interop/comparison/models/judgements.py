@@ -294,18 +294,21 @@ def _rounding_alone(to_judge: Sequence[Place], coarse: Arrays, fine: Arrays) -> 
     more than half of its digits, which rounding does not explain: it may be a tie in the coarser dtype alone.
     """
     scales: dict[tuple[int, bool], float] = defaultdict(float)
+    in_model = {False: 0.0, True: 0.0}
     for place in to_judge:
-        boundary = place.match, place.is_gradient
-        scales[boundary] = max(scales[boundary], largest_of(side[place.label] for side in fine))
+        boundary, largest = (place.match, place.is_gradient), largest_of(side[place.label] for side in fine)
+        scales[boundary] = max(scales[boundary], largest)
+        in_model[place.is_gradient] = max(in_model[place.is_gradient], largest)
     labels = set()
     for place in to_judge:
         largest, largest_in_float64 = (largest_of(side[place.label] for side in arrays) for arrays in (coarse, fine))
         dtype = coarse[0][place.label].dtype
         if jnp.issubdtype(dtype, jnp.floating):
             eps = float(jnp.finfo(dtype).eps)
-            in_model = max(scale for (_, is_gradient), scale in scales.items() if is_gradient == place.is_gradient)
             largest = largest or eps * scales[place.match, place.is_gradient]
-            if largest <= eps**0.5 * in_model and is_rounding_alone(largest, largest_in_float64, dtype):
+            if largest <= eps**0.5 * in_model[place.is_gradient] and is_rounding_alone(
+                largest, largest_in_float64, dtype
+            ):
                 labels.add(place.label)
     return frozenset(labels)
 

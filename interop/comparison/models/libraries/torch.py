@@ -137,7 +137,7 @@ class Torch(Model):
         untrained = [p.name for p in self.parameters if not p.trained]
         return Answer(
             recorder.filled(),
-            {name: to_host(g).copy() for name, g in zip(trained, gradients, strict=False)},
+            {name: to_host(g).copy() for name, g in zip(trained, gradients[: len(trained)], strict=True)},
             {name: to_host(state[name]) for name in untrained},
         )
 
