@@ -201,7 +201,8 @@ _LOSES_OR_TIES: Mapping[Step, Step] = {
 def _reaches(step: Step, operand: jax.Array, rival: jax.Array) -> jax.Array:
     """Return where ``operand`` is the value of ``step(operand, rival)``, alone or tied with the rival.
 
-    The two are compared with each other: to compare with the value, XLA would have to store it.
+    Operands tie where they are equal, as -0.0 and 0.0 are. They are compared with each other: to compare with the
+    value, XLA would have to store it.
 
     NaN decides by itself. A step that takes NaN takes the operand where that is NaN, and not where the rival alone is;
     a step that skips NaN takes it where the rival is NaN, and not where it alone is. The comparison should say the
