@@ -33,7 +33,7 @@ from interop._programs.operators import operators_of, overwriting, parts_of
 from interop._programs.order import moves, negated
 from interop._programs.undecided import warn_on_jump
 from interop._torch.checkpoint_modes import Block
-from interop._torch.forms import NUMPY_NAMES, in_place
+from interop._torch.forms import NUMPY_NAMES, in_place, overwrite
 from interop._torch.private_api import keywords_of, without_forward_mode
 from interop._transforms.jumps import jump_of, undecided
 from interop._transforms.min_norm import namesakes
@@ -66,10 +66,13 @@ class Decided(Block):
             warn_on_jump(name, at if choice is None else undecided(at), args, kwargs)
         if choice is None:
             return FASTER.get(func, func)(*args, **kwargs)
-        if kwargs.get("out") is not None:
-            raise NotImplementedError(f"{func.__name__}: out= has no derivative; call it without, and copy the result.")
         # ``ties`` means nothing here: the tangents decide for one side of the tie, where all conventions agree.
-        return choice(*args, **{NUMPY_NAMES.get(name, name): v for name, v in kwargs.items() if name not in _IGNORED})
+        named = {NUMPY_NAMES.get(name, name): v for name, v in kwargs.items() if name not in _IGNORED}
+        if (out := kwargs.get("out")) is None:
+            return choice(*args, **named)
+        if torch.is_grad_enabled() or not isinstance(out, torch.Tensor):
+            raise NotImplementedError(f"{func.__name__}: out= has no derivative; call it without, and copy the result.")
+        return overwrite(func.__name__, lambda _: choice(*args, **named), out)  # as an optimizer does
 
     def again(self) -> TorchFunctionMode:
         return _RefusesChoices()

@@ -28,6 +28,7 @@ from interop._torch.private_api import (
     is_compiled,
     is_forward_mode,
     is_transformed,
+    is_without_numbers,
     keywords_of,
     sharding_of,
     unflattened,
@@ -199,8 +200,7 @@ def along(
 
     For training loops and modules as they are: in the block the parameters have tangents. They stay the same tensors,
     with their values, gradients and hooks. The backward pass may follow the block, and an optimizer may step in the
-    block or behind it. In the block one is refused that writes to ``out=``, as Adam with ``amsgrad`` and a
-    ``weight_decay`` does. What is decided, and what is not, is said at `directional_derivative`. Checkpoints compute
+    block or behind it. What is decided, and what is not, is said at `directional_derivative`. Checkpoints compute
     again without tangents: they are refused, and in those of constants with ``use_reentrant=True`` nothing is decided.
     Compiled functions are refused, too, and so are `torch.func.jvp`, `torch.func.jacfwd` and `torch.func.hessian`,
     since torch has one level of forward mode outside of torch.func.
@@ -502,6 +502,11 @@ def _leaves_of(name: str, tree: Tree, what: str) -> list[torch.Tensor]:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
             kind = leaf.dtype if isinstance(leaf, torch.Tensor) else type(leaf).__name__
             raise TypeError(f"{name}: {what} has a leaf of {kind}; pass floating-point tensors.")
+        if is_without_numbers(leaf):
+            raise TypeError(
+                f"{name}: {what} has a fake tensor, or one on the meta device, without numbers to choose by; pass "
+                "tensors that have numbers."
+            )
         if sharding := sharding_of(leaf):
             raise TypeError(
                 f"{name}: {what} has a tensor that {sharding} has cut into parts, of which torch carries no tangents; "

@@ -12,6 +12,7 @@ import torch
 import torch.utils._python_dispatch
 import torch.utils._pytree
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode, get_overridable_functions, has_torch_function
 
@@ -115,6 +116,11 @@ def with_old_versions(tensors: Iterable[torch.Tensor]) -> contextlib.AbstractCon
 def is_view(tensor: torch.Tensor) -> bool:
     """Say whether the tensor has its memory from another one, by a recorded call: it cannot be detached then."""
     return tensor._is_view()
+
+
+def is_without_numbers(tensor: torch.Tensor) -> bool:
+    """Say whether the tensor has a shape and a dtype alone, as on the meta device."""
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 def written_out(tensor: torch.Tensor) -> torch.Tensor:

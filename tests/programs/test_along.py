@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import operator
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -198,6 +201,32 @@ def test_an_optimizer_may_step_in_the_block() -> None:
             optimizer.zero_grad()
         assert not torch.equal(before, layer.weight)
         assert set(layer.state_dict()) == {"weight", "bias"}
+
+
+@pytest.mark.parametrize("make", [functools.partial(torch.optim.Adam, amsgrad=True), torch.optim.Adamax])
+def test_an_optimizer_may_write_its_largest_moments_to_out(make: Callable[..., torch.optim.Optimizer]) -> None:
+    """They move with a weight decay: of equal ones, what is written is decided, with the value that it has outside."""
+    ends = []
+    for block in (interop.along, contextlib.nullcontext):
+        x = torch.tensor([0.0, 1.0, -2.0], requires_grad=True)
+        optimizer = make([x], lr=0.5, weight_decay=0.5, foreach=False)
+        for _ in range(3):
+            optimizer.zero_grad()
+            with block(x):
+                (x**2).sum().backward()
+                optimizer.step()
+        ends.append(x.detach().clone())
+    assert torch.equal(*ends)
+
+
+def test_what_is_written_to_out_moves() -> None:
+    """|w| at 0 grows along -1, so that it is positive a small step on; what was in its place becomes smaller."""
+    w = torch.zeros(1, requires_grad=True)
+    with interop.along(w, direction=-torch.ones(1)):
+        with torch.no_grad():
+            torch.abs(w, out=(buffer := 5 * w))
+        torch.where(buffer > 0, 2 * w, w).sum().backward()
+    assert w.grad.item() == 2
 
 
 def test_weights_that_autocast_has_cast_before_move() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
@@ -35,6 +36,12 @@ class WithoutJvp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: torch.Tensor) -> torch.Tensor:
         return cotangent * 2
+
+
+def _within(fun: Callable[[torch.Tensor], Any]) -> None:
+    """Call the function in a block of `along`, with a parameter of two elements."""
+    with interop.along(x := torch.ones(2, requires_grad=True)):
+        fun(x)
 
 
 BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
@@ -71,6 +78,22 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: interop.grad(lambda x: torch.maximum(x, x, out=torch.zeros(())))(ZERO),
         NotImplementedError,
         "out= has no derivative",
+    ),
+    "out, of a pair": (
+        torch.no_grad()(lambda: _within(lambda x: torch.max(x, 0, out=(x.new_empty(()), torch.tensor(0))))),
+        NotImplementedError,
+        "out= has no derivative",
+    ),
+    "out, of another shape": (
+        torch.no_grad()(lambda: _within(lambda x: torch.abs(x, out=x.new_empty(0)))),
+        RuntimeError,
+        r"output with shape \[0\]",
+    ),
+    "meta": (lambda: interop.grad(torch.sum)(torch.ones(2, device="meta")), TypeError, "argument has a fake tensor"),
+    "fake": (
+        lambda: interop.grad(torch.sum)(FakeTensorMode().from_tensor(torch.ones(2))),
+        TypeError,
+        "argument has a fake tensor",
     ),
     "not a scalar": (lambda: interop.grad(torch.abs)(torch.zeros(2)), RuntimeError, "scalar"),
     "no parameters": (lambda: interop.along(torch.nn.ReLU()).__enter__(), ValueError, "none of the parameters"),

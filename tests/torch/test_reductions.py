@@ -34,6 +34,33 @@ def test_indices(name: str) -> None:
     assert t.grad.tolist() == [*tied, [0.5, 0, 0.5]]
 
 
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_indices_of_jagged_tensors(name: str) -> None:
+    x = torch.nested.nested_tensor([torch.zeros(1, 2), torch.eye(2)], layout=torch.jagged, requires_grad=True)
+    with interop.min_norm():
+        pair = getattr(torch, name)(x, -1)
+    pair.values.values().sum().backward()
+    assert x.grad.values().tolist() == [[0.5, 0.5], *([[1, 0], [0, 1]] if name == "max" else [[0, 1], [1, 0]])]
+
+
+def test_a_maximum_that_no_gradient_reaches() -> None:
+    """A function behind it may have no gradient for it, in the place of zeros."""
+
+    class Cut(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, cotangent: torch.Tensor) -> None:
+            return None
+
+    x = torch.zeros(2, requires_grad=True)
+    with interop.min_norm():
+        loss = Cut.apply(torch.max(x, 0).values) + x.sum()
+    assert torch.autograd.grad(loss, x)[0].tolist() == [1, 1]
+
+
 ALONG_AXES = {
     "amax": torch.amax,
     "amin": torch.amin,

@@ -36,6 +36,7 @@ class _Reduced(torch.autograd.Function):
         values = output[0] if ctx.has_indices else output
         if ctx.has_indices:
             ctx.mark_non_differentiable(output[1])
+            ctx.set_materialize_grads(False)  # torch makes no zeros of the shape of jagged indices
         # Neither x nor the values are kept: both may be overwritten then.
         tied = (x == with_reduced_axes(values, ctx.reduction.axes, ctx.reduction.keeps)) | x.isnan()
         chosen = sharing(tied, ctx.reduction.axes, ctx.reduction.convention)
@@ -43,7 +44,9 @@ class _Reduced(torch.autograd.Function):
         ctx.save_for_forward(chosen)
 
     @staticmethod
-    def backward(ctx: Any, cotangent: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, cotangent: torch.Tensor | None, *_: Any) -> tuple[torch.Tensor | None, ...]:
+        if cotangent is None:
+            return None, None, None
         (chosen,) = ctx.saved_tensors
         weighted = divided(
             with_reduced_axes(cotangent, ctx.reduction.axes, ctx.reduction.keeps), _shares(ctx.reduction, chosen)
