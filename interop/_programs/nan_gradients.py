@@ -292,8 +292,8 @@ class Losses:
 
     def see(self, function: Callable[..., Any], args: Sequence[Any], result: Any) -> None:
         """Look at a result of a function."""
-        if has_slope_without_bound(function, args):
-            for tensor in result if isinstance(result, tuple) else (result,):
+        if torch.is_grad_enabled() and has_slope_without_bound(function, args):
+            for tensor in result if isinstance(result, tuple | list) else (result,):
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():
                     # A sum is finite only if all tangents are. To look at it here would wait for the device.
                     self._sums_of_tangents.append(value_and_tangent(tensor)[1].sum())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from interop._torch.forms import functions_named
+from interop._torch.private_api import foreach_named
 
 
 def has_slope_without_bound(function: Callable[..., Any], args: Sequence[Any]) -> bool:
@@ -26,24 +27,30 @@ def _is_bounded(function: Callable[..., Any], number: Any) -> bool:
     return (name in _QUOTIENTS and number != 0) or (name in _POWERS and number >= 1 and float(number).is_integer())
 
 
-_QUOTIENTS = ("div", "divide", "true_divide", "truediv", "itruediv")
+_QUOTIENTS = ("div", "divide", "true_divide", "truediv", "itruediv", "fmod", "remainder")
 _POWERS = ("pow", "float_power", "ipow")
 # Without bound at a number, as the root at 0, or at infinity, as exp, or where something in them divides by 0.
 # fmt: off
 _NAMES = (
     *_QUOTIENTS, *_POWERS, *(f"__{name}__" for name in ("truediv", "rtruediv", "itruediv", "rdiv", "pow", "rpow",
-    "ipow")), "reciprocal", "sqrt", "rsqrt", "log", "log2", "log10", "log1p", "exp", "exp2", "expm1", "sinh", "cosh",
-    "tan", *("acos", "asin", "atanh", "acosh"), *("arccos", "arcsin", "arctanh", "arccosh"), "atan2", "arctan2",
+    "ipow", "mod")), "reciprocal", "sqrt", "rsqrt", "log", "log2", "log10", "log1p", "exp", "exp2", "expm1", "sinh",
+    "cosh", "tan", *("acos", "asin", "atanh", "acosh"), *("arccos", "arcsin", "arctanh", "arccosh"), "atan2", "arctan2",
     "hypot", "lgamma", "mvlgamma", "digamma", "polygamma", "gammaln", "psi", "multigammaln", "erfinv", "ndtri",
     "log_ndtr", "logit", "xlogy", "xlog1py", "entr", "zeta", "logaddexp", "logaddexp2", "logsumexp", "logcumsumexp",
+    "ldexp", "i0", "i1", "erfcx", "gelu", "soft_margin_loss", "corrcoef", "vander", "local_response_norm",
     "softmax", "log_softmax", "softmin", "gumbel_softmax", "addcdiv", "prod", "cumprod", "norm", "vector_norm",
     "matrix_norm", "dist", "std", "var", "std_mean", "var_mean", "normalize", "cosine_similarity",
     "pairwise_distance", "renorm", "cross_entropy", "binary_cross_entropy", "kl_div", "poisson_nll_loss",
     "gaussian_nll_loss", "scaled_dot_product_attention", "multi_head_attention_forward", "layer_norm", "rms_norm",
     "group_norm", "batch_norm", "instance_norm", "det", "slogdet", "logdet", "inv", "inverse", "pinv", "solve",
-    "cholesky", "eigh", "eigvalsh", "svd", "svdvals", "qr", "matrix_exp",
+    "cholesky", "eigh", "eigvalsh", "svd", "svdvals", "qr", "matrix_exp", "lu", "lu_solve", "inv_ex", "solve_ex",
+    "cholesky_ex", "cholesky_solve", "solve_triangular", "triangular_solve", "cond",
 )
 # fmt: on
 
-_UNBOUNDED = frozenset(function for name in _NAMES for function in functions_named(name))
+_UNBOUNDED = frozenset(
+    function
+    for name in _NAMES
+    for function in (*functions_named(name), *foreach_named(name), *foreach_named(f"{name}_"))
+)
 """The functions of torch whose slopes have no bound."""

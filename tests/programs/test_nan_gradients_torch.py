@@ -239,6 +239,55 @@ def test_no_way_of_reading_a_number_is_a_cut(name: str) -> None:
         assert not (interop.grad(program)(tensor([0.0, 0.0]), factor) == 0).any()
 
 
+UNREAD: dict[str, tuple[Program, Any]] = {
+    "fmod": (lambda y: torch.fmod(tensor(1.0), y), 0.0),
+    "%": (lambda y: tensor(1.0) % y, 0.0),
+    "ldexp": (lambda x: torch.ldexp(x, tensor(1e9)), 0.0),
+    "i0": (torch.i0, 1e9),
+    "i1": (torch.special.i1, 1e9),
+    "erfcx": (torch.special.erfcx, -1e30),
+    "gelu": (lambda x: functional.gelu(x, approximate="tanh"), 1e30),
+    "soft_margin_loss": (lambda x: functional.soft_margin_loss(x, tensor(1.0)), -1e30),
+    "corrcoef": (torch.corrcoef, [1.0, 1.0]),
+    "vander": (torch.linalg.vander, [1e200, 1e200, 1e200]),
+    "local_response_norm": (lambda x: functional.local_response_norm(x, 2, k=0.0), [[[0.0, 0.0]]]),
+    "inv_ex": (lambda x: torch.linalg.inv_ex(x).inverse, [[0.0, 0.0], [0.0, 0.0]]),
+    "solve_triangular": (
+        lambda x: torch.linalg.solve_triangular(x, torch.eye(2), upper=True),
+        [[0.0, 0.0], [0.0, 0.0]],
+    ),
+    "foreach_sqrt": (lambda x: torch._foreach_sqrt([x])[0], -1.0),
+    "foreach_sqrt_": (lambda x: torch._foreach_sqrt_([1 * x])[0], -1.0),
+    "foreach_div": (lambda x: torch._foreach_div([x], [x])[0], 0.0),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_functions_that_nothing_reads(name: str) -> None:
+    """Each of them has NaN as the gradient of a result of which no element is taken."""
+    function, x = UNREAD[name]
+
+    def program(x: Tensor) -> Tensor:
+        return torch.where(tensor(False), function(x), 0.0).sum()
+
+    assert torch.func.grad(program)(tensor(x)).isnan().any()
+    for gradient in (interop.grad(program)(tensor(x)), *gradient_in_along(program, tensor(x))):
+        same(gradient, torch.zeros_like(gradient))
+
+
+def test_slopes_that_are_not_recorded_cost_no_further_pass() -> None:
+    """The loss has NaN for another reason, which no pass would find; a hook sees how many passes there are."""
+    x, passes = tensor(-1.0).requires_grad_(), []
+    with interop.along(x):
+        with torch.no_grad():
+            x.sqrt()
+        y = x * tensor(NAN)
+        y.register_hook(passes.append)
+        loss = y.sum()
+    loss.backward()
+    assert len(passes) == 1
+
+
 def test_other_leaves_are_as_they_are() -> None:
     """A derivative along some parameters certifies nothing of others."""
     x, other = PAIR.clone().requires_grad_(), tensor(0.0, requires_grad=True)
