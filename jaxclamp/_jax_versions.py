@@ -5,8 +5,6 @@ In all of these versions a program, closed or not, has ``eqns``, ``invars``, ``o
 `tests/jax/test_jax_versions.py` checks each of them.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ default it records all that are installed, and writes the choices that there are
 it; for a version that is not installed, in an environment of its own.
 """
 
-from __future__ import annotations
-
 import datetime
 import functools
 import platform

@@ -3,8 +3,6 @@
 ``python -m tools.stubs`` writes them.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import textwrap

@@ -1,7 +1,5 @@
 """A dict of a bounded size, for what can be computed anew."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 K = TypeVar("K")

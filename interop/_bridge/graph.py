@@ -1,7 +1,5 @@
 """Flat functions in the graphs of torch.compile, torch.export and torch.fx: one custom op for all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

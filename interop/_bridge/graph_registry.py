@@ -1,7 +1,5 @@
 """Names that stand for calls of flat functions in the graphs of torch, which hold strings."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Hashable
 from typing import Any

@@ -4,8 +4,6 @@ A call arranges its arguments by slot (`signatures.py`), follows the plan for it
 call of that kind makes, and returns the result in the form that the arguments ask for: new, in place, in ``out``.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any

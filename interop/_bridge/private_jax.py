@@ -3,8 +3,6 @@
 No other module of interop or jaxclamp has private names of JAX: `tests/project/test_structure.py` holds that.
 """
 
-from __future__ import annotations
-
 from jax._src import xla_bridge
 
 

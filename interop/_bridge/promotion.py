@@ -4,8 +4,6 @@ It is called with ones, since values change neither. ``clamp(int tensor, min=0.5
 ``[[1]]`` and 0.5: torch answers with a float tensor, so the result is one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Saves what a backward pass needs of a call, and runs that pass: on the tape and in graphs alike."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import operator

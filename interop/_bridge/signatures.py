@@ -3,8 +3,6 @@
 Parameters have torch's names, or NumPy's by keyword. The parameters of further forms, such as ``out``, come last.
 """
 
-from __future__ import annotations
-
 import inspect
 import typing
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ leaves nothing if x requires no grad. It is `_RecordedUnderTransforms` in `torch
 x, and its backward pass calls the pullback of the flat function, by `call` again. So derivatives of any order follow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ larger. Each function here looks at dual tensors of `torch.autograd.forward_ad` 
 that is differentiated.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import operator

@@ -1,7 +1,5 @@
 """The warning that a gradient of a whole program depends on a choice that was not decided, where that can be seen."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

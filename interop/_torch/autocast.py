@@ -1,7 +1,5 @@
 """Casts the arguments of an op as torch.autocast does: to its lower precision, or to float32."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Function modes that are entered again when a checkpoint recomputes."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """The entry of opaque functions into the graphs of torch.compile. To import it loads Dynamo."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Gives a function the further forms of torch: several in one, overwriting an argument, or writing to ``out``."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any

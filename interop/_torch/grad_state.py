@@ -1,7 +1,5 @@
 """Tells whether torch may ask for a derivative of a call, and runs what has to be differentiated whatever the state."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Names that stand for functions in the graphs of torch, which hold strings."""
 
-from __future__ import annotations
-
 import itertools
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Wraps the private names of torch that the package cannot do without: one function for each, with the reason."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence

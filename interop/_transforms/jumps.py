@@ -10,8 +10,6 @@ multiple of y, whichever of the two moves::
 `interop.ties` counts these elements as suspects. Whole programs warn of them, but for those that they decide.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias

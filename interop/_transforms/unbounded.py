@@ -1,7 +1,5 @@
 """Which functions of torch have slopes without bound, as the root at 0, where a cotangent of 0 becomes NaN."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The command that names the lines whose gradient changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """The command that runs the four worked cases."""
 
-from __future__ import annotations
-
 import re
 
 import click

@@ -1,7 +1,5 @@
 """The command that trains one network in four spellings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -6,8 +6,6 @@ whatever the order of summation, and often exactly 0: ties occur by construction
 so that rounding differs in the fifteenth digit and anything larger is the convention.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

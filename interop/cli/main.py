@@ -1,7 +1,5 @@
 """Shows the matrix, if no command is named, and groups all commands."""
 
-from __future__ import annotations
-
 import functools
 import io
 import itertools

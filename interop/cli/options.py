@@ -1,7 +1,5 @@
 """The options and arguments that several commands have."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import importlib

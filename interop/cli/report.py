@@ -1,7 +1,5 @@
 """The command that writes the matrix as a page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """The command that reads source files for gradients that are a choice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

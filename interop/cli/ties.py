@@ -1,7 +1,5 @@
 """The command that counts the ties in a function."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The four worked cases: one formula in several spellings, by unmodified torch and by the wrapped ops."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace

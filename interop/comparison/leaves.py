@@ -1,7 +1,5 @@
 """How far two arrays are apart, and the tolerance that rounding explains."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass

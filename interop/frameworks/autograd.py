@@ -1,7 +1,5 @@
 """HIPS autograd, which differentiates NumPy, as a framework that is compared."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """The interface by which every framework is asked for a gradient in the same words."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

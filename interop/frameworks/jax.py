@@ -1,7 +1,5 @@
 """JAX as a framework that is compared, and whose functions `interop.compare` takes."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import operator

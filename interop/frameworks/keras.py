@@ -1,7 +1,5 @@
 """Keras 3 as a framework that is compared, on the backend that it runs on in this process."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Collection, Mapping
 from typing import ClassVar

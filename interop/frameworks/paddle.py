@@ -1,7 +1,5 @@
 """PaddlePaddle, eagerly, as a framework that is compared."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Collection, Mapping
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The frameworks by name, and which of them a function runs in."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping

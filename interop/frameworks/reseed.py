@@ -1,7 +1,5 @@
 """Functions made to draw other random numbers: a value that changes then is random, and no difference of a port."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

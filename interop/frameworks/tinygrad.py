@@ -1,7 +1,5 @@
 """tinygrad as a framework that is compared, on the device that interprets its kernels in Python."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 from collections.abc import Collection, Mapping

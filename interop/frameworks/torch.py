@@ -1,7 +1,5 @@
 """PyTorch as a framework that is compared, and whose functions `interop.compare` takes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Clamps before a function with an infinite slope on the bound, ``acos(clamp(x, -1, 1))``."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Branches that are not taken, ``where(x > 0, sqrt(x), 0)``: their infinite slope makes the gradient NaN."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

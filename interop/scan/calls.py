@@ -3,8 +3,6 @@
 Both follow from the records of `interop.survey`; nothing is said here of any version.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

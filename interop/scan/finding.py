@@ -1,9 +1,7 @@
 """What a scan reports of a place in the source."""
 
-from __future__ import annotations
-
 import ast
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, Self, TypeAlias, get_args
 
 from interop.scan.source import shown
 
@@ -30,6 +28,6 @@ class Finding(NamedTuple):
     cure: str
 
     @classmethod
-    def at(cls, node: ast.expr, file: str, question: Question, what: str, tie: Likelihood, cure: str) -> Finding:
+    def at(cls, node: ast.expr, file: str, question: Question, what: str, tie: Likelihood, cure: str) -> Self:
         """Report an expression in a file."""
         return cls(file, node.lineno, node.end_lineno or node.lineno, question, shown(node), what, tie, cure)

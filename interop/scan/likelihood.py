@@ -1,7 +1,5 @@
 """How likely the operands of a call are on a tie, by what the source says of them."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Sequence

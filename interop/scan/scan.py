@@ -1,7 +1,5 @@
 """`scan`: finds source files, asks every question of every call, and gathers what is found."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 import tokenize

@@ -3,8 +3,6 @@
 Of the comments, those that ignore a place are read.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import io

@@ -1,7 +1,5 @@
 """Clamps that pass a gradient by hand: ``x + (clamp(x) - x).detach()``, and the backward of an autograd.Function."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Kinks written by hand, ``where(x > 0, x, 0)``: at the tie the gradient is that of one branch."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -7,8 +7,6 @@ convention, but is a mean of the two gradients: "another subgradient". (0, 0) is
 An answer that follows several conventions counts for the one that most answers to the op follow.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Draws recorded versions: the ops by versions, in the colours of the conventions that their answers follow."""
 
-from __future__ import annotations
-
 import textwrap
 from collections import Counter
 from collections.abc import Sequence

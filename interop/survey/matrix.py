@@ -7,8 +7,6 @@ between them. It has an answer for each spelling of the op that takes arguments 
 under which jaxclamp gives the same gradient.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

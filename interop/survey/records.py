@@ -1,7 +1,5 @@
 """Reads and writes the records: what each version of a framework answers at every tie, in `interop/answers`."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 import json
@@ -10,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 FOLDER = Path(__file__).parent.parent / "answers"
 _SOURCES, _CHOICES = FOLDER / "sources.json", FOLDER / "choices.json"
@@ -37,7 +35,7 @@ class Cell(NamedTuple):
     spelling: str
 
     @classmethod
-    def of(cls, text: str) -> Cell:
+    def of(cls, text: str) -> Self:
         """Read what `str` writes."""
         match = re.fullmatch(r"(\w+)\((.*)\), ([\w ]+), (numbers|arrays|none): ([\w.]+)", text)
         if match is None:

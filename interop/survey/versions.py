@@ -9,8 +9,6 @@ Many of the answers in a record say the same thing again. ``torch.maximum`` at x
 Forward mode is left out as well, unless it differs from reverse mode. `_is_implied` has the rules.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The conventions by which tied operands share a gradient."""
 
-from __future__ import annotations
-
 from typing import Literal, NoReturn, TypeAlias, get_args
 
 Convention: TypeAlias = Literal["min_norm", "inclusive", "exclusive", "balanced"]

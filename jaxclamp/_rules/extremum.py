@@ -1,7 +1,5 @@
 """The rules of the reductions, whose value is one of the elements along some axes, of an array or of a mesh."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

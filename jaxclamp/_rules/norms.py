@@ -1,7 +1,5 @@
 """The rules of the norms: they have kinks where elements are 0, and 0 is the least of their subgradients there."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

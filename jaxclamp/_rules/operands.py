@@ -1,7 +1,5 @@
 """Checks of arguments: functions, real numbers and arrays of them, shapes that broadcast, ints that a result holds."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The rule of the selection ops, whose value is one of their operands."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

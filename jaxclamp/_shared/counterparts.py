@@ -1,7 +1,5 @@
 """The spellings of an op in other libraries: calls written as strings, resolved when they are used, not before."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import pkgutil

@@ -1,7 +1,5 @@
 """The check of derivatives against values, of a function as any framework presents it."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias

@@ -1,7 +1,5 @@
 """The point of a convex hull that is nearest to another point."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

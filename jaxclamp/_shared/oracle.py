@@ -5,8 +5,6 @@ at random nearby points, takes their convex hull (the Clarke subdifferential) an
 norm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

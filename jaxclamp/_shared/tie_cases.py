@@ -4,8 +4,6 @@ A tie point of a record is ``(3.0, 3.0)`` for `maximum`. It makes three cases: x
 both. `jaxclamp._shared.oracle` computes the definition from values of the op.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Which equations of a jaxpr can tie, and which of the elements they compute are on a tie."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The primitives whose choices are not decided in derivatives of whole programs, and the warning that names a line."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 

@@ -4,8 +4,6 @@ The arithmetic between these is that of `torch`: `spelled_out` of `interop/_prog
 of their own, where it is decided and fast.
 """
 
-from __future__ import annotations
-
 import torch
 from torch.nn import functional
 

@@ -1,7 +1,5 @@
 """Compute recurrent networks with relu step by step, where torch has one kernel, so that each relu can be decided."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

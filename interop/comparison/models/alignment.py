@@ -6,8 +6,6 @@ arrays have the shape (2, 4, 4, 4). Then the axes of the second may be samples, 
 none, as behind a bug, the one under which they are least apart.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias

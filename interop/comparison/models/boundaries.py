@@ -9,8 +9,6 @@ and opened to a program that takes the zeros first, and returns what crossed las
     0a, 0b, x:        y = x + 0a        z = sin y        w = z + 0b        return w, y, w
 """
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Read parameters from trees, and from files: npz, safetensors, checkpoints of orbax."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Lay out what both models are called with: arrays of NumPy, images as each library expects them, and notes of that."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ and ``head``. `Dense_0` and `stem` use the same parameters, and so do `Dense_1` 
 be the same as ``dropout``, as it lies in the same gap and its class is of the same family; ``act`` stays alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence

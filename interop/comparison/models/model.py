@@ -1,7 +1,5 @@
 """Run a model of any library, and record its layers, its results and their gradients."""
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 from abc import ABC, abstractmethod

@@ -8,8 +8,6 @@ models get numbers added that lie between, of :math:`\sqrt{\epsilon}` times the 
 and it is the same one in both. If gradients still differ there, the reason is no near tie.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Compare the parameters that both models came with, where each keeps its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import jax.numpy as jnp

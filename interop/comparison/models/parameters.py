@@ -1,10 +1,8 @@
 """A parameter of a model: its name, its module, and how its array is laid out compared with torch's."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -35,12 +33,12 @@ class Layout:
     """The axes of torch's array that run backwards, as in a transposed convolution."""
 
     @classmethod
-    def same(cls, shape: tuple[int, ...]) -> Layout:
+    def same(cls, shape: tuple[int, ...]) -> Self:
         """Return the layout of an array that is as torch's."""
         return cls(shape, shape, tuple(range(len(shape))), shape)
 
     @classmethod
-    def flat(cls, shape: tuple[int, ...]) -> Layout:
+    def flat(cls, shape: tuple[int, ...]) -> Self:
         """Return the layout of an array that has several axes where torch's has one, as the bias of attention."""
         size = math.prod(shape)
         return cls(shape, (size,), (0,), (size,))

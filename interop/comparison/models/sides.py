@@ -1,7 +1,5 @@
 """Give both models the values of their parameters, and settle by their runs how kernels and layers correspond."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

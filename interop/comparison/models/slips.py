@@ -1,7 +1,5 @@
 """Name the slip behind a difference, if it is one of the commonest of ports."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -4,8 +4,6 @@ At its bound 0, for example, ``torch.clamp(x, 0., 6.)`` has the gradient 1 up to
 {"inclusive"}; from 2.14 on the gradient is 0, and it is {"min_norm", "exclusive"}.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import torch

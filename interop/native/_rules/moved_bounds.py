@@ -9,8 +9,6 @@ second time for the value. The rule of `selection.py` would compare x with the b
 docs/measurements.md has the figures.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

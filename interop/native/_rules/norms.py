@@ -1,7 +1,5 @@
 """Differentiates the 2-norm around torch's own function: where it is 0 its gradient is 0, and so are further ones."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -7,8 +7,6 @@ numbers, 1 and 0 in the dtype of the operand, which torch computes and adds up s
 has two windows. In the first both elements are the largest, so it is on a tie; the second has one that is.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Differentiates reductions around torch's own function: tied elements along the reduced axes share the gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -9,8 +9,6 @@ C is the set of operands that are equal to the value. ``clamp(x, min=0, max=6)``
 alone is active, min is in C and inactive, so x gets 0.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias

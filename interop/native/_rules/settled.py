@@ -1,7 +1,5 @@
 """Has a compiler compute a tensor once for all that read it, not once for each of them with another rounding."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """A max pool, and the part of one that the files ``windows_*.py`` compute in several ways, as `windows.py` says."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol

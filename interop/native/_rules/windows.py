@@ -11,8 +11,6 @@ for eager code, `windows_tiled.py` where the windows tile the images, `windows_i
 ``channels_last``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

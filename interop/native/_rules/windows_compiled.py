@@ -6,8 +6,6 @@ gets its share of both. All of it is pointwise, so it is one kernel. In `windows
 in the windows is a slice to which a part is added, which inductor compiles to a kernel for each.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -5,8 +5,6 @@ place in the windows. It gathers the elements [[3, 3], [3, 1]], which are tied w
 everything is there as often as there are windows that have it, where `windows_sliced.py` reads it in its place.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ ties are shared so too, unless windows have few elements. torch's kernel spends 
 Slices find the values in a tenth of that time, which leaves room to share ties.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

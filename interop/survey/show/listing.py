@@ -7,8 +7,6 @@ In this example, the first column says what is differentiated:
       x, y          0.5 0.5     ✓     ✓    ✓              1 0
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 

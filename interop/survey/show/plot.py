@@ -1,7 +1,5 @@
 """Draws one op: its values, its slopes, and the gradient that every spelling answers at each tie."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import textwrap

@@ -1,7 +1,5 @@
 """Writes rows of the parity matrix as Markdown, JSON or CSV, and has what all its forms share."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Writes one HTML page that needs no network: the parity matrix, pictures of ops, versions, how to reproduce it all."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.resources
 import io

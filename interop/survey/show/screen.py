@@ -1,7 +1,5 @@
 """Prints the parity matrix on one screen: a line for each framework, then a line for each op."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Adapters to the libraries whose models are taken as they are: their parameters and their module boundaries."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Modules of Equinox, and pairs of one and its state."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence

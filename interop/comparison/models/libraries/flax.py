@@ -1,7 +1,5 @@
 """The layouts of parameters of Flax, whose two interfaces, linen and nnx, share them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from interop.comparison.models.parameters import Layout, layout_of_kernel, layout_of_transposed_kernel

@@ -1,7 +1,5 @@
 """What haiku.transform returns: alone, or with parameters and state, or with the shapes of these."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Mapping, Sequence

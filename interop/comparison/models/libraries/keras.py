@@ -1,7 +1,5 @@
 """Models of Keras 3 on its backend JAX."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Mapping, Sequence

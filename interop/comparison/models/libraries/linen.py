@@ -1,7 +1,5 @@
 """Modules of Flax linen: bound to their variables, or with the shapes of those that they would be initialized to."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Modules of Flax nnx."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any

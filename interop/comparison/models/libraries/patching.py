@@ -1,7 +1,5 @@
 """Record calls of modules: through a library's interceptor, or by replacing ``__call__`` of its classes for a while."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Modules of torch.nn."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections import OrderedDict, defaultdict
