@@ -171,8 +171,7 @@ def lend_from_gpu(tensor: torch.Tensor, order: Order = None) -> jax.Array:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise TypeError(f"JAX cannot read the memory of a {type(tensor).__name__} on {tensor.device}.")
     dense = (tensor if order is None else tensor.permute(order)).detach().contiguous()
-    shared: jax.Array = jax.dlpack.from_dlpack(dense)
-    return shared
+    return jax.dlpack.from_dlpack(dense)
 
 
 def adopt(array: jax.Array, on_cpu: bool, axes: Order = None) -> torch.Tensor:
@@ -238,8 +237,7 @@ def jax_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     """Return torch's dtype of the same name."""
-    named_alike: torch.dtype = getattr(torch, dtype.name)
-    return named_alike
+    return getattr(torch, dtype.name)
 
 
 class _Forked:

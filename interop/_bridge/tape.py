@@ -144,8 +144,7 @@ def _run_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[tor
     for direction in directions:
         if is_in_old_vmap(direction):
             return _run_in_old_vmap(derivative, state, tensors)
-    pulled: Sequence[torch.Tensor] = call(derivative, state.non_tensors, state.x64, tensors)
-    return pulled
+    return call(derivative, state.non_tensors, state.x64, tensors)
 
 
 def _run_in_old_vmap(flat: FlatFunction, state: CallState, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

@@ -154,8 +154,7 @@ def nonstrict_trace(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     import torch._dynamo
 
-    traced: Callable[..., Any] = torch._dynamo.nonstrict_trace(function)
-    return traced
+    return torch._dynamo.nonstrict_trace(function)
 
 
 def is_overridden(arguments: Sequence[Any]) -> bool:
@@ -237,8 +236,7 @@ def constant_of(number: float) -> float:
         return number
     from torch.fx.experimental.symbolic_shapes import guard_scalar
 
-    constant: float = guard_scalar(number)
-    return constant
+    return guard_scalar(number)
 
 
 def is_in_old_vmap(tensor: torch.Tensor) -> bool:
@@ -269,8 +267,7 @@ def named_reduction(size_average: bool | None, reduce: bool | None, reduction: s
 
 def function_modes() -> list[TorchFunctionMode]:
     """Return the function modes that are entered, the innermost last; not the one that is being asked about a call."""
-    modes: list[TorchFunctionMode] = torch.overrides._get_current_function_mode_stack()
-    return modes
+    return torch.overrides._get_current_function_mode_stack()
 
 
 def calls_functions(func: Callable[..., Any], args: Sequence[Any]) -> bool:

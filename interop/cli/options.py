@@ -83,8 +83,7 @@ def function_named(name: str) -> Callable[..., Any]:
         ) from error
     if not callable(found):
         raise click.BadParameter(f"{name!r} is a {type(found).__name__}; name a function.", param_hint=FUNCTION)
-    checked: Callable[..., Any] = found
-    return checked
+    return found
 
 
 def _import_file(file: Path) -> str:

@@ -214,8 +214,7 @@ class _Flat:
         leaves = list(self._leaves)
         for i, array in zip(self._active, arrays, strict=True):
             leaves[i] = array
-        arguments: tuple[Any, ...] = jax.tree.unflatten(self._structure, leaves)
-        return arguments
+        return jax.tree.unflatten(self._structure, leaves)
 
 
 def _is_real(place: str, leaf: Any) -> bool:

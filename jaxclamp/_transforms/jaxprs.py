@@ -184,8 +184,7 @@ def with_bodies(eqn: JaxprEqn, change: Callable[[Any], Any]) -> JaxprEqn:
     if same(params.values(), eqn.params.values()):
         return eqn
     added = _effects(jaxprs_in_params(params)) - _effects(jaxprs_in_params(eqn.params))
-    new: JaxprEqn = eqn.replace(params=params, effects=eqn.effects | added)
-    return new
+    return eqn.replace(params=params, effects=eqn.effects | added)
 
 
 def same(new: Collection[Any], old: Collection[Any]) -> bool:
@@ -247,4 +246,4 @@ def computed(eqn: JaxprEqn) -> Callable[..., list[Any]]:
     like: Any = jax.make_jaxpr(lambda *operands: operands)(*(atom.aval for atom in eqn.invars))
     outvars = [Var(atom.aval) for atom in eqn.outvars]
     alone = eqn.replace(invars=like.invars, outvars=outvars)
-    return jaxpr_as_fun(with_parts(like, eqns=[alone], outvars=outvars))  # type: ignore[no-any-return]
+    return jaxpr_as_fun(with_parts(like, eqns=[alone], outvars=outvars))

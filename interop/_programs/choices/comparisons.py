@@ -39,7 +39,7 @@ def conversion(name: str) -> Callable[..., Tensor]:
 
     def converted(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         source = is_not_zero(input) if is_to_bools(*args, **kwargs) else input
-        return in_torch(source, *args, **kwargs)  # type: ignore[no-any-return]
+        return in_torch(source, *args, **kwargs)
 
     return converted
 
