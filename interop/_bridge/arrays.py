@@ -138,7 +138,7 @@ def to_host(leaf: Any) -> np.ndarray[Any, Any]:
 
 
 def lend_from_host(tensor: torch.Tensor, order: Order = None) -> HostArray:
-    """`lend` of a tensor on CPU, its axes in ``order``: a NumPy view.
+    """Lend a tensor on CPU, its axes in ``order``, as a NumPy view.
 
     DLPack would let XLA's threads release torch memory, for which they need the GIL: that deadlocks, and aborts the
     process at exit.
@@ -166,7 +166,7 @@ def lend_from_host(tensor: torch.Tensor, order: Order = None) -> HostArray:
 
 
 def lend_from_gpu(tensor: torch.Tensor, order: Order = None) -> jax.Array:
-    """`lend` of a tensor on a GPU, through DLPack."""
+    """Lend a tensor on a GPU, through DLPack, by which JAX's stream waits for torch's."""
     tensor = written_out(tensor)  # DLPack would pass the memory without the sign
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise TypeError(f"JAX cannot read the memory of a {type(tensor).__name__} on {tensor.device}.")

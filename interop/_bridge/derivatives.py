@@ -59,7 +59,7 @@ def batched(function: Function, axes: tuple[int | None, ...], traced: Traced, *a
 def _restrict(
     function: Function, active: Sequence[bool], traced: Traced, primals: Sequence[jax.Array]
 ) -> tuple[Function, tuple[jax.Array, ...]]:
-    """``function`` of the active primals alone, and these."""
+    """Return ``function`` as one of the active primals alone, and these."""
 
     def restricted(*moving: jax.Array) -> Any:
         remaining = iter(moving)

@@ -143,7 +143,7 @@ class FlatFunction:
     def describe(
         self, non_tensors: tuple[Any, ...], x64: bool, tensors: Sequence[torch.Tensor]
     ) -> tuple[list[tuple[tuple[Any, ...], torch.dtype]], Any]:
-        """Shape and dtype of each leaf of the result, and its structure; sizes may be torch's symbols."""
+        """Return shape and dtype of each leaf of the result, and its structure; sizes may be torch's symbols."""
         if self.resembled:
             # Not strict, as the cotangents of a pullback stand behind the arrays.
             like = [t for t, is_resembled in zip(tensors, self.resembled, strict=False) if is_resembled]
@@ -224,7 +224,7 @@ _FUNCTIONS = {"floordiv": operator.floordiv, "mod": operator.mod, "max": torch.s
 
 
 def _compile(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """``function`` compiled. Under `jax.disable_jit`, where it may return an argument, results are new arrays too."""
+    """Compile the function. Under `jax.disable_jit`, where it may return an argument, results are new arrays too."""
 
     def fresh(non_tensors: Sequence[Any], *arrays: jax.Array) -> Any:
         result = function(non_tensors, *arrays)
@@ -239,7 +239,7 @@ def _compile(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 def _reordered(
     function: Callable[..., Any], orders: Sequence[Order], non_tensors: Sequence[Any], *arrays: jax.Array
 ) -> Any:
-    """``function`` of arrays whose axes are in ``orders``; its results are in the first of these orders.
+    """Call the function with arrays whose axes are in ``orders``; its results are in the first of these orders.
 
     The arrays are row-major in these orders, so that elementwise functions move nothing in memory.
     """

@@ -211,7 +211,7 @@ def _is_number_on_cpu(value: Any) -> bool:
 
 
 def _as_tensor_or_number(value: Any) -> Any:
-    """Arrays of other libraries as tensors; NumPy's numbers as Python's, lest they promote as arrays do."""
+    """Make a tensor of an array of another library, and Python's number of NumPy's, which would promote as an array."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
@@ -220,7 +220,7 @@ def _as_tensor_or_number(value: Any) -> Any:
 
 
 def _as_static(value: Any) -> Any:
-    """Sizes and axes as ints and tuples of them."""
+    """Return sizes and axes as ints, and tuples of them; all else as it is."""
     if isinstance(value, list | tuple):
         return tuple(map(operator.index, value))
     if isinstance(value, bool) or not hasattr(value, "__index__"):

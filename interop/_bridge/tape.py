@@ -148,9 +148,10 @@ def _run_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[tor
 
 
 def _run_in_old_vmap(flat: FlatFunction, state: CallState, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Batched gradients, as ``is_grads_batched=True`` asks for them, come from a vmap older than torch.func's.
+    """Call ``flat`` with batched gradients, as ``is_grads_batched=True`` asks for them.
 
-    It cannot be extended in public: here its tensors are unwrapped, and the results wrapped again.
+    They come from a vmap older than torch.func's, which cannot be extended in public. So its tensors are unwrapped
+    here, and the results wrapped again.
     """
     axes = tuple([0 if is_in_old_vmap(tensor) else None for tensor in tensors])
     plain = [t if axis is None else out_of_old_vmap(t) for t, axis in zip(tensors, axes, strict=True)]

@@ -19,7 +19,7 @@ from interop._torch.opaque import opaque
 
 
 def wrap_for_torch(function: Callable[..., Any], *, save: Save = "inputs") -> Callable[..., Any]:
-    """``function``, written in JAX, as a function of torch tensors with gradients.
+    """Return ``function``, written in JAX, as a function of torch tensors with gradients.
 
     Args:
       function: a JAX function that can be jitted, of pytrees (dicts, lists, tuples, ...) of arrays.
@@ -101,7 +101,7 @@ def _kind(leaf: Any) -> Any:
 def _flattened(
     function: Callable[..., Any], save: Save, structure: Any, kinds: Sequence[Any], arguments: Any
 ) -> FlatFunction:
-    """``function`` as a flat function of the leaves of its arguments."""
+    """Return ``function`` as a flat function of the leaves of its arguments."""
     names = []
     for (path, leaf), kind in zip(jax.tree_util.tree_leaves_with_path(arguments), kinds, strict=True):
         if isinstance(leaf, torch.nn.Module):  # JAX would take its parameters for constants

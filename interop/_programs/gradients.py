@@ -387,8 +387,7 @@ def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], 
     with _named_cure(name), tangents_at(depth_of_transformations() + 1):  # the jvp below is one more
         # What Dynamo has left to Python, it would look into again.
         jvp = torch.compiler.disable(torch.func.jvp) if is_compiled() else torch.func.jvp
-        pushed: tuple[R, R] = jvp(decided, inputs, v)  # type: ignore[assignment]  # there is no aux
-    return pushed
+        return jvp(decided, inputs, v)  # type: ignore[return-value]  # there is no aux
 
 
 _CURES: tuple[tuple[type[Exception], str, str], ...] = (
@@ -443,8 +442,7 @@ def _named_cure(name: str) -> Iterator[None]:
 
 
 class _Uncompiled(Decided):
-    """Decides choices in a block of `along`, where Dynamo would compile functions; within torch.func it leaves them to
-    Python."""
+    """The block of `along`: it refuses compiled functions, which have no tangents, and watches for losses."""
 
     def __init__(self, losses: Losses) -> None:
         super().__init__()

@@ -21,13 +21,13 @@ def call_opaque(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 @nonstrict_trace
 def _call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Dynamo takes this call as it is; what is behind it meets the tensors that make up the graph."""
-    args, kwargs = pytree.tree_map(_as_given, (args, kwargs))
+    """Call the function behind what Dynamo takes as one call: it meets the tensors that make up the graph."""
+    args, kwargs = pytree.tree_map(_without_symbols, (args, kwargs))
     return function_named(name)(*args, **kwargs)
 
 
-def _as_given(leaf: Any) -> Any:
-    """Ints and bools that are symbols steer what is computed, so their values do, which torch then guards."""
+def _without_symbols(leaf: Any) -> Any:
+    """Replace a symbol of an int or a bool by its value, which torch then guards, as it steers what is computed."""
     if isinstance(leaf, str) and leaf == _NONE:
         return None
     kinds = {torch.SymInt: int, torch.SymBool: bool}

@@ -83,7 +83,7 @@ def in_place(name: str) -> Callable[..., torch.Tensor] | None:
 
 
 def overwrite(name: str, op: Callable[..., Any], x: torch.Tensor, *rest: Any) -> torch.Tensor:
-    """``x``, overwritten with ``op(x, *rest)`` by the op called ``name``."""
+    """Overwrite ``x`` with ``op(x, *rest)``, and return it; errors call the op ``name``."""
     if is_distributed(x) and any(placement.is_partial() for placement in x.placements):  # type: ignore[attr-defined]
         raise RuntimeError(
             f"{name}: input is a sum of which each process has a part, and cannot be overwritten as one; "
@@ -114,7 +114,7 @@ def _kind(dtype: torch.dtype) -> int:
 
 
 def write_to(out: Any, name: str, op: Callable[..., Any], *arguments: Any) -> Any:
-    """``out``, a tensor or a pair of them, holding the result of the op called ``name``."""
+    """Write ``op(*arguments)`` to ``out``, a tensor or a pair of them, and return that; errors call the op ``name``."""
     outs: Sequence[torch.Tensor] = tuple(out) if isinstance(out, tuple | list) else (out,)
     if torch.is_grad_enabled() and any(t.requires_grad for t in _tensors((*outs, *arguments))):
         raise RuntimeError(

@@ -11,7 +11,7 @@ from interop._torch.private_api import primal_of, with_forward_mode
 
 
 def of_any_order(jvp: Callable[..., Any]) -> Callable[..., Any]:
-    """``jvp``, for torch.func, whose result is no constant to the transformations around.
+    """Return ``jvp`` for torch.func, with a result that is no constant to the transformations around.
 
     Torch calls a ``jvp`` where forward mode is off, so that a second forward mode, around the first, is lost without an
     error. It is on again here. Then what was saved has the tangent of the first forward mode still, and is taken

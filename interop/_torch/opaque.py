@@ -11,7 +11,7 @@ from interop._torch.named_functions import name_function
 
 
 def opaque(function: Callable[..., Any], called: str) -> Callable[..., Any]:
-    """``function``, as one call in the graphs of torch.compile."""
+    """Return ``function`` as one call in the graphs of torch.compile."""
     name = name_function(function, called)
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -42,7 +42,7 @@ def is_in_compiled_graph() -> bool:
 
 
 def without_forward_mode() -> contextlib.AbstractContextManager[Any]:
-    """A block in which tangents are not propagated.
+    """Return a block in which tangents are not propagated.
 
     A backward pass would take those of the tensors that it has kept along, and fails for some functions.
     """
@@ -50,7 +50,7 @@ def without_forward_mode() -> contextlib.AbstractContextManager[Any]:
 
 
 def with_forward_mode() -> contextlib.AbstractContextManager[Any]:
-    """A block in which tangents are propagated, also where torch calls a ``jvp``."""
+    """Return a block in which tangents are propagated, also where torch calls a ``jvp``."""
     return forward_ad._set_fwd_grad_enabled(True)
 
 
@@ -64,7 +64,7 @@ def primal_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def without_transformations() -> contextlib.AbstractContextManager[Any]:
-    """A block outside of the transformations of torch.func: random numbers drawn in it are the same for a whole batch.
+    """Return a block outside of the transformations of torch.func, in which one random number serves a whole batch.
 
     `torch.func.vmap` refuses to draw random numbers unless it is told how.
     """
@@ -104,7 +104,7 @@ def is_compiled() -> bool:
 
 
 def with_old_versions(tensors: Iterable[torch.Tensor]) -> contextlib.AbstractContextManager[Any]:
-    """A block in which what overwrites the tensors does not count as a change, as it leaves their values as they are.
+    """Return a block in which to overwrite the tensors counts as no change, as it leaves their values as they are.
 
     A backward pass that needs their values, of a loss computed before, would refuse them.
     """
@@ -143,12 +143,12 @@ def is_dispatch_mode_active() -> bool:
 
 
 def without_dispatch_modes() -> contextlib.AbstractContextManager[Any]:
-    """A block in which no such mode watches: what is asked of tensors without data belongs in no graph."""
+    """Return a block in which no such mode watches: what is asked of tensors without data belongs in no graph."""
     return torch.utils._python_dispatch._disable_current_modes()
 
 
 def nonstrict_trace(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, which Dynamo does not look into; `torch.compiler.allow_in_graph` would refuse dicts and functions.
+    """Keep Dynamo from looking into ``function``; `torch.compiler.allow_in_graph` would refuse dicts and functions.
 
     It loads Dynamo, which takes a second.
     """
@@ -180,7 +180,7 @@ def make_overridable(functions: Iterable[Callable[..., Any]]) -> None:
 
 
 def constant_in_graphs(function: F) -> F:
-    """``function``, which Dynamo calls while it traces, instead of looking into it; the result is a constant then.
+    """Have Dynamo call ``function`` while it traces, and not look into it: its result is a constant in the graph.
 
     `torch.compiler.assume_constant_result` does the same, and loads Dynamo, which takes a second.
     """
@@ -228,7 +228,7 @@ def is_constant(number: float) -> bool:
 
 
 def constant_of(number: float) -> float:
-    """``number``, which becomes a constant of the graph that is being made if it was a symbol.
+    """Return ``number``, made a constant of the graph that is being traced if it was a symbol.
 
     Raises torch's error about data-dependent expressions if nothing but running the graph can tell the number.
     """
@@ -290,9 +290,7 @@ def calls_functions(func: Callable[..., Any], args: Sequence[Any]) -> bool:
 
 def top_hooks() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
     """Return the hooks that pack and unpack what the tape saves; `torch.autograd.graph` can only put some there."""
-    hooks: tuple[Callable[..., Any], Callable[..., Any]] | None
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # False hides them while AOTAutograd traces
-    return hooks
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)  # False hides them while AOTAutograd traces
 
 
 def checkpoint_that_switches(func: Callable[..., Any]) -> Any:

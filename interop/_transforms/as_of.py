@@ -143,7 +143,7 @@ def _ops_of(function: Callable[..., Any]) -> Collection[str]:
 
 
 def _refusing(in_torch: Callable[..., Any], name: str, version: Version) -> Callable[..., Any]:
-    """Torch's own function, which raises where it is recorded for a gradient that it does not have in the version."""
+    """Return torch's function, which raises where it is recorded for a gradient that is not that of the version."""
     # Dynamo of torch 2.11 raises what it does not format.
     message = (
         f"as_of: torch {torch.__version__} gives {name} another gradient than {version}, which cannot be "
@@ -160,7 +160,7 @@ def _refusing(in_torch: Callable[..., Any], name: str, version: Version) -> Call
 
 
 def _unknown_to_blocks(in_torch: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's own function, which blocks around do not replace."""
+    """Return torch's function in a form that blocks around do not replace."""
 
     @functools.wraps(in_torch)
     def function(*args: Any, **kwargs: Any) -> Any:

@@ -233,7 +233,7 @@ _UNCOVERED = _last_names(UNCOVERED)
 
 
 def _why_left(module: torch.nn.Module, ties: str | None) -> str:
-    """Why a module that is none of torch.nn's with a counterpart may have gradients other than those asked for."""
+    """Say why a module without a counterpart in `interop.nn` may have other gradients; empty if it has none."""
     kind = type(module)
     if isinstance(module, _MinNorm):
         return f"{kind.__name__} keeps ties={module.ties!r}, which it has already" if module.ties else ""

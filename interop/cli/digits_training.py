@@ -62,7 +62,7 @@ class Step:
 
 
 def train(steps: int, seed: int, rate: float = 1e-2) -> Iterator[Step]:
-    """Full-batch gradient descent of the four variants from the same initial weights, step by step."""
+    """Train the four variants from the same initial weights by full-batch gradient descent, step by step."""
     from sklearn.datasets import load_digits  # two seconds, which other commands need not wait for
 
     pixels, labels = load_digits(return_X_y=True)

@@ -76,14 +76,16 @@ def function_named(name: str) -> Callable[..., Any]:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found = pkgutil.resolve_name(f"{_import_file(Path(module)) if module.endswith('.py') else module}:{function}")
+        resolved = pkgutil.resolve_name(
+            f"{_import_file(Path(module)) if module.endswith('.py') else module}:{function}"
+        )
     except (OSError, ValueError, ImportError, AttributeError) as error:
         raise click.BadParameter(
             f"{name!r} is not found ({error}); give MODULE:FUNCTION, or FILE.py:FUNCTION.", param_hint=FUNCTION
         ) from error
-    if not callable(found):
-        raise click.BadParameter(f"{name!r} is a {type(found).__name__}; name a function.", param_hint=FUNCTION)
-    return found
+    if not callable(resolved):
+        raise click.BadParameter(f"{name!r} is a {type(resolved).__name__}; name a function.", param_hint=FUNCTION)
+    return resolved
 
 
 def _import_file(file: Path) -> str:

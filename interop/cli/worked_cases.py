@@ -90,7 +90,7 @@ class Gradients:
 
 
 def compare_cases() -> Iterator[Gradients]:
-    """Every spelling of every case in turn."""
+    """Yield the gradients of every spelling of every case in turn."""
     for case in CASES:
         for spelling in case.spellings:
             gradients = (case.gradient(spelling, ops) for ops in (UNMODIFIED, interop))

@@ -11,14 +11,14 @@ from interop.native import kinked, losses, norms, reductions, selection, sums_of
 from interop.native.decorators import NATIVE, RIGHT_IN_TORCH
 from jaxclamp import OPS
 
-for _alias, _function in vars(jaxclamp).items():
-    for _suffix in ("", "_"):
-        if (
-            _alias not in OPS
-            and getattr(_function, "__name__", "") in OPS
-            and f"{_function.__name__}{_suffix}" in NATIVE
-        ):
-            NATIVE[f"{_alias}{_suffix}"] = NATIVE[f"{_function.__name__}{_suffix}"]
+# Further names, as clip of clamp, and clip_ of clamp_.
+NATIVE |= {
+    f"{name}{suffix}": NATIVE[f"{op.name}{suffix}"]
+    for op in OPS.values()
+    for name, function in vars(jaxclamp).items()
+    for suffix in ("", "_")
+    if function is op.function and f"{op.name}{suffix}" in NATIVE
+}
 
 __all__ = ["NATIVE", "RIGHT_IN_TORCH", *NATIVE]
 

@@ -46,7 +46,7 @@ def amax(
 def amin(
     input: Tensor, dim: Sizes | None = None, keepdim: bool = False, *, ties: Convention = "min_norm", out: Out = None
 ) -> Tensor:
-    """`torch.amin`, for which holds what `amax` says."""
+    """`torch.amin`, which makes NaN of an infinite gradient as `amax` does."""
     return _extremum(torch.amin, input, dim, keepdim, ties, out)
 
 
@@ -112,7 +112,7 @@ def _pooling(name: str, ties: Convention, x: Tensor, dims: int, window: Sequence
     if not is_plain(x):  # its sizes may be symbols
         return _pooling_of(name, ties, tuple(x.shape), dims, *window)
     numbers = window if _CONSTANT.issuperset(map(type, window)) else map(_as_numbers, window)
-    return _kept_pooling_of(name, ties, tuple(x.shape), dims, *numbers)
+    return _cached_pooling_of(name, ties, tuple(x.shape), dims, *numbers)
 
 
 def _pooling_of(name: str, ties: Convention, shape: tuple[int, ...], dims: int, *window: Any) -> tuple[Pooling, bool]:
@@ -120,7 +120,7 @@ def _pooling_of(name: str, ties: Convention, shape: tuple[int, ...], dims: int, 
     return Pooling(windows, ties), windows.sizes == shape[-dims:] and not any(map(any, windows.paddings))
 
 
-_kept_pooling_of = functools.lru_cache(maxsize=1024, typed=True)(_pooling_of)
+_cached_pooling_of = functools.lru_cache(maxsize=1024, typed=True)(_pooling_of)
 """The checks take as long as torch's kernel for 1,000 elements."""
 
 _CONSTANT = frozenset((int, bool, type(None)))

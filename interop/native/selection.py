@@ -27,7 +27,7 @@ Out = Tensor | None
 
 
 def _clamp_in_torch(input: Tensor, min: Any = None, max: Any = None, *, ties: Convention = "min_norm") -> Forms | None:
-    """Torch's function with the gradient of clamp at two numbers, if it has one; `hardtanh` has the same values."""
+    """Return torch's function with the gradient of clamp at two numbers, if it has one; `hardtanh` has its values."""
     if _are_exact(input, min, max):
         if ties in FOLLOWED["clamp"]:
             return torch.clamp, torch.clamp_

@@ -109,11 +109,13 @@ def matrix(
             yield from _rows(op, dtype, present)
 
 
-# Both forms are asked, as a framework may have one gradient beside numbers and another beside arrays: torch 2.15 has 0
-# and 0.5 for clamp(0, 0, 6).
 @dataclass(frozen=True)
 class _Case:
-    """A row before it is answered."""
+    """A row before it is answered.
+
+    Inactive arguments make two cases, one with numbers and one with arrays, as a framework may have another gradient
+    beside either: torch 2.15 has 0 and 0.5 for clamp(0, 0, 6).
+    """
 
     arguments: dict[str, Any]
     active: tuple[str, ...]

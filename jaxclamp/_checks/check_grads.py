@@ -173,7 +173,7 @@ class _Flat:
             return np.stack([np.asarray(value(point), np.float64) for point in points])
 
         def at_once(points: Array) -> Array:
-            """By calls of one size, so that one program does."""
+            """Evaluate the points in chunks of one size, so that one program does."""
             padding = np.broadcast_to(points[:1], (-len(points) % _CHUNK, points.shape[1]))
             padded = np.concatenate([points, padding]).reshape(-1, _CHUNK, points.shape[1])
             return np.concatenate([np.asarray(batched(part), np.float64) for part in padded])[: len(points)]
@@ -197,8 +197,8 @@ class _Flat:
             _, report = ties(self._fun)(*self._arguments(self._split(point)))
         except Exception:  # it cannot be traced
             return {}
-        told = {line: line.op if line.file == "unknown" else f"{line.place}: {line.op}" for line in report.lines}
-        return {text: line.tied for line, text in told.items() if line.tied}
+        texts = {line: line.op if line.file == "unknown" else f"{line.place}: {line.op}" for line in report.lines}
+        return {text: line.tied for line, text in texts.items() if line.tied}
 
     def _value(self, arrays: Sequence[jax.Array]) -> jax.Array:
         """Return the vector of the results at these arrays."""

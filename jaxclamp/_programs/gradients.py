@@ -335,7 +335,7 @@ class _Program(Generic[P, R]):
         call = computed(eqn)
         body = self._decided(expanded(eqn) or jaxpr_as_fun(eqn.params["call_jaxpr"]))
         moving = jax.custom_jvp(call)
-        matters = not any(eqn is other for other in self._without_choices_behind)
+        matters = not any(eqn is candidate for candidate in self._without_choices_behind)
 
         @moving.defjvp
         def _(primals: Any, tangents: Any) -> Any:

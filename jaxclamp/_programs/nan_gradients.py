@@ -77,7 +77,7 @@ def _has_slope_without_bound(eqn: JaxprEqn) -> bool:
 
 
 def mended(gradient: Tree, fun: Callable[..., jax.Array], at: Sequence[Tree]) -> Tree:
-    """``gradient``, that of ``fun`` at the arguments ``at``, with a number in the place of each NaN that is none."""
+    """Return the gradient of ``fun`` at the arguments ``at`` with a number in the place of each NaN that is none."""
     leaves, structure = jax.tree.flatten(gradient)
     is_nan = [jnp.isnan(leaf) for leaf in lax.stop_gradient(leaves)]
 
@@ -132,7 +132,7 @@ class _ReversePass:
         """What depends on the cotangent that the program begins with, in bodies too."""
 
     def of(self, pull: Callable[[jax.Array], Tree]) -> Callable[[jax.Array], Tree]:
-        """``pull``, the function that `jax.vjp` returns, rewritten."""
+        """Return ``pull``, a function that `jax.vjp` returned, rewritten."""
         # Of where(x > 0, sqrt(x), 0) it is the program c -> mul(b, select_n(a, 0, c)). It reads what the forward pass
         # left, a: x > 0 and b: 1 / (2 sqrt(x)), as constants. The cotangents are c and what is computed of it.
         return transformed(lambda cotangent: pull(cotangent), self._replace, self._prepared)

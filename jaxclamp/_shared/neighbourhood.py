@@ -80,7 +80,7 @@ class Neighbourhood:
     def of(
         cls, function: Function, point: Array, unit: float, radius: float | None = None, scale: Array | None = None
     ) -> Neighbourhood:
-        """Measures the function, whose values have the precision ``unit``.
+        """Measure the function, whose values have the precision ``unit``.
 
         ``scale`` replaces the size of each entry as its scale. ``radius``, in units of the scale, replaces the search
         for the distance at which slopes have the least error.

@@ -453,7 +453,7 @@ def accuracy_at_radius(steps: Steps, slopes: LineSlopes, noise: Array) -> Array:
 
 
 def measured_sums(local: Local, steps: Steps, slopes: LineSlopes, noise: Array, lines: Array) -> Sums:
-    """Compares slopes along the lines, forwards and backwards, with the sums of those along the entries."""
+    """Compare slopes along the lines, forwards and backwards, with the sums of those along the entries."""
     m, n = slopes.right.shape
     factors = np.array([1.0, 1 / RATIO, 1 / RATIO**2])[:, None, None, None]
     left, right = np.where(slopes.finite, slopes.left, 0.0), np.where(slopes.finite, slopes.right, 0.0)

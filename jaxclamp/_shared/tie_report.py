@@ -171,13 +171,7 @@ class TieReport:
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
-            (
-                line.label,
-                f"{line.op} (suspect)" if line.suspect else line.op,
-                str(line.elements),
-                str(line.tied),
-                f"{line.share:.2%}",
-            )
+            (line.label, line.op + " (suspect)" * line.suspect, f"{line.elements}", f"{line.tied}", f"{line.share:.2%}")
             for line in self.lines
         ]
 

@@ -312,7 +312,7 @@ class _Judge:
         return Kind.LEAST_NORM if np.linalg.norm((gradient - least()) * weights) <= tolerance else Kind.MEMBER, nearest
 
     def reason(self, row: int, entries: Indices) -> str:
-        """Why these derivatives are not checkable, and what to do."""
+        """Say why these derivatives are not checkable, and what to do."""
         nearby, slopes = self._nearby, self._nearby.slopes
         if not np.isfinite(nearby.value[row]):
             return "the value is not finite"

@@ -284,8 +284,8 @@ class _Counting:
         def running(branch: Any, before: int) -> Callable[..., list[jax.Array]]:
             def run(*operands: jax.Array) -> list[jax.Array]:
                 results = jaxpr_as_fun(branch)(*operands)
-                own = len(eqn.outvars)
-                return [*results[:own], _placed(results[own:], before, counters)]
+                count = len(eqn.outvars)  # behind these are the counts
+                return [*results[:count], _placed(results[count:], before, counters)]
 
             return run
 

@@ -65,8 +65,7 @@ class Layer:
 
 def crossing(layers: Sequence[Layer], key: Key) -> Point:
     """Return what crossed at ``key``."""
-    points: list[Point] = getattr(layers[key.layer], key.direction)
-    return points[key.position]
+    return getattr(layers[key.layer], key.direction)[key.position]
 
 
 @dataclass(frozen=True)

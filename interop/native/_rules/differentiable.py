@@ -12,7 +12,7 @@ from interop._torch.private_api import is_forward_mode, is_transformed
 
 
 def differentiable(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """``rule.apply``; outside of torch.func, and in a compiled function, by a Function of that rule that suits better.
+    """Return what applies a rule: by itself in torch.func, elsewhere by a Function made of it that suits better.
 
     Where a rule has ``tells_inactive``, tangents and cotangents that are absent are None, not zeros: an operand without
     a tangent is not active. Dynamo refuses to be told so, and asks for no tangents.

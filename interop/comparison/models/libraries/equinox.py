@@ -30,13 +30,7 @@ class Equinox(JaxModel):
     def parameters(self) -> Sequence[Parameter]:
         modules = {path: leaf for path, leaf in _walked(self.model) if isinstance(leaf, eqx.Module)}
         trained = [
-            Parameter(
-                name,
-                _layout(modules.get(name.rpartition(".")[0]), name, leaf),
-                np.dtype(leaf.dtype),
-                True,
-                np.asarray(leaf),
-            )
+            Parameter(name, _layout(modules, name, leaf), np.dtype(leaf.dtype), True, np.asarray(leaf))
             for name, leaf in _walked(self.model)
             if eqx.is_inexact_array(leaf)
         ]
@@ -61,18 +55,12 @@ class Equinox(JaxModel):
             return values.get(jax.tree_util.keystr(path, simple=True, separator="."), leaf)
 
         model = jax.tree.map_with_path(value_at, self.model)
-        paths = {id(module): path for path, module in _walked(model) if isinstance(module, eqx.Module)}
-        classes = {type(module) for _, module in _walked(model) if isinstance(module, eqx.Module)}
-
-        def describe(module: Any) -> tuple[str, Any] | None:
-            if id(module) not in paths:
-                return None
-            return paths[id(module)], _fields(module)
-
+        modules = [(path, module) for path, module in _walked(model) if isinstance(module, eqx.Module)]
+        described = {id(module): (path, _fields(module)) for path, module in modules}
         state = _fresh(self._state, next(iter(values.values())).dtype)
         for path, index in self._indices:
             state = state.set(index, (values[f"{path}.mean"], values[f"{path}.var"]))
-        with recording(recorder, classes, describe):
+        with recording(recorder, {type(module) for _, module in modules}, lambda module: described.get(id(module))):
             result = self.call(model, *inputs) if state is None else self.call(model, *inputs, state)
         if state is None:
             return result, {}
@@ -127,9 +115,10 @@ def _fields(module: eqx.Module) -> dict[str, Any]:
     return {field.name: getattr(module, field.name, None) for field in dataclasses.fields(module)}
 
 
-def _layout(owner: Any, name: str, leaf: Any) -> Layout:
+def _layout(modules: Mapping[str, eqx.Module], name: str, leaf: Any) -> Layout:
     if name.endswith(".bias"):  # those of convolutions have axes of length 1 for the window
         return Layout.flat(leaf.shape)
+    owner = modules.get(name.rpartition(".")[0])
     if not isinstance(owner, eqx.nn.ConvTranspose):
         return Layout.same(leaf.shape)
     # Outputs before inputs, and the window flipped; torch has inputs before outputs, both in groups.

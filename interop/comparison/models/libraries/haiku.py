@@ -25,7 +25,7 @@ class Haiku(JaxModel):
     channels_last = True
 
     def __init__(self, model: Any, call: Call | None, inputs: Sequence[Any]) -> None:
-        import haiku as hk  # a test of this file's examples does without
+        import haiku as hk  # here, as pytest imports this file for its doctests, also where the library is missing
 
         self._intercept = hk.intercept_methods
         is_bare = hasattr(model, "apply")

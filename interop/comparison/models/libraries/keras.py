@@ -18,7 +18,7 @@ class Keras(JaxModel):
     channels_last = True
 
     def __init__(self, model: Any, call: Call | None, inputs: Sequence[Any]) -> None:
-        import keras  # a test of this file's examples does without
+        import keras  # here, as pytest imports this file for its doctests, also where the library is missing
 
         super().__init__(model, call, inputs)
         self._scope, self._layer = keras.StatelessScope, keras.Layer

@@ -68,6 +68,7 @@ class Linen(JaxModel):
         return Parameter(name, layout, np.dtype(leaf.dtype), collection == "params", value)
 
     def _apply(self, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
+        """Return the result, and the collections that the call changes."""
         variables: dict[str, Any] = {}
         for name, (collection, path) in self._paths.items():
             tree = variables.setdefault(collection, {})
@@ -79,8 +80,7 @@ class Linen(JaxModel):
         if jax.dtypes.canonicalize_dtype(np.float64) == np.float64 and getattr(module, "dtype", None) == np.float32:
             module = module.clone(dtype=np.float64)  # else it would compute in float32 all the same
         applied: Any = nn.apply(self.call, module, mutable=mutable)
-        result, changed = applied(variables, *inputs, rngs={"dropout": jax.random.key(0)})
-        return result, changed
+        return applied(variables, *inputs, rngs={"dropout": jax.random.key(0)})
 
     def run(
         self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]

@@ -51,14 +51,9 @@ class Nnx(JaxModel):
         ]
         # Without a copy, a call would advance the random numbers of the model itself, and the next run draw others.
         model = nnx.merge(structure, nnx.from_flat_state(flat), copy=True)
-        modules = {id(module): (_name(path), module) for path, module in nnx.iter_modules(model)}
-
-        def describe(module: Any) -> tuple[str, Any] | None:
-            if id(module) not in modules:
-                return None
-            return modules[id(module)][0], vars(module)
-
-        with recording(recorder, {type(module) for _, module in modules.values()}, describe):
+        described = {id(module): (_name(path), vars(module)) for path, module in nnx.iter_modules(model)}
+        classes = {type(module) for _, module in nnx.iter_modules(model)}
+        with recording(recorder, classes, lambda module: described.get(id(module))):
             result = self.call(model, *inputs)
         after = {
             _name(path): variable[...]
