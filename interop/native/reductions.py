@@ -20,9 +20,9 @@ from interop._torch.private_api import is_view
 from interop._torch.sharding import is_distributed, on_parts
 from interop.native._rules.reductions import Reduction, reduce
 from interop.native._rules.settled import settled
-from interop.native._rules.stage import Pooling, adapted, is_plain
 from interop.native._rules.windows import pool
 from interop.native._rules.windows_sliced import largest_by_slices, prefers_slices
+from interop.native._rules.windows_stage import Pooling, adapted, is_plain
 from interop.native.decorators import public
 from interop.native.selection import maximum, minimum
 from jaxclamp import Convention

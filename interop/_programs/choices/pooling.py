@@ -12,8 +12,8 @@ import torch
 from torch.nn import functional
 
 from interop._programs.order import place_of_largest, value_and_tangent
-from interop.native._rules.stage import AdaptiveWindows
 from interop.native._rules.windows_indexed import index_of_windows
+from interop.native._rules.windows_stage import AdaptiveWindows
 from jaxclamp._rules.windows import Windows, windows_of
 
 Tensor = torch.Tensor

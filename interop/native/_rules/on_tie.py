@@ -19,9 +19,9 @@ from interop._torch.forms import axes_of
 from interop._torch.private_api import is_dispatch_mode_active, is_transformed
 from interop.native._rules.kinked import places_of_ties
 from interop.native._rules.selection import number_of_members
-from interop.native._rules.stage import Pooling, adapted, is_plain
 from interop.native._rules.windows import number_of_tied
 from interop.native._rules.windows_sliced import largest_by_slices, prefers_slices
+from interop.native._rules.windows_stage import Pooling, adapted, is_plain
 from jaxclamp import Op
 from jaxclamp._rules.selection import Selection
 from jaxclamp._rules.windows import windows_of

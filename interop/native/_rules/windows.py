@@ -20,11 +20,11 @@ from interop._torch.grad_state import records_nothing
 from interop._torch.private_api import into_old_vmap, is_in_old_vmap, out_of_old_vmap
 from interop.native._rules.differentiable import differentiable
 from interop.native._rules.reductions import divided
-from interop.native._rules.stage import Pooling, Stage, is_channels_last, is_plain
 from interop.native._rules.windows_blocked import is_spread_in_blocks, spread_in_blocks
 from interop.native._rules.windows_compiled import read_stages
 from interop.native._rules.windows_indexed import indexed_stage
 from interop.native._rules.windows_sliced import empty_as, sliced_stages
+from interop.native._rules.windows_stage import Pooling, Stage, is_channels_last, is_plain
 
 _BLOCK = 2**19
 """The elements in whose blocks ties are shared, so that what is computed on the way stays in the processor's cache."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from interop.native._rules.stage import Pooling, is_channels_last, is_finite, is_plain
+from interop.native._rules.windows_stage import Pooling, is_channels_last, is_finite, is_plain
 from jaxclamp._rules.windows import Windows
 
 _BLOCK = 2**16

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from interop.native._rules.stage import AdaptiveWindows, span
+from interop.native._rules.windows_stage import AdaptiveWindows, span
 from jaxclamp._rules.windows import Windows
 
 Read: TypeAlias = tuple[torch.Tensor, torch.Tensor]

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 
 from interop.native._rules.reductions import sharing
-from interop.native._rules.stage import AdaptiveWindows, Pooling, at_ties, is_channels_last, is_finite, is_plain
 from interop.native._rules.windows_compiled import elements_along
+from interop.native._rules.windows_stage import AdaptiveWindows, Pooling, at_ties, is_channels_last, is_finite, is_plain
 from jaxclamp._rules.windows import Windows
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from interop._torch.private_api import is_traced
-from interop.native._rules.stage import (
+from interop.native._rules.windows_stage import (
     AdaptiveWindows,
     Pooling,
     Stage,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from interop.native._rules.stage import Pooling, at_ties, counter_of, is_channels_last, is_finite, is_plain
+from interop.native._rules.windows_stage import Pooling, at_ties, counter_of, is_channels_last, is_finite, is_plain
 from jaxclamp._rules.windows import Windows
 
 _ONE_BY_ONE = 4
