@@ -29,7 +29,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from interop._bridge.arrays import tensor_over
 from interop._torch.checkpoint_modes import Block
 from interop._torch.grad_state import is_recorded, leaves_behind
-from interop._torch.private_api import flattened, is_transformed, keywords_of, operators_named
+from interop._torch.private_api import flattened, is_transformed, keywords_of, operators_named, refuse_compiled
 from interop._transforms.as_of import as_of, differentiated_by, uncovered_losses
 from interop._transforms.min_norm import is_of_an_op, namesakes
 from interop._transforms.ties import can_tie, tied_elements, ties
@@ -162,6 +162,7 @@ def _described(change: ChangedLine) -> Iterator[str]:
 @contextlib.contextmanager
 def _restoring() -> Iterator[None]:
     """Put back, at the end, what optimizers and modules write: parameters, the states of optimizers, and buffers."""
+    refuse_compiled("audit")  # here, as Dynamo cannot trace what registers the hooks
     tensors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     states: dict[torch.optim.Optimizer, dict[str, Any]] = {}
 
@@ -231,6 +232,7 @@ def audit(
       NotImplementedError: ``fun`` calls a loss that clamps inside, and cannot be called in parts; or the audit is in a
         transformation of `torch.func`; or ``fun``, or a module in it, is TorchScript, whose calls nobody sees. A
         scripted function that ``fun`` calls is not noticed.
+      RuntimeError: called in a compiled function.
 
     >>> report = audit(lambda x: x.clamp(0, 6).sum(), np.float32([0, 3, 6]), before="torch 2.13", after="torch 2.15")
     >>> [(change.line.tied, change.line.elements, round(change.difference, 3)) for change in report.changes]

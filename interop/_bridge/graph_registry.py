@@ -5,6 +5,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
+import torch
 
 from interop._bridge.flat import FlatFunction
 
@@ -12,6 +13,7 @@ _CALLS: dict[str, tuple[FlatFunction, tuple[Any, ...], bool]] = {}
 _CALL_NAMES: dict[Hashable, str] = {}
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled autograd looks into what backward passes call
 def name_call(flat: FlatFunction, non_tensors: tuple[Any, ...], x64: bool) -> str:
     """Return a name for a call without its tensors. It is unique, since graphs are cached on disk and exported.
 

@@ -141,9 +141,8 @@ class _RecordedUnderTransforms(torch.autograd.Function):
 def _run_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     state = ctx.state  # in its 64-bit mode, that of the forward pass, the dtypes agree
     tensors = (*ctx.saved_tensors, *directions)
-    for direction in directions:
-        if is_in_old_vmap(direction):
-            return _run_in_old_vmap(derivative, state, tensors)
+    if not torch.compiler.is_compiling() and any(map(is_in_old_vmap, directions)):
+        return _run_in_old_vmap(derivative, state, tensors)
     return call(derivative, state.non_tensors, state.x64, tensors)
 
 

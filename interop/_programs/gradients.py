@@ -23,6 +23,7 @@ from interop._programs.decided import BACKWARD, Decided
 from interop._programs.nan_gradients import Losses, certified, has_nan
 from interop._programs.order import tangents_at
 from interop._torch.private_api import (
+    COMPILED,
     depth_of_transformations,
     flattened,
     is_compiled,
@@ -30,6 +31,7 @@ from interop._torch.private_api import (
     is_transformed,
     is_without_numbers,
     keywords_of,
+    refuse_compiled,
     sharding_of,
     unflattened,
     with_old_versions,
@@ -41,8 +43,6 @@ from jaxclamp._shared.subdifferential import Subdifferential, check_directions, 
 P = ParamSpec("P")
 R = TypeVar("R")
 Tree: TypeAlias = Any
-
-_COMPILED = "{} cannot run in a compiled function; call it outside of torch.compile."
 
 
 def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree) -> tuple[R, R]:
@@ -232,8 +232,7 @@ def along(
     >>> layer.weight.grad
     tensor([[1.]])
     """
-    if is_compiled():
-        raise RuntimeError(_COMPILED.format("along"))
+    refuse_compiled("along")
     _refuse_here("along")
     moving = _trained(parameters)
     _refuse_both("along", direction, generator)
@@ -584,7 +583,7 @@ def _refuse_both(name: str, direction: Tree, generator: torch.Generator | None) 
 
 def _refuse_here(name: str) -> None:
     if torch.compiler.is_compiling():
-        raise RuntimeError(_COMPILED.format(name))
+        raise RuntimeError(COMPILED.format(name))
     if is_forward_mode() and not is_transformed():  # the levels of torch.func nest
         raise RuntimeError(
             f"{name}: forward mode is at work already, in this thread or in another; torch has one level of it in a "

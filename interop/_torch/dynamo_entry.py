@@ -6,13 +6,17 @@ import torch
 from torch.utils import _pytree as pytree
 
 from interop._torch.named_functions import function_named
-from interop._torch.private_api import nonstrict_trace
+from interop._torch.private_api import is_in_compiled_graph, nonstrict_trace
 
 _NONE = "None, which is no leaf of a tree"
 
 
 def call_opaque(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the function of that name, as one call in the graph."""
+    if torch.compiler.is_dynamo_compiling() and not is_in_compiled_graph():
+        raise NotImplementedError(
+            f"{name.partition(' ')[0]}: torch.export with strict=True cannot record it; pass strict=False, the default."
+        )
     args, kwargs = pytree.tree_map(
         lambda leaf: _NONE if leaf is None else leaf, (args, kwargs), is_leaf=lambda leaf: leaf is None
     )

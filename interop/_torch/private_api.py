@@ -103,6 +103,15 @@ def is_compiled() -> bool:
     return torch.compiler.is_compiling() or bool(torch._C._dynamo.eval_frame.get_eval_frame_callback())
 
 
+COMPILED = "{} cannot run in a compiled function; call it outside of torch.compile."
+
+
+def refuse_compiled(name: str) -> None:
+    """Raise an error where `is_compiled`: the function of that name runs others as they are written."""
+    if is_compiled():
+        raise RuntimeError(COMPILED.format(name))
+
+
 def with_old_versions(tensors: Iterable[torch.Tensor]) -> contextlib.AbstractContextManager[Any]:
     """Return a block in which to overwrite the tensors counts as no change, as it leaves their values as they are.
 

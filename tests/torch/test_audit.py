@@ -447,6 +447,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         NotImplementedError,
         "audit: TorchScript shows its calls to no mode",
     ),
+    "in a compiled function": (
+        lambda: torch.compile(lambda x: audit(torch.abs, x, **FORWARD), backend="eager")(torch.ones(2)),
+        RuntimeError,
+        r"audit cannot run in a compiled function; call it outside of torch\.compile",
+    ),
     "within torch.func": (
         lambda: audit(torch.func.vmap(lambda x: x.clamp(0, 6)), X, **FORWARD),
         NotImplementedError,

@@ -255,6 +255,20 @@ def test_export() -> None:
         assert torch.equal(got, want)
 
 
+def test_strict_export_is_refused() -> None:
+    with pytest.raises(Exception, match=r"clamp: torch\.export with strict=True cannot record it; pass strict=False"):
+        torch.export.export(Module(), (TIED,), strict=True)
+
+
+def test_compiled_backward_pass_of_an_eager_call() -> None:
+    x = TIED.clone().requires_grad_()
+    y = interop.clamp(x, 0.0, 6.0).sum()
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        torch.compile(y.backward, backend="aot_eager")()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
+
+
 def test_graph_of_another_process_is_refused() -> None:
     with pytest.raises(RuntimeError, match="this graph calls 'clamp', a function of the process that traced it"):
         torch.ops.jaxclamp.call("clamp 0a1b", [TIED], [])
