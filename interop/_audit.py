@@ -457,7 +457,7 @@ class _Watching(ties, Block):  # for the line and the module of a call, which `t
         kwargs = keywords_of(func, kwargs)
         if torch.compiler.is_compiling():
             raise RuntimeError("audit() cannot see into a compiled function; pass the function as it is.")
-        self.hold(func)
+        self.reach_checkpoints(func)
         if func in self._uncovered and is_recorded(
             [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
         ):

@@ -49,7 +49,7 @@ class Decided(Block):
     ) -> Any:
         kwargs = keywords_of(func, kwargs)
         if not torch.compiler.is_compiling():
-            self.hold(func)  # a checkpoint around this call is to enter the block again, by `again`
+            self.reach_checkpoints(func)  # a checkpoint around this call is to enter the block again, by `again`
         if func in BACKWARD and not kwargs.get("create_graph"):
             # With create_graph=True gradients have tangents, and the program may choose among them.
             with without_forward_mode():

@@ -21,7 +21,7 @@ class Block(TorchFunctionMode):
 
     def __enter__(self) -> Self:
         if not torch.compiler.is_compiling():  # Dynamo cannot trace the question for the hooks
-            _hold_hooks()  # what a checkpoint around the block computes again enters the block by itself
+            _replace_hooks()  # what a checkpoint around the block computes again enters the block by itself
         super().__enter__()
         return self
 
@@ -29,9 +29,9 @@ class Block(TorchFunctionMode):
         """Return the context to enter where a checkpoint computes again."""
         return self
 
-    def hold(self, func: Callable[..., Any]) -> None:
-        """Hold for the checkpoints within the block that are around the call of ``func``."""
-        _hold_hooks(self)
+    def reach_checkpoints(self, func: Callable[..., Any]) -> None:
+        """Have the checkpoints within the block that are around the call of ``func`` compute again in the block."""
+        _replace_hooks(self)
         checkpoint = checkpoint_that_switches(func)
         if checkpoint is not None and not isinstance(checkpoint.run_function, _Again):
             checkpoint.run_function = _Again(checkpoint.run_function, self)
@@ -57,15 +57,15 @@ class _Again:
             return self.function(*args, **kwargs)
 
 
-def _hold_hooks(*handling: Block) -> None:
-    """Let the hooks on the tape that were put there since the last block was entered or asked unpack within blocks."""
-    # Hooks can be seen and taken away at the top alone. So those that are not held yet are taken away one by one, down
-    # to the first that is, and put back in their order. Those below it were held before.
+def _replace_hooks(*handling: Block) -> None:
+    """Replace the hooks that were put on the tape since the last call of this by some that unpack within the blocks."""
+    # Hooks can be seen and taken away at the top alone. So those that are not replaced yet are taken away one by one,
+    # down to the first that is, and put back in their order. Those below it were replaced before.
     hooks = top_hooks()
     if hooks is None or isinstance(hooks[1], _Again):
         return
     pack, unpack = hooks
     replacing = saved_tensors_hooks(pack, _Again(unpack, *handling))
     replacing.__exit__()  # it takes away the hooks on top, whichever they are
-    _hold_hooks(*handling)
+    _replace_hooks(*handling)
     replacing.__enter__()

@@ -77,9 +77,9 @@ def is_active(input: torch.Tensor, *operands: Any) -> bool:
 
 
 def activity(input: torch.Tensor, *operands: Any) -> bool | list[int]:
-    """Return `is_active`, or, which counts as true, the indices of the operands that eager reverse mode records.
+    """Return what `is_active` does, or the indices of the active operands, where eager reverse mode alone may ask.
 
-    The second is known if the operands are numbers and plain tensors, outside of all transformations.
+    That is known if the operands are numbers and plain tensors, outside of all transformations.
     """
     if torch.compiler.is_compiling() or is_forward_mode() or is_transformed() or is_traced():
         return is_active(input, *operands)

@@ -67,7 +67,7 @@ class Intercepting(Block, contextlib.ContextDecorator):
     ) -> Any:
         replacement = self._replacements.get(func)
         if not torch.compiler.is_compiling():
-            self.hold(func)
+            self.reach_checkpoints(func)
             # The frequent case, without the checks of the function. On tensors in several processes that goes another
             # way where torch does not differentiate its own.
             if (

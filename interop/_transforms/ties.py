@@ -42,15 +42,18 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     Counted is what `min_norm` intercepts, but for ``normalize`` and ``triplet_margin_with_distance_loss``, and the ops
     of this package: per line of the source and per module, the elements of the results, and how many of them were on a
     tie or a kink; one that is NaN is on none. A loss has the elements that it reduces. Functions that have ties and no
-    convention, which the ``passed`` of `min_norm` counts, such as `torch.sort`, are not counted here. Suspects are
-    functions that are no ops here, where a gradient can depend on them: those that jump, such as `torch.round`, and
-    norms at 0; and calls in whose backward pass, within the block or behind it, a gradient of 0 meets a slope that is
-    not finite, "0 met infinity in sqrt". Else a backward pass does not count, nor does what a checkpoint computes a
-    second time in it. It holds for the thread that enters it, and may be entered again: counts add up. Calls whose
-    numbers cannot be seen (meta and fake tensors, within torch.func.vmap, sparse and nested ones, extrema of
-    distributed tensors) are not counted, which a warning says. Of a distributed tensor each process counts its part;
-    `sum_over_ranks` adds them up. A compiled function is cut at each call that is counted, of which Dynamo warns:
-    rather call the function that was compiled.
+    convention, which the ``passed`` of `min_norm` counts, such as `torch.sort`, are not counted here.
+
+    Suspects are functions that are no ops here, where a gradient can depend on them: those that jump, such as
+    `torch.round`, and norms at 0; and calls in whose backward pass, within the block or behind it, a gradient of 0
+    meets a slope that is not finite, "0 met infinity in sqrt". Else a backward pass does not count, nor does what a
+    checkpoint computes a second time in it.
+
+    A block holds for the thread that enters it, and may be entered again: counts add up. Calls whose numbers cannot be
+    seen (meta and fake tensors, within torch.func.vmap, sparse and nested ones, extrema of distributed tensors) are not
+    counted, which a warning says. Of a distributed tensor each process counts its part; `sum_over_ranks` adds them up.
+    A compiled function is cut at each call that is counted, of which Dynamo warns: rather call the function that was
+    compiled.
 
     Raises when called:
       RuntimeError: in a function compiled as one graph, where there is nothing to see.

@@ -19,9 +19,9 @@ from jaxclamp._transforms.undecided import UNDECIDED
 
 
 class Counter(NamedTuple):
-    """What is counted at one equation: where it is, and ``on_tie``, which elements are tied, of the inputs of another.
+    """What is counted at one equation: ``on_tie`` says which elements are tied, by the inputs of ``reads``.
 
-    That other equation, ``reads``, is the same one, or the comparison by which it selects.
+    That is the equation itself, or the comparison by which it selects.
     """
 
     site: Site

@@ -24,7 +24,7 @@ def as_is(pair: Pair) -> Pair:
 
 
 def taken(input: Tensor, dim: int, index: Tensor, keepdim: bool) -> tuple[Tensor, Tensor]:
-    """Return the elements at ``index``, which has one along ``dim``, and their index."""
+    """Return the one element along ``dim`` that ``index`` names, and the index; the axis stays if ``keepdim``."""
     values = input.gather(dim, index)
     return (values, index) if keepdim else (values.squeeze(dim), index.squeeze(dim))
 

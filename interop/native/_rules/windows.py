@@ -31,7 +31,7 @@ _BLOCK = 2**19
 _FEW_READS = 2**17
 """The elements in all windows up to which one index of them is faster than slices, which take more calls."""
 _LESS_IN_CHANNELS_LAST = 16
-"""By how much fewer they are in ``channels_last``, of which the index needs a copy that is row-major."""
+"""What that number is divided by in ``channels_last``, of which the index needs a copy that is row-major."""
 
 
 class _Pooled(torch.autograd.Function):
