@@ -66,7 +66,7 @@ def _documented(choices: Mapping[Any, Function]) -> Iterator[tuple[str, Function
     """Yield the functions in ``choices`` by name; of equal names the last one counts, that of `torch` itself."""
     for home in (torch.special, torch.linalg, functional, torch.Tensor, torch):
         for function in (getattr(home, name) for name in dir(home)):
-            if inspect.isroutine(function) and function in choices and not function.__name__.startswith("_"):
+            if inspect.isroutine(function) and function in choices:
                 yield function.__name__, function
 
 
@@ -82,15 +82,16 @@ def _of_operator(
     # Schemas call the first argument ``self``, and Python's bindings ``input``.
     values |= {"self" if name == "input" else name: value for name, value in kwargs.items()}
     needed, optional = [], {}
-    # What is at its default is left out, as the documented function may have no such parameter.
     for argument in schema.arguments:
-        if not argument.has_default_value() and not argument.kwarg_only:
-            needed.append(values[argument.name])
-        elif argument.name in values and not _is_default(values[argument.name], argument):
-            value = values[argument.name]
-            optional[argument.name] = _REDUCTIONS[value] if argument.name == "reduction" else value
-        elif argument.name == "reduction" and argument.name not in values and inspect.isbuiltin(operator):
-            optional["reduction"] = "none"  # bindings of torch do not know the default of their schema
+        value = values.get(argument.name, argument.default_value)
+        if argument.name == "reduction":
+            # Bindings of torch do not know the default of their schema.
+            is_default_of_binding = inspect.isbuiltin(operator) and argument.name not in values
+            optional["reduction"] = "none" if is_default_of_binding else _REDUCTIONS[value]
+        elif not argument.has_default_value() and not argument.kwarg_only:
+            needed.append(value)
+        elif value != argument.default_value:  # else left out: the documented function may have no such parameter
+            optional[argument.name] = value
     choice = pair if pair is not None and len(schema.returns) == 2 else choice
     try:
         inspect.signature(choice).bind(*needed, **optional)
@@ -100,11 +101,6 @@ def _of_operator(
             f"({error})"
         ) from error
     return choice(*needed, **optional)
-
-
-def _is_default(value: Any, argument: torch.Argument) -> bool:
-    # No default is a tensor, and one would be compared element by element.
-    return argument.has_default_value() and not isinstance(value, torch.Tensor) and value == argument.default_value
 
 
 def _refuse_kernel(operator: Any, in_torch: Function, *args: Any, **kwargs: Any) -> Any:

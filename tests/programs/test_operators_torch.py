@@ -24,13 +24,23 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "its first argument by name": lambda x: aten.relu(self=x),
     "an overload that overwrites": lambda x: aten.hardsigmoid_.default(x - 3) + aten.relu_(x - 1),
     "a binding": lambda x: torch._C._nn.leaky_relu(x, 0.25) + torch._C._nn.hardswish_(x - 3),
+    "an argument at its default": lambda x: aten.elu(x, 2.0, 1, 1) + torch._C._nn.leaky_relu(input=x),
     "a number for the reduction": lambda x: aten.l1_loss(x, 0 * x, 2) + torch._C._nn.l1_loss(x, -x),
+    "no number for the reduction": lambda x: (
+        aten.l1_loss(x, 0 * x) + torch._C._nn.l1_loss(x, -x, 1) + torch._C._nn.l1_loss(input=x, target=0 * x)
+    ),
     "a loss of torch": lambda x: torch.hinge_embedding_loss(x + 1, -torch.ones(12), 1.0, 2),
     "an extremum": lambda x: (
         aten.max.dim(x.reshape(3, 4), 1)[0] + aten.amin(x) + aten.max(x) + aten.max.other(x, -x)[:3]
     ),
     "a sort": lambda x: aten.sort.stable(x, stable=True, dim=0)[0] ** 2,
-    "a pool with indices": lambda x: aten.adaptive_max_pool2d(x.reshape(1, 3, 4), [3, 2])[0],
+    "a pool": lambda x: aten.max_pool2d(x.reshape(1, 3, 4), [2, 2], [1, 1]),
+    "a pool with indices": lambda x: (pool := aten.adaptive_max_pool2d(x.reshape(1, 3, 4), [3, 2]))[0] + 0 * pool[1],
+    "the derivative of a pool": lambda x: (
+        image := x.reshape(1, 3, 4),
+        pool := aten.adaptive_max_pool2d(image, [3, 2]),
+        aten.adaptive_max_pool2d_backward(pool[0], image, pool[1]).sum(),  # its places jump, the sum does not
+    )[-1],
     "a mask": lambda x: x * aten.gt.Scalar(x, 0) - x * aten.le(x, 0) + x * x.relu().to(torch.bool),
     "a mask as a copy": lambda x: x * aten._to_copy(x.relu(), dtype=torch.bool),
     "many": lambda x: sum(torch._foreach_abs([x, x - 1])),
