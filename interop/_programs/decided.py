@@ -34,7 +34,7 @@ from interop._programs.order import moves, negated
 from interop._programs.undecided import warn_on_jump
 from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import NUMPY_NAMES, in_place, overwrite
-from interop._torch.private_api import keywords_of, without_forward_mode
+from interop._torch.private_api import keywords_of, operators_named, without_forward_mode
 from interop._transforms.jumps import jump_of, undecided
 from interop._transforms.min_norm import namesakes
 
@@ -176,7 +176,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     **dict.fromkeys(("lt", "less", "__lt__"), comparisons.comparison(operator.lt)),
     **dict.fromkeys(("le", "less_equal", "__le__"), comparisons.comparison(operator.le)),
     "bool": comparisons.is_not_zero,
-    **_each(comparisons.conversion, "to", "type", "type_as"),
+    **{name: comparisons.conversion(getattr(torch.Tensor, name)) for name in ("to", "type", "type_as")},
     "logical_not": comparisons.logical_not,
     "logical_and": comparisons.of_truth_values(operator.and_),
     "logical_or": comparisons.of_truth_values(operator.or_),
@@ -248,6 +248,7 @@ CHOICES_BY_FUNCTION: Mapping[Function, Function] = {
 CHOICES_BY_CALL: Mapping[Function, Function] = {
     **CHOICES_BY_FUNCTION,
     **dict(operators_of(CHOICES_BY_FUNCTION)),
+    **{copy: comparisons.conversion(copy) for copy in operators_named("_to_copy")},  # which `to` calls
     **dict(parts_of(CHOICES_BY_FUNCTION)),
 }
 """`CHOICES_BY_FUNCTION` plus the ATen operators behind its functions: what the block looks up."""

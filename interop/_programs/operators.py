@@ -56,8 +56,6 @@ def _forms_of(choices: Mapping[Any, Function]) -> Iterator[tuple[Function, str, 
     """Yield a documented function, the name of one of its forms, and the choice of that form."""
     for name, in_torch in dict(_documented(choices)).items():
         yield in_torch, name, choices[in_torch]
-        if name == "to":  # which calls that operator if it has to copy
-            yield in_torch, "_to_copy", choices[in_torch]
         # The operator may have a form in place though the function has none.
         yield in_torch, f"{name}_", overwriting(f"{name}_", choices[in_torch])
 

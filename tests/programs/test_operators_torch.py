@@ -36,13 +36,16 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "a sort": lambda x: aten.sort.stable(x, stable=True, dim=0)[0] ** 2,
     "a pool": lambda x: aten.max_pool2d(x.reshape(1, 3, 4), [2, 2], [1, 1]),
     "a pool with indices": lambda x: (pool := aten.adaptive_max_pool2d(x.reshape(1, 3, 4), [3, 2]))[0] + 0 * pool[1],
+    "a fractional pool": lambda x: aten.fractional_max_pool2d(
+        x.reshape(1, 3, 4), [2, 2], [2, 2], torch.full((1, 1, 2), 0.5, dtype=x.dtype)
+    )[0],
     "the derivative of a pool": lambda x: (
         image := x.reshape(1, 3, 4),
         pool := aten.adaptive_max_pool2d(image, [3, 2]),
         aten.adaptive_max_pool2d_backward(pool[0], image, pool[1]).sum(),  # its places jump, the sum does not
     )[-1],
     "a mask": lambda x: x * aten.gt.Scalar(x, 0) - x * aten.le(x, 0) + x * x.relu().to(torch.bool),
-    "a mask as a copy": lambda x: x * aten._to_copy(x.relu(), dtype=torch.bool),
+    "a mask as a copy": lambda x: x * aten._to_copy(x.relu(), dtype=torch.bool, layout=torch.strided),
     "many": lambda x: sum(torch._foreach_abs([x, x - 1])),
     "many and a number": lambda x: sum(torch._foreach_clamp_min([x, x - 1], 0.0)),
     "many and numbers": lambda x: sum(torch._foreach_clamp_max([x, x - 1], [0.0, 1.0])),
@@ -87,6 +90,9 @@ UNTRACED = {
 }
 
 
+REFUSED_BELOW_DISPATCH = ("F.prelu", "F.prelu one", "F.selu", "torch.selu_", "F.rrelu, in evaluation", "F.rrelu_")
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("pre_dispatch", [True, False])
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -95,7 +101,7 @@ def test_the_graph_of_each_function(name: str, pre_dispatch: bool) -> None:
     if name in UNTRACED:
         pytest.skip(UNTRACED[name])
     fun, *inputs = FUNCTIONS[name]
-    is_refused = not pre_dispatch and name in ("F.prelu", "F.prelu one", "F.selu", "torch.selu_")
+    is_refused = not pre_dispatch and name in REFUSED_BELOW_DISPATCH
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # index_reduce is in beta
         graph = make_fx(lambda *inputs: fun(*inputs), pre_dispatch=pre_dispatch)(*(x.clone() for x in inputs))

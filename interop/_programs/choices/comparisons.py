@@ -33,9 +33,8 @@ def is_to_bools(*args: Any, **kwargs: Any) -> bool:
     return torch.bool in dtypes_named(*args, **kwargs)
 
 
-def conversion(name: str) -> Callable[..., Tensor]:
-    """Return the method of that name, a conversion, which compares with 0 if it is one to truth values."""
-    in_torch = getattr(Tensor, name)
+def conversion(in_torch: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return the same conversion, which compares with 0 if it is one to truth values."""
 
     def converted(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         source = is_not_zero(input) if is_to_bools(*args, **kwargs) else input

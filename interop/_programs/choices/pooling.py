@@ -89,12 +89,18 @@ def fractional_max_pool(name: str) -> Function:
     dims = int(name[-2])
 
     def pool(
-        input: Tensor, kernel_size: Any, output_size: Any = None, *, return_indices: bool = False, **kwargs: Any
+        input: Tensor,
+        kernel_size: Any,
+        output_size: Any = None,
+        _random_samples: Any = None,
+        *,
+        return_indices: bool = False,
+        output_ratio: Any = None,
     ) -> Any:
         value, tangent = (x.flatten(-dims) for x in value_and_tangent(input))
         # Torch alone knows the windows. Of equal elements it takes the first, so that zeros show where each begins.
         zeros = torch.zeros_like(value).reshape(input.shape)
-        begins = in_torch(zeros, kernel_size, output_size, return_indices=True, **kwargs)[1]
+        _, begins = in_torch(zeros, kernel_size, output_size, output_ratio, True, _random_samples)
         sizes = (kernel_size,) * dims if isinstance(kernel_size, int) else kernel_size
         window = torch.zeros(1, dtype=torch.int64, device=input.device)
         for length, size in zip(input.shape[-dims:], sizes, strict=True):
