@@ -80,6 +80,8 @@ def function_named(name: str) -> Callable[..., Any]:
             f"{_import_file(Path(module)) if module.endswith('.py') else module}:{function}"
         )
     except (OSError, ValueError, ImportError, AttributeError) as error:
+        if any(frame.f_code.co_name == "<module>" for frame, _ in traceback.walk_tb(error.__traceback__)):
+            raise  # the module is there, and fails
         raise click.BadParameter(
             f"{name!r} is not found ({error}); give MODULE:FUNCTION, or FILE.py:FUNCTION.", param_hint=FUNCTION
         ) from error

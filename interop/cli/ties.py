@@ -1,6 +1,8 @@
 """The command that counts the ties in a function."""
 
-import functools
+import contextlib
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +41,7 @@ def ties(function: str, files: tuple[Path, ...], influence: bool, framework: Any
         counted = function_named(function)
         from interop.comparison.recording import computation_of
 
-        call = functools.partial(counted)  # a module of torch itself would be a function of its parameters
-        vars(call)["__name__"] = getattr(counted, "__name__", type(counted).__name__)
+        call = _in_a_line(function, counted)
         computation = computation_of("ties: MODULE:FUNCTION", call, tuple(arguments_in(files)), {}, framework)
         computation.check_framework("ties", "--framework torch")
         report = computation.frameworks[0].ties(computation.function, computation.arrays, influence)
@@ -52,3 +53,17 @@ def ties(function: str, files: tuple[Path, ...], influence: bool, framework: Any
         if not influence:
             terminal.print("How far they move the gradient: --influence.", style="dim")
         terminal.print("Which gradient to choose at ties: docs/which.md.", style="dim")
+
+
+def _in_a_line(name: str, counted: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls ``counted`` from a line of a file called ``name``.
+
+    A function of a library, such as ``torch:relu``, is called from no line of the user's. And a module of torch by
+    itself would be a function of its parameters.
+    """
+    call = lambda *args: counted(*args)  # noqa: E731  # in one line, number 1
+    call.__code__ = call.__code__.replace(co_filename=name, co_firstlineno=1)
+    call.__name__ = getattr(counted, "__name__", type(counted).__name__)
+    with contextlib.suppress(TypeError, ValueError):  # functions in C have no signature
+        vars(call)["__signature__"] = inspect.signature(counted)
+    return call

@@ -131,10 +131,12 @@ class TieReport:
         return "\n".join((self._summary(), *table, *self._about_suspects()))
 
     def __rich__(self) -> Table:
+        from rich.text import Text
+
         below = {"caption": "\n".join(self._about_suspects()), "caption_justify": "left", "caption_style": ""}
         table = rich_table(*_HEADINGS, title=self._summary(), **below)
         for row in self._rows():
-            table.add_row(*row)
+            table.add_row(*map(Text, row))  # a string would be markup: "[old]/x.py", "jaxclamp:clamp:1"
         return table
 
     def to_markdown(self) -> str:

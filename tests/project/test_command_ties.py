@@ -33,6 +33,14 @@ def test_ties(function: str, expected: list[tuple[Any, ...]], inputs: str) -> No
     assert found == expected
 
 
+@pytest.mark.parametrize("function", ["torch:relu", "jaxclamp:clamp", "tying:network.bounded"])
+def test_a_function_of_a_library_is_in_the_line_that_names_it(function: str, tmp_path: Path, inputs: str) -> None:
+    np.savez(tmp_path / "one.npz", x=np.float32([0, 3]))
+    result = run(function, "--inputs", str(tmp_path / "one.npz"))
+    assert result.exit_code == 0, result.output
+    assert f"\n{function}:1 " in result.output
+
+
 @pytest.mark.parametrize(("framework", "op"), [("jax", "clamp"), ("torch", "clip")])
 def test_ties_in_the_framework_that_is_named(framework: str, op: str, inputs: str) -> None:
     """The method is jax.numpy's clip, which calls clamp, or torch's."""
@@ -115,6 +123,21 @@ def test_ties_on_bad_usage(function: str, message: str, inputs: str) -> None:
     result = run(function, "--inputs", inputs)
     assert result.exit_code == 2, result.output
     assert message in " ".join(result.output.split())  # click breaks lines
+
+
+@pytest.mark.parametrize("ending", ["", ".py"])
+@pytest.mark.parametrize("kind", ["ModuleNotFoundError", "AttributeError", "OSError"])
+def test_a_module_that_fails_says_where(
+    kind: str, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: str
+) -> None:
+    module = f"failing_by_{kind}{ending.strip('.')}"  # a name for each, as a file that fails stays in sys.modules
+    (tmp_path / f"{module}.py").write_text(f"import os\nraise {kind}('of the module')")
+    monkeypatch.chdir(tmp_path)
+    result = run(f"{module}{ending}:f", "--inputs", inputs)
+    assert result.exit_code == 2
+    assert f'{module}.py", line 2, in <module>' in result.stderr
+    assert f"{kind}: of the module" in result.stderr
+    assert "Usage" not in result.stderr
 
 
 def test_status_2_where_the_function_raises(inputs: str) -> None:
