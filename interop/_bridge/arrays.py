@@ -4,12 +4,14 @@ JAX takes its arrays to be immutable, and nothing marks memory as shared. What `
 caller has awaited all that reads it: `FlatFunction.compute` in `flat.py` returns finished results. What `adopt` takes
 must have no other owner: each result of a compiled program has memory of its own, even one that is an argument.
 
-On CPU, XLA reads memory in place that is aligned to 64 bytes, as torch allocates it, and copies any other. Each view
-keeps its memory alive: that of `lend` has the tensor as its base, and that of `adopt` the buffer of XLA.
+On CPU, XLA reads memory in place that is aligned to 64 bytes, as torch allocates it, and copies any other. On a GPU it
+refuses memory that is not aligned to 16 bytes, which is copied here. Each view keeps its memory alive: that of `lend`
+has the tensor as its base, and that of `adopt` the buffer of XLA.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import warnings
@@ -41,6 +43,8 @@ _FROM_BITS = {extended: (host, dtype) for dtype, (_, host, extended) in _BY_BITS
 _X64_TORCH = (torch.float64, torch.int64, torch.complex128, torch.uint64)
 X64 = frozenset({*_X64_TORCH, *map(np.dtype, ("float64", "int64", "complex128", "uint64"))})
 """The dtypes, of torch and of NumPy, that JAX would truncate silently unless its 64-bit mode is on."""
+_ALIGNMENT_ON_GPU = 16
+"""The bytes of which an address on a GPU has to be a multiple: ``kEntryParameterAlignBytes`` of XLA."""
 
 with warnings.catch_warnings():
     # Outputs of XLA are ours alone, yet NumPy marks them read-only. Torch warns of that once per process: now.
@@ -159,19 +163,33 @@ def lend_from_host(tensor: torch.Tensor, order: Order = None) -> HostArray:
     except (TypeError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and (written := written_out(tensor)) is not tensor:
             return lend_from_host(written, order)
-        raise TypeError(
-            f"JAX cannot read the memory of a {type(tensor).__name__} of dtype {tensor.dtype} and layout "
-            f"{tensor.layout} on {tensor.device} ({error}); pass a dense tensor with data and of a dtype that JAX has."
-        ) from error
+        raise _unreadable(tensor, error) from error
 
 
 def lend_from_gpu(tensor: torch.Tensor, order: Order = None) -> jax.Array:
     """Lend a tensor on a GPU, through DLPack, by which JAX's stream waits for torch's."""
-    tensor = written_out(tensor)  # DLPack would pass the memory without the sign
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        raise TypeError(f"JAX cannot read the memory of a {type(tensor).__name__} on {tensor.device}.")
-    dense = (tensor if order is None else tensor.permute(order)).detach().contiguous()
-    return jax.dlpack.from_dlpack(dense)
+    written = written_out(tensor)  # DLPack would pass the memory without the sign
+    try:
+        if type(written).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # a fake tensor, say
+            raise TypeError("its subclass computes by itself")
+        dense = (written if order is None else written.permute(order)).detach().contiguous()
+        address = dense.data_ptr()
+        if dense.numel() and not address:
+            raise TypeError("it has none")
+        if address % _ALIGNMENT_ON_GPU:  # as a view that begins in the middle of a tensor
+            dense = dense.clone()
+        with jax.enable_x64(True) if dense.dtype in X64 else contextlib.nullcontext():  # else JAX halves the width
+            shared: jax.Array = jax.dlpack.from_dlpack(dense)
+        return shared
+    except (BufferError, TypeError, RuntimeError) as error:
+        raise _unreadable(tensor, error) from error
+
+
+def _unreadable(tensor: torch.Tensor, error: Exception) -> TypeError:
+    return TypeError(
+        f"JAX cannot read the memory of a {type(tensor).__name__} of dtype {tensor.dtype} and layout "
+        f"{tensor.layout} on {tensor.device} ({error}); pass a dense tensor with data and of a dtype that JAX has."
+    )
 
 
 def adopt(array: jax.Array, on_cpu: bool, axes: Order = None) -> torch.Tensor:
@@ -184,7 +202,10 @@ def adopt(array: jax.Array, on_cpu: bool, axes: Order = None) -> torch.Tensor:
     if on_cpu:
         host = np.asarray(array)  # waits, with the GIL released
         return tensor_over(host if axes is None else host.transpose(axes))
-    tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
+    try:
+        tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
+    except (BufferError, RuntimeError) as error:
+        raise _lacking(array.dtype) from error
     # No view, which torch might refuse to change in place.
     return tensor if axes is None else torch.utils.dlpack.from_dlpack(tensor.permute(axes))
 
@@ -221,7 +242,11 @@ def tensor_over(host: HostArray) -> torch.Tensor:
     try:
         return torch.from_numpy(host) if bits is None else torch.from_numpy(host.view(bits[0])).view(bits[1])
     except TypeError as error:
-        raise TypeError(f"torch has no dtype for {host.dtype}; convert the array first.") from error
+        raise _lacking(host.dtype) from error
+
+
+def _lacking(dtype: np.dtype[Any]) -> TypeError:
+    return TypeError(f"torch has no dtype for {dtype}; convert the array first.")
 
 
 @functools.cache

@@ -90,7 +90,7 @@ def _quantile(
         input, dim = input.flatten(), 0
     axis = dim if dim < 0 else dim - input.dim()
     # The result is linear in q between two elements. With n of them, those are at the multiples of 1 / (n - 1).
-    ranks = torch.as_tensor(q)[..., None] * ((~input.isnan()).sum(dim).flatten() - 1)
+    ranks = torch.as_tensor(q, device=input.device)[..., None] * ((~input.isnan()).sum(dim).flatten() - 1)
     places: list[tuple[Any, Tensor]] = [(q, (ranks == ranks.round()).any(-1))]
     for side in ("lower", "higher"):
         # A quantile lies between two elements. It turns if a third one is equal to either, and may take its place.
@@ -118,7 +118,8 @@ def _nextafter(input: Tensor, other: Tensor) -> Places:
 
 
 def _among(input: Any, elements: Any, *_: Any, **__: Any) -> Places:
-    input, elements = torch.as_tensor(input), torch.as_tensor(elements)
+    device = (input if isinstance(input, Tensor) else elements).device  # either may be a number
+    input, elements = torch.as_tensor(input, device=device), torch.as_tensor(elements, device=device)
     return [(input, torch.isin(input, elements)), (elements, torch.isin(elements, input))]
 
 
