@@ -1,8 +1,8 @@
 """torch's own kernels under the convention beside torch's own functions: calls, sizes, compiled.
 
 Prints one table: each line is a contender's median over that of native torch, timed in turns in one process.
-``python benchmarks/native.py [calls|sizes|pools|compiled|lengths|bounds]`` asks for a part. The environment variables
-of the Makefile keep glibc from returning pages between the calls.
+``python benchmarks/native.py [cuda] [calls|sizes|pools|compiled|lengths|bounds]`` asks for a part, and for a GPU. The
+environment variables of the Makefile keep glibc from returning pages between the calls.
 """
 
 from __future__ import annotations
@@ -26,24 +26,30 @@ from interop import min_norm, native
 
 Call = Callable[[], Any]
 nn = torch.nn
+DEVICE = "cuda" if "cuda" in sys.argv else "cpu"
+
+
+def seconds_of(contender: Call, count: int) -> float:
+    """Seconds of a call, of ``count``, until the device is done with them."""
+    start = time.perf_counter()
+    for _ in range(count):
+        contender()
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / count
 
 
 def medians(contenders: Sequence[Call], seconds: float = 1.0) -> list[float]:
     """Seconds for each, in turns, after a warm-up; fast ones run many times within a turn."""
     counts = []
     for contender in contenders:
-        contender()
-        start = time.perf_counter()
-        contender()
-        counts.append(max(1, int(2e-3 / max(time.perf_counter() - start, 1e-7))))
+        seconds_of(contender, 1)
+        counts.append(max(1, int(2e-3 / max(seconds_of(contender, 1), 1e-7))))
     times: list[list[float]] = [[] for _ in contenders]
     end = time.perf_counter() + seconds * len(contenders)
     while time.perf_counter() < end or len(times[0]) < 7:
         for contender, count, found in zip(contenders, counts, times, strict=True):
-            start = time.perf_counter()
-            for _ in range(count):
-                contender()
-            found.append((time.perf_counter() - start) / count)
+            found.append(seconds_of(contender, count))
     return [statistics.median(found) for found in times]
 
 
@@ -75,13 +81,13 @@ def step(function: Callable[..., torch.Tensor], *operands: torch.Tensor) -> Call
 
     def run() -> None:
         y = function(*operands)
-        torch.autograd.grad(y, active, torch.ones((), dtype=y.dtype).expand_as(y))
+        torch.autograd.grad(y, active, torch.ones((), dtype=y.dtype, device=y.device).expand_as(y))
 
     return run
 
 
 def normal(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(DEVICE)
 
 
 def active(*shape: int) -> torch.Tensor:
@@ -194,8 +200,9 @@ POOLS: dict[str, tuple[str, tuple[int, ...], tuple[Any, ...]]] = {
 def pools() -> None:
     """Forward and backward pass, and values alone; half of the elements are tied at 0."""
     formats = {"channels_last": {"memory_format": torch.channels_last}, "bfloat16": {"dtype": torch.bfloat16}}
-    for label, (name, shape, window) in POOLS.items():
-        for form in ("", *formats) if shape == (8, 16, 64, 64) and name == "max_pool2d" else ("",):
+    for label, (name, (images, *image), window) in POOLS.items():
+        shape = (images * (8 if DEVICE == "cuda" else 1), *image)  # a GPU has nothing to do with fewer
+        for form in ("", *formats) if image == [16, 64, 64] and name == "max_pool2d" else ("",):
             x = normal(*shape).relu().to(**formats.get(form, {})).requires_grad_()
             pooled = partial(lambda name, window, lib, x: getattr(lib, name)(x, *window), name, window)
             cotangent = torch.ones_like(pooled(Own(), x))
@@ -408,4 +415,4 @@ def main(names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main([name for name in sys.argv[1:] if name != "cuda"])

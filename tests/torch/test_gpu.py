@@ -67,9 +67,15 @@ def test_streams_are_kept_in_order(size: int) -> None:
                 assert (y == i + 1).all()
 
 
+class Marked(torch.Tensor):
+    """A subclass that changes nothing."""
+
+
 def test_layouts() -> None:
     base = torch.arange(24.0, device="cuda").reshape(4, 6)
-    for x in (base.T, base[:, ::2], base[1:, 1:], base[0].expand(3, 6), torch._neg_view(base), base[:0]):
+    parts = base.T, base[:, ::2], base[1:, 1:], base[0].expand(3, 6), torch._neg_view(base), base[:0]
+    misaligned = base[0, 1:], base[1, 1]
+    for x in (*parts, *misaligned, base.as_subclass(Marked)):
         ours, native = (clamp(x, -5.0, 5.0) for clamp in (interop.clamp, torch.clamp))
         assert torch.equal(ours, native)
         assert ours.stride() == native.stride()

@@ -29,9 +29,11 @@ WINDOWS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=["by index", "by slices", "by reads"])
+@pytest.fixture(params=["by index", "by slices", "by reads", "by views"])
 def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What shares in small tensors; in large ones, here of more than one block; and in a compiled program."""
+    """What shares in small tensors; in large ones, here of more than one block; in a compiled program; on a GPU."""
+    if request.param == "by views":
+        monkeypatch.setattr(windows, "is_on_gpu", lambda x: True)
     if request.param == "by slices":
         take_slices(monkeypatch)
     if request.param == "by reads":

@@ -1,14 +1,18 @@
 """torch's own kernels under the convention, on CUDA: the same values and gradients as on CPU. JAX takes no part."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 import interop
+import jaxclamp
 from interop import min_norm
 from interop.native import NATIVE
+from interop.native._rules import windows
 from jaxclamp import CONVENTIONS, OPS, Op
 from tests.support.calls import arguments
 
@@ -63,3 +67,124 @@ def test_the_mode_and_converted_models() -> None:
     for one, other, third in zip(found, expected, value_and_gradients(model, [x], DEVICE), strict=True):
         torch.testing.assert_close(one, other)
         torch.testing.assert_close(one, third)
+
+
+POOLS: dict[str, tuple[str, tuple[int, ...], tuple[Any, ...]]] = {
+    "2": ("max_pool1d", (3, 4, 9), (2,)),
+    "3, of one image": ("max_pool1d", (4, 9), (3, 1, 1)),
+    "2x2": ("max_pool2d", (5, 3, 8, 8), (2,)),
+    "3x3, stride 2": ("max_pool2d", (5, 3, 8, 9), (3, 2, 1)),
+    "3x3, stride 1, of one image": ("max_pool2d", (3, 8, 9), (3, 1, 1)),
+    "3x2, dilation 2, ceil_mode": ("max_pool2d", (5, 3, 9, 8), ((3, 2), 2, (1, 0), 2, True)),
+    "2x2x2": ("max_pool3d", (2, 3, 4, 4, 6), (2,)),
+    "3x3x3": ("max_pool3d", (2, 3, 5, 5, 5), (3, 2, 1)),
+    "to 7x7": ("adaptive_max_pool2d", (5, 3, 16, 16), (7,)),
+    "to 4x4": ("adaptive_max_pool2d", (5, 3, 16, 16), (4,)),
+}
+
+
+@pytest.mark.parametrize("block", [2**25, 100])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("name", POOLS)
+def test_pools_as_on_cpu(
+    name: str, memory_format: torch.memory_format, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ties, windows of -inf next to padding, infinities and NaN; the second derivative too."""
+    pool, shape, window = POOLS[name]
+    if memory_format == torch.channels_last and len(shape) != 4:
+        pytest.skip("channels_last is a format of batches of images")
+    monkeypatch.setattr(windows, "_READS_ON_GPU", block)
+    torch.manual_seed(0)
+    x = torch.randint(-2, 3, shape).to(torch.float64).contiguous(memory_format=memory_format)
+    x[..., :3] = -math.inf
+    x[(-1,) * x.dim()], x[(0,) * x.dim()] = math.nan, math.inf
+    results = []
+    for device in ("cpu", DEVICE):
+        leaf = x.to(device).requires_grad_()
+        y = NATIVE[pool](leaf, *window)
+        cotangent = torch.arange(y.numel(), dtype=y.dtype).reshape(y.shape).to(device).requires_grad_()
+        (gradient,) = torch.autograd.grad(y, leaf, cotangent, create_graph=True)
+        (second,) = torch.autograd.grad((gradient * gradient.detach()).sum(), cotangent)
+        assert gradient.stride() == leaf.stride()
+        results.append([part.detach().cpu() for part in (y, gradient, second)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, equal_nan=True)
+
+
+def test_pools_are_the_same_each_time() -> None:
+    x = torch.randint(0, 2, (8, 16, 64, 64), device=DEVICE).float().requires_grad_()
+    cotangent = torch.randn(8, 16, 64, 64, device=DEVICE)
+    first, *rest = (torch.autograd.grad(NATIVE["max_pool2d"](x, 3, 1, 1), x, cotangent)[0] for _ in range(5))
+    assert all(torch.equal(first, gradient) for gradient in rest)
+
+
+def test_a_step_is_recorded_as_a_graph_of_the_device() -> None:
+    """Such a graph allows no call that waits for the device."""
+    model = torch.nn.Sequential(
+        torch.nn.Hardtanh(), torch.nn.MaxPool2d(3, 2, 1), torch.nn.SELU(), torch.nn.MaxPool2d(2)
+    )
+    interop.nn.convert(model)
+    x = torch.zeros(2, 3, 16, 16, device=DEVICE, requires_grad=True)
+
+    def step() -> torch.Tensor:
+        return torch.autograd.grad(model(x).sum(), x)[0]
+
+    expected = step()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        gradient = step()
+    gradient.zero_()
+    graph.replay()
+    torch.testing.assert_close(gradient, expected)
+
+
+PROGRAMS: dict[str, Callable[..., torch.Tensor]] = {
+    "identity": lambda x: torch.relu(x) - torch.relu(-x),
+    "sorted": lambda x: x.sort().values * torch.arange(1, 5, device=x.device),
+    "pool": lambda x: functional.max_pool1d(torch.relu(x)[None], 2),
+    "where": lambda x: torch.where(x > 0, x, 3 * x).square() + x.clamp(0, 6),
+    "cumulated": lambda x: torch.cummax(x, 0).values,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradients_of_programs_as_on_cpu(name: str) -> None:
+    program, direction = PROGRAMS[name], torch.tensor([1.0, -2.0, 0.5, 3.0])
+    gradients = [
+        interop.grad(lambda x: program(x).sum(), direction=direction.to(device))(torch.zeros(4, device=device)).cpu()
+        for device in ("cpu", DEVICE)
+    ]
+    assert torch.equal(*gradients)
+
+
+def test_a_quantile_where_it_turns_warns() -> None:
+    x = torch.tensor([0.0, 2.0, 2.0], device=DEVICE)
+    with pytest.warns(jaxclamp.UndecidedWarning, match="quantile jumps"):
+        interop.grad(lambda x: x.quantile(0.5))(x)
+
+
+def test_ties_are_counted() -> None:
+    model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Hardtanh()).to(DEVICE)
+    x = torch.zeros(1, 1, 4, 4, device=DEVICE, requires_grad=True)
+    with interop.ties() as counted:
+        model(x)
+    assert {(line.op, line.elements, line.tied) for line in counted.report.lines} == {
+        ("relu", 16, 16), ("max_pool2d", 4, 4), ("hardtanh", 4, 0)
+    }  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch, as it compiles
+@pytest.mark.parametrize("name", ["relu", "hardtanh", "selu", "max_pool2d", "amax", "maximum"])
+def test_compiled_as_eager(name: str) -> None:
+    rest = {"max_pool2d": (2,), "maximum": (torch.zeros(2, 3, 4, 4, device=DEVICE),)}.get(name, ())
+    x = torch.zeros(2, 3, 4, 4, device=DEVICE, requires_grad=True)
+    eager, compiled = (
+        torch.autograd.grad(function(x, *rest).sum(), x)[0]
+        for function in (NATIVE[name], torch.compile(lambda *args: NATIVE[name](*args), fullgraph=True))
+    )
+    torch.testing.assert_close(eager, compiled)

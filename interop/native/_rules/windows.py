@@ -6,9 +6,9 @@ elements (3, 3, 1), for example, window 0 has the tied elements 0 and 1, window 
 cotangents (a, b) of the windows are spread to (a/2, a/2 + b, 0); tangents (u, v, w) are gathered to ((u + v)/2, v).
 
 A pooling is done in stages, each a `Stage`: in one, or axis by axis if windows are large. `windows_sliced.py` has them
-for eager code, `windows_tiled.py` where the windows tile the images, `windows_indexed.py` for small images, and
-`windows_compiled.py` for compiled functions. `windows_blocked.py` spreads numbers over large images in
-``channels_last``.
+for eager code, `windows_tiled.py` where the windows tile the images, `windows_indexed.py` for small images,
+`windows_compiled.py` for compiled functions, and `windows_viewed.py` on a GPU. `windows_blocked.py` spreads numbers
+over large images in ``channels_last``.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,10 +24,13 @@ from interop.native._rules.windows_blocked import is_spread_in_blocks, spread_in
 from interop.native._rules.windows_compiled import read_stages
 from interop.native._rules.windows_indexed import indexed_stage
 from interop.native._rules.windows_sliced import empty_as, sliced_stages
-from interop.native._rules.windows_stage import Pooling, Stage, is_channels_last, is_plain
+from interop.native._rules.windows_stage import Pooling, Stage, is_channels_last, is_on_gpu, is_plain
+from interop.native._rules.windows_viewed import has_view, viewed_stage
 
 _BLOCK = 2**19
 """The elements in whose blocks ties are shared, so that what is computed on the way stays in the processor's cache."""
+_READS_ON_GPU = 2**25
+"""The elements in all windows of such a block on a GPU, so that what is computed on the way takes 0.3 GB at most."""
 _FEW_READS = 2**17
 """The elements in all windows up to which one index of them is faster than slices, which take more calls."""
 _LESS_IN_CHANNELS_LAST = 16
@@ -84,11 +87,10 @@ class _Shared(torch.autograd.Function):
     ) -> torch.Tensor:
         if spreads and not _has_few_reads(pooling, x, values) and is_spread_in_blocks(pooling, x, values, vector):
             return spread_in_blocks(pooling, x, values, vector)
-        if x.numel() <= _BLOCK or not is_plain(x):
+        images = _images_in_a_block(pooling, x, values)
+        if images >= len(x):
             return _shared_at_once(spreads, pooling, x, values, vector)
         result = empty_as(x if spreads else values, vector)
-        # Whole images to a block: no window reaches from one image to the next.
-        images = max(1, _BLOCK * len(x) // x.numel())
         for *block, part in zip(*(tensor.split(images) for tensor in (x, values, vector, result)), strict=True):
             part.copy_(_shared_at_once(spreads, pooling, *block))
         return result
@@ -130,6 +132,15 @@ def _shared(
     # Where nothing is recorded, a Function would take its time for nothing.
     apply = _Shared.forward if records_nothing() else _applied
     return apply(spreads, pooling, x, values, vector)
+
+
+def _images_in_a_block(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> int:
+    """Return how many images share their ties at once; no window reaches from one image to the next."""
+    if is_plain(x):
+        return max(1, _BLOCK * len(x) // max(1, x.numel()))
+    if is_on_gpu(x):
+        return max(1, _READS_ON_GPU * len(x) // max(1, pooling.reads(x, values)))
+    return len(x)
 
 
 def _without_batch(
@@ -177,6 +188,8 @@ def _counted(stages: Sequence[Stage], vector: torch.Tensor) -> torch.Tensor:
 
 def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> Sequence[Stage]:
     """Return the stages by the fastest way; under the convention exclusive there is one."""
+    if is_on_gpu(x) and has_view(pooling, x):
+        return [viewed_stage(pooling, x, values)]
     # Exclusive leaves out the first of the tied elements of a window, which no axis by itself tells.
     if pooling.convention == "exclusive" or _has_few_reads(pooling, x, values):
         return [indexed_stage(pooling, x, values)]

@@ -85,7 +85,16 @@ def is_channels_last(x: torch.Tensor) -> bool:
 
 def is_plain(x: torch.Tensor) -> bool:
     """Say whether x is a tensor of eager code in the memory of the CPU, and nothing watches what is done with it."""
-    return not torch.compiler.is_compiling() and type(x) in _PLAIN and x.is_cpu and not is_dispatch_mode_active()
+    return x.is_cpu and _is_eager(x)
+
+
+def is_on_gpu(x: torch.Tensor) -> bool:
+    """Say the same of one in the memory of a GPU."""
+    return x.is_cuda and _is_eager(x)
+
+
+def _is_eager(x: torch.Tensor) -> bool:
+    return not torch.compiler.is_compiling() and type(x) in _PLAIN and not is_dispatch_mode_active()
 
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
