@@ -85,12 +85,12 @@ def is_channels_last(x: torch.Tensor) -> bool:
 
 def is_plain(x: torch.Tensor) -> bool:
     """Say whether x is a tensor of eager code in the memory of the CPU, and nothing watches what is done with it."""
-    return x.is_cpu and _is_eager(x)
+    return _is_eager(x) and x.is_cpu
 
 
 def is_on_gpu(x: torch.Tensor) -> bool:
     """Say the same of one in the memory of a GPU."""
-    return x.is_cuda and _is_eager(x)
+    return _is_eager(x) and x.is_cuda
 
 
 def _is_eager(x: torch.Tensor) -> bool:
