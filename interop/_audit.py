@@ -389,7 +389,9 @@ class _Call:
         ]
         active = [leaf for leaf in fresh if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
         with torch.enable_grad():
-            args, kwargs = jax.tree.unflatten(structure, [_overwritable(leaf) for leaf in fresh])
+            # Clones: the function may overwrite them, which torch refuses of a leaf that requires grad.
+            operands = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in fresh]
+            args, kwargs = jax.tree.unflatten(structure, operands)
             value = function(*args, **kwargs)
         return torch.autograd.grad(value, active, cotangent, allow_unused=True, materialize_grads=True)
 
@@ -503,11 +505,6 @@ def _apart(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Return the difference, which is 0 of equal infinities, and of NaN on both sides, too."""
     same = (first == second) | (first.isnan() & second.isnan())
     return torch.where(same, 0.0, first - second)
-
-
-def _overwritable(leaf: Any) -> Any:
-    """Return a copy of a tensor, as the function may overwrite it, and its numbers are needed again."""
-    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _copied(leaf: Any) -> Any:

@@ -110,7 +110,10 @@ def normalized(signature: Signature, values: Sequence[Any]) -> list[Any]:
     if signature.cast is not None:
         result = signature.cast(*result)
     if device is not None:  # as in torch, a number may come in a tensor on CPU
-        result = [v.to(device) if _is_number_on_cpu(v) else v for v in result]
+        result = [
+            v.to(device) if isinstance(v, torch.Tensor) and not v.dim() and v.device.type == "cpu" else v
+            for v in result
+        ]
     dim, keepdim = signature.slot("dim"), signature.slot("keepdim")
     if dim is not None and dim < len(result) and result[dim] is not MISSING:
         if result[dim] == ():  # no axes are all axes
@@ -204,10 +207,6 @@ def _integer(number: float, dtype: torch.dtype, name: str) -> Any:
         raise OverflowError(
             f"{name}={number} does not fit into {dtype}, the dtype of the result; convert the tensors to a wider one."
         ) from error
-
-
-def _is_number_on_cpu(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dim() == 0 and value.device.type == "cpu"
 
 
 def _as_tensor_or_number(value: Any) -> Any:

@@ -194,7 +194,8 @@ def _as_given_and_precise(to_judge: Sequence[Place], sides: Sides, is_float64: b
     # The second run is in the other precision: rounding is told by one coarse and one fine run, whichever was given.
     again = _arrays(to_judge, sides, Run(np.float32 if is_float64 else np.float64))
     coarse, fine = (again, arrays) if is_float64 else (arrays, again)
-    if not _is_float64(fine):  # some libraries compute in a dtype they choose
+    if any(array.dtype != np.float64 and array.dtype.kind not in "iu" for array in fine[0].values()):
+        # Some libraries compute in a dtype they choose. The arrays of both sides are in the coarser dtype of the two.
         return as_given, as_given
     rounding = _rounding_alone(to_judge, coarse, fine)
     as_given = _Findings(to_judge, sides, Run(), arrays, rounding)
@@ -280,10 +281,6 @@ def _differ_by_unbiasing(before: Array, after: Sequence[Array], count: int) -> b
         if np.isfinite(momentum).all() and 0 < momentum.mean() <= 1 and np.ptp(momentum) <= 0.01 * momentum.mean():
             return True
     return False
-
-
-def _is_float64(arrays: Arrays) -> bool:
-    return all(array.dtype == np.float64 or array.dtype.kind in "iu" for array in arrays[0].values())
 
 
 def _rounding_alone(to_judge: Sequence[Place], coarse: Arrays, fine: Arrays) -> frozenset[str]:

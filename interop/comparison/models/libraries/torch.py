@@ -69,7 +69,8 @@ class Torch(Model):
         called = _Called(self.model, self.call)
         handles = [module.register_forward_pre_hook(self._enter(recorder), with_kwargs=True) for module in self._names]
         handles += [module.register_forward_hook(self._leave(recorder)) for module in self._names]
-        passed = recorder.enter("", self.name, self.name, _to_torch(inputs))
+        tensor_inputs = [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
+        passed = recorder.enter("", self.name, self.name, tensor_inputs)
         try:
             # Each run draws the same numbers. They are drawn on the CPU, where all arrays are.
             with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"), _defaults_to(run.dtype):
@@ -308,10 +309,6 @@ def _defaults_to(dtype: type[np.floating[Any]] | None) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-def _to_torch(inputs: Sequence[Any]) -> list[Any]:
-    return [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
 
 
 def _parts(name: str, array: Array) -> list[tuple[str, Array]]:
