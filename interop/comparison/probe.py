@@ -10,6 +10,8 @@ functions agree at [1, 2]:
 4. The changed numbers are made integers, the simplest that differ: [1, 6].
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 import random

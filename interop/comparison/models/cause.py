@@ -17,6 +17,8 @@ If values agree everywhere, the same search runs backward: the gradient of a lay
 inputs and parameters leave it.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace

@@ -1,5 +1,7 @@
 """Record what a run of a model leaves behind: the calls of its modules, and what crossed the boundary of each."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias

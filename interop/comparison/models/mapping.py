@@ -19,13 +19,15 @@ their flattened rows differ in order, and so do the rows of the kernels. `Pair.w
 that accounts for it.
 """
 
+from __future__ import annotations
+
 import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from typing import NoReturn, Self, TypeAlias
+from typing import NoReturn, TypeAlias
 
 from interop._terminal import text_width
 from interop.comparison.models.alignment import Image
@@ -88,7 +90,7 @@ class Pair:
         """Return what the layer may take, the likeliest last; None is rows that have one order in both models."""
         return [None, *(image for image in images if math.prod(image.axes) == self.row_length)]
 
-    def with_rows_of(self, image: Image | None) -> Self:
+    def with_rows_of(self, image: Image | None) -> Pair:
         """Return the pair for a layer that takes this image, flattened.
 
         The kernel of the model with the channels last gets the layout: of shape (24, 5), behind an image of height 2,
