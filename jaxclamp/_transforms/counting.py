@@ -38,7 +38,7 @@ from jaxclamp._jax_versions import (
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE
 from jaxclamp._rules.operands import check_function
 from jaxclamp._shared.tie_report import Site, TieReport, Totals
-from jaxclamp._transforms.jaxprs import inlined_with_more, traced
+from jaxclamp._transforms.jaxprs import inlined_with_more, needed_by_stop_gradient, traced
 from jaxclamp._transforms.source_lines import located
 from jaxclamp._transforms.tie_sites import Counter, TieSites, is_passed_over
 
@@ -170,8 +170,11 @@ class _Counting:
         of_numbers: list[tuple[Site, int]] = []
         arrays: list[Var] = []
         of_arrays: list[tuple[Site, int]] = []
+        stopped = needed_by_stop_gradient(jaxpr)
         for eqn in jaxpr.eqns:
-            if counter := self._sites.counter(eqn):
+            if not stopped.isdisjoint(eqn.outvars):  # no gradient depends on it
+                eqns.append(eqn)
+            elif counter := self._sites.counter(eqn):
                 counting, number, size = _number_on_tie(counter)
                 eqns += [eqn, *counting]
                 numbers += number

@@ -12,8 +12,7 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn, jaxprs_in_params
 
-from jaxclamp._jax_versions import with_parts
-from jaxclamp._transforms.jaxprs import WITH_BODIES, needed
+from jaxclamp._transforms.jaxprs import WITH_BODIES, needed_by_stop_gradient
 from jaxclamp._transforms.recognition import recognized
 from jaxclamp._transforms.source_lines import SCOPES_OF_JAXCLAMP, located, place
 from jaxclamp._transforms.undecided import warn_once
@@ -31,7 +30,7 @@ def warn_of_inner_derivatives(transformation: str, stays: Callable[[JaxprEqn], b
     >>> "min_norm comes too late for maximum" in str(shown[0].message)
     True
     """
-    stopped = _read_by_stop_gradient(jaxpr)
+    stopped = needed_by_stop_gradient(jaxpr)
     for eqn in jaxpr.eqns:
         stack = str(eqn.source_info.name_stack)
         is_of_jax = "jvp(" in stack and not any(scope in stack for scope in SCOPES_OF_JAXCLAMP)
@@ -44,16 +43,3 @@ def warn_of_inner_derivatives(transformation: str, stays: Callable[[JaxprEqn], b
         elif eqn.primitive in WITH_BODIES or eqn.primitive.name == "shard_map":
             for body in jaxprs_in_params(located(eqn).params):  # whose equations have the scopes of ``eqn``, too
                 warn_of_inner_derivatives(transformation, stays, body)
-
-
-def _read_by_stop_gradient(jaxpr: Any) -> set[Any]:
-    """Return the variables that a ``stop_gradient`` alone needs, as the maximum in `jax.nn.softmax`.
-
-    The program holds no derivative of them.
-    """
-
-    def variables(eqns: list[JaxprEqn]) -> set[Any]:
-        return {var for eqn in needed(with_parts(jaxpr, eqns=eqns)).eqns for var in eqn.outvars}
-
-    without_stops = [eqn for eqn in jaxpr.eqns if eqn.primitive.name != "stop_gradient"]
-    return variables(jaxpr.eqns) - variables(without_stops)

@@ -142,6 +142,19 @@ def needed(jaxpr: Any) -> Any:
     return with_parts(jaxpr, eqns=eqns[::-1])
 
 
+def needed_by_stop_gradient(jaxpr: Any) -> set[Any]:
+    """Return the variables that a ``stop_gradient`` alone needs, as the maximum in `jax.nn.softmax`.
+
+    No derivative depends on them.
+    """
+
+    def variables(eqns: list[JaxprEqn]) -> set[Any]:
+        return {var for eqn in needed(with_parts(jaxpr, eqns=eqns)).eqns for var in eqn.outvars}
+
+    without_stops = [eqn for eqn in jaxpr.eqns if eqn.primitive.name != "stop_gradient"]
+    return variables(jaxpr.eqns) - variables(without_stops)
+
+
 def _rewritten(replace: Replace) -> Callable[[Any], Any]:
     """Return the function of a jaxpr that replaces its equations, and by ``descend`` those in its bodies."""
 

@@ -302,6 +302,19 @@ def test_what_is_not_counted() -> None:
     assert ties(jax.grad(kept))(X)[1] == TieReport()  # JAX rounds what it keeps to the dtype that it has
 
 
+def test_what_a_stop_gradient_alone_reads_does_not_count() -> None:
+    """No gradient depends on it, in a body and in a derivative either."""
+
+    def fun(x: jax.Array) -> jax.Array:
+        largest = jnp.max(x)
+        shifted = jnp.exp(x - jax.lax.stop_gradient(jnp.maximum(largest, 0.0)))
+        return shifted.sum() + jax.lax.scan(lambda c, x: (c, jax.nn.softmax(x)), largest, X.reshape(3, 3))[0]
+
+    line = inspect.getsourcelines(fun)[1] + 1
+    assert counted(fun, jnp.ones(2)) == {(line, "amax"): (1, 1)}
+    assert counted(jax.value_and_grad(fun), jnp.ones(2)) == {(line, "amax"): (1, 1)}
+
+
 def test_many_steps_add_up() -> None:
     model = ties(lambda x: jnp.maximum(x, 0.0))
     reports = [model(X + shift)[1] for shift in range(3)]
