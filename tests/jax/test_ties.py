@@ -300,6 +300,8 @@ def test_what_is_not_counted() -> None:
     assert ties(model)(X)[1] == TieReport()
     kept = jax.checkpoint(lambda x: jnp.sin(jnp.exp(x) * x).sum(), policy=jax.checkpoint_policies.everything_saveable)
     assert ties(jax.grad(kept))(X)[1] == TieReport()  # JAX rounds what it keeps to the dtype that it has
+    takes_both = jax.jit(lambda mask, x: mask + x)  # a call with the operands of a select
+    assert ties(lambda x: takes_both(x > 0, x))(X)[1] == TieReport()
 
 
 def test_what_a_stop_gradient_alone_reads_does_not_count() -> None:

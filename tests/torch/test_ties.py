@@ -203,7 +203,33 @@ def test_other_threads_do_not_count() -> None:
     assert counted.report.lines == ()
 
 
+def test_modules_of_other_threads_name_no_line() -> None:
+    """Neither while they run nor when they have ended."""
+    is_inside, may_end = threading.Event(), threading.Event()
+
+    class There(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            is_inside.set()
+            may_end.wait(60)
+            return x
+
+    class Here(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            thread = threading.Thread(target=lambda: There()(x))
+            thread.start()
+            is_inside.wait(60)
+            y = torch.relu(x)
+            may_end.set()
+            thread.join()
+            return torch.abs(y)
+
+    with interop.ties() as counted:
+        Here()(X)
+    assert [(line.op, line.module) for line in counted.report.lines] == [("relu", "Here"), ("abs", "Here")]
+
+
 def test_what_has_no_gradient_does_not_count() -> None:
+    assert counts(lambda: X.clone().requires_grad_().to(torch.float64)) == []  # which is a suspect if to integers
     assert counts(lambda: torch.tensor([1, 2]).clamp(max=2)) == []
     assert counts(lambda: torch.abs(torch.tensor([3 + 4j]))) == []
 
@@ -235,6 +261,8 @@ def test_influence_of_random_code_is_not_that_of_the_dice() -> None:
 def test_influence_of_nothing() -> None:
     with pytest.raises(ValueError, match="parameters is empty"):
         interop.influence(lambda: torch.ones(()), [])
+    with pytest.raises(TypeError, match="has to be a list of tensors, such as .*, but is Tensor"):
+        interop.influence(lambda: torch.ones(()), torch.ones(1, requires_grad=True))
 
 
 @pytest.mark.parametrize(
