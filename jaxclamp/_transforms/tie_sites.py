@@ -118,12 +118,12 @@ _REDUCTIONS = (p.reduce_max_p, p.reduce_min_p, p.pmax_p, p.pmin_p)
 
 
 def _never_jumps(eqn: JaxprEqn) -> bool:
-    """Say whether ``eqn`` reads bits of integers, as `jax.random` does, or keeps all of them, as `jax.checkpoint`."""
+    """Say whether ``eqn`` is of integers, as bits in `jax.random`, or keeps all bits, as `jax.checkpoint` does."""
     operand: Any = eqn.invars[0].aval if eqn.invars else None
     if eqn.primitive is p.reduce_precision_p:
         info = jnp.finfo(operand.dtype)
         return eqn.params == {"exponent_bits": info.nexp, "mantissa_bits": info.nmant}
-    return eqn.primitive is p.bitcast_convert_type_p and not is_floating(operand)
+    return eqn.primitive in (p.bitcast_convert_type_p, p.rem_p) and not is_floating(operand)
 
 
 def _nowhere(*operands: jax.Array) -> jax.Array:
@@ -142,7 +142,7 @@ SUSPECTS: dict[str, Callable[..., jax.Array]] = {
     "ceil": lambda x: x == jnp.floor(x),
     "round": lambda x: jnp.abs(x) - jnp.floor(jnp.abs(x)) == 0.5,  # of x itself it rounds to a half just above -0.5
     # At x = 0 the remainder passes through 0.
-    "rem": lambda x, y: (lax.rem(x, y) == 0) & (x != 0) if is_floating(x) else _nowhere(x),
+    "rem": lambda x, y: (lax.rem(x, y) == 0) & (x != 0),
     "atan2": lambda y, x: (y == 0) & (x < 0),
     "bitcast_convert_type": lambda x: x == 0,  # as of jnp.signbit and jnp.copysign
     **dict.fromkeys((*UNDECIDED, "custom_linear_solve"), _nowhere),

@@ -10,8 +10,10 @@ from torch.nn import functional
 
 from interop import TORCH_OPS
 from interop.native import NATIVE
-from interop.native._rules import windows, windows_blocked, windows_sliced
+from interop.native._rules import windows, windows_blocked, windows_sliced, windows_tiled
 from interop.native._rules.windows_compiled import read_stages
+from interop.native._rules.windows_stage import Pooling
+from jaxclamp._rules.windows import windows_of
 from tests.support.calls import of_aminmax
 from tests.torch.natively import Tensor, values
 
@@ -271,3 +273,11 @@ def test_what_torch_has_right_in_aminmax() -> None:
     third = 1 / 3
     assert torch.allclose(torch.autograd.grad(high, x, retain_graph=True)[0], torch.tensor([0.5, 0.5, 0, 0, 0]))
     assert torch.allclose(torch.autograd.grad(low, x)[0], torch.tensor([0, 0, third, third, third]))
+
+
+def test_a_volume_without_a_batch_is_no_image_with_channels() -> None:
+    """It has four axes too, and torch differentiates it on a GPU, whichever of them lies last in memory."""
+    x = (torch.arange(128.0) % 5).reshape(2, 4, 4, 4)
+    pooling = Pooling(windows_of("max_pool3d", tuple(x.shape), 3, 2, None, 0, 1, False), "min_norm")
+    found = windows_tiled.largest_of_tiles(pooling, x.contiguous(memory_format=torch.channels_last))
+    assert torch.equal(found, functional.max_pool3d(x, 2))

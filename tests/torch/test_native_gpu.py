@@ -188,3 +188,14 @@ def test_compiled_as_eager(name: str) -> None:
         for function in (NATIVE[name], torch.compile(lambda *args: NATIVE[name](*args), fullgraph=True))
     )
     torch.testing.assert_close(eager, compiled)
+
+
+def test_pools_of_a_volume_whose_second_axis_lies_last_in_memory() -> None:
+    """Torch's pool refuses that memory on the CPU, as it has no batch, and takes it here."""
+    x = (torch.arange(128.0) % 5).reshape(2, 4, 4, 4)
+    expected = value_and_gradients(lambda x: NATIVE["max_pool3d"](x, 2), [x], "cpu")
+    found = value_and_gradients(
+        lambda x: NATIVE["max_pool3d"](x, 2), [x.contiguous(memory_format=torch.channels_last)], DEVICE
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)

@@ -138,7 +138,7 @@ def _tiling(pooling: Pooling, x: torch.Tensor) -> _Tiling:
     windows: Any = pooling.windows
     lengths = x.shape[-pooling.dims :]
     counts = tuple(length // size for length, size in zip(lengths, windows.sizes, strict=True))
-    last = is_channels_last(x)
+    last = pooling.dims == 2 and is_channels_last(x)  # an image of three axes has four as well
     return _Tiling(
         math.prod(x.shape[:1] if last else x.shape[: -pooling.dims]),
         windows.sizes,
