@@ -234,14 +234,19 @@ def subdifferential(
         dtypes = map(jnp.result_type, jax.tree.leaves(x))
         draws = jax.random.normal(jax.random.key(0) if key is None else key, ((directions + 1) // 2, flat.size))
 
+        # Numbers and words, by which the function may branch, stay as they are, as in `jax.grad`.
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        arrays = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray)}
+
         @jax.jit
-        def ask(args: Any, kwargs: Any, direction: jax.Array) -> Any:
+        def ask(arrays: dict[int, Any], direction: jax.Array) -> Any:
+            args, kwargs = jax.tree.unflatten(structure, [arrays.get(i, leaf) for i, leaf in enumerate(leaves)])
             _, along = _gradient("subdifferential", fun, argnums, False, unflatten(direction), None)
             gradient, (_, derivative) = along(*args, **kwargs)
             return derivative, ravel_pytree(gradient)[0]
 
         def along(direction: Any) -> Any:
-            derivative, gradient = ask(args, kwargs, jnp.asarray(direction, flat.dtype))
+            derivative, gradient = ask(arrays, jnp.asarray(direction, flat.dtype))
             return float(derivative), np.asarray(gradient, np.float64)
 
         return explored(

@@ -36,6 +36,18 @@ def test_descent_finds_what_draws_do_not() -> None:
     assert "certified: the derivative along -min_norm is -0.0625" in str(around)
 
 
+def test_arguments_that_are_no_arrays() -> None:
+    """Python branches and loops by them."""
+
+    def function(x: jax.Array, scale: jax.Array, how: str, *, times: int) -> jax.Array:
+        for _ in range(times):
+            x = scale * jnp.abs(x)
+        return x.sum() if how == "sum" else x.max()
+
+    around = jaxclamp.subdifferential(function)(jnp.zeros(1), jnp.full(1, 2.0), "sum", times=2)
+    assert sorted(gradient.item() for gradient in around.gradients) == [-4.0, 4.0]
+
+
 def test_differentiable_points() -> None:
     """However they are spelled; there is one gradient, and it is certified."""
     params = {"w": jnp.zeros(2), "b": jnp.asarray(0.5)}
