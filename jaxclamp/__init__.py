@@ -29,8 +29,6 @@ __all__ = [
     "Ties",
     "UndecidedWarning",
     "Verdict",
-]
-__all__ += [
     "as_of",
     "check_grads",
     "count_ties",

@@ -98,8 +98,7 @@ class Jax(Convertible):
     def min_norm(self, function: Function) -> Function:
         return jaxclamp.min_norm(function)
 
-    def reseeded(self, function: Function) -> Function:
-        return reseeded_in_jax(function)
+    reseeded = staticmethod(reseeded_in_jax)
 
     def bounds(self, function: Function, arguments: Arrays) -> set[float]:
         """Collect the numbers in its program."""

@@ -77,8 +77,7 @@ class Torch(Convertible):
     def min_norm(self, function: Function) -> Function:
         return min_norm()(function)
 
-    def reseeded(self, function: Function) -> Function:
-        return reseeded_in_torch(function)
+    reseeded = staticmethod(reseeded_in_torch)
 
     def bounds(self, function: Function, arguments: Arrays) -> set[float]:
         """Collect the numbers in its calls of ops and comparisons, and the kinks that the ops have without them."""

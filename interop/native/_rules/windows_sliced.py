@@ -92,8 +92,8 @@ def largest_by_slices(pooling: Pooling, x: torch.Tensor) -> torch.Tensor:
     # In blocks, which share the memory of what is found along the rows: it stays in the processor's cache.
     rows, columns = lines
     images = max(1, _BLOCK * len(x) // x.numel())
-    by_rows = _empty((min(images, len(x)), x.shape[1], rows.number, x.shape[3]), x, x)
-    result = _empty((*x.shape[:2], rows.number, columns.number), x, x)
+    by_rows = empty_as(x, x, (min(images, len(x)), x.shape[1], rows.number, x.shape[3]))
+    result = empty_as(x, x, (*x.shape[:2], rows.number, columns.number))
     for block, largest in zip(x.split(images), result.split(images), strict=True):
         so_far = _largest_along(rows, -2, block, block, by_rows[: len(block)])
         _largest_along(columns, -1, so_far, so_far, largest)
@@ -159,7 +159,7 @@ def _summed(
                 # In the layout of the weight, and in the dtype of a counter, which as a scalar would not decide it.
                 total = (weight * part).to(vector.dtype)
                 continue
-            total = _empty(like.shape, like, vector).zero_()
+            total = empty_as(like, vector).zero_()
         there = total[to]
         if finite and there.shape == weight.shape:
             there.addcmul_(part, weight)
@@ -169,13 +169,9 @@ def _summed(
     return total
 
 
-def empty_as(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the shape and memory layout of x, made from ``like``."""
-    return _empty(x.shape, x, like)
-
-
-def _empty(shape: Sequence[int], x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of that shape in the memory layout of x, made from ``like``."""
+def empty_as(x: torch.Tensor, like: torch.Tensor, shape: Sequence[int] | None = None) -> torch.Tensor:
+    """Return a tensor in the memory layout of x, of its shape or of that one, made from ``like``."""
+    shape = x.shape if shape is None else shape
     if not is_channels_last(x):
         return like.new_empty(shape)
     images, channels, *lengths = shape
@@ -196,7 +192,7 @@ def _largest_along(
         first, places = x[places[0][0]], places[1:]
         largest = first.clone() if into is None else into.copy_(first)
     else:
-        largest = (_empty(shape, x, vector) if into is None else into).fill_(-math.inf)
+        largest = (empty_as(x, vector, shape) if into is None else into).fill_(-math.inf)
     for inner, outer in places:
         part, so_far = x[inner], largest[outer]
         if part.shape != so_far.shape:  # these are the elements of one window
