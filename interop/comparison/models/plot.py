@@ -1,28 +1,23 @@
 """A picture of two models: how far each layer is apart, and where the cause begins."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
 from interop._palette import BLUE, GRID_ALPHA, VERMILLION
+from interop.comparison.models.cause import Cause, LayerPair
 from jaxclamp._shared.tables import shortened
-
-if TYPE_CHECKING:
-    from interop.comparison.models.report import ModelComparison
 
 _LEAST = 1e-18  # stands for no difference at all on the logarithmic scale: below the 1e-16 of float64
 _MOST_NAMES = 40  # that fit under the axis without overlap
 
 
-def figure(comparison: ModelComparison) -> Figure:
+def figure(pairs: Sequence[LayerPair], cause: Cause | None, title: str) -> Figure:
     """Draw the layers from left to right, and above each how far values and gradients are apart at most.
 
     Distances are parts of the largest number. Small marks are in float64. The line is what rounding explains in the
     given dtype.
     """
-    pairs = comparison.layers
     drawn = Figure(figsize=(max(6.0, 0.16 * len(pairs)), 4.5), layout="constrained")
     axes = drawn.subplots()
     places = range(len(pairs))
@@ -32,8 +27,7 @@ def figure(comparison: ModelComparison) -> Figure:
             name = ("gradients" if gradients else "values") + (", float64" if in_float64 else "")
             axes.scatter(places, apart, s=size, c=colour, marker=marker, label=name, alpha=0.8, linewidths=0)
     axes.plot(places, [max(pair.rounding, _LEAST) for pair in pairs], color="gray", label="rounding explains")
-    if comparison.cause is not None:
-        cause = comparison.cause
+    if cause is not None:
         ends = [end for end in (cause.after, cause.before) if end is not None] or [cause.layer]
         middle = sum(pairs.index(end) for end in ends) / len(ends)
         axes.axvline(middle, color="black", linestyle="--", label="here they diverge")
@@ -43,5 +37,5 @@ def figure(comparison: ModelComparison) -> Figure:
     axes.set_ylabel("largest difference / largest number")
     axes.grid(alpha=GRID_ALPHA)
     drawn.legend(fontsize=8, loc="outside right upper")
-    axes.set_title(f"{comparison.first} against {comparison.second}", fontsize=9)
+    axes.set_title(title, fontsize=9)
     return drawn

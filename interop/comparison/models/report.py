@@ -142,7 +142,7 @@ class ModelComparison:
                 f"plot: {error}; pip install 'jaxclamp[plot]', or in a checkout '.[plot]'."
             ) from None
 
-        figure(self).savefig(path)
+        figure(self.layers, self.cause, f"{self.first} against {self.second}").savefig(path)
 
 
 def _subject(cause: Cause) -> str:
