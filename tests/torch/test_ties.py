@@ -228,6 +228,22 @@ def test_modules_of_other_threads_name_no_line() -> None:
     assert [(line.op, line.module) for line in counted.report.lines] == [("relu", "Here"), ("abs", "Here")]
 
 
+def test_a_block_may_begin_in_a_module_and_end_behind_it() -> None:
+    counted = interop.ties()
+
+    class Begins(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            counted.__enter__()
+            return x
+
+    module = Begins()
+    module.register_forward_hook(lambda *_: None)  # behind which torch looks for hooks of all modules
+    module(X)
+    torch.abs(X)
+    counted.__exit__(None, None, None)
+    assert [(line.op, line.module) for line in counted.report.lines] == [("abs", "")]
+
+
 def test_what_has_no_gradient_does_not_count() -> None:
     assert counts(lambda: X.clone().requires_grad_().to(torch.float64)) == []  # which is a suspect if to integers
     assert counts(lambda: torch.tensor([1, 2]).clamp(max=2)) == []
@@ -321,6 +337,18 @@ def test_where_a_branch_not_taken_makes_a_gradient_nan() -> None:
     assert met_infinity(counted) == [(0, "sqrt", 2), (1, "log", 1), (2, "softmax", 4), (4, "sqrt", 2)]
     assert x.grad is not None
     assert x.grad.isnan().tolist() == [True, True, True, False]
+
+
+def test_each_call_is_at_its_own_line() -> None:
+    """Behind what was computed before, of several tensors, and with a function that leaves constants out."""
+    x = torch.tensor([0.0, 4.0], requires_grad=True)
+    with interop.ties() as counted:
+        roots = x.sqrt()
+        exponentials = roots.exp()
+        (of_list,) = torch._foreach_sqrt([x * 1])
+        normal = torch.nn.functional.layer_norm((x * 0).expand(1, 2), (2,), eps=0.0)
+    torch.where(x > 0, exponentials + of_list + normal[0] * 0, 0.0).sum().backward()
+    assert met_infinity(counted) == [(0, "sqrt", 1), (2, "foreach_sqrt", 1), (3, "layer_norm", 2)]
 
 
 def test_a_normalization_has_a_slope_without_bound() -> None:
