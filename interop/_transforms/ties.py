@@ -226,7 +226,7 @@ def tied_elements(
     elements: int = 0
     tied: torch.Tensor | int = 0
     with torch.no_grad():
-        for mask in masks_of(*args, **{"ties": "min_norm", **kwargs}):  # whichever: a tie is one under all
+        for mask in masks_of(*args, **kwargs):
             elements = mask.numel()
             tied = tied + _sum(mask)
     return elements, tied
@@ -299,7 +299,7 @@ def _masks_of(op: Op) -> Callable[..., Iterable[torch.Tensor]]:
     tied = TorchOp(op, op.on_tie)
 
     def masks_of(*args: Any, **kwargs: Any) -> Iterable[torch.Tensor]:
-        keywords = kwargs if op.has_conventions else {name: v for name, v in kwargs.items() if name != "ties"}
+        keywords = {name: v for name, v in kwargs.items() if name != "ties"}  # a tie is one under all conventions
         slots = tied.signature.without_forms(tied.signature.arranged(args, keywords))
         by_torch = masks_of_ties(op, tied.signature.by_jax_name(slots))
         return [tied.of_slots(*(_readable(value, op) for value in slots))] if by_torch is None else by_torch

@@ -585,6 +585,7 @@ def test_what_programs_take_as_it_is_is_a_suspect() -> None:
 
     def fun(x: jax.Array) -> jax.Array:
         y = jnp.floor(x) + jnp.ceil(x) + jnp.round(x / 2) + jax.lax.rem(x, 2.0) + rounded(x)
+        y += jax.lax.atan2((x - 1) * (x - 2), x - 1.5)
         whole = x.astype(int)
         return y + jax.pure_callback(np.sin, x, x) + whole % 2 + jax.pure_callback(lambda: np.float32(1), x[0])
 
@@ -595,6 +596,7 @@ def test_what_programs_take_as_it_is_is_a_suspect() -> None:
         "round": (True, 4, 1),
         "rem": (True, 4, 1),  # at 0 it passes through 0
         "custom_vjp_call": (True, 4, 0),
+        "atan2": (True, 4, 1),
         "pure_callback": (True, 5, 0),  # without an operand, too
     }
 

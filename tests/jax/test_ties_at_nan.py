@@ -72,6 +72,9 @@ def test_where_a_branch_not_taken_makes_a_gradient_nan() -> None:
     assert met_infinity(report) == [(0, 2), (1, 1)]  # the logarithm has the slope 1 / (x - 1), infinite at 1 alone
     assert jnp.isnan(gradient).tolist() == [True, True, True, False]
 
+    constant_first = jax.grad(lambda x: jnp.where(x > 9, jnp.inf * x, 0.0).sum())
+    assert met_infinity(ties(constant_first)(x)[1]) == [(0, 4)]
+
     def looped(x: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda carry, _: (jnp.where(x > 0, jnp.sqrt(x), carry), None), x, length=3)[0].sum()
 
@@ -84,6 +87,7 @@ def test_where_no_gradient_is_nan() -> None:
     for function in (
         lambda x: (jnp.exp(x) * x).sum(),
         lambda x: jnp.sqrt(x).sum(),
+        lambda x: jnp.log(x).sum(),
         lambda x: jnp.where(x > 1, jnp.sqrt(jnp.where(x > 1, x, 1.0)), 0.0).sum(),
     ):
         assert met_infinity(ties(jax.grad(function))(x)[1]) == []
