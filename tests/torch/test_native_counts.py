@@ -35,9 +35,7 @@ WINDOWS = [
 def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What shares in small tensors; in large ones, here of more than one block; in a compiled program; on a GPU."""
     if request.param == "by views":
-        monkeypatch.setattr(windows, "is_plain", lambda x: False)
         monkeypatch.setattr(windows, "is_on_gpu", lambda x: True)
-        monkeypatch.setattr(windows, "_READS_ON_GPU", 100)
     if request.param == "by slices":
         take_slices(monkeypatch)
     if request.param == "by reads":

@@ -29,10 +29,10 @@ from interop.native._rules.windows_viewed import has_view, viewed_stage
 
 _BLOCK = 2**19
 """The elements in whose blocks ties are shared, so that what is computed on the way stays in the processor's cache."""
-_READS_ON_GPU = 2**25
-"""The elements in all windows of such a block on a GPU, so that what is computed on the way takes 0.3 GB at most."""
 _FEW_READS = 2**17
 """The elements in all windows up to which one index of them is faster than slices, which take more calls."""
+_FEW_READS_ON_GPU = 2**24
+"""The same on a GPU, where a view of them replaces the index."""
 _LESS_IN_CHANNELS_LAST = 16
 """What that number is divided by in ``channels_last``, of which the index needs a copy that is row-major."""
 
@@ -87,10 +87,11 @@ class _Shared(torch.autograd.Function):
     ) -> torch.Tensor:
         if spreads and not _has_few_reads(pooling, x, values) and is_spread_in_blocks(pooling, x, values, vector):
             return spread_in_blocks(pooling, x, values, vector)
-        images = _images_in_a_block(pooling, x, values)
-        if images >= len(x):
+        if x.numel() <= _BLOCK or not is_plain(x):
             return _shared_at_once(spreads, pooling, x, values, vector)
         result = empty_as(x if spreads else values, vector)
+        # Whole images to a block: no window reaches from one image to the next.
+        images = max(1, _BLOCK * len(x) // x.numel())
         for *block, part in zip(*(tensor.split(images) for tensor in (x, values, vector, result)), strict=True):
             part.copy_(_shared_at_once(spreads, pooling, *block))
         return result
@@ -132,15 +133,6 @@ def _shared(
     # Where nothing is recorded, a Function would take its time for nothing.
     apply = _Shared.forward if records_nothing() else _applied
     return apply(spreads, pooling, x, values, vector)
-
-
-def _images_in_a_block(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> int:
-    """Return how many images share their ties at once; no window reaches from one image to the next."""
-    if is_plain(x):
-        return max(1, _BLOCK * len(x) // max(1, x.numel()))
-    if is_on_gpu(x):
-        return max(1, _READS_ON_GPU * len(x) // max(1, pooling.reads(x, values)))
-    return len(x)
 
 
 def _without_batch(
@@ -188,7 +180,7 @@ def _counted(stages: Sequence[Stage], vector: torch.Tensor) -> torch.Tensor:
 
 def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> Sequence[Stage]:
     """Return the stages by the fastest way; under the convention exclusive there is one."""
-    if is_on_gpu(x) and has_view(pooling, x):
+    if is_on_gpu(x) and has_view(pooling, x) and pooling.reads(x, values) <= _FEW_READS_ON_GPU:
         return [viewed_stage(pooling, x, values)]
     # Exclusive leaves out the first of the tied elements of a window, which no axis by itself tells.
     if pooling.convention == "exclusive" or _has_few_reads(pooling, x, values):

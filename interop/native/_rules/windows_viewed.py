@@ -7,6 +7,7 @@ are tied. What the windows give is added by torch's `fold`, in the same order ea
 
 import itertools
 import math
+import operator
 from typing import NamedTuple
 
 import torch
@@ -72,14 +73,17 @@ def _of_windows(windows: Windows, vector: torch.Tensor) -> torch.Tensor:
 
 def _view(windows: Windows, x: torch.Tensor, padding: float) -> torch.Tensor:
     """Return the elements of x by image or channel, place and window."""
-    dims = len(windows.sizes)
-    view = x.reshape(math.prod(x.shape[:-dims]), *x.shape[-dims:])
     if any(itertools.chain(*windows.paddings)):
-        view = functional.pad(view, [n for pair in reversed(windows.paddings) for n in pair], value=padding)
-    along = zip(_places(windows), windows.sizes, windows.strides, windows.dilations, strict=True)
-    for axis, size, stride, dilation in along:
-        view = view.unfold(axis, (size - 1) * dilation + 1, stride)[..., ::dilation]
-    return view.movedim(_places(windows), tuple(range(-dims, 0)))  # behind the images stand the windows
+        x = functional.pad(x, [n for pair in reversed(windows.paddings) for n in pair], value=padding)
+    x = x.contiguous()
+    lengths = x.shape[-len(windows.sizes) :]
+    reaches = [(size - 1) * dilation + 1 for size, dilation in zip(windows.sizes, windows.dilations, strict=True)]
+    counts = [(n - reach) // by + 1 for n, reach, by in zip(lengths, reaches, windows.strides, strict=True)]
+    # One call in place of an `unfold` for each axis, a slice by its dilation, and a permutation.
+    steps = x.stride()[-len(lengths) :]
+    to_place, to_window = (map(operator.mul, steps, by) for by in (windows.dilations, windows.strides))
+    image = math.prod(lengths)
+    return x.as_strided((x.numel() // image, *windows.sizes, *counts), (image, *to_place, *to_window))
 
 
 def _in_place(windows: Windows, parts: torch.Tensor, shape: torch.Size) -> torch.Tensor:
