@@ -394,8 +394,8 @@ _CURES: tuple[tuple[type[Exception], str, str], ...] = (
         NotImplementedError,
         "",
         "{} needs forward mode: write a jvp for your autograd.Function, or avoid this function. For attention "
-        "there is torch.nn.attention.sdpa_kernel(SDPBackend.MATH), for an LSTM on the CPU "
-        "torch.backends.mkldnn.flags(enabled=False).",
+        "there is torch.nn.attention.sdpa_kernel(SDPBackend.MATH), for an LSTM "
+        "torch.backends.mkldnn.flags(enabled=False), and on a GPU torch.backends.cudnn.flags(enabled=False).",
     ),
     (
         RuntimeError,
