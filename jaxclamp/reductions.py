@@ -386,7 +386,8 @@ class ValuesAndIndices(Applied[WithIndices]):
     """An `Extremum` along one axis, applied: the result has the index of the first element that is the value, too."""
 
     def value(self) -> WithIndices:
-        return _with_indices(self.rule, *self.operands)
+        result: WithIndices = _with_indices(self.rule, *self.operands)
+        return result
 
 
 @partial(jax.jit, static_argnums=0)

@@ -262,7 +262,8 @@ def jax_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     """Return torch's dtype of the same name."""
-    return getattr(torch, dtype.name)
+    named_alike: torch.dtype = getattr(torch, dtype.name)
+    return named_alike
 
 
 class _Forked:

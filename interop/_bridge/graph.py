@@ -66,7 +66,8 @@ def _run_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[tor
     name = name_call(derivative, ctx.state.non_tensors, ctx.state.x64)
     saved = ctx.saved_tensors  # once, as a checkpoint allows
     numbers, tensors = saved[: ctx.count], saved[ctx.count :]
-    return _call(name, [*tensors, *directions], list(numbers))
+    outputs: Sequence[torch.Tensor] = _call(name, [*tensors, *directions], list(numbers))
+    return outputs
 
 
 _call.register_autograd(_pull_back, setup_context=_remember)

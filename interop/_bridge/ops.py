@@ -103,7 +103,8 @@ class _InPlaceOp:
         values = self._op.signature.arranged(args, kwargs)
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         if has_torch_function(tensors):
-            return handle_torch_function(self.public, tensors, *args, **kwargs)
+            overwritten: torch.Tensor = handle_torch_function(self.public, tensors, *args, **kwargs)
+            return overwritten
         return overwrite(self._name, self._op.of_slots, *values)
 
 

@@ -232,7 +232,8 @@ def _requires_grad(value: Any) -> bool:
 
 
 def _numbers(tensor: torch.Tensor) -> Array:
-    return tensor.detach().double().cpu().numpy()
+    numbers: Array = tensor.detach().double().cpu().numpy()
+    return numbers
 
 
 def _joined(tensors: Sequence[torch.Tensor]) -> Array:

@@ -66,7 +66,8 @@ def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor
     if isinstance(y_value, torch.Tensor) or math.isinf(y_value):
         tied = tied & torch.isfinite(x_value)
     ahead = _OF_TANGENTS.get(comparison, comparison)(x_tangent, y_tangent)
-    return (tied & ahead) | (~tied & comparison(x_value, y_value))
+    result: torch.Tensor = (tied & ahead) | (~tied & comparison(x_value, y_value))
+    return result
 
 
 # Of ``sqrt(x * x) >= 0`` at 0 the tangent is 0 / 0, of which ``>=`` does not hold. Neither does ``<``, as of equal

@@ -102,7 +102,8 @@ def overwrite(name: str, op: Callable[..., Any], x: torch.Tensor, *rest: Any) ->
             f"{name}: result type {result.dtype} can't be cast to {x.dtype}, the type of input; "
             f"use {name.removesuffix('_')}, which returns a new tensor."
         )
-    return x.copy_(result)
+    overwritten: torch.Tensor = x.copy_(result)
+    return overwritten
 
 
 def _kind(dtype: torch.dtype) -> int:

@@ -163,7 +163,8 @@ def nonstrict_trace(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     import torch._dynamo
 
-    return torch._dynamo.nonstrict_trace(function)
+    traced: Callable[..., Any] = torch._dynamo.nonstrict_trace(function)
+    return traced
 
 
 def is_overridden(arguments: Sequence[Any]) -> bool:
@@ -245,7 +246,8 @@ def constant_of(number: float) -> float:
         return number
     from torch.fx.experimental.symbolic_shapes import guard_scalar
 
-    return guard_scalar(number)
+    constant: float = guard_scalar(number)
+    return constant
 
 
 def is_in_old_vmap(tensor: torch.Tensor) -> bool:
@@ -276,7 +278,8 @@ def named_reduction(size_average: bool | None, reduce: bool | None, reduction: s
 
 def function_modes() -> list[TorchFunctionMode]:
     """Return the function modes that are entered, the innermost last; not the one that is being asked about a call."""
-    return torch.overrides._get_current_function_mode_stack()
+    modes: list[TorchFunctionMode] = torch.overrides._get_current_function_mode_stack()
+    return modes
 
 
 def calls_functions(func: Callable[..., Any], args: Sequence[Any]) -> bool:

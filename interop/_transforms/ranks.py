@@ -48,4 +48,5 @@ def sum_over_ranks(counts: C, group: torch.distributed.ProcessGroup | None = Non
         raise ValueError("sum_over_ranks: this process is not in the group; call it in those of the group alone.")
     of_ranks: list[Any] = [None] * torch.distributed.get_world_size(group)
     torch.distributed.all_gather_object(of_ranks, counts, group)
-    return functools.reduce(operator.add, of_ranks)
+    total: C = functools.reduce(operator.add, of_ranks)
+    return total

@@ -87,7 +87,8 @@ def function_named(name: str) -> Callable[..., Any]:
         ) from error
     if not callable(resolved):
         raise click.BadParameter(f"{name!r} is a {type(resolved).__name__}; name a function.", param_hint=FUNCTION)
-    return resolved
+    checked: Callable[..., Any] = resolved
+    return checked
 
 
 def _import_file(file: Path) -> str:

@@ -96,7 +96,8 @@ class Jax(Convertible):
             jax.eval_shape(function, arguments)
 
     def min_norm(self, function: Function) -> Function:
-        return jaxclamp.min_norm(function)
+        wrapped: Function = jaxclamp.min_norm(function)
+        return wrapped
 
     reseeded = staticmethod(reseeded_in_jax)
 

@@ -75,7 +75,8 @@ class Torch(Convertible):
         self.differentiate(function, arguments, ())
 
     def min_norm(self, function: Function) -> Function:
-        return min_norm()(function)
+        wrapped: Function = min_norm()(function)
+        return wrapped
 
     reseeded = staticmethod(reseeded_in_torch)
 
@@ -163,4 +164,5 @@ def _to_tensor(leaf: Any) -> torch.Tensor:
 
 def _differentiable(number: Any) -> torch.Tensor:
     """Make ``number`` a tensor of which torch takes gradients, if only zeros."""
-    return torch.zeros((), requires_grad=True) + number
+    differentiable: torch.Tensor = torch.zeros((), requires_grad=True) + number
+    return differentiable

@@ -34,7 +34,7 @@ def norm(
 ) -> torch.Tensor:
     """`torch.norm`, whose gradient at 0 is 0, and whose second derivatives there are NaN."""
     if out is not None or p not in ("fro", 2) or not is_active(input) or _is_left_to_torch(input):
-        return torch.norm(input, p, dim, keepdim, out, dtype)
+        return torch.norm(input, p, dim, keepdim, out, dtype)  # type: ignore[no-any-return]
     x = input if dtype is None else input.to(dtype)
     return _euclidean(lambda x, keepdim: torch.norm(x, p, dim, keepdim), x, dim, keepdim)
 
@@ -51,7 +51,7 @@ def vector_norm(
 ) -> torch.Tensor:
     """`torch.linalg.vector_norm`, whose gradient at 0 is 0, and whose second derivatives there are NaN."""
     if out is not None or ord != 2 or not is_active(x) or _is_left_to_torch(x):
-        return torch.linalg.vector_norm(x, ord, dim, keepdim, dtype=dtype, out=out)
+        return torch.linalg.vector_norm(x, ord, dim, keepdim, dtype=dtype, out=out)  # type: ignore[no-any-return]
     x = x if dtype is None else x.to(dtype)
     return _euclidean(lambda x, keepdim: torch.linalg.vector_norm(x, 2, dim, keepdim), x, dim, keepdim)
 
@@ -73,7 +73,7 @@ def linalg_norm(
     is_of_vectors = len(axes) < 2 and ord in (None, 2)
     is_of_frobenius = len(axes) == 2 and ord in (None, "fro")
     if out is not None or not (is_of_all or is_of_vectors or is_of_frobenius):
-        return torch.linalg.norm(A, ord, dim, keepdim, out=out, dtype=dtype)
+        return torch.linalg.norm(A, ord, dim, keepdim, out=out, dtype=dtype)  # type: ignore[no-any-return]
     return vector_norm(A, 2, axes, keepdim, dtype=dtype)
 
 

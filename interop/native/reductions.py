@@ -55,11 +55,13 @@ def _extremum(
 ) -> Tensor:
     if isinstance(input, torch.masked.MaskedTensor):  # it has an extremum of its own, and cannot be compared with that
         along = {} if dim is None else {"dim": dim, "keepdim": keepdim}
-        return input.__torch_function__(in_torch, (type(input),), (input,), along)
+        masked: torch.Tensor = input.__torch_function__(in_torch, (type(input),), (input,), along)
+        return masked
     if out is not None or not is_active(input) or input.dim() == 0:  # one element has no rival
         return in_torch(input, dim, keepdim, out=out)
     reduction = Reduction(axes_of(dim, input.dim()), keepdim, ties)
-    return reduce(lambda x: in_torch(x, dim, keepdim), reduction, settled(input))
+    result: torch.Tensor = reduce(lambda x: in_torch(x, dim, keepdim), reduction, settled(input))
+    return result
 
 
 @public
@@ -194,11 +196,11 @@ def _pool(
     def values(x: Tensor) -> Tensor:
         # The graphs are those of the call with indices. Along one axis, where it keeps the order in memory, so is this.
         if not is_plain(x) or (pooling.dims == 1 and not x.is_contiguous()):
-            return with_indices(x)[0]
+            return with_indices(x)[0]  # type: ignore[no-any-return]
         if prefers_slices(x, pooling.dims):
             return _no_view(largest_by_slices(pooling, x))
         largest = in_torch(x, False)  # in less time
-        return largest.clone() if largest._is_view() else largest
+        return largest.clone() if largest._is_view() else largest  # type: ignore[no-any-return]
 
     input = settled(input)
     if not is_whole:

@@ -214,7 +214,8 @@ class _Flat:
         leaves = list(self._leaves)
         for i, array in zip(self._active, arrays, strict=True):
             leaves[i] = array
-        return jax.tree.unflatten(self._structure, leaves)
+        arguments: tuple[Any, ...] = jax.tree.unflatten(self._structure, leaves)
+        return arguments
 
 
 def _is_real(place: str, leaf: Any) -> bool:

@@ -489,7 +489,7 @@ def _gradient(
         parts = (gradient,) if is_one else gradient
 
         def piece(*active: Tree) -> jax.Array:
-            return primal(*with_active(args, active), **kwargs)[0]
+            return primal(*with_active(args, active), **kwargs)[0]  # type: ignore[no-any-return]
 
         # This is known only now, as `primal` traces the program. Most programs have no such slope: then a compiled
         # gradient has neither a test for NaN nor the two passes behind it.

@@ -107,7 +107,7 @@ def _anywhere(flag: jax.Array) -> jax.Array:
     """
     if axes := tuple(jax.sharding.get_abstract_mesh().manual_axes):
         flag = lax.pmax(flag.astype(jnp.int32), axes) > 0
-    return _in_any_lane(flag)
+    return _in_any_lane(flag)  # type: ignore[no-any-return]
 
 
 @custom_vmap

@@ -175,7 +175,7 @@ class ExtremumOfDevices:
 
     def _count(self, flags: jax.Array) -> jax.Array:
         """Return on how many devices the flag is set."""
-        return lax.psum(flags.astype(jnp.int32), **self.over)
+        return lax.psum(flags.astype(jnp.int32), **self.over)  # type: ignore[no-any-return]
 
     def on_tie(self, primals: Arrays) -> jax.Array:
         return self._count(self._tied(primals)) > 1
@@ -185,7 +185,7 @@ class ExtremumOfDevices:
         assert tangent is not None
         wide = widened(like.dtype)
         weighted = jnp.where(code == 1, tangent.astype(wide) / self._count(code).astype(wide), jnp.zeros((), wide))
-        return lax.psum(weighted, **self.over).astype(like.dtype)
+        return lax.psum(weighted, **self.over).astype(like.dtype)  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=1024)
@@ -200,7 +200,7 @@ def is_first_device(flags: jax.Array, over: Mapping[str, Any]) -> jax.Array:
     """Return, element by element, whether this device is the first along the axes on which the flag is set."""
     number = lax.axis_index(over["axis_name"])
     beyond = jnp.iinfo(jnp.int32).max
-    return number == lax.pmin(jnp.where(flags, number, beyond), **over)
+    return number == lax.pmin(jnp.where(flags, number, beyond), **over)  # type: ignore[no-any-return]
 
 
 def sharing(tied: jax.Array, axes: tuple[int, ...], convention: Convention) -> jax.Array:

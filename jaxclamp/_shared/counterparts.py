@@ -27,7 +27,8 @@ class Counterpart:
     @property
     def function(self) -> Callable[..., Any]:
         """The function that is called; reading this imports its library."""
-        return pkgutil.resolve_name(self.text.partition("(")[0])
+        function: Callable[..., Any] = pkgutil.resolve_name(self.text.partition("(")[0])
+        return function
 
     @property
     def names(self) -> frozenset[str]:

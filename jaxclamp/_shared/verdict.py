@@ -228,7 +228,8 @@ class _Judge:
         self._small = tolerance.least * nearby.slopes.size[:, None] + self._atol
 
     def _tolerance(self, nearest: Array) -> Array:
-        return self._atol + self._rtol * np.abs(nearest) + self._rounding
+        tolerance: Array = self._atol + self._rtol * np.abs(nearest) + self._rounding
+        return tolerance
 
     def entries(self) -> tuple[NDArray[np.object_], Array]:
         """Return the kinds of the verdicts on each derivative by itself, and the nearest right ones."""

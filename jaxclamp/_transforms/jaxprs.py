@@ -197,7 +197,8 @@ def with_bodies(eqn: JaxprEqn, change: Callable[[Any], Any]) -> JaxprEqn:
     if same(params.values(), eqn.params.values()):
         return eqn
     added = _effects(jaxprs_in_params(params)) - _effects(jaxprs_in_params(eqn.params))
-    return eqn.replace(params=params, effects=eqn.effects | added)
+    new: JaxprEqn = eqn.replace(params=params, effects=eqn.effects | added)
+    return new
 
 
 def same(new: Collection[Any], old: Collection[Any]) -> bool:
@@ -259,4 +260,4 @@ def computed(eqn: JaxprEqn) -> Callable[..., list[Any]]:
     like: Any = jax.make_jaxpr(lambda *operands: operands)(*(atom.aval for atom in eqn.invars))
     outvars = [Var(atom.aval) for atom in eqn.outvars]
     alone = eqn.replace(invars=like.invars, outvars=outvars)
-    return jaxpr_as_fun(with_parts(like, eqns=[alone], outvars=outvars))
+    return jaxpr_as_fun(with_parts(like, eqns=[alone], outvars=outvars))  # type: ignore[no-any-return]

@@ -69,7 +69,7 @@ def located(eqn: JaxprEqn) -> JaxprEqn:
     def moved(inner: JaxprEqn) -> JaxprEqn:
         within = inner.source_info.replace(name_stack=outer.name_stack + inner.source_info.name_stack)
         source_info = within if stays(inner) else within.replace(traceback=outer.traceback)
-        return inner.replace(source_info=source_info)
+        return inner.replace(source_info=source_info)  # type: ignore[no-any-return]
 
     return with_bodies(eqn, change)
 

@@ -178,7 +178,7 @@ def _constant_where(
     @jax.custom_jvp
     def function(*operands: jax.Array) -> jax.Array:
         (value,) = call(*operands)
-        return value
+        return value  # type: ignore[no-any-return]
 
     @function.defjvp
     def _(operands: Any, tangents: Any) -> Any:

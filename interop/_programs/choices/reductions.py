@@ -125,7 +125,8 @@ def matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: b
     if ord == "fro" and not input.is_complex():
         return euclidean_norm(input.to(kwargs.get("dtype")), dim, keepdim)
     if ord not in (1, -1, math.inf, -math.inf):
-        return torch.linalg.matrix_norm(input, ord, dim, keepdim, **kwargs)
+        in_torch: Tensor = torch.linalg.matrix_norm(input, ord, dim, keepdim, **kwargs)
+        return in_torch
     # The 1-norm is the largest sum of a column, along the first of the two axes, the norm of infinity that of a row.
     summed, over = dim if ord in (1, -1) else dim[::-1]
     sums = abs(input.to(kwargs.get("dtype"))).sum(summed, keepdim=True)
@@ -137,18 +138,19 @@ def norm_of_either(input: Tensor, ord: Any = None, dim: Any = None, keepdim: boo
     """Compute `torch.linalg.norm`, of vectors along one axis, or of matrices along two."""
     axes = axes_of(dim, input.dim())
     if len(axes) > 2 and not ord is dim is None:  # torch refuses it
-        return torch.linalg.norm(input, ord, dim, keepdim, **kwargs)
+        return torch.linalg.norm(input, ord, dim, keepdim, **kwargs)  # type: ignore[no-any-return]
     if ord is None:
         return euclidean_norm(input.to(kwargs.get("dtype")), axes, keepdim)
-    return (matrix_norm if len(axes) == 2 else vector_norm)(input, ord, axes, keepdim, **kwargs)
+    result: Tensor = (matrix_norm if len(axes) == 2 else vector_norm)(input, ord, axes, keepdim, **kwargs)
+    return result
 
 
 _plus, _minus = FASTER[torch.add], FASTER[torch.sub]
 
 
 def dist(input: Tensor, other: Tensor, p: float = 2.0) -> Tensor:
-    return vector_norm(_minus(input, other), p)
+    return vector_norm(_minus(input, other), p)  # type: ignore[no-any-return]
 
 
 def pairwise_distance(input: Tensor, other: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
-    return vector_norm(_plus(_minus(input, other), eps), p, -1, keepdim)
+    return vector_norm(_plus(_minus(input, other), eps), p, -1, keepdim)  # type: ignore[no-any-return]

@@ -67,7 +67,8 @@ class Layer:
 
 def crossing(layers: Sequence[Layer], key: Key) -> Point:
     """Return what crossed at ``key``."""
-    return getattr(layers[key.layer], key.direction)[key.position]
+    points: Sequence[Point] = getattr(layers[key.layer], key.direction)
+    return points[key.position]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ def adapter_of(model: Any, argument: str) -> type[Model]:
     for name, (module, classes) in _LIBRARIES.items():
         package = sys.modules.get(module)
         if package is not None and isinstance(bare, tuple(getattr(package, cls) for cls in classes)):
-            return importlib.import_module(f"interop.comparison.models.libraries.{name}").MODEL
+            adapter: type[Model] = importlib.import_module(f"interop.comparison.models.libraries.{name}").MODEL
+            return adapter
     kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
     raise TypeError(
         f"compare_models: {argument} is {kind}; pass a module of torch.nn, Flax (linen or nnx), "

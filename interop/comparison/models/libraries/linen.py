@@ -79,8 +79,8 @@ class Linen(JaxModel):
         module: Any = self._unbound
         if jax.dtypes.canonicalize_dtype(np.float64) == np.float64 and getattr(module, "dtype", None) == np.float32:
             module = module.clone(dtype=np.float64)  # else it would compute in float32 all the same
-        applied: Any = nn.apply(self.call, module, mutable=mutable)
-        return applied(variables, *inputs, rngs={"dropout": jax.random.key(0)})
+        apply: Callable[..., tuple[Any, Any]] = nn.apply(self.call, module, mutable=mutable)
+        return apply(variables, *inputs, rngs={"dropout": jax.random.key(0)})
 
     def run(
         self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
