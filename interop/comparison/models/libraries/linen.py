@@ -1,7 +1,7 @@
 """Modules of Flax linen: bound to their variables, or with the shapes of those that they would be initialized to."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
