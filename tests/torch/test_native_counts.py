@@ -255,6 +255,15 @@ def test_a_size_that_is_overwritten_between_calls(in_a_list: bool) -> None:
         assert torch.equal(torch.autograd.grad(y.sum(), x)[0].sum(), torch.tensor(float(y.numel())))
 
 
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_exclusive_leaves_out_the_first_of_each_window(on_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of 3 with stride 2 and padding 1: those of (3, 3, 1, 2, 0) are (3, 3), (3, 1, 2) and (2, 0)."""
+    monkeypatch.setattr(windows, "is_on_gpu", lambda x: on_gpu)
+    x = torch.tensor([[3.0, 3.0, 1.0, 2.0, 0.0]], requires_grad=True)
+    y = NATIVE["max_pool1d"](x, 3, 2, 1, ties="exclusive")
+    assert torch.autograd.grad(y, x, torch.tensor([[10.0, 20.0, 40.0]]))[0].tolist() == [[0, 30, 0, 40, 0]]
+
+
 @pytest.mark.usefixtures("ways")
 @pytest.mark.parametrize("window", [(2,), (3, 2, 1)], ids=str)
 def test_pools_of_no_images(window: tuple[int, ...]) -> None:
