@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
 from interop._torch.grad_state import is_active
-from interop._torch.private_api import is_transformed, keywords_of
+from interop._torch.private_api import is_in_old_vmap, is_transformed, keywords_of
 from interop._torch.sharding import is_distributed
 from interop._transforms.jumps import Jump, jump_of, places_of
 from interop._transforms.min_norm import is_of_an_op, min_norm, namesakes
@@ -125,7 +125,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         def count(gradients: Sequence[torch.Tensor | None], cotangents: Sequence[torch.Tensor | None]) -> None:
             cotangent = next((cotangent for cotangent in cotangents if cotangent is not None), None)
             for gradient in gradients:
-                if gradient is None or cotangent is None or is_transformed():
+                if gradient is None or cotangent is None or is_transformed() or is_in_old_vmap(gradient):
                     continue
                 if gradient.is_cpu and not gradient.sum().isnan():  # elsewhere nobody waits for a sum
                     continue

@@ -351,6 +351,23 @@ def test_each_call_is_at_its_own_line() -> None:
     assert met_infinity(counted) == [(0, "sqrt", 1), (2, "foreach_sqrt", 1), (3, "layer_norm", 2)]
 
 
+def test_where_0_met_infinity_the_cotangent_is_0() -> None:
+    """That of the entry; of a function that reduces axes, any; and of the results that are used."""
+    x = torch.tensor([-1.0, 0.0], requires_grad=True)
+    rows = torch.full((2, 3), -torch.inf, requires_grad=True)
+    singular = torch.ones(2, 2, requires_grad=True)
+    weights = torch.tensor([1.0, 0.0])
+    with interop.ties() as counted:
+        roots = x.sqrt()
+        logarithms = rows.logsumexp(1)
+        determinant = torch.linalg.slogdet(singular)[1]
+        torch.func.vmap(torch.func.grad(torch.sqrt))(x.detach())  # batches are not looked into
+    torch.autograd.grad(roots, x, torch.eye(2), retain_graph=True, is_grads_batched=True)
+    ((roots + logarithms) * weights).sum().backward()
+    torch.autograd.grad(determinant, singular, torch.zeros(()))
+    assert met_infinity(counted) == [(0, "sqrt", 1), (1, "logsumexp", 6), (2, "linalg_slogdet", 4)]
+
+
 def test_a_normalization_has_a_slope_without_bound() -> None:
     """If eps is 0, and if a number in its row is infinite."""
     x = torch.tensor([[1.0, 1.0, 1.0], [torch.inf, 1.0, 1.0]], requires_grad=True)
