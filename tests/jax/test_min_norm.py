@@ -396,6 +396,20 @@ def test_functions_with_their_own_rule_stay() -> None:
     assert str(jax.make_jaxpr(min_norm(min_norm(jnp.abs)))(0.0)) == str(once)
 
 
+@pytest.mark.parametrize("body", [jax.nn.relu, jnp.abs, lambda x: x], ids=["relu", "abs", "identity"])
+def test_functions_with_their_own_rule_stay_under_every_convention(body: Callable[[Any], Any]) -> None:
+    """Though their body is what another convention replaces."""
+    function = jax.custom_jvp(lambda x: body(x))
+    function.defjvp(lambda primals, tangents: (function(*primals), 7 * tangents[0]))
+    assert jax.grad(min_norm(function, ties="inclusive"))(0.0) == 7
+
+
+def test_ops_stay_under_every_convention() -> None:
+    """Whose body is a function of JAX, too."""
+    assert jax.grad(jaxclamp.fmax)(0.0, 0.0) == 0
+    assert jax.grad(min_norm(jaxclamp.fmax, ties="inclusive"))(0.0, 0.0) == 0
+
+
 def test_what_is_not_of_real_numbers_stays() -> None:
     def f(x: jax.Array, n: jax.Array, z: jax.Array) -> Any:
         large = jnp.clip(n, 0, 3), jnp.abs(n), jnp.max(n), jnp.maximum(n > 1, n > 2)
