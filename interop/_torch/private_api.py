@@ -146,6 +146,11 @@ DispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 """A mode that sees what torch dispatches to its kernels."""
 
 
+def overwrites(operator: Any) -> bool:
+    """Say whether an operator that such a mode sees writes to one of its operands."""
+    return bool(operator._schema.is_mutable)
+
+
 def is_dispatch_mode_active() -> bool:
     """Say whether a mode watches what torch dispatches to its kernels: it fakes tensors, records a graph, or counts."""
     return torch._C._len_torch_dispatch_stack() > 0

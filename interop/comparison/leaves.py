@@ -75,10 +75,13 @@ class Leaf:
 
 def relative_tolerance(dtype: np.dtype[Any], rtol: float | None) -> float:
     """Return ``rtol``, or by default what rounding explains in this dtype."""
+    return tolerance_of(eps_of(dtype)) if rtol is None else rtol
+
+
+def tolerance_of(eps: float) -> float:
+    """Return the relative tolerance that rounding explains, of floats with this epsilon."""
     # The error of a sum of n terms grows as sqrt(n) eps. In float32 eps ** (2/3) is 200 eps, room for 40,000 terms.
-    if rtol is not None:
-        return rtol
-    return float(jnp.finfo(dtype).eps) ** (2 / 3) if jnp.issubdtype(dtype, jnp.floating) else 0.0
+    return math.pow(eps, 2 / 3)
 
 
 def difference_of(a: Array, b: Array, rtol: float | None, atol: float | None) -> Difference:
@@ -143,6 +146,11 @@ def check_tolerances(rtol: Any, atol: Any) -> None:
 def same_kind(first: np.dtype[Any], second: np.dtype[Any]) -> bool:
     """Say whether dtypes are equal, or integers of any width: JAX has 32 bits where torch has 64."""
     return first == second or all(jnp.issubdtype(dtype, np.integer) for dtype in (first, second))
+
+
+def eps_of(dtype: np.dtype[Any]) -> float:
+    r"""Return :math:`\epsilon` of a dtype of floats or complex numbers; 0 for all others, which are exact."""
+    return float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.inexact) else 0.0
 
 
 def coarsest(floats: Iterable[np.dtype[Any]]) -> np.dtype[Any]:

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -217,3 +218,31 @@ def test_results_with_the_channels_on_another_axis() -> None:
     calls = None, lambda model, x: model(x).tanh()
     assert compare_models(ReturnsSequences(), port, x, calls=calls, layouts=("NLC", "NCL")).agree
     assert blamed(compare_models(ReturnsSequences(), port, x, layouts=("NLC", "NCL"))) == ("", "0", None)
+
+
+class OfEquinox(eqx.Module):
+    cell: eqx.nn.LSTMCell
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        zeros = jnp.zeros(5, x.dtype)
+        return self.cell(x, (zeros, zeros))[0]
+
+
+class OfTorch(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = torch.nn.LSTMCell(6, 5)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.cell(x)[0]
+
+
+def test_the_two_biases_of_an_lstm_of_torch() -> None:
+    """What the error says makes right ports agree."""
+    first, second = OfEquinox(eqx.nn.LSTMCell(6, 5, key=jax.random.key(0))), OfTorch()
+    x = np.random.default_rng(0).normal(size=(3, 6)).astype(np.float32)
+    with pytest.raises(ValueError, match="map bias_ih, fill bias_hh with zeros, and map it to None"):
+        compare_models(first, second, x)
+    torch.nn.init.zeros_(second.cell.bias_hh)
+    comparison = compare_models(first, second, x, mapping={"cell.bias": "cell.bias_ih", "cell.bias_hh": None})
+    assert comparison.agree, comparison

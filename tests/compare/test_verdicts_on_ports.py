@@ -305,6 +305,12 @@ class Larger(torch.nn.Module):
         return h + self.a(x.detach() if self.detached else x)
 
 
+def only_in_float32(model: torch.nn.Module, x: torch.Tensor) -> Any:
+    if x.dtype != torch.float32:
+        raise TypeError("float32 alone")
+    return model(x)
+
+
 def test_near_ties_are_told_from_bugs() -> None:
     """The columns are equal in one model; in the other they differ by rounding, in float32 as in float64."""
     x = np.random.default_rng(0).normal(size=(40, 1)).astype(F32) * np.ones(2, F32)
@@ -318,6 +324,8 @@ def test_near_ties_are_told_from_bugs() -> None:
     comparison.assert_agree(allow=["near ties"])
     with pytest.raises(AssertionError, match="near"):
         comparison.assert_agree(allow=["ties"])
+    calls = only_in_float32, only_in_float32
+    assert compare_models(Larger(), Larger(divided=True), x, calls=calls).verdict == comparison.verdict
     wrong = compare_models(Larger(), Larger(divided=True, detached=True), x)
     assert wrong.cause is not None
     assert (wrong.cause.finding, wrong.cause.is_gradient) == ("port", True)

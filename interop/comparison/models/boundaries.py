@@ -9,9 +9,9 @@ and opened to a program that takes the zeros first, and returns what crossed las
     0a, 0b, x:        y = x + 0a        z = sin y        w = z + 0b        return w, y, w
 """
 
-import functools
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,8 @@ from jax.extend.core import JaxprEqn, Primitive, Var, jaxpr_as_fun, jaxprs_in_pa
 from jax.extend.core import primitives as p
 from jax.interpreters import ad, batching, mlir
 
-from interop.comparison.models.layers import CallRecorder, Key, Moment, Span
+from interop.comparison.leaves import eps_of
+from interop.comparison.models.layers import CallRecorder, Key, Layer, Moment, Span, parts_of
 from jaxclamp._jax_versions import closed, with_parts
 from jaxclamp._transforms.jaxprs import inlined
 
@@ -51,8 +52,35 @@ def new_recorder() -> CallRecorder:
         is_marked = isinstance(leaf, jax.Array) and _is_marked(leaf.dtype, key)
         return boundary_p.bind(leaf, key=key) if is_marked else None
 
-    # Modules among the arguments stay the objects that they are.
-    return CallRecorder(mark, functools.partial(jax.tree.flatten, is_leaf=callable), jax.tree.unflatten)
+    def flatten(tree: Any) -> tuple[list[Any], tuple[Any, list[int]]]:
+        # Modules among the arguments stay the objects that they are.
+        leaves, structure = jax.tree.flatten(tree, is_leaf=callable)
+        by_name = _by_name(jax.tree.unflatten(structure, map(_Number, range(len(leaves)))))
+        # A class may say itself which leaves it has, and these may be in none of its fields.
+        order = list(dict.fromkeys([*by_name, *range(len(leaves))]))
+        return [leaves[i] for i in order], (structure, order)
+
+    def unflatten(structure: tuple[Any, list[int]], leaves: Sequence[Any]) -> Any:
+        by_number = dict(zip(structure[1], leaves, strict=True))
+        return jax.tree.unflatten(structure[0], [by_number[i] for i in range(len(leaves))])
+
+    return CallRecorder(mark, flatten, unflatten)
+
+
+@dataclass(frozen=True)
+class _Number:
+    """Stands for a leaf of a tree."""
+
+    number: int
+
+
+def _by_name(tree: Any) -> list[int]:
+    """Return the numbers of the leaves in the order of `parts_of`; in a node that it does not know, in that of JAX."""
+    if isinstance(tree, _Number):
+        return [tree.number]
+    parts = parts_of(tree)
+    inside = jax.tree.leaves(tree) if parts is None else parts.values()
+    return [number for part in inside if part is not tree for number in _by_name(part)]
 
 
 def _is_marked(dtype: Any, key: Key) -> bool:
@@ -88,6 +116,12 @@ class Opened:
             jaxpr_as_fun(with_parts(self.program, invars=list(read), eqns=eqns, outvars=computed)),
         )
 
+    def eps(self, layers: Sequence[Layer]) -> dict[Moment, float]:
+        """Map the moments of the layers to the largest epsilon of dtypes that were converted before."""
+        up_to = list(itertools.accumulate(map(_eps, self.program.eqns), max, initial=0.0))
+        moments = [Moment(i, is_end) for i in range(len(layers)) for is_end in (False, True)]
+        return {moment: up_to[self._position(moment, len(up_to) - 1)] for moment in moments}
+
     def _position(self, moment: Moment, default: int) -> int:
         """Return the number of the first equation behind a moment; the default if nothing crosses a boundary then."""
         # The arrays of one moment cross one behind the other, and the last of them is looked for.
@@ -104,6 +138,19 @@ class Opened:
             jnp.broadcast_to(jnp.asarray(by_number.get(i, 0.0), self.shapes[i].dtype), self.shapes[i].shape)
             for i in self.floats
         ]
+
+
+def _eps(eqn: JaxprEqn) -> float:
+    """Return the largest epsilon of the floats from which an equation computes those of another dtype, else 0.
+
+    What is of one dtype alone says itself how it is rounded; a mask of float32 rounds nothing, as long as it is none of
+    the numbers that are added.
+    """
+    if bodies := list(jaxprs_in_params(eqn.params)):
+        return max((_eps(inner) for jaxpr in bodies for inner in jaxpr.eqns), default=0.0)
+    dtypes = {getattr(atom.aval, "dtype", None) for atom in (*eqn.invars, *eqn.outvars)}
+    floats = {dtype for dtype in dtypes if dtype and jnp.issubdtype(dtype, jnp.inexact)}
+    return max(map(eps_of, floats)) if len(floats) > 1 else 0.0
 
 
 def opened(traced: Any) -> Opened:

@@ -8,14 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from interop.comparison.models.cause import LayerPair
 from interop.comparison.models.counterparts import Counterparts, counterparts_of
 from interop.comparison.models.inputs import inputs_of_both, refuse_wider
 from interop.comparison.models.judgements import Judged, judge, places
-from interop.comparison.models.layers import Layer
+from interop.comparison.models.layers import Layer, Moment
 from interop.comparison.models.libraries import adapter_of
 from interop.comparison.models.mapping import Override, ParameterMapping
 from interop.comparison.models.matching import matched_parent
@@ -107,7 +106,7 @@ def compare_models(
     to_judge = list(places(counterparts, alignments, sides[0].values, layers[0]))
     crossings = crossings_to_nudge(counterparts.matches, layers, alignments, counterparts.match_of.values())
     judged_of: dict[int, list[Judged]] = defaultdict(list)
-    roundings = _roundings(counterparts, layers[0], float(jnp.finfo(dtype).eps))
+    roundings = _roundings(counterparts, layers[0], sides)
     for place, judged in zip(to_judge, judge(to_judge, sides, crossings, dtype, roundings), strict=True):
         judged_of[place.match].append(judged)
     if isinstance(parameters, str) and parameters == "own":
@@ -153,7 +152,7 @@ def _updated(counterparts: Counterparts, sides: tuple[Side, Side]) -> tuple[set[
     return updated
 
 
-def _roundings(counterparts: Counterparts, layers: Sequence[Layer], eps: float) -> list[float]:
+def _roundings(counterparts: Counterparts, layers: Sequence[Layer], sides: tuple[Side, Side]) -> list[float]:
     r"""Return for each match what rounding explains behind it; ``layers`` are those of the first model.
 
     A sum of n products is rounded n times, each time by up to :math:`\epsilon`, in random directions: by
@@ -161,8 +160,11 @@ def _roundings(counterparts: Counterparts, layers: Sequence[Layer], eps: float) 
     300 inputs it is :math:`20 \epsilon`.
     """
     squares = np.zeros(len(counterparts.matches))
+    answers = [side.answer(Run()) for side in sides]
     for pair in counterparts.mapping.pairs:
         n, fan_in = counterparts.match_of[pair.first.name], math.prod(pair.first.layout.torch_shape[1:])
+        moments = [Moment(i, is_end=True) for i in counterparts.matches[n]]
+        eps = max(answer.eps[moment] for answer, moment in zip(answers, moments, strict=True))
         squares[n] = max(squares[n], fan_in * eps**2)
     roundings = np.sqrt(np.cumsum(squares))
     indices = [i for i, _ in counterparts.matches]

@@ -17,16 +17,16 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 
 from interop.comparison.comparison import Comparison
-from interop.comparison.leaves import coarsest, is_rounding_alone, largest_of
+from interop.comparison.leaves import coarsest, eps_of, is_rounding_alone, largest_of, tolerance_of
 from interop.comparison.models.alignment import Align
 from interop.comparison.models.counterparts import Counterparts
-from interop.comparison.models.layers import Answer, Direction, Key, Layer, What, crossing
+from interop.comparison.models.layers import Answer, Direction, Key, Layer, Moment, What, crossing
 from interop.comparison.models.model import Run, Side
 from interop.comparison.models.nudges import Crossing, nudges
 from interop.comparison.recording import Recording
@@ -80,6 +80,8 @@ class Place:
     read_first: Callable[[Answer], Array]
     read_second: Callable[[Answer], Array]
     """Read the array from the answers of either model, both in the layout of the first."""
+    moments: tuple[Moment, Moment]
+    """When it is there, in both models."""
     variance_before: Array | None = None
     """The value before the call, if it is a variance that the call changes."""
     count: int = 0
@@ -100,6 +102,7 @@ def places(
     for (n, direction, position), align in alignments.items():
         first, second = (Key(i, direction, position) for i in counterparts.matches[n])
         is_float = crossing(layers, first).gradient is not None
+        moments = _moments(counterparts.matches[n], is_end=direction == "outputs")
         for is_gradient in (False, True) if is_float else (False,):
             yield Place(
                 n,
@@ -108,6 +111,7 @@ def places(
                 is_gradient,
                 functools.partial(_crossed, first, is_gradient, None),
                 functools.partial(_crossed, second, is_gradient, align),
+                _AT_END if is_gradient else moments,
             )
     for pair in counterparts.mapping.pairs:
         n = counterparts.match_of[pair.first.name]
@@ -125,9 +129,19 @@ def places(
             is_trained,
             functools.partial(_named, table, pair.first.name, None),
             functools.partial(_named, table, pair.second.name, pair.to_first),
+            _AT_END if is_trained else _moments(counterparts.matches[n], is_end=True),
             values[pair.first.name] if is_variance else None,
             inputs[0].value.size // values[pair.first.name].size if is_variance else 0,
         )
+
+
+def _moments(match: tuple[int, int], *, is_end: bool) -> tuple[Moment, Moment]:
+    first, second = (Moment(i, is_end) for i in match)
+    return first, second
+
+
+_AT_END = _moments((0, 0), is_end=True)
+"""When the models end; gradients depend on all that they compute."""
 
 
 def _crossed(key: Key, is_gradient: bool, align: Align | None, answer: Answer) -> Array:
@@ -161,28 +175,28 @@ def judge(
       roundings: for each match, how far rounding in that precision sets apart, relative to the largest number.
     """
     as_given, precise = _as_given_and_precise(to_judge, sides, given_dtype == np.float64)
-    near_ties = precise.near_ties(crossings, given_dtype)
+    near_ties = precise.near_ties(crossings)
     judged = []
     # Explanations without a bug, of libraries and of near ties, come last: for what is still called a bug.
     for place in to_judge:
         finding, finding_as_given = precise.by_label[place.label], as_given.by_label[place.label]
         apart = as_given.apart[place.label], precise.apart[place.label]
-        # Where a model computes a part in float32, as many do a softmax, float64 keeps the rounding of that part.
+        # Where a model computes a part in float32, as many do a softmax, an array of float64 keeps the rounding of that
+        # part, and agrees by the tolerance of float32. That is too wide for a bug such as another epsilon.
         explained = _ROUNDING_WITHIN * (max(roundings) if place.is_gradient else roundings[place.match])
-        is_explained = finding_as_given == "rounding" or (finding_as_given == "agrees" and apart[1] <= explained)
-        if finding == "port" and is_explained and any(side.model.narrows for side in sides):
-            finding = "rounding"
+        if finding == "agrees" and precise.arrays.is_rounded_within(place.label) and apart[1] > explained:
+            finding = "port"
         if finding in ("agrees", "rounding") and finding_as_given != "agrees":
             # An infinity in float32 is an overflow of one side, and no rounding; a tie may be one in float32 alone.
             is_graver = finding_as_given == "ties" or np.isinf(as_given.apart[place.label])
             finding = finding_as_given if is_graver else "rounding"
         if finding == "port" and place.variance_before is not None:
-            variances = [side[place.label] for side in precise.arrays]
+            variances = [side[place.label] for side in precise.arrays.sides]
             finding = "library" if _differ_by_unbiasing(place.variance_before, variances, place.count) else finding
         if finding == "port" and place.label in near_ties:
             finding = "near ties"
         judged.append(Judged(place.what, place.name, place.is_gradient, *apart, finding))
-    return judged if all(one.agrees for one in judged) else _with_random(to_judge, judged, sides)
+    return judged if all(one.agrees for one in judged) else _with_random(to_judge, judged, sides, as_given.arrays.eps)
 
 
 def _as_given_and_precise(to_judge: Sequence[Place], sides: Sides, is_float64: bool) -> tuple[_Findings, _Findings]:
@@ -194,9 +208,6 @@ def _as_given_and_precise(to_judge: Sequence[Place], sides: Sides, is_float64: b
     # The second run is in the other precision: rounding is told by one coarse and one fine run, whichever was given.
     again = _arrays(to_judge, sides, Run(np.float32 if is_float64 else np.float64))
     coarse, fine = (again, arrays) if is_float64 else (arrays, again)
-    if any(array.dtype != np.float64 and array.dtype.kind not in "iu" for array in fine[0].values()):
-        # Some libraries compute in a dtype they choose. The arrays of both sides are in the coarser dtype of the two.
-        return as_given, as_given
     rounding = _rounding_alone(to_judge, coarse, fine)
     as_given = _Findings(to_judge, sides, Run(), arrays, rounding)
     return as_given, as_given if is_float64 else _Findings(to_judge, sides, Run(np.float64), fine, rounding)
@@ -210,7 +221,12 @@ class _Findings:
     """The findings in one precision. Both sides run under min_norm only if gradients differ where values agree."""
 
     def __init__(
-        self, to_judge: Sequence[Place], sides: Sides, run: Run, arrays: Arrays, rounding: Collection[str] = frozenset()
+        self,
+        to_judge: Sequence[Place],
+        sides: Sides,
+        run: Run,
+        arrays: _Arrays,
+        rounding: Collection[str] = frozenset(),
     ) -> None:
         self._places, self._sides, self._run, self._rounding = to_judge, sides, run, rounding
         self.arrays = arrays
@@ -218,7 +234,8 @@ class _Findings:
     @functools.cached_property
     def apart(self) -> dict[str, float]:
         """Maps labels to how far the arrays are apart."""
-        return {label: apart_of(array, self.arrays[1][label]) for label, array in self.arrays[0].items()}
+        first, second = self.arrays.sides
+        return {label: apart_of(array, second[label]) for label, array in first.items()}
 
     @functools.cached_property
     def by_label(self) -> dict[str, Judgement]:
@@ -241,26 +258,25 @@ class _Findings:
             self._unmodified[place.label] == "port" for place in self._places if place.is_gradient
         )
 
-    def _compared_with(self, under_min_norm: Arrays) -> dict[str, Judgement]:
+    def _compared_with(self, under_min_norm: _Arrays) -> dict[str, Judgement]:
         findings = _compared(self.arrays, under_min_norm)
         return {
             label: "rounding" if finding != "agrees" and label in self._rounding else finding
             for label, finding in findings.items()
         }
 
-    def near_ties(self, crossings: Sequence[Crossing], given_dtype: np.dtype[Any]) -> frozenset[str]:
+    def near_ties(self, crossings: Sequence[Crossing]) -> frozenset[str]:
         """Return the labels of gradients that agree at nudged numbers, if gradients alone differ."""
         labels = [place.label for place in self._places if place.is_gradient and self.by_label[place.label] == "port"]
         if not self._only_gradients_differ or not labels:
             return frozenset()
         first, second = (side.answer(Run()).layers for side in self._sides)
-        eps = float(jnp.finfo(self._run.dtype or given_dtype).eps)
-        first_nudges, second_nudges = nudges(crossings, (first, second), eps)
+        first_nudges, second_nudges = nudges(crossings, (first, second), max(self.arrays.eps.values()))
         runs = self._run._replace(nudges=first_nudges), self._run._replace(nudges=second_nudges)
         arrays = _arrays(self._places, self._sides, *runs)
         findings = _compared(arrays, arrays)
         # Nudges may leave the domain of a function: NaN on both sides is equal, and says nothing.
-        is_finite = {label: all(np.isfinite(side[label]).all() for side in arrays) for label in labels}
+        is_finite = {label: all(np.isfinite(side[label]).all() for side in arrays.sides) for label in labels}
         return frozenset(label for label in labels if findings[label] in ("agrees", "rounding") and is_finite[label])
 
 
@@ -283,7 +299,7 @@ def _differ_by_unbiasing(before: Array, after: Sequence[Array], count: int) -> b
     return False
 
 
-def _rounding_alone(to_judge: Sequence[Place], coarse: Arrays, fine: Arrays) -> frozenset[str]:
+def _rounding_alone(to_judge: Sequence[Place], coarse: _Arrays, fine: _Arrays) -> frozenset[str]:
     r"""Return the labels of what is rounding alone on both sides.
 
     An array that is 0 in the coarser dtype is taken to have an error of up to :math:`\epsilon` times the largest number
@@ -293,15 +309,16 @@ def _rounding_alone(to_judge: Sequence[Place], coarse: Arrays, fine: Arrays) -> 
     scales: dict[tuple[int, bool], float] = defaultdict(float)
     in_model = {False: 0.0, True: 0.0}
     for place in to_judge:
-        boundary, largest = (place.match, place.is_gradient), largest_of(side[place.label] for side in fine)
+        boundary, largest = (place.match, place.is_gradient), largest_of(side[place.label] for side in fine.sides)
         scales[boundary] = max(scales[boundary], largest)
         in_model[place.is_gradient] = max(in_model[place.is_gradient], largest)
     labels = set()
     for place in to_judge:
-        largest, largest_in_float64 = (largest_of(side[place.label] for side in arrays) for arrays in (coarse, fine))
-        dtype = coarse[0][place.label].dtype
-        if jnp.issubdtype(dtype, jnp.floating):
-            eps = float(jnp.finfo(dtype).eps)
+        largest, largest_in_float64 = (
+            largest_of(side[place.label] for side in arrays.sides) for arrays in (coarse, fine)
+        )
+        dtype = coarse.sides[0][place.label].dtype
+        if eps := coarse.eps[place.label]:
             largest = largest or eps * scales[place.match, place.is_gradient]
             if largest <= eps**0.5 * in_model[place.is_gradient] and is_rounding_alone(
                 largest, largest_in_float64, dtype
@@ -310,7 +327,9 @@ def _rounding_alone(to_judge: Sequence[Place], coarse: Arrays, fine: Arrays) -> 
     return frozenset(labels)
 
 
-def _with_random(to_judge: Sequence[Place], judged: Sequence[Judged], sides: Sides) -> list[Judged]:
+def _with_random(
+    to_judge: Sequence[Place], judged: Sequence[Judged], sides: Sides, eps: Mapping[str, float]
+) -> list[Judged]:
     """Call a difference random where a side differs from itself when it draws other random numbers."""
     random_in: dict[str, tuple[int, ...]] = {place.label: () for place in to_judge}
     for number, side in enumerate(sides):
@@ -320,7 +339,7 @@ def _with_random(to_judge: Sequence[Place], judged: Sequence[Judged], sides: Sid
         # Each side is compared with itself: two libraries never draw the same numbers.
         reseeded = side.answer(Run(reseeded=True))
         pairs = {label: (array(side.answer(Run())), array(reseeded)) for label, array in arrays_of}
-        arrays = _in_common_dtypes(pairs)
+        arrays = _in_common_dtypes(pairs, eps)
         for label, finding in _compared(arrays, arrays).items():
             if finding == "port":
                 random_in[label] += (number,)
@@ -340,17 +359,29 @@ _JUDGEMENTS: Mapping[str, Judgement] = {
 }
 """Maps findings of `interop.comparison` to judgements; all others are bugs of the port."""
 
-Arrays: TypeAlias = tuple[dict[str, Array], dict[str, Array]]
-"""For both models, maps labels to arrays, in the coarser of the two dtypes."""
+
+class _Arrays(NamedTuple):
+    """The arrays to compare."""
+
+    sides: tuple[dict[str, Array], dict[str, Array]]
+    """For both models, maps labels to arrays, in the coarser of the two dtypes."""
+    eps: dict[str, float]
+    """Maps labels to the largest epsilon of the floats that the arrays were computed from; 0 for integers."""
+
+    def is_rounded_within(self, label: str) -> bool:
+        """Return whether an array was computed from floats that are coarser than its own dtype."""
+        return self.eps[label] > eps_of(self.sides[0][label].dtype)
 
 
-def _arrays(to_judge: Sequence[Place], sides: Sides, first_run: Run, second_run: Run | None = None) -> Arrays:
+def _arrays(to_judge: Sequence[Place], sides: Sides, first_run: Run, second_run: Run | None = None) -> _Arrays:
     """Run both sides, and return the arrays to compare."""
     first, second = sides[0].answer(first_run), sides[1].answer(second_run or first_run)
-    return _in_common_dtypes({place.label: (place.read_first(first), place.read_second(second)) for place in to_judge})
+    pairs = {place.label: (place.read_first(first), place.read_second(second)) for place in to_judge}
+    eps = {place.label: max(first.eps[place.moments[0]], second.eps[place.moments[1]]) for place in to_judge}
+    return _in_common_dtypes(pairs, eps)
 
 
-def _in_common_dtypes(pairs: Mapping[str, tuple[Array, Array]]) -> Arrays:
+def _in_common_dtypes(pairs: Mapping[str, tuple[Array, Array]], eps: Mapping[str, float]) -> _Arrays:
     first, second = {}, {}
     for label, pair in pairs.items():
         a, b = map(_as_numbers, pair)
@@ -359,7 +390,8 @@ def _in_common_dtypes(pairs: Mapping[str, tuple[Array, Array]]) -> Arrays:
             dtype = coarsest((a.dtype, b.dtype))
             a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
         first[label], second[label] = a, b
-    return first, second
+    own = {label: eps_of(array.dtype) for label, array in first.items()}
+    return _Arrays((first, second), {label: own[label] and max(own[label], eps[label]) for label in first})
 
 
 def _as_numbers(array: Array) -> Array:
@@ -369,13 +401,24 @@ def _as_numbers(array: Array) -> Array:
     return array.astype(np.uint8) if array.dtype == np.bool_ else array
 
 
-def _compared(arrays: Arrays, under_min_norm: Arrays) -> dict[str, Judgement]:
+def _compared(arrays: _Arrays, under_min_norm: _Arrays) -> dict[str, Judgement]:
     """Compare the arrays of two sides; what agrees under min_norm is one of ties.
 
     The same arrays twice explain nothing.
     """
-    first, second = (Recording("", "", {}, arrays[i], under_min_norm[i]) for i in (0, 1))
-    return {leaf.label: _JUDGEMENTS.get(leaf.finding, "port") for leaf in Comparison(first, second).leaves}
+    findings: dict[str, Judgement] = {}
+    for eps in set(arrays.eps.values()):
+        labels = [label for label in arrays.eps if arrays.eps[label] == eps]
+
+        def recording(side: int, labels: Sequence[str] = labels) -> Recording:
+            as_they_are, min_norm = (
+                {label: a.sides[side][label] for label in labels} for a in (arrays, under_min_norm)
+            )
+            return Recording("", "", {}, as_they_are, min_norm)
+
+        leaves = Comparison(recording(0), recording(1), rtol=tolerance_of(eps)).leaves
+        findings |= {leaf.label: _JUDGEMENTS.get(leaf.finding, "port") for leaf in leaves}
+    return findings
 
 
 def apart_of(a: Array, b: Array) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -82,6 +83,21 @@ class Answer:
     state: Mapping[str, Array]
     """Maps the name of a parameter that is not trained, such as a statistic of a batch norm, to its value after the
     call."""
+    eps: Mapping[Moment, float]
+    """Maps the moments at which layers begin and end to the largest epsilon of dtypes that were converted before."""
+
+
+def parts_of(tree: Any) -> dict[Any, Any] | None:
+    """Return what a container holds, in the order of the names if it has names; None if it is no container.
+
+    A crossing is known by its position, which has to be the same in all libraries. These have the entries of a dict and
+    the fields of a dataclass in various orders, and torch looks into no dataclass.
+    """
+    if isinstance(tree, dict):  # first, as results of transformers are dataclasses too
+        return {key: tree[key] for key in sorted(tree, key=str)}
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return {name: getattr(tree, name, None) for name in sorted(field.name for field in dataclasses.fields(tree))}
+    return dict(enumerate(tree)) if isinstance(tree, list | tuple) else None
 
 
 class CallRecorder:
@@ -122,6 +138,10 @@ class CallRecorder:
     def running(self) -> int:
         """The index of the layer that runs."""
         return self._running[-1]
+
+    def leaves(self, tree: Any) -> list[Any]:
+        """Return the leaves of a tree, in the order in which they would cross a boundary."""
+        return self._flatten(tree)[0]
 
     def _marked(self, direction: Direction, tree: Any) -> Any:
         leaves, structure = self._flatten(tree)

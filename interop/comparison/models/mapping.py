@@ -388,9 +388,13 @@ def _refuse_unpaired(first: Model, second: Model, pairs: Iterable[Pair], alone: 
             candidates = [p.name for p in left if sorted(_squeezed(p.layout.torch_shape)) == shape]
             hint = f"candidates {', '.join(candidates)}" if candidates else "no candidate of its shape"
             lines.append(f"  {model.name} {parameter.name} {list(parameter.layout.shape)}: {hint}")
+    roles = {parameter.name.rpartition(".")[2] for parameter in (*unpaired[0], *unpaired[1])}
+    adds_biases = any(role.startswith("bias_ih") for role in roles) and "bias" in roles
     raise ValueError(
         "compare_models: these parameters have no counterpart:\n" + "\n".join(lines) + "\nPass mapping={...}: from "
         "names of the first model to names of the second, or a name to None if it has none there and keeps its value."
+        + " torch adds two biases where others have one: map bias_ih, fill bias_hh with zeros, and map it to None."
+        * adds_biases
     )
 
 

@@ -25,10 +25,13 @@ Orders: TypeAlias = Sequence[tuple[int, ...] | None]
 """For each result of floats or complex numbers, the order of axes in which they are weighted and summed."""
 
 
+Dtype: TypeAlias = type[np.floating[Any]] | None
+
+
 class Run(NamedTuple):
     """How a model is run."""
 
-    dtype: type[np.floating[Any]] | None = None
+    dtype: Dtype = None
     """The dtype in which it computes; None is that of its arrays."""
     min_norm: bool = False
     """Whether its gradients follow min_norm."""
@@ -74,11 +77,6 @@ class Model(ABC):
     def draws(self) -> bool:
         """Whether it may draw random numbers."""
 
-    @property
-    @abstractmethod
-    def narrows(self) -> bool:
-        """Whether it computes a part of it in a coarser dtype when it is run in float64, as a softmax in float32."""
-
     @abstractmethod
     def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
         """Run the model with these parameters, and differentiate the weighted sum of its results.
@@ -90,7 +88,7 @@ class Model(ABC):
     def ties(self, values: Mapping[str, Array], span: Span) -> jaxclamp.TieReport:
         """Report where the model is on ties in a span of its run."""
 
-    def _inputs_in(self, dtype: type[np.floating[Any]] | None) -> list[Any]:
+    def _inputs_in(self, dtype: Dtype) -> list[Any]:
         return [cast(leaf, dtype) for leaf in self.inputs]
 
 
@@ -155,7 +153,7 @@ def _sum(points: Sequence[Point]) -> Point:
     return Point(points[0].value, functools.reduce(np.add, gradients))
 
 
-def cast(leaf: Any, dtype: type[np.floating[Any]] | None) -> Any:
+def cast(leaf: Any, dtype: Dtype) -> Any:
     """Return an array of floats in ``dtype``, one of complex numbers in pairs of these, and all else as it is."""
     if dtype is None or not isinstance(leaf, np.ndarray) or not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return leaf
@@ -193,14 +191,17 @@ class JaxModel(Model):
 
     @abstractmethod
     def run(
-        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
+        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
     ) -> tuple[Any, Mapping[str, Any]]:
-        """Call the model, its modules recorded; return the result, and the values of untrained parameters after it."""
+        """Call the model, its modules recorded; return the result, and the values of untrained parameters after it.
+
+        Modules that say themselves in which dtype they compute are asked for ``dtype``, if there is one.
+        """
 
     @functools.cached_property
     def _traced_with_shapes(self) -> tuple[list[Layer], Opened]:
         shapes = {p.name: jax.ShapeDtypeStruct(p.layout.shape, p.dtype) for p in self.parameters}
-        layers, program, _ = self._traced(shapes, self.inputs)
+        layers, program, _ = self._traced(shapes, self.inputs, None)
         return layers, program
 
     @functools.cached_property
@@ -216,14 +217,9 @@ class JaxModel(Model):
     def draws(self) -> bool:
         return draws(self._traced_with_shapes[1].program)
 
-    @functools.cached_property
-    def narrows(self) -> bool:
-        with jax.enable_x64(True):
-            dtypes = {p.name: cast(np.empty(0, p.dtype), np.float64).dtype for p in self.parameters}
-            shapes = {p.name: jax.ShapeDtypeStruct(p.layout.shape, dtypes[p.name]) for p in self.parameters}
-            return _narrows(self._traced(shapes, self._inputs_in(np.float64))[1].program.jaxpr)
-
-    def _traced(self, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[list[Layer], Opened, Any]:
+    def _traced(
+        self, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
+    ) -> tuple[list[Layer], Opened, Any]:
         """Return the calls, the program of the arrays among values and inputs, and the structure of its results."""
         recorder = new_recorder()
         arrays = [leaf for leaf in inputs if isinstance(leaf, np.ndarray)]
@@ -232,9 +228,9 @@ class JaxModel(Model):
             remaining = iter(arrays)
             # What is no array, such as a flag, is a constant of the program.
             passed = [next(remaining) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
-            result, state = self.run(recorder, values, recorder.enter("", self.name, self.name, passed))
+            result, state = self.run(recorder, values, recorder.enter("", self.name, self.name, passed), dtype)
             result = recorder.leave(result)
-            floats = [leaf for leaf in jax.tree.leaves(result) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.inexact)]
+            floats = [leaf for leaf in recorder.leaves(result) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.inexact)]
             return floats, dict(state)
 
         with jax.disable_jit(False):  # else loops and conditions would ask tracers for numbers
@@ -249,7 +245,7 @@ class JaxModel(Model):
         wide = any(array.dtype == np.float64 for array in (*values.values(), *arrays))
         # Without x64 JAX would narrow float64 to float32.
         with jax.enable_x64(wide or jax.config.jax_enable_x64):  # type: ignore[attr-defined]
-            layers, opening, structure = self._traced(values, inputs)
+            layers, opening, structure = self._traced(values, inputs, run.dtype)
             program: Any = jaxpr_as_fun(opening.program)
             program = jaxclamp.min_norm(program) if run.min_norm else program
             program = reseeded_in_jax(program) if run.reseeded else program
@@ -270,25 +266,16 @@ class JaxModel(Model):
             (of_added, of_weights), (state, crossed) = jax.tree.map(
                 np.asarray, jax.jit(jax.grad(total, has_aux=True))((added, weights), (untrained, arrays))
             )
-        return Answer(_filled(layers, opening, crossed, of_added), of_weights, dict(state))
+        filled = _filled(layers, opening, crossed, of_added)
+        return Answer(filled, of_weights, dict(state), opening.eps(layers))
 
     def ties(self, values: Mapping[str, Array], span: Span) -> jaxclamp.TieReport:
         arrays = [leaf for leaf in self.inputs if isinstance(leaf, np.ndarray)]
-        _, opening, _ = self._traced(values, self.inputs)
+        _, opening, _ = self._traced(values, self.inputs, None)
         before, inside = opening.split(span)
         leaves = jax.tree.map(jnp.asarray, jax.tree.leaves((dict(values), arrays)))
         _, report = jaxclamp.ties(inside)(*before(*opening.added({}), *leaves))
         return report
-
-
-def _narrows(jaxpr: Jaxpr) -> bool:
-    """Return whether floats of one dtype are computed from floats of another."""
-    for eqn in jaxpr.eqns:
-        dtypes = {getattr(atom.aval, "dtype", None) for atom in (*eqn.invars, *eqn.outvars)}
-        bodies = list(jaxprs_in_params(eqn.params))
-        if any(map(_narrows, bodies)) if bodies else sum(jnp.issubdtype(d, jnp.floating) for d in dtypes if d) > 1:
-            return True
-    return False
 
 
 def _flattened(jaxpr: Jaxpr) -> Iterator[tuple[int, ...]]:

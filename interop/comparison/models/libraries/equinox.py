@@ -12,7 +12,7 @@ import numpy as np
 
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.patching import recording
-from interop.comparison.models.model import Call, JaxModel
+from interop.comparison.models.model import Call, Dtype, JaxModel
 from interop.comparison.models.parameters import Layout, Parameter
 
 
@@ -49,7 +49,7 @@ class Equinox(JaxModel):
         return [(path, norm.batch_state_index or norm.ema_state_index) for path, norm in norms] if self._state else []
 
     def run(
-        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
+        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
     ) -> tuple[Any, Mapping[str, Any]]:
         def value_at(path: Any, leaf: Any) -> Any:
             return values.get(jax.tree_util.keystr(path, simple=True, separator="."), leaf)

@@ -1,8 +1,18 @@
-"""The layouts of parameters of Flax, whose two interfaces, linen and nnx, share them."""
+"""What the two interfaces of Flax, linen and nnx, share: the layouts of parameters, and where modules keep a dtype."""
 
 from typing import Any
 
+import jax.numpy as jnp
+
+from interop.comparison.models.model import Dtype
 from interop.comparison.models.parameters import Layout, layout_of_kernel, layout_of_transposed_kernel
+
+
+def compute_in(dtype: Dtype, module: Any) -> None:
+    """Let a module compute in ``dtype``, if there is one, and the module says itself in which it computes."""
+    written_for = getattr(module, "dtype", None)
+    if dtype is not None and written_for is not None and jnp.issubdtype(written_for, jnp.floating):
+        object.__setattr__(module, "dtype", dtype)  # modules of linen are frozen
 
 
 def layout_of(name: str, shape: tuple[int, ...], module: Any, bias: Any) -> Layout:

@@ -12,7 +12,7 @@ import numpy as np
 from interop.comparison.models.boundaries import new_recorder
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.patching import interceptor
-from interop.comparison.models.model import Call, JaxModel
+from interop.comparison.models.model import Call, Dtype, JaxModel
 from interop.comparison.models.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
 
 _MANY = 2**30  # calls, after which 1 - decay**calls, by which an average is divided, is 1
@@ -66,7 +66,7 @@ class Haiku(JaxModel):
         recorder = new_recorder()
 
         def run(values: Mapping[str, Any]) -> tuple[()]:
-            self.run(recorder, values, self.inputs)
+            self.run(recorder, values, self.inputs, None)
             return ()
 
         jax.eval_shape(
@@ -87,7 +87,7 @@ class Haiku(JaxModel):
         return Parameter(name, layout, np.dtype(leaf.dtype), tree == 0, value)
 
     def run(
-        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
+        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
     ) -> tuple[Any, Mapping[str, Any]]:
         def describe(module: Any) -> tuple[str, Any]:
             return _path(module.module_name), vars(module)

@@ -9,7 +9,7 @@ import numpy as np
 
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.patching import recording
-from interop.comparison.models.model import Call, JaxModel
+from interop.comparison.models.model import Call, Dtype, JaxModel
 from interop.comparison.models.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
 
 
@@ -67,7 +67,7 @@ class Keras(JaxModel):
         return Parameter(name, layout, np.dtype(variable.dtype), variable.trainable, np.asarray(variable.value))
 
     def run(
-        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
+        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
     ) -> tuple[Any, Mapping[str, Any]]:
         def describe(layer: Any) -> tuple[str, Any] | None:
             if layer is self.model:

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from interop.comparison.models.layers import CallRecorder
-from interop.comparison.models.libraries.flax import layout_of
+from interop.comparison.models.libraries.flax import compute_in, layout_of
 from interop.comparison.models.libraries.patching import interceptor
-from interop.comparison.models.model import Call, JaxModel
+from interop.comparison.models.model import Call, Dtype, JaxModel
 from interop.comparison.models.parameters import Parameter
 
 
@@ -76,20 +76,21 @@ class Linen(JaxModel):
                 tree = tree.setdefault(key, {})
             tree[path[-1]] = values[name]
         mutable = [collection for collection in variables if collection != "params"]
-        module: Any = self._unbound
-        if jax.dtypes.canonicalize_dtype(np.float64) == np.float64 and getattr(module, "dtype", None) == np.float32:
-            module = module.clone(dtype=np.float64)  # else it would compute in float32 all the same
-        apply: Callable[..., tuple[Any, Any]] = nn.apply(self.call, module, mutable=mutable)
+        apply: Callable[..., tuple[Any, Any]] = nn.apply(self.call, self._unbound, mutable=mutable)
         return apply(variables, *inputs, rngs={"dropout": jax.random.key(0)})
 
     def run(
-        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
+        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
     ) -> tuple[Any, Mapping[str, Any]]:
         def describe(module: Any) -> tuple[str, Any]:
             fields = {name: getattr(module, name, None) for name in module.__dataclass_fields__}
             return ".".join(module.path), fields
 
-        with nn.intercept_methods(interceptor(recorder, describe)):
+        def in_dtype(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
+            compute_in(dtype, context.module)
+            return next_function(*args, **kwargs)
+
+        with nn.intercept_methods(in_dtype), nn.intercept_methods(interceptor(recorder, describe)):
             result, changed = self._apply(values, inputs)
         state = {
             ".".join(key.key for key in path): leaf

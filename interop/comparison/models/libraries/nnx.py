@@ -9,9 +9,9 @@ import numpy as np
 from flax import nnx
 
 from interop.comparison.models.layers import CallRecorder
-from interop.comparison.models.libraries.flax import layout_of
+from interop.comparison.models.libraries.flax import compute_in, layout_of
 from interop.comparison.models.libraries.patching import recording
-from interop.comparison.models.model import JaxModel
+from interop.comparison.models.model import Dtype, JaxModel
 from interop.comparison.models.parameters import Parameter
 
 
@@ -42,7 +42,7 @@ class Nnx(JaxModel):
         return Parameter(name, layout, value.dtype, isinstance(self._variables[name], nnx.Param), value)
 
     def run(
-        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any]
+        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
     ) -> tuple[Any, Mapping[str, Any]]:
         structure, state = nnx.split(self.model)
         flat = [
@@ -51,7 +51,10 @@ class Nnx(JaxModel):
         ]
         # Without a copy, a call would advance the random numbers of the model itself, and the next run draw others.
         model = nnx.merge(structure, nnx.from_flat_state(flat), copy=True)
-        described = {id(module): (_name(path), vars(module)) for path, module in nnx.iter_modules(model)}
+        described = {}
+        for path, module in nnx.iter_modules(model):
+            compute_in(dtype, module)
+            described[id(module)] = _name(path), vars(module)
         classes = {type(module) for _, module in nnx.iter_modules(model)}
         with recording(recorder, classes, lambda module: described.get(id(module))):
             result = self.call(model, *inputs)

@@ -1,9 +1,10 @@
 """Modules of torch.nn."""
 
 import contextlib
+import copy
 import functools
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,11 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from interop._bridge.arrays import tensor_over, to_host
-from interop._torch.private_api import DispatchMode, flattened, unflattened, version_of
+from interop._torch.private_api import DispatchMode, flattened, overwrites, unflattened, version_of
 from interop._transforms.min_norm import min_norm as under_min_norm
 from interop._transforms.ties import ties
-from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Moment, Point, Span
-from interop.comparison.models.model import Call, Model, Orders, Run, cast, ordered_total
+from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Moment, Point, Span, parts_of
+from interop.comparison.models.model import Call, Dtype, Model, Orders, Run, cast, ordered_total
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array
 from interop.frameworks.reseed import reseeded_in_torch
@@ -73,7 +74,7 @@ class Torch(Model):
         passed = recorder.enter("", self.name, self.name, tensor_inputs)
         try:
             # Each run draws the same numbers. They are drawn on the CPU, where all arrays are.
-            with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"), _defaults_to(run.dtype):
+            with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
                 call = reseeded_in_torch(torch.func.functional_call) if run.reseeded else torch.func.functional_call
                 result = call(called, tensors, tuple(passed))
         finally:
@@ -107,13 +108,6 @@ class Torch(Model):
     def draws(self) -> bool:
         return True  # a module does not say what it draws
 
-    @functools.cached_property
-    def narrows(self) -> bool:
-        tensors = {p.name: tensor_over(np.array(cast(p.value, np.float64))) for p in self.parameters}
-        with torch.no_grad(), _Narrowing() as watching:
-            self._run(_TorchRecorder({}), tensors, self._inputs_in(np.float64), Run(np.float64))
-        return bool(watching.has_narrowed)
-
     def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
         recorder = _TorchRecorder(run.nudges or {})
         trained = [p.name for p in self.parameters if p.trained]
@@ -121,23 +115,24 @@ class Torch(Model):
         for name in trained:
             tensors[name].requires_grad_()
         call = under_min_norm()(self._run) if run.min_norm else self._run
-        with torch.enable_grad():
+        with torch.enable_grad(), _all_in(run.dtype, recorder.note):
             result, state = call(recorder, tensors, self._inputs_in(run.dtype), run)
             results = [
                 leaf
-                for leaf in _flattened(result)[0]
+                for leaf in recorder.leaves(result)
                 if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
             ]
             # A result that depends on nothing trained has no graph: then the gradients are zeros, as in JAX.
             total = torch.zeros((), requires_grad=True) + ordered_total(results, orders)
-        # By the roots too, whose gradients nobody reads: torch calls the hooks on the way to what it is asked for.
-        differentiated = [*(tensors[name] for name in trained), *recorder.roots]
-        gradients = torch.autograd.grad(total, differentiated, allow_unused=True, materialize_grads=True)
+            # By the roots too, whose gradients nobody reads: torch calls the hooks on the way to what it is asked for.
+            differentiated = [*(tensors[name] for name in trained), *recorder.roots]
+            gradients = torch.autograd.grad(total, differentiated, allow_unused=True, materialize_grads=True)
         untrained = [p.name for p in self.parameters if not p.trained]
         return Answer(
             recorder.filled(),
             {name: to_host(g).copy() for name, g in zip(trained, gradients[: len(trained)], strict=True)},
             {name: to_host(state[name]) for name in untrained},
+            recorder.eps,
         )
 
     def ties(self, values: Mapping[str, Array], span: Span) -> TieReport:
@@ -158,16 +153,32 @@ class Torch(Model):
         return TieReport(tuple(lines))
 
 
-class _Narrowing(DispatchMode):
-    """Notices where floats of one dtype are computed from floats of another."""
+class _AllIn(DispatchMode):
+    """Lets all floats be of one dtype, whichever the model converts them to, or has constants of."""
 
-    has_narrowed = False
+    def __init__(self, dtype: torch.dtype, note: Callable[[torch.dtype], None]) -> None:
+        super().__init__()
+        self._dtype, self._note = dtype, note
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        dtypes = {x.dtype for x in flattened((args, result))[0] if isinstance(x, torch.Tensor)}
-        self.has_narrowed |= sum(dtype.is_floating_point for dtype in dtypes) > 1
+        leaves, structure = flattened((args, kwargs or {}))
+        # Bits are read as the dtype that the model says.
+        if func is not torch.ops.aten.view.dtype:
+            leaves = [self._dtype if isinstance(x, torch.dtype) and x.is_floating_point else x for x in leaves]
+        dtypes = _float_dtypes(leaves)
+        # A constant stays the tensor that it is where nothing else is computed: a model may overwrite a view of it.
+        if self._dtype in dtypes and not overwrites(func):
+            leaves = [x.to(self._dtype) if _float_dtypes([x]) else x for x in leaves]
+        args, kwargs = unflattened(structure, leaves)
+        result = func(*args, **kwargs)
+        if self._dtype in _float_dtypes(flattened(result)[0]):
+            for dtype in dtypes:
+                self._note(dtype)
         return result
+
+
+def _float_dtypes(leaves: Sequence[Any]) -> set[torch.dtype]:
+    return {x.dtype for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point()}
 
 
 class _Called(torch.nn.Module):
@@ -223,14 +234,28 @@ class _TorchRecorder(CallRecorder):
         """Maps a running layer to its inputs, the clone that it got for each, and the version of that."""
         self._overwritten = WeakIdKeyDictionary()
         """Maps a clone that a layer has overwritten to the input."""
+        self.eps: dict[Moment, float] = {}
+        self._largest_eps = 0.0
+
+    def note(self, dtype: torch.dtype) -> None:
+        """Note that there were floats of this dtype."""
+        self._largest_eps = max(self._largest_eps, torch.finfo(dtype).eps)
+
+    def enter(self, path: str, kind: str, settings: str, arguments: Any) -> Any:
+        entering = super().enter(path, kind, settings, arguments)
+        self.eps[Moment(self.running, is_end=False)] = self._largest_eps
+        return entering
 
     def leave(self, result: Any) -> Any:
         """Record that a module returns; what it has overwritten is overwritten for those around it too."""
-        for tensor, clone, version in self._replaced.pop(self.running, []):
+        running = self.running
+        for tensor, clone, version in self._replaced.pop(running, []):
             if version_of(clone) != version:
                 tensor.copy_(clone)
                 self._overwritten[clone] = tensor
-        return super().leave(result)
+        leaving = super().leave(result)
+        self.eps[Moment(running, is_end=True)] = self._largest_eps
+        return leaving
 
     def _mark(self, key: Key, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or (leaf.dtype == torch.bool and key.direction == "inputs"):
@@ -242,6 +267,8 @@ class _TorchRecorder(CallRecorder):
         if value is None or not torch.equal(value, leaf):
             value = leaf.detach().clone()  # the tensor itself may be overwritten later
         self._values[key] = value
+        if value.is_floating_point():
+            self.note(value.dtype)
         if key.direction == "outputs" and leaf in self._overwritten:
             passed: torch.Tensor = self._overwritten[leaf]  # the caller has the same tensor by two names
         else:
@@ -274,39 +301,40 @@ class _TorchRecorder(CallRecorder):
         return self.layers
 
 
-def _flattened(tree: Any) -> tuple[list[Any], tuple[Any, list[int]]]:
-    """Return the leaves in the order in which JAX has them, and what puts them back."""
-    # JAX sorts dicts by their keys, torch leaves them as they were made. A crossing is known by its position, which has
-    # to be the same in both.
-    leaves, structure = flattened(tree)
-    order, _ = flattened(_sorted(unflattened(structure, range(len(leaves)))))
-    return [leaves[i] for i in order], (structure, order)
+def _flattened(tree: Any) -> tuple[list[Any], Any]:
+    parts = parts_of(tree)
+    return [tree] if parts is None else [leaf for part in parts.values() for leaf in _flattened(part)[0]], tree
 
 
-def _unflattened(structure: tuple[Any, list[int]], leaves: Sequence[Any]) -> Any:
-    return unflattened(structure[0], [leaves[i] for i in np.argsort(structure[1])])
-
-
-def _sorted(tree: Any) -> Any:
-    """Return the tree with its dicts in the order of their keys."""
-    if type(tree) in (dict, OrderedDict):
-        try:
-            keys = sorted(tree)
-        except TypeError:  # JAX has no such trees
-            keys = list(tree)
-        return type(tree)((key, _sorted(tree[key])) for key in keys)
-    if type(tree) in (list, tuple):
-        return type(tree)(map(_sorted, tree))
-    return type(tree)(*map(_sorted, tree)) if hasattr(tree, "_fields") else tree
+def _unflattened(tree: Any, leaves: Iterable[Any]) -> Any:
+    """Return the tree with other leaves, its containers copied."""
+    remaining, parts = iter(leaves), parts_of(tree)
+    if parts is None:
+        return next(remaining)
+    parts = {name: _unflattened(part, remaining) for name, part in parts.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(*parts.values()) if hasattr(tree, "_fields") else type(tree)(parts.values())
+    copied = copy.copy(tree)
+    for name, part in parts.items():
+        if isinstance(copied, dict):
+            copied[name] = part
+        else:
+            object.__setattr__(copied, name, part)  # a dataclass may be frozen
+    return copied
 
 
 @contextlib.contextmanager
-def _defaults_to(dtype: type[np.floating[Any]] | None) -> Iterator[None]:
-    """Let what the model makes of no array, such as a range, be of this dtype in the block, as JAX does with x64."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(before if dtype is None else getattr(torch, dtype.__name__))
-    try:
+def _all_in(dtype: Dtype, note: Callable[[torch.dtype], None]) -> Iterator[None]:
+    """Let all floats be of this dtype in the block, and note which they are else; None leaves each what it is."""
+    if dtype is None:
         yield
+        return
+    before = torch.get_default_dtype()
+    # Of this dtype is also what the model makes of no array, such as a range.
+    torch.set_default_dtype(getattr(torch, dtype.__name__))
+    try:
+        with _AllIn(torch.get_default_dtype(), note):
+            yield
     finally:
         torch.set_default_dtype(before)
 
