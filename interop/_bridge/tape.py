@@ -31,19 +31,22 @@ def call(flat: FlatFunction, non_tensors: tuple[Any, ...], x64: bool, tensors: S
     A call that torch traces goes into its graph. Any other is computed at once. The tape keeps the inputs of a recorded
     call, or the residuals of JAX if the function is to save these.
     """
-    if tensors and not is_transformed() and (torch.compiler.is_compiling() or is_dispatch_mode_active()):
-        if is_forward_mode() and any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
-            raise NotImplementedError(
-                f"{flat.name}: forward mode of torch.autograd.forward_ad is not available under torch.compile, where "
-                "derivatives would be dropped silently; use torch.func.jvp or reverse mode, or differentiate outside."
-            )
+    is_traced = not is_transformed() and (torch.compiler.is_compiling() or is_dispatch_mode_active())
+    # The custom op has no forward mode. `torch.func.linearize` asks for one while it records a graph.
+    is_dual = is_traced and is_forward_mode() and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    if is_dual and torch.compiler.is_compiling():
+        raise NotImplementedError(
+            f"{flat.name}: forward mode of torch.autograd.forward_ad is not available under torch.compile, where "
+            "derivatives would be dropped silently; use torch.func.jvp or reverse mode, or differentiate outside."
+        )
+    if tensors and is_traced and not is_dual:
         leaves, tree = _computed(flat, non_tensors, x64, tensors)
     elif not is_recorded(tensors):
         leaves, tree = flat.compute(non_tensors, x64, tensors)
     else:
         # Residuals are of reverse mode, and have no rule for vmap: forward mode and torch.func save the inputs.
         on_tape: type[torch.autograd.Function] = _Recorded
-        if is_transformed():
+        if is_transformed() or is_dual:
             on_tape = _RecordedUnderTransforms
         elif flat.save == "residuals" and not is_forward_mode():
             on_tape = _RecordedWithResiduals

@@ -202,15 +202,26 @@ def test_vmap_inside() -> None:
     assert torch.equal(compiled(torch.func.vmap(clamped))(x), clamped(x))
 
 
-def test_forward_mode_is_refused_rather_than_dropped() -> None:
-    def tangent(x: Tensor) -> Tensor:
+def tangent(x: Tensor) -> Tensor:
+    with forward_ad.dual_level():
         moved: Tensor = forward_ad.unpack_dual(clamped(forward_ad.make_dual(x, x))).tangent
-        return moved
+    return moved
 
-    with FakeTensorMode(allow_non_fake_inputs=True), forward_ad.dual_level():
-        with pytest.raises(NotImplementedError, match=r"clamp: forward mode of torch\.autograd\.forward_ad"):
-            tangent(TIED)
-        assert clamped(TIED).shape == TIED.shape
+
+def test_forward_mode_of_fake_tensors() -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert tangent(TIED).shape == TIED.shape
+
+
+@pytest.mark.filterwarnings("ignore")  # of the tracer of torch.func.linearize, about itself
+@pytest.mark.parametrize(
+    "function", [interop.relu6, lambda x: interop.maximum(x, torch.zeros(5)), wrap_for_torch(jnp.sin)]
+)
+def test_linearize(function: Callable[[Tensor], Tensor]) -> None:
+    value, moved = torch.func.linearize(function, TIED)
+    for direction in (torch.ones(5), torch.arange(5.0)):
+        expected = torch.func.jvp(function, (TIED,), (direction,))
+        assert all(map(torch.equal, (value, moved(direction)), expected))
 
 
 def test_forward_mode_of_meta_tensors() -> None:
