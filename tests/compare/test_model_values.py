@@ -288,6 +288,25 @@ def test_values_that_are_rounding_alone(dtype: Any, length: int) -> None:
         assert wrong.cause.is_gradient == is_gradient
 
 
+class Centred(torch.nn.Module):
+    def __init__(self, mean: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layers, self.mean = torch.nn.Sequential(torch.nn.Identity(), linear()), mean
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layers(x - self.mean(x))
+
+
+def test_rounding_of_float64_that_is_0_in_float32() -> None:
+    x = np.full((6, 4), 0.1, F32)
+    models = Centred(lambda x: x.mean(0)), Centred(lambda x: (x / 6).sum(0))
+    differences = [[(x - m.mean(x)).abs().max() for m in models] for x in map(torch.tensor, (x, x.astype(float)))]
+    assert differences[0] == [0, 0]
+    assert differences[1][0] != differences[1][1]
+    comparison = compare_models(*models, x)
+    assert comparison.agree, comparison
+
+
 class Scaled(torch.nn.Module):
     def __init__(self, factor: float) -> None:
         super().__init__()

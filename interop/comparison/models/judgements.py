@@ -14,7 +14,6 @@ What is left is called ``port``: likely a bug, on either side.
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -303,14 +302,12 @@ def _rounding_alone(to_judge: Sequence[Place], coarse: _Arrays, fine: _Arrays) -
     r"""Return the labels of what is rounding alone on both sides.
 
     An array that is 0 in the coarser dtype is taken to have an error of up to :math:`\epsilon` times the largest number
-    at the boundary of its layer. One with numbers above :math:`\sqrt\epsilon` times the largest in the model has lost
+    in the model. One with numbers above :math:`\sqrt\epsilon` times the largest in the model has lost
     more than half of its digits, which rounding does not explain: it may be a tie in the coarser dtype alone.
     """
-    scales: dict[tuple[int, bool], float] = defaultdict(float)
     in_model = {False: 0.0, True: 0.0}
     for place in to_judge:
-        boundary, largest = (place.match, place.is_gradient), largest_of(side[place.label] for side in fine.sides)
-        scales[boundary] = max(scales[boundary], largest)
+        largest = largest_of(side[place.label] for side in fine.sides)
         in_model[place.is_gradient] = max(in_model[place.is_gradient], largest)
     labels = set()
     for place in to_judge:
@@ -319,7 +316,7 @@ def _rounding_alone(to_judge: Sequence[Place], coarse: _Arrays, fine: _Arrays) -
         )
         dtype = coarse.sides[0][place.label].dtype
         if eps := coarse.eps[place.label]:
-            largest = largest or eps * scales[place.match, place.is_gradient]
+            largest = largest or eps * in_model[place.is_gradient]
             if largest <= eps**0.5 * in_model[place.is_gradient] and is_rounding_alone(
                 largest, largest_in_float64, dtype
             ):
