@@ -30,7 +30,7 @@ def test_rewritten_as_by_hand() -> None:
 
 
 def test_ties_in_jax() -> None:
-    """Those of all steps of training, within jit and with the gradient."""
+    """Those of all steps of training, within jit and with the gradient; no gradient depends on softmax's maximum."""
     step = jaxclamp.ties(jax.jit(jax.value_and_grad(in_jax)))
     reports = []
 
@@ -39,14 +39,11 @@ def test_ties_in_jax() -> None:
         reports.append(report)
         return result
 
-    bounded, pooled, clipped, hidden, softmax = sum(counts(params) for params, _, _ in training(counting)).tolist()
+    bounded, pooled, clipped, hidden = sum(counts(params) for params, _, _ in training(counting)).tolist()
     assert min(tied for _, tied in (bounded, pooled, clipped, hidden)) > 0
-    in_softmax = "log_probabilities = jax.nn.log_softmax(logits)"
     assert by_code(sum(reports, jaxclamp.TieReport()), digits_network.__file__) == {
         ("h = jax.nn.hard_tanh(self.first(x))", "hardtanh"): bounded,
         ("h = self.pool(h)", "max_pool"): pooled,
         ("h = jnp.clip(self.second(h), 0.0, 1.0)", "clamp"): clipped,
         ("h = jax.nn.relu6(self.dense(h.ravel()))", "relu6"): hidden,
-        (in_softmax, "amax"): softmax,
-        (in_softmax, "maximum"): [softmax[0], 0],  # with minus infinity
     }

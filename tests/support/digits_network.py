@@ -110,7 +110,7 @@ def apart(first: Arrays, second: Arrays) -> float:
 
 
 def activations(params: Arrays) -> Iterator[np.ndarray]:
-    """What goes into the bounds, the pooling (by window) and the softmax, in NumPy."""
+    """What goes into the bounds and the pooling (by window), in NumPy."""
 
     def convolved(h: np.ndarray, name: str) -> np.ndarray:
         weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
@@ -124,20 +124,19 @@ def activations(params: Arrays) -> Iterator[np.ndarray]:
     yield (h := convolved(x, "first"))
     yield (h := h.clip(-1, 1).reshape(-1, 4, 3, 2, 3, 2).swapaxes(3, 4).reshape(-1, 4, 3, 3, 4))
     yield (h := convolved(h.max(axis=-1), "second"))
-    yield (h := dense(h.clip(0, 1).reshape(len(x), -1), "dense"))
-    yield dense(h.clip(0, 6), "head")
+    yield dense(h.clip(0, 1).reshape(len(x), -1), "dense")
 
 
 def counts(params: Arrays) -> np.ndarray:
     """Elements, and elements on a tie, of each."""
-    first, windows, second, hidden, logits = activations(params)
+    first, windows, second, hidden = activations(params)
 
     def several(choices: np.ndarray) -> np.ndarray:
         """Whether more than one of the last axis is the largest."""
         return (choices == choices.max(axis=-1, keepdims=True)).sum(axis=-1) > 1
 
     tied = (np.isin(first, (-1, 1)), several(windows), np.isin(second, (0, 1)), np.isin(hidden, (0, 6)))
-    return np.array([(found.size, found.sum()) for found in (*tied, several(logits))])
+    return np.array([(found.size, found.sum()) for found in tied])
 
 
 def by_code(report: jaxclamp.TieReport, file: str) -> dict[tuple[str, str], list[int]]:

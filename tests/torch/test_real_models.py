@@ -44,7 +44,7 @@ def torch_value_and_grad(params: Arrays, x: np.ndarray, labels: np.ndarray) -> t
 def test_ties_in_torch() -> None:
     with interop.ties() as counted:
         steps = list(training(torch_value_and_grad))
-    bounded, pooled, clipped, hidden, _ = sum(counts(params) for params, _, _ in steps).tolist()
+    bounded, pooled, clipped, hidden = sum(counts(params) for params, _, _ in steps).tolist()
     assert by_code(counted.report, __file__) == {
         ("h = functional.hardtanh(self.first(x))", "hardtanh"): bounded,
         ("h = functional.max_pool2d(h, 2)", "max_pool2d"): pooled,
