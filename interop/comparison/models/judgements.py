@@ -80,7 +80,7 @@ class Place:
     read_second: Callable[[Answer], Array]
     """Read the array from the answers of either model, both in the layout of the first."""
     moments: tuple[Moment, Moment]
-    """When it is there, in both models."""
+    """When the array is known, in either model."""
     variance_before: Array | None = None
     """The value before the call, if it is a variance that the call changes."""
     count: int = 0
@@ -302,25 +302,24 @@ def _rounding_alone(to_judge: Sequence[Place], coarse: _Arrays, fine: _Arrays) -
     r"""Return the labels of what is rounding alone on both sides.
 
     An array that is 0 in the coarser dtype is taken to have an error of up to :math:`\epsilon` times the largest number
-    in the model. One with numbers above :math:`\sqrt\epsilon` times the largest in the model has lost
-    more than half of its digits, which rounding does not explain: it may be a tie in the coarser dtype alone.
+    in the model. One with numbers above :math:`\sqrt\epsilon` times that number has lost more than half of its digits,
+    which rounding does not explain: it may be a tie in the coarser dtype alone.
     """
-    in_model = {False: 0.0, True: 0.0}
-    for place in to_judge:
-        largest = largest_of(side[place.label] for side in fine.sides)
-        in_model[place.is_gradient] = max(in_model[place.is_gradient], largest)
+    coarse_largest, fine_largest = (
+        {place.label: largest_of(side[place.label] for side in arrays.sides) for place in to_judge}
+        for arrays in (coarse, fine)
+    )
+    in_model = {
+        is_gradient: max([0.0, *(fine_largest[p.label] for p in to_judge if p.is_gradient == is_gradient)])
+        for is_gradient in (False, True)
+    }
     labels = set()
     for place in to_judge:
-        largest, largest_in_float64 = (
-            largest_of(side[place.label] for side in arrays.sides) for arrays in (coarse, fine)
-        )
-        dtype = coarse.sides[0][place.label].dtype
-        if eps := coarse.eps[place.label]:
-            largest = largest or eps * in_model[place.is_gradient]
-            if largest <= eps**0.5 * in_model[place.is_gradient] and is_rounding_alone(
-                largest, largest_in_float64, dtype
-            ):
-                labels.add(place.label)
+        label, of_model, eps = place.label, in_model[place.is_gradient], coarse.eps[place.label]
+        largest = coarse_largest[label] or eps * of_model
+        is_small = eps > 0 and largest <= eps**0.5 * of_model
+        if is_small and is_rounding_alone(largest, fine_largest[label], coarse.sides[0][label].dtype):
+            labels.add(label)
     return frozenset(labels)
 
 
@@ -387,8 +386,9 @@ def _in_common_dtypes(pairs: Mapping[str, tuple[Array, Array]], eps: Mapping[str
             dtype = coarsest((a.dtype, b.dtype))
             a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
         first[label], second[label] = a, b
-    own = {label: eps_of(array.dtype) for label, array in first.items()}
-    return _Arrays((first, second), {label: own[label] and max(own[label], eps[label]) for label in first})
+    of_dtypes = {label: eps_of(array.dtype) for label, array in first.items()}
+    largest = {label: max(of_dtype, eps[label]) if of_dtype else 0.0 for label, of_dtype in of_dtypes.items()}
+    return _Arrays((first, second), largest)
 
 
 def _as_numbers(array: Array) -> Array:
@@ -406,14 +406,12 @@ def _compared(arrays: _Arrays, under_min_norm: _Arrays) -> dict[str, Judgement]:
     findings: dict[str, Judgement] = {}
     for eps in set(arrays.eps.values()):
         labels = [label for label in arrays.eps if arrays.eps[label] == eps]
-
-        def recording(side: int, labels: Sequence[str] = labels) -> Recording:
-            as_they_are, min_norm = (
-                {label: a.sides[side][label] for label in labels} for a in (arrays, under_min_norm)
-            )
-            return Recording("", "", {}, as_they_are, min_norm)
-
-        leaves = Comparison(recording(0), recording(1), rtol=tolerance_of(eps)).leaves
+        of_labels = [
+            [{label: each.sides[side][label] for label in labels} for each in (arrays, under_min_norm)]
+            for side in (0, 1)
+        ]
+        first, second = (Recording("", "", {}, unmodified, min_norm) for unmodified, min_norm in of_labels)
+        leaves = Comparison(first, second, rtol=tolerance_of(eps)).leaves
         findings |= {leaf.label: _JUDGEMENTS.get(leaf.finding, "port") for leaf in leaves}
     return findings
 
