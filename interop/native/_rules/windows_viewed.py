@@ -78,12 +78,12 @@ def _view(windows: Windows, x: torch.Tensor, padding: float) -> torch.Tensor:
     x = x.contiguous()
     lengths = x.shape[-len(windows.sizes) :]
     reaches = [(size - 1) * dilation + 1 for size, dilation in zip(windows.sizes, windows.dilations, strict=True)]
-    counts = [(n - reach) // by + 1 for n, reach, by in zip(lengths, reaches, windows.strides, strict=True)]
-    # One call in place of an `unfold` for each axis, a slice by its dilation, and a permutation.
+    counts = [(n - reach) // stride + 1 for n, reach, stride in zip(lengths, reaches, windows.strides, strict=True)]
+    # How far the next place, window and image are in memory: so one call does what `unfold` does for each axis.
     steps = x.stride()[-len(lengths) :]
     to_place, to_window = (map(operator.mul, steps, by) for by in (windows.dilations, windows.strides))
-    image = math.prod(lengths)
-    return x.as_strided((x.numel() // image, *windows.sizes, *counts), (image, *to_place, *to_window))
+    to_image = math.prod(lengths)
+    return x.as_strided((x.numel() // to_image, *windows.sizes, *counts), (to_image, *to_place, *to_window))
 
 
 def _in_place(windows: Windows, parts: torch.Tensor, shape: torch.Size) -> torch.Tensor:
