@@ -7,8 +7,8 @@ INSTALLED_FOR_PARITY := .venv/installed-for-parity
 
 parity: $(INSTALLED_FOR_PARITY)  ## the main job: the parity matrix, the worked cases, and a network trained in four spellings
 	.venv/bin/python -m interop
-	.venv/bin/python -m interop cases
-	.venv/bin/python -m interop digits
+	.venv/bin/python examples/worked_cases.py
+	.venv/bin/python examples/digits.py
 
 # Most programs run once, so that compiling them is most of the work. XLA rewrites them as ever; what is left out is how
 # LLVM improves their machine code. Programs are not told which lines of Python they come from, as a test is called through
@@ -144,7 +144,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(INSTALLED_FOR_PARITY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	.venv/bin/python $(INSTALL) --constraint constraints.txt --editable '.[demo]' autograd tinygrad
+	.venv/bin/python $(INSTALL) --constraint constraints.txt --editable '.[plot]' scikit-learn autograd tinygrad
 	touch $@
 
 $(JAX_HALF)/installed: pyproject.toml constraints.txt

@@ -144,16 +144,17 @@ def seeded() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+@pytest.fixture(scope="session")
+def load() -> Callable[[str], ModuleType]:
     """Imports an example by its name."""
 
+    @functools.cache
     def example(name: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, TESTS.parent / "examples" / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, module)  # dataclasses look their module up
+        sys.modules[name] = module  # dataclasses look their module up
         spec.loader.exec_module(module)
         return module
 

@@ -11,10 +11,8 @@ from click.core import ParameterSource
 
 from interop._terminal import WIDTH, terminal_width
 from interop.cli.audit import audit
-from interop.cli.cases import cases
 from interop.cli.changes import changes
 from interop.cli.compare import compare
-from interop.cli.digits import digits
 from interop.cli.names import DTYPES, FORMATS, FRAMEWORKS, OPS
 from interop.cli.options import ONLY_DTYPES, ONLY_OPS, OUTPUT, chosen_dtypes, hint, in_a_folder
 from interop.cli.packages import require
@@ -23,6 +21,9 @@ from interop.cli.report import report
 from interop.cli.rows import compile_quickly, installed, rows_of
 from interop.cli.scan import scan
 from interop.cli.ties import ties
+
+_EXAMPLES = {"cases": "worked_cases.py", "digits": "digits.py"}
+"""Maps a former command to the example that it is now; until 0.3."""
 
 
 class _Commands(click.Group):
@@ -48,6 +49,8 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
+        if name in _EXAMPLES:
+            ctx.fail(f"{name!r} is an example now: in a checkout, python examples/{_EXAMPLES[name]}.")
         if name not in self.commands and not name.startswith("-"):
             ctx.fail(f"No such command {name!r}, and no such op." + hint(name, [*self.commands, *OPS]))
         return super().resolve_command(ctx, args)
@@ -127,5 +130,5 @@ def main(
         context.exit(1)
 
 
-for _command in (cases, digits, compare, changes, plot, report, ties, audit, scan):
+for _command in (compare, changes, plot, report, ties, audit, scan):
     main.add_command(_command)

@@ -3,7 +3,7 @@
 import importlib.util
 import sys
 
-_EXTRAS = {"matplotlib": "plot", "jinja2": "plot", "sklearn": "demo", "safetensors": "safetensors"}
+_EXTRAS = {"matplotlib": "plot", "jinja2": "plot", "safetensors": "safetensors"}
 """Maps a package to the extra that has it, if that is not ``cli``."""
 
 

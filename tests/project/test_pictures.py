@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import interop
-from interop.cli import digits_training as digits
 
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "docs" / "_static"
@@ -23,11 +22,6 @@ def pictures() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)  # type: ignore[union-attr]
     return module
-
-
-@pytest.fixture(scope="module")
-def steps() -> list[digits.Step]:
-    return list(digits.train(3, seed=0))
 
 
 def texts(svg: str) -> list[str]:
@@ -79,24 +73,6 @@ def test_the_picture_of_a_training_is_of_this_code(
 def test_readme_shows_one_with_a_text_for_those_who_do_not_see_it() -> None:
     shown = re.findall(r"!\[([^]]+)\]\((docs/_static/[^)]+)\)", (ROOT / "README.md").read_text("utf-8"))
     assert [file for _, file in shown] == ["docs/_static/learning.svg"]
-
-
-def test_digits_draws_exact_zero_as_zero_and_each_spelling_in_one_colour(
-    steps: list[digits.Step], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = []
-    monkeypatch.setattr(digits.Figure, "savefig", lambda figure, file: figures.append(figure))
-    digits.plot_steps(steps, tmp_path / "steps.png")
-    upper, lower = figures[0].axes
-    drawn = {line.get_label(): line for line in upper.lines}
-    assert list(drawn["interop clamp (exactly 0)"].get_ydata()) == [0, 0, 0]
-    ticks = zip(upper.get_yticks(), (label.get_text() for label in upper.get_yticklabels()), strict=True)
-    assert next(ticks) == (0, "exactly 0")
-    assert upper.get_ylim()[0] < 0
-    colours = {line.get_label(): line.get_color() for line in lower.lines}
-    assert len(set(colours.values())) == len(digits.VARIANTS)
-    for label, line in drawn.items():
-        assert line.get_color() == colours[label.removesuffix(" (exactly 0)")]
 
 
 @pytest.mark.parametrize(("name", "least"), [("pieces", (1, 0)), ("lasso", (0, 0)), ("machine", (0, 0))])

@@ -1,4 +1,4 @@
-"""The parity matrix, the worked cases and the training run: that they cover what they claim, and what they measure."""
+"""The parity matrix: that it covers what it claims, and what it measures."""
 
 import functools
 import itertools
@@ -11,12 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 import interop
 import jaxclamp
-from interop.cli import digits_training as digits
-from interop.cli.worked_cases import Gradients, compare_cases
 from interop.frameworks.base import Question, Refusal
 from interop.survey import matrix as parity
 from interop.survey.changes import Changes
@@ -327,131 +324,6 @@ def test_a_wrong_kernel_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     for row in found:
         assert [answer.framework for answer in row.answers if not answer.agrees] in ([], ["native"])
     assert not all(row.agrees for row in found)
-
-
-# By the spelling: the native gradient, where clamps are inclusive, and the gradient of the wrapped op.
-WORKED_CASES = {
-    "relu(x)": ([0], [0]),
-    "maximum(x, tensor(0.))": ([0.5], [0]),
-    "clamp_min(x, 0.)": ([1], [0]),
-    "clamp(x, min=0.)": ([1], [0]),
-    "relu6(x)": ([0, 0], [0, 0]),
-    "clamp(x, 0., 6.)": ([1, 1], [0, 0]),
-    "hardtanh(x, -1., 1.)": ([0, 0], [0, 0]),
-    "clamp(x, -1., 1.)": ([1, 1], [0, 0]),
-    "clamp_max(x, 6.)": ([1], [0]),
-    "clamp(a * b, 1., 5.)": ([[1, 2, 1, 0], [1, 2, 3, 0]], [[0, 2, 1, 0], [0, 2, 3, 0]]),
-    "relu(x @ w1)": ([[932, 2376], [354, 904], [512, 1260]], [[932, 2376], [354, 904], [512, 1260]]),
-    "clamp(x @ w1, min=0.)": ([[932, 2376], [354, 904], [512, 1298]], [[932, 2376], [354, 904], [512, 1260]]),
-}
-
-
-@functools.cache
-def worked_cases() -> dict[str, Gradients]:
-    return {comparison.spelling: comparison for comparison in compare_cases()}
-
-
-def test_the_worked_cases_are_those_recorded() -> None:
-    assert list(worked_cases()) == list(WORKED_CASES)
-    assert [c.title[:2] for c in worked_cases().values()] == ["1."] * 4 + [
-        "2a",
-        "2a",
-        "2b",
-        "2b",
-        "2c",
-        "3.",
-        "4.",
-        "4.",
-    ]
-
-
-@pytest.mark.parametrize("spelling", WORKED_CASES)
-def test_worked_case_here(spelling: str) -> None:
-    assert worked_cases()[spelling].wrapped.tolist() == WORKED_CASES[spelling][1]
-
-
-@pytest.mark.parametrize("spelling", WORKED_CASES)
-def test_worked_case_natively(spelling: str) -> None:
-    of_inclusive_clamps, ours = WORKED_CASES[spelling]
-    expected = ours if spelling.startswith("clamp") and not is_inclusive() else of_inclusive_clamps
-    assert worked_cases()[spelling].unmodified.tolist() == expected
-
-
-def test_the_network_of_the_fourth_case_by_hand() -> None:
-    """Backpropagation in NumPy, with the slope of relu and with that of an inclusive clamp."""
-    x = np.array([[3, 2, 1], [1, 0, 2], [4, 1, 2], [0, 0, 1]])
-    w1, w2 = np.array([[1, 2], [0, 1], [4, 0]]), np.array([[-1, 1], [-2, 3]])
-    hidden = x @ w1
-    upstream = 2 * (np.maximum(hidden, 0) @ w2 - 1) @ w2.T
-    relu, clamp = x.T @ (upstream * (hidden > 0)), x.T @ (upstream * (hidden >= 0))
-    assert (relu - clamp).tolist() == [[0, 0], [0, 0], [0, -38]]
-    cases = worked_cases()
-    assert cases["relu(x @ w1)"].unmodified.tolist() == relu.tolist()
-    assert cases["relu(x @ w1)"].wrapped.tolist() == cases["clamp(x @ w1, min=0.)"].wrapped.tolist() == relu.tolist()
-    assert cases["clamp(x @ w1, min=0.)"].unmodified.tolist() == (clamp if is_inclusive() else relu).tolist()
-
-
-@functools.cache
-def training() -> tuple[digits.Step, ...]:
-    return tuple(digits.train(steps=5, seed=0))
-
-
-STEPS = range(5)
-
-
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("other", ["jaxclamp clamp", "torch relu"])
-def test_the_spellings_with_one_convention_train_alike(step: int, other: str) -> None:
-    assert training()[step].difference("interop clamp", other) < 1e-12
-    losses = {name: result.loss for name, result in training()[step].variants.items()}
-    assert losses["interop clamp"] == pytest.approx(losses[other], abs=1e-12)
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_native_clamp_and_relu_train_apart_where_their_conventions_differ(step: int) -> None:
-    apart = training()[step].difference("torch clamp", "torch relu")
-    assert apart > 1e-4 if is_inclusive() else apart < 1e-12
-
-
-def test_training_descends() -> None:
-    for name in digits.VARIANTS:
-        losses = [step.variants[name].loss for step in training()]
-        assert losses == sorted(losses, reverse=True)
-        assert losses[-1] < losses[0] - 0.1
-
-
-def recount(weights: digits.Parameters, pixels: NDArray[np.float64]) -> int:
-    """The ties of one step: weights on a grid of 1/16, so that every sum is exact in float64."""
-    q = {name: np.round(weight * 16) / 16 for name, weight in weights.items()}
-    first = pixels @ q["w0"] + q["b0"]
-    second = np.maximum(first, 0) @ q["w1"] + q["b1"]
-    return int((first == 0).sum() + (second == 0).sum() + (second == 6).sum())
-
-
-def test_the_ties_of_the_first_step_are_counted_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts: dict[str, int] = {}
-
-    def counting(name: str, variant: Callable[..., digits.Gradients]) -> Callable[..., digits.Gradients]:
-        def run(weights: digits.Parameters, pixels: NDArray[np.float64], labels: Any) -> digits.Gradients:
-            counts[name] = recount(weights, pixels)
-            return variant(weights, pixels, labels)
-
-        return run
-
-    variants = {name: counting(name, variant) for name, variant in digits.VARIANTS.items()}
-    monkeypatch.setattr(digits, "VARIANTS", variants)
-    (step,) = digits.train(steps=1, seed=0)
-    assert {name: result.ties for name, result in step.variants.items()} == counts
-    assert len(set(counts.values())) == 1, "the variants start from other weights"
-    assert counts["torch clamp"] > 0
-
-
-def test_training_is_determined_by_the_seed() -> None:
-    first, again, other = (next(digits.train(steps=1, seed=seed)) for seed in (0, 0, 1))
-    for name in digits.VARIANTS:
-        for key, gradient in first.variants[name].gradients.items():
-            np.testing.assert_array_equal(again.variants[name].gradients[key], gradient)
-        assert first.variants[name].loss == again.variants[name].loss != other.variants[name].loss
 
 
 def test_conventions_that_reproduce_native_answers() -> None:

@@ -1,11 +1,18 @@
-"""The four worked cases: one formula in several spellings, by unmodified torch and by the wrapped ops."""
+"""Four worked cases: one formula in several spellings, by unmodified torch and by the ops of interop.
 
+Run: python examples/worked_cases.py
+"""
+
+import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.table import Table
 from torch.nn import functional
 
 import interop
@@ -90,8 +97,34 @@ class Gradients:
 
 
 def compare_cases() -> Iterator[Gradients]:
-    """Yield the gradients of every spelling of every case in turn."""
+    """The gradients of every spelling of every case in turn."""
     for case in CASES:
         for spelling in case.spellings:
             gradients = (case.gradient(spelling, ops) for ops in (UNMODIFIED, interop))
             yield Gradients(case.title, spelling, *gradients)
+
+
+def table() -> Table:
+    shown = Table(box=None, pad_edge=False)
+    for heading in ("case", "spelling", "unmodified", "interop"):
+        shown.add_column(heading, overflow="fold")
+    title = None
+    for comparison in compare_cases():
+        repeated, title = comparison.title == title, comparison.title
+        gradients = [
+            re.sub(r"\.0\b", "", str(gradient.tolist()))  # [0, 0.5] for [0.0, 0.5]
+            for gradient in (comparison.unmodified, comparison.wrapped)
+        ]
+        shown.add_row("" if repeated else title, comparison.spelling, *gradients)
+    return shown
+
+
+def main() -> None:
+    console = Console(width=shutil.get_terminal_size((100, 24)).columns)  # 100 in a file
+    console.print(f"Gradients of equal formulas, unmodified torch {torch.__version__} against interop:")
+    console.print(table())
+    console.print("In your own code: with interop.min_norm(): around it.", style="dim")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,14 +4,18 @@ The weights used in the forward pass lie on a grid of 1/16 (as in quantisation-a
 and the pixels are integers from 0 to 16. So the sums before the first activation are exact, the same in both frameworks
 whatever the order of summation, and often exactly 0: ties occur by construction, at every step. Arithmetic is float64,
 so that rounding differs in the fifteenth digit and anything larger is the convention.
+
+Run: python examples/digits.py [--steps 300] [--seed 0] [--plot FILE]
 """
 
 import itertools
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,11 +24,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from sklearn.datasets import load_digits
 from torch.nn import functional
 
 import interop
 import jaxclamp
-from interop._palette import BLUE, GREEN, GRID_ALPHA, VERMILLION
 
 Parameters = Mapping[str, NDArray[np.float64]]
 Activations = tuple[Callable[[Any], Any], Callable[[Any], Any]]
@@ -51,20 +58,18 @@ class Step:
     weights: dict[str, Parameters]
 
     def difference(self, first: str, second: str) -> float:
-        """Return the largest difference between the gradients of two variants."""
+        """The largest difference between the gradients of two variants."""
         a, b = self.variants[first].gradients, self.variants[second].gradients
         return max(float(np.abs(a[name] - b[name]).max()) for name in a)
 
     def distance(self, first: str, second: str) -> float:
-        """Return the distance between the weights of two variants, relative to the norm of the second's."""
+        """The distance between the weights of two variants, relative to the norm of the second's."""
         a, b = (np.concatenate([w.ravel() for w in self.weights[name].values()]) for name in (first, second))
         return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
 def train(steps: int, seed: int, rate: float = 1e-2) -> Iterator[Step]:
     """Train the four variants from the same initial weights by full-batch gradient descent, step by step."""
-    from sklearn.datasets import load_digits  # two seconds, which other commands need not wait for
-
     pixels, labels = load_digits(return_X_y=True)
     rng = np.random.default_rng(seed)
     initial: dict[str, NDArray[np.float64]] = {}
@@ -130,10 +135,10 @@ PAIRS = (("torch clamp", "torch relu"), ("interop clamp", "torch relu"), ("inter
 
 _REFERENCE = "torch relu"
 STYLES: Mapping[str, dict[str, Any]] = {
-    "torch clamp": {"color": VERMILLION, "linestyle": "-"},
+    "torch clamp": {"color": "#D55E00", "linestyle": "-"},
     _REFERENCE: {"color": "0.7", "linestyle": "-", "linewidth": 4},
-    "interop clamp": {"color": GREEN, "linestyle": "--"},
-    "jaxclamp clamp": {"color": BLUE, "linestyle": ":", "linewidth": 2},
+    "interop clamp": {"color": "#009E73", "linestyle": "--"},
+    "jaxclamp clamp": {"color": "#0072B2", "linestyle": ":", "linewidth": 2},
 }
 """Maps a variant to the style of its line. The reference is broad, to be seen under lines that coincide with it."""
 
@@ -155,7 +160,7 @@ def plot_steps(steps: list[Step], file: Path) -> None:
     lower.set_title("Losses of all four", loc="left", fontsize="medium")
     upper.legend(loc="center right")
     lower.legend()
-    lower.grid(alpha=GRID_ALPHA)
+    lower.grid(alpha=0.3)
     figure.suptitle("One network in four spellings, digits, float64", x=0.01, ha="left", fontweight="bold")
     figure.savefig(file)
 
@@ -169,4 +174,47 @@ def _log_with_zero(axes: Axes) -> None:
     axes.set_yticks([0, *powers], ["exactly 0", *(f"$10^{{{k}}}$" for k in range(-16, 1, 4))])
     axes.yaxis.set_minor_locator(NullLocator())
     axes.axhspan(-smallest, smallest, color="black", alpha=0.08, linewidth=0)
-    axes.grid(alpha=GRID_ALPHA)
+    axes.grid(alpha=0.3)
+
+
+def by_step(done: list[Step]) -> Table:
+    """The largest difference of each pair at some ten steps and the last, and the ties of the first variant."""
+    shown = Table(box=None, pad_edge=False)
+    for heading in ("step", *(" against\n".join(pair) for pair in PAIRS), "ties"):
+        shown.add_column(heading, justify="right")
+    for index in sorted({*range(0, len(done), max(1, len(done) // 10)), len(done) - 1}):
+        figures = (f"{done[index].difference(*pair):.1e}" for pair in PAIRS)
+        shown.add_row(str(index), *figures, str(done[index].variants[PAIRS[0][0]].ties))
+    shown.add_row("largest", *(f"{max(step.difference(*pair) for step in done):.1e}" for pair in PAIRS))
+    return shown
+
+
+def summary(done: list[Step]) -> Table:
+    """The losses and the ties of each variant."""
+    shown = Table("variant", "first loss", "last loss", "ties per step", "ties in all", box=None, pad_edge=False)
+    for name in VARIANTS:
+        results = [step.variants[name] for step in done]
+        ties = sum(result.ties for result in results)
+        shown.add_row(name, f"{results[0].loss:.4f}", f"{results[-1].loss:.4f}", f"{ties / len(done):.0f}", str(ties))
+    return shown
+
+
+@click.command()
+@click.option("--steps", type=click.IntRange(min=1), default=300, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--plot", "file", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw the steps.")
+def main(steps: int, seed: int, file: Path | None) -> None:
+    torch.set_num_threads(1)  # the tensors are too small to share
+    done = list(track(train(steps, seed), "training", steps, console=Console(stderr=True), transient=True))
+    console = Console(width=shutil.get_terminal_size((100, 24)).columns)  # 100 in a file
+    console.print("The largest difference between the gradients of two variants, and the ties of the first:")
+    console.print(by_step(done))
+    console.print(f"\nLosses and ties over {steps} step{'s' * (steps > 1)}:")
+    console.print(summary(done))
+    if file is not None:
+        plot_steps(done, file)
+        console.print(f"plot written to {file}")
+
+
+if __name__ == "__main__":
+    main()
