@@ -38,7 +38,8 @@ def pmax(
         device), ``"exclusive"`` (to the other tied ones).
 
     Raises:
-      NameError: as `jax.lax.pmax`, the axis is not mapped.
+      NameError: as `jax.lax.pmax`, the axis is not mapped; or it is that of a `jax.vmap`, and between this and the
+        gradient is a `jax.jit` or another transformation that traces: JAX has lost the axis then.
       ValueError: ``ties`` is unknown.
 
     Counterparts: `jax.lax.pmax`, which has no derivative.

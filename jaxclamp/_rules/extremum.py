@@ -13,7 +13,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from jaxclamp._rules.conventions import Convention
-from jaxclamp._rules.differentiate import Arrays, Tangents
+from jaxclamp._rules.differentiate import Arrays, Tangents, differentiable
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,8 +169,9 @@ class ExtremumOfDevices:
         return tied.astype(jnp.int8)
 
     def _tied(self, primals: Arrays) -> jax.Array:
-        x = lax.stop_gradient(primals[0])  # JAX has no derivative of what is compared
-        value = self.function(x, **self.over)
+        (x,) = primals
+        # The op itself, as JAX has no derivative of its function: `jaxclamp.grad` lets the value move with x.
+        value = differentiable(self, x)
         return (x == value) | (jnp.isnan(x) & jnp.isnan(value))  # between CPUs, XLA leaves out NaN
 
     def _count(self, flags: jax.Array) -> jax.Array:

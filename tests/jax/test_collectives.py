@@ -94,11 +94,13 @@ def test_along_a_direction_one_device_gets_all(kind: str, reduce: Callable[..., 
     nearby = np.asarray(x, np.float64) + 1e-3 * np.asarray(direction, np.float64)
     numpy_reduce = np.argmax if reduce is lax.pmax else np.argmin
     wanted = (np.arange(DEVICES)[:, None] == numpy_reduce(nearby, 0)) * WEIGHTS[:2]
+    # Of an op in a `jax.vmap`, JAX keeps a derivative that has lost the axis.
+    for function in (reduce,) if kind == "vmap" else (reduce, OURS[reduce]):
 
-    def value(x: jax.Array) -> jax.Array:
-        return jnp.sum(mapped(kind)(lambda row: reduce(row, "devices"))(x) * WEIGHTS[:2].astype(np.float32))
+        def value(x: jax.Array, function: Callable[..., Any] = function) -> jax.Array:
+            return jnp.sum(mapped(kind)(lambda row: function(row, "devices"))(x) * WEIGHTS[:2].astype(np.float32))
 
-    np.testing.assert_array_equal(jaxclamp.grad(value, direction=direction)(x), wanted)
+        np.testing.assert_array_equal(jaxclamp.grad(value, direction=direction)(x), wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS[:2])
