@@ -64,16 +64,20 @@ class TorchOp:
     def _in_any_form(self, values: list[Any]) -> Any:
         """Return the result for the arguments by slot, in the form that they ask for."""
         signature, name = self.signature, self._op.name
-        forms = {form: values[slot] for form, slot in signature.forms.items() if slot < len(values)}
+        forms = {
+            form: values[slot]
+            for form, slot in signature.forms.items()
+            if slot < len(values) and values[slot] is not MISSING
+        }
         without_forms = signature.without_forms(values)
-        if forms.get("dtype", MISSING) is not MISSING:
+        if "dtype" in forms:
             without_forms[0] = without_forms[0].to(forms["dtype"])
-        if forms.get("inplace", MISSING) is not MISSING:
+        if "inplace" in forms:
             return overwrite(f"{name}_", self.of_slots, *without_forms)
-        if forms.get("out", MISSING) is not MISSING:
+        if "out" in forms:
             return write_to(forms["out"], name, self.of_slots, *without_forms)
         result = self.of_slots(*without_forms)
-        if forms.get("return_indices", MISSING) is not MISSING:
+        if "return_indices" in forms:
             # Which of equal elements an index names is a rule of torch's own.
             x, *window = normalized(signature, without_forms)
             arguments = signature.by_jax_name([x.detach(), *window])
@@ -88,24 +92,6 @@ class TorchOp:
         if kind is not None:
             self._plans[kind] = plan
         return plan.run(tensors, numbers)
-
-
-class _InPlaceOp:
-    """A `TorchOp` that overwrites its first argument and returns it."""
-
-    public: Callable[..., Any]
-
-    def __init__(self, op: TorchOp, name: str) -> None:
-        self._op = op
-        self._name = name
-
-    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        values = self._op.signature.arranged(args, kwargs)
-        tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        if has_torch_function(tensors):
-            overwritten: torch.Tensor = handle_torch_function(self.public, tensors, *args, **kwargs)
-            return overwritten
-        return overwrite(self._name, self._op.of_slots, *values)
 
 
 def _public(op: Op, torch_op: TorchOp) -> Callable[..., Any]:
@@ -128,14 +114,23 @@ def _public(op: Op, torch_op: TorchOp) -> Callable[..., Any]:
 
 
 def _public_in_place(op: Op, torch_op: TorchOp, name: str) -> Callable[..., Any]:
-    in_place = _InPlaceOp(torch_op, name)
-    parameters = torch_op.signature.inspected.parameters.values()
-    signature = inspect.Signature(
-        [p for p in parameters if p.name not in torch_op.signature.forms], return_annotation=torch.Tensor
+    def overwriting(*args: Any, **kwargs: Any) -> torch.Tensor:
+        values = torch_op.signature.arranged(args, kwargs)
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        if has_torch_function(tensors):
+            overwritten: torch.Tensor = handle_torch_function(public, tensors, *args, **kwargs)
+            return overwritten
+        return overwrite(name, torch_op.of_slots, *values)
+
+    signature = torch_op.signature.inspected
+    parameters = [p for p in signature.parameters.values() if p.name not in torch_op.signature.forms]
+    public = _described(
+        opaque(overwriting, name),
+        name,
+        signature.replace(parameters=parameters, return_annotation=torch.Tensor),
+        f"`interop.{op.name}`, which overwrites its first argument and returns it.",
     )
-    about = f"`interop.{op.name}`, which overwrites its first argument and returns it."
-    in_place.public = _described(opaque(in_place, name), name, signature, about)
-    return in_place.public
+    return public
 
 
 def _described(function: Callable[..., Any], name: str, signature: inspect.Signature, about: str) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ import torch
 import interop
 import jaxclamp
 from interop import torch_to_jax, wrap_for_torch
-from interop._bridge import graph_registry, ops
+from interop._bridge import graph, ops
 from interop._bridge.bounded import Bounded
 from tests.support.calls import refusal
 from tests.support.compilations import compilations
@@ -290,11 +290,11 @@ def test_number_in_the_first_call_under_a_transformation(name: str, monkeypatch:
 
 def test_calls_leave_nothing_behind() -> None:
     """Meta tensors and numbers had a name each, for graphs that nobody made."""
-    before = len(graph_registry._CALLS), len(graph_registry._CALL_NAMES)
+    before = len(graph._CALLS), len(graph._CALL_NAMES)
     for k in range(50):
         interop.clamp(torch.ones(k + 1, device="meta"), 0.0, k / 3)
         interop.clamp(torch.ones(2), 0.0, k / 3)
-    assert (len(graph_registry._CALLS), len(graph_registry._CALL_NAMES)) == before
+    assert (len(graph._CALLS), len(graph._CALL_NAMES)) == before
 
 
 def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 import interop
 from interop import TORCH_OPS, min_norm, wrap_for_torch
-from interop._bridge import graph_registry
+from interop._bridge import graph
 from jaxclamp import OPS, Op
 from tests.support.calls import arguments
 from tests.support.representatives import represented
@@ -317,8 +317,6 @@ def test_meta_beside_another_device() -> None:
 
 
 def test_meta_calls_leave_nothing_behind() -> None:
-    from interop._bridge import graph_registry
-
     x = torch.ones(3, device="meta")
     scaled = wrap_for_torch(lambda x, scale: scale * x)
 
@@ -328,10 +326,10 @@ def test_meta_calls_leave_nothing_behind() -> None:
         scaled(x, float("nan"))
 
     call()
-    before = len(graph_registry._CALLS)
+    before = len(graph._CALLS)
     for _ in range(5):
         call()
-    assert len(graph_registry._CALLS) == before
+    assert len(graph._CALLS) == before
 
 
 of_each_backend = pytest.mark.parametrize("backend", ["torch", "jax"])
@@ -422,7 +420,7 @@ def test_numbers_in_a_compiled_function() -> None:
     function = torch.compile(lambda x, bound: interop.clamp(x, max=bound), fullgraph=True, backend=counter)
     for bound in [k / 7 for k in range(20)]:
         assert torch.equal(function(X, bound), interop.clamp(X, max=bound))
-        named.append(len(graph_registry._CALLS))
+        named.append(len(graph._CALLS))
     assert counter.frame_count == 2
     assert named[2] == named[-1]
     for bound in (-0.0, float("inf"), float("nan"), -float("inf"), 0.0):
