@@ -115,29 +115,26 @@ def _type(annotation: Any) -> str:
 
 def _of_native() -> str:
     aliases = {name: function.__name__ for name, function in NATIVE.items() if name != function.__name__}
-    derived = {name: f for name, f in NATIVE.items() if name.endswith("_") and name not in aliases}
-    # The public function says that it is of interop.native; the one that it wraps says in which file it is.
-    homes = {
-        name: inspect.unwrap(function).__module__
-        for name, function in NATIVE.items()
-        if name not in aliases and name not in derived
-    }
+    signatures = {name: inspect.signature(function) for name, function in NATIVE.items() if name not in aliases}
     return "\n".join(
         [
             _HEAD,
-            "from collections.abc import Callable",
+            "from collections.abc import Callable, Sequence",
             "from typing import Any",
             "",
             "import torch",
             "",
-            *(f"from {home} import {name} as {name}" for name, home in homes.items()),
-            "from interop.native.selection import Bound",
+            "from interop.native.reductions import Pair, Sizes",
+            "from interop.native.selection import Bound, Out",
             "from jaxclamp import Convention",
             "",
             "NATIVE: dict[str, Callable[..., Any]]",
             "RIGHT_IN_TORCH: set[Callable[..., Any]]",
             "",
-            *map(_function, derived.values()),
+            *(
+                _definition(name, signature.parameters.values(), signature.return_annotation)
+                for name, signature in signatures.items()
+            ),
             "",
             *(f"{alias} = {name}" for alias, name in aliases.items()),
             "",

@@ -39,6 +39,13 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     return public_with(lambda *args, **kwargs: None)(function)
 
 
+def public_as(name: str, function: Callable[P, R], about: str) -> Callable[P, R]:
+    """Publish a function that is made for several names, of which this is one."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = about
+    return public(function)
+
+
 def public_with(in_torch: Callable[..., Forms | None]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Publish a function, like `public`, whose gradient a function of torch may have.
 

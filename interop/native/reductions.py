@@ -23,7 +23,7 @@ from interop.native._rules.settled import settled
 from interop.native._rules.windows import pool
 from interop.native._rules.windows_sliced import largest_by_slices, prefers_slices
 from interop.native._rules.windows_stage import Pooling, adapted, is_plain
-from interop.native.decorators import public
+from interop.native.decorators import public_as
 from interop.native.selection import maximum, minimum
 from jaxclamp import Convention
 from jaxclamp._rules.windows import windows_of
@@ -34,79 +34,70 @@ Pair = tuple[Tensor, Tensor]
 Out = Tensor | None
 
 
-@public
-def amax(
-    input: Tensor, dim: Sizes | None = None, keepdim: bool = False, *, ties: Convention = "min_norm", out: Out = None
-) -> Tensor:
-    """`torch.amax`, which multiplies an infinite gradient by 0 for the other elements: NaN."""
-    return _extremum(torch.amax, input, dim, keepdim, ties, out)
+def _extremum(name: str) -> Callable[..., Tensor]:
+    """Publish `torch.amax` or `torch.amin`, which multiply an infinite gradient by 0 for the other elements: NaN."""
+    in_torch: Callable[..., Tensor] = getattr(torch, name)
+
+    def extremum(
+        input: Tensor,
+        dim: Sizes | None = None,
+        keepdim: bool = False,
+        *,
+        ties: Convention = "min_norm",
+        out: Out = None,
+    ) -> Tensor:
+        if isinstance(input, torch.masked.MaskedTensor):  # its own extremum cannot be compared with its elements
+            along = {} if dim is None else {"dim": dim, "keepdim": keepdim}
+            masked: Tensor = input.__torch_function__(in_torch, (type(input),), (input,), along)
+            return masked
+        if out is not None or not is_active(input) or input.dim() == 0:  # one element has no rival
+            return in_torch(input, dim, keepdim, out=out)
+        reduction = Reduction(axes_of(dim, input.dim()), keepdim, ties)
+        result: Tensor = reduce(lambda x: in_torch(x, dim, keepdim), reduction, settled(input))
+        return result
+
+    return public_as(name, extremum, f"`torch.{name}`.")
 
 
-@public
-def amin(
-    input: Tensor, dim: Sizes | None = None, keepdim: bool = False, *, ties: Convention = "min_norm", out: Out = None
-) -> Tensor:
-    """`torch.amin`, which makes NaN of an infinite gradient as `amax` does."""
-    return _extremum(torch.amin, input, dim, keepdim, ties, out)
+amax, amin = map(_extremum, ("amax", "amin"))
 
 
-def _extremum(
-    in_torch: Callable[..., Tensor], input: Tensor, dim: Sizes | None, keepdim: bool, ties: Convention, out: Out
-) -> Tensor:
-    if isinstance(input, torch.masked.MaskedTensor):  # it has an extremum of its own, and cannot be compared with that
-        along = {} if dim is None else {"dim": dim, "keepdim": keepdim}
-        masked: torch.Tensor = input.__torch_function__(in_torch, (type(input),), (input,), along)
-        return masked
-    if out is not None or not is_active(input) or input.dim() == 0:  # one element has no rival
-        return in_torch(input, dim, keepdim, out=out)
-    reduction = Reduction(axes_of(dim, input.dim()), keepdim, ties)
-    result: torch.Tensor = reduce(lambda x: in_torch(x, dim, keepdim), reduction, settled(input))
-    return result
-
-
-@public
-def max_with_indices(
-    input: Tensor, dim: int, keepdim: bool = False, *, ties: Convention = "min_norm", out: Pair | None = None
-) -> Any:
-    """`torch.max` along an axis."""
-    return _with_indices("max", input, dim, keepdim, ties, out)
-
-
-@public
-def min_with_indices(
-    input: Tensor, dim: int, keepdim: bool = False, *, ties: Convention = "min_norm", out: Pair | None = None
-) -> Any:
-    """`torch.min` along an axis."""
-    return _with_indices("min", input, dim, keepdim, ties, out)
-
-
-def _with_indices(name: str, input: Tensor, dim: int, keepdim: bool, ties: Convention, out: Pair | None) -> Any:
+def _with_indices(name: str) -> Callable[..., Any]:
+    """Publish `torch.max` or `torch.min` along an axis."""
     in_torch: Callable[..., Any] = getattr(torch, name)
-    if ties == "inclusive" or out is not None or not is_active(input) or input.dim() == 0:
-        return in_torch(input, dim, keepdim, out=out)
-    reduction = Reduction((operator.index(dim) % input.dim(),), keepdim, ties)
-    # Torch's type of the pair has the names values and indices.
-    return getattr(torch.return_types, name)(reduce(lambda x: in_torch(x, dim, keepdim), reduction, settled(input)))
+    pair: Callable[..., Any] = getattr(torch.return_types, name)  # it has the names values and indices
+
+    def with_indices(
+        input: Tensor, dim: int, keepdim: bool = False, *, ties: Convention = "min_norm", out: Pair | None = None
+    ) -> Any:
+        if ties == "inclusive" or out is not None or not is_active(input) or input.dim() == 0:
+            return in_torch(input, dim, keepdim, out=out)
+        reduction = Reduction((operator.index(dim) % input.dim(),), keepdim, ties)
+        return pair(reduce(lambda x: in_torch(x, dim, keepdim), reduction, settled(input)))
+
+    return public_as(f"{name}_with_indices", with_indices, f"`torch.{name}` along an axis.")
 
 
-@public
-def max(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """`torch.max`: of two tensors, along an axis, or of all elements."""
-    return overloaded(maximum, max_with_indices, _max_of_all, input, *args, **kwargs)
+max_with_indices, min_with_indices = map(_with_indices, ("max", "min"))
 
 
-@public
-def min(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """`torch.min`: of two tensors, along an axis, or of all elements."""
-    return overloaded(minimum, min_with_indices, _min_of_all, input, *args, **kwargs)
+def _overloaded(
+    name: str, of_two: Callable[..., Tensor], along_an_axis: Callable[..., Any], along_axes: Callable[..., Tensor]
+) -> Callable[..., Any]:
+    """Publish `torch.max` or `torch.min`, which are three functions in one."""
+    in_torch: Callable[..., Tensor] = getattr(torch, name)
+
+    def of_all(input: Tensor, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
+        return in_torch(input, out=out) if out is not None or not is_active(input) else along_axes(input, ties=ties)
+
+    def extremum(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return overloaded(of_two, along_an_axis, of_all, input, *args, **kwargs)
+
+    return public_as(name, extremum, f"`torch.{name}`: of two tensors, along an axis, or of all elements.")
 
 
-def _max_of_all(input: Tensor, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
-    return torch.max(input, out=out) if out is not None or not is_active(input) else amax(input, ties=ties)
-
-
-def _min_of_all(input: Tensor, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
-    return torch.min(input, out=out) if out is not None or not is_active(input) else amin(input, ties=ties)
+max = _overloaded("max", maximum, max_with_indices, amax)
+min = _overloaded("min", minimum, min_with_indices, amin)
 
 
 def _pooling(name: str, ties: Convention, x: Tensor, dims: int, window: Sequence[Any]) -> tuple[Pooling, bool]:
@@ -169,13 +160,7 @@ def _max_pool(name: str) -> Callable[..., Any]:
             return _no_view(largest_by_slices(pooling, input))
         return _pool(pooling, called, input, return_indices, is_whole)
 
-    return _named(max_pool, name)
-
-
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"`torch.nn.functional.{name}`."
-    return public(function)
+    return public_as(name, max_pool, f"`torch.nn.functional.{name}`.")
 
 
 max_pool1d, max_pool2d, max_pool3d = map(_max_pool, ("max_pool1d", "max_pool2d", "max_pool3d"))
@@ -238,7 +223,7 @@ def _adaptive_max_pool(name: str) -> Callable[..., Any]:
 
         return _pool(Pooling(windows, ties), called, input, return_indices, all(count == 1 for count in counts))
 
-    return _named(adaptive_max_pool, name)
+    return public_as(name, adaptive_max_pool, f"`torch.nn.functional.{name}`.")
 
 
 adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = map(

@@ -18,7 +18,7 @@ from interop._torch.private_api import is_constant
 from interop._torch.sharding import is_distributed
 from interop.native._rules.conventions_of_torch import FOLLOWED, follows
 from interop.native._rules.selection import select
-from interop.native.decorators import Forms, public, public_with, right_in_torch
+from interop.native.decorators import Forms, public, public_as, public_with, right_in_torch
 from jaxclamp import Convention
 
 Tensor = torch.Tensor
@@ -114,36 +114,19 @@ def _has(digits: int, number: float) -> bool:
     return (mantissa * 2**digits).is_integer() and -13 <= exponent <= 16
 
 
-@public
-def maximum(input: Tensor, other: Tensor, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
-    """`torch.maximum`."""
-    return _of_two("maximum", torch.maximum, input, other, ties, out)
+def _of_two(name: str) -> Callable[..., Tensor]:
+    """Publish torch's function of that name, of two tensors."""
+    in_torch: Callable[..., Tensor] = getattr(torch, name)
+
+    def of_two(input: Tensor, other: Tensor, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
+        if out is not None or not (active := activity(input, other)):
+            return in_torch(input, other, out=out)
+        return select(name, in_torch, ties, active, input, other)
+
+    return public_as(name, of_two, f"`torch.{name}`.")
 
 
-@public
-def minimum(input: Tensor, other: Tensor, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
-    """`torch.minimum`."""
-    return _of_two("minimum", torch.minimum, input, other, ties, out)
-
-
-@public
-def fmax(input: Tensor, other: Tensor, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
-    """`torch.fmax`."""
-    return _of_two("fmax", torch.fmax, input, other, ties, out)
-
-
-@public
-def fmin(input: Tensor, other: Tensor, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
-    """`torch.fmin`."""
-    return _of_two("fmin", torch.fmin, input, other, ties, out)
-
-
-def _of_two(
-    name: str, in_torch: Callable[..., Tensor], input: Tensor, other: Tensor, ties: Convention, out: Out
-) -> Tensor:
-    if out is not None or not (active := activity(input, other)):
-        return in_torch(input, other, out=out)
-    return select(name, in_torch, ties, active, input, other)
+maximum, minimum, fmax, fmin = map(_of_two, ("maximum", "minimum", "fmax", "fmin"))
 
 
 @right_in_torch

@@ -26,6 +26,7 @@ values, indices = interop.max_with_indices(X, 1)
 
 interop.native.clamp(X, ties="half")  # type: ignore[arg-type]
 interop.native.clmap(X)  # type: ignore[attr-defined]
+interop.native.maximum(X)  # type: ignore[call-arg]
 clipped: torch.Tensor = interop.native.clip(X, 0.0, 6.0)
 
 
