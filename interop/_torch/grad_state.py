@@ -1,5 +1,6 @@
 """Tells whether torch may ask for a derivative of a call, and runs what has to be differentiated whatever the state."""
 
+import graphlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -35,18 +36,15 @@ def records_nothing() -> bool:
 
 
 def nodes_behind(root: Node) -> list[Node]:
-    """List the nodes of a graph, each before all that it leads to; without recursion, as graphs are deep."""
-    visited, finished, path = {root}, [], [(root, iter(root.next_functions))]
-    while path:
-        node, nexts = path[-1]
-        behind = next((behind for behind, _ in nexts if behind is not None and behind not in visited), None)
-        if behind is None:
-            finished.append(node)  # all that it leads to is there already
-            path.pop()
-        else:
-            visited.add(behind)
-            path.append((behind, iter(behind.next_functions)))
-    return finished[::-1]
+    """List the nodes of a graph, each before all that it leads to."""
+    behind: dict[Node, list[Node]] = {}
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if node not in behind:
+            behind[node] = [following for following, _ in node.next_functions if following is not None]
+            pending += behind[node]
+    return [*graphlib.TopologicalSorter(behind).static_order()][::-1]
 
 
 def leaves_behind(total: torch.Tensor) -> list[torch.Tensor]:

@@ -12,6 +12,7 @@ import torch
 from interop._torch.forms import axes_of
 from interop._torch.grad_state import is_active
 from interop.native._rules.norms import euclidean_norm
+from interop.native._rules.reductions import Reduction
 from interop.native.decorators import public
 
 
@@ -20,7 +21,7 @@ def hypot(input: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor | None 
     """`torch.hypot`, whose gradient at (0, 0) is NaN."""
     if out is not None or not is_active(input, other):
         return torch.hypot(input, other, out=out)
-    return euclidean_norm(torch.hypot, (), True, input, other)
+    return euclidean_norm(torch.hypot, Reduction((), True, "min_norm"), input, other)
 
 
 @public
@@ -83,7 +84,7 @@ def _euclidean(
     axes = axes_of(dim, x.dim())
     if x.dim() == 0:
         x, axes, keepdim = x.reshape(1), (0,), False
-    return euclidean_norm(lambda x: in_torch(x, keepdim), axes, keepdim, x)
+    return euclidean_norm(lambda x: in_torch(x, keepdim), Reduction(axes, keepdim, "min_norm"), x)
 
 
 def _is_left_to_torch(input: torch.Tensor) -> bool:

@@ -13,14 +13,6 @@ from interop.native._rules.selection import as_operand
 Tensor = torch.Tensor
 
 
-def euclidean_norm(in_torch: Callable[..., Tensor], axes: tuple[int, ...], keepdim: bool, *operands: Tensor) -> Tensor:
-    """Return the value of torch's function, with the gradient of the norm of all operands along axes.
-
-    ``keepdim`` says whether these axes stay.
-    """
-    return _norm(in_torch, Reduction(axes, keepdim, "min_norm"), *operands)
-
-
 class _Norm(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -48,7 +40,8 @@ class _Norm(torch.autograd.Function):
         return moved.sum(axes, keepdim=ctx.reduction.keeps) if axes else moved  # type: ignore[no-any-return]
 
 
-_norm: Callable[..., Tensor] = differentiable(_Norm)
+euclidean_norm: Callable[..., Tensor] = differentiable(_Norm)
+"""Returns the value of torch's function, with the gradient of the norm of all operands along the axes reduced."""
 
 
 def _along_units(operands: Sequence[Tensor], axes: tuple[int, ...], vectors: Sequence[Tensor]) -> list[Tensor]:

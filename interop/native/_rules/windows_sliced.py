@@ -204,16 +204,10 @@ def _largest_along(
 def _tied(x: torch.Tensor, values: torch.Tensor, places: Sequence[Place]) -> list[Tied]:
     """Return where elements are tied, as numbers: these are added and multiplied several times as fast as bools."""
     if is_plain(x) and is_finite(values):
-        return [(_equal(x[inner], values[outer]), inner, outer) for inner, outer in places]
+        # A comparison reads every other element slowly, and a copy does not.
+        return [(x[inner].clone().eq_(values[outer]), inner, outer) for inner, outer in places]
     unknown = x != x
     return [(((x[inner] == values[outer]) | unknown[inner]).to(x.dtype), inner, outer) for inner, outer in places]
-
-
-def _equal(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return 1 where they are equal, else 0; a comparison reads every other element slowly, and a copy does not."""
-    if values.dim() == 4 and values.stride(1) == x.stride(1) == 1:
-        return torch.eq(x, values, out=torch.empty_like(x))
-    return x.clone().eq_(values)
 
 
 def _lines(pooling: Pooling, x: torch.Tensor) -> list[_Line]:

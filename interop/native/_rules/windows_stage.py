@@ -50,10 +50,6 @@ class Pooling(NamedTuple):
 class Stage(Protocol):
     """A pooling, or the part of one that is along one axis."""
 
-    @property
-    def values(self) -> torch.Tensor:
-        """The largest elements of the windows."""
-
     def counted(self, like: torch.Tensor) -> torch.Tensor:
         """Return how many tied elements each window has; buffers are made from ``like``."""
 
