@@ -94,14 +94,17 @@ def _flag(parameter: inspect.Parameter, value: bool) -> inspect.Parameter:
     return parameter.replace(annotation=f"Literal[{value}]")
 
 
+_STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+
+
 def _definition(name: str, parameters: Iterable[inspect.Parameter], result: Any) -> str:
     written: list[str] = []
     for parameter in parameters:
-        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in written:
+        if parameter.kind is parameter.KEYWORD_ONLY and not any(part.startswith("*") for part in written):
             written.append("*")
         # With the quotes of ruff, which formats the stubs too.
         default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}".replace("'", '"')
-        written.append(f"{parameter.name}: {_type(parameter.annotation)}{default}")
+        written.append(f"{_STARS.get(parameter.kind, '')}{parameter.name}: {_type(parameter.annotation)}{default}")
     return f"def {name}({', '.join(written)}) -> {_type(result)}: ..."
 
 

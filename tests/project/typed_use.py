@@ -28,6 +28,8 @@ interop.native.clamp(X, ties="half")  # type: ignore[arg-type]
 interop.native.clmap(X)  # type: ignore[attr-defined]
 interop.native.maximum(X)  # type: ignore[call-arg]
 clipped: torch.Tensor = interop.native.clip(X, 0.0, 6.0)
+largest: torch.Tensor = interop.native.max(X)
+values, indices = interop.native.max(X, 0, keepdim=True)
 
 
 def loss(x: jax.Array, scale: float = 1.0) -> jax.Array:
