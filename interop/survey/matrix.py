@@ -10,8 +10,8 @@ under which jaxclamp gives the same gradient.
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
@@ -57,7 +57,11 @@ class Row:
     arguments: dict[str, Any]
     active: tuple[str, ...]
     inactive: str
-    """How the inactive arguments are given: as "numbers", as "arrays", or "none" if all are active."""
+    """How the inactive arguments are given: as "numbers", as "arrays", or "none" if all are active.
+
+    Numbers and arrays make two rows, as a framework may have another gradient beside either: torch 2.15 has 0 and 0.5
+    for clamp(0, 0, 6).
+    """
     dtype: str
     definition: tuple[float, ...]
     answers: tuple[Answer, ...]
@@ -65,6 +69,11 @@ class Row:
     @property
     def agrees(self) -> bool:
         return all(answer.agrees for answer in self.answers)
+
+    def question(self, function: Function) -> Question:
+        """Ask for the gradient of a spelling of the op, at the arguments rounded to the dtype."""
+        rounded = round_to(self.dtype, self.arguments)
+        return Question(function, in_form(rounded, self.active, self.inactive), self.active)
 
 
 @functools.cache
@@ -110,24 +119,6 @@ def matrix(
 
 
 @dataclass(frozen=True)
-class _Case:
-    """A row before it is answered.
-
-    Inactive arguments make two cases, one with numbers and one with arrays, as a framework may have another gradient
-    beside either: torch 2.15 has 0 and 0.5 for clamp(0, 0, 6).
-    """
-
-    arguments: dict[str, Any]
-    active: tuple[str, ...]
-    inactive: str
-    rounded: dict[str, Any]
-
-    def question(self, function: Function) -> Question:
-        """Ask for the gradient of a spelling of the op, with the inactive arguments in the form of this case."""
-        return Question(function, in_form(self.rounded, self.active, self.inactive), self.active)
-
-
-@dataclass(frozen=True)
 class _Spelling:
     """One way to write an op."""
 
@@ -136,13 +127,13 @@ class _Spelling:
     function: Function
     differentiated_by: Framework
 
-    def takes(self, op: Op, case: _Case) -> bool:
+    def takes(self, op: Op, row: Row) -> bool:
         """Say whether what it has no parameter for is at the default, and not active."""
         if not isinstance(self.function, Counterpart):
             return True
-        unknown = case.arguments.keys() - self.function.names
+        unknown = row.arguments.keys() - self.function.names
         defaults = op.signature.parameters
-        return all(name not in case.active and case.arguments[name] == defaults[name].default for name in unknown)
+        return all(name not in row.active and row.arguments[name] == defaults[name].default for name in unknown)
 
 
 def _spellings(op: Op, frameworks: Collection[str]) -> list[_Spelling]:
@@ -164,87 +155,79 @@ def _spellings(op: Op, frameworks: Collection[str]) -> list[_Spelling]:
 
 
 def _rows(op: Op, dtype: str, frameworks: Collection[str]) -> Iterator[Row]:
-    case_list = [
-        _Case(arguments, active, inactive, round_to(dtype, arguments)) for arguments, active, inactive in cases(op)
+    asked = list(cases(op))
+    defined = definitions(op, [(round_to(dtype, arguments), active) for arguments, active, _ in asked])
+    unanswered = [
+        Row(op.name, *case, dtype, tuple(gradient.tolist()), ())
+        for case, (_, gradient) in zip(asked, defined, strict=True)
     ]
-    values_and_gradients = definitions(op, [(case.rounded, case.active) for case in case_list])
     # A gradient is a product or a sum of a few rounded numbers, so it is off by a few eps. The oracle takes the
     # definition from differences of values, which are right to some 1e-4 of the slope.
     relative, absolute = 4 * float(jnp.finfo(dtype).eps), 1e-3
-    # All cases are asked at once, as frameworks answer those of one function in a batch, compiled once.
-    gradients: list[list[tuple[_Spelling, Array, bool]]] = [[] for _ in case_list]
-    for i, spelling, answer in _answered(op, case_list, dtype, frameworks):
-        # Only of the same function a gradient can agree, and the value tells whether it is the same.
-        value, expected = values_and_gradients[i]
-        if isinstance(answer, Gradient) and not math.isclose(answer.value, value, rel_tol=relative, abs_tol=absolute):
-            answer = Refusal(f"{spelling.name} is another function there, as some clips are with min > max.")
-        if isinstance(answer, Gradient):
-            gradient = flattened(answer.by_argument, case_list[i].active)
-            agrees = bool((np.abs(gradient - expected) <= absolute + relative * np.abs(expected)).all())
-            gradients[i].append((spelling, gradient, agrees))
-        elif spelling.framework in ("jaxclamp", "interop"):  # they take every form
-            raise TypeError(answer.reason)
-        # else this spelling does not take the arguments in this form
-    differing = [i for i, answers in enumerate(gradients) if not all(agrees for _, _, agrees in answers)]
-    by_convention: list[dict[str, Array]] = [{} for _ in case_list]
-    for i, alternatives in zip(differing, _alternatives(op, [case_list[i] for i in differing], dtype), strict=True):
-        by_convention[i] = alternatives
-    for i, (case, (_, expected)) in enumerate(zip(case_list, values_and_gradients, strict=True)):
-        answers = []
-        for spelling, gradient, agrees in gradients[i]:
-            alternatives = {} if agrees else by_convention[i]
-            equal = tuple(ties for ties, g in alternatives.items() if np.allclose(gradient, g, rtol=1e-3))
+    answers: list[list[Answer]] = [[] for _ in asked]
+    for i, spelling, gradient in _gradients(op, unanswered, frameworks):
+        # Only of the same function a gradient can agree, and the value tells whether it is the same: some clips are
+        # another function with min > max.
+        value, expected = defined[i]
+        if isinstance(gradient, Gradient) and math.isclose(gradient.value, value, rel_tol=relative, abs_tol=absolute):
+            flat = flattened(gradient.by_argument, unanswered[i].active)
+            agrees = bool((np.abs(flat - expected) <= absolute + relative * np.abs(expected)).all())
             version = spelling.differentiated_by.version
-            answers.append(Answer(spelling.framework, version, spelling.name, tuple(gradient.tolist()), agrees, equal))
-        definition = tuple(expected.tolist())
-        yield Row(op.name, case.arguments, case.active, case.inactive, dtype, definition, tuple(answers))
+            answers[i].append(Answer(spelling.framework, version, spelling.name, tuple(flat.tolist()), agrees, ()))
+        elif spelling.framework in ("jaxclamp", "interop"):  # they take every form
+            raise TypeError(f"{spelling.name} at {unanswered[i].arguments}: {gradient}")
+        # else this spelling does not take the arguments in this form
+    answered = [replace(row, answers=tuple(of_row)) for row, of_row in zip(unanswered, answers, strict=True)]
+    alternatives = iter(_alternatives(op, [row for row in answered if not row.agrees]))
+    for row in answered:
+        yield row if row.agrees else replace(row, answers=tuple(_explained(row.answers, next(alternatives))))
 
 
-def _answered(
-    op: Op, case_list: Sequence[_Case], dtype: str, frameworks: Collection[str]
+def _gradients(
+    op: Op, rows: Sequence[Row], frameworks: Collection[str]
 ) -> Iterator[tuple[int, _Spelling, Gradient | Refusal]]:
-    """Yield the answer of each spelling, in its order, in each of the cases that it has the parameters for."""
+    """Yield what each spelling, in its order, answers in each of the rows that it has the parameters for.
+
+    All rows are asked at once, as frameworks answer those of one function in a batch, compiled once.
+    """
     spellings = _spellings(op, frameworks)
-    pairs = [(i, spelling) for i, case in enumerate(case_list) for spelling in spellings if spelling.takes(op, case)]
+    pairs = [(i, spelling) for i, row in enumerate(rows) for spelling in spellings if spelling.takes(op, row)]
     answers: dict[tuple[int, str], Gradient | Refusal] = {}
     for framework in dict.fromkeys(spelling.differentiated_by for spelling in spellings):
         by_framework = [(i, spelling) for i, spelling in pairs if spelling.differentiated_by is framework]
-        questions = [case_list[i].question(spelling.function) for i, spelling in by_framework]
-        for (i, spelling), answer in zip(by_framework, framework.gradients(questions, dtype), strict=True):
+        questions = [rows[i].question(spelling.function) for i, spelling in by_framework]
+        for (i, spelling), answer in zip(by_framework, framework.gradients(questions, rows[0].dtype), strict=True):
             answers[i, spelling.name] = answer
     for i, spelling in pairs:
         yield i, spelling, answers[i, spelling.name]
 
 
-def _alternatives(op: Op, case_list: Sequence[_Case], dtype: str) -> list[dict[str, Array]]:
-    """Map, for each case, the further values of ``ties=`` to the gradients that they give, if the op takes any.
+def _explained(answers: Iterable[Answer], alternatives: Mapping[str, Array]) -> Iterator[Answer]:
+    """Name the conventions that give the answers that do not agree."""
+    for answer in answers:
+        equal = [ties for ties, g in alternatives.items() if np.allclose(answer.gradient, g, rtol=1e-3)]
+        yield answer if answer.agrees else replace(answer, conventions=tuple(equal))
+
+
+def _alternatives(op: Op, rows: Sequence[Row]) -> list[dict[str, Array]]:
+    """Map, for each row, the further values of ``ties=`` to the gradients that they give, if the op takes any.
 
     Torch's kernels have the same gradients as jaxclamp, and need no compiler. Where they do not take the arguments,
     jaxclamp itself is asked.
     """
-    if not op.has_conventions:
-        return [{} for _ in case_list]
-    pairs = [(i, ties) for i in range(len(case_list)) for ties in CONVENTIONS if ties != "min_norm"]
-    answers: dict[tuple[int, str], Gradient | Refusal] = {}
-    for framework, under in (("torch", _kernel), ("jax", _program)):
-        unanswered = [pair for pair in pairs if not isinstance(answers.get(pair), Gradient)]
-        if not unanswered:
-            break
+    under: dict[str, Callable[..., Any]] = {
+        "torch": lambda ties, arguments: NATIVE[op.name](*arguments.values(), ties=ties),
+        "jax": lambda ties, arguments: op.function(**arguments, ties=ties),
+    }
+    alternatives: list[dict[str, Array]] = [{} for _ in rows]
+    for framework, function in under.items():
         # One function for each convention, as questions of the same function are asked in a batch.
-        functions = {ties: functools.partial(under, op, ties) for _, ties in unanswered}
-        questions = [case_list[i].question(functions[ties]) for i, ties in unanswered]
-        answers |= dict(zip(unanswered, load(framework).gradients(questions, dtype), strict=True))
-    alternatives: list[dict[str, Array]] = [{} for _ in case_list]
-    for (i, ties), answer in answers.items():
-        if isinstance(answer, Refusal):  # by jaxclamp, which takes every form
-            raise TypeError(answer.reason)
-        alternatives[i][ties] = flattened(answer.by_argument, case_list[i].active)
+        functions = {ties: functools.partial(function, ties) for ties in CONVENTIONS if ties != "min_norm"}
+        pairs = [(i, ties) for i, known in enumerate(alternatives) for ties in functions if ties not in known]
+        if op.has_conventions and pairs:
+            questions = [rows[i].question(functions[ties]) for i, ties in pairs]
+            answers = load(framework).gradients(questions, rows[0].dtype)
+            for (i, ties), answer in zip(pairs, answers, strict=True):
+                if isinstance(answer, Gradient):
+                    alternatives[i][ties] = flattened(answer.by_argument, rows[i].active)
     return alternatives
-
-
-def _kernel(op: Op, ties: str, arguments: Mapping[str, Any]) -> Any:
-    return NATIVE[op.name](*arguments.values(), ties=ties)
-
-
-def _program(op: Op, ties: str, arguments: Mapping[str, Any]) -> Any:
-    return op.function(**arguments, ties=ties)
