@@ -15,13 +15,9 @@ _ENDS = {
 _CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max", "relu", "maximum", "minimum"}
 
 
-def findings(source: Source, node: ast.AST, file: str) -> Iterator[Finding]:
+def findings(source: Source, node: ast.Call | ast.BinOp, file: str) -> Iterator[Finding]:
     """Return the call or the power if its operand is clamped to where the slope is infinite."""
-    if not isinstance(node, ast.Call | ast.BinOp):
-        return
     function, operand, ends = _singular(source, node)
-    if operand is None or not ends or not source.has_gradient(node):
-        return
     clamp = source.call(source.assigned(operand))
     if clamp is None or clamp.function not in _CLAMPS:
         return
@@ -34,8 +30,8 @@ def findings(source: Source, node: ast.AST, file: str) -> Iterator[Finding]:
         yield Finding.at(node, file, "bound", what, "likely", cure)
 
 
-def _singular(source: Source, node: ast.Call | ast.BinOp) -> tuple[str, ast.expr | None, tuple[float, ...]]:
-    """Return a function, its operand, and where its slope is infinite; no operand if it is nowhere."""
+def _singular(source: Source, node: ast.Call | ast.BinOp) -> tuple[str, ast.expr, tuple[float, ...]]:
+    """Return a function, its operand, and where its slope is infinite."""
     call = source.call(node)
     match node, call and (call.function, call.operands):
         case ast.BinOp(left=x, op=ast.Pow(), right=exponent), _:
@@ -45,6 +41,6 @@ def _singular(source: Source, node: ast.Call | ast.BinOp) -> tuple[str, ast.expr
         case _, (function, (x, *_)):
             return function, x, _ENDS.get(function, ())
         case _:
-            return "", None, ()
+            return "", node, ()
     power = source.number(exponent)
     return f"the power {power}", x, (0.0,) if power is not None and power < 1 else ()

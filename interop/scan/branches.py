@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from interop.scan.finding import Finding
 from interop.scan.source import Call, Source, shown
-from interop.scan.wheres import WHERE
 
 _SINGULAR = {"sqrt", "rsqrt", "log", "log2", "log10", "reciprocal", "acos", "asin", "arccos", "arcsin", "atanh", "norm"}
 _GUARDS = {"where", "clamp", "clip", "clamp_min", "maximum", "max", "select", "abs", "relu", "softplus", "exp"}
@@ -14,8 +13,6 @@ _CONSTANTS = {"detach", "stop_gradient", "full", "full_like", "ones_like", "zero
 
 def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
     """Return the first singular call in a branch whose operand the condition tests."""
-    if call.name not in WHERE or len(call.operands) != 3 or not source.has_gradient(call.node):
-        return
     condition, *branches = call.operands
     test = source.assigned(condition)
     tested = source.local_names(test)

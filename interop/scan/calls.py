@@ -54,7 +54,7 @@ class Versions:
         for cell, answers in self.after.answers.items():
             possible = choices()[cell.case].conventions
             gradient = answers.get("reverse")
-            if cell.active != ("x",) or gradient is None or same(gradient, possible["min_norm"]):
+            if cell.active != ("x",) or same(gradient, possible["min_norm"]):
                 continue
             convention = next((name for name, expected in possible.items() if same(gradient, expected)), None)
             if convention:
@@ -71,7 +71,7 @@ def findings(source: Source, call: Call, versions: Mapping[str, Versions], file:
     """Return what depends on the version, or else on the spelling."""
     name = _recorded_name(source, call)
     of_framework = versions.get(name.partition(".")[0])
-    if of_framework is None or not source.has_gradient(call.node):
+    if of_framework is None:
         return
     x, *bounds = call.x_and_bounds or (call.node,)  # all may be in **kwargs
     if source.is_flat(x):

@@ -1,5 +1,6 @@
 """`scan`: finds source files, asks every question of every call, and gathers what is found."""
 
+import ast
 import json
 import textwrap
 import tokenize
@@ -21,6 +22,7 @@ _DECIDED_BY: dict[str, tuple[Question, ...]] = {
     **dict.fromkeys(("along", "grad", "value_and_grad"), ("version", "spelling", "where", "branch")),
 }
 """Maps a function of this project to the questions that have an answer under it."""
+_WHERE = {"torch.where", "jax.numpy.where", "jax.lax.select"}
 
 
 @dataclass(frozen=True)
@@ -153,15 +155,16 @@ def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
 
 def _of_file(source: Source, file: str, versions: dict[str, Versions]) -> list[tuple[Finding, _Fate]]:
     """Return what is found in a file, in the order of its lines, and whether it is to be shown."""
-    if not source.frameworks:
-        return []
     fates: list[tuple[Finding, _Fate]] = []
     for node in source.nodes:
-        findings = [*straight_through.findings(source, node, file), *bounds.findings(source, node, file)]
-        if call := source.call(node):
-            findings += calls.findings(source, call, versions, file)
-            for question in (wheres, branches):
-                findings += question.findings(source, call, file)
+        findings = list(straight_through.findings(source, node, file))
+        if isinstance(node, ast.Call | ast.BinOp) and source.has_gradient(node):
+            findings += bounds.findings(source, node, file)
+            if call := source.call(node):
+                findings += calls.findings(source, call, versions, file)
+                if call.name in _WHERE and len(call.operands) == 3:
+                    findings += wheres.findings(source, call, file)
+                    findings += branches.findings(source, call, file)
         for finding in findings:
             is_ignored = not source.ignored.isdisjoint(range(finding.line, finding.last_line + 1))
             is_pinned = any(finding.question in _DECIDED_BY.get(pin, ()) for pin in source.pins(node))

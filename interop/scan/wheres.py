@@ -7,13 +7,9 @@ from interop.scan.finding import Finding
 from interop.scan.likelihood import is_zero, tie_of
 from interop.scan.source import Call, Source, shown
 
-WHERE = {"torch.where", "jax.numpy.where", "jax.lax.select"}
-
 
 def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
     """Return the call if it is a maximum, a minimum or a leaky unit of what its condition compares."""
-    if call.name not in WHERE or len(call.operands) != 3 or not source.has_gradient(call.node):
-        return
     condition, *branches = map(source.assigned, call.operands)
     match condition:
         case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE() | ast.Lt() | ast.LtE()], comparators=[bound]):

@@ -89,6 +89,18 @@ def found(tmp_path: Path, code: str, head: str = IN_TORCH, **options: str) -> li
         ("y = torch.clamp(x, 0, 1e-10**-64)", "version", "rare"),
         (f"y = torch.clamp(x, 0, 1{'0' * 400})", "version", "possible"),
         ("y = torch.clamp(x, -1e999, 1e999)", "version", "rare"),
+        ("y = x.clamp(0, 6).to(device)", "version", "possible"),
+        ("y = x.clamp(-1, 0)", "version", "possible"),
+        ("y = x.clamp(-5, 5)", "version", "possible"),
+        ("y = x.clamp(-0.5, 2.5)", "version", "possible"),
+        ("y = x.clamp(0, 255)", "version", "possible"),
+        ("y = torch.clamp(x, -1, (-8) ** 0.5)", "version", "possible"),
+        ("y = torch.clamp_min(x, 0.001)", "version", "rare"),
+        ("c = x + (z - x).detach()\ny = c.clamp(0, n)", "version", "possible"),
+        ("y = torch.maximum(x, torch.tensor(2.0))", "spelling", "rare"),
+        ("y = F.max_pool2d(x, kernel)", "spelling", "possible"),
+        ("y = torch.where(x > 0, torch.sqrt(x.sum(0)), 0.0)", "branch", "likely"),
+        ("y = torch.where(x > 0, torch.sqrt(x + z), 0.0)", "branch", "likely"),
     ],
 )
 def test_findings(code: str, question: str, tie: str, tmp_path: Path) -> None:
@@ -137,6 +149,16 @@ def test_what_was_clamped_before_is_not_clamped_straight_through(tmp_path: Path)
         "y = torch.detach(x.clamp(0, 6))",
         "y = 'text'.max(z)",
         "a = b\nb = a\ny = a(x, 0, 6)",
+        "with torch.no_grad():\n    y = torch.where(x > 0, x, torch.sqrt(x))",
+        "with torch.no_grad():\n    y = x.clamp(min=0) ** 0.5",
+        "y = torch.where(x > 1, x, 0.0)",
+        "y = torch.where(x > 0, x, 2 + z)",
+        "y = torch.where(x > 0, x, 0.1 * z)",
+        "y = torch.where(x > 0, torch.sqrt(z), 0.0)",
+        "y = torch.where(x > 0, torch.tanh(x), 0.0)",
+        "y = torch.where(x > 0, x**2.0, 0.0)",
+        "y = torch.where(x > 0, torch.sqrt(F.softplus(x)), 0.0)",
+        "y = x + (x.clamp(0, 1) - z).detach()",
     ],
 )
 def test_nothing_is_found(code: str, tmp_path: Path) -> None:
@@ -229,6 +251,8 @@ def test_a_name_that_may_be_something_else_is_no_number(code: str, tmp_path: Pat
         ("y = x.max(dim)", "torch.max is inclusive", "interop.native.max_with_indices"),
         ("y = jax.lax.max(x, z)", "jax.lax.max is balanced", "jaxclamp.maximum"),
         ("y = jax.nn.hard_tanh(x)", "jax.nn.hard_tanh is inclusive", "jaxclamp.hardtanh"),
+        ("y = torch.where(x > 0, x, 0)", "a kink by hand: at x = 0", "interop.native.relu"),
+        ("y = jnp.where(x > 0, x, 0.1 * x)", "a kink by hand: at x = 0", "jaxclamp.leaky_relu"),
     ],
 )
 def test_the_cure_is_an_op_of_this_project(code: str, what: str, cure: str, tmp_path: Path) -> None:
@@ -338,6 +362,11 @@ def test_spellings_in_jax(code: str, tmp_path: Path) -> None:
     (finding,) = found(tmp_path, code, head=HEAD)
     assert "is balanced at a tie" in finding.what
     assert finding.cure.startswith("jaxclamp.min_norm(f)")
+
+
+def test_a_version_is_compared_with_that_after_it(tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, "y = torch.clamp(x, -8, 7)", before="2.11", after="2.13")
+    assert finding.what == "torch.clamp is inclusive at a tie, where spellings differ"
 
 
 def test_what_changed_is_read_from_the_records(tmp_path: Path) -> None:
