@@ -7,16 +7,18 @@ it; for a version that is not installed, in an environment of its own.
 
 import datetime
 import functools
+import json
 import platform
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from interop.frameworks.base import Question, Refusal, flattened
 from interop.survey.matrix import UNMODIFIED, Answer, Row, absent, counterparts, load, matrix
-from interop.survey.records import MODES, Cell, Choices, FlatGradient, Mode, Record, write, write_choices
+from interop.survey.records import FOLDER, MODES, Cell, Choices, FlatGradient, Mode, Record, writable
 from interop.survey.show.render import as_in_a_call, at
 from jaxclamp import CONVENTIONS, OPS, Convention, Op
 from jaxclamp._shared.oracle import corners_of_values
@@ -87,6 +89,40 @@ def choices(op: Op) -> dict[str, Choices]:
     corners = [tuple(_written(corner.round(5)) for corner in corners_of_values(*values)) for values in near]
     names = [f"{op.name}({at}), {' '.join(active)}" for at, active in arguments_at]
     return dict(zip(names, map(Choices, conventions, corners), strict=True))
+
+
+def write(record: Record) -> Path:
+    """Write the file of a record, with a line for each cell, so that `diff` of two versions shows what changed."""
+    lines = [
+        *(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in record.origin.items()),
+        '"answers": {\n' + ",\n".join(_line(cell, modes) for cell, modes in record.answers.items()) + "\n}",
+    ]
+    file = FOLDER / f"{record.name.replace(' ', '-')}.json"
+    file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    return file
+
+
+def _line(cell: Cell, modes: Mapping[Mode, FlatGradient]) -> str:
+    """Write the line of a cell; what both modes answer is written once."""
+    written = {mode: writable(gradient) for mode, gradient in modes.items()}
+    if len(written) == 2 and written["reverse"] == written["forward"]:
+        return f"{json.dumps(str(cell))}: {json.dumps({'both': written['reverse']})}"
+    return f"{json.dumps(str(cell))}: {json.dumps(written)}"
+
+
+def write_choices(choices: Mapping[str, Choices]) -> Path:
+    """Write the choices at every tie, a line for each case."""
+    file = FOLDER / "choices.json"
+    lines = (
+        json.dumps(name)
+        + ": "
+        + json.dumps(
+            {**{c: writable(g) for c, g in case.conventions.items()}, "corners": [*map(writable, case.corners)]}
+        )
+        for name, case in choices.items()
+    )
+    file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    return file
 
 
 def _under(op: Op, convention: Convention, arguments: Mapping[str, Any]) -> Any:

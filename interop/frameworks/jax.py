@@ -66,7 +66,7 @@ class Jax(Convertible):
             results: list[Any] = []
             for k, ((first, *_), stack) in enumerate(zip(batches.values(), stacks, strict=True)):
                 try:
-                    results.append(_over_stack(functools.partial(_differentiate_at, questions[first]), stack))
+                    results.append(jax.vmap(functools.partial(_differentiate_at, questions[first]))(stack))
                 except TypeError as error:  # while it is traced: the rest of the program goes on without it
                     refusals[k] = Refusal(str(error))
                     results.append(None)
@@ -151,14 +151,6 @@ def _result_and_gradient(
 def _differentiate_at(question: Question, arrays: Mapping[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
     """Differentiate the function of ``question`` with these ``arrays`` in place of those in its arguments."""
     return _result_and_gradient(question.function, {**question.arguments, **arrays}, question.active, total)
-
-
-def _over_stack(function: Callable[[Mapping[str, jax.Array]], Any], stack: Mapping[str, jax.Array]) -> Any:
-    """Call ``function`` for each place along the first axis of the stack."""
-    if {len(arrays) for arrays in stack.values()} != {1}:
-        return jax.vmap(function)(stack)
-    # For one alone vmap would take longer.
-    return jax.tree.map(lambda leaf: leaf[None], function({name: arrays[0] for name, arrays in stack.items()}))
 
 
 def _stacked(calls: Sequence[Mapping[str, Any]]) -> dict[str, Array]:

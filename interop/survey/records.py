@@ -1,4 +1,4 @@
-"""Reads and writes the records: what each version of a framework answers at every tie, in `interop/answers`."""
+"""Reads the records in `interop/answers`: what each version of a framework answers at every tie."""
 
 import difflib
 import functools
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 FOLDER = Path(__file__).parent.parent / "answers"
-_SOURCES, _CHOICES = FOLDER / "sources.json", FOLDER / "choices.json"
 Mode: TypeAlias = Literal["reverse", "forward"]
 FlatGradient: TypeAlias = tuple[float, ...]
 """A gradient over the active arguments, in their order."""
@@ -100,32 +99,13 @@ class Source(NamedTuple):
         return f"{self.thread}, since {self.version}: {self.what} ({', '.join(self.ops)})"
 
 
-def write(record: Record) -> Path:
-    """Write the file of a record, with a line for each cell, so that `diff` of two versions shows what changed."""
-    lines = [
-        *(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in record.origin.items()),
-        '"answers": {\n' + ",\n".join(_line(cell, modes) for cell, modes in record.answers.items()) + "\n}",
-    ]
-    file = FOLDER / f"{record.name.replace(' ', '-')}.json"
-    file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    return file
-
-
-def _line(cell: Cell, modes: Mapping[Mode, FlatGradient]) -> str:
-    """Write the line of a cell; what both modes answer is written once."""
-    written = {mode: writable(gradient) for mode, gradient in modes.items()}
-    if len(written) == 2 and written["reverse"] == written["forward"]:
-        return f"{json.dumps(str(cell))}: {json.dumps({'both': written['reverse']})}"
-    return f"{json.dumps(str(cell))}: {json.dumps(written)}"
-
-
 def writable(gradient: FlatGradient) -> list[float | str]:
     """Turn infinities and NaN, for which JSON has no numbers, into strings."""
     return [element if math.isfinite(element) else str(element) for element in gradient]
 
 
 def read(file: Path) -> Record:
-    """Read what `write` wrote."""
+    """Read the file of a record, as `tools.record_frameworks` writes it."""
     content = json.loads(file.read_text("utf-8"))
     content["answers"] = {Cell.of(text): _modes(modes) for text, modes in content["answers"].items()}
     return Record(**content)
@@ -138,24 +118,10 @@ def _modes(written: Mapping[str, Sequence[float | str]]) -> Mapping[Mode, FlatGr
     return {mode: gradients[mode] for mode in MODES if mode in gradients}
 
 
-def write_choices(choices: Mapping[str, Choices]) -> Path:
-    """Write the choices at every tie, a line for each case."""
-    lines = (
-        json.dumps(name)
-        + ": "
-        + json.dumps(
-            {**{c: writable(g) for c, g in case.conventions.items()}, "corners": [*map(writable, case.corners)]}
-        )
-        for name, case in choices.items()
-    )
-    _CHOICES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    return _CHOICES
-
-
 @functools.cache
 def choices() -> Mapping[str, Choices]:
-    """Read what `write_choices` wrote: it maps a case to the gradients that the op may have there."""
-    written = json.loads(_CHOICES.read_text("utf-8"))
+    """Map each case to the gradients that the op may have there."""
+    written = json.loads((FOLDER / "choices.json").read_text("utf-8"))
     return {
         name: Choices(
             {convention: tuple(map(float, g)) for convention, g in case.items() if convention != "corners"},
@@ -216,6 +182,9 @@ def between(first: Record, last: Record) -> list[Record]:
 def sources(first: Record, last: Record) -> list[Source]:
     """List the threads in which changes from one version of a framework to another were decided."""
     low, high = sorted((_order(first.version), _order(last.version)))
-    every = [Source(**{**source, "ops": tuple(source["ops"])}) for source in json.loads(_SOURCES.read_text("utf-8"))]
+    every = [
+        Source(**{**source, "ops": tuple(source["ops"])})
+        for source in json.loads((FOLDER / "sources.json").read_text("utf-8"))
+    ]
     # What the older version has already is no change between the two.
     return [s for s in every if s.framework == first.framework and low < _order(s.version) <= high]

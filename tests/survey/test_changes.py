@@ -18,8 +18,9 @@ from interop.survey import records
 from interop.survey.changes import Changes, changes
 from interop.survey.classify import CLASSES, classify, explanations
 from interop.survey.history import COLOURS, figure
-from interop.survey.records import MODES, Cell, FlatGradient, Mode, Record, choices, read, record_of, recorded, write
+from interop.survey.records import MODES, Cell, FlatGradient, Mode, Record, choices, read, record_of, recorded
 from interop.survey.versions import same, side_by_side
+from tools import record_frameworks
 
 RECORDS = [record for records in recorded().values() for record in records]
 
@@ -62,7 +63,7 @@ def test_versions_are_in_order() -> None:
 
 
 def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    monkeypatch.setattr(record_frameworks, "FOLDER", tmp_path)
     written = record(
         {
             "maximum(x=0, y=0), x y, none: torch.maximum": both(0.5, 0.5),
@@ -70,7 +71,7 @@ def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             "abs(x=-0), x, none: torch.abs": {"reverse": (float("-inf"),)},
         }
     )
-    file = write(written)
+    file = record_frameworks.write(written)
     assert file.name == "torch-1.0.json"
     assert read(file) == written
     lines = file.read_text("utf-8").splitlines()
@@ -80,11 +81,10 @@ def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_record_is_as_it_would_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = records.FOLDER
-    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    monkeypatch.setattr(record_frameworks, "FOLDER", tmp_path)
     for found in RECORDS:
-        file = write(found)
-        assert file.read_text("utf-8") == (folder / file.name).read_text("utf-8"), file.name
+        file = record_frameworks.write(found)
+        assert file.read_text("utf-8") == (records.FOLDER / file.name).read_text("utf-8"), file.name
 
 
 @pytest.mark.parametrize("version", ["2.13", "2.13.0", "torch 2.13", "2.13.0+cpu"])
