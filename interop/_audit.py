@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import itertools
 import textwrap
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -133,17 +134,8 @@ class Audit:
 
     def to_json(self) -> str:
         """Write all of it; infinities and NaN, for which JSON has no number, are strings."""
-        content = {
-            "before": self.before,
-            "after": self.after,
-            "note": self.note,
-            "lines": [line._asdict() for line in self.lines],
-            "changes": [{**change._asdict(), "line": change.line._asdict()} for change in self.changes],
-            "effect": self.effect and self.effect._asdict(),
-            "no_effect": self.no_effect,
-            "probed": [{**change._asdict(), "line": change.line._asdict()} for change in self.probed],
-        }
-        return to_json(content)
+        fields = ("before", "after", "note", "lines", "changes", "effect", "no_effect", "probed")
+        return to_json({name: getattr(self, name) for name in fields})
 
 
 def _described(change: ChangedLine) -> Iterator[str]:
@@ -265,13 +257,9 @@ def audit(
             "return a loss, or pass inputs that require grad."
         )
     calls = [call for call in watching.calls if call.cotangents]
-    totals = Totals()
-    for call in calls:
-        totals[call.site] += call.counts(before, after)
-    lines = totals.lines()
+    lines, changes = _compared(calls, before, after)
     untied = {line.site for line in lines if not line.tied}
-    probed = _changes([call.moved() for call in calls if call.site in untied], before, after) if probe else ()
-    changes = _changes(calls, before, after)
+    probed = _compared([call.moved() for call in calls if call.site in untied], before, after)[1] if probe else ()
     report = Audit(str(old), after, changes, lines, probed, probe=probe, note=note)
     if not changes:
         return report
@@ -368,25 +356,30 @@ class _Call:
     def gradient(self, version: str) -> torch.Tensor:
         """Differentiate the call by all its operands, as that version does."""
         with as_of(version):
-            return self._gradient_by(self.function)
-
-    def _gradient_by(self, function: Callable[..., Any]) -> torch.Tensor:
-        # Several backward passes through the call, as two losses of one network, have left a cotangent each.
-        return _flat(self._gradients(function, torch.stack(self.cotangents).sum(0)))
+            return _flat(self._gradients(self.function, self._cotangent))
 
     def slopes(self, version: str) -> torch.Tensor:
         """Differentiate the sum of the result by the operands of its shape, or by all if there are none."""
-        ones = torch.ones_like(self.cotangents[0])
+        ones = torch.ones_like(self._cotangent)
         with as_of(version):
             gradients = self._gradients(self.function, ones)
         return _flat([gradient for gradient in gradients if gradient.shape == ones.shape] or gradients)
 
+    def has(self, convention: Convention, gradient: torch.Tensor) -> bool:
+        """Say whether that convention gives that gradient, if the call can name one, which operators cannot."""
+        if self.function not in _NATIVE:
+            return False
+        kernel = functools.partial(_NATIVE[self.function], ties=convention)
+        return not _apart(_flat(self._gradients(kernel, self._cotangent)), gradient).any()
+
+    @property
+    def _cotangent(self) -> torch.Tensor:
+        # Several backward passes through the call, as two losses of one network, have left a cotangent each.
+        return torch.stack(self.cotangents).sum(0)
+
     def _gradients(self, function: Callable[..., Any], cotangent: torch.Tensor) -> Sequence[torch.Tensor]:
         leaves, structure = jax.tree.flatten(self.arguments)
-        fresh = [
-            leaf.detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
-            for leaf in leaves
-        ]
+        fresh = list(map(_copied, leaves))
         active = [leaf for leaf in fresh if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
         with torch.enable_grad():
             # Clones: the function may overwrite them, which torch refuses of a leaf that requires grad.
@@ -394,20 +387,6 @@ class _Call:
             args, kwargs = jax.tree.unflatten(structure, operands)
             value = function(*args, **kwargs)
         return torch.autograd.grad(value, active, cotangent, allow_unused=True, materialize_grads=True)
-
-    def counts(self, before: str, after: str) -> tuple[int, int]:
-        """Count the elements, and those on a tie; of a loss the entries of the gradient, and those that change."""
-        if self.tied is not None:
-            return self.tied
-        apart = _apart(self.gradient(before), self.gradient(after))
-        return apart.numel(), int(torch.count_nonzero(apart))
-
-    def has(self, convention: Convention, gradient: torch.Tensor) -> bool:
-        """Say whether that convention gives that gradient, if the call can name one, which operators cannot."""
-        if self.function not in _NATIVE:
-            return False
-        kernel = functools.partial(_NATIVE[self.function], ties=convention)
-        return not _apart(self._gradient_by(kernel), gradient).any()
 
     def moved(self) -> _Call:
         """Move each element of the first operand onto the nearest of the further ones, which are its bounds."""
@@ -457,8 +436,6 @@ class _Watching(ties, Block):  # for the line and the module of a call, which `t
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = keywords_of(func, kwargs)
-        if torch.compiler.is_compiling():
-            raise RuntimeError("audit() cannot see into a compiled function; pass the function as it is.")
         self.reach_checkpoints(func)
         if func in self._uncovered and is_recorded(
             [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
@@ -511,13 +488,15 @@ def _copied(leaf: Any) -> Any:
     return leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _changes(calls: Iterable[_Call], before: str, after: str) -> tuple[ChangedLine, ...]:
-    """Gather the lines where a gradient changes, over all calls from there."""
+def _compared(calls: Iterable[_Call], before: str, after: str) -> tuple[tuple[Line, ...], tuple[ChangedLine, ...]]:
+    """Return the lines of the calls, and those where a gradient changes, over all calls from there."""
     totals = Totals()
-    by_site: dict[Site, list[tuple[_Call, torch.Tensor, torch.Tensor]]] = {}
+    by_site = defaultdict[Site, list[tuple[_Call, torch.Tensor, torch.Tensor]]](list)
     for call in calls:
-        totals[call.site] += call.counts(before, after)
-        by_site.setdefault(call.site, []).append((call, call.gradient(before), call.gradient(after)))
+        old, new = call.gradient(before), call.gradient(after)
+        # Of a loss the entries of the gradient count, and those that change.
+        totals[call.site] += call.tied or (old.numel(), int(torch.count_nonzero(_apart(old, new))))
+        by_site[call.site].append((call, old, new))
     changes = []
     for line in totals.lines():
         calls_there, olds, news = zip(*by_site[line.site], strict=True)
@@ -540,7 +519,7 @@ def _changes(calls: Iterable[_Call], before: str, after: str) -> tuple[ChangedLi
                     _cure(line.op, before, keeping),
                 )
             )
-    return tuple(changes)
+    return totals.lines(), tuple(changes)
 
 
 def _cure(op: str, before: str, conventions: Sequence[Convention]) -> str:

@@ -6,7 +6,7 @@ in it, and its code in the file of `choices` for its subject.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,13 +30,14 @@ from interop._programs.choices import (
 from interop._programs.choices.reductions import as_is
 from interop._programs.dual_fast_paths import FASTER, FastPaths
 from interop._programs.operators import operators_of, overwriting, parts_of
-from interop._programs.order import moves, negated
-from interop._programs.undecided import warn_on_jump
+from interop._programs.order import moves, negated, value_and_tangent
 from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import NUMPY_NAMES, in_place, overwrite
-from interop._torch.private_api import keywords_of, operators_named, without_forward_mode
-from interop._transforms.jumps import jump_of, undecided
+from interop._torch.private_api import is_any, keywords_of, operators_named, without_forward_mode
+from interop._transforms.jumps import Jump, jump_of, places_of, undecided
 from interop._transforms.min_norm import namesakes
+from interop._transforms.ties import line_of_user
+from jaxclamp._transforms.undecided import warn_once
 
 Function = Callable[..., Any]
 
@@ -63,7 +64,7 @@ class Decided(Block):
             return FASTER.get(func, func)(*args, **kwargs)
         if jump:
             name, at = jump
-            warn_on_jump(name, at if choice is None else undecided(at), args, kwargs)
+            _warn_on_jump(name, at if choice is None else undecided(at), args, kwargs)
         if choice is None:
             return FASTER.get(func, func)(*args, **kwargs)
         # ``ties`` means nothing here: the tangents decide for one side of the tie, where all conventions agree.
@@ -81,6 +82,23 @@ class Decided(Block):
 def _operands(*values: Any) -> Iterator[Any]:
     for value in values:
         yield from value if isinstance(value, Sequence) else (value,)
+
+
+def _warn_on_jump(name: str, jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Warn, once for each line, if an operand of the function of that name is where that jumps, and moves."""
+    try:
+        with torch.no_grad():
+            places = places_of(jump, args, kwargs)
+            on_jump = [at & (value_and_tangent(operand)[1] != 0) for operand, at in places if moves(operand)]
+            jumps = any(map(is_any, on_jump))
+    except (TypeError, ValueError, RuntimeError):  # no numbers to see, or a call that fails by itself too
+        return
+    if jumps:
+        warn_once(
+            line_of_user(),
+            f"{name} jumps, or has no slope, at a value that it was given, and is taken as it is there. The gradient "
+            "may be that of another piece of the function; interop.ties lists the line",
+        )
 
 
 class _RefusesChoices(TorchFunctionMode):
@@ -103,10 +121,11 @@ class _RefusesChoices(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _SpelledOut(Decided):
+class _SpelledOut(Decided, contextlib.ContextDecorator):
     """A block around a function of this package, in which torch's function of the same name is not replaced again.
 
-    Our function hands it the arguments that torch refuses, so that torch raises its own error.
+    A mode is off while it handles a call. So the calls in the function need a block of their own. Arguments that torch
+    refuses are handed to its function, so that it raises its own error.
     """
 
     def __init__(self, name: str) -> None:
@@ -122,32 +141,13 @@ class _SpelledOut(Decided):
 
 
 def _spelled_out(function: Function) -> Function:
-    """Return the function with the choices in its body decided; it is written with functions that choose.
-
-    A mode is off while it handles a call. So the calls in ``function`` need a block of their own.
-    """
-
-    @functools.wraps(function)
-    def in_block(*args: Any, **kwargs: Any) -> Any:
-        with _SpelledOut(function.__name__):
-            return function(*args, **kwargs)
-
-    return in_block
+    """Return the function with the choices in its body decided; it is written with functions that choose."""
+    return _SpelledOut(function.__name__)(function)
 
 
 def _of_native(name: str) -> Function:
     """Return the function of that name of `interop.native`, spelled out."""
     return _spelled_out(native.NATIVE[name].__wrapped__)  # type: ignore[attr-defined]
-
-
-def _with_fast_paths(choice: Function) -> Function:
-    """Return the same choice, whose functions of a dual tensor and constants take their fast paths."""
-
-    def fast(*args: Any, **kwargs: Any) -> Any:
-        with FastPaths():
-            return choice(*args, **kwargs)
-
-    return fast
 
 
 def _each(make: Callable[[str], Function], *names: str) -> dict[str, Function]:
@@ -194,7 +194,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "vector_norm": reductions.vector_norm,
     "linalg_norm": reductions.norm_of_either,
     # Both have constants beside what moves: numbers, and where only one operand moves, the other one.
-    "hypot": _with_fast_paths(reductions.hypot),
+    "hypot": FastPaths()(reductions.hypot),
     "dist": reductions.dist,
     "pairwise_distance": reductions.pairwise_distance,
     "sort": sorting.sort,
@@ -211,7 +211,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     **_each(pooling.adaptive_max_pool, "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
     **_each(pooling.fractional_max_pool, "fractional_max_pool2d", "fractional_max_pool3d"),
     "logsumexp": native.NATIVE["logsumexp"],
-    "logaddexp": _with_fast_paths(native.NATIVE["logaddexp"].__wrapped__),  # type: ignore[attr-defined]
+    "logaddexp": FastPaths()(native.NATIVE["logaddexp"].__wrapped__),  # type: ignore[attr-defined]
     **_each(_of_native, "normalize", "margin_ranking_loss", "hinge_embedding_loss"),
     **_each(_of_native, "triplet_margin_loss", "triplet_margin_with_distance_loss"),
     "l1_loss": _spelled_out(losses.l1_loss),

@@ -10,6 +10,7 @@ are the same to the bit:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -20,7 +21,6 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode, has_torch_function
 
 from interop._programs.order import is_transformed_within, moves
-from interop._torch.private_api import keywords_of
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
@@ -155,11 +155,10 @@ FASTER: Mapping[Function, Function] = dict(_faster())
 """Maps a function of torch to the one that is called in its place."""
 
 
-class FastPaths(TorchFunctionMode):
-    """A block in which functions of one dual tensor and constants take their fast paths."""
+class FastPaths(TorchFunctionMode, contextlib.ContextDecorator):
+    """A block, or a decorator, in which functions of one dual tensor and constants take their fast paths."""
 
     def __torch_function__(
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = keywords_of(func, kwargs)
-        return FASTER.get(func, func)(*args, **kwargs)
+        return FASTER.get(func, func)(*args, **(kwargs or {}))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
@@ -248,7 +248,7 @@ def along(
             for parameter, tangent in zip(moving, direction, strict=True):
                 # A tensor gets a tangent, and stays the same, by what is copied to it.
                 parameter.copy_(forward_ad.make_dual(parameter.detach(), tangent))
-        with _named_cure("along"), _Uncompiled(losses):
+        with _named_cure("along", _CURES), _Uncompiled(losses):
             yield
         losses.settle()
 
@@ -383,60 +383,45 @@ def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], 
         with Decided():
             return fun(*inputs)
 
-    with _named_cure(name), tangents_at(depth_of_transformations() + 1):  # the jvp below is one more
+    depth = depth_of_transformations() + 1  # the jvp below is one more
+    with _named_cure(name, _CURES_OF_FUNCTIONS), tangents_at(depth):
         # What Dynamo has left to Python, it would look into again.
         jvp = torch.compiler.disable(torch.func.jvp) if is_compiled() else torch.func.jvp
         return jvp(decided, inputs, v)  # type: ignore[return-value]  # there is no aux
 
 
-_CURES: tuple[tuple[type[Exception], str, str], ...] = (
-    (
-        NotImplementedError,
-        "",
-        "{} needs forward mode: write a jvp for your autograd.Function, or avoid this function. For attention "
-        "there is torch.nn.attention.sdpa_kernel(SDPBackend.MATH), for an LSTM "
-        "torch.backends.mkldnn.flags(enabled=False), and on a GPU torch.backends.cudnn.flags(enabled=False).",
-    ),
-    (
-        RuntimeError,
-        "saved tensor hooks",
-        "{} cannot compute again, as a checkpoint does: call the function without one.",
-    ),
-    (
-        RuntimeError,
-        "setup_context",
-        "{} needs setup_context and a jvp of an autograd.Function: write them. checkpoint(use_reentrant=True) has "
-        "neither: call the function without it.",
-    ),
-    (
-        RuntimeError,
-        "igher order operator",
-        "{} does not reach into torch.cond, while_loop and their kin, which compile their branches: write an if or a "
-        "while in Python, or torch.where.",
-    ),
+_WITHOUT_FORWARD_MODE = (
+    "{} needs forward mode: write a jvp for your autograd.Function, or avoid this function. For attention "
+    "there is torch.nn.attention.sdpa_kernel(SDPBackend.MATH), for an LSTM "
+    "torch.backends.mkldnn.flags(enabled=False), and on a GPU torch.backends.cudnn.flags(enabled=False)."
 )
-"""Each is a kind of error of torch, words in its message, and what to do about it."""
-_CURES_OF_FUNCTIONS: tuple[tuple[type[Exception], str, str], ...] = (
-    *_CURES,
-    (
-        RuntimeError,
-        "does not have a grad_fn",
-        "{} does not reach torch.autograd.grad and backward() within the function: call torch.func.grad there.",
-    ),
-)
+_CURES = {
+    "saved tensor hooks": "{} cannot compute again, as a checkpoint does: call the function without one.",
+    "setup_context": "{} needs setup_context and a jvp of an autograd.Function: write them. "
+    "checkpoint(use_reentrant=True) has neither: call the function without it.",
+    "igher order operator": "{} does not reach into torch.cond, while_loop and their kin, which compile their "
+    "branches: write an if or a while in Python, or torch.where.",
+}
+"""Maps words in the message of a RuntimeError of torch to what to do about it."""
+_CURES_OF_FUNCTIONS = {
+    **_CURES,
+    "does not have a grad_fn": "{} does not reach torch.autograd.grad and backward() within the function: call "
+    "torch.func.grad there.",
+}
 """The same where a function is differentiated; a block has backward passes in it."""
 
 
 @contextlib.contextmanager
-def _named_cure(name: str) -> Iterator[None]:
+def _named_cure(name: str, cures: Mapping[str, str]) -> Iterator[None]:
     """Add to an error of torch in the block what the caller of the function called ``name`` can do about it."""
     try:
         yield
-    except (NotImplementedError, RuntimeError) as error:
-        cures = _CURES if name == "along" else _CURES_OF_FUNCTIONS
-        cure = next((cure for kind, text, cure in cures if isinstance(error, kind) and text in str(error)), None)
-        if cure is not None and cure.format(name) not in getattr(error, "__notes__", ()):
-            error.add_note(cure.format(name))
+    except RuntimeError as error:
+        if isinstance(error, NotImplementedError):
+            cures = {"": _WITHOUT_FORWARD_MODE}
+        notes = [cure.format(name) for words, cure in cures.items() if words in str(error)]
+        for note in set(notes).difference(getattr(error, "__notes__", ())):  # of another call within this one
+            error.add_note(note)
         raise
 
 

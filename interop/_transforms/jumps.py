@@ -102,12 +102,6 @@ def _quantile(
     return places
 
 
-def _gaussian(
-    input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, *_: Any, **__: Any
-) -> Places:
-    return [(var, torch.as_tensor(var) == eps)]  # torch clamps the variance from below
-
-
 def _equal(input: Tensor, other: Tensor) -> Places:
     # One number that differs decides: only where all are equal may a move of one change the answer.
     return _nextafter(input, other) if torch.equal(input, other) else []
@@ -134,8 +128,6 @@ def _norm(input: Tensor, p: Any = 2, dim: Any = None, *_: Any, is_decided: bool 
 
 
 def _mode(input: Tensor, dim: int = -1, *_: Any, **__: Any) -> Places:
-    if not input.dim():
-        return []
     # Of numbers that differ the mode is the smallest. Two that are equal are the mode until one of them moves.
     return [(input, (input.sort(dim).values.diff(dim=dim) == 0).any(dim, keepdim=True))]
 
@@ -222,7 +214,6 @@ _JUMPS: Mapping[str, Jump] = {
     "equal": _equal,
     "isclose": _isclose,
     **dict.fromkeys(("quantile", "nanquantile"), _quantile),
-    "gaussian_nll_loss": _gaussian,
     "mode": _mode,
     **dict.fromkeys(("svd", "svdvals", "linalg_svdvals", "_linalg_svd"), _singular),
     **dict.fromkeys(

@@ -118,7 +118,7 @@ class Conversion:
     left: Mapping[str, str]
     """Maps the path of each module that has ties or kinks and was left to the reason."""
     _before: tuple[tuple[Any, type[torch.nn.Module], str | None], ...] = field(repr=False)
-    _block: str = field(repr=False, default="interop.min_norm()")
+    _block: str = field(repr=False)
     """What gives functions these gradients; empty if those of the installed torch are the same."""
 
     def undo(self) -> None:
@@ -180,25 +180,21 @@ def convert(model: torch.nn.Module, *, ties: Convention | str | None = None) -> 
             f"ties={ties!r} is not a convention, nor a version of torch; choose one of "
             f"{', '.join(map(repr, (*CONVENTIONS, *versions)))}."
         )
+    block, covered, uncovered = _block_of(ties)
     replaced, left, before = {}, {}, []
     for path, module in model.named_modules(remove_duplicate=False):
         kind = _class_of(module)
         if kind in _CONVERTED or (ties is not None and isinstance(module, _MinNorm)):
             replaced[path] = kind.__name__
             before.append((module, kind, vars(module).get("ties")))
-        elif reason := _why_left(module, ties):
+        elif reason := _why_left(module, block, covered, uncovered):
             left[path] = reason
     for module, kind, _ in before:
         converted: Any = _CONVERTED.get(kind, kind)
         _give_class(module, converted)
         if ties in AS_OF or (ties is not None and "ties" in inspect.signature(converted._function).parameters):
             module.ties = ties
-    if ties not in AS_OF:
-        return Conversion(replaced, left, tuple(before))
-    table = AS_OF[ties]
-    return Conversion(
-        replaced, left, tuple(before), f'interop.as_of("{table.version}")' if table.covered or table.uncovered else ""
-    )
+    return Conversion(replaced, left, tuple(before), block if covered or uncovered else "")
 
 
 def _class_of(module: torch.nn.Module) -> type[torch.nn.Module]:
@@ -224,6 +220,15 @@ def _is_sharded(kind: type[torch.nn.Module]) -> bool:
     return fsdp is not None and kind.__bases__[0] is fsdp.FSDPModule and len(kind.__bases__) == 2
 
 
+def _block_of(ties: str | None) -> tuple[str, set[str], set[str]]:
+    """Return the block that gives functions these gradients, and the names of those it changes, and cannot change."""
+    if ties not in AS_OF:
+        return "interop.min_norm()", set(_COVERED.values()), set(_UNCOVERED.values())
+    table = AS_OF[ties]
+    covered, uncovered = (set(_last_names(of).values()) for of in (table.covered, table.uncovered))
+    return f'interop.as_of("{table.version}")', covered, uncovered
+
+
 def _last_names(dotted: Mapping[Callable[..., Any], str]) -> dict[Callable[..., Any], str]:
     return {function: name.rpartition(".")[2] for function, name in dotted.items()}
 
@@ -232,7 +237,7 @@ _COVERED = _last_names({function: dotted for dotted, function, op in namesakes(N
 _UNCOVERED = _last_names(UNCOVERED)
 
 
-def _why_left(module: torch.nn.Module, ties: str | None) -> str:
+def _why_left(module: torch.nn.Module, block: str, covered: set[str], uncovered: set[str]) -> str:
     """Say why a module without a counterpart in `interop.nn` may have other gradients; empty if it has none."""
     kind = type(module)
     if isinstance(module, _MinNorm):
@@ -250,15 +255,10 @@ def _why_left(module: torch.nn.Module, ties: str | None) -> str:
         used = _used(module)
     except (OSError, TypeError, SyntaxError):
         return f"{kind.__name__} has code whose source cannot be read"
-    covered, uncovered, block = _COVERED, _UNCOVERED, "interop.min_norm()"
-    if ties in AS_OF:
-        table = AS_OF[ties]
-        covered, uncovered = _last_names(table.covered), _last_names(table.uncovered)
-        block = f'interop.as_of("{table.version}")'
     reasons = []
-    if named := sorted(used.intersection(covered.values())):
+    if named := sorted(used & covered):
         reasons.append(f"calls {', '.join(named)}; run the model under {block}")
-    if named := sorted(used.intersection(uncovered.values())):
+    if named := sorted(used & uncovered):
         reasons.append(f"calls {', '.join(named)}, without a counterpart here")
     return f"{kind.__name__} {' and '.join(reasons)}" if reasons else ""
 

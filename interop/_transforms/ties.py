@@ -106,10 +106,8 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         if torch.compiler.is_compiling():
             raise RuntimeError("ties() cannot count in a compiled function; call the function as it is.")
         arguments = (*args, *kwargs.values())
-        if can_tie(func) and is_of_an_op(func, args, kwargs):
-            self._count(_tied()[func][0], False, tied_elements, func, args, kwargs)
-        elif func in losses.ON_TIE:
-            self._count(func.__name__, False, _tied_in_loss, func, args, kwargs)
+        if func in (tied := _tied()) and is_of_an_op(func, args, kwargs):
+            self._count(tied[func][0], False, tied_elements, func, args, kwargs)
         elif (jump := jump_of(func, kwargs)) and any(is_active(value) for value in arguments):
             self._count(jump[0], True, _elements_on_jumps, jump[1], args, kwargs)
         result = func(*args, **kwargs)
@@ -214,14 +212,14 @@ def name_of(func: Callable[..., Any]) -> str:
 
 
 def can_tie(func: Callable[..., Any]) -> bool:
-    """Return whether ties of the function of torch are counted."""
-    return func in _tied()
+    """Return whether elements of the result of the function of torch can tie: what a loss has are not those."""
+    return func in _tied() and func not in losses.ON_TIE
 
 
 def tied_elements(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[int, torch.Tensor | int]:
-    """Count the elements of the result of a function that can tie, and those of them on a tie."""
+    """Count the elements of the result of a function, or that a loss reduces, and those of them on a tie."""
     _, masks_of = _tied()[func]
     elements: int = 0
     tied: torch.Tensor | int = 0
@@ -230,15 +228,6 @@ def tied_elements(
             elements = mask.numel()
             tied = tied + _sum(mask)
     return elements, tied
-
-
-def _tied_in_loss(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[int, torch.Tensor | int]:
-    """Count the elements that a loss with a margin reduces, and those of them on a tie."""
-    with torch.no_grad():
-        mask = losses.ON_TIE[func](*args, **kwargs)
-    return mask.numel(), _sum(mask)
 
 
 def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, torch.Tensor | int]:
@@ -278,8 +267,14 @@ def _tied() -> Mapping[Callable[..., Any], tuple[str, Callable[..., Any]]]:
         torch_function: (name.rpartition(".")[2].removesuffix("_with_indices").strip("_"), function)
         for name, torch_function, function in namesakes(by_name)
     }
-    here = itertools.chain((TORCH_OPS | IN_PLACE_OPS).items(), NATIVE.items())
-    return in_torch | {op: (op.__name__.strip("_"), by_name[name]) for name, op in here if name in by_name}
+    ops = itertools.chain((TORCH_OPS | IN_PLACE_OPS).items(), NATIVE.items())
+    of_losses = {loss: (loss.__name__, _one_mask(on_tie)) for loss, on_tie in losses.ON_TIE.items()}
+    here = {op: (op.__name__.strip("_"), by_name[name]) for name, op in ops if name in by_name}
+    return in_torch | here | of_losses
+
+
+def _one_mask(mask_of: Callable[..., torch.Tensor]) -> Callable[..., Iterable[torch.Tensor]]:
+    return lambda *args, **kwargs: [mask_of(*args, **kwargs)]
 
 
 def _readable(x: Any, op: Op) -> Any:

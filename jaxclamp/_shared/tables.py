@@ -73,7 +73,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> st
 
 
 def to_json(content: Any, indent: int | None = None) -> str:
-    """Write ``content`` as JSON; infinities and NaN are strings.
+    """Write ``content`` as JSON: a `NamedTuple` by its names, infinities and NaN as strings.
 
     >>> to_json({"norm": math.inf, "share": 0.5})
     '{"norm": "inf", "share": 0.5}'
@@ -82,7 +82,9 @@ def to_json(content: Any, indent: int | None = None) -> str:
 
 
 def _finite(content: Any) -> Any:
-    """Return ``content`` with its infinities and NaN, at any depth, as strings."""
+    """Return ``content`` with what JSON has not, at any depth, as what it has."""
+    if hasattr(content, "_asdict"):
+        content = content._asdict()
     if isinstance(content, dict):
         return {key: _finite(value) for key, value in content.items()}
     if isinstance(content, list | tuple):

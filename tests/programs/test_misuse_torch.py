@@ -59,6 +59,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"shape torch.Size\(\[2\]\)",
     ),
     "dtype": (lambda: interop.grad(torch.abs, direction=ZERO.double())(ZERO), ValueError, "float64"),
+    "a number for a direction": (
+        lambda: interop.grad(torch.abs, direction=1.0)(ZERO),
+        ValueError,
+        "direction has 1.0; pass tensors, of the shapes and dtypes of the argument",
+    ),
     "no such argument": (lambda: interop.grad(torch.abs, 1)(ZERO), TypeError, "argnums is 1, and the number"),
     "by name": (lambda: interop.grad(lambda x: x)(x=ZERO), TypeError, "the number of positional arguments 0"),
     "a dict": (lambda: interop.directional_derivative(len, {"x": ZERO}, {"x": ZERO}), TypeError, "inputs is a dict"),

@@ -346,6 +346,27 @@ def test_a_normalization_of_an_infinite_row() -> None:
     assert x.grad[1].isfinite().all()
 
 
+def test_a_convolution_of_rows_of_which_one_is_not_read() -> None:
+    """By hand: a window of two adds, so that the middle of a row is read twice, with the slope 1 / (2 sqrt(x))."""
+    x = tensor([[-1.0, 1.0, 4.0], [1.0, 4.0, 9.0]]).requires_grad_()
+    with interop.along(x):
+        sums = functional.conv1d(x.sqrt()[:, None], torch.ones(1, 1, 2))[:, 0]
+        loss = torch.where(tensor([[False], [True]]), sums, 0.0).sum()
+    loss.backward()
+    same(x.grad, [[0.0, 0.0, 0.0], [0.5, 0.5, 1 / 6]])
+
+
+def test_a_number_whose_graph_is_gone_is_left_alone() -> None:
+    x = PAIR.clone().requires_grad_()
+    with interop.along(x):
+        roots = torch.where(x > 0, x.sqrt(), 0.0)
+        roots.backward(torch.ones(2))
+        mean = roots.mean()  # for a log
+    same(mean.detach(), 1.0)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        mean.backward()
+
+
 def test_a_view_is_as_it_is() -> None:
     x = PAIR.clone().requires_grad_()
     with interop.along(x):

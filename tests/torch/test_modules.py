@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint_sequential
 
 import interop
 from interop import min_norm
+from interop._transforms.as_of import AS_OF
 from interop._transforms.modules import MODULES
 from interop.native import NATIVE, RIGHT_IN_TORCH
 
@@ -290,6 +291,22 @@ def test_what_else_convert_left() -> None:
     assert left["7"] == "WithParameter calls clamp; run the model under interop.min_norm()"
     assert left["8"] == "OfParameter calls clamp; run the model under interop.min_norm()"
     assert left["6"] == "WithFunctionOfTheFile calls hardtanh; run the model under interop.min_norm()"
+
+
+def test_a_module_without_source() -> None:
+    """As one that is typed at a prompt."""
+    made: dict[str, Any] = {"torch": torch}
+    exec("class Typed(torch.nn.Module):\n    def forward(self, x): return x.clamp(0.0)", made)
+    assert interop.nn.convert(made["Typed"]()).left == {"": "Typed has code whose source cannot be read"}
+
+
+def test_the_gradients_of_the_installed_version_are_there_already() -> None:
+    installed = torch.__version__.partition("+")[0]
+    if f"torch {installed}" not in AS_OF:
+        pytest.skip("it has no record")
+    conversion = interop.nn.convert(Bilinear(), ties=f"torch {installed}")
+    assert str(conversion) == "nothing to do: the installed torch has these gradients"
+    conversion.undo()
 
 
 def test_the_modules_of_torch_that_call_no_op_are_not_left() -> None:

@@ -44,8 +44,6 @@ def extremum(sign: Sign) -> Function:
 
     def reduced(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
         axes = axes_of(dim, input.dim())
-        if input.dim() == 0:
-            return input.clone()  # a copy, which may be overwritten
         flat = input.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes))
         result, _ = taken(flat, -1, place_of_largest(sign(value_and_tangent(flat)), -1), False)
         for axis in sorted(axes) if keepdim else ():
@@ -95,8 +93,6 @@ def norm(in_torch: Function, default: Any) -> Function:
 def euclidean_norm(input: Tensor, dim: Any, keepdim: bool) -> Tensor:
     """Return the 2-norm; at 0, where x moves by v, as the piece x -> v . x / |v|."""
     axes = axes_of(dim, input.dim())
-    if not input.dim():
-        return euclidean_norm(input.reshape(1), 0, False)
     value, tangent = value_and_tangent(input)
     at_0 = (value == 0).all(axes, keepdim=True)
     speed = torch.linalg.vector_norm(tangent, 2, axes, keepdim=True)
