@@ -103,12 +103,10 @@ def _guarded(node: Node, i: int, gradient: Tensor, cotangents: _Cotangents) -> T
     (cotangent,) = active
     if (product := _product(node, i)) is not None:
         factor, times = product
-        is_finite = factor.isfinite()
-        # How many terms of the sum are of a cotangent that is read, and a number that is not finite.
-        is_read = times((cotangent != 0).to(factor.dtype), (~is_finite).to(factor.dtype)) > 0
-        # addmm and its kin scale the product by alpha; mm has none.
-        finite = times(cotangent, torch.where(is_finite, factor, 0.0)) * getattr(node, "_saved_alpha", 1)
-        return torch.where(gradient.isnan() & ~is_read, finite, gradient)
+        # Where a cotangent that is not 0 meets a number that is not finite, the paths say so. addmm and its kin scale
+        # the product by alpha; mm has none.
+        finite = times(cotangent, torch.where(factor.isfinite(), factor, 0.0)) * getattr(node, "_saved_alpha", 1)
+        return torch.where(gradient.isnan(), finite, gradient)
     # For an operand that was broadcast the node returns the terms, and the engine takes their sum.
     terms = gradient if gradient.shape == cotangent.shape else _terms(node, i, cotangents)
     unread = _spread(node, cotangent == 0, terms)
@@ -229,6 +227,7 @@ def _path(node: Node, i: int, gradient: Tensor, cotangents: _Cotangents) -> Tens
         if (product := _product(node, i)) is None:  # what addmm adds to the product
             return cotangent.sum_to_size(gradient.shape)
         factor, times = product
+        # How many terms of the sum are of a cotangent that is read, and a number that is not finite.
         is_read = times((cotangent != 0).to(factor.dtype), (~factor.isfinite()).to(factor.dtype)) > 0
         return torch.where(is_read, math.nan, times(cotangent, torch.ones_like(factor)))
     # Nothing is known of the node: a path leads from each element of the results to all elements of the operand.

@@ -356,6 +356,27 @@ def test_a_convolution_of_rows_of_which_one_is_not_read() -> None:
     same(x.grad, [[0.0, 0.0, 0.0], [0.5, 0.5, 1 / 6]])
 
 
+def test_a_product_with_a_row_that_is_not_read() -> None:
+    """By hand: of the roots of the first row none is read, and of the second the first is times 2, the other times 3."""
+
+    def program(rows: Tensor, vector: Tensor) -> Tensor:
+        return torch.where(tensor([False, True]), rows.sqrt() @ vector, 0.0).sum()
+
+    rows, vector = tensor([[-1.0, 4.0], [1.0, 9.0]]), tensor([2.0, 3.0])
+    of_rows, of_vector = interop.grad(program, (0, 1))(rows, vector)
+    same(of_rows, [[0.0, 0.0], [1.0, 0.5]]), same(of_vector, [1.0, 3.0])
+
+
+def test_a_number_that_overflows_is_read() -> None:
+    """Infinity meets the slope 0 of the variance at its mean, beside a mean that has the slope 1/3."""
+
+    def program(x: Tensor) -> Tensor:
+        variance, mean = torch.var_mean(x)
+        return variance * 1e30 * 1e30 + mean
+
+    same(interop.grad(program)(tensor([1.0, 2.0, 3.0])), [-INF, NAN, INF])
+
+
 def test_a_number_whose_graph_is_gone_is_left_alone() -> None:
     x = PAIR.clone().requires_grad_()
     with interop.along(x):
