@@ -357,7 +357,7 @@ def test_a_convolution_of_rows_of_which_one_is_not_read() -> None:
 
 
 def test_a_product_with_a_row_that_is_not_read() -> None:
-    """By hand: of the roots of the first row none is read, and of the second the first is times 2, the other times 3."""
+    """By hand: nothing reads the first row; of the roots of the second one is multiplied by 2, the other by 3."""
 
     def program(rows: Tensor, vector: Tensor) -> Tensor:
         return torch.where(tensor([False, True]), rows.sqrt() @ vector, 0.0).sum()
