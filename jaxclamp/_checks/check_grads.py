@@ -93,11 +93,8 @@ def check_grads(
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
         raise TypeError("check_grads: args have to have values; call it outside of jit, grad and vmap.")
     check_addressable("check_grads", args)
-    function = _Flat(fun, tuple(args))
-    forward, reverse = "fwd" in modes, "rev" in modes
-    report = check(
-        function, "check_grads", forward=forward, reverse=reverse, atol=atol, rtol=rtol, eps=eps, scale=scale
-    )
+    function, settings = _Flat(fun, tuple(args)), {"atol": atol, "rtol": rtol, "eps": eps}
+    report = check(function, "check_grads", forward="fwd" in modes, reverse="rev" in modes, scale=scale, **settings)
     __tracebackhide__ = True  # pytest shows the line of the test
     if not report:
         raise AssertionError(report.failure("check_grads"))

@@ -18,7 +18,6 @@ _ROUNDED = 3  # nearby points at which the rounding of gradients is measured
 _SUMMED = 4
 """Units of the dtype by which a weighted sum of up to 8 gradients is off, each of its products by half a unit."""
 _MOVES = 8  # how often ties are counted anew to find the line of a kink
-_LINES = 3  # that may share one
 
 
 Scale: TypeAlias = float | Sequence[Any] | None
@@ -81,27 +80,26 @@ def check(
     def verdicts(
         pieces: Pieces, jacobians: Sequence[Array], rounding: Array, mode: Callable[[Array], Array] = modes[0]
     ) -> list[Verdict]:
-        line, variation = _line_of_kink(function, pieces.nearby), _variation(mode, jacobians[0], pieces.nearby)
+        line, variation = _line_of_kink(function, pieces), _variation(mode, jacobians[0], pieces)
         each = list(judged(pieces, jacobians[0], rounding, function.names, tolerance, line, variation))
         if len(jacobians) > 1:
-            each += differing(pieces.nearby, jacobians[1], jacobians[0], rounding, function.names, tolerance)
+            each += differing(pieces, jacobians[1], jacobians[0], rounding, function.names, tolerance)
         return each
 
     with np.errstate(all="ignore"):  # what is not finite has a verdict
-        nearby = Neighbourhood.of(values, function.point, unit, eps, scales)
-        pieces = Pieces(nearby)
+        pieces = Pieces.of(values, function.point, unit, eps, scales)
         result = verdicts(pieces, jacobians, nothing)
         # What fails may be rounding of the gradient, if values are more precise than it. Only then is that measured.
         if unit < function.epsilon and any(verdict.failed for verdict in result):
             # A gradient at a kink is a weighted sum of those of the pieces, each rounded, which may cancel.
-            of_sums = _SUMMED * function.epsilon * pieces.steepest / nearby.steps.scale
+            of_sums = _SUMMED * function.epsilon * pieces.steepest / pieces.steps.scale
             rounding = np.fmax(_rounding(function, modes[0], scales), of_sums)
             result = verdicts(pieces, jacobians, rounding)
             if any(verdict.failed for verdict in result):
                 # Rounding makes and breaks ties, and leaves something of terms that cancel, in values as in gradients:
                 # then values in the dtype do not refute the gradient, and that in float64 is right.
                 in_dtype, _ = function.values(wide=False)
-                coarse = Pieces(Neighbourhood.of(in_dtype, function.point, function.epsilon, eps, scales))
+                coarse = Pieces.of(in_dtype, function.point, function.epsilon, eps, scales)
                 widened = [mode(function.point, wide=True) for mode in modes]
                 wide = verdicts(pieces, widened, nothing, functools.partial(modes[0], wide=True))
                 result = _rounded(result, verdicts(coarse, jacobians, rounding), wide, function.dtype)
@@ -190,6 +188,6 @@ def _line_of_kink(function: Flat, nearby: Neighbourhood) -> Callable[[Indices], 
             if next(moves, None) is not None:
                 left = function.ties_at(nearby.moved(entries, float(nearby.steps.radius.max())))
             tied = {line: count for line, count in tied.items() if left.get(line, 0) < count}
-        return ", ".join(tied) if len(tied) <= _LINES else ""
+        return ", ".join(tied)
 
     return line

@@ -31,6 +31,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -79,7 +80,7 @@ class Neighbourhood:
     @classmethod
     def of(
         cls, function: Function, point: Array, unit: float, radius: float | None = None, scale: Array | None = None
-    ) -> Neighbourhood:
+    ) -> Self:
         """Measure the function, whose values have the precision ``unit``.
 
         ``scale`` replaces the size of each entry as its scale. ``radius``, in units of the scale, replaces the search

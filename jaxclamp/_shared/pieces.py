@@ -40,25 +40,21 @@ class Term:
         return Term(self.entries, directions, np.concatenate([self.gradients, further.gradients]))
 
 
-@dataclass(frozen=True, eq=False)
-class Pieces:
-    """The pieces of a function near a point, of the rows that are no sums of functions of one entry each."""
-
-    nearby: Neighbourhood
+class Pieces(Neighbourhood):
+    """The neighbourhood of a point with the pieces of the rows that are no sums of functions of one entry each."""
 
     def accuracy(self, row: int) -> float:
         """Return how far off gradients at nearby points may be."""
-        nearby = self.nearby
         # A central difference of two values is off by noise / step, and the extrapolated one by 3 times as much. Its
         # other error is radius^2 / 4 times the third derivative. `_gradients` sees 3 / 4 of radius^2 times that, and
         # lets pass what is less than twice the sum here: then the error is less than 2 / 3 of it.
-        steps = nearby.steps
-        return float(4 * nearby.noise[row] / steps.step[row] + 8 * steps.radius[row] ** 2 * nearby.slopes.size[row])
+        steps = self.steps
+        return float(4 * self.noise[row] / steps.step[row] + 8 * steps.radius[row] ** 2 * self.slopes.size[row])
 
     @property
     def steepest(self) -> Array:
         """The size of the largest slope by each entry, of all pieces that are known."""
-        slopes = self.nearby.slopes
+        slopes = self.slopes
         steepest: Array = np.where(slopes.finite & ~slopes.jumps, slopes.steeper, 0.0)
         for row, (_, gradients) in self._samples.items():
             steepest[row] = np.fmax(steepest[row], np.abs(gradients).max(axis=0, initial=0.0))
@@ -71,28 +67,26 @@ class Pieces:
         says that they have another derivative, as few of the pieces may have. Where the row jumps, the pieces are those
         whose values come close to the value at the point.
         """
-        nearby = self.nearby
         directions, gradients = self._samples[row]
         if not len(gradients):
             return []
         spread = gradients.max(axis=0) - gradients.min(axis=0) > self.accuracy(row)
-        inside = spread | nearby.slopes.kinked[row] | nearby.slopes.jumps[row]
-        inside = np.flatnonzero(nearby.slopes.finite[row] & (inside if suspects is None else inside | suspects))
-        groups = [inside] if nearby.sums.jumps[row] else self._groups(row, inside)
+        inside = spread | self.slopes.kinked[row] | self.slopes.jumps[row]
+        inside = np.flatnonzero(self.slopes.finite[row] & (inside if suspects is None else inside | suspects))
+        groups = [inside] if self.sums.jumps[row] else self._groups(row, inside)
         terms = [Term(group, directions, gradients[:, group]) for group in groups if len(group)]
         return [self._distinct(row, term) for term in terms]
 
     @functools.cached_property
     def _samples(self) -> dict[int, tuple[Array, Array]]:
         """Maps each row that is no sum to nearby points at which it is smooth, and its gradients there."""
-        nearby = self.nearby
-        n = nearby.point.size
+        n = self.point.size
         samples: dict[int, list[tuple[Array, Array]]] = {}
-        tried = nearby.drawn(_PIECES, n) * nearby.free
-        for rows, _, _ in rows_by_steps(nearby.steps, np.flatnonzero(~nearby.sums.is_sum)):
+        tried = self.drawn(_PIECES, n) * self.free
+        for rows, _, _ in rows_by_steps(self.steps, np.flatnonzero(~self.sums.is_sum)):
             samples |= {int(row): [] for row in rows}
             # A direction takes six values for each number of a Jacobian: where that is large, few at a time.
-            for directions in np.array_split(tried, min(_PIECES, 1 + nearby.slopes.central.size // 2**14)):
+            for directions in np.array_split(tried, min(_PIECES, 1 + self.slopes.central.size // 2**14)):
                 gradients, smooth = self._gradients(rows, np.arange(n), directions)
                 for i, row in enumerate(rows):
                     pairs = zip(directions, gradients, smooth, strict=True)
@@ -140,8 +134,7 @@ class Pieces:
 
         Also return a lower bound of the steepest slope along it, scaled so that its largest entry is 1.
         """
-        nearby = self.nearby
-        entries, n = term.entries, nearby.point.size
+        entries, n = term.entries, self.point.size
         unit = direction / np.abs(direction).max()
         support = term.gradients @ unit
         known = term.directions[:, entries]
@@ -152,30 +145,30 @@ class Pieces:
         # - as a known point with a fifth of its entries drawn anew: of many ties, few fall another way;
         # - anywhere, with some entries moved less than others.
         best = known[np.argsort(support)[-4:]]
-        tried = nearby.drawn(_SEARCH, n) * nearby.free
+        tried = self.drawn(_SEARCH, n) * self.free
         ahead, behind, between, beside, _ = np.array_split(tried[:, entries], 5)
-        first, second = (known[nearby.random.integers(len(known), size=len(part))] for part in (between, beside))
-        share = nearby.random.random((len(between), 1))
-        foremost = best[nearby.random.integers(len(best), size=len(between))]
+        first, second = (known[self.random.integers(len(known), size=len(part))] for part in (between, beside))
+        share = self.random.random((len(between), 1))
+        foremost = best[self.random.integers(len(best), size=len(between))]
         parts = [
             0.8 * unit + 0.2 * ahead,
             -0.8 * unit + 0.2 * behind,
             share * first + (1 - share) * foremost + 0.05 * between,
-            np.where(nearby.random.random(beside.shape) < 0.8, second, beside),
+            np.where(self.random.random(beside.shape) < 0.8, second, beside),
         ]
         moved = np.concatenate(parts)
         tried[: len(moved), entries] = moved
         # A piece may be thin, as an entry that moves less than others by its scale may choose it.
         thin = tried[len(moved) :]
-        thin *= RATIO ** -nearby.random.integers(0, 3, thin.shape).astype(np.float64)
+        thin *= RATIO ** -self.random.integers(0, 3, thin.shape).astype(np.float64)
 
-        radius, step = nearby.steps.radius[row], nearby.steps.step[row]
+        radius, step = self.steps.radius[row], self.steps.step[row]
         along = np.zeros(n)
         along[entries] = step * unit
         # Two values tell how far ahead a point is, and its gradient takes six for each entry, three more for itself: so
         # only the foremost 16 are differentiated. They lie at half the radius, the nearest distance there.
         base = radius / 2 * tried
-        slopes = (nearby.local(base + along) - nearby.local(base - along))[:, row] / (2 * step)
+        slopes = (self.local(base + along) - self.local(base - along))[:, row] / (2 * step)
         margin = self.accuracy(row) * len(entries)
         order = [i for i in np.argsort(-slopes, kind="stable") if slopes[i] > support.max() + margin][:16]
         farthest = float(slopes.max() - margin)
@@ -199,31 +192,28 @@ class Pieces:
         They are of shape (points, rows, entries). A limit is extrapolated from the points and from those half as far
         away, if the gradients there and twice as far away lie on a line, as those of one smooth piece do.
         """
-        nearby = self.nearby
-        radius, step = nearby.steps.radius[rows[0]], nearby.steps.step[rows[0]]
-        moves = step * np.eye(nearby.point.size)[entries]
+        radius, step = self.steps.radius[rows[0]], self.steps.step[rows[0]]
+        moves = step * np.eye(self.point.size)[entries]
         bases = radius * np.stack([2 * directions, directions, directions / 2])[:, :, None]
-        values = nearby.local(np.concatenate([bases, bases + moves, bases - moves], axis=2))[..., rows]
+        values = self.local(np.concatenate([bases, bases + moves, bases - moves], axis=2))[..., rows]
         middle, ahead, behind = np.split(np.moveaxis(values, 3, 2), [1, 1 + len(entries)], axis=3)
         forward, backward = (ahead - middle) / step, (middle - behind) / step
         gradients = (forward + backward) / 2
         steepest = np.abs(gradients).max(axis=3, initial=0.0)
         # On a smooth piece forward and backward differ by the noise of four values, and by step * curvature. Curvature
         # that changes the slope four times over within a radius is a kink.
-        error = 16 * nearby.noise[rows] / step + 4 * step / radius * steepest
+        error = 16 * self.noise[rows] / step + 4 * step / radius * steepest
         smooth = np.abs(forward - backward).max(axis=3, initial=0.0) <= error
         # If the row jumps, keep only points whose value is as close to that at the point as slopes, noise and curvature
         # allow.
-        reach = (
-            4 * radius * np.abs(gradients).sum(axis=3) + 32 * nearby.noise[rows] + radius**2 * nearby.slopes.size[rows]
-        )
-        smooth &= ~nearby.sums.jumps[rows] | (np.abs(middle[..., 0] - nearby.value[rows]) <= reach)
+        reach = 4 * radius * np.abs(gradients).sum(axis=3) + 32 * self.noise[rows] + radius**2 * self.slopes.size[rows]
+        smooth &= ~self.sums.jumps[rows] | (np.abs(middle[..., 0] - self.value[rows]) <= reach)
         # They are those at 2, 1 and 1/2 of the way along a ray. If they are on a line 1 + 3 t, they are 7, 4 and 2.5:
         # then far - 3 near + 2 nearest is 0, and 2 nearest - near is 1, the gradient at the point.
         far, near, nearest = gradients
         # Errors of central differences in proportion to (step / distance)^2, as those of a norm near 0, may be 1, 4 and
         # 16 sixths of it; if that is too much to tell 1 %, norms are told from kinks no longer.
-        of_norms = min((1 + 3 * 4 + 2 * 16) / 6 * (step / radius) ** 2, RESOLUTION / 8) * nearby.slopes.size[rows]
+        of_norms = min((1 + 3 * 4 + 2 * 16) / 6 * (step / radius) ** 2, RESOLUTION / 8) * self.slopes.size[rows]
         accuracy = np.array([self.accuracy(int(row)) for row in rows])
         bend = np.abs(far - 3 * near + 2 * nearest).max(axis=2, initial=0.0)
         is_line = bend <= 2 * accuracy + of_norms
@@ -248,30 +238,28 @@ class Pieces:
 
     def _meets(self, row: int, entry: int, candidates: Indices) -> Mask:
         """Say which candidates belong with the entry: of max(x, y) at 0, moving both by 1 gives 1, each alone 1 too."""
-        nearby = self.nearby
         met = np.zeros(len(candidates), bool)
-        radius = nearby.steps.radius[row]
+        radius = self.steps.radius[row]
         for sign in (1.0, -1.0):
-            of_entry = sign * np.eye(nearby.point.size)[[entry]]
-            of_each = np.concatenate([np.eye(nearby.point.size)[candidates], -np.eye(nearby.point.size)[candidates]])
-            values = nearby.local(radius * np.concatenate([of_entry, of_each, of_each + of_entry]))[:, row]
+            of_entry = sign * np.eye(self.point.size)[[entry]]
+            of_each = np.concatenate([np.eye(self.point.size)[candidates], -np.eye(self.point.size)[candidates]])
+            values = self.local(radius * np.concatenate([of_entry, of_each, of_each + of_entry]))[:, row]
             entry_moved, each_moved, both_moved = np.split(values, [1, 1 + len(of_each)])
-            excess = np.abs(both_moved - entry_moved - each_moved + nearby.value[row]) / radius
+            excess = np.abs(both_moved - entry_moved - each_moved + self.value[row]) / radius
             # A product of two entries adds radius * size.
-            limit = self.accuracy(row) + radius * nearby.slopes.size[row]
+            limit = self.accuracy(row) + radius * self.slopes.size[row]
             met |= (excess > limit).reshape(2, -1).any(axis=0)
         return met
 
     def _is_sum_of(self, row: int, groups: list[Indices]) -> bool:
         """Say whether slopes of the row along random lines are the sums of those along their parts in each group."""
-        nearby = self.nearby
-        radius = nearby.steps.radius[row]
-        directions = nearby.drawn(16, nearby.point.size)
+        radius = self.steps.radius[row]
+        directions = self.drawn(16, self.point.size)
         parts = np.zeros((len(groups) + 1, *directions.shape))
         for part, group in zip(parts[1:], groups, strict=True):
             part[:, group] = directions[:, group]
         parts[0] = parts.sum(axis=0)
-        near, far = nearby.local(radius * np.stack([parts / 2, parts]))[..., row] - nearby.value[row]
+        near, far = self.local(radius * np.stack([parts / 2, parts]))[..., row] - self.value[row]
         slopes = (4 * near - far) / radius  # 2 D(r / 2) - D(r), without the first part of their error
         excess = np.abs(slopes[0] - slopes[1:].sum(axis=0))
         return len(groups) == 1 or bool((excess <= len(parts) * self.accuracy(row)).all())

@@ -456,17 +456,6 @@ def drawn(random: np.random.Generator, local: Local, steps: Steps, *shape: int) 
     return directions
 
 
-def accuracy_at_radius(steps: Steps, slopes: LineSlopes, noise: Array) -> Array:
-    """Return how far off slopes over the radius are, for each row.
-
-    The error is that of `line_slopes`: `NOISE_OF_SLOPES`, which is 18.6, times noise / radius, and radius^2 times the
-    third derivative. The scale says that this is as large as the slope, but scales are known up to a factor of 8, which
-    makes it 64 times as large, and its part in the error is 1 / 6 of that. Both constants are rounded up to 32.
-    """
-    accuracy: Array = 32 * (noise / steps.radius + steps.radius**2 * slopes.size)
-    return accuracy
-
-
 def measured_sums(local: Local, steps: Steps, slopes: LineSlopes, noise: Array, lines: Array) -> Sums:
     """Compare slopes along the lines, forwards and backwards, with the sums of those along the entries."""
     m, n = slopes.right.shape
@@ -475,8 +464,11 @@ def measured_sums(local: Local, steps: Steps, slopes: LineSlopes, noise: Array, 
     # Of a sum, the slope along a line is that of each entry, to the side to which the line moves it.
     sums = np.stack([np.maximum(s * lines, 0) @ right.T + np.minimum(s * lines, 0) @ left.T for s in (1, -1)])
     errors = np.sqrt(np.sum(np.where(slopes.finite, slopes.error, 0.0) ** 2, axis=1))
+    # The error of a slope over the radius is `NOISE_OF_SLOPES`, 18.6, times noise / radius, and radius^2 times a third
+    # derivative. Scales are known up to a factor of 8, so that is up to 64 times the slope, and 1 / 6 of it counts.
+    accuracy = 32 * (noise / steps.radius + steps.radius**2 * slopes.size)
     # Errors of n entries add as their root. The largest of 64 is less than four standard deviations.
-    tolerance = 4 * (np.sqrt(n) * accuracy_at_radius(steps, slopes, noise) + errors)
+    tolerance = 4 * (np.sqrt(n) * accuracy + errors)
     jumps: Mask = np.asarray(slopes.jumps.any(axis=1))
     differences = np.zeros(m)
     for rows, radius, _ in rows_by_steps(steps, np.arange(m)):

@@ -185,16 +185,17 @@ def judged(
     ``rounding`` is how far its numbers are off by rounding. ``line`` tells the line of the code that has the kink of
     these entries of the input, if it is known, and ``variation`` how far the numbers are from those at nearby points.
     """
-    nearby, slopes = pieces.nearby, pieces.nearby.slopes
-    scale = nearby.steps.scale
-    judge = _Judge(pieces, jacobian * scale, rounding * scale, tolerance, lambda: variation() * scale)
+    slopes, scale = pieces.slopes, pieces.steps.scale
+    judge = _Judge(
+        pieces, jacobian * scale, rounding * scale, tolerance.atol * scale, tolerance, lambda: variation() * scale
+    )
     kinds, nearest = judge.entries()
     verdicts: list[tuple[int, Indices, Kind]] = []
-    for row in np.flatnonzero(~nearby.sums.is_sum & np.isfinite(nearby.value)).tolist():
+    for row in np.flatnonzero(~pieces.sums.is_sum & np.isfinite(pieces.value)).tolist():
         terms = pieces.terms(row, kinds[row] == Kind.WRONG)
         if not terms:  # there is no smooth piece, or the function is smooth after all
             unknown = (slopes.kinked[row] | slopes.jumps[row]) & slopes.finite[row]
-            kinds[row, unknown] = Kind.JUMP if nearby.sums.jumps[row] else Kind.NOT_CHECKABLE
+            kinds[row, unknown] = Kind.JUMP if pieces.sums.jumps[row] else Kind.NOT_CHECKABLE
         for term in terms:
             kind, nearest[row, term.entries] = judge.term(row, term)
             # A verdict on several entries at once is one line. Those on single entries are put together below, all of
@@ -206,35 +207,42 @@ def judged(
         for kind in np.unique(kinds[row][kinds[row] != Kind.RIGHT]):
             verdicts.append((row, np.flatnonzero(kinds[row] == kind), kind))
     for row, entries, kind in sorted(verdicts, key=lambda verdict: (verdict[0], verdict[1][0])):
-        reason = judge.reason(row, entries) if kind == Kind.NOT_CHECKABLE else ""
-        yield _verdict(kind, row, entries, jacobian, nearest / scale, names, line, reason)
+        is_open = kind == Kind.NOT_CHECKABLE
+        place, reason = ("", judge.reason(row, entries)) if is_open else (line(entries), "")
+        yield Verdict(
+            kind, *_names(names, row, entries), jacobian[row, entries], (nearest / scale)[row, entries], place, reason
+        )
 
 
+def _names(names: Names, row: int, entries: Indices) -> tuple[str, tuple[str, ...]]:
+    outputs, inputs = names
+    return outputs[row], tuple(inputs[entry] for entry in entries)
+
+
+@dataclass(frozen=True)
 class _Judge:
-    """Verdicts in units of the output for each scale of the entry, in which ``gradient`` is too."""
+    """Verdicts in units of the output for each scale of the entry, in which the numbers here are too."""
 
-    def __init__(
-        self, pieces: Pieces, gradient: Array, rounding: Array, tolerance: Tolerance, variation: Callable[[], Array]
-    ) -> None:
-        self._pieces = pieces
-        self._nearby = nearby = pieces.nearby
-        self._gradient = gradient
-        self._rounding = rounding
-        self._variation = variation
-        self._atol = tolerance.atol * nearby.steps.scale
-        self._rtol = tolerance.rtol
-        self._least = tolerance.least
-        # An error of a derivative that is as small as this does not hide anything that has to be seen.
-        self._small = tolerance.least * nearby.slopes.size[:, None] + self._atol
+    pieces: Pieces
+    gradient: Array
+    rounding: Array
+    atol: Array
+    tolerance: Tolerance
+    variation: Callable[[], Array]
+
+    @property
+    def small(self) -> Array:
+        """How large an error of a derivative may be that hides nothing that has to be seen."""
+        return self.tolerance.least * self.pieces.slopes.size[:, None] + self.atol
 
     def _tolerance(self, nearest: Array) -> Array:
-        tolerance: Array = self._atol + self._rtol * np.abs(nearest) + self._rounding
+        tolerance: Array = self.atol + self.tolerance.rtol * np.abs(nearest) + self.rounding
         return tolerance
 
     def entries(self) -> tuple[NDArray[np.object_], Array]:
         """Return the kinds of the verdicts on each derivative by itself, and the nearest right ones."""
-        slopes, gradient = self._nearby.slopes, self._gradient
-        low, high = self._nearby.bounds
+        slopes, gradient = self.pieces.slopes, self.gradient
+        low, high = self.pieces.bounds
         least = np.clip(0.0, low, high)
         nearest = np.where(np.isnan(gradient), least, np.clip(gradient, low, high))
         error = np.where(slopes.kinked, slopes.error, slopes.central_error)
@@ -245,22 +253,22 @@ class _Judge:
         lowest, highest = np.minimum(slopes.left, slopes.right), np.maximum(slopes.left, slopes.right)
         # And where there are kinks, they may be of several entries together.
         hidden = (
-            slopes.error + 2 * np.where(slopes.kinked.any(axis=1), self._nearby.sums.error, 0.0)[:, None] + tolerance
+            slopes.error + 2 * np.where(slopes.kinked.any(axis=1), self.pieces.sums.error, 0.0)[:, None] + tolerance
         )
         may_be_in = (gradient >= lowest - hidden) & (gradient <= highest + hidden)
         # Of a sum with kinks it is known up to ``sums.error`` that it is one, so that each entry has its own set.
-        coupled = np.where(slopes.kinked, self._nearby.sums.error[:, None], 0.0)
-        error_of_all = error + coupled + self._rounding
+        coupled = np.where(slopes.kinked, self.pieces.sums.error[:, None], 0.0)
+        error_of_all = error + coupled + self.rounding
         # An error of 1 % shows if what it is measured against is known to half of that.
-        tells = error_of_all <= np.fmax(np.fmax(RESOLUTION / 2, self._rtol) * np.abs(gradient), self._small)
+        tells = error_of_all <= np.fmax(np.fmax(RESOLUTION / 2, self.tolerance.rtol) * np.abs(gradient), self.small)
         # By the gradient the output does not change beyond its noise, that of two values, known up to a factor of 2. By
         # the slopes it changes by a small part of itself and of what it does farther away.
-        is_none = np.abs(gradient) <= 4 * self._nearby.noise[:, None] + self._rounding
-        is_none &= error_of_all <= self._least * np.fmax(np.abs(self._nearby.value), slopes.reach)[:, None]
+        is_none = np.abs(gradient) <= 4 * self.pieces.noise[:, None] + self.rounding
+        is_none &= error_of_all <= self.tolerance.least * np.fmax(np.abs(self.pieces.value), slopes.reach)[:, None]
         # So it is 0, or what rounding leaves of terms that cancel, which at nearby points is another number, or 0. A
         # gradient that stays what it is, as 1 of 1e8 + x in float32, says something that values do not tell.
         if (is_none & ~tells & (gradient != 0)).any():
-            is_none &= np.abs(gradient) <= 2 * self._variation()
+            is_none &= np.abs(gradient) <= 2 * self.variation()
         tells |= is_none
         cases = (
             # A slope from far away can confirm a gradient, but not refute it: there the function may be another one.
@@ -278,14 +286,14 @@ class _Judge:
 
     def term(self, row: int, term: Term) -> tuple[Kind, Array]:
         """Return the verdict on the gradient with respect to the entries of a term, and the nearest right one."""
-        pieces, nearby, gradient = self._pieces, self._nearby, self._gradient[row, term.entries]
+        pieces, gradient = self.pieces, self.gradient[row, term.entries]
         error = pieces.accuracy(row)
-        rounding = self._rounding[row, term.entries]
+        rounding = self.rounding[row, term.entries]
         # Each entry has its own tolerance. Distances are measured in units of these, times the least of them.
-        tolerances = self._atol[term.entries] + self._rtol * np.abs(np.nan_to_num(gradient)) + rounding + error
+        tolerances = self.atol[term.entries] + self.tolerance.rtol * np.abs(np.nan_to_num(gradient)) + rounding + error
         tolerance = float(tolerances.min())
         weights = tolerance / np.where(tolerances > 0, tolerances, 1.0) if tolerance else np.ones_like(tolerances)
-        in_arguments = 1 / nearby.steps.scale[term.entries]
+        in_arguments = 1 / pieces.steps.scale[term.entries]
 
         def least() -> Array:
             """Return the point of least norm, as the arguments measure it."""
@@ -299,13 +307,13 @@ class _Judge:
         # The term has all pieces that this search adds, and `least` below begins with these.
         nearest, term, is_missed = pieces.nearest(row, term, gradient, tolerance, metric=weights)
         away = float(np.linalg.norm((gradient - nearest) * weights))
-        if nearby.sums.jumps[row]:
+        if pieces.sums.jumps[row]:
             return Kind.JUMP if away <= tolerance else Kind.OFF_THE_BRANCH, nearest
         # The search finds no piece that lies less than the error of all entries ahead of the others.
         if away > tolerance + 2 * len(term.entries) * error and not is_missed:
             return Kind.NOT_A_MEMBER, nearest
         # Each entry is told by itself: a steep one beside it says nothing of the error that can be seen in it.
-        noticeable = np.fmax(max(RESOLUTION / 2, self._rtol) * np.abs(gradient), self._small[row, term.entries])
+        noticeable = np.fmax(max(RESOLUTION / 2, self.tolerance.rtol) * np.abs(gradient), self.small[row, term.entries])
         if away > tolerance or (error + rounding > noticeable).any():
             return Kind.NOT_CHECKABLE, nearest
         if np.ptp(term.gradients, axis=0).max() <= tolerance:  # the pieces are one, and there is no kink
@@ -314,27 +322,27 @@ class _Judge:
 
     def reason(self, row: int, entries: Indices) -> str:
         """Say why these derivatives are not checkable, and what to do."""
-        nearby, slopes = self._nearby, self._nearby.slopes
-        if not np.isfinite(nearby.value[row]):
+        pieces, slopes = self.pieces, self.pieces.slopes
+        if not np.isfinite(pieces.value[row]):
             return "the value is not finite"
-        if not np.isfinite(nearby.point[entries]).all():
+        if not np.isfinite(pieces.point[entries]).all():
             return "the input is not finite"
         if not np.isfinite(slopes.error[row, entries]).all():
             return "values nearby are not finite"
         if not slopes.finite[row, entries].all():
             return "slopes grow without bound"
         which = entries[np.argmax(slopes.error[row, entries])]
-        scale, distance = nearby.steps.scale[which], slopes.distance[row, which]
-        if self._rounding[row, which] > slopes.error[row, which]:
-            return f"rounding changes the gradient by {self._rounding[row, which] / scale:.1g}; pass float64 arguments"
+        scale, distance = pieces.steps.scale[which], slopes.distance[row, which]
+        if self.rounding[row, which] > slopes.error[row, which]:
+            return f"rounding changes the gradient by {self.rounding[row, which] / scale:.1g}; pass float64 arguments"
         if slopes.far[row, which]:
             away = f"{distance * scale:.1g}"
             return f"the slope is that of points {away} away; pass scale={away} if the function is smooth so far"
-        noise = nearby.noise[row]
+        noise = pieces.noise[row]
         # If noise makes up half of the error or more, points farther away help: at the distance ``needed`` it hides 1 %
         # of the gradient.
-        if NOISE_OF_SLOPES * noise >= slopes.error[row, which] * distance / 2 and self._gradient[row, which]:
-            needed = NOISE_OF_SLOPES * noise / RESOLUTION / abs(self._gradient[row, which]) * scale
+        if NOISE_OF_SLOPES * noise >= slopes.error[row, which] * distance / 2 and self.gradient[row, which]:
+            needed = NOISE_OF_SLOPES * noise / RESOLUTION / abs(self.gradient[row, which]) * scale
             return (
                 f"values have an error of {noise:.1g}, which hides one of 1 % in the gradient; "
                 f"pass scale={needed:.1g} if the function is smooth over such a distance"
@@ -353,21 +361,7 @@ def differing(
     allowed = tolerance.atol + tolerance.rtol * np.abs(reverse) + 2 * rounding + unseen  # either mode rounds
     same = (np.abs(forward - reverse) <= allowed) | (np.isnan(forward) & np.isnan(reverse)) | (forward == reverse)
     differ = ~same & nearby.slopes.finite
-    for row in np.flatnonzero(differ.any(axis=1)):
-        yield _verdict(Kind.MODES_DIFFER, int(row), np.flatnonzero(differ[row]), forward, reverse, names)
-
-
-def _verdict(
-    kind: Kind,
-    row: int,
-    entries: Indices,
-    gradients: Array,
-    nearest: Array,
-    names: Names,
-    line: Callable[[Indices], str] | None = None,
-    reason: str = "",
-) -> Verdict:
-    outputs, inputs = names
-    place = line(entries) if line and kind != Kind.NOT_CHECKABLE else ""
-    named = tuple(inputs[entry] for entry in entries)
-    return Verdict(kind, outputs[row], named, gradients[row, entries], nearest[row, entries], place, reason)
+    for row in np.flatnonzero(differ.any(axis=1)).tolist():
+        entries = np.flatnonzero(differ[row])
+        named = _names(names, row, entries)
+        yield Verdict(Kind.MODES_DIFFER, *named, forward[row, entries], reverse[row, entries], line="")

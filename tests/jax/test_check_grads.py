@@ -21,7 +21,6 @@ from jaxclamp import CONVENTIONS, OPS, Op
 from jaxclamp._checks.check_grads import _Flat
 from jaxclamp._shared.gradient_check import check
 from jaxclamp._shared.hull import nearest
-from jaxclamp._shared.neighbourhood import Neighbourhood
 from jaxclamp._shared.pieces import Pieces
 from tests.support.verdicts import kinds, refused, with_gradient
 
@@ -206,15 +205,14 @@ def test_members_of_random_functions(seed: int) -> None:
     outer = which.max(axis=2).argmin(axis=1)
     inner = which[np.arange(len(points)), outer].argmax(axis=1)
     corners = np.unique(slopes[outer, inner], axis=0)
-    nearby = Neighbourhood.of(function, np.zeros(3), F64)
-    pieces = Pieces(nearby)
+    pieces = Pieces.of(function, np.zeros(3), F64)
     for _ in range(10):
         target = random.dirichlet(np.ones(len(corners))) @ corners if random.random() < 0.5 else random.normal(size=3)
         distances = [
             float(np.linalg.norm(pieces.nearest(0, term, target[term.entries], 1e-6)[0] - target[term.entries]))
-            for term in ([] if nearby.sums.is_sum[0] else pieces.terms(0))
+            for term in ([] if pieces.sums.is_sum[0] else pieces.terms(0))
         ]
-        inside = np.clip(target, *(bound[0] for bound in nearby.bounds)) if not distances else target
+        inside = np.clip(target, *(bound[0] for bound in pieces.bounds)) if not distances else target
         assert (max([*distances, np.abs(inside - target).max()]) < 1e-5) == is_in_hull(target, corners)
 
 
@@ -258,6 +256,16 @@ def test_scale_that_nobody_can_guess() -> None:
         for scale in (0.0, -1.0, [1.0], (1.0, float("nan"))):
             with pytest.raises(ValueError, match=r"check_grads: scale (is|has)"):
                 jaxclamp.check_grads(jnp.add, (0.0, 0.0), scale=scale)
+
+
+def test_eps_is_how_far_away_nearby_points_are() -> None:
+    """Of a kink that is 0.01 away: points nearer than that do not see it, and those beyond it do."""
+    with jax.enable_x64(True):
+        kink_beside = lambda x: jnp.abs(x - 1.01)  # noqa: E731
+        assert jaxclamp.check_grads(kink_beside, (1.0,), eps=2.0**-10).verdicts == ()
+        told = refused(kink_beside, 1.0, eps=2.0**-4)
+        assert "1 not checkable\n" in told
+        assert "slopes differ at all distances down to 0.06; pass as scale how far the input moves" in told
 
 
 # The report, and what else is taken.
