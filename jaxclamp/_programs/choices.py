@@ -31,6 +31,7 @@ from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, VALUE_SCOPE
 from jaxclamp._rules.extremum import is_first_device
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._rules.windows import Windows
+from jaxclamp._transforms.recognition import recognized_euclidean
 
 Arrays: TypeAlias = Sequence[jax.Array]
 Piece: TypeAlias = Callable[..., Any]
@@ -82,13 +83,9 @@ def entering(eqn: JaxprEqn, choice: Choice, *, with_jumps: bool = False) -> Call
 def along_direction(
     function: Callable[..., Any], name: str, choice: Choice, *, with_jumps: bool = False
 ) -> Callable[..., Any]:
-    """Return the function of that name with the derivative of the piece that ``choice`` enters, as `entering` does."""
-
-    def plain(*operands: jax.Array) -> Any:
-        return function(*operands)
-
-    plain.__name__ = f"{name} along a direction"
-    with_derivative = jax.custom_jvp(plain)
+    """Return the function, under that name, with the derivative of the piece that ``choice`` enters, as `entering`."""
+    function.__name__ = f"{name} along a direction"
+    with_derivative = jax.custom_jvp(function)
 
     @with_derivative.defjvp
     def _(primals: Arrays, tangents: Arrays) -> Any:
@@ -96,9 +93,33 @@ def along_direction(
         with jax.named_scope(DERIVATIVE_SCOPE):
             results, moved = jax.jvp(choice(point, direction), tuple(primals), tuple(tangents))
         with jax.named_scope(VALUE_SCOPE):
-            return (results if with_jumps else jax.tree.map(_with_value, results, plain(*point))), moved
+            return (results if with_jumps else jax.tree.map(_with_value, results, function(*point))), moved
 
     return with_derivative
+
+
+def norm_along_direction(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
+    """Return what ``eqn`` computes, if that is a 2-norm, with the derivative of the piece that it enters.
+
+    At 0, where x moves by v, that is the piece x -> v . x / |v|, whose gradient is the limit of those at t v. Where
+    nothing moves either, the gradient is 0.
+    """
+    if len(eqn.outvars) != 1 or (norm := recognized_euclidean(eqn)) is None:
+        return None
+
+    def value(*operands: jax.Array) -> jax.Array:
+        return norm.value("min_norm", *operands)
+
+    def choice(operands: Arrays, tangents: Arrays) -> Piece:
+        is_zero = norm.on_tie(*operands)
+
+        def piece(*operands: jax.Array) -> jax.Array:
+            along = jax.jvp(value, tuple(tangents), operands)[1]  # the derivative of the norm at v, along x
+            return jnp.where(is_zero, along, value(*operands))
+
+        return piece
+
+    return along_direction(value, norm.name, choice)
 
 
 # Not ``value + (x - stop_gradient(x))``, which is NaN where x is infinite.
@@ -442,23 +463,9 @@ def _scatter(
 
     def gathered(result: jax.Array) -> jax.Array:
         """Return what of ``result`` each update is written to: the transpose of a scatter that adds."""
-        numbers = where["dimension_numbers"]
-        lengths = iter([updates.shape[axis] for axis in numbers.update_window_dims])
-        single = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
-        return lax.gather(
-            result,
-            indices,
-            lax.GatherDimensionNumbers(
-                offset_dims=numbers.update_window_dims,
-                collapsed_slice_dims=numbers.inserted_window_dims,
-                start_index_map=numbers.scatter_dims_to_operand_dims,
-                operand_batching_dims=numbers.operand_batching_dims,
-                start_indices_batching_dims=numbers.scatter_indices_batching_dims,
-            ),
-            [1 if axis in single else next(lengths) for axis in range(x.ndim)],
-            mode=where["mode"],
-            fill_value=0,
-        )
+        zeros, no_updates = jnp.zeros_like(result), jax.ShapeDtypeStruct(updates.shape, result.dtype)
+        spread = jax.linear_transpose(lambda updates: added(zeros, updates), no_updates)(result)
+        return spread[0]  # type: ignore[no-any-return]
 
     def best(x: jax.Array, updates: jax.Array, old: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return where the old element, and which updates, are the largest of the candidates ``old`` and ``new``."""

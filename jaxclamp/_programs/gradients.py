@@ -21,10 +21,9 @@ from jax.extend.core import primitives as p
 from jax.flatten_util import ravel_pytree
 
 from jaxclamp._jax_versions import expanded, high_level
-from jaxclamp._programs.choices import chooses, decided, entering, is_with_value, jumps
+from jaxclamp._programs.choices import chooses, decided, entering, is_with_value, jumps, norm_along_direction
 from jaxclamp._programs.dependence import without_choices_behind
 from jaxclamp._programs.nan_gradients import has_slopes_without_bound, mended
-from jaxclamp._programs.norms import norm_along_direction
 from jaxclamp._programs.open_primitives import opened
 from jaxclamp._programs.solves import operator_jumps, solved
 from jaxclamp._rules.extremum import widened

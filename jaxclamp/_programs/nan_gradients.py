@@ -43,6 +43,7 @@ from jax.custom_batching import custom_vmap
 from jax.extend.core import JaxprEqn, Literal, Var, jaxprs_in_params
 from jax.extend.core import primitives as p
 
+from jaxclamp._jax_versions import scan_sizes
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._transforms.jaxprs import WITH_BODIES, Descend, computed, inlined, transformed
 
@@ -189,17 +190,11 @@ class _ReversePass:
         """List inputs of a step of a ``scan`` that are cotangents only since what an earlier step returns is one."""
         if eqn.primitive is not p.scan_p:
             return []
-        whole = _as_whole(body.invars, eqn.invars)
-        results = body.outvars[: _as_whole(body.outvars, eqn.outvars)]
-        pairs = zip(body.invars[whole - len(results) : whole], results, strict=True)
+        of_constants, of_carry = scan_sizes(eqn)
+        pairs = zip(body.invars[of_constants : of_constants + of_carry], body.outvars, strict=False)
         # In the first step a carry may be a number, as zeros to which each step adds a cotangent. As long as that makes
         # a cotangent of one more carry, the body is followed again.
         return [var for var, result in pairs if self.is_cotangent(result) and not self.is_cotangent(var)]
-
-
-def _as_whole(of_step: Sequence[Any], of_scan: Sequence[Any]) -> int:
-    """Count the variables of a step of a ``scan`` that are no slices of those of the scan, which come behind them."""
-    return sum(one.aval.ndim == all_of.aval.ndim for one, all_of in zip(of_step, of_scan, strict=True))
 
 
 def _passes_inputs_on(eqn: JaxprEqn) -> bool:
