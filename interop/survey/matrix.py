@@ -131,7 +131,7 @@ class _Spelling:
         """Say whether what it has no parameter for is at the default, and not active."""
         if not isinstance(self.function, Counterpart):
             return True
-        unknown = row.arguments.keys() - self.function.names
+        unknown = row.arguments.keys() - self.function.parameters
         defaults = op.signature.parameters
         return all(name not in row.active and row.arguments[name] == defaults[name].default for name in unknown)
 

@@ -31,33 +31,25 @@ class Counterpart:
         return function
 
     @property
-    def names(self) -> frozenset[str]:
-        """The parameters of the op that the call has."""
-        return frozenset(self.parameters)
-
-    @property
     def parameters(self) -> Mapping[str, str]:
         """Maps the parameters of the op that the call has, in its order, to its keywords, or to themselves."""
-        positional, keywords = _parse(self.text)
-        return {**{name: name for name in positional}, **{name: key for key, name in keywords}}
+        positional, keywords = self._arguments
+        return {**{name: name for name in positional}, **{name: key for key, name in keywords.items()}}
 
     def __call__(self, arguments: Mapping[str, Any]) -> Any:
         """Call it with the op's arguments by name; one that is missing, or None, stays at the default."""
-        positional, keywords = _parse(self.text)
+        positional, keywords = self._arguments
         args = [arguments.get(name) for name in positional]
         while args and args[-1] is None:
             args.pop()
-        keyword_args = {key: arguments[name] for key, name in keywords if arguments.get(name) is not None}
+        keyword_args = {key: arguments[name] for key, name in keywords.items() if arguments.get(name) is not None}
         return self.function(*args, **keyword_args)
 
-
-@functools.cache
-def _parse(text: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """Return the positional arguments of a call, and the keyword arguments as pairs."""
-    # In place of the name, which with its colon is no expression, stands an f.
-    call = ast.parse(f"f({text.partition('(')[2]}", mode="eval").body
-    assert isinstance(call, ast.Call)
-    return (
-        tuple(ast.unparse(argument) for argument in call.args),
-        tuple((str(keyword.arg), ast.unparse(keyword.value)) for keyword in call.keywords),
-    )
+    @functools.cached_property
+    def _arguments(self) -> tuple[list[str], dict[str, str]]:
+        """The positional and the keyword arguments of the call."""
+        # In place of the name, which with its colon is no expression, stands an f.
+        call = ast.parse(f"f({self.text.partition('(')[2]}", mode="eval").body
+        assert isinstance(call, ast.Call)
+        keywords = {str(keyword.arg): ast.unparse(keyword.value) for keyword in call.keywords}
+        return [ast.unparse(argument) for argument in call.args], keywords

@@ -4,10 +4,9 @@ A tie point of a record is ``(3.0, 3.0)`` for `maximum`. It makes three cases: x
 both. `jaxclamp._shared.oracle` computes the definition from values of the op.
 """
 
-import functools
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -80,53 +79,40 @@ def definitions(op: Op, queries: Sequence[Query]) -> list[tuple[float, Array]]:
     op holds for each output by itself. So no two outputs may depend on one argument at a tie, as they do in overlapping
     windows.
     """
-    keys = [  # many queries are equal: each is computed once
-        repr(({name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in arguments.items()}, active))
-        for arguments, active in queries
-    ]
-    different = dict(zip(keys, queries, strict=True))
-    near = values_near(op, list(different.values()))
-    defined = [(float(values[0]), min_norm_of_values(point, values)) for point, values in near]
-    known = dict(zip(different, defined, strict=True))
-    return [known[key] for key in keys]
+    keys = [repr(_described(query, np.ndarray.tolist)) for query in queries]
+    different = dict(zip(keys, queries, strict=True))  # many are equal: each is computed once
+    near = zip(different, values_near(op, list(different.values())), strict=True)
+    defined = {key: (float(values[0]), min_norm_of_values(point, values)) for key, (point, values) in near}
+    return [defined[key] for key in keys]
 
 
 def values_near(op: Op, queries: Sequence[Query]) -> list[tuple[Array, Array]]:
-    """Return for each query its active arguments as a point, and the values that the oracle reads near it.
-
-    The values are sums of the outputs. One program computes all of them: of queries that differ in numbers alone, the
-    arguments are stacked, and each such batch is one vmap in the program.
-    """
-    points = [np.concatenate([arguments[name].ravel() for name in active]) for arguments, active in queries]
-    near = [points_near(point) for point in points]
+    """Return for each query its active arguments as a point, and the values, sums of outputs, that the oracle reads."""
     batches: dict[str, list[int]] = {}  # maps the shapes and static arguments to the queries that have them
-    for i, (arguments, _) in enumerate(queries):
-        forms = {name: v.shape if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
-        batches.setdefault(repr(forms), []).append(i)
-    columns = []
-    for batch in batches.values():
-        parts = [_columns(*queries[i], near[i]) for i in batch]
-        columns.append({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
-
-    def program(columns: Sequence[Mapping[str, jax.Array]]) -> list[jax.Array]:
-        values = []
-        for (first, *_), arrays in zip(batches.values(), columns, strict=True):
-            static = {name: v for name, v in queries[first][0].items() if not isinstance(v, np.ndarray)}
-            values.append(jax.vmap(functools.partial(_sum, op, static))(arrays))
-        return values
-
-    with jax.enable_x64(True):
-        values = jax.tree.map(np.asarray, jax.jit(program)(columns))
+    for i, query in enumerate(queries):
+        batches.setdefault(repr(_described(query, np.shape)[0]), []).append(i)
     results: dict[int, tuple[Array, Array]] = {}
-    for batch, of_batch in zip(batches.values(), values, strict=True):
-        ends = np.cumsum([len(near[i]) for i in batch])[:-1]
-        for i, of_point in zip(batch, np.split(of_batch, ends), strict=True):
-            results[i] = points[i], of_point
+    for batch in batches.values():
+        results |= zip(batch, _values_of_batch(op, [queries[i] for i in batch]), strict=True)
     return [results[i] for i in range(len(queries))]
 
 
-def _sum(op: Op, static: Mapping[str, Any], arrays: Mapping[str, jax.Array]) -> Any:
-    return total(op.function(**arrays, **static))
+def _described(query: Query, describe: Callable[[Array], Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the query with what describes each array in its place."""
+    arguments, active = query
+    return {name: describe(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}, active
+
+
+def _values_of_batch(op: Op, queries: Sequence[Query]) -> Iterator[tuple[Array, Array]]:
+    """Yield `values_near` of queries that differ in numbers alone: one program, as their arguments are stacked."""
+    points = [np.concatenate([arguments[name].ravel() for name in active]) for arguments, active in queries]
+    near = [points_near(point) for point in points]
+    parts = [_columns(*query, points) for query, points in zip(queries, near, strict=True)]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    static = {name: v for name, v in queries[0][0].items() if name not in columns}
+    with jax.enable_x64(True):
+        values = jax.jit(jax.vmap(lambda arrays: total(op.function(**arrays, **static))))(columns)
+    return zip(points, np.split(np.asarray(values), np.cumsum([len(points) for points in near])[:-1]), strict=True)
 
 
 def _columns(arguments: Mapping[str, Any], active: tuple[str, ...], near: Array) -> dict[str, Array]:

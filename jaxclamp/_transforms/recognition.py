@@ -183,7 +183,7 @@ def _calls(count: int) -> Iterator[_Call]:
     """
     for op in sorted(OPS.values(), key=lambda op: len(op.arrays) != count):
         for counterpart in op.counterparts_in("jax"):
-            for names in itertools.permutations(counterpart.names, count):
+            for names in itertools.permutations(counterpart.parameters, count):
                 yield _Call(op, counterpart, names)
     for op in OPS.values():
         if op.family != "reduction" and len(op.arrays) >= count:
@@ -301,8 +301,7 @@ def recognized_euclidean(eqn: JaxprEqn) -> Recognized | None:
     """Return the 2-norm that ``eqn`` computes, of elements or of two operands, if any."""
     if eqn.params.get("name") != "hypot" and name_of_jaxclamp_op(eqn) != "hypot":
         return _norm(eqn, (2,))
-    op = recognized(eqn)
-    return op if op is not None and op.name == "hypot" else None
+    return recognized(eqn)
 
 
 def _norm(eqn: JaxprEqn, orders: Iterable[float] = ORDERS) -> Recognized | None:

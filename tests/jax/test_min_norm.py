@@ -74,7 +74,7 @@ def test_native_spelling_becomes_the_op(op: Op, native: Counterpart) -> None:
     defaults = {name: parameter.default for name, parameter in inspect.signature(op.function).parameters.items()}
     asked = 0
     for active, arrays, others in forms(op):
-        unknown = {n: v for n, v in {**arrays, **others}.items() if n not in native.names}
+        unknown = {n: v for n, v in {**arrays, **others}.items() if n not in native.parameters}
         if any(n in active or np.any(v != defaults[n]) for n, v in unknown.items()):
             continue
         given = [{n: jnp.asarray(a, dtype) for n, a in arrays.items()} for dtype in ("float32", "bfloat16")]

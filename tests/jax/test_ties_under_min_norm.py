@@ -24,7 +24,7 @@ def calls_at_ties(op: Op) -> tuple[Callable[..., Any], list[list[jax.Array]]]:
             given = dict(zip([name for name in point if is_differentiable(point[name])], values, strict=True))
             results += [op.function(**point | given)]
             takes = op.counterparts_in("jax") if op.family == "reduction" or None not in point.values() else ()
-            results += [native(point | given) for native in takes if point.keys() <= native.names]
+            results += [native(point | given) for native in takes if point.keys() <= native.parameters.keys()]
         return results
 
     return function, [[jnp.asarray(v, "float32") for v in point.values() if is_differentiable(v)] for point in points]

@@ -43,8 +43,8 @@ def test_counterparts_are_of_known_ops_and_of_the_framework(name: str) -> None:
     for op in ADAPTERS[name].counterparts:
         for counterpart in ADAPTERS[name].counterparts_of(op):
             assert counterpart.framework == name
-            assert "x" in counterpart.names
-            assert counterpart.names <= inspect.signature(OPS[op].function).parameters.keys()
+            assert "x" in counterpart.parameters
+            assert counterpart.parameters.keys() <= inspect.signature(OPS[op].function).parameters.keys()
 
 
 def test_importing_interop_imports_none_of_them() -> None:
@@ -136,7 +136,7 @@ def test_counterparts_are_the_same_function_away_from_ties(op: str, counterpart:
     parameters = inspect.signature(OPS[op].function).parameters
     compared = 0
     for arguments in away_from_ties(op, "float64"):
-        unknown = arguments.keys() - counterpart.names
+        unknown = arguments.keys() - counterpart.parameters
         low, high = arguments.get("min"), arguments.get("max")
         if any(arguments[name] != parameters[name].default for name in unknown) or (low and high and low > high):
             continue
