@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 import jax
 from jax import lax
 
-from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
+from jaxclamp._rules.conventions import Convention, check_convention
 from jaxclamp._rules.differentiate import differentiable
 from jaxclamp._rules.extremum import extremum_of_devices
 
@@ -88,8 +88,7 @@ def pmin(
 def _of_leaves(
     name: str, function: Callable[..., Any], tree: Tree, axis_name: Any, groups: Groups | None, ties: Convention
 ) -> Tree:
-    if ties not in CONVENTIONS:
-        refuse_convention(ties)
+    check_convention(ties)
     # As tuples, which the cache of rules can hash.
     rule = extremum_of_devices(name, function, axis_name, groups and tuple(map(tuple, groups)), ties)
     return jax.tree.map(lambda leaf: differentiable(rule, leaf), tree)  # type: ignore[no-any-return]

@@ -23,7 +23,7 @@ from interop._torch.grad_state import is_recorded
 from interop._torch.private_api import calls_functions, is_in_function_mode, keywords_of, make_overridable
 from interop._torch.sharding import is_distributed
 from jaxclamp import CONVENTIONS, Convention
-from jaxclamp._rules.conventions import refuse_convention
+from jaxclamp._rules.conventions import check_convention
 from jaxclamp._rules.norms import ORDERS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -144,8 +144,7 @@ class min_norm(Intercepting):  # noqa: N801  # it is used as a function
 
     def __init__(self, *, ties: Convention = "min_norm", backend: Backend = "torch") -> None:
         super().__init__()
-        if ties not in CONVENTIONS:
-            refuse_convention(ties)
+        check_convention(ties)
         if backend not in get_args(Backend):
             raise ValueError(f"min_norm: backend={backend!r} is not one of {', '.join(map(repr, get_args(Backend)))}.")
         self.ties = ties

@@ -19,8 +19,7 @@ from interop._torch.grad_state import is_active
 from interop._torch.opaque import opaque
 from interop._torch.private_api import is_overridden, is_traced_under_transforms
 from interop.native._rules.conventions_of_torch import FOLLOWED
-from jaxclamp import CONVENTIONS
-from jaxclamp._rules.conventions import refuse_convention
+from jaxclamp._rules.conventions import check_convention
 from jaxclamp._shared.version_derivatives import VERSIONS, Version
 
 P = ParamSpec("P")
@@ -133,8 +132,8 @@ def _published(function: Callable[P, R]) -> Callable[P, R]:
             return overridden
         if kwargs:
             ties = kwargs.get("ties", "min_norm")
-            if not isinstance(ties, Version) and ties not in CONVENTIONS:  # `interop.as_of` passes a version
-                refuse_convention(ties)
+            if not isinstance(ties, Version):  # as `interop.as_of` passes
+                check_convention(ties)
             if not aliases.isdisjoint(kwargs):
                 return renamed(*args, **kwargs)
         if is_traced_under_transforms():  # Dynamo would lose the derivatives of an autograd.Function

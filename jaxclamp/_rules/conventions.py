@@ -1,14 +1,15 @@
 """The conventions by which tied operands share a gradient."""
 
-from typing import Literal, NoReturn, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 Convention: TypeAlias = Literal["min_norm", "inclusive", "exclusive", "balanced"]
 CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
 
 
-def refuse_convention(ties: object) -> NoReturn:
-    """Raise a ValueError that says which `CONVENTIONS` there are; ``ties`` is none of them."""
-    of_version = "; as_of takes a version" if str(ties).startswith(("torch", "jax")) else ""
-    raise ValueError(
-        f"ties={ties!r} is not a convention; choose one of {', '.join(map(repr, CONVENTIONS))}{of_version}."
-    )
+def check_convention(ties: object) -> None:
+    """Raise a ValueError that says which `CONVENTIONS` there are if ``ties`` is none of them."""
+    if ties not in CONVENTIONS:
+        of_version = "; as_of takes a version" if str(ties).startswith(("torch", "jax")) else ""
+        raise ValueError(
+            f"ties={ties!r} is not a convention; choose one of {', '.join(map(repr, CONVENTIONS))}{of_version}."
+        )

@@ -40,28 +40,24 @@ _NUMERIC = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 def check_operands(op: str, names: Iterable[str], operands: Iterable[object]) -> None:
     """Raise unless every operand is a real number or an array of them."""
     for name, operand in zip(names, operands, strict=True):
-        _check_operand(op, name, operand)
-
-
-def _check_operand(op: str, name: str, operand: object) -> None:
-    dtype = getattr(operand, "dtype", np.dtype(int))
-    # NumPy knows no kind of the extended dtypes, those of random keys. A text and an object may lie in its arrays, too.
-    if not isinstance(operand, _NUMERIC) or jnp.issubdtype(dtype, jax.dtypes.extended) or dtype.kind in "OSUMm":
-        raise TypeError(
-            f"{op}: {name} must be an array or a number, got {type(operand).__name__} {operand!r}; "
-            "convert it first, for example with jnp.asarray."
-        )
-    dtype = jnp.result_type(operand)
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        raise TypeError(
-            f"{op}: {name} has the complex dtype {dtype}, and the ordering of complex numbers is undefined; "
-            "apply the op to the real and the imaginary part, or to jnp.abs(...)."
-        )
-    if dtype == jnp.float8_e8m0fnu:
-        raise TypeError(
-            f"{op}: {name} has the dtype {dtype}, which holds powers of two alone, neither 0 nor a gradient of 0; "
-            "convert it first, for example with .astype('float32')."
-        )
+        dtype = getattr(operand, "dtype", np.dtype(int))
+        is_extended = jnp.issubdtype(dtype, jax.dtypes.extended)  # of random keys, whose dtypes have no kind
+        if not isinstance(operand, _NUMERIC) or is_extended or dtype.kind in "OSUMm":
+            raise TypeError(
+                f"{op}: {name} must be an array or a number, got {type(operand).__name__} {operand!r}; "
+                "convert it first, for example with jnp.asarray."
+            )
+        dtype = jnp.result_type(operand)
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            raise TypeError(
+                f"{op}: {name} has the complex dtype {dtype}, and the ordering of complex numbers is undefined; "
+                "apply the op to the real and the imaginary part, or to jnp.abs(...)."
+            )
+        if dtype == jnp.float8_e8m0fnu:
+            raise TypeError(
+                f"{op}: {name} has the dtype {dtype}, which holds powers of two alone, neither 0 nor a gradient of 0; "
+                "convert it first, for example with .astype('float32')."
+            )
 
 
 def check_shapes(op: str, names: Sequence[str], operands: Sequence[jax.Array]) -> None:

@@ -3,12 +3,12 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NoReturn, TypeAlias, TypeVar
+from typing import ClassVar, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
+from jaxclamp._rules.conventions import CONVENTIONS, Convention, check_convention
 from jaxclamp._rules.differentiate import Arrays, Tangents
 from jaxclamp._shared.version_derivatives import Weights
 
@@ -182,8 +182,9 @@ def affine(
 class _ByConvention(dict[Convention, S]):
     """Maps a convention to a rule; any other key is an error that names the conventions."""
 
-    def __missing__(self, ties: object) -> NoReturn:
-        refuse_convention(ties)
+    def __missing__(self, ties: object) -> S:
+        check_convention(ties)
+        raise KeyError(ties)
 
 
 _SKIPS_NAN = (jnp.fmax, jnp.fmin)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.differentiate import Arrays, Tangents
-from jaxclamp._rules.extremum import Extremum, extremum, lowest, sharing, widened
+from jaxclamp._rules.extremum import Extremum, lowest, sharing, widened
 
 
 @dataclass(frozen=True)
@@ -133,35 +133,25 @@ class LargestOfWindow:
 
 
 @dataclass(frozen=True, eq=False)
-class LargestOfTile:
-    """The largest element of each window where the windows tile x: an `Extremum` over axes of their own.
+class LargestOfTile(Extremum):
+    """The largest element of each window where the windows tile x: an extremum of x in another shape.
 
     Windows of 2x3 over x of shape (4, 6), for example, are axes 1 and 3 of x reshaped to (2, 2, 2, 3).
     """
 
-    compares_with_value: ClassVar[bool] = True
-
-    name: str
-    extremum: Extremum
-    shape: tuple[int, ...]
-    operands: tuple[str, ...] = ("x",)
+    shape: tuple[int, ...] = ()
+    """Two axes for each axis with windows: which window, and where in it."""
 
     def value(self, *primals: jax.Array) -> jax.Array:
-        return self.extremum.value(*self._tiled(primals))
+        return super().value(jnp.reshape(primals[0], self.shape))
 
-    def _tiled(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        """Return the arrays with two axes for each axis with windows: which window, and where in it."""
-        return [jnp.reshape(array, self.shape) for array in arrays]
-
-    def code(self, primals: Arrays, active: Sequence[bool]) -> jax.Array:
-        return self.extremum.code(self._tiled(primals), active)
-
-    def on_tie(self, primals: Arrays) -> jax.Array:
-        return self.extremum.on_tie(self._tiled(primals))
+    def _tied(self, primals: Arrays) -> jax.Array:
+        return super()._tied([jnp.reshape(primals[0], self.shape)])
 
     def linear(self, code: jax.Array, primals: Arrays, tangents: Tangents, like: jax.ShapeDtypeStruct) -> jax.Array:
-        moving = [None if tangent is None else jnp.reshape(tangent, self.shape) for tangent in tangents]
-        return self.extremum.linear(code, primals, moving, like)
+        (tangent,) = tangents
+        assert tangent is not None
+        return super().linear(code, primals, [jnp.reshape(tangent, self.shape)], like)
 
 
 _UNROLLED = 16
@@ -180,7 +170,7 @@ def largest_of_windows(
     tiles = [(length // size, size) for length, size in zip(shape[batch:], windows.sizes, strict=True)]
     within = tuple(range(batch + 1, batch + 1 + 2 * len(tiles), 2))
     tiled = (*shape[:batch], *itertools.chain(*tiles))
-    return LargestOfTile(name, extremum(name, jnp.max, within, False, convention), tiled)
+    return LargestOfTile(name, jnp.max, within, False, convention, shape=tiled)
 
 
 _largest_of_window = lru_cache(maxsize=1024)(LargestOfWindow)  # whatever the shape

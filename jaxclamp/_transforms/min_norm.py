@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from jax.extend.core import JaxprEqn
 from jax.extend.core import primitives as p
 
-from jaxclamp._rules.conventions import CONVENTIONS, Convention, refuse_convention
+from jaxclamp._rules.conventions import Convention, check_convention
 from jaxclamp._rules.operands import check_function
 from jaxclamp._transforms.inner_derivatives import warn_of_inner_derivatives
 from jaxclamp._transforms.jaxprs import Descend, inlined, transformed
@@ -75,8 +75,7 @@ def min_norm(fun: Any = None, *, ties: Convention = "min_norm") -> Any:
     >>> jax.grad(min_norm(loss))(jnp.zeros(2)).tolist()
     [0.0, 0.0]
     """
-    if ties not in CONVENTIONS:
-        refuse_convention(ties)
+    check_convention(ties)
     if fun is None:
         return functools.partial(min_norm, ties=ties)
     check_function("min_norm", fun)
