@@ -155,13 +155,13 @@ class _Counting:
     def __init__(self, met_infinity: bool) -> None:
         self._sites = TieSites(met_infinity)
         self.of = functools.cache(self._of)  # a body that occurs twice stays one object, which JAX compiles once
-        self._with_body = {
-            p.jit_p: self._call,
-            p.remat_p: self._call,
-            p.closed_call_p: self._call,
-            p.scan_p: self._scan,
-            p.while_p: self._while,
-            p.cond_p: self._cond,
+        self._count_in = {
+            p.jit_p.name: self._call,
+            p.remat_p.name: self._call,
+            p.scan_p.name: self._scan,
+            p.while_p.name: self._while,
+            p.cond_p.name: self._cond,
+            "shard_map": self._shard_map,
         }
 
     def _of(self, jaxpr: Any) -> tuple[Any, Counters]:
@@ -205,20 +205,15 @@ class _Counting:
 
         Without a counter in a body, return None.
         """
-        if is_passed_over(eqn):
-            return None
-        if eqn.primitive.name == "shard_map":
-            return self._shard_map(located(eqn))
-        with_body = self._with_body.get(eqn.primitive)
-        return with_body and with_body(located(eqn))
+        count = self._count_in.get(eqn.primitive.name)
+        return count(located(eqn)) if count and not is_passed_over(eqn) else None
 
     def _call(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
         """Count in a body that runs once."""
-        name = "call_jaxpr" if eqn.primitive is p.closed_call_p else "jaxpr"
-        body, counters = self.of(eqn.params[name])
+        body, counters = self.of(eqn.params["jaxpr"])
         if not counters:
             return None
-        params = {**eqn.params, name: body}
+        params = {**eqn.params, "jaxpr": body}
         if eqn.primitive is p.jit_p:
             # Shardings and layouts are listed by result: there is one result more.
             params |= {name: (*eqn.params[name], *one) for name, one in unspecified_results().items()}

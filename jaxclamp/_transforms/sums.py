@@ -138,26 +138,17 @@ _RESHAPING = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "convert_
 
 def _logaddexp_of(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
     """Return the function, `jax.numpy.logaddexp` or ``logaddexp2`` of real numbers, that ``eqn`` calls, by its body."""
-    if eqn.primitive is not p.custom_jvp_call_p:
+    # Most calls are ruled out at once; only then are the functions traced for these operands, and compared.
+    if eqn.primitive is not p.custom_jvp_call_p or len(eqn.invars) != 2:
         return None
     body = eqn.params["call_jaxpr"]
-    # The primitives rule out most calls at once; only then is the function traced for these operands, and compared.
-    function = _logaddexp_by_primitives().get(_primitives(body))
-    if function is None or len(eqn.invars) != 2:
+    if all(inner.primitive is not p.log1p_p for inner in body.eqns):
         return None
-    (expected,) = jax.make_jaxpr(function)(*(atom.aval for atom in eqn.invars)).eqns
-    return function if str(expected.params["call_jaxpr"]) == str(body) else None
-
-
-@functools.cache
-def _logaddexp_by_primitives() -> Mapping[Any, Callable[..., jax.Array]]:
-    functions: tuple[Any, ...] = (jnp.logaddexp, jnp.logaddexp2)
-    calls = [jax.make_jaxpr(function)(1.0, 1.0).eqns[0] for function in functions]
-    return {_primitives(call.params["call_jaxpr"]): f for call, f in zip(calls, functions, strict=True)}
-
-
-def _primitives(jaxpr: Any) -> tuple[Any, ...]:
-    return tuple(eqn.primitive for eqn in jaxpr.eqns)
+    for function in (jnp.logaddexp, jnp.logaddexp2):
+        (expected,) = jax.make_jaxpr(function)(*(atom.aval for atom in eqn.invars)).eqns
+        if str(expected.params["call_jaxpr"]) == str(body):
+            return function
+    return None
 
 
 def _elementwise(eqn: JaxprEqn) -> Callable[..., Any]:

@@ -10,7 +10,6 @@ from jax.extend.core import JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
 from jaxclamp._jax_versions import with_parts
-from jaxclamp._record import OPS
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._shared.tie_report import MET_INFINITY, Site
 from jaxclamp._transforms.recognition import name_of_jaxclamp_op, recognized
@@ -48,7 +47,7 @@ class TieSites:
         if name := name_of_jaxclamp_op(eqn) or (op.name if op else ""):
             if eqn.primitive in (p.custom_jvp_call_p, p.jit_p):
                 self._counted.update(atom for atom in eqn.invars if isinstance(atom, Var))
-            return Counter(_site(eqn, name), op.on_tie if op else _on_tie_of_op(name, eqn), eqn)
+            return Counter(_site(eqn, name), op.on_tie if op else _on_tie_of_reduction(eqn), eqn)
         if comparison := self._suspected(eqn):
             return Counter(_site(eqn, "select", suspect=True), jnp.equal, comparison)
         if (on_jump := SUSPECTS.get(eqn.primitive.name)) and not _never_jumps(eqn):
@@ -94,23 +93,18 @@ def _site(eqn: JaxprEqn, op: str, *, suspect: bool = False) -> Site:
     return (*place(eqn), op, suspect, scopes(eqn))
 
 
-def _on_tie_of_op(name: str, eqn: JaxprEqn) -> Callable[..., jax.Array]:
-    """Return the function of the inputs of ``eqn``, a call of that op of jaxclamp, that says where it is on a tie.
+def _on_tie_of_reduction(eqn: JaxprEqn) -> Callable[..., jax.Array]:
+    """Return the function of the inputs of ``eqn``, a call of a reduction of jaxclamp, that says where it is on a tie.
 
-    The inputs of an elementwise op are the arguments of its function, and behind them bounds that are built in. A
-    reduction has other parameters too, which are no inputs: so ties are counted at the reduction in its body.
+    A reduction has parameters that are no inputs: so ties are counted at the reduction in its body.
     """
-    op = OPS.get(name)  # `min_norm` makes pools of a ``reduce_window``, which no op is
-    if op and op.family != "reduction":
-        parameters = [p for p in op.signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-        return lambda *operands: op.on_tie(*operands[: len(parameters)])
     body = eqn.params["call_jaxpr"]
     for k, inner in enumerate(body.eqns):
         if inner.primitive in _REDUCTIONS and (reduction := recognized(inner)):
             # Without the reduction itself: nothing would read it, and JAX has no derivative of pmax.
             before = jaxpr_as_fun(with_parts(body, eqns=body.eqns[:k], outvars=inner.invars))
             return lambda *operands: reduction.on_tie(*before(*operands))
-    # No reduction is in the body: it reduced a scalar, where there is nothing to choose.
+    # It reduced a scalar, or integers, where there is nothing to choose.
     return lambda *operands: jnp.zeros(eqn.outvars[0].aval.shape, bool)  # type: ignore[attr-defined]
 
 

@@ -14,17 +14,29 @@ import jaxclamp
 
 LIBRARY_NAMES = (
     *("clip", "fmax", "fmin", "maximum", "minimum", "absolute", "max", "min", "relu", "relu6", "hard_tanh"),
-    *("leaky_relu", "elu", "selu", "celu", "hard_sigmoid", "hard_swish", "_where", "_reduce_max", "_reduce_min"),
+    *(
+        "leaky_relu",
+        "elu",
+        "selu",
+        "celu",
+        "hard_sigmoid",
+        "hard_swish",
+        "norm",
+        "_where",
+        "_reduce_max",
+        "_reduce_min",
+    ),
 )
 BODIES: dict[str, tuple[Callable[..., Any], Any]] = {
     "reduces all axes": (lambda x: jnp.max(x, keepdims=True), jnp.ones((2, 2))),
     "reduces all axes and an operand more": (lambda x, y: jnp.max(x, keepdims=True) * y, (jnp.ones((2, 2)), 2.0)),
     "sums all axes": (lambda x: jnp.sum(x, keepdims=True), jnp.ones((2, 2, 2))),
+    "sums one axis of several": (lambda x: jnp.sum(x * x[:, None], axis=2), jnp.ones((2, 2))),
     "takes a random key": (lambda key, x: x + jax.random.uniform(key), (jax.random.key(0), jnp.ones(2))),
     "makes random keys": (lambda x: jax.random.split(jax.random.key(0)), jnp.ones(2)),
     "has no results": (lambda x: jax.debug.callback(lambda x: None, x), jnp.ones(2)),
     "has no operands": (lambda: jnp.zeros(2), ()),
-    "has several results": (lambda x: (jnp.maximum(x, 0), x), jnp.ones(2)),
+    "has several results": (lambda x: (jnp.max(x, keepdims=True), jnp.maximum(x, 0), x), jnp.ones(2)),
     "is of integers": (lambda i: i + 1, jnp.arange(3)),
     "is of integers and floats": (lambda x, i: x[i], (jnp.arange(3.0), jnp.arange(2))),
     "is of complex numbers": (lambda z: z * 1j, jnp.ones(2, complex)),

@@ -1,5 +1,6 @@
 """`norm` and `hypot` beside their ties: near overflow, at infinities and NaN, in all shapes, and to second order."""
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -198,7 +199,13 @@ def test_vector_norms_of_other_orders_under_min_norm(order: Any) -> None:
 
 
 def test_other_roots_keep_their_slope() -> None:
-    for function in (lambda x: jnp.sqrt(jnp.sum(x)), lambda x: jnp.sqrt(jnp.sum(x * x[::-1])), jnp.sqrt):
+    for function in (
+        lambda x: jnp.sqrt(jnp.sum(x)),
+        lambda x: jnp.sqrt(jnp.sum(x * x[::-1])),
+        lambda x: jnp.sum(x * x) ** 0.25,
+        lambda x: jnp.sum(x**3) ** 0.5,
+        jnp.sqrt,
+    ):
         assert not jnp.isfinite(jax.grad(lambda x: min_norm(function)(x).sum())(jnp.zeros(2))).any()  # noqa: B023
 
 
@@ -207,6 +214,22 @@ def test_squares_of_complex_numbers_add_up_to_0_elsewhere_too(squared: Callable[
     """1 + 1j ** 2 is 0, and the slope of its root infinite."""
     function = min_norm(lambda x: jnp.sqrt(jnp.sum(squared(x * jnp.array([1, 1j])))).real)
     assert not jnp.isfinite(jax.grad(function)(jnp.ones(2))).any()
+
+
+MATRIX = np.float32([[3.0, 1.0], [-1.0, 2.0]])
+NO_VECTOR_NORMS: dict[str, Callable[[jax.Array], Any]] = {
+    **{f"of a matrix, {ord}": functools.partial(jnp.linalg.norm, ord=ord) for ord in (1, -1, jnp.inf, 2, "nuc")},
+    "of complex numbers": lambda x: jnp.linalg.norm((1 + 1j) * x),
+}
+
+
+@pytest.mark.parametrize("name", NO_VECTOR_NORMS)
+def test_norms_that_are_no_vector_norms_stay_as_they_are(name: str) -> None:
+    function = NO_VECTOR_NORMS[name]
+    for changed in (min_norm(function), lambda x: jaxclamp.ties(function)(x)[0]):
+        np.testing.assert_array_equal(changed(MATRIX), function(MATRIX))
+    np.testing.assert_allclose(jax.grad(min_norm(function))(MATRIX), jax.grad(function)(MATRIX), rtol=1e-6)
+    np.testing.assert_allclose(jaxclamp.grad(function)(MATRIX), jax.grad(function)(MATRIX), rtol=1e-4, atol=1e-6)
 
 
 NORMS: dict[str, Callable[[jax.Array], jax.Array]] = {

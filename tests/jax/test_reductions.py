@@ -398,3 +398,12 @@ def test_nan_beside_initial_and_behind_where(name: str) -> None:
     assert shares(0.5 if name == "amax" else 1.5, ~jnp.isnan(x)) == [0, 1, 0, 0]
     alone = jax.grad(getattr(jaxclamp, name))(x, None, False, jnp.nan)
     assert alone.tolist() == [0, 0, 0]  # a number is tied, and not differentiated
+
+
+@pytest.mark.parametrize("settings", [{"base_dilation": (2,)}, {"padding": ((-1, 0),)}], ids=str)
+def test_windows_over_gaps_or_a_part_stay_as_they_are(settings: dict[str, Any]) -> None:
+    """No pool has such windows: ``min_norm`` leaves them to JAX."""
+    geometry = {"window_dimensions": (3,), "window_strides": (1,), "padding": ((0, 0),), **settings}
+    function = lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, **geometry)  # noqa: E731
+    x = jnp.array([5.0, 1.0, 3.0, 2.0, 4.0])
+    assert jaxclamp.min_norm(function)(x).tolist() == function(x).tolist()

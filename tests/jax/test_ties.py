@@ -137,6 +137,12 @@ def test_integers_on_a_kink(name: str) -> None:
     assert OPS[name].on_tie(x).tolist() == OPS[name].on_tie(x.astype(float)).tolist()
 
 
+@pytest.mark.parametrize("op", [jaxclamp.maximum, jnp.maximum, jaxclamp.amax], ids=["maximum", "jnp", "amax"])
+def test_integers_have_no_gradient_and_so_no_ties(op: Callable[..., jax.Array]) -> None:
+    operands = (jnp.arange(3),) * (1 if op is jaxclamp.amax else 2)
+    assert ties(op)(*operands)[1].tied == 0
+
+
 def test_lines_and_control_flow() -> None:
     lines = {}
 
