@@ -1,6 +1,5 @@
 """Write the generated tables of the documentation: that of all ops, and those of recorded versions."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -84,7 +83,8 @@ def overview() -> str:
     lines = []
     for op in OPS.values():
         # At -0.0 the gradients are those at 0.0 by definition, and a table for readers is long enough.
-        alone = [row for row in rows if row.op == op.name and row.active == ("x",) and not _is_negative_zero(row)]
+        of_x = [row for row in rows if row.op == op.name and row.active == ("x",)]
+        alone = [row for row in of_x if str(row.arguments["x"]) != "-0.0"]
         ties = [row for row in alone if row.inactive != "arrays"]
         as_arrays = {at(row): row for row in alone}  # for frameworks that do not take the bounds as numbers
         cells = [
@@ -131,11 +131,6 @@ def _judged(cell: Cell, answer: FlatGradient | None) -> str:
         return NO_ANSWER
     classes = explanations(cell, answer)
     return _marked(answer, "min_norm" in classes) + " †" * ("no subgradient" in classes)
-
-
-def _is_negative_zero(row: Row) -> bool:
-    x = row.arguments["x"]
-    return isinstance(x, float) and x == 0 and math.copysign(1, x) < 0
 
 
 def _summary(op: Op) -> str:

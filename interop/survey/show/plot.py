@@ -74,16 +74,11 @@ def figure(op: Op, rows: Iterable[Row]) -> Figure:
 
 
 def _styles(spellings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    unused = {framework: iter(markers) for framework, markers in MARKERS.items()}
     styles: dict[str, dict[str, Any]] = {}
     for spelling, framework in spellings.items():
-        marker = next(unused[framework])
-        hollow = marker != MARKERS[framework][0]
-        styles[spelling] = {
-            "color": COLOURS[framework],
-            "marker": marker,
-            "markerfacecolor": "white" if hollow else COLOURS[framework],
-        }
+        colour, place = COLOURS[framework], [s for s, f in spellings.items() if f == framework].index(spelling)
+        fill = "white" if place else colour
+        styles[spelling] = {"color": colour, "marker": MARKERS[framework][place], "markerfacecolor": fill}
     return styles
 
 
@@ -101,14 +96,14 @@ def _draw_elementwise(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str
 
     Where somebody differs at some tie, those at which all agree are left out.
     """
-    parameters = {_call(op, _parameters(row)): _parameters(row) for row in rows}
-    every = {call: _ties(row for row in rows if _call(op, _parameters(row)) == call) for call in parameters}
+    calls: dict[str, list[Row]] = {}
+    for row in rows:
+        calls.setdefault(_call(row), []).append(row)
+    every = {call: _ties(of_call) for call, of_call in calls.items()}
     differing = {call: [tie for tie in at if tie.differs] for call, at in every.items()}
     ties = {call: at for call, at in differing.items() if at} or every
-    parameters = {call: parameters[call] for call in ties}
-    drawn = list(itertools.chain(*ties.values()))
     most = max(map(len, ties.values()))
-    widest = max(len(tie.derivatives) for tie in drawn)
+    widest = max(len(tie.derivatives) for at in ties.values() for tie in at)
     # Calls with one tie each, as those of leaky_relu, have room for two in a line.
     blocks = 2 if most == 1 and len(ties) > 3 else 1
     lines = -(-len(ties) // blocks)
@@ -122,11 +117,11 @@ def _draw_elementwise(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str
     drawing = Figure(figsize=(width, sum(heights) + 0.9), layout="constrained")
     (body,), (foot,) = drawing.subfigures(2, 1, squeeze=False, height_ratios=heights)
     parts = body.subfigures(lines, blocks, squeeze=False)
-    for part, (call, arguments) in zip(parts.flat, parameters.items(), strict=False):
+    for part, (call, at) in zip(parts.flat, ties.items(), strict=False):
         part.suptitle(call, x=0.01, ha="left", fontweight="bold")
         axes = part.subplots(1, 2 + most, width_ratios=widths, squeeze=False)[0]
-        _draw_function(axes[0], axes[1], op, arguments, ties[call])
-        for panel, tie in itertools.zip_longest(axes[2:], ties[call]):
+        _draw_function(axes[0], axes[1], op, _parameters(calls[call][0]), at)
+        for panel, tie in itertools.zip_longest(axes[2:], at):
             if tie is None:
                 panel.remove()
             else:
@@ -175,14 +170,14 @@ def _parameters(row: Row) -> dict[str, Any]:
     return {name: value for name, value in row.arguments.items() if name != "x"}
 
 
-def _call(op: Op, parameters: Mapping[str, Any]) -> str:
-    return f"{op.name}(x, {as_in_a_call(parameters)})" if parameters else f"{op.name}(x)"
+def _call(row: Row) -> str:
+    return f"{row.op}({', '.join(filter(None, ('x', as_in_a_call(_parameters(row)))))})"
 
 
 def _ties(rows: Iterable[Row]) -> list[_Tie]:
     at_x: dict[str, list[Row]] = {}
     for row in rows:
-        at_x.setdefault(str(row.arguments["x"]), []).append(row)
+        at_x.setdefault(str(row.arguments["x"]), []).append(row)  # by its text, as -0.0 equals 0.0
     ties: list[_Tie] = []
     for group in at_x.values():
         x = group[0].arguments["x"]
@@ -312,7 +307,7 @@ def _draw_reduction(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str, 
     drawing = Figure(figsize=size, layout="constrained")
     parts = drawing.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)
     for part, row, x in zip(parts.flat, rows, arrays, strict=True):
-        part.suptitle(_call(op, _parameters(row)), x=0.01, ha="left", fontweight="bold")
+        part.suptitle(_call(row), x=0.01, ha="left", fontweight="bold")
         titles = ["x", "by definition", *(f"{AGREES if a.agrees else DISAGREES} {a.spelling}" for a in row.answers)]
         numbers: list[Any] = [x, row.definition, *(answer.gradient for answer in row.answers)]
         panels = part.subplots(1, 2 + len(styles), sharex=True, sharey=True)

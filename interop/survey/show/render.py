@@ -148,7 +148,7 @@ def cells_of(rows: Sequence[Row], summary: Iterable[Tally]) -> tuple[list[str], 
 
 def _answers(answers: Sequence[Answer]) -> str:
     def text(answer: Answer) -> str:
-        convention = f" = {answer.conventions[0]}" if answer.conventions and not answer.agrees else ""
+        convention = f" = {answer.conventions[0]}" if answer.conventions else ""
         return f"{AGREES if answer.agrees else DISAGREES} {rounded(answer.gradient)}{convention}"
 
     return by_spelling(answers, text, lambda text, names: f"{text} {'/'.join(names)}") or NO_ANSWER
