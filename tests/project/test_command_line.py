@@ -264,6 +264,25 @@ def test_narrow_screens_go_on_in_further_tables(everybody: None) -> None:
     assert [title for line in headings for title in line] == ["ours", *parity.UNMODIFIED]  # none is cut off
     assert sum(line.startswith("max_pool2d ") for line in lines) == len(headings)
     assert "…" not in "".join(lines)
+    wide = click.unstyle(render.drawn(screen(rows, 80, "python -m interop"), 80)).splitlines()
+    assert len([line for line in wide if line.split()[:1] == ["op"]]) == 1  # whose cells may be cut off
+
+
+@pytest.mark.parametrize(
+    ("slopes", "headings"),
+    [
+        ({"jaxclamp": 0.0, "interop": 0.0}, ["definition", "ours"]),
+        ({"jaxclamp": 0.0, "interop": 1.0}, ["definition", "jaxclamp", "interop"]),
+        ({"jaxclamp": 0.0}, ["definition", "jaxclamp"]),
+    ],
+)
+def test_packages_of_this_project_share_a_column_where_they_agree(
+    slopes: dict[str, float], headings: list[str]
+) -> None:
+    answers = [Answer(name, "jax 1.0", f"{name}.abs", (g,), g == 0, ()) for name, g in slopes.items()]
+    row = Row("abs", {"x": 0.0}, ("x",), "none", "float32", (0.0,), tuple(answers))
+    lines = click.unstyle(render.drawn(listing([row], [], 80), 80)).splitlines()
+    assert next(line.split() for line in lines if "definition" in line) == headings
 
 
 @pytest.mark.parametrize("width", [60, 80])
