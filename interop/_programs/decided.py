@@ -56,16 +56,14 @@ class Decided(Block):
             with without_forward_mode():
                 return func(*args, **kwargs)
         choice, jump = CHOICES_BY_CALL.get(func), jump_of(func, kwargs)
-        # Where there is nothing to choose, or no operand moves, torch is called: the usual case, and the only fast one.
-        # So it is of no elements, of which torch alone knows whether there is a result.
-        if not (choice or jump) or not any(
+        # Of no elements torch alone knows whether there is a result.
+        is_moving = (choice or jump) and any(
             moves(value) and value.numel() for value in _operands(*args, *kwargs.values())
-        ):
-            return FASTER.get(func, func)(*args, **kwargs)
-        if jump:
+        )
+        if jump and is_moving:
             name, at = jump
             _warn_on_jump(name, at if choice is None else undecided(at), args, kwargs)
-        if choice is None:
+        if choice is None or not is_moving:  # the usual case, and the only fast one
             return FASTER.get(func, func)(*args, **kwargs)
         # ``ties`` means nothing here: the tangents decide for one side of the tie, where all conventions agree.
         named = {NUMPY_NAMES.get(name, name): v for name, v in kwargs.items() if name not in _IGNORED}

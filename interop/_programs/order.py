@@ -103,8 +103,3 @@ def order(pair: Pair, dim: int, descending: bool = False) -> torch.Tensor:
     by_tangent = tangent.argsort(dim=dim, descending=descending, stable=True)
     by_value = value.gather(dim, by_tangent).argsort(dim=dim, descending=descending, stable=True)
     return by_tangent.gather(dim, by_value)
-
-
-def rank(pair: Pair, dim: int) -> torch.Tensor:
-    """Return the place of each element among those along ``dim``, if they were sorted."""
-    return order(pair, dim).argsort(dim)  # the inverse of the permutation

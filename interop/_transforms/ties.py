@@ -8,6 +8,7 @@ import itertools
 import os
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -191,15 +192,8 @@ def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
 
 def line_of_user() -> tuple[str, int]:
     """Return the file and the line of the user's code that is running."""
-    return innermost(_lines(), *_LIBRARIES)
-
-
-def _lines() -> Iterator[tuple[str, int]]:
-    """Yield the lines of the calls that led here, the innermost first."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        yield frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back  # type: ignore[assignment]
+    calls = traceback.walk_stack(sys._getframe(1))
+    return innermost(((frame.f_code.co_filename, line) for frame, line in calls), *_LIBRARIES)
 
 
 def name_of(func: Callable[..., Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from interop._programs.choices.reductions import Sign, taken
-from interop._programs.order import negated, order, rank, value_and_tangent
+from interop._programs.order import negated, order, value_and_tangent
 
 Tensor = torch.Tensor
 
@@ -62,9 +62,9 @@ def cumulative(name: str, sign: Sign) -> Callable[..., Any]:
     """Return `torch.cummax` or `torch.cummin`."""
 
     def cumulative(input: Tensor, dim: int) -> Any:
-        # Ranks are integers without ties: the largest so far is the one element that is ahead so far.
-        places = rank(sign(value_and_tangent(input)), dim)
-        index = torch.cummax(places, dim).indices
+        # Ranks, the inverse of the order, have no ties: the largest so far is the one element that is ahead so far.
+        ranks = order(sign(value_and_tangent(input)), dim).argsort(dim)
+        index = torch.cummax(ranks, dim).indices
         return getattr(torch.return_types, name)((input.gather(dim, index), index))
 
     return cumulative
