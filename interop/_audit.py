@@ -503,22 +503,13 @@ def _compared(calls: Iterable[_Call], before: str, after: str) -> tuple[tuple[Li
         old, new = torch.cat(olds), torch.cat(news)
         apart = _apart(old, new)
         if apart.any():
-            before_norm, after_norm, apart_norm = (float(torch.linalg.vector_norm(v)) for v in (old, new, apart))
-            largest = float(apart.abs().max())
+            of_old, of_new, of_apart = (torch.linalg.vector_norm(vector).item() for vector in (old, new, apart))
             slopes = [torch.cat([call.slopes(version) for call in calls_there]) for version in (before, after)]
             pairs = torch.stack(slopes, 1)[_apart(*slopes) != 0].unique(dim=0)  # sorted, the steepest last
             keeping = [c for c in CONVENTIONS if all(call.has(c, g) for call, g in zip(calls_there, olds, strict=True))]
-            changes.append(
-                ChangedLine(
-                    line,
-                    before_norm,
-                    after_norm,
-                    apart_norm,
-                    largest,
-                    tuple((old_slope, new_slope) for old_slope, new_slope in pairs.flip(0)[:3].tolist()),
-                    _cure(line.op, before, keeping),
-                )
-            )
+            steepest = tuple((old_slope, new_slope) for old_slope, new_slope in pairs.flip(0)[:3].tolist())
+            largest, cure = apart.abs().max().item(), _cure(line.op, before, keeping)
+            changes.append(ChangedLine(line, of_old, of_new, of_apart, largest, steepest, cure))
     return totals.lines(), tuple(changes)
 
 

@@ -336,9 +336,8 @@ class Losses:
                 mended = certified(gradients, root, pull, ways)
             except RuntimeError:  # the backward pass will raise it too
                 return
-            for i, leaf in enumerate(leaves):
-                if id(leaf) in moving:
-                    gradients[i] = mended[i]
+            triples = zip(leaves, gradients, mended, strict=True)
+            gradients = [new if id(leaf) in moving else old for leaf, old, new in triples]
             with torch.enable_grad(), with_old_versions([loss]):
                 number = _Settled.apply(loss.detach(), gradients, *leaves)
                 # In place, since the program holds this tensor.
