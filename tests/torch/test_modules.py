@@ -168,6 +168,7 @@ def test_convert_says_what_it_left_and_why() -> None:
         "counterpart here",
     ]
     assert "nothing to replace" in str(interop.nn.convert(torch.nn.Linear(1, 1)))
+    assert str(interop.nn.convert(torch.nn.ReLU6())) == "(the model)  ReLU6"
     kept = torch.nn.ReLU()
     assert not interop.nn.convert(kept, ties="exclusive").left
     assert interop.nn.convert(kept).left == {"": "ReLU keeps ties='exclusive', which it has already"}
