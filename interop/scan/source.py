@@ -118,12 +118,17 @@ class Source:
         for _ in range(_MOST_NAMES):
             if not isinstance(node, ast.Name):
                 break
+            values = self._bound.get((self._scope(node), node.id), ())
+            assigned = [v for v in values if isinstance(v, ast.expr) and not self._is_default(v)]
             # The x on the right of ``x = x.round()`` is that of an earlier line.
-            before = [v for line, v in self._assigned.get((self._scope(node), node.id), ()) if line < node.lineno]
+            before = [v for v in assigned if (v.end_lineno or v.lineno) < node.lineno]
             if not before:
                 break
-            node = before[-1]
+            node = max(before, key=lambda v: v.end_lineno or v.lineno)
         return node
+
+    def _is_default(self, value: ast.expr) -> bool:
+        return isinstance(self._parents[value], ast.arguments)
 
     def number(self, node: ast.expr | None, names: int = _MOST_NAMES) -> float | None:
         """Return the finite number that an expression means; else None.
@@ -359,17 +364,6 @@ class Source:
                     if isinstance(argument, ast.Name):
                         passed.setdefault(argument.id, []).append(node.func)
         return passed
-
-    @functools.cached_property
-    def _assigned(self) -> dict[tuple[ast.AST, str], list[tuple[int, ast.expr]]]:
-        """Maps a scope and a name in it to the lines and values of its assignments."""
-        assigned: dict[tuple[ast.AST, str], list[tuple[int, ast.expr]]] = {}
-        for node in self.nodes:
-            for target, value in _assignments(node):
-                if isinstance(target, ast.Name):
-                    end = value.end_lineno or value.lineno
-                    assigned.setdefault((self._scope(target), target.id), []).append((end, value))
-        return {key: sorted(values, key=lambda pair: pair[0]) for key, values in assigned.items()}
 
 
 def _is_of_framework(name: str | None) -> bool:
