@@ -46,6 +46,22 @@ def _within(fun: Callable[[torch.Tensor], Any]) -> None:
 
 BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no function": (lambda: interop.grad(3), TypeError, "grad: fun is 3"),
+    "no function along a direction": (
+        lambda: interop.directional_derivative(3, ZERO, ZERO),
+        TypeError,
+        "directional_derivative: fun is 3",
+    ),
+    "no function to search": (lambda: interop.subdifferential(3), TypeError, "subdifferential: fun is 3"),
+    "a direction within a block": (
+        lambda: _within(lambda x: interop.directional_derivative(torch.abs, x, x)),
+        RuntimeError,
+        "directional_derivative: forward mode is at work already",
+    ),
+    "a search within a block": (
+        lambda: _within(interop.subdifferential(torch.sum)),
+        RuntimeError,
+        "subdifferential: forward mode is at work already",
+    ),
     "both": (
         lambda: interop.grad(torch.abs, direction=ZERO, generator=torch.Generator()),
         ValueError,
