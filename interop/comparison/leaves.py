@@ -87,8 +87,7 @@ def tolerance_of(eps: float) -> float:
 def difference_of(a: Array, b: Array, rtol: float | None, atol: float | None) -> Difference:
     """Measure how far two arrays of one shape are apart; ``beyond`` counts by these tolerances or the default ones."""
     dtype = _common(a.dtype, b.dtype)
-    if np.iscomplexobj(a) or np.iscomplexobj(b):
-        a, b = (np.stack([array.real, array.imag], axis=-1) for array in (a, b))
+    a, b = _as_reals(a, b)
     is_float = jnp.issubdtype(dtype, jnp.floating)
     rtol = relative_tolerance(dtype, rtol)
     with np.errstate(all="ignore"):
@@ -112,6 +111,33 @@ def difference_of(a: Array, b: Array, rtol: float | None, atol: float | None) ->
     largest = _largest(absolute)
     apart = tuple(side[largest.index].item() for side in (a, b)) if absolute.size else ()
     return Difference(largest, _largest(relative), _largest(ulps), int(beyond.sum()), beyond.size, apart)
+
+
+def agree(a: Array, b: Array) -> bool:
+    """Return whether two arrays of one shape are the same but for rounding."""
+    return difference_of(a, b, None, None).beyond == 0
+
+
+def apart_of(a: Array, b: Array) -> float:
+    """Return the largest difference, relative to the largest finite number.
+
+    NaN and NaN, and equal infinities, are not apart; arrays of two shapes are infinitely so.
+    """
+    if a.shape != b.shape:
+        return float("inf")
+    x, y = (array.astype(np.float64, copy=False) for array in _as_reals(a, b))
+    with np.errstate(all="ignore"):
+        differences = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
+    if not np.isfinite(differences).all():
+        return float("inf")
+    largest = max(map(largest_finite, (x, y)))
+    return float(differences.max(initial=0.0) / largest) if largest else 0.0
+
+
+def kind_of(dtype: Any) -> str:
+    """Return what numbers of a dtype are, in words."""
+    kinds = {"floats": jnp.floating, "complex numbers": jnp.complexfloating, "integers": jnp.integer}
+    return next((kind for kind, scalar in kinds.items() if jnp.issubdtype(dtype, scalar)), "truth values")
 
 
 def is_rounding_alone(before: float, after: float, dtype: np.dtype[Any]) -> bool:
@@ -156,6 +182,14 @@ def eps_of(dtype: np.dtype[Any]) -> float:
 def coarsest(floats: Iterable[np.dtype[Any]]) -> np.dtype[Any]:
     """Return the dtype of floats that rounds most: bfloat16 has fewer digits than float16, though as many bits."""
     return max(floats, key=lambda dtype: float(jnp.finfo(dtype).eps))
+
+
+def _as_reals(a: Array, b: Array) -> tuple[Array, Array]:
+    """Write both arrays as pairs of numbers, along an axis more, if one of them is complex."""
+    if not (np.iscomplexobj(a) or np.iscomplexobj(b)):
+        return a, b
+    first, second = (np.stack([array.real, array.imag], axis=-1) for array in (a, b))
+    return first, second
 
 
 def _common(first: np.dtype[Any], second: np.dtype[Any]) -> np.dtype[Any]:

@@ -30,19 +30,19 @@ pytestmark = pytest.mark.usefixtures("seeded")
 def answered_once() -> Iterator[None]:
     """The network of Flax is the same in all comparisons of a class: what it answers is computed once."""
     answers: dict[Any, Any] = {}
-    answer = JaxModel.answer
+    answer = JaxModel._run
 
-    def remembered(self: JaxModel, values: Any, orders: Any, run: Run) -> Any:
-        arrays = b"".join(np.asarray(value).tobytes() for value in values.values())
+    def remembered(self: JaxModel, run: Run) -> Any:
+        arrays = b"".join(np.asarray(value).tobytes() for value in self.values.values())
         if run.nudges:
-            return answer(self, values, orders, run)
+            return answer(self, run)
         key = self.call.__name__, run._replace(nudges=None), arrays
         if key not in answers:
-            answers[key] = answer(self, values, orders, run)
+            answers[key] = answer(self, run)
         return copy.deepcopy(answers[key])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JaxModel, "answer", remembered)
+        patch.setattr(JaxModel, "_run", remembered)
         yield
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from interop import compare_models
-from interop.comparison.models.slips import slip_of
+from interop.comparison.models.cause import slip_of
 from tests.compare.models import blamed, port_of
 from tests.compare.random_networks import INPUTS, outcome
 

@@ -22,7 +22,7 @@ from jax.extend.core import primitives as p
 from jax.interpreters import ad, batching, mlir
 
 from interop.comparison.leaves import eps_of
-from interop.comparison.models.layers import CallRecorder, Key, Layer, Moment, Span, parts_of
+from interop.comparison.models.layers import CallRecorder, Key, Layer, Moment, Span
 from jaxclamp._jax_versions import closed, with_parts
 from jaxclamp._transforms.jaxprs import inlined
 
@@ -52,35 +52,7 @@ def new_recorder() -> CallRecorder:
         is_marked = isinstance(leaf, jax.Array) and _is_marked(leaf.dtype, key)
         return boundary_p.bind(leaf, key=key) if is_marked else None
 
-    def flatten(tree: Any) -> tuple[list[Any], tuple[Any, list[int]]]:
-        # Modules among the arguments stay the objects that they are.
-        leaves, structure = jax.tree.flatten(tree, is_leaf=callable)
-        by_name = _by_name(jax.tree.unflatten(structure, map(_Number, range(len(leaves)))))
-        # A class may say itself which leaves it has, and these may be in none of its fields.
-        order = list(dict.fromkeys([*by_name, *range(len(leaves))]))
-        return [leaves[i] for i in order], (structure, order)
-
-    def unflatten(structure: tuple[Any, list[int]], leaves: Sequence[Any]) -> Any:
-        by_number = dict(zip(structure[1], leaves, strict=True))
-        return jax.tree.unflatten(structure[0], [by_number[i] for i in range(len(leaves))])
-
-    return CallRecorder(mark, flatten, unflatten)
-
-
-@dataclass(frozen=True)
-class _Number:
-    """Stands for a leaf of a tree."""
-
-    number: int
-
-
-def _by_name(tree: Any) -> list[int]:
-    """Return the numbers of the leaves in the order of `parts_of`; in a node that it does not know, in that of JAX."""
-    if isinstance(tree, _Number):
-        return [tree.number]
-    parts = parts_of(tree)
-    inside = jax.tree.leaves(tree) if parts is None else parts.values()
-    return [number for part in inside if part is not tree for number in _by_name(part)]
+    return CallRecorder(mark)
 
 
 def _is_marked(dtype: Any, key: Key) -> bool:

@@ -20,12 +20,15 @@ inputs and parameters leave it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+import math
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from interop.comparison.models.judgements import Judged, Judgement
 from interop.comparison.models.layers import Layer, Moment, Span, What
 
+_MOMENTUM = re.compile(r"\b(?:momentum|decay_rate)=([\d.e-]+)")
 _OF_TIES: tuple[Judgement, ...] = ("ties", "near ties")
 
 
@@ -179,13 +182,11 @@ class _Pass:
 
 def _first_differing(pairs: Sequence[LayerPair], what: What) -> Cause | None:
     """Return the first layer with other parameters, or whose statistics differ after the call."""
-    return _first_with(pairs, [pair.differing(what, gradients=False) for pair in pairs])
+    return _first_with((pair, pair.differing(what, gradients=False)) for pair in pairs)
 
 
-def _first_with(pairs: Sequence[LayerPair], parts: Sequence[Sequence[Judged]]) -> Cause | None:
-    return next(
-        (Cause(pair, tuple(differing)) for pair, differing in zip(pairs, parts, strict=True) if differing), None
-    )
+def _first_with(differing: Iterable[tuple[LayerPair, Sequence[Judged]]]) -> Cause | None:
+    return next((Cause(pair, tuple(parts)) for pair, parts in differing if parts), None)
 
 
 def _first_to_diverge(pairs: Sequence[LayerPair], a_pass: _Pass) -> Cause | None:
@@ -205,10 +206,7 @@ def _first_to_diverge(pairs: Sequence[LayerPair], a_pass: _Pass) -> Cause | None
             continue
         return _in_own_code(a_pass, pair, inside, parts) if inside else Cause(pair, tuple(parts))
     # No layer can be blamed: name the first whose results differ.
-    return _first_with(
-        [pairs[n] for n in a_pass.order],
-        [a_pass.differing(pairs[n], *(() if a_pass.is_backward else ("outputs",))) for n in a_pass.order],
-    )
+    return _first_with((pairs[n], a_pass.differing(pairs[n], "outputs")) for n in a_pass.order)
 
 
 def _in_own_code(a_pass: _Pass, pair: LayerPair, inside: Sequence[LayerPair], parts: Sequence[Judged]) -> Cause:
@@ -230,7 +228,7 @@ def _in_own_code(a_pass: _Pass, pair: LayerPair, inside: Sequence[LayerPair], pa
 
 def _agrees_again_later(pairs: Sequence[LayerPair], n: int) -> bool:
     """Return whether a layer that begins after this one ends gets inputs, and these agree."""
-    later = [pair for pair in pairs if pair.first.end > pairs[n].first.end and pair.indices[0] >= pairs[n].first.end]
+    later = [pair for pair in pairs if pair.indices[0] >= pairs[n].first.end]
     return any(
         pair.select("inputs", gradients=False) and not pair.differing("inputs", gradients=False) for pair in later
     )
@@ -249,3 +247,28 @@ def _without_counterpart(
         end = cause.before.indices[side]
     matched = {pair.indices[side] for pair in pairs}
     return tuple(layers[i] for i in range(begin, end) if i not in matched)
+
+
+def slip_of(cause: Cause, models: tuple[str, str]) -> str:
+    """Name in words the slip behind a difference, if it is one of the commonest of ports, else nothing.
+
+    Args:
+      cause: where the models first differ.
+      models: their names, each with its library, as ``Network (flax 0.12.8)``.
+    """
+    if cause.is_own_code:
+        return ""
+    if cause.layer.updates in ((True, False), (False, True)):
+        training, evaluating = ("first", "second") if cause.layer.updates[0] else ("second", "first")
+        return f"The {training} model is in training mode there, the {evaluating} uses its running averages."
+    momenta = [_MOMENTUM.search(layer.settings) for layer in (cause.layer.first, cause.layer.second)]
+    of_torch = ["(torch " in model for model in models]
+    if cause.parts[0].what == "state" and all(momenta) and any(of_torch) and not all(of_torch):
+        text, text_elsewhere = (momenta[of_torch.index(is_torch)][1] for is_torch in (True, False))  # type: ignore[index]
+        if math.isclose(float(text) + float(text_elsewhere), 1):
+            return ""  # they are as they should be: the statistics differ for another reason
+        return (
+            "Look at the momentum: in torch it is the share of the new statistics, elsewhere that of the old, so that "
+            f"{text} in torch is {1 - float(text):.4g} in the other model."
+        )
+    return ""

@@ -1,28 +1,26 @@
-"""Compare a model with its port: run both on the same inputs with the same parameters, and judge what differs."""
+"""Compare a model with its port: run both on the same inputs with the same parameters, and judge what differs.
+
+The steps, each in a file beside this one:
+
+1. Both models enter with their inputs, each as the class of its library, a `Model`, which knows how to run it.
+2. Their parameters are paired, and by these their layers: they are `Counterparts`.
+3. Both get the same values for their parameters, and run. How the rows of their kernels lie is settled by that.
+4. All arrays that both have are listed, each a `Place`, and judged there, by more and more runs.
+5. The judgements go to the pairs of layers, whose first difference is the cause that the `ModelComparison` reports.
+"""
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from interop.comparison.models.cause import LayerPair
-from interop.comparison.models.counterparts import Counterparts, counterparts_of
-from interop.comparison.models.inputs import inputs_of_both, refuse_wider
-from interop.comparison.models.judgements import Judged, judge, places
-from interop.comparison.models.layers import Layer, Moment
-from interop.comparison.models.libraries import adapter_of
-from interop.comparison.models.mapping import Override, ParameterMapping
-from interop.comparison.models.matching import matched_parent
-from interop.comparison.models.model import Call, Model, Run, Side
-from interop.comparison.models.nudges import crossings_to_nudge
-from interop.comparison.models.own_parameters import judged_parameters
-from interop.comparison.models.report import ModelComparison
-from interop.comparison.models.sides import settled
+from interop.comparison.models.adapters import models_of
+from interop.comparison.models.counterparts import Override, counterparts_of
+from interop.comparison.models.judgements import judge, roundings_of
+from interop.comparison.models.mapping import bind
+from interop.comparison.models.model import Call
+from interop.comparison.models.places import places
+from interop.comparison.models.report import ModelComparison, reported
 
 
 def compare_models(
@@ -73,8 +71,7 @@ def compare_models(
       ValueError: parameters have no counterpart, or several; results differ in number, shape, kind; a name is unknown;
         an input is of float64, and parameters are not.
 
-    >>> import flax.linen as nn
-    >>> import torch
+    >>> import flax.linen as nn, numpy as np, torch
     >>> class Net(nn.Module):
     ...     @nn.compact
     ...     def __call__(self, x):
@@ -94,98 +91,10 @@ def compare_models(
         raise TypeError(f"compare_models: calls is {calls!r}; pass two functions, None for one that is not needed.")
     if not isinstance(mapping, Mapping | None):
         raise TypeError(f"compare_models: mapping is {mapping!r}; pass a dict from names to names.")
-    kinds = adapter_of(first, "first"), adapter_of(second, "second")
-    of_first, of_second, notes = inputs_of_both(inputs, kinds[0].channels_last, kinds[1].channels_last, layouts)
-    models = kinds[0](first, calls[0], of_first), kinds[1](second, calls[1], of_second)
-    refuse_wider(models)
-    sides, counterparts, alignments, dtype, replaced = settled(
-        models, parameters, counterparts_of(*models, mapping or {})
-    )
-
-    layers = tuple(sides[0].answer(Run()).layers), tuple(sides[1].answer(Run()).layers)
-    to_judge = list(places(counterparts, alignments, sides[0].values, layers[0]))
-    crossings = crossings_to_nudge(counterparts.matches, layers, alignments, counterparts.match_of.values())
-    judged_of: dict[int, list[Judged]] = defaultdict(list)
-    roundings = _roundings(counterparts, layers[0], sides)
-    for place, judged in zip(to_judge, judge(to_judge, sides, crossings, dtype, roundings), strict=True):
-        judged_of[place.match].append(judged)
-    if isinstance(parameters, str) and parameters == "own":
-        for judged in judged_parameters(counterparts.mapping):
-            judged_of[counterparts.match_of[judged.name]].append(judged)
-
-    notes += _trained_in_one(models, counterparts.mapping)
-    notes += [
-        f"{side.model} cannot be run in another precision, which would tell rounding from bugs: {side.refusal}"
-        for side in sides
-        if side.refusal
-    ]
-    pairs = _layer_pairs(counterparts, layers, judged_of, _updated(counterparts, sides), roundings)
-    names = str(models[0]), str(models[1])
-    comparison = ModelComparison(*names, counterparts.mapping, pairs, layers, tuple(notes), replaced=replaced)
-    cause = comparison.cause
-    if cause is None or cause.finding != "ties":
-        return comparison
-    # Only here, as it costs one more run of both.
-    return replace(comparison, ties=(sides[0].ties(cause.span(0)), sides[1].ties(cause.span(1))))
-
-
-def _trained_in_one(models: tuple[Model, Model], mapping: ParameterMapping) -> list[str]:
-    """Return a note for each parameter that one model trains, and the other does not."""
-    return [
-        f"{a.name} is trained in {models[0]}, {b.name} is not in {models[1]}: no gradients to compare."
-        if a.trained
-        else f"{b.name} is trained in {models[1]}, {a.name} is not in {models[0]}: no gradients to compare."
-        for a, b in ((pair.first, pair.second) for pair in mapping.pairs)
-        if a.trained != b.trained
-    ]
-
-
-def _updated(counterparts: Counterparts, sides: tuple[Side, Side]) -> tuple[set[int], set[int]]:
-    """Return the numbers of the matches whose statistics a call changes, for either model."""
-    first, second = sides
-    updated: tuple[set[int], set[int]] = set(), set()
-    for pair in counterparts.mapping.pairs:
-        for numbers, side, parameter in ((updated[0], first, pair.first), (updated[1], second, pair.second)):
-            after = side.answer(Run()).state.get(parameter.name)
-            if after is not None and not np.array_equal(after, side.values[parameter.name], equal_nan=True):
-                numbers.add(counterparts.match_of[pair.first.name])
-    return updated
-
-
-def _roundings(counterparts: Counterparts, layers: Sequence[Layer], sides: tuple[Side, Side]) -> list[float]:
-    r"""Return for each match what rounding explains behind it; ``layers`` are those of the first model.
-
-    A sum of n products is rounded n times, each time by up to :math:`\epsilon`, in random directions: by
-    :math:`\sqrt{n} \epsilon` in all. The squares of these add up from layer to layer: behind dense layers of 100 and of
-    300 inputs it is :math:`20 \epsilon`.
-    """
-    squares = np.zeros(len(counterparts.matches))
-    answers = [side.answer(Run()) for side in sides]
-    for pair in counterparts.mapping.pairs:
-        n, fan_in = counterparts.match_of[pair.first.name], math.prod(pair.first.layout.torch_shape[1:])
-        moments = [Moment(i, is_end=True) for i in counterparts.matches[n]]
-        eps = max(answer.eps[moment] for answer, moment in zip(answers, moments, strict=True))
-        squares[n] = max(squares[n], fan_in * eps**2)
-    roundings = np.sqrt(np.cumsum(squares))
-    indices = [i for i, _ in counterparts.matches]
-    # A layer is rounded as the last match in it, or, if it has none, as itself.
-    lasts = (sum(k < max(layers[i].end, i + 1) for k in indices) - 1 for i in indices)
-    return [float(roundings[last]) for last in lasts]
-
-
-def _layer_pairs(
-    counterparts: Counterparts,
-    layers: tuple[Sequence[Layer], Sequence[Layer]],
-    judged_of: Mapping[int, Sequence[Judged]],
-    updated: tuple[Collection[int], Collection[int]],
-    roundings: Sequence[float],
-) -> tuple[LayerPair, ...]:
-    """Return the pairs of layers, each with its parent, what was judged of it, and what rounding explains there."""
-    numbers = {i: n for n, (i, _) in enumerate(counterparts.matches)}
-    pairs = []
-    for n, (i, j) in enumerate(counterparts.matches):
-        parent = None if n == 0 else numbers[matched_parent(layers[0], i, numbers)]
-        judged = tuple(judged_of[n])
-        updates = n in updated[0], n in updated[1]
-        pairs.append(LayerPair(layers[0][i], layers[1][j], (i, j), parent, judged, roundings[n], updates))
-    return tuple(pairs)
+    models, notes = models_of(first, second, inputs, calls, layouts)
+    counterparts = counterparts_of(*models, mapping or {})
+    bound = bind(models, parameters, counterparts)
+    to_judge = list(places(bound))
+    roundings = roundings_of(bound)
+    judged = judge(bound, to_judge, roundings)
+    return reported(bound, judged, roundings, notes)

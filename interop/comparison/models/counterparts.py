@@ -1,123 +1,494 @@
-"""Find what in one model corresponds to what in the other: parameters, layers, arrays that cross boundaries."""
+"""Find what in one model corresponds to what in the other: parameters, then layers, images and results.
+
+Parameters are paired by modules, as those of one module belong together. Say these are the modules with parameters, in
+the order in which they run, with the shapes of their weights as torch has them:
+
+    first:   stem (8, 3, 3, 3)   Dense_0 (16, 8)   Dense_1 (16, 16)   head (2, 16)
+    second:  conv (8, 3, 3, 3)   fc1 (16, 8)       fc2 (16, 16)       head (2, 16)
+
+1. What the caller's mapping names is paired first.
+2. ``head`` is written alike on both sides, and is paired by name. ``Dense_0`` and ``fc1`` are not: ``fc`` and ``Dense``
+   are one word, but the models number it from 0 and from 1, so that ``Dense_1`` must not become ``fc1``.
+3. Of the rest each has its criteria, what its counterpart must have too: here the shapes. The longest runs of modules
+   with the same criteria in the same order are paired, as `difflib` pairs lines: all three.
+4. What is still left is paired if only one module on each side has its criteria. If several have, nothing tells them
+   apart, and that is an error, as is a parameter that is left alone.
+
+A dense layer behind a flattened image is a case of its own: if one model has the channels last, and the other first,
+their flattened rows differ in order, and so do the rows of the kernels. `Pair.image` accounts for it.
+
+Layers are the same by the parameters used in them, else by their place. Say one model calls ``Dense_0``, a gelu
+function and ``Dense_1``, and its port ``stem``, a module ``act``, ``dropout`` and ``head``. `Dense_0` and `stem` use
+the same parameters, and so do `Dense_1` and `head`: they are the same layers. ``act`` and ``dropout`` have no
+parameters. A dropout of the first model, if it called one between its two layers, would be the same as ``dropout``, as
+it lies in the same gap and its class is of the same family; ``act`` stays alone.
+"""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from typing import NoReturn, TypeAlias
 
-from interop.comparison.models.alignment import Align, Image, agree, alignment, as_it_is
-from interop.comparison.models.layers import Answer, Direction, Layer
-from interop.comparison.models.mapping import Override, Pair, ParameterMapping, images_of, inferred
-from interop.comparison.models.matching import has_channels, matched_layers, matched_parent
-from interop.comparison.models.model import Model
+from interop.comparison.leaves import kind_of
+from interop.comparison.models.layers import Layer
+from interop.comparison.models.mapping import Counterparts, Image, Pair, ParameterMapping
+from interop.comparison.models.model import Model, Orders
+from interop.comparison.models.parameters import Layout, Parameter, channel_order
 
-_DIRECTIONS: tuple[Direction, ...] = ("inputs", "outputs")
+Override: TypeAlias = Mapping[str, str | tuple[str, Sequence[int]] | None]
+"""Maps the name of a parameter of the first model, or of a module of it, to its name in the second.
 
+A parameter may be mapped to the name and the order of axes that makes of its array the other; None if it has no
+counterpart."""
 
-@dataclass(frozen=True)
-class Counterparts:
-    """What of two models corresponds to each other."""
+_FAMILIES = (
+    *("dropout", "max_?pool", "a(vg|verage)_?pool", "log_?softmax", "softmax", "leaky_?relu", "relu6", "relu", "gelu"),
+    *("sigmoid", "tanh", "flatten", "identity"),
+)
+"""What the names of classes without parameters have in common; the first that fits counts, so log_softmax is first."""
 
-    mapping: ParameterMapping
-    matches: tuple[tuple[int, int], ...]
-    """The indices of layers that are the same, in the order of the first model."""
-    match_of: dict[str, int]
-    """Maps a parameter of the first model to the number of the match whose layers own it, or are around its owner."""
-    images: tuple[Image, ...]
-    """What both models flatten, one with the channels last and the other with the channels first."""
-    to_last: bool | None
-    """Whether the first model has the channels last, and the second has them first; None if both have them alike."""
-
-    def settled_by(self, answers: tuple[Answer, Answer]) -> Counterparts:
-        """Map each kernel behind a flattened image by the order in which its rows enter the layers.
-
-        Several images may have as many numbers as the kernel has rows, or the rows may come from no image: then the
-        inputs of the layers tell. Where they agree in the order by which the kernel is mapped, or in none, it stays.
-        """
-
-        def settled(pair: Pair) -> Pair:
-            images = pair.possible_images(self.images)
-            indices = self.matches[self.match_of[pair.first.name]]
-            layers = [answer.layers[i] for answer, i in zip(answers, indices, strict=True)]
-            rows = [point.value for layer in layers for point in layer.inputs[:1]]
-            if len(images) == 1 or [array.shape[1:] for array in rows] != [(pair.row_length,)] * 2:
-                return pair
-            # Both layers get the same numbers, in one order or the other: the right image makes them equal.
-            fitting = [image for image in images if agree(rows[0], image.rearranged(rows[1]) if image else rows[1])]
-            return pair if not fitting or pair.image in fitting else pair.with_rows_of(fitting[-1])
-
-        return replace(self, mapping=replace(self.mapping, pairs=tuple(map(settled, self.mapping.pairs))))
-
-    def alignments(self, layers: tuple[Sequence[Layer], Sequence[Layer]]) -> dict[tuple[int, Direction, int], Align]:
-        """Map each crossing to what lays the array of the second model out as that of the first.
-
-        A crossing is the number of the match, the direction, and the number of the array. Those that nothing aligns
-        are left out, but for two results of different sizes, which are a difference.
-        """
-        alignments: dict[tuple[int, Direction, int], Align] = {}
-        for n, (i, j) in enumerate(self.matches):
-            for direction in _DIRECTIONS:
-                points = getattr(layers[0][i], direction), getattr(layers[1][j], direction)
-                for position, (first, second) in enumerate(zip(*points, strict=False)):
-                    # Three axes are sequences of vectors, which stay as they are, unless convolutions are near.
-                    stays = first.value.shape == second.value.shape and first.value.ndim == 3
-                    if n == 0:  # the inputs may be transposed, by layouts; of results `_result_orders` decides
-                        stays &= direction == "outputs"
-                    else:
-                        stays &= not (has_channels(layers[0], i) or has_channels(layers[1], j))
-                    begin = i if direction == "inputs" else layers[0][i].end
-                    images = self._images_at(begin, first.value.shape[-1:])
-                    align = alignment(first, second, None if stays else self.to_last, images)
-                    if align is not None:
-                        alignments[n, direction, position] = align
-                    elif direction == "outputs" and _differ_in_size(layers[0][i], layers[1][j]):
-                        alignments[n, direction, position] = as_it_is
-        return alignments
-
-    def _images_at(self, begin: int, length: tuple[int, ...]) -> list[Image | None]:
-        """Return what rows of this length may be made of, the likeliest first.
-
-        That is what the next dense layer takes, of those of the first model that begin at ``begin`` or later.
-        """
-        likeliest = next((pair.image for i, pair in self._kernels if i >= begin and (pair.row_length,) == length), None)
-        fitting = [image for image in self.images if (math.prod(image.axes),) == length]
-        return list(dict.fromkeys([likeliest, None, *fitting]))
-
-    @functools.cached_property
-    def _kernels(self) -> list[tuple[int, Pair]]:
-        """The kernels of dense layers, each with the layer of the first model, in the order in which these begin."""
-        kernels = [(self.matches[self.match_of[p.first.name]][0], p) for p in self.mapping.pairs if p.row_length]
-        return sorted(kernels, key=lambda kernel: kernel[0])
+# Each is short for a word, or another word for the same layer in another library.
+_SYNONYMS = {
+    "query": "q",
+    "key": "k",
+    "value": "v",
+    "ln": "layernorm",
+    "bn": "batchnorm",
+    "fc": "dense",
+    "linear": "dense",
+}
 
 
 def counterparts_of(first: Model, second: Model, override: Override) -> Counterparts:
     """Pair the parameters of two models, and by them the layers."""
-    mapping = inferred(first, second, override)
-    matches = matched_layers(first.layers, second.layers, [(p.first.owner, p.second.owner) for p in mapping.pairs])
+    mapping = _inferred(first, second, override)
+    matches = _matched_layers(first.layers, second.layers, [(p.first.owner, p.second.owner) for p in mapping.pairs])
     numbers = {i: n for n, (i, _) in enumerate(matches)}
-    # Backwards, so that of several calls of a module the first one stays.
-    began = {layer.path: i for i, layer in reversed(list(enumerate(first.layers)))}
+    began = _began(first.layers)
 
     def match_of(path: str) -> int:
-        while path not in began:
-            path = path.rpartition(".")[0]
-        i = began[path]
-        return numbers[i if i in numbers else matched_parent(first.layers, i, numbers)]
+        i = began[_called_around(path, began)]
+        return numbers[i if i in numbers else _matched_parent(first.layers, i, numbers)]
 
+    images = tuple(_images_of(first, second))
+    # Until the models run, the last image of the right size is taken for flattened; `bind` asks the inputs of the
+    # layers.
+    pairs = tuple(replace(pair, image=pair.possible_images(images)[-1]) for pair in mapping.pairs)
     return Counterparts(
-        mapping,
+        replace(mapping, pairs=pairs),
         tuple(matches),
-        {pair.first.name: match_of(pair.first.owner) for pair in mapping.pairs},
-        tuple(images_of(first, second)),
+        (None, *(numbers[_matched_parent(first.layers, i, numbers)] for i, _ in matches[1:])),
+        {pair.first.name: match_of(pair.first.owner) for pair in pairs},
+        images,
+        _result_orders(first, second),
         None if first.channels_last == second.channels_last else first.channels_last,
     )
 
 
-def _differ_in_size(first: Layer, second: Layer) -> bool:
-    """Return whether two layers, without others in them, return one array each, in sizes that do not broadcast."""
-    if any(layer.end > layer.begin + 1 or len(layer.outputs) != 1 for layer in (first, second)):
-        return False
-    shapes = [layer.outputs[0].value.shape for layer in (first, second)]
-    return len(shapes[0]) != len(shapes[1]) or any(x != y and 1 not in (x, y) for x, y in zip(*shapes, strict=True))
+def _result_orders(first: Model, second: Model) -> Orders:
+    """Return for each result of the second model that is differentiated the order of axes that makes it the first's."""
+    results = [[(kind_of(p.value.dtype), tuple(p.value.shape)) for p in m.layers[0].outputs] for m in (first, second)]
+    differentiated = ("floats", "complex numbers")
+    if len(results[0]) != len(results[1]) or not any(kind in differentiated for kind, _ in results[0]):
+        lists = [", ".join(f"{kind} {shape}" for kind, shape in side) or "nothing" for side in results]
+        raise ValueError(
+            f"compare_models: {first} returns {lists[0]}; {second} {lists[1]}. Choose arrays to compare, one of "
+            "floats among them: calls=(lambda model, x: model(x)[0], None)."
+        )
+    directions = () if first.channels_last == second.channels_last else (first.channels_last, second.channels_last)
+    result_orders: list[tuple[int, ...] | None] = []
+    for i, ((kind, shape), (second_kind, second_shape)) in enumerate(zip(*results, strict=True)):
+        if kind != second_kind:
+            raise ValueError(f"compare_models: result {i} is of {kind} in {first}, and of {second_kind} in {second}.")
+        orders = channel_orders(shape, second_shape, directions)
+        if not orders and shape != second_shape:
+            raise ValueError(
+                f"compare_models: result {i} has shape {shape} in {first}, and {second_shape} in {second}."
+            )
+        if kind in differentiated:
+            is_image = len(shape) >= 4 or shape != second_shape  # of three axes and one shape is a sequence of vectors
+            result_orders.append(orders[0] if orders and is_image else None)
+    return result_orders
+
+
+def channel_orders(
+    first: tuple[int, ...], second: tuple[int, ...], directions: Iterable[bool]
+) -> list[tuple[int, ...]]:
+    """Return the channel orders, ``to_last`` in these ``directions``, that make the second shape the first."""
+    if len(first) != len(second) or len(first) < 3:
+        return []
+    orders = [channel_order(len(first), to_last=to_last) for to_last in directions]
+    return [order for order in orders if tuple(second[axis] for axis in order) == first]
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A module, with the parameters that are its alone and not yet paired."""
+
+    path: str
+    parameters: Mapping[str, Parameter]
+    """Maps the role to the parameter."""
+
+    @property
+    def shapes(self) -> Hashable:
+        """The shapes of its parameters, as torch has them."""
+        return frozenset((role, _squeezed(p.layout.torch_shape)) for role, p in self.parameters.items())
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The words and the numbers in its path: dense, 0 for ``Dense_0``, ``linear0`` and ``fc.0``."""
+        return tuple(_SYNONYMS.get(token, token) for token in re.findall(r"[a-z]+|\d+", self.path.lower()))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Its tokens, but for numbers."""
+        return tuple(token for token in self.tokens if not token.isdigit())
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return tuple(token for token in self.tokens if token.isdigit())
+
+    @property
+    def is_norm(self) -> bool:
+        """Whether no parameter has two axes, as in a normalization."""
+        return all(len(_squeezed(p.layout.torch_shape)) < 2 for p in self.parameters.values())
+
+
+def _inferred(first: Model, second: Model, override: Override) -> ParameterMapping:
+    """Pair the parameters of two models.
+
+    Raises:
+      ValueError: a parameter has no counterpart, or several that nothing tells apart.
+    """
+    pairs, alone = _overridden(first, second, override)
+    first_modules = _modules(first, {pair.first.name for pair in pairs} | set(alone))
+    second_modules = _modules(second, {pair.second.name for pair in pairs} | set(alone))
+    by_name = _paired_by_name(first_modules, second_modules)
+    named = {id(module) for module_pair in by_name for module in module_pair}
+    by_order = _paired_by_order(
+        [module for module in first_modules if id(module) not in named],
+        [module for module in second_modules if id(module) not in named],
+    )
+    for reason, module_pairs in (("name", by_name), ("order", by_order)):
+        for a, b in module_pairs:
+            for role in a.parameters.keys() & b.parameters.keys():
+                pair = _fitted(a.parameters[role], b.parameters[role], reason)
+                if pair is not None:
+                    pairs.append(pair)
+    _refuse_unpaired(first, second, pairs, alone)
+    places = {parameter.name: place for place, parameter in enumerate(_in_order_of_runs(first))}
+    return ParameterMapping(tuple(sorted(pairs, key=lambda pair: places[pair.first.name])), tuple(alone))
+
+
+def _overridden(first: Model, second: Model, override: Override) -> tuple[list[Pair], list[str]]:
+    """Return the pairs that ``override`` names, and the names of parameters that it leaves alone."""
+    first_names, second_names = ({p.name: p for p in model.parameters} for model in (first, second))
+    pairs: list[Pair] = []
+    alone: list[str] = []
+    for name, value in override.items():
+        if isinstance(value, str | None):
+            counterpart, order = value, None
+        elif isinstance(value, tuple | list) and len(value) == 2:
+            counterpart, order = value
+        else:
+            raise TypeError(f"compare_models: mapping has {value!r} for {name!r}; pass a name, or (name, axes).")
+        if counterpart is None:
+            names = [n for n in (*first_names, *second_names) if n == name or n.startswith(f"{name}.")]
+            if not names:
+                _refuse_unknown(name, first)
+            alone += names
+            continue
+        of_first = {p.role: p for p in first.parameters if name in (p.name, p.owner)}
+        of_second = {p.role: p for p in second.parameters if counterpart in (p.name, p.owner)}
+        if not of_first:
+            _refuse_unknown(name, first)
+        if not of_second:
+            _refuse_unknown(counterpart, second)
+        if name in first_names and counterpart in second_names:  # two parameters are a pair whatever their roles are
+            of_first, of_second = {"": first_names[name]}, {"": second_names[counterpart]}
+        for role in of_first.keys() & of_second.keys():
+            pair = _fitted(of_first[role], of_second[role], "given", order)
+            if pair is None:
+                raise ValueError(
+                    f"compare_models: mapping makes {of_first[role].name} of shape {of_first[role].layout.shape} "
+                    f"{of_second[role].name} of shape {of_second[role].layout.shape}; give the order of axes that "
+                    f'does, as in mapping={{"{of_first[role].name}": ("{of_second[role].name}", (1, 0))}}, or another '
+                    "name."
+                )
+            pairs.append(pair)
+    return pairs, alone
+
+
+def _refuse_unknown(name: str, model: Model) -> NoReturn:
+    names = ", ".join(p.name for p in model.parameters)
+    raise ValueError(f"compare_models: mapping names {name!r}, which is no parameter or module of {model}: {names}.")
+
+
+def _fitted(first: Parameter, second: Parameter, reason: str, order: Sequence[int] | None = None) -> Pair | None:
+    """Return the pair, if one shape is the other as it is, transposed, but for axes of length 1, or by ``order``."""
+    a, b = first.layout, second.layout
+    if order is not None:
+        if sorted(order) != list(range(len(a.shape))):  # axes counted from the end have no inverse in `Layout`
+            return None
+        a = Layout(a.shape, a.shape, tuple(order), tuple(a.shape[axis] for axis in order))
+        b = Layout.same(b.shape)
+        is_fitting = a.torch_shape == b.torch_shape
+        return Pair(replace(first, layout=a), replace(second, layout=b), f"{reason} axes") if is_fitting else None
+    if a.torch_shape == b.torch_shape:
+        return Pair(first, second, reason)
+    # Equinox has the bias of a convolution with axes of length 1 for the window.
+    if _squeezed(a.torch_shape) == _squeezed(b.torch_shape):
+        return Pair(first, replace(second, layout=replace(b, torch_shape=a.torch_shape)), reason)
+    # A model that multiplies matrices by hand has them in either order, and no name tells which.
+    if len(a.torch_shape) == 2 and a.torch_shape == b.torch_shape[::-1]:
+        return Pair(first, replace(second, layout=Layout(b.shape, b.split, b.order[::-1], a.torch_shape)), reason)
+    return None
+
+
+def _modules(model: Model, paired: Collection[str]) -> list[_Module]:
+    """Return the modules with parameters that are not paired yet, in the order in which they run."""
+    by_path: dict[str, dict[str, Parameter]] = defaultdict(dict)
+    for parameter in _in_order_of_runs(model):
+        if parameter.name not in paired:
+            by_path[parameter.owner][parameter.role] = parameter
+    return [_Module(path, parameters) for path, parameters in by_path.items()]
+
+
+def _in_order_of_runs(model: Model) -> list[Parameter]:
+    """Return the parameters in the order in which their modules first run; those of one module keep their order."""
+    began = _began(model.layers)
+    return sorted(model.parameters, key=lambda parameter: began[_called_around(parameter.owner, began)])
+
+
+def _began(layers: Sequence[Layer]) -> dict[str, int]:
+    """Map the paths of modules to the indices of their first calls."""
+    # Backwards, so that of several calls of a module the first one stays.
+    return {layer.path: i for i, layer in reversed(list(enumerate(layers)))}
+
+
+def _called_around(path: str, called: Collection[str]) -> str:
+    """Return the path of the innermost module there that is called: it uses the parameters of those that are not."""
+    while path not in called:  # the model itself, whose path is empty, is called
+        path = path.rpartition(".")[0]
+    return path
+
+
+def _paired_by_name(first: Sequence[_Module], second: Sequence[_Module]) -> list[tuple[_Module, _Module]]:
+    """Pair modules whose paths have the same tokens, if no other on either side has them.
+
+    Numbers tell only where all names of the same words are numbered alike: ``conv1`` and ``conv2`` are not the first
+    and the second of ``Conv_0`` and ``Conv_1``.
+    """
+    counts = [Counter(module.tokens for module in side) for side in (first, second)]
+    numbers = [_numbers_by_words(side) for side in (first, second)]
+    by_tokens = {module.tokens: module for module in second}
+
+    def is_distinct(module: _Module) -> bool:
+        # If one has another name, nothing tells which: ``fc1``, ``fc2`` and ``head`` are ``Dense_0`` to ``Dense_2``.
+        a, b = (side[module.words] for side in numbers)
+        return all(count[module.tokens] == 1 for count in counts) and a == b
+
+    return [(module, by_tokens[module.tokens]) for module in first if is_distinct(module)]
+
+
+def _numbers_by_words(modules: Iterable[_Module]) -> Mapping[tuple[str, ...], set[tuple[str, ...]]]:
+    """Map the words of a name to the numbers that go with them in a model."""
+    numbers: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
+    for module in modules:
+        numbers[module.words].add(module.numbers)
+    return numbers
+
+
+def _paired_by_order(first: Sequence[_Module], second: Sequence[_Module]) -> list[tuple[_Module, _Module]]:
+    """Pair modules with the same criteria: runs of them in the same order, then what is left.
+
+    Left is, for instance, a shortcut that one model computes before its block and the other after it.
+    """
+    criteria = _criteria(first, second), _criteria(second, first)
+    # Autojunk would drop frequent criteria, as those of equal blocks, in models of 200 modules or more.
+    blocks = SequenceMatcher(None, *criteria, autojunk=False).get_matching_blocks()
+    pairs = [(first[block.a + k], second[block.b + k]) for block in blocks for k in range(block.size)]
+    paired = {id(module) for pair in pairs for module in pair}
+    left: list[dict[Hashable, list[_Module]]] = [defaultdict(list), defaultdict(list)]
+    for side, modules, their_criteria in zip(left, (first, second), criteria, strict=True):
+        for module, criterion in zip(modules, their_criteria, strict=True):
+            if id(module) not in paired:
+                side[criterion].append(module)
+    for criterion, group in left[0].items():
+        candidates = left[1].get(criterion, [])
+        if len(group) == len(candidates) > 1:
+            _refuse_ambiguous(group, candidates)
+        # Groups of two sizes are left: their parameters are reported with all that have no counterpart.
+        if len(group) == len(candidates):
+            pairs += zip(group, candidates, strict=True)
+    return pairs
+
+
+def _criteria(modules: Sequence[_Module], counterparts: Sequence[_Module]) -> list[Hashable]:
+    """Return for each module what its counterpart has to have too.
+
+    That is the shapes of its parameters, the words in its name as far as both models use them alike, and for a
+    normalization the shapes of the module before.
+    """
+    sides = modules, counterparts
+    criteria: list[Hashable] = []
+    for i, module in enumerate(modules):
+        first, second = ([frozenset(m.words) for m in side if m.shapes == module.shapes] for side in sides)
+        shared = frozenset[str]().union(*first) & frozenset[str]().union(*second)
+        # Words tell only if both use them equally often: `out` does not, if there are two of it here and one there.
+        uses = Counter(words & shared for words in first), Counter(words & shared for words in second)
+        criteria.append(
+            (
+                module.shapes,
+                frozenset(module.words) & shared if uses[0] == uses[1] else None,
+                # All normalizations of as many channels have the same shapes: what they normalize tells them apart.
+                modules[i - 1].shapes if i and module.is_norm else None,
+            )
+        )
+    return criteria
+
+
+def _refuse_ambiguous(group: Sequence[_Module], candidates: Sequence[_Module]) -> NoReturn:
+    paths = ", ".join(module.path for module in candidates)
+    lines = "\n".join(f"  {module.path}: {paths}" for module in group)
+    raise ValueError(
+        "compare_models: these modules have parameters of the same shapes, and neither their names nor the order in "
+        f"which they run tell which is which:\n{lines}\nPass "
+        f'mapping={{"{group[0].path}": "{candidates[0].path}", ...}}, with the names of modules or of parameters.'
+    )
+
+
+def _refuse_unpaired(first: Model, second: Model, pairs: Iterable[Pair], alone: Collection[str]) -> None:
+    paired = {pair.first.name for pair in pairs}, {pair.second.name for pair in pairs}
+    unpaired = [
+        [p for p in model.parameters if p.name not in names and p.name not in alone]
+        for model, names in zip((first, second), paired, strict=True)
+    ]
+    if not any(unpaired):
+        return
+    lines = []
+    for model, missing, left in ((first, unpaired[0], unpaired[1]), (second, unpaired[1], unpaired[0])):
+        for parameter in missing:
+            shape = sorted(_squeezed(parameter.layout.torch_shape))
+            candidates = [p.name for p in left if sorted(_squeezed(p.layout.torch_shape)) == shape]
+            hint = f"candidates {', '.join(candidates)}" if candidates else "no candidate of its shape"
+            lines.append(f"  {model.name} {parameter.name} {list(parameter.layout.shape)}: {hint}")
+    roles = {parameter.name.rpartition(".")[2] for parameter in (*unpaired[0], *unpaired[1])}
+    adds_biases = any(role.startswith("bias_ih") for role in roles) and "bias" in roles
+    raise ValueError(
+        "compare_models: these parameters have no counterpart:\n" + "\n".join(lines) + "\nPass mapping={...}: from "
+        "names of the first model to names of the second, or a name to None if it has none there and keeps its value."
+        + " torch adds two biases where others have one: map bias_ih, fill bias_hh with zeros, and map it to None."
+        * adds_biases
+    )
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(length for length in shape if length != 1)
+
+
+def _images_of(first: Model, second: Model) -> list[Image]:
+    """Return the images that both models flatten, in this order, if their channels lie in different places."""
+    if first.channels_last == second.channels_last:
+        return []
+    shapes = (first if first.channels_last else second).flattened
+    # With one channel, or at one place alone, the numbers have the same order in both.
+    return [Image(axes, first.channels_last) for axes in shapes if axes[-1] > 1 and math.prod(axes[:-1]) > 1]
+
+
+def _matched_layers(
+    first: Sequence[Layer], second: Sequence[Layer], owners: Iterable[tuple[str, str]]
+) -> list[tuple[int, int]]:
+    """Return the indices of layers that are the same, in the order of the first model.
+
+    Args:
+      first, second: the layers of both, the model itself first.
+      owners: for each parameter, the paths of the modules that own it on both sides.
+
+    Layers are the same if the same parameters are used in them, and if they are called equally often; of layers around
+    each other, the innermost are the same first. Layers without parameters are the same if they lie between the same
+    others, and their classes are called alike.
+    """
+    owners = list(owners)
+    chains = _chains(first, [path for path, _ in owners]), _chains(second, [path for _, path in owners])
+    matches = {0: 0}  # the models themselves, whatever is in them
+    for parameters in chains[0].keys() & chains[1].keys():
+        calls = chains[0][parameters], chains[1][parameters]
+        if len(calls[0]) == len(calls[1]):  # else nothing tells which call is left out
+            for first_chain, second_chain in zip(*calls, strict=True):
+                # Innermost first: a wrapper that one model alone has is outside, and stays without counterpart. The
+                # models themselves stay a pair, though one may be a single layer that the other wraps.
+                innermost_first = zip(reversed(first_chain), reversed(second_chain), strict=False)
+                matches |= {i: j for i, j in innermost_first if i and j}
+    # Gaps are those between layers with parameters, which are in the same places in both models if these are right.
+    by_parameters = dict(matches)
+    gaps = _in_gaps(first, by_parameters), _in_gaps(second, set(by_parameters.values()))
+    for (parent, gap, family), indices in gaps[0].items():
+        counterparts = gaps[1].get((by_parameters[parent], gap, family), [])
+        # If a model has one more of a family in a gap, nothing tells which one.
+        if len(indices) == len(counterparts):
+            matches |= dict(zip(indices, counterparts, strict=True))
+    return sorted(matches.items())
+
+
+def _chains(layers: Sequence[Layer], owners: Sequence[str]) -> Mapping[frozenset[int], list[list[int]]]:
+    """Map the numbers of parameters to the layers that use just these: for each call, the chain from outside inward.
+
+    If the model calls ``block``, and that calls ``block.dense``, which has all parameters, the chain is [0, 1, 2].
+    """
+    chains: dict[frozenset[int], list[list[int]]] = defaultdict(list)
+    used = _used(layers, owners)
+    for i, layer in enumerate(layers):
+        if used[i]:
+            if layer.parent is not None and used[layer.parent] == used[i] and chains[used[i]]:
+                chains[used[i]][-1].append(i)
+            else:
+                chains[used[i]].append([i])
+    return chains
+
+
+def _used(layers: Sequence[Layer], owners: Sequence[str]) -> list[frozenset[int]]:
+    """Return for each layer the numbers of the parameters that are used in it, whose owners' paths these are."""
+    paths = {layer.path for layer in layers}
+    by_path: dict[str, set[int]] = defaultdict(set)
+    for number, path in enumerate(owners):
+        by_path[_called_around(path, paths)].add(number)
+    return [
+        frozenset().union(*(by_path[inner.path] for inner in layers[i : layer.end]), by_path[layer.path])
+        for i, layer in enumerate(layers)
+    ]
+
+
+def _in_gaps(layers: Sequence[Layer], matched: Collection[int]) -> Mapping[tuple[int, int, str], list[int]]:
+    """Map a gap between matched layers, and a family, to the layers of that family in it.
+
+    The gap is the matched layer around it, and the number of matched ones that began in that before.
+    """
+    gaps: dict[tuple[int, int, str], list[int]] = defaultdict(list)
+    begun: dict[int, int] = defaultdict(int)
+    for i in range(1, len(layers)):
+        parent = _matched_parent(layers, i, matched)
+        if i in matched:
+            begun[parent] += 1
+        elif family := _family_of(layers[i].kind):
+            gaps[parent, begun[parent], family].append(i)
+    return gaps
+
+
+def _matched_parent(layers: Sequence[Layer], i: int, matched: Collection[int]) -> int:
+    """Return the innermost layer around this one that has a counterpart; the model itself has one."""
+    parent = layers[i].parent
+    while parent is not None and parent not in matched:
+        parent = layers[parent].parent
+    return parent or 0
+
+
+def _family_of(kind: str) -> str:
+    """Return the family of a class of layers without parameters; empty if it is of none."""
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower()  # as functions of other libraries are written: MaxPool
+    return next((family for family in _FAMILIES if re.search(family, snake)), "")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
 
 from interop.frameworks.base import Array
 
@@ -87,17 +91,48 @@ class Answer:
     """Maps the moments at which layers begin and end to the largest epsilon of dtypes that were converted before."""
 
 
-def parts_of(tree: Any) -> dict[Any, Any] | None:
-    """Return what a container holds, in the order of the names if it has names; None if it is no container.
+def flattened(tree: Any) -> list[Any]:
+    """Return the leaves of containers in each other, in the order of the names where these have names.
 
     A crossing is known by its position, which has to be the same in all libraries. These have the entries of a dict and
     the fields of a dataclass in various orders, and torch looks into no dataclass.
     """
+    opened = _opened(tree)
+    return [tree] if opened is None else [leaf for part in opened[0] for leaf in flattened(part)]
+
+
+def unflattened(tree: Any, leaves: Iterator[Any]) -> Any:
+    """Return the tree with the next of these leaves, its containers copied."""
+    opened = _opened(tree)
+    if opened is None:
+        return next(leaves)
+    parts, closed = opened
+    return closed([unflattened(part, leaves) for part in parts])
+
+
+def _opened(tree: Any) -> tuple[Sequence[Any], Callable[[Sequence[Any]], Any]] | None:
+    """Return what a container holds, and a function that makes one of other contents; None if it is no container."""
+    if callable(tree):  # modules among the arguments stay the objects that they are
+        return None
     if isinstance(tree, dict):  # first, as results of transformers are dataclasses too
-        return {key: tree[key] for key in sorted(tree, key=str)}
+        names = sorted(tree, key=str)
+        return [tree[name] for name in names], functools.partial(_with_parts, tree, dict.__setitem__, names)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        return {name: getattr(tree, name, None) for name in sorted(field.name for field in dataclasses.fields(tree))}
-    return dict(enumerate(tree)) if isinstance(tree, list | tuple) else None
+        names = sorted(field.name for field in dataclasses.fields(tree) if hasattr(tree, field.name))
+        # A dataclass may be frozen.
+        return [getattr(tree, name) for name in names], functools.partial(_with_parts, tree, object.__setattr__, names)
+    if isinstance(tree, list | tuple):  # also those that JAX does not know, as torch.max returns
+        return tree, lambda parts: type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    parts, structure = jax.tree.flatten(tree, is_leaf=lambda part: part is not tree)
+    is_leaf = len(parts) == 1 and parts[0] is tree
+    return None if is_leaf else (parts, functools.partial(jax.tree.unflatten, structure))
+
+
+def _with_parts(tree: Any, put: Callable[[Any, str, Any], None], names: Sequence[str], parts: Sequence[Any]) -> Any:
+    copied = copy.copy(tree)
+    for name, part in zip(names, parts, strict=True):
+        put(copied, name, part)
+    return copied
 
 
 class CallRecorder:
@@ -109,17 +144,18 @@ class CallRecorder:
     ``mark(key, leaf)`` returns what passes on in the place of a leaf, or None for one that is no array of numbers.
     """
 
-    def __init__(
-        self, mark: Callable[[Key, Any], Any], flatten: Callable[[Any], tuple[list[Any], Any]], unflatten: Any
-    ):
+    def __init__(self, mark: Callable[[Key, Any], Any]) -> None:
         self.layers: list[Layer] = []
+        self.modules: dict[str, Any] = {}
+        """Maps paths to the modules that were called."""
         self._running: list[int] = []
         self._mark = mark
-        self._flatten, self._unflatten = flatten, unflatten
 
-    def enter(self, path: str, kind: str, settings: str, arguments: Any) -> Any:
+    def enter(self, path: str, module: Any, settings: str, arguments: Any) -> Any:
         """Record that a module is called; return its arguments, marked."""
-        self.layers.append(Layer(path, len(self.layers), kind, settings, self._running[-1] if self._running else None))
+        parent = self._running[-1] if self._running else None
+        self.modules[path] = module
+        self.layers.append(Layer(path, len(self.layers), type(module).__name__, settings, parent))
         self._running.append(len(self.layers) - 1)
         return self._marked("inputs", arguments)
 
@@ -139,12 +175,8 @@ class CallRecorder:
         """The index of the layer that runs."""
         return self._running[-1]
 
-    def leaves(self, tree: Any) -> list[Any]:
-        """Return the leaves of a tree, in the order in which they would cross a boundary."""
-        return self._flatten(tree)[0]
-
     def _marked(self, direction: Direction, tree: Any) -> Any:
-        leaves, structure = self._flatten(tree)
+        leaves = flattened(tree)
         marked: dict[int, Any] = {}  # by identity
         # Positions count what is marked, as the libraries differ in what else they pass: masks, keys, flags. An array
         # that is passed several times crosses once: attention takes x as query, key and value, or once for all three.
@@ -153,4 +185,4 @@ class CallRecorder:
                 passed = self._mark(Key(self._running[-1], direction, len(marked)), leaf)
                 if passed is not None:
                     marked[id(leaf)] = passed
-        return self._unflatten(structure, [marked.get(id(leaf), leaf) for leaf in leaves])
+        return unflattened(tree, iter([marked.get(id(leaf), leaf) for leaf in leaves]))

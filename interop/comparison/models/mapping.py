@@ -1,57 +1,47 @@
-"""Find which parameter of one model is which of the other: by names, else by shapes and the order in which layers run.
-
-It goes by modules, as their parameters belong together. Say these are the modules with parameters, in the order in
-which they run, with the shapes of their weights as torch has them:
-
-    first:   stem (8, 3, 3, 3)   Dense_0 (16, 8)   Dense_1 (16, 16)   head (2, 16)
-    second:  conv (8, 3, 3, 3)   fc1 (16, 8)       fc2 (16, 16)       head (2, 16)
-
-1. What the caller's mapping names is paired first.
-2. ``head`` is written alike on both sides, and is paired by name. ``Dense_0`` and ``fc1`` are not: ``fc`` and ``Dense``
-   are one word, but the models number it from 0 and from 1, so that ``Dense_1`` must not become ``fc1``.
-3. Of the rest each has its criteria, what its counterpart must have too: here the shapes. The longest runs of modules
-   with the same criteria in the same order are paired, as `difflib` pairs lines: all three.
-4. What is still left is paired if only one module on each side has its criteria. If several have, nothing tells them
-   apart, and that is an error, as is a parameter that is left alone.
-
-A dense layer behind a flattened image is a case of its own: if one model has the channels last, and the other first,
-their flattened rows differ in order, and so do the rows of the kernels. `Pair.with_rows_of` gives the kernel the layout
-that accounts for it.
-"""
+"""What of two models corresponds, and the values that their parameters get by that."""
 
 from __future__ import annotations
 
+import functools
 import math
-import re
-from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
-from typing import NoReturn, TypeAlias
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from interop._terminal import text_width
-from interop.comparison.models.alignment import Image
-from interop.comparison.models.model import Model
-from interop.comparison.models.parameters import Layout, Parameter
+from interop.comparison.leaves import agree, apart_of, coarsest, eps_of
+from interop.comparison.models.checkpoints import arrays_of, name_parts
+from interop.comparison.models.layers import Answer
+from interop.comparison.models.model import Model, Orders, Run, is_float_array
+from interop.comparison.models.parameters import Parameter, channel_order
 from interop.frameworks.base import Array
 from jaxclamp._shared.tables import text_table
 
-Override: TypeAlias = Mapping[str, str | tuple[str, Sequence[int]] | None]
-"""Maps the name of a parameter of the first model, or of a module of it, to its name in the second.
 
-A parameter may be mapped to the name and the order of axes that makes of its array the other; None if it has no
-counterpart."""
+class Image(NamedTuple):
+    """An image, or a volume, that both models flatten: one with the channels last, the other with the channels first.
 
-# Each is short for a word, or another word for the same layer in another library.
-_SYNONYMS = {
-    "query": "q",
-    "key": "k",
-    "value": "v",
-    "ln": "layernorm",
-    "bn": "batchnorm",
-    "fc": "dense",
-    "linear": "dense",
-}
+    Of an image of height 2, width 3 and 4 channels, ``axes`` is (2, 3, 4), and both have rows of 24 numbers.
+    """
+
+    axes: tuple[int, ...]
+    """Without that of samples, the channels last."""
+    is_last_in_first: bool
+    """Whether it is the first model that has the channels last."""
+
+    def rearranged(self, rows: Array) -> Array:
+        """Return the flattened samples of the second model in the order of the first."""
+        *window, channels = self.axes
+        axes_in_second = (channels, *window) if self.is_last_in_first else self.axes
+        order = channel_order(len(self.axes) + 1, to_last=self.is_last_in_first)
+        return rows.reshape(-1, *axes_in_second).transpose(order).reshape(rows.shape)
+
+    @property
+    def swapped(self) -> Image:
+        """The same image where the second model is the first."""
+        return Image(self.axes, not self.is_last_in_first)
 
 
 @dataclass(frozen=True)
@@ -62,12 +52,29 @@ class Pair:
     second: Parameter
     reason: str
     """By what it was paired: ``name``, ``order``, ``given``, or ``given axes``."""
+    image: Image | None = None
+    """The flattened image whose rows a dense layer takes, if their order differs in the two models."""
 
     def to_second(self, array: Array) -> Array:
-        return self.second.layout.from_torch(self.first.layout.to_torch(array))
+        rows = self.first.layout.to_torch(array)
+        return self.second.layout.from_torch(self.image.swapped.rearranged(rows) if self.image else rows)
 
     def to_first(self, array: Array) -> Array:
-        return self.first.layout.from_torch(self.second.layout.to_torch(array))
+        rows = self.second.layout.to_torch(array)
+        return self.first.layout.from_torch(self.image.rearranged(rows) if self.image else rows)
+
+    @functools.cached_property
+    def apart(self) -> float:
+        """How far the values that both models came with are apart."""
+        assert self.first.value is not None  # parameters="own" without values is refused
+        assert self.second.value is not None
+        return apart_of(self.first.value, self.to_first(self.second.value))
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the values that both models came with agree."""
+        # Parameters are converted by moving numbers, at most to the dtype of one of the two: one rounding.
+        return self.apart <= max(eps_of(parameter.dtype) for parameter in (self.first, self.second))
 
     @property
     def row_length(self) -> int:
@@ -78,32 +85,9 @@ class Pair:
         )
         return layouts[0].torch_shape[1] if is_dense and self.reason != "given axes" else 0
 
-    @property
-    def image(self) -> Image | None:
-        """The flattened image that a dense layer takes, if the pair accounts for its other order in the two models."""
-        for layout, is_first in ((self.first.layout, True), (self.second.layout, False)):
-            if self.row_length and len(layout.split) > 2:
-                return Image(layout.split[:-1], is_first)
-        return None
-
     def possible_images(self, images: Iterable[Image]) -> list[Image | None]:
         """Return what the layer may take, the likeliest last; None is rows that have one order in both models."""
         return [None, *(image for image in images if math.prod(image.axes) == self.row_length)]
-
-    def with_rows_of(self, image: Image | None) -> Pair:
-        """Return the pair for a layer that takes this image, flattened.
-
-        The kernel of the model with the channels last gets the layout: of shape (24, 5), behind an image of height 2,
-        width 3 and 4 channels, it is split to (2, 3, 4, 5), whose order (3, 2, 0, 1) is that of the other model.
-        """
-        split_image = image or self.image
-        if split_image is None:
-            return self
-        kernel = self.first if split_image.is_last_in_first else self.second
-        split = (*image.axes, kernel.layout.shape[1]) if image else kernel.layout.shape
-        *window, inputs, outputs = range(len(split))
-        kernel = replace(kernel, layout=replace(kernel.layout, split=split, order=(outputs, inputs, *window)))
-        return replace(self, first=kernel) if split_image.is_last_in_first else replace(self, second=kernel)
 
 
 @dataclass(frozen=True)
@@ -126,281 +110,168 @@ class ParameterMapping:
         return {pair.first.name: pair.second.name for pair in self.pairs}
 
 
-@dataclass(frozen=True)
-class _Module:
-    """A module, with the parameters that are its alone and not yet paired."""
-
-    path: str
-    parameters: Mapping[str, Parameter]
-    """Maps the role to the parameter."""
-
-    @property
-    def shapes(self) -> Hashable:
-        """The shapes of its parameters, as torch has them."""
-        return frozenset((role, _squeezed(p.layout.torch_shape)) for role, p in self.parameters.items())
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        """The words and the numbers in its path: dense, 0 for ``Dense_0``, ``linear0`` and ``fc.0``."""
-        return tuple(_SYNONYMS.get(token, token) for token in re.findall(r"[a-z]+|\d+", self.path.lower()))
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """Its tokens, but for numbers."""
-        return tuple(token for token in self.tokens if not token.isdigit())
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        return tuple(token for token in self.tokens if token.isdigit())
-
-    @property
-    def is_norm(self) -> bool:
-        """Whether no parameter has two axes, as in a normalization."""
-        return all(len(_squeezed(p.layout.torch_shape)) < 2 for p in self.parameters.values())
-
-
-def inferred(first: Model, second: Model, override: Override) -> ParameterMapping:
-    """Pair the parameters of two models.
-
-    Raises:
-      ValueError: a parameter has no counterpart, or several that nothing tells apart.
-    """
-    pairs, alone = _overridden(first, second, override)
-    first_modules = _modules(first, {pair.first.name for pair in pairs} | set(alone))
-    second_modules = _modules(second, {pair.second.name for pair in pairs} | set(alone))
-    by_name = _paired_by_name(first_modules, second_modules)
-    named = {id(module) for module_pair in by_name for module in module_pair}
-    by_order = _paired_by_order(
-        [module for module in first_modules if id(module) not in named],
-        [module for module in second_modules if id(module) not in named],
-    )
-    for reason, module_pairs in (("name", by_name), ("order", by_order)):
-        for a, b in module_pairs:
-            for role in a.parameters.keys() & b.parameters.keys():
-                pair = _fitted(a.parameters[role], b.parameters[role], reason)
-                if pair is not None:
-                    pairs.append(pair)
-    _refuse_unpaired(first, second, pairs, alone)
-    images = images_of(first, second)
-    # Until the models run, the last image of the right size is taken for flattened; `Counterparts.settled_by` asks the
-    # inputs of the layers.
-    pairs = [pair.with_rows_of(pair.possible_images(images)[-1]) for pair in pairs]
-    places = {parameter.name: place for place, parameter in enumerate(_in_order_of_runs(first))}
-    return ParameterMapping(tuple(sorted(pairs, key=lambda pair: places[pair.first.name])), tuple(alone))
-
-
-def _overridden(first: Model, second: Model, override: Override) -> tuple[list[Pair], list[str]]:
-    """Return the pairs that ``override`` names, and the names of parameters that it leaves alone."""
-    first_names, second_names = ({p.name: p for p in model.parameters} for model in (first, second))
-    pairs: list[Pair] = []
-    alone: list[str] = []
-    for name, value in override.items():
-        if isinstance(value, str | None):
-            counterpart, order = value, None
-        elif isinstance(value, tuple | list) and len(value) == 2:
-            counterpart, order = value
-        else:
-            raise TypeError(f"compare_models: mapping has {value!r} for {name!r}; pass a name, or (name, axes).")
-        if counterpart is None:
-            names = [n for n in (*first_names, *second_names) if n == name or n.startswith(f"{name}.")]
-            if not names:
-                _refuse_unknown(name, first)
-            alone += names
-            continue
-        of_first = {p.role: p for p in first.parameters if name in (p.name, p.owner)}
-        of_second = {p.role: p for p in second.parameters if counterpart in (p.name, p.owner)}
-        if not of_first:
-            _refuse_unknown(name, first)
-        if not of_second:
-            _refuse_unknown(counterpart, second)
-        if name in first_names and counterpart in second_names:  # two parameters are a pair whatever their roles are
-            of_first, of_second = {"": first_names[name]}, {"": second_names[counterpart]}
-        for role in of_first.keys() & of_second.keys():
-            pair = _fitted(of_first[role], of_second[role], "given", order)
-            if pair is None:
-                raise ValueError(
-                    f"compare_models: mapping makes {of_first[role].name} of shape {of_first[role].layout.shape} "
-                    f"{of_second[role].name} of shape {of_second[role].layout.shape}; give the order of axes that "
-                    f'does, as in mapping={{"{of_first[role].name}": ("{of_second[role].name}", (1, 0))}}, or another '
-                    "name."
-                )
-            pairs.append(pair)
-    return pairs, alone
-
-
-def _refuse_unknown(name: str, model: Model) -> NoReturn:
-    names = ", ".join(p.name for p in model.parameters)
-    raise ValueError(f"compare_models: mapping names {name!r}, which is no parameter or module of {model}: {names}.")
-
-
-def _fitted(first: Parameter, second: Parameter, reason: str, order: Sequence[int] | None = None) -> Pair | None:
-    """Return the pair, if one shape is the other as it is, transposed, but for axes of length 1, or by ``order``."""
-    a, b = first.layout, second.layout
-    if order is not None:
-        if sorted(order) != list(range(len(a.shape))):  # axes counted from the end have no inverse in `Layout`
-            return None
-        a = Layout(a.shape, a.shape, tuple(order), tuple(a.shape[axis] for axis in order))
-        b = Layout.same(b.shape)
-        is_fitting = a.torch_shape == b.torch_shape
-        return Pair(replace(first, layout=a), replace(second, layout=b), f"{reason} axes") if is_fitting else None
-    if a.torch_shape == b.torch_shape:
-        return Pair(first, second, reason)
-    # Equinox has the bias of a convolution with axes of length 1 for the window.
-    if _squeezed(a.torch_shape) == _squeezed(b.torch_shape):
-        return Pair(first, replace(second, layout=replace(b, torch_shape=a.torch_shape)), reason)
-    # A model that multiplies matrices by hand has them in either order, and no name tells which.
-    if len(a.torch_shape) == 2 and a.torch_shape == b.torch_shape[::-1]:
-        return Pair(first, replace(second, layout=Layout(b.shape, b.split, b.order[::-1], a.torch_shape)), reason)
-    return None
-
-
-def images_of(first: Model, second: Model) -> list[Image]:
-    """Return the images that both models flatten, in this order, if their channels lie in different places."""
-    if first.channels_last == second.channels_last:
-        return []
-    shapes = (first if first.channels_last else second).flattened
-    # With one channel, or at one place alone, the numbers have the same order in both.
-    return [Image(axes, first.channels_last) for axes in shapes if axes[-1] > 1 and math.prod(axes[:-1]) > 1]
-
-
-def _modules(model: Model, paired: Collection[str]) -> list[_Module]:
-    """Return the modules with parameters that are not paired yet, in the order in which they run."""
-    by_path: dict[str, dict[str, Parameter]] = defaultdict(dict)
-    for parameter in _in_order_of_runs(model):
-        if parameter.name not in paired:
-            by_path[parameter.owner][parameter.role] = parameter
-    return [_Module(path, parameters) for path, parameters in by_path.items()]
-
-
-def _in_order_of_runs(model: Model) -> list[Parameter]:
-    """Return the parameters in the order in which their modules first run; those of one module keep their order."""
-    began: dict[str, int] = {}
-    for i, layer in enumerate(model.layers):
-        began.setdefault(layer.path, i)
-
-    def turn(parameter: Parameter) -> int:
-        path = parameter.owner
-        # A module that is never called, but used by the one around it, counts as that.
-        while path and path not in began:
-            path = path.rpartition(".")[0]
-        return began.get(path, len(began))  # those that never run come last
-
-    return sorted(model.parameters, key=turn)
-
-
-def _paired_by_name(first: Sequence[_Module], second: Sequence[_Module]) -> list[tuple[_Module, _Module]]:
-    """Pair modules whose paths have the same tokens, if no other on either side has them.
-
-    Numbers tell only where all names of the same words are numbered alike: ``conv1`` and ``conv2`` are not the first
-    and the second of ``Conv_0`` and ``Conv_1``.
-    """
-    counts = [Counter(module.tokens for module in side) for side in (first, second)]
-    numbers = [_numbers_by_words(side) for side in (first, second)]
-    by_tokens = {module.tokens: module for module in second}
-
-    def is_distinct(module: _Module) -> bool:
-        # If one has another name, nothing tells which: ``fc1``, ``fc2`` and ``head`` are ``Dense_0`` to ``Dense_2``.
-        a, b = (side[module.words] for side in numbers)
-        return all(count[module.tokens] == 1 for count in counts) and a == b
-
-    return [(module, by_tokens[module.tokens]) for module in first if is_distinct(module)]
-
-
-def _numbers_by_words(modules: Iterable[_Module]) -> Mapping[tuple[str, ...], set[tuple[str, ...]]]:
-    """Map the words of a name to the numbers that go with them in a model."""
-    numbers: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
-    for module in modules:
-        numbers[module.words].add(module.numbers)
-    return numbers
-
-
-def _paired_by_order(first: Sequence[_Module], second: Sequence[_Module]) -> list[tuple[_Module, _Module]]:
-    """Pair modules with the same criteria: runs of them in the same order, then what is left.
-
-    Left is, for instance, a shortcut that one model computes before its block and the other after it.
-    """
-    criteria = _criteria(first, second), _criteria(second, first)
-    # Autojunk would drop frequent criteria, as those of equal blocks, in models of 200 modules or more.
-    blocks = SequenceMatcher(None, *criteria, autojunk=False).get_matching_blocks()
-    pairs = [(first[block.a + k], second[block.b + k]) for block in blocks for k in range(block.size)]
-    paired = {id(module) for pair in pairs for module in pair}
-    left: list[dict[Hashable, list[_Module]]] = [defaultdict(list), defaultdict(list)]
-    for side, modules, their_criteria in zip(left, (first, second), criteria, strict=True):
-        for module, criterion in zip(modules, their_criteria, strict=True):
-            if id(module) not in paired:
-                side[criterion].append(module)
-    for criterion, group in left[0].items():
-        candidates = left[1].get(criterion, [])
-        if len(group) == len(candidates) > 1:
-            _refuse_ambiguous(group, candidates)
-        # Groups of two sizes are left: their parameters are reported with all that have no counterpart.
-        if len(group) == len(candidates):
-            pairs += zip(group, candidates, strict=True)
-    return pairs
-
-
-def _criteria(modules: Sequence[_Module], counterparts: Sequence[_Module]) -> list[Hashable]:
-    """Return for each module what its counterpart has to have too.
-
-    That is the shapes of its parameters, the words in its name as far as both models use them alike, and for a
-    normalization the shapes of the module before.
-    """
-    sides = modules, counterparts
-    criteria: list[Hashable] = []
-    for i, module in enumerate(modules):
-        first, second = ([frozenset(m.words) for m in side if m.shapes == module.shapes] for side in sides)
-        shared = frozenset[str]().union(*first) & frozenset[str]().union(*second)
-        # Words tell only if both use them equally often: `out` does not, if there are two of it here and one there.
-        uses = Counter(words & shared for words in first), Counter(words & shared for words in second)
-        criteria.append(
-            (
-                module.shapes,
-                frozenset(module.words) & shared if uses[0] == uses[1] else None,
-                # All normalizations of as many channels have the same shapes: what they normalize tells them apart.
-                modules[i - 1].shapes if i and module.is_norm else None,
-            )
-        )
-    return criteria
-
-
-def _refuse_ambiguous(group: Sequence[_Module], candidates: Sequence[_Module]) -> NoReturn:
-    paths = ", ".join(module.path for module in candidates)
-    lines = "\n".join(f"  {module.path}: {paths}" for module in group)
-    raise ValueError(
-        "compare_models: these modules have parameters of the same shapes, and neither their names nor the order in "
-        f"which they run tell which is which:\n{lines}\nPass "
-        f'mapping={{"{group[0].path}": "{candidates[0].path}", ...}}, with the names of modules or of parameters.'
-    )
-
-
-def _refuse_unpaired(first: Model, second: Model, pairs: Iterable[Pair], alone: Collection[str]) -> None:
-    paired = {pair.first.name for pair in pairs}, {pair.second.name for pair in pairs}
-    unpaired = [
-        [p for p in model.parameters if p.name not in names and p.name not in alone]
-        for model, names in zip((first, second), paired, strict=True)
-    ]
-    if not any(unpaired):
-        return
-    lines = []
-    for model, missing, left in ((first, unpaired[0], unpaired[1]), (second, unpaired[1], unpaired[0])):
-        for parameter in missing:
-            shape = sorted(_squeezed(parameter.layout.torch_shape))
-            candidates = [p.name for p in left if sorted(_squeezed(p.layout.torch_shape)) == shape]
-            hint = f"candidates {', '.join(candidates)}" if candidates else "no candidate of its shape"
-            lines.append(f"  {model.name} {parameter.name} {list(parameter.layout.shape)}: {hint}")
-    roles = {parameter.name.rpartition(".")[2] for parameter in (*unpaired[0], *unpaired[1])}
-    adds_biases = any(role.startswith("bias_ih") for role in roles) and "bias" in roles
-    raise ValueError(
-        "compare_models: these parameters have no counterpart:\n" + "\n".join(lines) + "\nPass mapping={...}: from "
-        "names of the first model to names of the second, or a name to None if it has none there and keeps its value."
-        + " torch adds two biases where others have one: map bias_ih, fill bias_hh with zeros, and map it to None."
-        * adds_biases
-    )
-
-
-def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(length for length in shape if length != 1)
-
-
 def _shape(parameter: Parameter) -> str:
     return "×".join(map(str, parameter.layout.shape)) or "1"
+
+
+@dataclass(frozen=True)
+class Counterparts:
+    """What of two models corresponds to each other."""
+
+    mapping: ParameterMapping
+    matches: tuple[tuple[int, int], ...]
+    """The indices of layers that are the same, in the order of the first model."""
+    parents: tuple[int | None, ...]
+    """For each match, the number of the innermost match around it; None for the models themselves."""
+    match_of: Mapping[str, int]
+    """Maps a parameter of the first model to the number of the match whose layers own it, or are around its owner."""
+    images: tuple[Image, ...]
+    """What both models flatten, one with the channels last and the other with the channels first."""
+    result_orders: Orders
+    """For each result of the second model that is differentiated, the order of axes that makes it the first's."""
+    to_last: bool | None
+    """Whether the first model has the channels last, and the second has them first; None if both have them alike."""
+
+
+class Bound(NamedTuple):
+    """Both models with the values of their parameters, and what corresponds in them."""
+
+    models: tuple[Model, Model]
+    counterparts: Counterparts
+    precise: Run
+    """The run that rounds least: in float64, or as the models were given if that is float64."""
+    are_own: bool
+    """Whether each model keeps its own parameters, which are compared."""
+    replaced: str
+    """How many parameters got the values of the other model, in words."""
+
+
+def bind(models: tuple[Model, Model], parameters: Any, counterparts: Counterparts) -> Bound:
+    """Give the parameters of both models their values, and run both until the orders of rows of kernels are settled.
+
+    Which order of rows a kernel has, the inputs of its layer tell, with the least rounding in float64. Another order
+    changes what enters the layers behind, so that these are looked at again until nothing changes: from the first layer
+    on, one kernel more is settled each time.
+    """
+    are_own = isinstance(parameters, str) and parameters == "own"
+    while True:  # as often as there are kernels at most
+        replaced = _give_values(models, parameters, counterparts, are_own=are_own)
+        precise = Run() if _coarsest_dtype(models) == np.float64 else Run(np.float64)
+        pairs = _by_inputs(counterparts, (models[0].answer(precise), models[1].answer(precise)))
+        if pairs == counterparts.mapping.pairs:
+            return Bound(models, counterparts, precise, are_own, replaced)
+        counterparts = replace(counterparts, mapping=replace(counterparts.mapping, pairs=pairs))
+
+
+def _by_inputs(counterparts: Counterparts, answers: tuple[Answer, Answer]) -> tuple[Pair, ...]:
+    """Map each kernel behind a flattened image by the order in which its rows enter the layers.
+
+    Several images may have as many numbers as the kernel has rows, or the rows may come from no image: then the inputs
+    of the layers tell. Where they agree in the order by which the kernel is mapped, or in none, it stays.
+    """
+
+    def by_inputs(pair: Pair) -> Pair:
+        images = pair.possible_images(counterparts.images)
+        indices = counterparts.matches[counterparts.match_of[pair.first.name]]
+        layers = [answer.layers[i] for answer, i in zip(answers, indices, strict=True)]
+        rows = [point.value for layer in layers for point in layer.inputs[:1]]
+        if len(images) == 1 or [array.shape[1:] for array in rows] != [(pair.row_length,)] * 2:
+            return pair
+        # Both layers get the same numbers, in one order or the other: the right image makes them equal.
+        rearranged = [(image, image.rearranged(rows[1]) if image else rows[1]) for image in images]
+        fitting = [image for image, of_second in rearranged if agree(rows[0], of_second)]
+        return pair if not fitting or pair.image in fitting else replace(pair, image=fitting[-1])
+
+    return tuple(map(by_inputs, counterparts.mapping.pairs))
+
+
+def _coarsest_dtype(models: Sequence[Model]) -> np.dtype[Any]:
+    """Return the dtype that rounds most: with parameters="own" one model may be in float64, the other in float32."""
+    leaves = [leaf for model in models for leaf in (*model.inputs, *model.values.values())]
+    floats = [leaf.dtype for leaf in leaves if is_float_array(leaf)]
+    # Of integers alone: what models compute of them is float32, the default of all libraries.
+    return coarsest(floats) if floats else np.dtype(np.float32)
+
+
+def _give_values(models: tuple[Model, Model], parameters: Any, counterparts: Counterparts, *, are_own: bool) -> str:
+    """Give both models the values of their parameters; return, in words, how many that replaced."""
+    values = [{p.name: p.value for p in model.parameters if p.value is not None} for model in models]
+    is_complete = [len(bound) == len(model.parameters) for bound, model in zip(values, models, strict=True)]
+    replaced = ""
+    if are_own:
+        if not all(is_complete):
+            raise ValueError(f"compare_models: parameters is 'own', and {models[is_complete.index(False)]} has none.")
+        _round_alike(values, counterparts.mapping)
+    else:
+        if parameters is not None:
+            source, values_of_source = _named_as_in(models, arrays_of(parameters))
+        elif any(is_complete):
+            source = is_complete.index(True)
+            values_of_source = values[source]
+        else:
+            raise ValueError(
+                "compare_models: neither model has parameters; bind one to its variables, or pass parameters."
+            )
+        target = 1 - source
+        before, values[source] = values[target], values_of_source
+        # The target gets the dtype of the source too, so that rounding of parameters is no difference. What has no
+        # counterpart, as the caller said, keeps its value.
+        values[target] = before | _converted(counterparts.mapping, source, values_of_source)
+        changed = [name for name, value in before.items() if not np.array_equal(value, values[target][name])]
+        if changed:
+            count = "1 parameter" if len(changed) == 1 else f"{len(changed)} parameters"
+            replaced = (
+                f"{count} of {models[target]} got the values of {models[source]}; parameters='own' compares their own."
+            )
+    for model, bound in zip(models, values, strict=True):
+        if missing := [p.name for p in model.parameters if p.name not in bound]:
+            raise ValueError(
+                f"compare_models: {model} has no values for {', '.join(missing)}; bind it to its variables."
+            )
+    models[0].bind(values[0])
+    # The results of the second model are weighted in the order of the first, so that both sums are the same.
+    models[1].bind(values[1], counterparts.result_orders)
+    return replaced
+
+
+def _named_as_in(models: Sequence[Model], arrays: Mapping[tuple[str, ...], Array]) -> tuple[int, dict[str, Array]]:
+    """Return the number of the model whose names the arrays have, and a dict of these names to values."""
+    missing = []
+    for number, model in enumerate(models):
+        names = {name_parts(p.name): p for p in model.parameters}
+        absent = [p.name for name, p in names.items() if name not in arrays]
+        if absent:
+            missing.append(f"of {model.name} are missing {', '.join(absent[:5])}")
+            continue
+        for name, parameter in names.items():
+            if arrays[name].shape != parameter.layout.shape:
+                raise ValueError(
+                    f"compare_models: parameters has {parameter.name} of shape {arrays[name].shape}; {model.name} has "
+                    f"{parameter.layout.shape}."
+                )
+        # A file may have another dtype than the model, whose inputs have that of the model.
+        return number, {p.name: arrays[name].astype(p.dtype, copy=False) for name, p in names.items()}
+    raise ValueError(f"compare_models: parameters has the names of neither model: {'; '.join(missing)}.")
+
+
+def _converted(mapping: ParameterMapping, source: int, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Return for the other model what its parameters have as values in the ``source``, the first or the second."""
+    if source == 0:
+        return {pair.second.name: pair.to_second(values[pair.first.name]) for pair in mapping.pairs}
+    return {pair.first.name: pair.to_first(values[pair.second.name]) for pair in mapping.pairs}
+
+
+def _round_alike(values: Sequence[dict[str, Array]], mapping: ParameterMapping) -> None:
+    """Give both models a parameter in the coarser dtype, if it differs by rounding alone.
+
+    Else rounding of parameters would look like a bug of the layer, as it does not vanish in float64: 0.1 in bfloat16 is
+    0.10009765625 there, too.
+    """
+    for pair in mapping.pairs:
+        a, b = values[0][pair.first.name], values[1][pair.second.name]
+        if not pair.agrees:
+            continue
+        if coarsest((a.dtype, b.dtype)) == a.dtype:
+            values[1][pair.second.name] = pair.to_second(a).astype(b.dtype)
+        else:
+            values[0][pair.first.name] = pair.to_first(b).astype(a.dtype)

@@ -14,8 +14,8 @@ from jax.extend.core.primitives import reshape_p
 
 import jaxclamp
 from interop.comparison.models.boundaries import Opened, new_recorder, opened
-from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point, Span
-from interop.comparison.models.parameters import Parameter
+from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point, Span, flattened
+from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array, weighted_total
 from interop.frameworks.reseed import CURE, draws, reseeded_in_jax
 
@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
 
 class Model(ABC):
-    """A model with its inputs, which its library's subclass knows how to run."""
+    """One of the two models, with its inputs and the values of its parameters; its library's subclass runs it."""
 
     channels_last: ClassVar[bool]
     """Where convolutions of the library expect the channels of an image."""
@@ -54,6 +54,16 @@ class Model(ABC):
         self.model = model
         self.call: Call = call or (lambda model, *inputs: model(*inputs))
         self.inputs = inputs
+        self.refusal = ""
+        """What it raised in another precision than its own, where it was run in its own instead."""
+        self.bind({})
+
+    def bind(self, values: Mapping[str, Array], orders: Orders | None = None) -> None:
+        """Give the parameters these values, and weight the results in these orders of axes; None leaves them."""
+        self.values, self._orders = values, orders
+        self._answers: dict[Run, Answer] = {}
+        self._equal_inputs: list[list[list[int]]] = []
+        """For each layer, the positions of its inputs, equal ones together."""
 
     @property
     def name(self) -> str:
@@ -77,35 +87,8 @@ class Model(ABC):
     def draws(self) -> bool:
         """Whether it may draw random numbers."""
 
-    @abstractmethod
-    def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
-        """Run the model with these parameters, and differentiate the weighted sum of its results.
-
-        ``orders`` has one entry for each result that is differentiated; None leaves all as they are.
-        """
-
-    @abstractmethod
-    def ties(self, values: Mapping[str, Array], span: Span) -> jaxclamp.TieReport:
-        """Report where the model is on ties in a span of its run."""
-
-    def _inputs_in(self, dtype: Dtype) -> list[Any]:
-        return [cast(leaf, dtype) for leaf in self.inputs]
-
-
-class Side:
-    """One of the two models, with the values of its parameters; what steps of the comparison share is run once."""
-
-    def __init__(self, model: Model, values: Mapping[str, Array], orders: Orders | None) -> None:
-        self.model, self.values = model, values
-        self._orders = orders
-        self._answers: dict[Run, Answer] = {}
-        self._equal_inputs: list[list[list[int]]] = []
-        """For each layer, the positions of its inputs, equal ones together."""
-        self.refusal = ""
-        """What it raised in another precision than its own, where it was run in its own instead."""
-
     def answer(self, run: Run) -> Answer:
-        """Run the model; only what runs without nudges is remembered."""
+        """Run the model, and differentiate the weighted sum of its results; what runs without nudges is remembered."""
         if run.nudges is not None:
             return self._answered(run)
         if run not in self._answers:
@@ -114,7 +97,7 @@ class Side:
 
     def _answered(self, run: Run) -> Answer:
         try:
-            return self._joined(self.model.answer(self.values, self._orders, run))
+            return self._joined(self._run(run))
         except Exception as error:  # such as torch's, which multiplies no matrix of float32 with one of float64
             if run.dtype is None:
                 raise
@@ -127,13 +110,28 @@ class Side:
         inputs = [layer.inputs for layer in answer.layers[1:]]
         self._equal_inputs = self._equal_inputs or [*map(_equal, inputs)]
         if [*map(len, inputs)] != [sum(map(len, positions)) for positions in self._equal_inputs]:
-            raise ValueError(f"compare_models: {self.model} calls other layers when it is run again. {CURE}")
+            raise ValueError(f"compare_models: {self} calls other layers when it is run again. {CURE}")
         for layer, positions in zip(answer.layers[1:], self._equal_inputs, strict=True):
             layer.inputs = [_sum([layer.inputs[i] for i in equal]) for equal in positions]
         return answer
 
+    @abstractmethod
+    def _run(self, run: Run) -> Answer:
+        """Run the model as `answer` does, once."""
+
+    @abstractmethod
     def ties(self, span: Span) -> jaxclamp.TieReport:
-        return self.model.ties(self.values, span)
+        """Report where the model is on ties in a span of its run."""
+
+    def _inputs_in(self, dtype: Dtype) -> list[Any]:
+        return [cast(leaf, dtype) for leaf in self.inputs]
+
+    def _total(self, results: Sequence[Any]) -> Any:
+        """Return the weighted sum of the floats in the results, each with its axes in the order given for it."""
+        if self._orders is None:
+            return weighted_total(results)
+        pairs = zip(results, self._orders, strict=True)
+        return weighted_total([result if order is None else _transposed(result, order) for result, order in pairs])
 
 
 def _equal(points: Sequence[Point]) -> list[list[int]]:
@@ -153,23 +151,19 @@ def _sum(points: Sequence[Point]) -> Point:
     return Point(points[0].value, functools.reduce(np.add, gradients))
 
 
+def _transposed(result: Any, order: tuple[int, ...]) -> Any:
+    return result.transpose(order) if isinstance(result, jax.Array) else result.permute(order)
+
+
+def is_float_array(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
 def cast(leaf: Any, dtype: Dtype) -> Any:
     """Return an array of floats in ``dtype``, one of complex numbers in pairs of these, and all else as it is."""
     if dtype is None or not isinstance(leaf, np.ndarray) or not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return leaf
     return leaf.astype(np.result_type(dtype, np.complex64) if np.iscomplexobj(leaf) else dtype)
-
-
-def ordered_total(results: Iterable[Any], orders: Orders | None) -> Any:
-    """Return the weighted sum of the floats in the results, each with its axes in the order given for it."""
-    if orders is None:
-        return weighted_total(list(results))
-    pairs = zip(results, orders, strict=True)
-    return weighted_total([result if order is None else _transposed(result, order) for result, order in pairs])
-
-
-def _transposed(result: Any, order: tuple[int, ...]) -> Any:
-    return result.transpose(order) if isinstance(result, jax.Array) else result.permute(order)
 
 
 class JaxModel(Model):
@@ -182,12 +176,35 @@ class JaxModel(Model):
     distribution: ClassVar[str]
     """What pip calls the package."""
 
+    @property
+    @abstractmethod
+    def arrays(self) -> Mapping[str, Any]:
+        """All parameters by name, arrays or the shapes of arrays, in the order in which the library lists them."""
+
+    @abstractmethod
+    def is_trained(self, name: str) -> bool: ...
+
+    @abstractmethod
+    def layout(self, name: str, shape: tuple[int, ...], module: Any, bias: tuple[int, ...] | None) -> Layout:
+        """Return the layout of a parameter of that name in its module, whose bias has that shape, if it has one."""
+
+    @functools.cached_property
+    def parameters(self) -> Sequence[Parameter]:
+        modules = self._traced_with_shapes[0].modules
+        parameters = []
+        for name, leaf in self.arrays.items():
+            owner, _, last = name.rpartition(".")
+            bias = self.arrays.get(f"{owner}.bias".lstrip("."))
+            layout = self.layout(
+                last, tuple(leaf.shape), modules.get(owner), None if bias is None else tuple(bias.shape)
+            )
+            value = None if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
+            parameters.append(Parameter(name, layout, np.dtype(leaf.dtype), self.is_trained(name), value))
+        return parameters
+
     def _shapes_of(self, function: Callable[..., Any]) -> Any:
         """Return the shapes of what a function returns of the inputs; those that are no arrays are constants."""
-        arrays = {i: leaf for i, leaf in enumerate(self.inputs) if isinstance(leaf, np.ndarray)}
-        return jax.eval_shape(
-            lambda arrays: function(*(arrays.get(i, leaf) for i, leaf in enumerate(self.inputs))), arrays
-        )
+        return jax.eval_shape(lambda arrays: function(*_with_arrays(self.inputs, arrays)), _arrays_in(self.inputs))
 
     @abstractmethod
     def run(
@@ -199,15 +216,15 @@ class JaxModel(Model):
         """
 
     @functools.cached_property
-    def _traced_with_shapes(self) -> tuple[list[Layer], Opened]:
-        shapes = {p.name: jax.ShapeDtypeStruct(p.layout.shape, p.dtype) for p in self.parameters}
-        layers, program, _ = self._traced(shapes, self.inputs, None)
-        return layers, program
+    def _traced_with_shapes(self) -> tuple[CallRecorder, Opened]:
+        recorder = new_recorder()
+        shapes = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in self.arrays.items()}
+        return recorder, self._traced(recorder, shapes, self.inputs, None)[0]
 
     @functools.cached_property
     def layers(self) -> Sequence[Layer]:
-        layers, program = self._traced_with_shapes
-        return _filled(layers, program, program.shapes, [program.shapes[i] for i in program.floats])
+        recorder, program = self._traced_with_shapes
+        return _filled(recorder.layers, program, program.shapes, [program.shapes[i] for i in program.floats])
 
     @functools.cached_property
     def flattened(self) -> Sequence[tuple[int, ...]]:  # type: ignore[override]
@@ -218,34 +235,31 @@ class JaxModel(Model):
         return draws(self._traced_with_shapes[1].program)
 
     def _traced(
-        self, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
-    ) -> tuple[list[Layer], Opened, Any]:
-        """Return the calls, the program of the arrays among values and inputs, and the structure of its results."""
-        recorder = new_recorder()
-        arrays = [leaf for leaf in inputs if isinstance(leaf, np.ndarray)]
+        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
+    ) -> tuple[Opened, Any]:
+        """Return the program of the arrays among values and inputs, and the structure of its results."""
 
         def of_arrays(values: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
-            remaining = iter(arrays)
-            # What is no array, such as a flag, is a constant of the program.
-            passed = [next(remaining) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
-            result, state = self.run(recorder, values, recorder.enter("", self.name, self.name, passed), dtype)
+            passed = _with_arrays(inputs, arrays)
+            result, state = self.run(recorder, values, recorder.enter("", self.model, self.name, passed), dtype)
             result = recorder.leave(result)
-            floats = [leaf for leaf in recorder.leaves(result) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.inexact)]
+            floats = [leaf for leaf in flattened(result) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.inexact)]
             return floats, dict(state)
 
         with jax.disable_jit(False):  # else loops and conditions would ask tracers for numbers
-            traced, structure = jax.make_jaxpr(of_arrays, return_shape=True)(values, arrays)
-        return recorder.layers, opened(traced), structure
+            traced, structure = jax.make_jaxpr(of_arrays, return_shape=True)(values, _arrays_in(inputs))
+        return opened(traced), structure
 
-    def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
-        values = {name: cast(value, run.dtype) for name, value in values.items()}
+    def _run(self, run: Run) -> Answer:
+        values = {name: cast(value, run.dtype) for name, value in self.values.items()}
         inputs = self._inputs_in(run.dtype)
-        arrays = [leaf for leaf in inputs if isinstance(leaf, np.ndarray)]
+        arrays = _arrays_in(inputs)
+        recorder = new_recorder()
         trained = {p.name for p in self.parameters if p.trained}
         wide = any(array.dtype == np.float64 for array in (*values.values(), *arrays))
         # Without x64 JAX would narrow float64 to float32.
         with jax.enable_x64(wide or jax.config.jax_enable_x64):  # type: ignore[attr-defined]
-            layers, opening, structure = self._traced(values, inputs, run.dtype)
+            opening, structure = self._traced(recorder, values, inputs, run.dtype)
             program: Any = jaxpr_as_fun(opening.program)
             program = jaxclamp.min_norm(program) if run.min_norm else program
             program = reseeded_in_jax(program) if run.reseeded else program
@@ -257,7 +271,7 @@ class JaxModel(Model):
                 outputs = program(*added, *leaves)
                 count = len(outputs) - len(opening.shapes)
                 results, state = jax.tree.unflatten(jax.tree.structure(structure), outputs[:count])
-                return ordered_total(results, orders), (state, outputs[count:])
+                return self._total(results), (state, outputs[count:])
 
             # The inputs cross the boundary of the model itself: their gradients are those of the zeros added there.
             added = opening.added(run.nudges or {})
@@ -266,16 +280,25 @@ class JaxModel(Model):
             (of_added, of_weights), (state, crossed) = jax.tree.map(
                 np.asarray, jax.jit(jax.grad(total, has_aux=True))((added, weights), (untrained, arrays))
             )
-        filled = _filled(layers, opening, crossed, of_added)
-        return Answer(filled, of_weights, dict(state), opening.eps(layers))
+        filled = _filled(recorder.layers, opening, crossed, of_added)
+        return Answer(filled, of_weights, dict(state), opening.eps(filled))
 
-    def ties(self, values: Mapping[str, Array], span: Span) -> jaxclamp.TieReport:
-        arrays = [leaf for leaf in self.inputs if isinstance(leaf, np.ndarray)]
-        _, opening, _ = self._traced(values, self.inputs, None)
+    def ties(self, span: Span) -> jaxclamp.TieReport:
+        opening, _ = self._traced(new_recorder(), self.values, self.inputs, None)
         before, inside = opening.split(span)
-        leaves = jax.tree.map(jnp.asarray, jax.tree.leaves((dict(values), arrays)))
+        leaves = jax.tree.map(jnp.asarray, jax.tree.leaves((dict(self.values), _arrays_in(self.inputs))))
         _, report = jaxclamp.ties(inside)(*before(*opening.added({}), *leaves))
         return report
+
+
+def _arrays_in(inputs: Sequence[Any]) -> list[Array]:
+    return [leaf for leaf in inputs if isinstance(leaf, np.ndarray)]
+
+
+def _with_arrays(inputs: Sequence[Any], arrays: Iterable[Any]) -> list[Any]:
+    """Return the inputs with other arrays; what is no array, such as a flag, is a constant of a program."""
+    remaining = iter(arrays)
+    return [next(remaining) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
 
 
 def _flattened(jaxpr: Jaxpr) -> Iterator[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""A parameter of a model: its name, its module, and how its array is laid out compared with torch's."""
+"""How libraries lay out arrays: parameters compared with torch's, and images with the channels first or last."""
 
 import math
 from dataclasses import dataclass
@@ -104,3 +104,8 @@ def layout_of_transposed_kernel(shape: tuple[int, ...], *, outputs_first: bool, 
     order = (*((n - 1, n - 2) if outputs_first else (n - 2, n - 1)), *range(n - 2))
     torch_shape = tuple(shape[axis] for axis in order)
     return Layout(shape, shape, order, torch_shape, tuple(range(2, n)) if flipped else ())
+
+
+def channel_order(ndim: int, *, to_last: bool) -> tuple[int, ...]:
+    """Return the order of the axes of images that moves the channels from before the window behind it, or back."""
+    return (0, *range(2, ndim), 1) if to_last else (0, ndim - 1, *range(1, ndim - 1))

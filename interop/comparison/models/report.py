@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import textwrap
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from interop._terminal import text_width
-from interop.comparison.models.cause import Cause, LayerPair, cause_of
+from interop.comparison.models.cause import Cause, LayerPair, cause_of, slip_of
+from interop.comparison.models.judgements import Judged
 from interop.comparison.models.layers import Layer
-from interop.comparison.models.mapping import ParameterMapping
-from interop.comparison.models.slips import slip_of
+from interop.comparison.models.mapping import Bound, ParameterMapping
+from interop.comparison.models.model import Run
 from interop.comparison.recording import FilePath
 from interop.frameworks.reseed import CURE
 from jaxclamp import TieReport
@@ -23,6 +26,61 @@ _TIED_LINES = 3  # for each model
 _HEADINGS = ("", "first", "second", "values", "gradients", "rounding", "finding")
 _IN_THE_TABLE = {"agrees": "ok", "port": "differs"}
 """Maps a judgement to its word in the table, if that is not itself: a layer behind a bug differs without one."""
+
+
+def reported(
+    bound: Bound, judged: Mapping[int, Sequence[Judged]], roundings: Sequence[float], notes: Iterable[str]
+) -> ModelComparison:
+    """Put together what is known of both models: the pairs of layers with their judgements, and the notes."""
+    (first, second), counterparts = bound.models, bound.counterparts
+    layers = tuple(first.answer(Run()).layers), tuple(second.answer(Run()).layers)
+    updated = _updated(bound)
+    pairs = tuple(
+        LayerPair(
+            layers[0][i],
+            layers[1][j],
+            (i, j),
+            counterparts.parents[n],
+            tuple(judged[n]),
+            roundings[n],
+            (n in updated[0], n in updated[1]),
+        )
+        for n, (i, j) in enumerate(counterparts.matches)
+    )
+    all_notes = (*notes, *_notes(bound))
+    comparison = ModelComparison(
+        str(first), str(second), counterparts.mapping, pairs, layers, all_notes, replaced=bound.replaced
+    )
+    cause = comparison.cause
+    if cause is None or cause.finding != "ties":
+        return comparison
+    # Only here, as it costs one more run of both.
+    return replace(comparison, ties=(first.ties(cause.span(0)), second.ties(cause.span(1))))
+
+
+def _notes(bound: Bound) -> Iterator[str]:
+    """Note each parameter that one model trains, and the other does not, and what is not known of a precision."""
+    for pair in bound.counterparts.mapping.pairs:
+        sides = [(parameter, model) for parameter, model in zip((pair.first, pair.second), bound.models, strict=True)]
+        if pair.first.trained != pair.second.trained:
+            (trained, training), (constant, other) = sorted(sides, key=lambda side: not side[0].trained)
+            yield (
+                f"{trained.name} is trained in {training}, {constant.name} is not in {other}: no gradients to compare."
+            )
+    for model in bound.models:
+        if model.refusal:
+            yield f"{model} cannot be run in another precision, which would tell rounding from bugs: {model.refusal}"
+
+
+def _updated(bound: Bound) -> tuple[set[int], set[int]]:
+    """Return the numbers of the matches whose statistics a call changes, for either model."""
+    updated: tuple[set[int], set[int]] = set(), set()
+    for pair in bound.counterparts.mapping.pairs:
+        for numbers, model, parameter in zip(updated, bound.models, (pair.first, pair.second), strict=True):
+            after = model.answer(Run()).state.get(parameter.name)
+            if after is not None and not np.array_equal(after, model.values[parameter.name], equal_nan=True):
+                numbers.add(bound.counterparts.match_of[pair.first.name])
+    return updated
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,12 +8,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.patching import recording
 from interop.comparison.models.model import Call, Dtype, JaxModel
-from interop.comparison.models.parameters import Layout, Parameter
+from interop.comparison.models.parameters import Layout
 
 
 class Equinox(JaxModel):
@@ -27,49 +26,53 @@ class Equinox(JaxModel):
         super().__init__(model[0] if isinstance(model, tuple) else model, call or _mapped, inputs)
 
     @functools.cached_property
-    def parameters(self) -> Sequence[Parameter]:
-        modules = {path: leaf for path, leaf in _walked(self.model) if isinstance(leaf, eqx.Module)}
-        trained = [
-            Parameter(name, _layout(modules, name, leaf), np.dtype(leaf.dtype), True, np.asarray(leaf))
-            for name, leaf in _walked(self.model)
-            if eqx.is_inexact_array(leaf)
-        ]
-        statistics = [
-            Parameter(name, Layout.same(leaf.shape), np.dtype(leaf.dtype), False, np.asarray(leaf))
+    def arrays(self) -> Mapping[str, Any]:
+        leaves = jax.tree.leaves_with_path(self.model)
+        trained = {_name(keys): leaf for keys, leaf in leaves if eqx.is_inexact_array(leaf)}
+        return trained | self._statistics_in(self._state)
+
+    def is_trained(self, name: str) -> bool:
+        return name not in self._statistics_in(self._state)
+
+    def layout(self, name: str, shape: tuple[int, ...], module: Any, bias: tuple[int, ...] | None) -> Layout:
+        if name == "bias":  # those of convolutions have axes of length 1 for the window
+            return Layout.flat(shape)
+        if name != "weight" or not isinstance(module, eqx.nn.ConvTranspose):
+            return Layout.same(shape)
+        # Outputs before inputs, and the window flipped; torch has inputs before outputs, both in groups.
+        outputs, inputs, *window = shape
+        split = module.groups, outputs // module.groups, inputs, *window
+        torch_shape = module.groups * inputs, outputs // module.groups, *window
+        axes = range(3, len(shape) + 1)
+        return Layout(shape, split, (0, 2, 1, *axes), torch_shape, tuple(range(2, len(shape))))
+
+    def _statistics_in(self, state: Any) -> dict[str, Any]:
+        return {
+            f"{path}.{name}": value
             for path, index in self._indices
-            for name, leaf in zip((f"{path}.mean", f"{path}.var"), self._state.get(index), strict=True)
-        ]
-        return [*trained, *statistics]
+            for name, value in zip(("mean", "var"), state.get(index), strict=True)
+        }
 
     @property
     def _indices(self) -> list[tuple[str, Any]]:
         """The path of each batch norm, and where its statistics are in the state."""
         # A batch norm has the one or the other index, by its mode.
-        norms = [(path, leaf) for path, leaf in _walked(self.model) if isinstance(leaf, eqx.nn.BatchNorm)]
+        norms = [(path, module) for path, module in _modules(self.model) if isinstance(module, eqx.nn.BatchNorm)]
         return [(path, norm.batch_state_index or norm.ema_state_index) for path, norm in norms] if self._state else []
 
     def run(
         self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
     ) -> tuple[Any, Mapping[str, Any]]:
-        def value_at(path: Any, leaf: Any) -> Any:
-            return values.get(jax.tree_util.keystr(path, simple=True, separator="."), leaf)
-
-        model = jax.tree.map_with_path(value_at, self.model)
-        modules = [(path, module) for path, module in _walked(model) if isinstance(module, eqx.Module)]
+        model = jax.tree.map_with_path(lambda keys, leaf: values.get(_name(keys), leaf), self.model)
+        modules = list(_modules(model))
         described = {id(module): (path, _fields(module)) for path, module in modules}
         state = _fresh(self._state, next(iter(values.values())).dtype)
         for path, index in self._indices:
             state = state.set(index, (values[f"{path}.mean"], values[f"{path}.var"]))
         with recording(recorder, {type(module) for _, module in modules}, lambda module: described.get(id(module))):
             result = self.call(model, *inputs) if state is None else self.call(model, *inputs, state)
-        if state is None:
-            return result, {}
-        result, state = result
-        return result, {
-            f"{path}.{name}": value
-            for path, index in self._indices
-            for name, value in zip(("mean", "var"), state.get(index), strict=True)
-        }
+        result, state = (result, None) if state is None else result
+        return result, self._statistics_in(state)
 
 
 def _mapped(model: Any, *inputs: Any) -> Any:
@@ -92,41 +95,25 @@ def _fresh(state: Any, dtype: Any) -> Any:
     return jax.tree.map(leaf_in, state)
 
 
-def _walked(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the paths of a module, of the modules in it, and of the arrays in these, each with what is there."""
-    if isinstance(tree, eqx.Module):
-        yield path, tree
-        inside: Any = _fields(tree).items()
-    elif isinstance(tree, tuple) and hasattr(tree, "_asdict"):
-        inside = tree._asdict().items()
-    elif isinstance(tree, list | tuple):
-        inside = enumerate(tree)
-    elif isinstance(tree, dict):
-        inside = tree.items()
-    else:
-        if eqx.is_array(tree):
-            yield path, tree
-        return
-    for name, value in inside:
-        yield from _walked(value, f"{path}.{name}".lstrip("."))
+def _modules(module: eqx.Module, path: str = "") -> Iterator[tuple[str, eqx.Module]]:
+    """Yield a module and those in it, each with its path."""
+    yield path, module
+    is_inner = functools.partial(_is_module_in, module)
+    for keys, inner in jax.tree.leaves_with_path(module, is_leaf=is_inner):
+        if is_inner(inner):
+            yield from _modules(inner, f"{path}.{_name(keys)}".lstrip("."))
+
+
+def _is_module_in(around: eqx.Module, node: Any) -> bool:
+    return isinstance(node, eqx.Module) and node is not around
+
+
+def _name(keys: Any) -> str:
+    return jax.tree_util.keystr(keys, simple=True, separator=".")
 
 
 def _fields(module: eqx.Module) -> dict[str, Any]:
     return {field.name: getattr(module, field.name, None) for field in dataclasses.fields(module)}
-
-
-def _layout(modules: Mapping[str, eqx.Module], name: str, leaf: Any) -> Layout:
-    if name.endswith(".bias"):  # those of convolutions have axes of length 1 for the window
-        return Layout.flat(leaf.shape)
-    owner = modules.get(name.rpartition(".")[0])
-    if not isinstance(owner, eqx.nn.ConvTranspose):
-        return Layout.same(leaf.shape)
-    # Outputs before inputs, and the window flipped; torch has inputs before outputs, both in groups.
-    outputs, inputs, *window = leaf.shape
-    groups, axes = owner.groups, range(3, leaf.ndim + 1)
-    split = groups, outputs // groups, inputs, *window
-    shape = groups * inputs, outputs // groups, *window
-    return Layout(leaf.shape, split, (0, 2, 1, *axes), shape, tuple(range(2, leaf.ndim)))
 
 
 MODEL = Equinox

@@ -15,8 +15,8 @@ def compute_in(dtype: Dtype, module: Any) -> None:
         object.__setattr__(module, "dtype", dtype)  # modules of linen are frozen
 
 
-def layout_of(name: str, shape: tuple[int, ...], module: Any, bias: Any) -> Layout:
-    """Return the layout of the parameter of this name of a module with this bias, or None."""
+def layout_of(name: str, shape: tuple[int, ...], module: Any, bias: tuple[int, ...] | None) -> Layout:
+    """Return the layout of a parameter, as `JaxModel.layout`."""
     if name == "bias":
         return Layout.flat(shape)
     if name != "kernel":
@@ -26,4 +26,4 @@ def layout_of(name: str, shape: tuple[int, ...], module: Any, bias: Any) -> Layo
         return layout_of_transposed_kernel(shape, outputs_first=as_gradient, flipped=not as_gradient)
     features = getattr(module, "out_features", getattr(module, "features", 1))
     outputs = len(features) if isinstance(features, tuple) else 1
-    return layout_of_kernel(shape, type(module).__name__, None if bias is None else bias.shape, outputs)
+    return layout_of_kernel(shape, type(module).__name__, bias, outputs)

@@ -7,13 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from interop.comparison.models.boundaries import new_recorder
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.patching import interceptor
 from interop.comparison.models.model import Call, Dtype, JaxModel
-from interop.comparison.models.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
+from interop.comparison.models.parameters import Layout, layout_of_kernel, layout_of_transposed_kernel
 
 _MANY = 2**30  # calls, after which 1 - decay**calls, by which an average is divided, is 1
 _AVERAGES = {"mean_ema": "mean", "var_ema": "var"}
@@ -56,35 +54,20 @@ class Haiku(JaxModel):
                 places[f"{_path(owner)}.{_AVERAGES[last]}"] = (1, module, "average")
         return places
 
-    @functools.cached_property
-    def parameters(self) -> Sequence[Parameter]:
-        return [self._parameter(name, *place) for name, place in self._places.items()]
+    @property
+    def arrays(self) -> Mapping[str, Any]:
+        return {name: self._trees[tree][module][leaf] for name, (tree, module, leaf) in self._places.items()}
 
-    @functools.cached_property
-    def _kinds(self) -> dict[str, str]:
-        """Maps paths to the classes of the modules, which exist only while the model runs."""
-        recorder = new_recorder()
+    def is_trained(self, name: str) -> bool:
+        return self._places[name][0] == 0
 
-        def run(values: Mapping[str, Any]) -> tuple[()]:
-            self.run(recorder, values, self.inputs, None)
-            return ()
-
-        jax.eval_shape(
-            run, {name: self._trees[tree][module][leaf] for name, (tree, module, leaf) in self._places.items()}
-        )
-        return {layer.path: layer.kind for layer in recorder.layers}
-
-    def _parameter(self, name: str, tree: int, module: str, last: str) -> Parameter:
-        leaf = self._trees[tree][module][last]
-        shape = tuple(leaf.shape)
-        kind = self._kinds.get(_path(module), "")
-        layout = Layout.same(shape)
-        if last == "w" and re.fullmatch(r"Conv\w*Transpose", kind):
-            layout = layout_of_transposed_kernel(shape, outputs_first=True, flipped=True)
-        elif last == "w":
-            layout = layout_of_kernel(shape, kind, None)
-        value = None if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
-        return Parameter(name, layout, np.dtype(leaf.dtype), tree == 0, value)
+    def layout(self, name: str, shape: tuple[int, ...], module: Any, bias: tuple[int, ...] | None) -> Layout:
+        kind = type(module).__name__
+        if name != "w":
+            return Layout.same(shape)
+        if re.fullmatch(r"Conv\w*Transpose", kind):
+            return layout_of_transposed_kernel(shape, outputs_first=True, flipped=True)
+        return layout_of_kernel(shape, kind, None)
 
     def run(
         self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype

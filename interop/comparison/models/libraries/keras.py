@@ -5,12 +5,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.patching import recording
 from interop.comparison.models.model import Call, Dtype, JaxModel
-from interop.comparison.models.parameters import Layout, Parameter, layout_of_kernel, layout_of_transposed_kernel
+from interop.comparison.models.parameters import Layout, layout_of_kernel, layout_of_transposed_kernel
 
 
 class Keras(JaxModel):
@@ -36,35 +34,21 @@ class Keras(JaxModel):
         variables = {variable.path.replace("/", "."): variable for variable in self.model.variables}
         return {name: variable for name, variable in variables.items() if "float" in variable.dtype}
 
-    @functools.cached_property
-    def _kinds(self) -> dict[str, str]:
-        """Maps paths to the classes of the layers."""
-        layers: list[Any] = [self.model]
-        kinds: dict[str, str] = {}
-        while layers:
-            layer = layers.pop()
-            kinds[(layer.path or layer.name).replace("/", ".")] = type(layer).__name__
-            layers += getattr(layer, "layers", [])
-        return kinds
+    @property
+    def arrays(self) -> Mapping[str, Any]:
+        return {name: variable.value for name, variable in self._variables.items()}
 
-    @functools.cached_property
-    def parameters(self) -> Sequence[Parameter]:
-        return [self._parameter(name, variable) for name, variable in self._variables.items()]
+    def is_trained(self, name: str) -> bool:
+        return bool(self._variables[name].trainable)
 
-    def _parameter(self, name: str, variable: Any) -> Parameter:
-        shape = tuple(variable.shape)
-        owner, _, last = name.rpartition(".")
-        layout = Layout.same(shape)
-        kind = self._kinds.get(owner, "")
-        if last == "kernel" and re.fullmatch(r"Conv\w*Transpose", kind):
-            layout = layout_of_transposed_kernel(shape, outputs_first=True, flipped=False)
-        elif "kernel" in last:
-            bias = self._variables.get(f"{owner}.bias")
-            kind += "Depthwise" * (last == "depthwise_kernel")  # of a layer that has a pointwise one, too
-            layout = layout_of_kernel(shape, kind, None if bias is None else tuple(bias.shape))
-        elif last == "bias":
-            layout = Layout.flat(shape)
-        return Parameter(name, layout, np.dtype(variable.dtype), variable.trainable, np.asarray(variable.value))
+    def layout(self, name: str, shape: tuple[int, ...], module: Any, bias: tuple[int, ...] | None) -> Layout:
+        kind = type(module or self.model).__name__  # the variables of a model that is one layer bear its name
+        if name == "kernel" and re.fullmatch(r"Conv\w*Transpose", kind):
+            return layout_of_transposed_kernel(shape, outputs_first=True, flipped=False)
+        if "kernel" in name:
+            kind += "Depthwise" * (name == "depthwise_kernel")  # of a layer that has a pointwise one, too
+            return layout_of_kernel(shape, kind, bias)
+        return Layout.flat(shape) if name == "bias" else Layout.same(shape)
 
     def run(
         self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
@@ -78,7 +62,7 @@ class Keras(JaxModel):
         with self._scope(state_mapping=pairs) as scope, recording(recorder, [self._layer], describe):
             result = self.call(self.model, *inputs)
         changed = {name: scope.get_current_value(variable) for name, variable in self._variables.items()}
-        return result, {p.name: changed[p.name] for p in self.parameters if not p.trained}
+        return result, {name: value for name, value in changed.items() if not self.is_trained(name)}
 
 
 MODEL = Keras

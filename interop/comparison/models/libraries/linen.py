@@ -1,18 +1,16 @@
 """Modules of Flax linen: bound to their variables, or with the shapes of those that they would be initialized to."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
-import numpy as np
 
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.flax import compute_in, layout_of
 from interop.comparison.models.libraries.patching import interceptor
 from interop.comparison.models.model import Call, Dtype, JaxModel
-from interop.comparison.models.parameters import Parameter
 
 
 class Linen(JaxModel):
@@ -25,52 +23,32 @@ class Linen(JaxModel):
         self._variables: Any = bound
 
     @functools.cached_property
-    def _tree(self) -> dict[str, dict[tuple[str, ...], Any]]:
-        """Maps collections to dicts of paths to variables, or to their shapes."""
+    def _places(self) -> dict[str, tuple[str, tuple[str, ...], Any]]:
+        """Maps names to the collection and the path of a variable, and to the array or its shape."""
         variables = self._variables
         if variables is None:
             keys = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
             variables = self._shapes_of(functools.partial(nn.init(self.call, self._unbound), keys))
         return {
-            collection: {tuple(key.key for key in path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+            ".".join(path): (collection, path, leaf)
             for collection, tree in variables.items()
             if collection != "intermediates"  # what a module has sown is a result, and no parameter
+            for path, leaf in _leaves(tree)
         }
 
-    @functools.cached_property
-    def _modules(self) -> dict[tuple[str, ...], nn.Module]:
-        """Maps paths to the modules, which exist only while the model runs."""
-        modules: dict[tuple[str, ...], nn.Module] = {}
+    @property
+    def arrays(self) -> Mapping[str, Any]:
+        return {name: leaf for name, (_, _, leaf) in self._places.items()}
 
-        def note(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
-            modules.setdefault(context.module.path, context.module)
-            return next_function(*args, **kwargs)
+    def is_trained(self, name: str) -> bool:
+        return self._places[name][0] == "params"
 
-        variables = {name: self._tree[collection][path] for name, (collection, path) in self._paths.items()}
-        with nn.intercept_methods(note):
-            jax.eval_shape(lambda variables: self._apply(variables, self.inputs)[0], variables)
-        return modules
-
-    @functools.cached_property
-    def _paths(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Maps names to the collection and the path."""
-        return {".".join(path): (collection, path) for collection, tree in self._tree.items() for path in tree}
-
-    @functools.cached_property
-    def parameters(self) -> Sequence[Parameter]:
-        return [self._parameter(name, *place) for name, place in self._paths.items()]
-
-    def _parameter(self, name: str, collection: str, path: tuple[str, ...]) -> Parameter:
-        leaf = self._tree[collection][path]
-        bias = self._tree[collection].get((*path[:-1], "bias"))
-        layout = layout_of(path[-1], tuple(leaf.shape), self._modules.get(path[:-1]), bias)
-        value = None if self._variables is None else np.asarray(leaf)
-        return Parameter(name, layout, np.dtype(leaf.dtype), collection == "params", value)
+    layout = staticmethod(layout_of)
 
     def _apply(self, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
         """Return the result, and the collections that the call changes."""
         variables: dict[str, Any] = {}
-        for name, (collection, path) in self._paths.items():
+        for name, (collection, path, _) in self._places.items():
             tree = variables.setdefault(collection, {})
             for key in path[:-1]:
                 tree = tree.setdefault(key, {})
@@ -92,12 +70,12 @@ class Linen(JaxModel):
 
         with nn.intercept_methods(in_dtype), nn.intercept_methods(interceptor(recorder, describe)):
             result, changed = self._apply(values, inputs)
-        state = {
-            ".".join(key.key for key in path): leaf
-            for tree in changed.values()
-            for path, leaf in jax.tree.leaves_with_path(tree)
-        }
-        return result, state
+        return result, {".".join(path): leaf for tree in changed.values() for path, leaf in _leaves(tree)}
+
+
+def _leaves(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        yield tuple(key.key for key in path), leaf
 
 
 MODEL = Linen

@@ -5,14 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.flax import compute_in, layout_of
 from interop.comparison.models.libraries.patching import recording
 from interop.comparison.models.model import Dtype, JaxModel
-from interop.comparison.models.parameters import Parameter
 
 
 class Nnx(JaxModel):
@@ -29,17 +27,14 @@ class Nnx(JaxModel):
             if not isinstance(variable, nnx.RngState) and jnp.issubdtype(variable[...].dtype, jnp.floating)
         }
 
-    @functools.cached_property
-    def parameters(self) -> Sequence[Parameter]:
-        modules = {_name(path): module for path, module in nnx.iter_modules(self.model)}
-        return [
-            self._parameter(name, modules.get(name.rpartition(".")[0]), np.asarray(variable[...]))
-            for name, variable in self._variables.items()
-        ]
+    @property
+    def arrays(self) -> Mapping[str, Any]:
+        return {name: variable[...] for name, variable in self._variables.items()}
 
-    def _parameter(self, name: str, owner: Any, value: np.ndarray[Any, Any]) -> Parameter:
-        layout = layout_of(name.rpartition(".")[2], value.shape, owner, getattr(owner, "bias", None))
-        return Parameter(name, layout, value.dtype, isinstance(self._variables[name], nnx.Param), value)
+    def is_trained(self, name: str) -> bool:
+        return isinstance(self._variables[name], nnx.Param)
+
+    layout = staticmethod(layout_of)
 
     def run(
         self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
@@ -63,7 +58,7 @@ class Nnx(JaxModel):
             for path, variable in nnx.to_flat_state(nnx.state(model))
             if _name(path) in values
         }
-        return result, {p.name: after[p.name] for p in self.parameters if not p.trained}
+        return result, {name: value for name, value in after.items() if not self.is_trained(name)}
 
 
 def _name(path: Sequence[Any]) -> str:

@@ -56,8 +56,7 @@ def _call(
     if described is None or described[0] == recorder.innermost:  # the same module, by the method of its base class
         return method(*args, **kwargs)
     path, fields = described
-    kind = type(module).__name__
-    args, kwargs = recorder.enter(path, kind, settings_of(kind, fields), (args, kwargs))
+    args, kwargs = recorder.enter(path, module, settings_of(type(module).__name__, fields), (args, kwargs))
     return recorder.leave(method(*args, **kwargs))
 
 

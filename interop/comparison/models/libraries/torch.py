@@ -1,10 +1,9 @@
 """Modules of torch.nn."""
 
 import contextlib
-import copy
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,9 @@ from interop._bridge.arrays import tensor_over, to_host
 from interop._torch.private_api import DispatchMode, flattened, overwrites, unflattened, version_of
 from interop._transforms.min_norm import min_norm as under_min_norm
 from interop._transforms.ties import ties
-from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Moment, Point, Span, parts_of
-from interop.comparison.models.model import Call, Dtype, Model, Orders, Run, cast, ordered_total
+from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Moment, Point, Span
+from interop.comparison.models.layers import flattened as tree_leaves
+from interop.comparison.models.model import Call, Dtype, Model, Run, cast
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array
 from interop.frameworks.reseed import reseeded_in_torch
@@ -59,10 +59,12 @@ class Torch(Model):
     def layers(self) -> Sequence[Layer]:
         recorder = _TorchRecorder({})
         with torch.no_grad():
-            self._run(recorder, {p.name: tensor_over(np.array(p.value)) for p in self.parameters}, self.inputs, Run())
+            self._call_recorded(
+                recorder, {p.name: tensor_over(np.array(p.value)) for p in self.parameters}, self.inputs, Run()
+            )
         return recorder.filled()
 
-    def _run(
+    def _call_recorded(
         self, recorder: CallRecorder, values: Mapping[str, torch.Tensor], inputs: Sequence[Any], run: Run
     ) -> tuple[Any, Any]:
         """Call the model, its modules recorded; return the result, and the parameters and buffers after it."""
@@ -71,7 +73,7 @@ class Torch(Model):
         handles = [module.register_forward_pre_hook(self._enter(recorder), with_kwargs=True) for module in self._names]
         handles += [module.register_forward_hook(self._leave(recorder)) for module in self._names]
         tensor_inputs = [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
-        passed = recorder.enter("", self.name, self.name, tensor_inputs)
+        passed = recorder.enter("", self.model, self.name, tensor_inputs)
         try:
             # Each run draws the same numbers. They are drawn on the CPU, where all arrays are.
             with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
@@ -91,10 +93,10 @@ class Torch(Model):
     def _enter(self, recorder: CallRecorder) -> Any:
         def enter(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
             path = self._names[module]
-            if path == "":  # the model itself, which `_run` records with the inputs
+            if path == "":  # the model itself, which `_call_recorded` records with the inputs
                 return None
             settings = repr(module) if not list(module.children()) else type(module).__name__
-            return recorder.enter(path, type(module).__name__, settings, (args, kwargs))
+            return recorder.enter(path, module, settings, (args, kwargs))
 
         return enter
 
@@ -108,22 +110,22 @@ class Torch(Model):
     def draws(self) -> bool:
         return True  # a module does not say what it draws
 
-    def answer(self, values: Mapping[str, Array], orders: Orders | None, run: Run) -> Answer:
+    def _run(self, run: Run) -> Answer:
         recorder = _TorchRecorder(run.nudges or {})
         trained = [p.name for p in self.parameters if p.trained]
-        tensors = {name: tensor_over(np.array(cast(value, run.dtype))) for name, value in values.items()}
+        tensors = {name: tensor_over(np.array(cast(value, run.dtype))) for name, value in self.values.items()}
         for name in trained:
             tensors[name].requires_grad_()
-        call = under_min_norm()(self._run) if run.min_norm else self._run
+        call = under_min_norm()(self._call_recorded) if run.min_norm else self._call_recorded
         with torch.enable_grad(), _all_in(run.dtype, recorder.note):
             result, state = call(recorder, tensors, self._inputs_in(run.dtype), run)
             results = [
                 leaf
-                for leaf in recorder.leaves(result)
+                for leaf in tree_leaves(result)
                 if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
             ]
             # A result that depends on nothing trained has no graph: then the gradients are zeros, as in JAX.
-            total = torch.zeros((), requires_grad=True) + ordered_total(results, orders)
+            total = torch.zeros((), requires_grad=True) + self._total(results)
             # By the roots too, whose gradients nobody reads: torch calls the hooks on the way to what it is asked for.
             differentiated = [*(tensors[name] for name in trained), *recorder.roots]
             gradients = torch.autograd.grad(total, differentiated, allow_unused=True, materialize_grads=True)
@@ -135,11 +137,11 @@ class Torch(Model):
             recorder.eps,
         )
 
-    def ties(self, values: Mapping[str, Array], span: Span) -> TieReport:
-        tensors = {name: tensor_over(np.array(value)) for name, value in values.items()}
+    def ties(self, span: Span) -> TieReport:
+        tensors = {name: tensor_over(np.array(value)) for name, value in self.values.items()}
         with torch.no_grad(), ties() as counted:
             recorder = _ReportRecorder(counted)
-            self._run(recorder, tensors, self.inputs, Run())
+            self._call_recorded(recorder, tensors, self.inputs, Run())
         # Counts grow while the model runs: those of a span are what was counted up to its end, less what was up to
         # its begin.
         begin, end = (recorder.reports[moment].lines for moment in span)
@@ -198,12 +200,12 @@ class _ReportRecorder(CallRecorder):
     """Records what was counted up to the begin and the end of each layer."""
 
     def __init__(self, counted: ties) -> None:
-        super().__init__(lambda key, leaf: None, _flattened, _unflattened)
+        super().__init__(lambda key, leaf: None)
         self._counted = counted
         self.reports: dict[Moment, TieReport] = {}
 
-    def enter(self, path: str, kind: str, settings: str, arguments: Any) -> Any:
-        entering = super().enter(path, kind, settings, arguments)
+    def enter(self, path: str, module: Any, settings: str, arguments: Any) -> Any:
+        entering = super().enter(path, module, settings, arguments)
         self.reports[Moment(self.running, is_end=False)] = self._counted.report
         return entering
 
@@ -222,7 +224,7 @@ class _TorchRecorder(CallRecorder):
     """
 
     def __init__(self, nudges: Mapping[Key, Array]) -> None:
-        super().__init__(self._mark, _flattened, _unflattened)
+        super().__init__(self._mark)
         self._nudges = nudges
         self._values: dict[Key, Any] = {}
         self._gradients: dict[Key, torch.Tensor] = {}
@@ -241,8 +243,8 @@ class _TorchRecorder(CallRecorder):
         """Note that there were floats of this dtype."""
         self._largest_eps = max(self._largest_eps, torch.finfo(dtype).eps)
 
-    def enter(self, path: str, kind: str, settings: str, arguments: Any) -> Any:
-        entering = super().enter(path, kind, settings, arguments)
+    def enter(self, path: str, module: Any, settings: str, arguments: Any) -> Any:
+        entering = super().enter(path, module, settings, arguments)
         self.eps[Moment(self.running, is_end=False)] = self._largest_eps
         return entering
 
@@ -299,28 +301,6 @@ class _TorchRecorder(CallRecorder):
                 point = Point(array, np.zeros_like(array) if value.is_floating_point() else None)
             getattr(self.layers[key.layer], key.direction).append(point)
         return self.layers
-
-
-def _flattened(tree: Any) -> tuple[list[Any], Any]:
-    parts = parts_of(tree)
-    return [tree] if parts is None else [leaf for part in parts.values() for leaf in _flattened(part)[0]], tree
-
-
-def _unflattened(tree: Any, leaves: Iterable[Any]) -> Any:
-    """Return the tree with other leaves, its containers copied."""
-    remaining, parts = iter(leaves), parts_of(tree)
-    if parts is None:
-        return next(remaining)
-    parts = {name: _unflattened(part, remaining) for name, part in parts.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(*parts.values()) if hasattr(tree, "_fields") else type(tree)(parts.values())
-    copied = copy.copy(tree)
-    for name, part in parts.items():
-        if isinstance(copied, dict):
-            copied[name] = part
-        else:
-            object.__setattr__(copied, name, part)  # a dataclass may be frozen
-    return copied
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
-"""Lay out what both models are called with: arrays of NumPy, images as each library expects them, and notes of that."""
+"""Find the adapter of each model's library, and lay out the inputs as that library expects them."""
 
+import importlib
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,23 +11,57 @@ import numpy as np
 import torch
 
 from interop._bridge.arrays import to_host
-from interop.comparison.models.alignment import channel_order
-from interop.comparison.models.model import Model
+from interop.comparison.models.model import Call, Model, is_float_array
+from interop.comparison.models.parameters import channel_order
+
+# Keras first: on its torch backend its layers are modules of torch too.
+_LIBRARIES = {
+    "keras": ("keras", ("Layer",)),
+    "torch": ("torch.nn", ("Module",)),
+    "linen": ("flax.linen", ("Module",)),
+    "nnx": ("flax.nnx", ("Module",)),
+    "equinox": ("equinox", ("Module",)),
+    "haiku": ("haiku", ("Transformed", "TransformedWithState")),
+}
+"""Maps the module here that adapts a library to where the classes of its models are, and their names."""
 
 
-def inputs_of_both(
-    inputs: Sequence[Any], first_channels_last: bool, second_channels_last: bool, layouts: tuple[str, str] | None
-) -> tuple[list[Any], list[Any], list[str]]:
-    """Return the inputs of the first model, those of the second, and notes of what a reader has to know of them.
+def models_of(
+    first: Any,
+    second: Any,
+    inputs: Sequence[Any],
+    calls: tuple[Call | None, Call | None],
+    layouts: tuple[str, str] | None,
+) -> tuple[tuple[Model, Model], list[str]]:
+    """Return both models with their inputs, and notes of what a reader has to know of these.
 
     Args:
+      first, second: models of any of the libraries.
       inputs: in the layout of the first model.
-      first_channels_last, second_channels_last: whether the library of each model has the channels of images last.
+      calls: how to call each.
       layouts: the axes of the inputs of both, if they are not what is usual in the libraries.
     """
-    first = [_checked(i, leaf) for i, leaf in enumerate(inputs)]
-    second, notes = _transposed(first, first_channels_last, second_channels_last, layouts)
-    return first, second, notes + _notes_of_constants(first)
+    adapters = adapter_of(first, "first"), adapter_of(second, "second")
+    of_first = [_checked(i, leaf) for i, leaf in enumerate(inputs)]
+    of_second, notes = _transposed(of_first, adapters[0].channels_last, adapters[1].channels_last, layouts)
+    models = adapters[0](first, calls[0], of_first), adapters[1](second, calls[1], of_second)
+    _refuse_wider(models)
+    return models, notes + _notes_of_constants(of_first)
+
+
+def adapter_of(model: Any, argument: str) -> type[Model]:
+    """Return the subclass of `Model` for the library of a model; ``argument`` is what an error calls it."""
+    bare = model[0] if type(model) is tuple and model else model
+    for name, (module, classes) in _LIBRARIES.items():
+        package = sys.modules.get(module)
+        if package is not None and isinstance(bare, tuple(getattr(package, cls) for cls in classes)):
+            adapter: type[Model] = importlib.import_module(f"interop.comparison.models.libraries.{name}").MODEL
+            return adapter
+    kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+    raise TypeError(
+        f"compare_models: {argument} is {kind}; pass a module of torch.nn, Flax (linen or nnx), "
+        "Equinox or Keras, or what haiku.transform returned. Functions are compared by interop.compare."
+    )
 
 
 def _checked(i: int, leaf: Any) -> Any:
@@ -57,7 +93,7 @@ def _transposed(
         orders = {n: channel_order(n, to_last=second_channels_last) for n in (4, 5)}
     second_inputs, notes = [], []
     for i, leaf in enumerate(inputs):
-        order = orders.get(np.ndim(leaf)) if is_float(leaf) else None
+        order = orders.get(np.ndim(leaf)) if is_float_array(leaf) else None
         if order is None or list(order) == sorted(order):
             second_inputs.append(leaf)
             continue
@@ -72,23 +108,19 @@ def _notes_of_constants(inputs: Sequence[Any]) -> list[str]:
     return [
         f"Input {i} is {leaf.flat[0]:g} everywhere, which hides differences and makes ties: use random inputs."
         for i, leaf in enumerate(inputs)
-        if is_float(leaf) and leaf.size > 1 and (leaf == leaf.flat[0]).all()
+        if is_float_array(leaf) and leaf.size > 1 and (leaf == leaf.flat[0]).all()
     ]
 
 
-def refuse_wider(models: Sequence[Model]) -> None:
+def _refuse_wider(models: Sequence[Model]) -> None:
     """Raise if an input is of float64, and the parameters of a model are not: torch would not multiply the two."""
     for model in models:
         dtypes = {p.dtype.name for p in model.parameters if jnp.issubdtype(p.dtype, jnp.floating)}
         for i, leaf in enumerate(model.inputs):
-            if dtypes and "float64" not in dtypes and is_float(leaf) and leaf.dtype == np.float64:
+            if dtypes and "float64" not in dtypes and is_float_array(leaf) and leaf.dtype == np.float64:
                 narrower = sorted(dtypes)
                 raise ValueError(
                     f"compare_models: input {i} is of float64, as NumPy makes arrays, and the parameters of {model} "
                     f"are of {' and '.join(narrower)}; pass input.astype({narrower[0]!r}), or models with parameters "
                     "of float64."
                 )
-
-
-def is_float(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating)
