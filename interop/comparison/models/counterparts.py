@@ -67,7 +67,7 @@ _SYNONYMS = {
 def counterparts_of(first: Model, second: Model, override: Override) -> Counterparts:
     """Pair the parameters of two models, and by them the layers."""
     mapping = _inferred(first, second, override)
-    matches = _matched_layers(first.layers, second.layers, [(p.first.owner, p.second.owner) for p in mapping.pairs])
+    matches = matched_layers(first.layers, second.layers, [(p.first.owner, p.second.owner) for p in mapping.pairs])
     numbers = {i: n for n, (i, _) in enumerate(matches)}
     began = _began(first.layers)
 
@@ -401,7 +401,7 @@ def _images_of(first: Model, second: Model) -> list[Image]:
     return [Image(axes, first.channels_last) for axes in shapes if axes[-1] > 1 and math.prod(axes[:-1]) > 1]
 
 
-def _matched_layers(
+def matched_layers(
     first: Sequence[Layer], second: Sequence[Layer], owners: Iterable[tuple[str, str]]
 ) -> list[tuple[int, int]]:
     """Return the indices of layers that are the same, in the order of the first model.
