@@ -87,6 +87,13 @@ def test_every_record_is_as_it_would_be_written(tmp_path: Path, monkeypatch: pyt
         assert file.read_text("utf-8") == (records.FOLDER / file.name).read_text("utf-8"), file.name
 
 
+def test_threads_on_another_framework_are_no_sources() -> None:
+    """Of MLX there is no version 2.14, but of torch there is."""
+    versions = [record({}, version) for version in ("2.13.0", "2.15.0")]
+    assert {source.framework for source in records.sources(*versions)} == {"torch"}
+    assert records.sources(*(dataclasses.replace(found, framework="mlx") for found in versions)) == []
+
+
 @pytest.mark.parametrize("version", ["2.13", "2.13.0", "torch 2.13", "2.13.0+cpu"])
 def test_a_version_is_found_by_its_beginning(version: str) -> None:
     assert record_of("torch", version).version == "2.13.0"
