@@ -23,9 +23,9 @@ from interop._bridge.flat import FlatFunction, with_x64
 from interop._bridge.promotion import result_dtype
 from interop._bridge.signatures import MISSING, Signature
 from interop._bridge.tape import call
+from interop._torch.grad_state import PLAIN_TENSORS
 from jaxclamp import Op, WithIndices
 
-_PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _PLAIN_NUMBERS = frozenset({float, int, torch.SymFloat})
 _PLAIN_STATIC = frozenset({bool, int, str, tuple, type(None), type(MISSING)})
 _TENSOR, _NUMBER = object(), object()
@@ -83,7 +83,7 @@ def classify(signature: Signature, values: Sequence[Any]) -> tuple[Any, list[tor
         if takes_arrays and isinstance(value, torch.Tensor):
             tensors.append(value)
             kind += value.dtype, value.dim() > 0  # one without axes promotes as a number does
-            is_normal &= kind_of_value in _PLAIN_TENSORS and (value.dim() > 0 or not signature.reduces)
+            is_normal &= kind_of_value in PLAIN_TENSORS and (value.dim() > 0 or not signature.reduces)
             is_floating &= value.is_floating_point()
         elif takes_arrays and kind_of_value in _PLAIN_NUMBERS:
             numbers.append(value)

@@ -85,7 +85,7 @@ def activity(input: torch.Tensor, *operands: Any) -> bool | list[int]:
         return False
     active = []
     for index, operand in enumerate((input, *operands)):
-        if type(operand) in _PLAIN and operand.layout is torch.strided:
+        if type(operand) in PLAIN_TENSORS and operand.layout is torch.strided:
             if operand.requires_grad:
                 active.append(index)
         elif isinstance(operand, torch.Tensor):
@@ -93,7 +93,8 @@ def activity(input: torch.Tensor, *operands: Any) -> bool | list[int]:
     return active if isinstance(input, torch.Tensor) and not input.is_complex() else False
 
 
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+"""The types of tensors whose functions are torch's own, as those of a subclass need not be."""
 
 
 def _is_floating(value: Any) -> bool:

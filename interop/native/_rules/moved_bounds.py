@@ -17,10 +17,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from torch import nn
 
 from interop._torch.grad_state import outside_of_modes
-from interop._torch.private_api import is_forward_mode, is_transformed
 from jaxclamp._shared.version_derivatives import Weights
 
 Moves: TypeAlias = Literal["apart", "together"]
@@ -31,30 +29,17 @@ _DTYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.
 _SMALLEST = 5e-324  # the smallest positive float64; it compares as 0 where subnormal numbers are flushed
 
 
-def clamp_with_moved_bounds(name: str, weights: Weights, x: Any, *bounds: Any) -> torch.Tensor | None:
-    """Return the op's value, with the gradient of ``weights``; None if moved bounds cannot give that gradient."""
-    if name not in _APART or not _is_plain(x) or not all(type(b) in (int, float) and math.isfinite(b) for b in bounds):
+def clamp_with_moved_bounds(name: str, weights: Weights, x: torch.Tensor, *bounds: Any) -> torch.Tensor | None:
+    """Return the op's value, with the gradient of ``weights``; None if moved bounds cannot give that gradient.
+
+    The tensor x is in eager code, outside of all transformations.
+    """
+    # Where subnormal numbers count as 0, as under `torch.set_flush_denormal`, a bound of 0 cannot move by one float.
+    can_move = x.dtype in _DTYPES and (x.is_cpu or x.is_cuda) and not x.is_nested and _SMALLEST > 0
+    if name not in _APART or not can_move or not all(type(b) in (int, float) and math.isfinite(b) for b in bounds):
         return None
     moves = _moves(name, weights)
     return None if moves is None else _with_moved_bounds(name, moves, x, bounds)
-
-
-def _is_plain(x: Any) -> bool:
-    """Return whether eager code alone works on x, in a dtype whose derivative compares by its numbers.
-
-    Where subnormal numbers count as 0, as under `torch.set_flush_denormal`, a bound of 0 cannot move by one float.
-    """
-    return (
-        not torch.compiler.is_compiling()
-        and type(x) in (torch.Tensor, nn.Parameter)
-        and x.dtype in _DTYPES
-        and (x.is_cpu or x.is_cuda)
-        and x.layout is torch.strided
-        and not x.is_nested
-        and not is_forward_mode()
-        and not is_transformed()
-        and _SMALLEST > 0
-    )
 
 
 @functools.cache

@@ -16,10 +16,11 @@ import torch
 from torch.nn import functional
 
 from interop._torch.forms import axes_of
+from interop._torch.grad_state import PLAIN_TENSORS
 from interop._torch.private_api import is_dispatch_mode_active, is_transformed
 from interop.native._rules.kinked import places_of_ties
 from interop.native._rules.selection import number_of_members
-from interop.native._rules.windows import number_of_tied
+from interop.native._rules.windows import windows_on_tie
 from interop.native._rules.windows_sliced import largest_by_slices, prefers_slices
 from interop.native._rules.windows_stage import Pooling, adapted, is_plain
 from jaxclamp import Op
@@ -109,7 +110,7 @@ def masks_of_adaptive_pool(
     """Yield where the windows of torch's adaptive pool of that name have several largest elements."""
     windows, _counts = adapted(input.shape[-int(name[-2]) :], output_size)
     values = getattr(functional, name)(input, output_size)
-    yield (number_of_tied(Pooling(windows, "min_norm"), input, values) > 1) & ~values.isnan()
+    yield windows_on_tie(Pooling(windows, "min_norm"), input, values)
 
 
 def _are_plain(tensors: Sequence[torch.Tensor]) -> bool:
@@ -118,7 +119,7 @@ def _are_plain(tensors: Sequence[torch.Tensor]) -> bool:
         not is_transformed()
         and not is_dispatch_mode_active()
         and all(
-            type(tensor) in (torch.Tensor, torch.nn.Parameter)
+            type(tensor) in PLAIN_TENSORS
             and tensor.layout is torch.strided
             and (tensor.is_cpu or tensor.is_cuda)
             and not tensor.is_complex()
@@ -141,4 +142,4 @@ def _of_pool(name: str, x: torch.Tensor, window: Sequence[Any]) -> torch.Tensor:
     pooling = Pooling(windows_of(name, tuple(x.shape), dims, *window), "min_norm")
     by_slices = is_plain(x) and prefers_slices(x, dims)
     values = largest_by_slices(pooling, x) if by_slices else getattr(functional, name)(x, *window)
-    return (number_of_tied(pooling, x, values) > 1) & ~values.isnan()
+    return windows_on_tie(pooling, x, values)

@@ -59,7 +59,8 @@ def select(
         # Beside a number, torch takes a tensor without axes as a number too.
         has_numbers = any(not isinstance(argument, torch.Tensor) for argument in arguments)
         weights = ties.weights(name, has_numbers)
-        value = clamp_with_moved_bounds(name, weights, *arguments) if has_numbers else None
+        is_eager = isinstance(active, list)
+        value = clamp_with_moved_bounds(name, weights, *arguments) if has_numbers and is_eager else None
         return _selected(in_torch, weights, *arguments) if value is None else value
     recorded = active if isinstance(active, list) and ties in ("min_norm", "balanced") else None
     if recorded and (value := _by_calls(in_torch, ties, recorded, arguments)) is not None:
@@ -80,7 +81,7 @@ def _by_calls(
     """
     if len(active) == 2:
         return in_torch(*operands) if in_torch in _HALVING else None
-    clamps = _OF_LOSING_BOUNDS.get(in_torch)
+    clamps = _CLAMPS.get(in_torch) if _BOUNDS_LOSE else None
     if len(active) != 1 or clamps is None or ties != "min_norm" or not _can_swap(operands):
         return None
     (index,) = active
@@ -141,28 +142,20 @@ def _at_tie(in_torch: Callable[..., torch.Tensor]) -> list[float]:
     return [part.item() for part in torch.autograd.grad(in_torch(x, y), (x, y))]
 
 
-_HALVING: frozenset[Callable[..., torch.Tensor]] = outside_of_modes(
-    lambda: frozenset(extremum for extremum in (torch.maximum, torch.minimum) if _at_tie(extremum) == [0.5, 0.5])
+_AT_TIES: Mapping[Callable[..., torch.Tensor], list[float]] = outside_of_modes(
+    lambda: {f: _at_tie(f) for f in (torch.maximum, torch.minimum, torch.clamp_min, torch.clamp_max)}
 )
+_HALVING = frozenset(extremum for extremum in (torch.maximum, torch.minimum) if _AT_TIES[extremum] == [0.5, 0.5])
 """The functions of two tensors whose gradient torch halves at a tie."""
-
-
-def _of_losing_bounds() -> dict[Callable[..., torch.Tensor], list[Callable[..., torch.Tensor]]]:
-    """Map functions to clamps of the same value, if a bound that ties gets nothing in these: up to torch 2.13."""
-    if any(_at_tie(clamp)[1] for clamp in (torch.clamp_min, torch.clamp_max)):
-        return {}
-    return {
-        torch.maximum: [torch.clamp_min],
-        torch.minimum: [torch.clamp_max],
-        torch.clamp_min: [torch.clamp_min],
-        torch.clamp_max: [torch.clamp_max],
-        torch.clamp: [torch.clamp_min, torch.clamp_max],
-    }
-
-
-_OF_LOSING_BOUNDS: Mapping[Callable[..., torch.Tensor], Sequence[Callable[..., torch.Tensor]]] = outside_of_modes(
-    _of_losing_bounds
-)
+_BOUNDS_LOSE = not any(_AT_TIES[clamp][1] for clamp in (torch.clamp_min, torch.clamp_max))
+"""Whether a bound that ties gets nothing: up to torch 2.13."""
+_CLAMPS: Mapping[Callable[..., torch.Tensor], Sequence[Callable[..., torch.Tensor]]] = {
+    torch.maximum: [torch.clamp_min],
+    torch.minimum: [torch.clamp_max],
+    torch.clamp_min: [torch.clamp_min],
+    torch.clamp_max: [torch.clamp_max],
+    torch.clamp: [torch.clamp_min, torch.clamp_max],
+}
 """Maps a function of torch to the clamps by a tensor, one behind the other, that have the same value."""
 
 

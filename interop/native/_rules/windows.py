@@ -163,9 +163,9 @@ def _shared_at_once(
     return divided(vector, shares)
 
 
-def number_of_tied(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return how many elements of each window are its value."""
-    return _counted(_stages(pooling, x, values, values), values)
+def windows_on_tie(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return which windows have several largest elements; one with NaN is on no tie."""
+    return (_counted(_stages(pooling, x, values, values), values) > 1) & ~values.isnan()
 
 
 def _counted(stages: Sequence[Stage], vector: torch.Tensor) -> torch.Tensor:

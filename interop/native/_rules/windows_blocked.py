@@ -113,7 +113,7 @@ def spread_in_blocks(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, ve
     """Spread a number for each window over its tied elements."""
     # Numbers of 16 bits are added up in 32.
     like = x.new_empty((), dtype=torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype)
-    rows, columns = _axes(pooling, x)
+    rows, columns = _axes(pooling, x, values)
 
     @functools.cache
     def block(images: int, channels: int) -> _Block:
@@ -125,15 +125,11 @@ def spread_in_blocks(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, ve
     return result
 
 
-def _axes(pooling: Pooling, x: torch.Tensor) -> list[_Axis]:
+def _axes(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> list[_Axis]:
     windows: Any = pooling.windows
-    axes = []
-    for size, stride, padding, dilation, length in zip(
-        windows.sizes, windows.strides, windows.paddings, windows.dilations, x.shape[2:], strict=True
-    ):
-        number = (sum(padding) + length - (size - 1) * dilation - 1) // stride + 1
-        axes.append(_Axis(number, size, stride, padding[0], dilation, length))
-    return axes
+    in_front = [front for front, _ in windows.paddings]
+    of_windows = values.shape[2:], windows.sizes, windows.strides, in_front, windows.dilations
+    return [_Axis(*numbers) for numbers in zip(*of_windows, x.shape[2:], strict=True)]
 
 
 def _blocks(*tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:

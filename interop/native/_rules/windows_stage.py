@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from interop._torch.grad_state import PLAIN_TENSORS
 from interop._torch.private_api import is_dispatch_mode_active
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.windows import Windows
@@ -90,10 +91,7 @@ def is_on_gpu(x: torch.Tensor) -> bool:
 
 
 def _is_eager(x: torch.Tensor) -> bool:
-    return not torch.compiler.is_compiling() and type(x) in _PLAIN and not is_dispatch_mode_active()
-
-
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+    return not torch.compiler.is_compiling() and type(x) in PLAIN_TENSORS and not is_dispatch_mode_active()
 
 
 def is_finite(x: torch.Tensor) -> bool:

@@ -31,7 +31,7 @@ class ViewedStage(NamedTuple):
         return self.weights.sum(_places(self.windows), dtype=torch.int32).reshape(self.values.shape)
 
     def gathered(self, vector: torch.Tensor) -> torch.Tensor:
-        parts = torch.where(self.weights, _view(self.windows, vector, 0), 0)
+        parts = torch.where(self.weights, _view(self.windows, vector, self.values, 0), 0)
         return parts.sum(_places(self.windows)).reshape(self.values.shape)
 
     def spread(self, vector: torch.Tensor) -> torch.Tensor:
@@ -56,7 +56,7 @@ def viewed_stage(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> Vie
     windows = pooling.windows
     assert isinstance(windows, Windows)
     # Padding is NaN, which equals no value, and it is not among the elements that are NaN.
-    tied = (_view(windows, x, math.nan) == _of_windows(windows, values)) | _view(windows, x != x, False)
+    tied = (_view(windows, x, values, math.nan) == _of_windows(windows, values)) | _view(windows, x != x, values, False)
     return ViewedStage(x, values, windows, sharing(tied, _places(windows), pooling.convention))
 
 
@@ -71,19 +71,18 @@ def _of_windows(windows: Windows, vector: torch.Tensor) -> torch.Tensor:
     return vector.reshape(math.prod(vector.shape[:-dims]), *(1,) * dims, *vector.shape[-dims:])
 
 
-def _view(windows: Windows, x: torch.Tensor, padding: float) -> torch.Tensor:
-    """Return the elements of x by image or channel, place and window."""
+def _view(windows: Windows, x: torch.Tensor, values: torch.Tensor, padding: float) -> torch.Tensor:
+    """Return the elements of x by image or channel, place and window, of which there are as many as values."""
     if any(itertools.chain(*windows.paddings)):
         x = functional.pad(x, [n for pair in reversed(windows.paddings) for n in pair], value=padding)
     x = x.contiguous()
-    lengths = x.shape[-len(windows.sizes) :]
-    reaches = [(size - 1) * dilation + 1 for size, dilation in zip(windows.sizes, windows.dilations, strict=True)]
-    counts = [(n - reach) // stride + 1 for n, reach, stride in zip(lengths, reaches, windows.strides, strict=True)]
+    dims = len(windows.sizes)
     # How far the next place, window and image are in memory: so one call does what `unfold` does for each axis.
-    steps = x.stride()[-len(lengths) :]
+    steps = x.stride()[-dims:]
     to_place, to_window = (map(operator.mul, steps, by) for by in (windows.dilations, windows.strides))
-    to_image = math.prod(lengths)
-    return x.as_strided((x.numel() // to_image, *windows.sizes, *counts), (to_image, *to_place, *to_window))
+    to_image = math.prod(x.shape[-dims:])
+    shape = (x.numel() // to_image, *windows.sizes, *values.shape[-dims:])
+    return x.as_strided(shape, (to_image, *to_place, *to_window))
 
 
 def _in_place(windows: Windows, parts: torch.Tensor, shape: torch.Size) -> torch.Tensor:
