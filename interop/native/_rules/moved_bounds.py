@@ -29,7 +29,7 @@ _DTYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.
 _SMALLEST = 5e-324  # the smallest positive float64; it compares as 0 where subnormal numbers are flushed
 
 
-def clamp_with_moved_bounds(name: str, weights: Weights, x: torch.Tensor, *bounds: Any) -> torch.Tensor | None:
+def clamp_with_moved_bounds(name: str, weights: Weights, x: Any, *bounds: Any) -> torch.Tensor | None:
     """Return the op's value, with the gradient of ``weights``; None if moved bounds cannot give that gradient.
 
     The tensor x is in eager code, outside of all transformations.
