@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -48,40 +49,28 @@ LEAF = jax.tree.structure(0)
 """The structure of a result that is one array."""
 
 
+@dataclass(eq=False)
 class FlatFunction:
     """A JAX function of flat arrays, ``function(non_tensors, *arrays)``.
 
     ``non_tensors`` are the arrays that come from no tensor, such as numbers; JAX traces them, so new values compile
-    nothing.
-
-    Args:
-      function: it gets the arrays that come from tensors one by one, and all other arrays together.
-      name: what errors and profiles call it.
-      arguments: what the caller calls the arrays that come from tensors.
-      save: what is kept for a backward pass.
-      layout: how the results lie in memory.
-      is_flat: whether the result is a tuple of arrays, as that of a derivative, and has no other structure.
-      resembled: which of the arrays the results have the shapes and dtypes of, where it is known.
+    nothing. The arrays that come from tensors are passed one by one.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        name: str,
-        arguments: Sequence[str],
-        save: Save = "inputs",
-        layout: Layout = "row-major",
-        is_flat: bool = False,
-        resembled: tuple[bool, ...] = (),
-    ) -> None:
-        self.function = function
-        self.name = name
-        self.arguments = arguments
-        self.save = save
-        self.layout = layout
-        self.is_flat = is_flat
-        self.resembled = resembled
-        self.compiled = _compile(function, name)
+    function: Callable[..., Any]
+    name: str
+    """What errors and profiles call it."""
+    arguments: Sequence[str]
+    """What the caller calls the arrays that come from tensors."""
+    save: Save = "inputs"
+    layout: Layout = "row-major"
+    is_flat: bool = False
+    """Whether the result is a tuple of arrays, as that of a derivative, and has no other structure."""
+    resembled: tuple[bool, ...] = ()
+    """Which of the arrays the results have the shapes and dtypes of, where it is known."""
+
+    def __post_init__(self) -> None:
+        self.compiled = _compile(self.function, self.name)
         # Bounded, as a program may go on to ask for new ones: under a vmap, say, or with another order of axes.
         self._derived: dict[tuple[str, Any], FlatFunction] = Bounded(256)
         self._reordered: dict[tuple[Order, ...], tuple[Callable[..., Any], Order]] = Bounded(256)

@@ -4,6 +4,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,21 +12,20 @@ import torch
 from interop._bridge.flat import FlatFunction
 
 
+@dataclass(eq=False)
 class CallState:
     """All of a call but its tensors, and what becomes known of its result.
 
     A `torch.autograd.Function` takes it as one argument, because torch examines each argument.
     """
 
-    tree: Any
+    flat: FlatFunction
+    non_tensors: tuple[Any, ...]
+    x64: bool
+    tree: Any = field(init=False)
     """The structure of the result."""
-    inexact: list[bool]
+    inexact: list[bool] = field(init=False)
     """Which leaves of the result can have a gradient."""
-
-    def __init__(self, flat: FlatFunction, non_tensors: tuple[Any, ...], x64: bool) -> None:
-        self.flat = flat
-        self.non_tensors = non_tensors
-        self.x64 = x64
 
 
 def remember(ctx: Any, state: CallState, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
