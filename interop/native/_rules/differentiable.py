@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from interop._torch.forward_mode import of_any_order
-from interop._torch.private_api import is_forward_mode, is_transformed
+from interop._torch.private_api import is_forward_mode, is_transformed, primal_of, with_forward_mode
 
 
 def differentiable(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
@@ -39,7 +38,7 @@ def differentiable(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
     eager: Any = type(rule.__name__, (torch.autograd.Function,), {"forward": staticmethod(forward), **derivatives})
     of_func: dict[str, Any] = {"setup_context": staticmethod(setup_context)}
     if "jvp" in derivatives:
-        of_func["jvp"] = staticmethod(of_any_order(rule.jvp))
+        of_func["jvp"] = staticmethod(_of_any_order(rule.jvp))
     transformed: Any = type(rule.__name__, (rule,), of_func)
     in_graphs: Any = type(
         rule.__name__, (torch.autograd.Function,), {k: v for k, v in vars(rule).items() if k != "jvp"}
@@ -64,3 +63,32 @@ def differentiable(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
         return in_graphs.apply(*arguments)
 
     return applied
+
+
+def _of_any_order(jvp: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``jvp`` for torch.func, with a result that is no constant to the transformations around.
+
+    Torch calls a ``jvp`` where forward mode is off, so that a second forward mode, around the first, is lost without an
+    error. It is on again here. Then what was saved has the tangent of the first forward mode still, and is taken
+    without it.
+    """
+
+    def pushed(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        with with_forward_mode():
+            return jvp(_Primals(ctx), *tangents)
+
+    return pushed
+
+
+class _Primals:
+    """A context of an autograd.Function that gives what was saved without tangents."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+    @property
+    def saved_tensors(self) -> Sequence[torch.Tensor]:
+        return tuple(map(primal_of, self._ctx.saved_tensors))
