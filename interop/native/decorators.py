@@ -1,6 +1,6 @@
 """Publishes the functions of `interop.native`: torch's modes see their calls, and torch's forms of them are derived.
 
-``@public``, ``@public_with`` and ``@right_in_torch`` enter a function in `NATIVE`, and with it the form that overwrites
+``@public``, ``public_as`` and ``@right_in_torch`` enter a function in `NATIVE`, and with it the form that overwrites
 its first argument, if torch has one. With ``clamp`` in `selection.py`, for example, ``clamp_`` is published.
 """
 
@@ -33,9 +33,18 @@ RIGHT_IN_TORCH: set[Callable[..., Any]] = set()
 """The functions that call torch's own under the convention min_norm, whatever the arguments."""
 
 
-def public(function: Callable[P, R]) -> Callable[P, R]:
-    """Publish the function, and its form that overwrites."""
-    return public_with(lambda *args, **kwargs: None)(function)
+def public(
+    function: Callable[P, R], in_torch: Callable[..., Forms | None] = lambda *args, **kwargs: None
+) -> Callable[P, R]:
+    """Publish the function, and its form that overwrites.
+
+    Args:
+      function: the function.
+      in_torch: takes its arguments and returns the forms of a function of torch that has its gradient, or None.
+    """
+    if in_place(function.__name__):
+        _published(_overwriting(function, in_torch))
+    return _published(function)
 
 
 def public_as(name: str, function: Callable[P, R], about: str) -> Callable[P, R]:
@@ -45,30 +54,13 @@ def public_as(name: str, function: Callable[P, R], about: str) -> Callable[P, R]
     return public(function)
 
 
-def public_with(in_torch: Callable[..., Forms | None]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Publish a function, like `public`, whose gradient a function of torch may have.
-
-    Args:
-      in_torch: takes the arguments of the function and returns the forms of that function of torch, or None.
-    """
-
-    def publish(function: Callable[P, R]) -> Callable[P, R]:
-        if in_place(function.__name__):
-            _published(_overwriting(function, in_torch))
-        return _published(function)
-
-    return publish
-
-
 def right_in_torch(function: Callable[P, R]) -> Callable[P, R]:
     """Publish a function, like `public`, that is torch's own where the installed torch follows min_norm."""
     name = function.__name__
-
-    def in_torch(*args: Any, **kwargs: Any) -> Forms | None:
-        return (function, in_place(name)) if "min_norm" in FOLLOWED[name] else None  # type: ignore[return-value]
-
-    published = public_with(in_torch)(function)
-    if "min_norm" in FOLLOWED[name]:
+    is_right = "min_norm" in FOLLOWED[name]
+    forms: Any = (function, in_place(name)) if is_right else None
+    published = public(function, lambda *args, **kwargs: forms)
+    if is_right:
         RIGHT_IN_TORCH.update(NATIVE[form] for form in (name, f"{name}_") if form in NATIVE)
     return published
 

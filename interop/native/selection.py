@@ -5,6 +5,7 @@ Where nothing is differentiated, and with ``out=``, each is torch's own function
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ from interop._torch.private_api import is_constant
 from interop._torch.sharding import is_distributed
 from interop.native._rules.conventions_of_torch import FOLLOWED, follows
 from interop.native._rules.selection import select
-from interop.native.decorators import Forms, public, public_as, public_with, right_in_torch
+from interop.native.decorators import Forms, public, public_as, right_in_torch
 from jaxclamp import Convention
 
 Tensor = torch.Tensor
@@ -36,7 +37,7 @@ def _clamp_in_torch(input: Tensor, min: Any = None, max: Any = None, *, ties: Co
     return None
 
 
-@public_with(_clamp_in_torch)
+@functools.partial(public, in_torch=_clamp_in_torch)
 def clamp(
     input: Tensor, min: Bound | None = None, max: Bound | None = None, *, ties: Convention = "min_norm", out: Out = None
 ) -> Tensor:
