@@ -95,7 +95,6 @@ def test_calls_that_torch_does_not_answer() -> None:
     x, arguments = torch.zeros(3), {"x": torch.zeros(3)}
     assert masks_of_ties(OPS["hypot"], {"x": x, "y": x}) is None
     assert masks_of_ties(OPS["prelu"], {"x": x, "weight": torch.zeros(1)}) is None
-    assert masks_of_ties(OPS["amax"], {"x": x, "axis": 0, "where": x > 0}) is None
     assert masks_of_ties(OPS["relu"], {"x": x.to(torch.complex64)}) is None
     assert masks_of_ties(OPS["relu"], {"x": x.to("meta")}) is None
     torch.func.vmap(lambda x: x if masks_of_ties(OPS["relu"], {"x": x}) is None else 1 / 0)(x)

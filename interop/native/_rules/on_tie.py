@@ -33,7 +33,7 @@ def masks_of_ties(op: Op, arguments: Mapping[str, Any]) -> Iterable[torch.Tensor
 
     Args:
       op: the op.
-      arguments: all of its arguments, by jaxclamp's names.
+      arguments: those that it has in torch, by jaxclamp's names.
 
     Returns:
       The masks; None of a call that torch's kernels do not answer.
@@ -46,9 +46,7 @@ def masks_of_ties(op: Op, arguments: Mapping[str, Any]) -> Iterable[torch.Tensor
     if op.name.startswith("max_pool"):
         return [_of_pool(op.name, x, parameters)]
     if op.name in _EXTREMA:
-        axis = arguments["axis"]
-        has_more = any(arguments.get(name) is not None for name in ("initial", "where"))
-        return None if has_more or not x.numel() else [_of_extremum(_EXTREMA[op.name], x, axis)]
+        return [_of_extremum(_EXTREMA[op.name], x, arguments["axis"])]
     has_tensors = any(isinstance(value, torch.Tensor) for value in parameters)
     if op.family == "reduction" or (op.family == "kinked" and has_tensors):
         return None
