@@ -79,6 +79,8 @@ def _overwriting(function: Callable[..., Any], in_torch: Callable[..., Forms | N
         return function(*args, inplace=True, **kwargs)
 
     def by_copy(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if "out" in kwargs:
+            raise TypeError(f"{name}() overwrites its first argument and takes no out; use {function.__name__}().")
         without_ties = kwargs  # no new dict in the usual call, which names no convention
         if "ties" in kwargs:
             without_ties = {parameter: value for parameter, value in kwargs.items() if parameter != "ties"}
@@ -88,8 +90,6 @@ def _overwriting(function: Callable[..., Any], in_torch: Callable[..., Forms | N
             # By position, as the parameters of hardtanh_, which may take the place of clamp_, have other names.
             arguments = signature.bind(input, *args, **without_ties).args if without_ties else (input, *args)
             return forms[1](*arguments)
-        if "out" in kwargs:
-            raise TypeError(f"{name}() overwrites its first argument and takes no out; use {function.__name__}().")
         return overwrite(name, functools.partial(function, **kwargs), input, *args)
 
     # A form that overwrites has no other place for its result, and torch's own forms have neither parameter.

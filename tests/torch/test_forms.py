@@ -115,6 +115,17 @@ def test_refused(call: Any, message: str) -> None:
         call()
 
 
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize(("name", "bounds"), [("abs_", ()), ("clamp_", (0.0, 6.0)), ("clamp_min_", (1.0,))])
+def test_a_native_form_that_overwrites_takes_no_out(name: str, bounds: tuple[float, ...], requires_grad: bool) -> None:
+    """It was dropped silently where torch's own form was called."""
+    x = torch.tensor([-1.0, 3.0], requires_grad=requires_grad) * 1.0
+    with pytest.raises(
+        TypeError, match=rf"^{name}\(\) overwrites its first argument and takes no out; use {name[:-1]}\(\)"
+    ):
+        interop.native.NATIVE[name](x, *bounds, out=torch.empty(2))
+
+
 @pytest.mark.parametrize("name", having("out"))
 def test_out(name: str) -> None:
     x, *rest = arguments(of_name(name))
