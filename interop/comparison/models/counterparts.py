@@ -445,7 +445,7 @@ def _chains(layers: Sequence[Layer], owners: Sequence[str]) -> Mapping[frozenset
     used = _used(layers, owners)
     for i, layer in enumerate(layers):
         if used[i]:
-            if layer.parent is not None and used[layer.parent] == used[i] and chains[used[i]]:
+            if layer.parent is not None and used[layer.parent] == used[i]:
                 chains[used[i]][-1].append(i)
             else:
                 chains[used[i]].append([i])
