@@ -132,11 +132,6 @@ def _with_value(x: jax.Array, value: jax.Array) -> jax.Array:
 _with_value.defjvp(lambda primals, tangents: (_with_value(*primals), tangents[0]))
 
 
-def is_with_value(eqn: JaxprEqn) -> bool:
-    """Return whether ``eqn`` is a call of `_with_value`: a choice that an inner gradient has decided already."""
-    return eqn.primitive is p.custom_jvp_call_p and VALUE_SCOPE in str(eqn.source_info.name_stack)
-
-
 def _holds(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays) -> jax.Array:
     """Return whether the comparison holds a small step along the tangents.
 

@@ -21,7 +21,7 @@ from jax.extend.core import primitives as p
 from jax.flatten_util import ravel_pytree
 
 from jaxclamp._jax_versions import expanded, high_level
-from jaxclamp._programs.choices import chooses, decided, entering, is_with_value, jumps, norm_along_direction
+from jaxclamp._programs.choices import chooses, decided, entering, jumps, norm_along_direction
 from jaxclamp._programs.dependence import without_choices_behind
 from jaxclamp._programs.nan_gradients import has_slopes_without_bound, mended
 from jaxclamp._programs.open_primitives import opened
@@ -296,10 +296,7 @@ class _Program(Generic[P, R]):
         return bool(self._within) and _has_own_rule(eqn) and _function(eqn) in self._within
 
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
-        # What an inner gradient has decided is a custom_jvp, and so may a norm be: both come before functions with
-        # rules of their own.
-        if is_with_value(eqn):
-            return [eqn]
+        # A norm may be a custom_jvp: so it comes before functions with rules of their own.
         if norm := norm_along_direction(eqn):
             return inlined(norm, eqn)
         if eqn.primitive is p.custom_vjp_call_p or self._asks_for_itself(eqn):

@@ -302,3 +302,23 @@ def test_infinities_do_not_move() -> None:
 def test_misuse(call: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_linear_solve_without_a_transpose() -> None:
+    """Forward mode needs none; A has the choice, at which it rises: dx is -A^-1 dA x."""
+    b = jnp.array([2.0, 3.0])
+
+    def function(d: jax.Array) -> jax.Array:
+        diagonal = jnp.maximum(d, 1.0)
+        return jax.lax.custom_linear_solve(lambda v: diagonal * v, b, lambda _, right: right / diagonal)
+
+    for rise, expected in ((1.0, -b), (-1.0, 0 * b)):
+        value, derivative = jaxclamp.directional_derivative(function, (jnp.ones(2),), (jnp.full(2, rise),))
+        assert (value.tolist(), derivative.tolist()) == (b.tolist(), expected.tolist())
+
+
+@pytest.mark.parametrize("tangent", [jnp.ones(2), jnp.ones(3, int), (jnp.ones(3),) * 2], ids=["shape", "dtype", "tree"])
+def test_directions_that_do_not_fit_are_refused_as_by_jax(tangent: Any) -> None:
+    for differentiate in (jax.jvp, jaxclamp.directional_derivative):
+        with pytest.raises((TypeError, ValueError), match="primal and tangent"):
+            differentiate(jnp.abs, (jnp.zeros(3),), (tangent,))
