@@ -330,7 +330,7 @@ def _number_on_tie(counter: Counter) -> tuple[list[JaxprEqn], list[Var], int]:
 def _rows(numbers: Sequence[jax.Array]) -> Counts:
     """Return the counts of counters that ran once, from their numbers of ties."""
     tied = jnp.stack([*map(_varying, numbers)])
-    return _varying(_carried(jnp.stack([jnp.ones_like(tied), jnp.zeros_like(tied), tied], axis=-1)))
+    return _carried(jnp.stack([jnp.ones_like(tied), jnp.zeros_like(tied), tied], axis=-1))
 
 
 def _nothing(counters: Counters) -> Counts:
