@@ -72,7 +72,7 @@ def test_every_op_is_public_in_both_packages() -> None:
         ("parity.frameworks", "frameworks.jax", "Jax"),
         ("parity.frameworks", "frameworks.torch", "Torch leaves_behind"),
         ("parity.frameworks", "frameworks.registry", "ADAPTERS CONVERTIBLES frameworks_of hint_at_numpy"),
-        ("parity.answers", "survey.records", "FOLDER MODES Cell Record Source choices read record_of recorded write"),
+        ("parity.answers", "survey.records", "FOLDER MODES Cell Record Source choices read record_of recorded"),
         ("parity.render", "survey.show.render", "AGREES DISAGREES FORMATS as_in_a_call at drawn tallies"),
         ("parity.probe", "comparison.probe", "Case Change Probe Probed"),
         ("porting.compare_models", "comparison.models.compare_models", "compare_models"),
