@@ -458,9 +458,24 @@ def _scatter(
 
     def gathered(result: jax.Array) -> jax.Array:
         """Return what of ``result`` each update is written to: the transpose of a scatter that adds."""
-        zeros, no_updates = jnp.zeros_like(result), jax.ShapeDtypeStruct(updates.shape, result.dtype)
-        spread = jax.linear_transpose(lambda updates: added(zeros, updates), no_updates)(result)
-        return spread[0]  # type: ignore[no-any-return]
+        # By hand: in a `shard_map`, JAX's own transpose of ``added`` would sum over the devices.
+        numbers = where["dimension_numbers"]
+        lengths = iter([updates.shape[axis] for axis in numbers.update_window_dims])
+        single = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+        return lax.gather(
+            result,
+            indices,
+            lax.GatherDimensionNumbers(
+                offset_dims=numbers.update_window_dims,
+                collapsed_slice_dims=numbers.inserted_window_dims,
+                start_index_map=numbers.scatter_dims_to_operand_dims,
+                operand_batching_dims=numbers.operand_batching_dims,
+                start_indices_batching_dims=numbers.scatter_indices_batching_dims,
+            ),
+            [1 if axis in single else next(lengths) for axis in range(x.ndim)],
+            mode=where["mode"],
+            fill_value=0,
+        )
 
     def best(x: jax.Array, updates: jax.Array, old: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return where the old element, and which updates, are the largest of the candidates ``old`` and ``new``."""

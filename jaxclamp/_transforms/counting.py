@@ -158,6 +158,7 @@ class _Counting:
         self._count_in = {
             p.jit_p.name: self._call,
             p.remat_p.name: self._call,
+            p.closed_call_p.name: self._call,
             p.scan_p.name: self._scan,
             p.while_p.name: self._while,
             p.cond_p.name: self._cond,
@@ -210,10 +211,11 @@ class _Counting:
 
     def _call(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
         """Count in a body that runs once."""
-        body, counters = self.of(eqn.params["jaxpr"])
+        name = "call_jaxpr" if eqn.primitive is p.closed_call_p else "jaxpr"
+        body, counters = self.of(eqn.params[name])
         if not counters:
             return None
-        params = {**eqn.params, "jaxpr": body}
+        params = {**eqn.params, name: body}
         if eqn.primitive is p.jit_p:
             # Shardings and layouts are listed by result: there is one result more.
             params |= {name: (*eqn.params[name], *one) for name, one in unspecified_results().items()}

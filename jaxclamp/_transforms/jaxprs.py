@@ -24,7 +24,8 @@ Replace: TypeAlias = Callable[[JaxprEqn, Descend], list[JaxprEqn]]
 # Equations in bodies are replaced in these alone: not in functions with a derivative of their own (custom_jvp,
 # custom_vjp), whose derivative does not come from their body, and not in the combiners of scatter and sort, which stay
 # as in JAX.
-WITH_BODIES = frozenset({p.jit_p, p.scan_p, p.while_p, p.cond_p, p.remat_p})
+# In JAX 0.12 a ``closed_call`` is also what a function of `jaxpr_as_fun` leaves in a trace.
+WITH_BODIES = frozenset({p.jit_p, p.scan_p, p.while_p, p.cond_p, p.remat_p, p.closed_call_p})
 
 _READS_VALUES = (
     jax.errors.ConcretizationTypeError,
