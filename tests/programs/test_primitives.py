@@ -40,7 +40,7 @@ SMOOTH = """
     tridiagonal_solve unstack"""
 """What these choose, as select_n does and the pivots of lu, they are told, or it does not show in the value."""
 WITHOUT_A_DERIVATIVE = """
-    call closed_call custom_lin hessenberg householder_product igamma_grad_a nextafter schur select_and_scatter
+    call custom_lin hessenberg householder_product igamma_grad_a nextafter schur select_and_scatter
     tridiagonal zeta"""
 """In JAX itself, which raises an error; or not made by functions of the user's."""
 NOT_IN_ALL_VERSIONS = "call dce_sink log2 one_minus_square polynomial"
