@@ -1,6 +1,6 @@
 """Losses and other functions that choose on the way, written with functions that choose.
 
-The arithmetic between these is that of `torch`: `spelled_out` of `interop/_programs/decided.py` calls them in a block
+The arithmetic between these is that of `torch`: `_spelled_out` of `interop/_programs/decided.py` calls them in a block
 of their own, where it is decided and fast.
 """
 
