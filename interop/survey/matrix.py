@@ -155,16 +155,16 @@ def _spellings(op: Op, frameworks: Collection[str]) -> list[_Spelling]:
 
 
 def _rows(op: Op, dtype: str, frameworks: Collection[str]) -> Iterator[Row]:
-    asked = list(cases(op))
-    defined = definitions(op, [(round_to(dtype, arguments), active) for arguments, active, _ in asked])
+    all_cases = list(cases(op))
+    defined = definitions(op, [(round_to(dtype, arguments), active) for arguments, active, _ in all_cases])
     unanswered = [
         Row(op.name, *case, dtype, tuple(gradient.tolist()), ())
-        for case, (_, gradient) in zip(asked, defined, strict=True)
+        for case, (_, gradient) in zip(all_cases, defined, strict=True)
     ]
     # A gradient is a product or a sum of a few rounded numbers, so it is off by a few eps. The oracle takes the
     # definition from differences of values, which are right to some 1e-4 of the slope.
     relative, absolute = 4 * float(jnp.finfo(dtype).eps), 1e-3
-    answers: list[list[Answer]] = [[] for _ in asked]
+    answers: list[list[Answer]] = [[] for _ in all_cases]
     for i, spelling, gradient in _gradients(op, unanswered, frameworks):
         # Only of the same function a gradient can agree, and the value tells whether it is the same: some clips are
         # another function with min > max.

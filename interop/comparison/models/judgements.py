@@ -120,7 +120,7 @@ def judge(bound: Bound, to_judge: Sequence[Place], roundings: Sequence[float]) -
     # Explanations without a bug, of libraries and of near ties, come last: for what is still called a bug.
     for place in to_judge:
         finding, finding_as_given = precise.judgements[place], as_given.judgements[place]
-        given, fine = as_given.compared[place], precise.compared[place]
+        coarse, fine = as_given.compared[place], precise.compared[place]
         # Where a model computes a part in float32, as many do a softmax, an array of float64 keeps the rounding of that
         # part, and agrees by the tolerance of float32. That is too wide for a bug such as another epsilon.
         explained = _ROUNDING_WITHIN * (max(roundings) if place.is_gradient else roundings[place.match])
@@ -128,14 +128,14 @@ def judge(bound: Bound, to_judge: Sequence[Place], roundings: Sequence[float]) -
             finding = "port"
         if finding in ("agrees", "rounding") and finding_as_given != "agrees":
             # An infinity in float32 is an overflow of one side, and no rounding; a tie may be one in float32 alone.
-            is_graver = finding_as_given == "ties" or np.isinf(given.apart)
+            is_graver = finding_as_given == "ties" or np.isinf(coarse.apart)
             finding = finding_as_given if is_graver else "rounding"
         if finding == "port" and place.variance_before is not None:
             is_unbiasing = _differ_by_unbiasing(place.variance_before, (fine.first, fine.second), place.count)
             finding = "library" if is_unbiasing else finding
         if finding == "port" and place in near_ties:
             finding = "near ties"
-        judged[place] = Judged(place.what, place.name, place.is_gradient, given.apart, fine.apart, finding)
+        judged[place] = Judged(place.what, place.name, place.is_gradient, coarse.apart, fine.apart, finding)
     if not all(one.agrees for one in judged.values()):
         judged = _with_random(bound.models, judged, as_given.compared)
     by_match: dict[int, list[Judged]] = defaultdict(list)

@@ -63,10 +63,9 @@ def _notes(bound: Bound) -> Iterator[str]:
     for pair in bound.counterparts.mapping.pairs:
         sides = [(parameter, model) for parameter, model in zip((pair.first, pair.second), bound.models, strict=True)]
         if pair.first.trained != pair.second.trained:
-            (trained, training), (constant, other) = sorted(sides, key=lambda side: not side[0].trained)
-            yield (
-                f"{trained.name} is trained in {training}, {constant.name} is not in {other}: no gradients to compare."
-            )
+            (trained, training), (constant, freezing) = sorted(sides, key=lambda side: not side[0].trained)
+            in_both = f"{trained.name} is trained in {training}, {constant.name} is not in {freezing}"
+            yield f"{in_both}: no gradients to compare."
     for model in bound.models:
         if model.refusal:
             yield f"{model} cannot be run in another precision, which would tell rounding from bugs: {model.refusal}"
