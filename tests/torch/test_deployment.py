@@ -427,7 +427,7 @@ WITHOUT_XLA = """
     interop.nn.convert(model)
     print(interop.nn.convert(torch.nn.ReLU()))
     with interop.min_norm() as block:
-        for batch in DataLoader(Clamped(), batch_size=4, num_workers=2):
+        for batch in DataLoader(Clamped(), batch_size=4, num_workers=1):
             rows = torch.maximum(model(batch), torch.zeros(4, 1))
             (rows.clamp(0.0, 1.0).sum() + torch.nn.functional.elu(rows, 2.0).sort().values.sum()).backward()
     assert interop.native.fmax(torch.zeros(2), torch.zeros(2)).tolist() == [0, 0]

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
-from interop import TORCH_OPS
+from interop import TORCH_OPS, native
 from interop.native import NATIVE
 from jaxclamp import CONVENTIONS, OPS
+from jaxclamp.kinked import SELU_ALPHA, SELU_SCALE
 from tests.support.representatives import thorough
 from tests.torch.natively import DTYPES, OF_OPS, TAKE_TENSORS, WANT_TENSORS, Tensor, gradients_of, own, values
 
@@ -83,6 +85,29 @@ def test_values_are_those_of_torch_to_the_bit(name: str) -> None:
             assert torch.equal(bits(values(found)), bits(like_found)), (x.dtype, given, ties)
             if isinstance(expected, tuple):
                 assert torch.equal(found[1], expected[1]), (x.dtype, given, ties)
+
+
+@pytest.mark.parametrize("repeats", [1, 2**12], ids=["few elements", "many"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("function", "slopes"),
+    [
+        (lambda lib, x: lib.elu(x, 2.0), [2 / math.e, 1.0, 1.0, 1.0]),
+        (lambda lib, x: lib.leaky_relu(x, 3.0), [3.0, 1.0, 1.0, 1.0]),
+        (lambda lib, x: lib.selu(x), [SELU_SCALE * SELU_ALPHA / math.e, *[SELU_SCALE] * 3]),
+    ],
+    ids=["elu", "leaky_relu", "selu"],
+)
+def test_the_slope_above_counts_at_0_in_tensors_of_any_size(
+    function: Any, slopes: list[float], dtype: str, repeats: int
+) -> None:
+    """Small tensors and large ones have it by different ways."""
+    x = torch.tensor([-1.0, -0.0, 0.0, 1.0], dtype=getattr(torch, dtype)).repeat(repeats).requires_grad_()
+    y = function(native, x)
+    assert torch.equal(bits(y.detach()), bits(function(functional, x.detach())))
+    (gradient,) = torch.autograd.grad(y, x, torch.full_like(y, 2.0))
+    expected = 2 * torch.tensor(slopes).repeat(repeats).to(x.dtype)
+    torch.testing.assert_close(gradient, expected)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["first active", "second active"])
