@@ -5,6 +5,7 @@ import difflib
 import importlib
 import importlib.util
 import itertools
+import operator
 import os
 import pkgutil
 import sys
@@ -12,6 +13,7 @@ import traceback
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -76,9 +78,10 @@ def function_named(name: str) -> Callable[..., Any]:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        resolved = pkgutil.resolve_name(
-            f"{_import_file(Path(module)) if module.endswith('.py') else module}:{function}"
-        )
+        if module.endswith(".py"):
+            resolved = operator.attrgetter(function)(_import_file(Path(module)))
+        else:
+            resolved = pkgutil.resolve_name(name)
     except (OSError, ValueError, ImportError, AttributeError) as error:
         if any(frame.f_code.co_name == "<module>" for frame, _ in traceback.walk_tb(error.__traceback__)):
             raise  # the module is there, and fails
@@ -91,8 +94,8 @@ def function_named(name: str) -> Callable[..., Any]:
     return checked
 
 
-def _import_file(file: Path) -> str:
-    """Import a file as Python runs it, with its folder on the path, but by its own name, which is returned."""
+def _import_file(file: Path) -> ModuleType:
+    """Import a file as Python runs it, with its folder on the path, but by its own name, which may be no identifier."""
     spec = importlib.util.spec_from_file_location(file.stem, file.resolve(strict=True))
     assert spec is not None
     assert spec.loader is not None
@@ -100,7 +103,7 @@ def _import_file(file: Path) -> str:
     # Known by its name before it runs: `dataclasses` looks up the module of a class there.
     sys.modules[file.stem] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return file.stem
+    return module
 
 
 def arguments_in(files: Iterable[Path]) -> list[Any]:

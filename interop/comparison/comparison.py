@@ -263,8 +263,7 @@ class Comparison:
             "second": second,
             "agree": self.agree,
             "verdict": self.verdict,
-            "rtol": self.rtol,
-            "atol": self.atol,
+            **self._tolerances,
             "probe": self.probed and self.probed.summary(),
             "leaves": [_fields(leaf) for leaf in self.leaves],
         }
@@ -272,7 +271,7 @@ class Comparison:
 
     def save(self, path: FilePath) -> None:
         """Write an npz file, the answers of both sides included."""
-        write(path, [self.first, self.second], rtol=self.rtol, atol=self.atol, noise=self.noise)
+        write(path, [self.first, self.second], **self._tolerances, noise=self.noise)
 
     @classmethod
     def load(cls, path: FilePath) -> Comparison:
@@ -286,6 +285,12 @@ class Comparison:
             raise ValueError(f"Comparison.load: {str(path)!r} holds one side; use Recording.load.")
         first, second = recordings
         return cls(first, second, **settings | {"noise": tuple(settings.get("noise", ()))})
+
+    @property
+    def _tolerances(self) -> dict[str, float | None]:
+        # Those that were passed may be NumPy's numbers, which JSON does not take.
+        passed = {"rtol": self.rtol, "atol": self.atol}
+        return {name: None if number is None else float(number) for name, number in passed.items()}
 
     @property
     def _title(self) -> str:

@@ -191,7 +191,7 @@ def computation_of(
     leaves, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
     # The first key is the number of the pair (args, kwargs): without it the first argument is [0], a keyword ['x'].
     labelled = {_label(path[1:]): leaf for path, leaf in leaves}
-    arrays = {label: _numbers(parameter, label, leaf) for label, leaf in labelled.items() if _is_array(leaf)}
+    arrays = {label: _numbers(parameter, label, leaf) for label, leaf in labelled.items() if is_array(leaf)}
 
     def function(arrays: Mapping[str, Any]) -> Any:
         args, kwargs = jax.tree.unflatten(structure, {**labelled, **arrays}.values())
@@ -218,7 +218,7 @@ def _check_call(parameter: str, f: Callable[..., Any], args: tuple[Any, ...], kw
 _label = jax.tree_util.keystr
 
 
-def _is_array(leaf: Any) -> bool:
+def is_array(leaf: Any) -> bool:
     """Say whether ``leaf`` becomes an array of the framework; keys of JAX's random numbers stay as they are."""
     if isinstance(leaf, jax.Array):
         return not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)

@@ -13,8 +13,7 @@ from interop.frameworks.torch import Torch
 
 # A class is known once its module is imported; the modules import no framework.
 for _module in pkgutil.iter_modules(interop.frameworks.__path__, "interop.frameworks."):
-    if _module.name != __name__:
-        importlib.import_module(_module.name)
+    importlib.import_module(_module.name)
 
 ADAPTERS: dict[str, type[Adapter]] = {adapter.name: adapter for adapter in Adapter.__subclasses__()}
 """Maps a name to the framework that need not be installed; each module here that holds one is imported."""

@@ -40,7 +40,7 @@ class Scan:
     at_least: Likelihood
     files: int
     unread: tuple[str, ...]
-    """Files that cannot be opened, or that Python does not parse."""
+    """Notebooks, and files that cannot be opened or that Python does not parse."""
 
     def __str__(self) -> str:
         return self.text(100)
@@ -124,14 +124,16 @@ def scan(
     files = list(_files(paths))
     for file in files:
         try:
+            if file.suffix == ".ipynb":
+                raise ValueError("a notebook is a dict to Python, in which there is no call")
             with tokenize.open(file) as opened:  # decoded as Python does, by a comment on its encoding too
                 text = opened.read()
             # Before a file is parsed, which takes half of the time of a scan: most import neither.
             if not any(framework in text for framework in versions):
                 continue
             fates = _of_file(Source(text), str(file), versions)
-        # ValueError is of bytes that are not UTF-8, RecursionError of a sum of thousands of terms, nested that deep,
-        # MemoryError of what overflows the parser's own stack, as thousands of minus signs.
+        # ValueError is of notebooks and of bytes that are not UTF-8, RecursionError of a sum of thousands of terms,
+        # nested that deep, MemoryError of what overflows the parser's own stack, as thousands of minus signs.
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             unread.append(str(file))
             continue

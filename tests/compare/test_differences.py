@@ -112,15 +112,15 @@ def test_tolerance(a: list[float], b: list[float], tolerance: dict[str, float], 
         (1e-7, -3e-4, "port"),
         (3e-4, 1e-7, "port"),
         (1e-7, np.nan, "port"),
+        (1e-7, np.float64(-1e-7), "port"),  # of another dtype
         (1e-7, 1e-7, "agrees"),
     ],
 )
 def test_a_gradient_that_cancels_is_left_with_rounding(small: float, other: float, finding: str) -> None:
     """The mean of x does not matter after it was subtracted."""
-    first, second = (
-        Recording("f", "by hand", {}, answers, answers)
-        for answers in ({"gradient[0]": F32([8.0, 1.0]), "gradient[1]": F32([number])} for number in (small, other))
-    )
+    leaves = [np.array([number], getattr(number, "dtype", F32)) for number in (small, other)]
+    answers = [{"gradient[0]": F32([8.0, 1.0]), "gradient[1]": leaf} for leaf in leaves]
+    first, second = (Recording("f", "by hand", {}, of_side, of_side) for of_side in answers)
     comparison = Comparison(first, second)
     assert findings(comparison) == {"gradient[0]": "agrees", "gradient[1]": finding}
     assert comparison.agree == (finding != "port")
@@ -213,6 +213,7 @@ def test_values_that_are_rounding_alone(length: int, tmp_path: Path) -> None:
     comparison.save(tmp_path / "comparison.npz")
     assert findings(Comparison.load(tmp_path / "comparison.npz")) == findings(comparison)
     assert findings(dataclasses.replace(comparison, atol=0.0))["value"] == "port"
+    assert findings(dataclasses.replace(comparison, rtol=1e6))["value"] == "agrees"
     wrong = compare(normalized, shifted, x, frameworks=frameworks)
     assert findings(wrong)["value"] == "port"
     small = compare(lambda x: x * F32(1e-12), lambda x: x * F32(1.01e-12), x, frameworks=frameworks)

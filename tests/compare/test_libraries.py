@@ -184,6 +184,37 @@ def test_depthwise_and_transposed_convolutions(model: Callable[[], Any], groups:
         np.testing.assert_array_equal(pair.to_first(pair.to_second(pair.first.value)), pair.first.value)
 
 
+class Noisy(nn.Module):
+    """Its kernel is in a box that says how it is sharded, and its random numbers have a name of their own."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        sharded = nn.with_partitioning(nn.initializers.lecun_normal(), (None, "model"))
+        return nn.Dense(3, kernel_init=sharded)(x) + 0.0 * jax.random.normal(self.make_rng("noise"))
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+def test_boxes_and_names_of_random_numbers_in_linen(is_bound: bool) -> None:
+    model, port = Noisy(), torch.nn.Linear(4, 3)
+    models = (model.bind(model.init(jax.random.key(0), X)), port) if is_bound else (port, model)
+    comparison = compare_models(*models, X)
+    assert comparison.agree, comparison
+    assert len(comparison.mapping.pairs) == 2
+
+
+class TakesKey(eqx.Module):
+    layer: eqx.nn.Linear
+
+    def __call__(self, x: jax.Array, scale: jax.Array, key: jax.Array) -> jax.Array:
+        return scale * self.layer(x) + 0.0 * jax.random.normal(key)
+
+
+def test_numbers_and_keys_are_the_same_for_all_samples_of_equinox() -> None:
+    model, port = TakesKey(eqx.nn.Linear(4, 3, key=jax.random.key(0))), torch.nn.Linear(4, 3)
+    calls = None, lambda model, x, scale, key: scale * model(x)
+    assert compare_models(model, port, X, F32(2.0), jax.random.key(0), calls=calls).agree
+
+
 def test_two_models_of_one_library() -> None:
     first, second = port_of_image_model(), port_of_image_model()
     x = small_images().transpose(0, 3, 1, 2)

@@ -144,6 +144,19 @@ def test_layouts_of_inputs() -> None:
     assert not any("was given to the second model as" in note for note in comparison.notes)
 
 
+def test_images_of_integers_in_layouts_that_are_said() -> None:
+    """Truth values are masks, and stay."""
+    conv = nnx.Conv(3, 4, (3, 3), padding="VALID", rngs=nnx.Rngs(0))
+    image = np.random.default_rng(0).integers(0, 255, (2, 6, 5, 3), np.uint8)
+    mask = image[:, :3, :3, :1] > 100
+    calls = (
+        lambda model, x, mask: model(x / F32(255)) * mask.mean(),
+        lambda model, x, mask: model(x / 255) * mask.float().mean() * (mask.shape == (2, 3, 3, 1)),
+    )
+    port = torch.nn.Conv2d(3, 4, 3)
+    assert compare_models(conv, port, image, mask, calls=calls, layouts=("NHWC", "NCHW")).agree
+
+
 class TakesChannelsFirst(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

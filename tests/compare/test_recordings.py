@@ -47,6 +47,14 @@ def test_files(tmp_path: Path) -> None:
     assert Comparison.load(tmp_path / "loose.npz").to_json() == loose.to_json() != expected
 
 
+def test_tolerances_of_numpy_are_written_as_numbers(tmp_path: Path) -> None:
+    """That of ``10 * np.finfo(np.float32).eps`` is one of NumPy's."""
+    side = recording(AT)
+    compared = Comparison(side, side, rtol=np.float32(0.5), atol=np.float16(0.0))
+    compared.save(tmp_path / "file.npz")
+    assert json.loads(compared.to_json())["rtol"] == Comparison.load(tmp_path / "file.npz").rtol == 0.5
+
+
 @pytest.mark.parametrize("dtype", ["float8_e5m2", "float8_e4m3fn", "bool", "complex64", "int8"])
 def test_files_hold_any_dtype(dtype: str, tmp_path: Path) -> None:
     written = recording(np.array([0, 1], jnp.dtype(dtype)))

@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 
 from interop.__main__ import main
 from interop.cli.names import FORMATS
+from interop.cli.options import function_named
 from interop.survey import matrix as parity
 from interop.survey.matrix import Answer, Row
 from interop.survey.show import render
@@ -453,6 +454,13 @@ def test_the_current_folder_is_searched(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert "has no attribute 'nowhere'" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["my-train.py", "01_train.py", "a b.py", "train.v2.py"])
+def test_a_file_need_not_be_named_as_a_module(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_text("class Loss:\n    def of(x): return x\n")
+    assert function_named(f"{file}:Loss.of")(3) == 3
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])

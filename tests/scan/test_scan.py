@@ -409,6 +409,14 @@ def test_what_python_does_not_parse_is_listed(source: bytes, tmp_path: Path) -> 
     assert report.files == 2
 
 
+def test_notebooks_are_listed(tmp_path: Path) -> None:
+    """Their JSON is a dict to Python, in which no call is found."""
+    cell = {"cell_type": "code", "source": ["import torch\n", "y = torch.clamp(x, -8, 7)"]}
+    notebook = tmp_path / "one.ipynb"
+    notebook.write_text(json.dumps({"cells": [cell]}))
+    assert scan([notebook], before="2.13").unread == (str(notebook),)
+
+
 def test_files_are_decoded_as_python_does(tmp_path: Path) -> None:
     (tmp_path / "mark.py").write_bytes(b"\xef\xbb\xbfimport torch\ny = torch.clamp(x, -8, 7)")
     (tmp_path / "latin.py").write_bytes(b"# coding: latin-1\nimport torch\ny = torch.clamp(x, -8, 7)  # \xe4")

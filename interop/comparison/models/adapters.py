@@ -13,6 +13,7 @@ import torch
 from interop._bridge.arrays import to_host
 from interop.comparison.models.model import Call, Model, is_float_array
 from interop.comparison.models.parameters import channel_order
+from interop.comparison.recording import is_array
 
 # Keras first: on its torch backend its layers are modules of torch too.
 _LIBRARIES = {
@@ -68,7 +69,7 @@ def _checked(i: int, leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         return to_host(leaf.detach().cpu()).copy()
     if isinstance(leaf, jax.Array | np.generic | np.ndarray):
-        return to_host(leaf)
+        return to_host(leaf) if is_array(leaf) else leaf
     if any(isinstance(inner, jax.Array | np.ndarray | torch.Tensor) for inner in jax.tree.leaves(leaf)):
         raise TypeError(
             f"compare_models: input {i} is a {type(leaf).__name__} of arrays; pass the arrays one by "
@@ -91,9 +92,11 @@ def _transposed(
     else:
         # Images have four axes, volumes five. Three may be a sequence of vectors as well as an image of one axis.
         orders = {n: channel_order(n, to_last=second_channels_last) for n in (4, 5)}
+    # Integers may be anything, unless the caller says in which layout they are; truth values are masks.
+    may_be_image = is_float_array if layouts is None else _has_numbers
     second_inputs, notes = [], []
     for i, leaf in enumerate(inputs):
-        order = orders.get(np.ndim(leaf)) if is_float_array(leaf) else None
+        order = orders.get(np.ndim(leaf)) if may_be_image(leaf) else None
         if order is None or list(order) == sorted(order):
             second_inputs.append(leaf)
             continue
@@ -101,6 +104,10 @@ def _transposed(
         second_inputs.append(transposed)
         notes.append(f"Input {i} of shape {leaf.shape} was given to the second model as {transposed.shape}.")
     return second_inputs, notes
+
+
+def _has_numbers(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.number)
 
 
 def _notes_of_constants(inputs: Sequence[Any]) -> list[str]:

@@ -61,7 +61,8 @@ def compare_models(
         ``second``: ``{"Dense_0": "fc1"}``. A parameter may have an order of axes, ``{"w": ("fc.weight", (1, 0))}``;
         None says that there is no counterpart.
       calls: how to call each, if not with the inputs alone: ``lambda model, x: model(x, train=False)``.
-      layouts: of the inputs of both, if not what is usual in the library: ``("NHWC", "NHWC")``.
+      layouts: of the inputs of both, if not what is usual in the library, ``("NHWC", "NHWC")``, or if images are of
+        integers.
 
     Returns:
       A `ModelComparison`: ``verdict``, ``cause``, ``layers``, ``mapping``, and ``plot(path)``; ``print`` it.

@@ -76,9 +76,9 @@ class Equinox(JaxModel):
 
 
 def _mapped(model: Any, *inputs: Any) -> Any:
-    """Call the model for each sample; a state passes through all of them."""
+    """Call the model for each sample; a state passes through all of them, as does a number or a key."""
     # A batch norm averages over the axis of the name that it was made with, which is taken to be "batch".
-    axes = [0 if eqx.is_array(leaf) else None for leaf in inputs]
+    axes = [0 if eqx.is_array(leaf) and leaf.ndim else None for leaf in inputs]
     outputs = (0, None) if isinstance(inputs[-1], eqx.nn.State) else 0
     return jax.vmap(model, in_axes=axes, out_axes=outputs, axis_name="batch")(*inputs)
 

@@ -27,11 +27,10 @@ class Linen(JaxModel):
         """Maps names to the collection and the path of a variable, and to the array or its shape."""
         variables = self._variables
         if variables is None:
-            keys = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
-            variables = self._shapes_of(functools.partial(nn.init(self.call, self._unbound), keys))
+            variables = self._shapes_of(functools.partial(nn.init(self.call, self._unbound), _keys()))
         return {
             ".".join(path): (collection, path, leaf)
-            for collection, tree in variables.items()
+            for collection, tree in nn.unbox(variables).items()  # of boxes that say how arrays are sharded
             if collection != "intermediates"  # what a module has sown is a result, and no parameter
             for path, leaf in _leaves(tree)
         }
@@ -55,7 +54,7 @@ class Linen(JaxModel):
             tree[path[-1]] = values[name]
         mutable = [collection for collection in variables if collection != "params"]
         apply: Callable[..., tuple[Any, Any]] = nn.apply(self.call, self._unbound, mutable=mutable)
-        return apply(variables, *inputs, rngs={"dropout": jax.random.key(0)})
+        return apply(variables, *inputs, rngs=_keys())
 
     def run(
         self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
@@ -71,6 +70,11 @@ class Linen(JaxModel):
         with nn.intercept_methods(in_dtype), nn.intercept_methods(interceptor(recorder, describe)):
             result, changed = self._apply(values, inputs)
         return result, {".".join(path): leaf for tree in changed.values() for path, leaf in _leaves(tree)}
+
+
+def _keys() -> dict[str, jax.Array]:
+    """Return the keys of random numbers; those of a name of its own draw by the key of ``params``."""
+    return {"params": jax.random.key(0), "dropout": jax.random.key(0)}
 
 
 def _leaves(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
