@@ -30,9 +30,9 @@ class Linen(JaxModel):
             variables = self._shapes_of(functools.partial(nn.init(self.call, self._unbound), _keys()))
         return {
             ".".join(path): (collection, path, leaf)
-            for collection, tree in nn.unbox(variables).items()  # of boxes that say how arrays are sharded
+            for collection, tree in variables.items()
             if collection != "intermediates"  # what a module has sown is a result, and no parameter
-            for path, leaf in _leaves(tree)
+            for path, leaf in _leaves(nn.unbox(tree))  # out of boxes that say how arrays are sharded
         }
 
     @property
