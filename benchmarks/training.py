@@ -1,15 +1,15 @@
 """Training steps of whole models under the convention beside native ones, in torch and in JAX.
 
 Prints two tables: microseconds of a step, medians in turns in one process, and the ratios to the native step: that of a
-converted model, that under the convention, and that in which ties are counted. The
-environment variables of the Makefile keep glibc from returning pages between the steps.
+converted model, that under the convention, that in which ties are counted, and that with the least that counts them.
+The environment variables of the Makefile keep glibc from returning pages between the steps.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import torch
 from native import Call, medians, normal, row
 from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 import interop
 import jaxclamp
@@ -95,6 +97,28 @@ class Clamps(nn.Module):
         return x
 
 
+class LeastThatCounts(TorchFunctionMode):
+    """Adds up the elements at the kinks of activations, and does nothing else; pools are not counted."""
+
+    KINKS: Mapping[Any, Sequence[float]] = {
+        functional.relu: (0.0,),
+        torch.relu: (0.0,),
+        functional.relu6: (0.0, 6.0),
+        functional.hardtanh: (-1.0, 1.0),
+        torch.Tensor.clamp: (-1.0, 1.0),
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tied = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch.no_grad():
+            for kink in self.KINKS.get(func, ()):
+                self.tied += int(torch.eq(args[0], kink, out=torch.empty(0)).sum())
+        return func(*args, **(kwargs or {}))
+
+
 Block = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
@@ -134,12 +158,13 @@ def in_torch() -> None:
     ]
     for name, make, x in cases:
         for kind, run, seconds in (("training", training, 4.0), ("inference", inference, 2.0)):
-            plain, converted, blocked, counted = make(), make(), make(), make()
+            plain, converted, blocked, counted, least = (make() for _ in range(5))
             interop.nn.convert(converted)
-            blocks = [run(blocked, x, min_norm), run(counted, x, interop.ties)]
+            blocks = [run(blocked, x, min_norm), run(counted, x, interop.ties), run(least, x, LeastThatCounts)]
             found = medians([run(plain, x), run(converted, x), *blocks], seconds)
             ratios = {} if make is Clamps else {"converted": found[1] / found[0]}  # which has no modules to convert
-            row(f"{kind}: {name}", "", *found, **ratios, block=found[2] / found[0], ties=found[3] / found[0])
+            ratios |= {"block": found[2] / found[0], "ties": found[3] / found[0], "least": found[4] / found[0]}
+            row(f"{kind}: {name}", "", *found, **ratios)
 
 
 Parameters = list[tuple[jax.Array, jax.Array]]
@@ -209,7 +234,8 @@ def in_jax() -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads: native, converted, in a block, counted")
+    threads = torch.get_num_threads()
+    print(f"torch {torch.__version__}, {threads} threads: native, converted, in a block, counted, the least that counts")
     in_torch()
     print(f"jax {jax.__version__}: native, under jaxclamp.min_norm, counted")
     in_jax()
