@@ -235,7 +235,7 @@ def in_jax() -> None:
 def main() -> None:
     torch.manual_seed(0)
     threads = torch.get_num_threads()
-    print(f"torch {torch.__version__}, {threads} threads: native, converted, in a block, counted, the least that counts")
+    print(f"torch {torch.__version__}, {threads} threads: native, converted, in a block, counted, the least")
     in_torch()
     print(f"jax {jax.__version__}: native, under jaxclamp.min_norm, counted")
     in_jax()
