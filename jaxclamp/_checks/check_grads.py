@@ -117,7 +117,8 @@ class _Flat:
             )
         self._arrays = [jnp.asarray(self._leaves[i]) for i in self._active]
         self.point = np.concatenate([np.asarray(array, np.float64).ravel() for array in self._arrays])
-        results, _ = jax.tree_util.tree_flatten_with_path(fun(*args))
+        # On a copy of the structure: a module of flax.nnx may write to its state.
+        results, _ = jax.tree_util.tree_flatten_with_path(fun(*jax.tree.unflatten(self._structure, self._leaves)))
         numbers = [(path, jnp.asarray(leaf)) for path, leaf in results if _is_real("the result of fun", leaf)]
         if not any(array.size for _, array in numbers):
             raise TypeError("check_grads: the result of fun has no floating point numbers, so there is no derivative.")
@@ -144,7 +145,11 @@ class _Flat:
             # Not -1, which an array without elements leaves open.
             n = self.point.size
             tangents = [jnp.asarray(p, a.dtype).reshape(n, *a.shape) for p, a in zip(parts, arrays, strict=True)]
-            columns = jax.vmap(lambda tangent: jax.jvp(self._value, (arrays,), (tangent,))[1])(tangents)
+            try:
+                columns = jax.vmap(lambda tangent: jax.jvp(self._value, (arrays,), (tangent,))[1])(tangents)
+            except Exception as error:
+                error.add_note('check_grads: forward mode raised it; a jax.custom_vjp has none: pass modes=["rev"].')
+                raise
             return np.asarray(columns, np.float64).T
 
     def reverse(self, point: Array, wide: bool = False) -> Array:

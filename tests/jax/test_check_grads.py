@@ -369,6 +369,25 @@ def test_bad_calls_are_refused() -> None:
         jaxclamp.check_grads(jnp.argmax, (np.zeros(2),))
 
 
+def test_a_function_without_forward_mode_is_told_the_mode_it_has() -> None:
+    pulled = jax.custom_vjp(jnp.sin)
+    pulled.defvjp(lambda x: (jnp.sin(x), x), lambda x, cotangent: (cotangent * jnp.cos(x),))
+    with pytest.raises(TypeError) as caught:
+        jaxclamp.check_grads(pulled, (1.0,))
+    assert any('modes=["rev"]' in note for note in caught.value.__notes__)
+    jaxclamp.check_grads(pulled, (1.0,), modes=["rev"])
+
+
+def test_what_the_function_writes_to_its_arguments_is_dropped() -> None:
+    def step(state: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+        state["mean"] = state["mean"] + x
+        return x * state["scale"]
+
+    state = {"mean": jnp.array(0.0), "scale": jnp.array(2.0)}
+    jaxclamp.check_grads(step, (state, jnp.array(3.0)))
+    assert float(state["mean"]) == 0.0
+
+
 def test_nan_of_a_branch_that_is_not_taken() -> None:
     """The values say that there is a derivative; the gradient of the whole program is right."""
 
