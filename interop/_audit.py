@@ -188,6 +188,7 @@ def _restoring() -> Iterator[None]:
 
 
 @_restoring()
+@torch.inference_mode(False)
 def audit(
     fun: Callable[..., Any], /, *inputs: Any, before: str, after: str | None = None, probe: bool = False
 ) -> Audit:
@@ -322,7 +323,7 @@ def _total(
 ) -> torch.Tensor | None:
     """Call ``fun`` with the gradients of a version, and add up what of its results is differentiable, if any is."""
     # What `torch.compile` made is called as it was written: compiled code shows its calls to no mode.
-    with torch.compiler.set_stance("force_eager"), torch.enable_grad(), as_of(version), watching:
+    with torch.compiler.set_stance("force_eager"), as_of(version), watching:
         try:
             result = fun(*arguments)
         except TypeError as error:
@@ -381,11 +382,10 @@ class _Call:
         leaves, structure = jax.tree.flatten(self.arguments)
         fresh = list(map(_copied, leaves))
         active = [leaf for leaf in fresh if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        with torch.enable_grad():
-            # Clones: the function may overwrite them, which torch refuses of a leaf that requires grad.
-            operands = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in fresh]
-            args, kwargs = jax.tree.unflatten(structure, operands)
-            value = function(*args, **kwargs)
+        # Clones: the function may overwrite them, which torch refuses of a leaf that requires grad.
+        operands = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in fresh]
+        args, kwargs = jax.tree.unflatten(structure, operands)
+        value = function(*args, **kwargs)
         return torch.autograd.grad(value, active, cotangent, allow_unused=True, materialize_grads=True)
 
     def moved(self) -> _Call:

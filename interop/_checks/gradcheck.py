@@ -22,6 +22,7 @@ _CHUNK = 1024
 """The points in one call of the function: all at once could need more memory than there is."""
 
 
+@torch.inference_mode(False)
 def gradcheck(
     fun: Callable[..., Any],
     inputs: torch.Tensor | Sequence[Any],
@@ -139,14 +140,13 @@ class _Flat:
     def reverse(self, point: Array, wide: bool = False) -> Array:
         parts = self._split(torch.from_numpy(point), torch.float64 if wide else None)
         tensors = [part.clone().requires_grad_() for part in parts]
-        with torch.enable_grad():
-            value = self._vector(tensors)
-            rows = np.zeros((value.numel(), self.point.size))
-            if value.requires_grad:
-                # Row by row: a `torch.autograd.Function` need have no rule for a batch of gradients.
-                for row, entry in zip(rows, value, strict=True):
-                    gradients = torch.autograd.grad(entry, tensors, retain_graph=True, materialize_grads=True)
-                    row[:] = _joined(gradients)
+        value = self._vector(tensors)
+        rows = np.zeros((value.numel(), self.point.size))
+        if value.requires_grad:
+            # Row by row: a `torch.autograd.Function` need have no rule for a batch of gradients.
+            for row, entry in zip(rows, value, strict=True):
+                gradients = torch.autograd.grad(entry, tensors, retain_graph=True, materialize_grads=True)
+                row[:] = _joined(gradients)
         return rows
 
     def values(self, wide: bool = True) -> tuple[Function, float]:

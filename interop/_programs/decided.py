@@ -34,6 +34,7 @@ from interop._programs.order import moves, negated, value_and_tangent
 from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import NUMPY_NAMES, in_place, overwrite
 from interop._torch.private_api import is_any, keywords_of, operators_named, without_forward_mode
+from interop._transforms.as_of import PINNED
 from interop._transforms.jumps import Jump, jump_of, places_of, undecided
 from interop._transforms.min_norm import namesakes
 from interop._transforms.ties import line_of_user
@@ -55,7 +56,8 @@ class Decided(Block):
             # With create_graph=True gradients have tangents, and the program may choose among them.
             with without_forward_mode():
                 return func(*args, **kwargs)
-        choice, jump = CHOICES_BY_CALL.get(func), jump_of(func, kwargs)
+        in_torch = PINNED.get(func, func)
+        choice, jump = CHOICES_BY_CALL.get(in_torch), jump_of(in_torch, kwargs)
         # Of no elements torch alone knows whether there is a result.
         is_moving = (choice or jump) and any(
             moves(value) and value.numel() for value in _operands(*args, *kwargs.values())
@@ -71,7 +73,10 @@ class Decided(Block):
             return choice(*args, **named)
         if torch.is_grad_enabled() or not isinstance(out, torch.Tensor):
             raise NotImplementedError(f"{func.__name__}: out= has no derivative; call it without, and copy the result.")
-        return overwrite(func.__name__, lambda _: choice(*args, **named), out)  # as an optimizer does
+        result = choice(*args, **named)
+        if not out.numel():
+            out.resize_(result.shape)  # as torch does
+        return overwrite(func.__name__, lambda _: result, out)  # as an optimizer does
 
     def again(self) -> TorchFunctionMode:
         return _RefusesChoices()
@@ -109,7 +114,7 @@ class _RefusesChoices(TorchFunctionMode):
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         # Offloading hooks bring tensors back with `.to()`. That is a choice only if it converts to bool.
-        if func in CHOICES_BY_CALL and (
+        if PINNED.get(func, func) in CHOICES_BY_CALL and (
             func not in _CONVERSIONS or comparisons.is_to_bools(*args[1:], **(kwargs or {}))
         ):
             raise RuntimeError(

@@ -37,6 +37,7 @@ from interop._torch.private_api import (
     with_old_versions,
     without_transformations,
 )
+from interop._transforms.as_of import PINNED
 from jaxclamp._rules.operands import check_function
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
 
@@ -439,7 +440,7 @@ class _Uncompiled(Decided):
         if func in BACKWARD and not (kwargs or {}).get("create_graph"):
             self._losses.settle()
         result = super().__torch_function__(func, types, args, kwargs)
-        self._losses.see(func, args, result)
+        self._losses.see(PINNED.get(func, func), args, result)
         return result
 
 
@@ -484,6 +485,11 @@ def _leaves_of(name: str, tree: Tree, what: str) -> list[torch.Tensor]:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
             kind = leaf.dtype if isinstance(leaf, torch.Tensor) else type(leaf).__name__
             raise TypeError(f"{name}: {what} has a leaf of {kind}; pass floating-point tensors.")
+        if leaf.is_nested or leaf.layout is not torch.strided:
+            raise TypeError(
+                f"{name}: {what} has a tensor that is {'nested' if leaf.is_nested else leaf.layout}, of which torch "
+                "carries no tangents; pass a dense one, and convert it in the function."
+            )
         if is_without_numbers(leaf):
             raise TypeError(
                 f"{name}: {what} has a fake tensor, or one on the meta device, without numbers to choose by; pass "

@@ -211,3 +211,8 @@ def _tables() -> dict[str, Table]:
 # At import, as a module may look a version up while its graph is traced. It takes 20 ms.
 AS_OF = outside_of_modes(_tables)
 """Maps a name of a version, such as "torch 2.13", to its table."""
+
+PINNED: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    pinned: in_torch for table in AS_OF.values() for in_torch, pinned in table.replacements.items()
+}
+"""Maps what blocks around a block of `as_of` see of a call, where torch has the gradient, to the function of torch."""

@@ -124,10 +124,11 @@ class Conversion:
     def undo(self) -> None:
         """Give each module that was replaced its class of torch.nn back."""
         for module, kind, ties in self._before:
-            if _class_of(module) not in (kind, *MODULES.values()):  # a shared module is back already
+            if (current := _class_of(module)) not in (kind, *MODULES.values()):  # a shared module is back already
                 raise RuntimeError(
-                    f"Conversion.undo: a module is of class {type(module).__name__} since it was converted, such as by "
-                    "torch.nn.utils.parametrize; take that back first."
+                    f"Conversion.undo: a module is of class {current.__module__}.{current.__name__} since it was "
+                    "converted, as by a parametrization, or the undo of an earlier conversion; take back the latest "
+                    "first."
                 )
             _give_class(module, kind)
             vars(module).pop("ties", None)
@@ -243,6 +244,8 @@ def _why_left(module: torch.nn.Module, block: str, covered: set[str], uncovered:
     if isinstance(module, _MinNorm):
         return f"{kind.__name__} keeps ties={module.ties!r}, which it has already" if module.ties else ""
     for base in kind.__mro__[1:]:
+        if base in _CONVERTED and torch.nn.utils.parametrize.is_parametrized(module):
+            return f"{kind.__name__} is parametrized; convert the model before it is"
         if base in _CONVERTED:
             return (
                 f"{kind.__name__} is a subclass of torch.nn.{base.__name__}; make it one of interop.nn.{base.__name__}"

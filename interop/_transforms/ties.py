@@ -25,6 +25,7 @@ from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
 from interop._torch.grad_state import is_active
 from interop._torch.private_api import is_in_old_vmap, is_transformed, keywords_of
 from interop._torch.sharding import is_distributed
+from interop._transforms.as_of import PINNED
 from interop._transforms.jumps import Jump, jump_of, places_of
 from interop._transforms.min_norm import is_of_an_op, min_norm, namesakes
 from interop._transforms.unbounded import has_slope_without_bound
@@ -107,13 +108,14 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         if torch.compiler.is_compiling():
             raise RuntimeError("ties() cannot count in a compiled function; call the function as it is.")
         arguments = (*args, *kwargs.values())
-        if func in (tied := _tied()) and is_of_an_op(func, args, kwargs):
-            self._count(tied[func][0], False, tied_elements, func, args, kwargs)
-        elif (jump := jump_of(func, kwargs)) and any(is_active(value) for value in arguments):
+        in_torch = PINNED.get(func, func)
+        if in_torch in (tied := _tied()) and is_of_an_op(in_torch, args, kwargs):
+            self._count(tied[in_torch][0], False, tied_elements, in_torch, args, kwargs)
+        elif (jump := jump_of(in_torch, kwargs)) and any(is_active(value) for value in arguments):
             self._count(jump[0], True, _elements_on_jumps, jump[1], args, kwargs)
         result = func(*args, **kwargs)
-        if has_slope_without_bound(func, args):
-            self._watch(name_of(func), arguments, result)
+        if has_slope_without_bound(in_torch, args):
+            self._watch(name_of(in_torch), arguments, result)
         return result
 
     def _watch(self, name: str, arguments: Sequence[Any], result: Any) -> None:

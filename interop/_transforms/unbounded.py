@@ -1,10 +1,12 @@
-"""Which functions of torch have slopes without bound, as the root at 0, where a cotangent of 0 becomes NaN."""
+"""Which functions, as the root at 0, have slopes without bound, where a cotangent of 0 becomes NaN."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from interop._bridge.ops import TORCH_OPS
 from interop._torch.forms import functions_named
 from interop._torch.private_api import foreach_named
+from interop.native import NATIVE
 
 
 def has_slope_without_bound(function: Callable[..., Any], args: Sequence[Any]) -> bool:
@@ -37,7 +39,7 @@ _NAMES = (
     "log_ndtr", "logit", "xlogy", "xlog1py", "entr", "zeta", "logaddexp", "logaddexp2", "logsumexp", "logcumsumexp",
     "ldexp", "i0", "i1", "erfcx", "gelu", "soft_margin_loss", "corrcoef", "vander", "local_response_norm",
     "softmax", "log_softmax", "softmin", "gumbel_softmax", "addcdiv", "prod", "cumprod", "norm", "vector_norm",
-    "matrix_norm", "dist", "std", "var", "std_mean", "var_mean", "normalize", "cosine_similarity",
+    "matrix_norm", "linalg_norm", "dist", "std", "var", "std_mean", "var_mean", "normalize", "cosine_similarity",
     "pairwise_distance", "renorm", "cross_entropy", "binary_cross_entropy", "kl_div", "poisson_nll_loss",
     "gaussian_nll_loss", "scaled_dot_product_attention", "multi_head_attention_forward", "layer_norm", "rms_norm",
     "group_norm", "batch_norm", "instance_norm", "det", "slogdet", "logdet", "inv", "inverse", "pinv", "solve",
@@ -49,6 +51,11 @@ _NAMES = (
 _UNBOUNDED = frozenset(
     function
     for name in _NAMES
-    for function in (*functions_named(name), *foreach_named(name), *foreach_named(f"{name}_"))
+    for function in (
+        *functions_named(name),
+        *foreach_named(name),
+        *foreach_named(f"{name}_"),
+        *(ops[name] for ops in (NATIVE, TORCH_OPS) if name in ops),
+    )
 )
-"""The functions of torch whose slopes have no bound."""
+"""The functions whose slopes have no bound."""

@@ -16,9 +16,10 @@ import interop
 from tests.programs.nearby import ZERO
 
 
-def test_checkpoints_are_refused() -> None:
+@pytest.mark.parametrize("block", [contextlib.nullcontext(), interop.as_of("torch 2.13")])
+def test_checkpoints_are_refused(block: contextlib.AbstractContextManager[Any]) -> None:
     layer, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
-    with interop.along(layer):
+    with interop.along(layer), block:
         loss = checkpoint(lambda x: layer(x).relu(), x, use_reentrant=False).sum()
     with pytest.raises(RuntimeError, match="call the function without a checkpoint"):
         loss.backward()
@@ -106,11 +107,17 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "out= has no derivative",
     ),
     "out, of another shape": (
-        torch.no_grad()(lambda: _within(lambda x: torch.abs(x, out=x.new_empty(0)))),
+        torch.no_grad()(lambda: _within(lambda x: torch.abs(x, out=x.new_empty(3)))),
         RuntimeError,
-        r"output with shape \[0\]",
+        r"output with shape \[3\]",
     ),
     "meta": (lambda: interop.grad(torch.sum)(torch.ones(2, device="meta")), TypeError, "argument has a fake tensor"),
+    "sparse": (lambda: interop.grad(torch.sum)(torch.eye(2).to_sparse()), TypeError, "tensor that is torch.sparse_coo"),
+    "nested": (
+        lambda: interop.along(torch.nested.nested_tensor([[1.0]], layout=torch.jagged, requires_grad=True)).__enter__(),
+        TypeError,
+        "parameters has a tensor that is nested",
+    ),
     "fake": (
         lambda: interop.grad(torch.sum)(FakeTensorMode().from_tensor(torch.ones(2))),
         TypeError,

@@ -95,6 +95,21 @@ PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
         tensor([[3.0, 4.0], [0.0, 0.0]]),
         [[0.1536, -0.1152], [0.0, 0.0]],
     ),
+    "a function of interop.native": (
+        lambda x: torch.where(x > 0, x, interop.native.logaddexp(x + INF, x + INF)).sum(),
+        tensor([1.0, 4.0]),
+        [1.0, 1.0],
+    ),
+    "a function of interop": (
+        lambda x: torch.where(x > 0, x, interop.hypot(x + INF, x + INF)).sum(),
+        tensor([1.0, 4.0]),
+        [1.0, 1.0],
+    ),
+    "hypot in a block": (
+        interop.as_of("torch 2.13")(lambda x: torch.where(x > 0, x, torch.hypot(x + INF, x)).sum()),
+        tensor([1.0, 4.0]),
+        [1.0, 1.0],
+    ),
     "acos behind clamp": (
         lambda x: torch.where(x.abs() < 1, x.clamp(-1, 1).acos(), 0.0).sum(),
         tensor([2.0, 0.0]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -222,6 +223,33 @@ def test_transformations_within_the_function(name: str) -> None:
         else:
             weighted(leaf).backward()
             torch.testing.assert_close(leaf.grad, true, atol=1e-5, rtol=1e-5)
+
+
+BLOCKS = [
+    *(interop.as_of(version) for version in ("torch 2.13", "torch 2.15")),
+    *(interop.min_norm(backend=backend) for backend in ("torch", "jax")),
+    interop.min_norm(ties="inclusive"),
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_blocks_within_the_function(block: Any) -> None:
+    """The directions decide, not the block, which would cut ``x`` to 0 at the tie."""
+
+    def identity(x: torch.Tensor) -> torch.Tensor:
+        return (x.relu() - functional.relu(-x) + x.clamp(min=0) + torch.minimum(x, torch.zeros(2))).sum() / 2
+
+    x = torch.zeros(2, requires_grad=True)
+    with interop.along(x), block:
+        identity(x).backward()
+    assert interop.grad(block(identity))(torch.zeros(2)).tolist() == x.grad.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("ties", [None, "inclusive", "torch 2.13", "torch 2.15"])
+def test_converted_modules_within_the_function(ties: str | None) -> None:
+    relu = torch.nn.ReLU()
+    interop.nn.convert(relu, ties=ties)
+    assert interop.grad(lambda x: relu(x) - relu(-x))(torch.tensor(0.0)) == 1.0
 
 
 def test_checkpoints_within_the_function() -> None:

@@ -1,5 +1,6 @@
 """`interop.audit`: which lines get another gradient from one version of torch to another."""
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -166,6 +167,13 @@ def test_a_step_with_a_checkpoint(reentrant: bool) -> None:
 
     (change,) = audit(step, **FORWARD).changes
     assert (change.line.tied, change.line.elements) == (2, 5)
+
+
+@pytest.mark.parametrize("state", [torch.no_grad(), torch.inference_mode()])
+def test_whatever_the_state_outside(state: contextlib.AbstractContextManager[None]) -> None:
+    with state:
+        found = audit(Network(), X, **FORWARD)
+    assert found == audit(Network(), X, **FORWARD)
 
 
 def test_a_step_of_training() -> None:

@@ -95,8 +95,11 @@ def test_each_tensor_in_a_tree_is_checked(result: Callable[..., Any], name: str)
 
 def test_gradients_are_on_whatever_the_state_outside() -> None:
     x = torch.zeros(2, requires_grad=True)
-    with torch.no_grad():
-        assert kinds(interop.gradcheck(torch.relu, x)) == {"least norm": 2}
+    for state in (torch.no_grad(), torch.inference_mode()):
+        with state:
+            assert kinds(interop.gradcheck(torch.relu, x)) == {"least norm": 2}
+            y = torch.ones(1, requires_grad=True)
+            assert kinds(interop.gradcheck(lambda y: 2 * y, y, check_forward_ad=True)) == {}
 
 
 # Scales. A function of x / scale, times a size: in each entry of another scale it is the same function.

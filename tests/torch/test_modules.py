@@ -324,5 +324,19 @@ def test_undo_after_a_parametrization_says_so() -> None:
     network = torch.nn.Sequential(torch.nn.PReLU())
     conversion = interop.nn.convert(network)
     torch.nn.utils.parametrize.register_parametrization(network[0], "weight", torch.nn.Identity())
-    with pytest.raises(RuntimeError, match="of class ParametrizedPReLU since it was converted"):
+    with pytest.raises(RuntimeError, match="ParametrizedPReLU since it was converted, as by a parametrization"):
         conversion.undo()
+    torch.nn.utils.parametrize.remove_parametrizations(network[0], "weight")
+    conversion.undo()
+    assert type(network[0]) is torch.nn.PReLU
+    torch.nn.utils.parametrize.register_parametrization(network[0], "weight", torch.nn.Identity())
+    left = interop.nn.convert(network).left
+    assert left == {"0": "ParametrizedPReLU is parametrized; convert the model before it is"}
+
+
+def test_conversions_are_undone_the_latest_first() -> None:
+    module = torch.nn.ReLU6()
+    first, second = (interop.nn.convert(module, ties=ties) for ties in ("inclusive", "balanced"))
+    first.undo()
+    with pytest.raises(RuntimeError, match=r"torch.nn.modules.activation.ReLU6 since .* take back the latest first"):
+        second.undo()

@@ -119,9 +119,10 @@ def test_nan_is_on_no_tie(name: str) -> None:
 
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_every_op_is_counted(op: Op) -> None:
-    """At a tie of its record; under the mode too, which replaces the call, whichever of the two is entered first."""
+    """At a tie of its record; in a block too, which replaces the call, whichever of the two is entered first."""
     native = getattr(functional, op.name, getattr(torch, op.name, TORCH_OPS[op.name]))
     plain, within, around = interop.ties(), interop.ties(), interop.ties()
+    of_versions = {interop.as_of(version): interop.ties() for version in ("torch 2.13", "torch 2.15")}
     for tie in op.tie_points:
         x, *rest = arguments(op, tie=tie)
         with plain:
@@ -130,7 +131,11 @@ def test_every_op_is_counted(op: Op) -> None:
             native(x, *rest)
         with around, interop.min_norm():
             native(x, *rest)
-    totals = {(counted.report.elements, counted.report.tied) for counted in (plain, within, around)}
+        for version, counted in of_versions.items():
+            with counted, version:
+                native(x, *rest)
+    every = (plain, within, around, *of_versions.values())
+    totals = {(counted.report.elements, counted.report.tied) for counted in every}
     assert len(totals) == 1
     assert (totals.pop()[1] > 0) == (op.name != "celu")  # which has one slope at 0, whatever alpha
 
