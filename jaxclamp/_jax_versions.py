@@ -21,7 +21,7 @@ Until JAX 0.11.0 that is ``True``. Since 0.11.2, ``True`` means ``jax.Inline.JAX
 @functools.cache
 def warn_of_an_untested_jax(version: str) -> None:
     """Warn, once for each version, if ``version`` of JAX is later than those that the tests were run with."""
-    if _release(version) > _release(_NEWEST_TESTED):
+    if _minor_version(version) > _minor_version(_NEWEST_TESTED):
         warnings.warn(
             f"jaxclamp rewrites programs of JAX, whose form changes between versions. It was tested with JAX 0.10.0 to "
             f"{_NEWEST_TESTED}, and this is JAX {version}. Compare a gradient with one that you know, or install a "
@@ -33,8 +33,8 @@ def warn_of_an_untested_jax(version: str) -> None:
 _NEWEST_TESTED = "0.12.0.1"
 
 
-def _release(version: str) -> tuple[int, ...]:
-    """Return the minor version; its releases have jaxprs of one form, as far as they were tested."""
+def _minor_version(version: str) -> tuple[int, ...]:
+    """Return the first two numbers, (0, 12) of 0.12.0.1: a later patch is taken to have jaxprs of the same form."""
     return tuple(map(int, version.split(".")[:2]))
 
 

@@ -61,6 +61,7 @@ class Applied(NamedTuple, Generic[R]):
 
     def on_tie(self) -> jax.Array:
         """Compute where the elements of the result are on a tie or a kink; those that are NaN are on none."""
+        # A gradient may be taken around the count, and JAX has no derivative of what `pmax` computes its value by.
         operands = [jax.lax.stop_gradient(jnp.asarray(operand)) for operand in self.operands]
         return self.rule.on_tie(operands) & ~jnp.isnan(self.rule.value(*operands))
 
@@ -84,9 +85,9 @@ def differentiable(rule: Rule, *primals: ArrayLike) -> jax.Array:
     return _program(rule)(*converted)
 
 
-# Reductions have a rule for each choice of axes. This is more than the caches of such rules hold together, three times
+# Reductions have a rule for each choice of axes. This is more than the caches of such rules hold together, five times
 # 1024, so that no rule in use is compiled twice.
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=8192)
 def _program(rule: Rule) -> Callable[..., jax.Array]:
     """Return the op of ``rule`` with its derivative, compiled, under the name that jaxprs, errors and profiles show."""
 
@@ -125,7 +126,8 @@ def _jvp(
     moving = [None if isinstance(t, SymbolicZero) else t for t in tangents]
     with jax.named_scope(DERIVATIVE_SCOPE):
         code = rule.code(primals, active)
-        # Without the checkpoint, partial evaluation saves every zero branch of a select as a float array.
+        # Without the checkpoint, partial evaluation saves every zero branch of a select as a float array. What it keeps
+        # it does not compute again, so that JAX need not put a barrier around the code against merging the two.
         linear = jax.checkpoint(
             lambda code, primals, moving: rule.linear(code, primals, moving, like), prevent_cse=False
         )

@@ -170,7 +170,8 @@ class ExtremumOfDevices:
 
     def _tied(self, primals: Arrays) -> jax.Array:
         (x,) = primals
-        # The op itself, as JAX has no derivative of its function: `jaxclamp.grad` lets the value move with x.
+        # Not by its function, of which JAX has no derivative: `jaxclamp.grad` decides the comparison by how both sides
+        # move, and the value would stand still.
         value = differentiable(self, x)
         return (x == value) | (jnp.isnan(x) & jnp.isnan(value))  # between CPUs, XLA leaves out NaN
 

@@ -29,7 +29,8 @@ class Kinked:
 
     ``pieces[k]`` holds between kink k-1 and kink k; every piece is finite at 0. The gradient at a kink is the number
     nearest to 0 between the one-sided slopes: the slope of the flatter piece, or 0 where the signs differ. NaN passes
-    through with slope 1. Where the function jumps, the flatter piece has to be the one that the value takes.
+    through with slope 1. Where the function jumps, the flatter piece has to be the one that the value takes, as in
+    ``hardshrink``: at 0.5 it is 0, on the piece of slope 0.
 
     The code is an index. For ``softshrink(x, 0.5)`` it is 0 left of -0.5, 1 from -0.5 to 0.5, 2 to the right of 0.5: at
     both kinks the flatter of the two pieces that meet is the middle one.
@@ -54,14 +55,16 @@ class Kinked:
         for on_kink, left, right, left_slope, right_slope in meeting:
             flatter = jnp.where(jnp.abs(left_slope) <= jnp.abs(right_slope), left, right)
             opposite = jnp.sign(left_slope) * jnp.sign(right_slope) < 0
-            if any(active[1:]):  # a parameter that moves may part kinks that coincide: the pieces between count
+            # A parameter that moves may part kinks that coincide. With lambd = 0 a shrinkage is x, of slope 1. As lambd
+            # grows, its flat piece opens around 0, and (0, 0) is a gradient by x and lambd.
+            if any(active[1:]):
                 opposite |= right - left > 1
             code = jnp.where(on_kink, jnp.where(opposite, jnp.int8(len(self._branches)), flatter), code)
         return self._or_nan(x, code)
 
     def _past(self, x: jax.Array, kinks: Sequence[jax.Array]) -> jax.Array:
         """Return the index of the piece that x is on, at a kink the one to the left."""
-        # Not x > kink, which NaN would not be.
+        # Not x > kink, which does not hold of NaN: that is past all kinks, on the last piece.
         return _count(~(x <= kink) for kink in kinks)
 
     def _or_nan(self, x: jax.Array, code: jax.Array) -> jax.Array:

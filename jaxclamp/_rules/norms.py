@@ -105,7 +105,7 @@ class PolyhedralNorm:
         """Return which elements are part of the value."""
         if self.order == 1:
             return jnp.ones(x.shape, bool)
-        # Of no elements there is a largest size, too, as there is a norm.
+        # The norm of no elements is 0, so they have a largest size of 0, where `jnp.max` alone would raise.
         return ties_with(jnp.abs(x), jnp.max(jnp.abs(x), self.axes, keepdims=True, initial=0))
 
     def on_tie(self, primals: Arrays) -> jax.Array:

@@ -46,7 +46,7 @@ class Selection:
         if self.convention == "min_norm":
             return self._tied_if_all_active(primals, active)
         tied = self._tied(primals)
-        first = tied & -tied  # the lowest bit that is set
+        first = tied & -tied  # the lowest bit that is set: of 0b110 it is 0b010
         match self.convention:
             case "balanced":
                 return tied

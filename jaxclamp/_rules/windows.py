@@ -155,8 +155,8 @@ class LargestOfTile(Extremum):
 
 
 _UNROLLED = 16
-"""The most elements of a window, those of 4 by 4, that is computed place by place. A larger one would take longer to
-compile and to run so; if the windows tile x, they are reduced as axes of x."""
+"""The elements of a window, 4 by 4, up to which a pool is computed place by place. With more, that takes longer to
+compile and to run than a reduction over axes of x, which is possible where the windows tile x."""
 
 
 @lru_cache(maxsize=1024)
@@ -209,9 +209,11 @@ def _end(length: int, span: int, stride: int, padding: int, ceil_mode: bool) -> 
     """Return the padding behind the last element: with ``ceil_mode`` enough for a last window that begins inside.
 
     Behind the last window that fits, some elements are left over, and ``lacking`` ones complete them to a window. With
-    it all are ``length + 2 * padding + lacking``, and it begins ``span`` before their end. Torch takes it if that is
-    before the padding behind, at ``length + padding``: if ``padding + lacking < span``. In windows of 2 with stride 2,
-    one of 5 elements is left over and one is lacking, and the last window begins at that element.
+    these there are ``length + 2 * padding + lacking``, and the window begins ``span`` before their end. Torch takes it
+    if that is before the padding behind, which begins at ``length + padding``: if ``padding + lacking < span``.
+
+    >>> [_end(5, 2, 2, 0, ceil_mode) for ceil_mode in (False, True)]  # (a, b), (c, d), and with ceil_mode (e, padding)
+    [0, 1]
     """
     lacking = -(length + 2 * padding - span) % stride
     return padding + lacking if ceil_mode and padding + lacking < span else padding
