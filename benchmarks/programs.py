@@ -1,8 +1,8 @@
 """Gradients of whole programs beside those that JAX and torch take op by op: time, memory, and many inputs.
 
 Prints tables: each line has medians in turns in one process, and their ratios to the first. ``python
-benchmarks/programs.py [networks|models|inputs|memory]`` asks for a part. The environment variables of the Makefile keep
-glibc from returning pages between the calls.
+benchmarks/programs.py [networks|models|inputs|memory|temporaries]`` asks for a part. The environment variables of the
+Makefile keep glibc from returning pages between the calls.
 """
 
 from __future__ import annotations
@@ -227,7 +227,53 @@ def resident(which: str) -> int:
     return int(found[1])
 
 
-PARTS = {"networks": networks, "models": models, "inputs": inputs, "memory": memory}
+WIDTH, BLOCKS, HEADS = 128, 12, 4
+
+
+@jax.checkpoint
+def block(x: jax.Array, kernels: dict[str, jax.Array]) -> tuple[jax.Array, None]:
+    """A block of a transformer, as `jax.lax.scan` takes it."""
+
+    def normalized(x: jax.Array) -> jax.Array:
+        centred = x - x.mean(-1, keepdims=True)
+        return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+
+    query, key, value = (
+        part.reshape(*x.shape[:-1], HEADS, -1) for part in jnp.split(normalized(x) @ kernels["attention"], 3, -1)
+    )
+    scores = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", query, key) / (WIDTH / HEADS) ** 0.5)
+    x = x + jnp.einsum("bhts,bshd->bthd", scores, value).reshape(x.shape) @ kernels["out"]
+    return x + jax.nn.relu(normalized(x) @ kernels["up"]) @ kernels["down"], None
+
+
+def transformer(kernels: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    return (jax.lax.scan(block, x, kernels)[0] ** 2).mean()
+
+
+def temporaries() -> None:
+    """MB of a scanned transformer: grad of JAX, of jaxclamp with a drawn direction and with a given one."""
+    shapes = {
+        "attention": (WIDTH, 3 * WIDTH),
+        "out": (WIDTH,) * 2,
+        "up": (WIDTH, 4 * WIDTH),
+        "down": (4 * WIDTH, WIDTH),
+    }
+    kernels = {name: jnp.full((BLOCKS, *shape), shape[0] ** -0.5) for name, shape in shapes.items()}
+    x = jax.random.normal(jax.random.key(0), (4, 64, WIDTH))
+
+    def given(kernels: Any, x: jax.Array, direction: Any) -> Any:
+        return jaxclamp.grad(transformer, direction=direction)(kernels, x)
+
+    of_jax, drawn = (transform(transformer) for transform in (jax.grad, jaxclamp.grad))
+    gradients = (of_jax, kernels, x), (drawn, kernels, x), (given, kernels, x, kernels)
+    needed = [
+        jax.jit(gradient).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+        for gradient, *arguments in gradients
+    ]
+    row("scanned transformer", "", *needed, unit=1e-6, drawn=needed[1] / needed[0], given=needed[2] / needed[0])
+
+
+PARTS = {"networks": networks, "models": models, "inputs": inputs, "memory": memory, "temporaries": temporaries}
 
 
 def main(names: Sequence[str]) -> None:

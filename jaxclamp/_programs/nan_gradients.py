@@ -27,7 +27,7 @@ however infinite, and 0 times an infinite tangent stays NaN. The first pass is i
 tells it of a direction alone, and not of an entry. Along a direction with a 0 in it, this 0 meets the infinite slopes
 of that entry.
 
-Both passes run only where the gradient has a NaN.
+The first pass runs only if the gradient has a NaN, and the second only if one of these is to be replaced.
 """
 
 from __future__ import annotations
@@ -86,19 +86,29 @@ def mended(gradient: Tree, fun: Callable[..., jax.Array], at: Sequence[Tree]) ->
         # Both passes are other versions of the same reverse pass, so that they meet the same slopes.
         value, pull = jax.vjp(fun, *at)
         one = jnp.ones_like(value)
-        sums = _Guarded().of(pull)(one)
         # The certificate says yes or no: to a second derivative it is a constant.
-        paths = lax.stop_gradient(_Paths().of(pull)(one))
-        return [
-            jnp.where(nan & ~jnp.isnan(path), new, old)
-            for nan, path, new, old in zip(is_nan, jax.tree.leaves(paths), jax.tree.leaves(sums), leaves, strict=True)
-        ]
+        paths = jax.tree.leaves(lax.stop_gradient(_Paths().of(pull)(one)))
+        is_mended = [nan & ~jnp.isnan(path) for nan, path in zip(is_nan, paths, strict=True)]
 
+        def with_sums() -> list[jax.Array]:
+            sums = jax.tree.leaves(_Guarded().of(pull)(one))
+            return [jnp.where(*parts) for parts in zip(is_mended, sums, leaves, strict=True)]
+
+        # In a branch of its own, XLA gives the second pass the memory of the first, of which the flags alone are left.
+        return _if_any(is_mended, with_sums, leaves)
+
+    return jax.tree.unflatten(structure, _if_any(is_nan, mend, leaves))
+
+
+def _if_any(
+    flags: Sequence[jax.Array], compute: Callable[[], list[jax.Array]], leaves: list[jax.Array]
+) -> list[jax.Array]:
+    """Return what ``compute`` returns if a flag is set, else the leaves."""
     # Outside of jit the flag is known, and Python chooses. Inside a cond does: no time goes into passes not needed.
-    needed = _anywhere(functools.reduce(jnp.logical_or, map(jnp.any, is_nan), jnp.array(False)))
+    needed = _anywhere(functools.reduce(jnp.logical_or, map(jnp.any, flags), jnp.array(False)))
     if not isinstance(needed, jax.core.Tracer):
-        return jax.tree.unflatten(structure, mend() if needed else leaves)
-    return jax.tree.unflatten(structure, lax.cond(needed, mend, lambda: leaves))
+        return compute() if needed else leaves
+    return lax.cond(needed, compute, lambda: leaves)  # type: ignore[no-any-return]
 
 
 def _anywhere(flag: jax.Array) -> jax.Array:
