@@ -18,7 +18,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike
 
 from jaxclamp._jax_versions import INLINE
-from jaxclamp._rules.operands import check_narrow, check_operands, check_shapes, checked_ints, narrowed
+from jaxclamp._rules.operands import check_narrow, check_operands, check_shapes, checked_ints, is_floating, narrowed
 
 R = TypeVar("R")
 Arrays: TypeAlias = Sequence[jax.Array]
@@ -119,9 +119,9 @@ def _jvp(
         primals = jax.lax.optimization_barrier(primals)
     # Not rule.value: JAX differentiates this again in second derivatives, and would do so by rules of its own.
     value = op(*primals)
-    active = [not isinstance(t, SymbolicZero) for t in tangents]
-    if not any(active):  # integers and bools: JAX asks for a rule, yet nothing can be differentiated
+    if not is_floating(value):  # of integers, with a float as ``initial``: they do not move with it
         return value, SymbolicZero.from_primal_value(value)
+    active = [not isinstance(t, SymbolicZero) for t in tangents]
     like = jax.ShapeDtypeStruct(value.shape, value.dtype)
     moving = [None if isinstance(t, SymbolicZero) else t for t in tangents]
     with jax.named_scope(DERIVATIVE_SCOPE):

@@ -400,6 +400,14 @@ def test_nan_beside_initial_and_behind_where(name: str) -> None:
     assert alone.tolist() == [0, 0, 0]  # a number is tied, and not differentiated
 
 
+@pytest.mark.parametrize("x", [np.arange(3), np.array([True, False])], ids=["integers", "bools"])
+def test_integers_do_not_move_with_initial(x: np.ndarray[Any, Any]) -> None:
+    """`jax.numpy.max` takes a float beside them, too, and rounds it."""
+    for op, native in ((jaxclamp.amax, jnp.max), (jaxclamp.amin, jnp.min)):
+        value, tangent = jax.jvp(lambda initial, op=op: op(x, initial=initial) * 1.0, (2.0,), (1.0,))
+        assert (value, tangent) == (native(x, initial=2.0), 0)
+
+
 @pytest.mark.parametrize("settings", [{"base_dilation": (2,)}, {"padding": ((-1, 0),)}], ids=str)
 def test_windows_over_gaps_or_a_part_stay_as_they_are(settings: dict[str, Any]) -> None:
     """No pool has such windows: ``min_norm`` leaves them to JAX."""
