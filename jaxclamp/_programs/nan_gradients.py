@@ -210,7 +210,7 @@ class _ReversePass:
 def _passes_inputs_on(eqn: JaxprEqn) -> bool:
     """Return whether the inputs of the bodies of ``eqn`` are its own, so that they are known from these."""
     # The condition of a while reads constants of its own: its inputs are not the last ones of the equation.
-    return eqn.primitive.name == "shard_map" or (eqn.primitive in WITH_BODIES and eqn.primitive is not p.while_p)
+    return eqn.primitive.name in WITH_BODIES and eqn.primitive is not p.while_p
 
 
 class _Guarded(_ReversePass):

@@ -38,7 +38,7 @@ from jaxclamp._jax_versions import (
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE
 from jaxclamp._rules.operands import check_function
 from jaxclamp._shared.tie_report import Site, TieReport, Totals
-from jaxclamp._transforms.jaxprs import inlined_with_more, needed_by_stop_gradient, traced
+from jaxclamp._transforms.jaxprs import WITH_BODIES, inlined_with_more, needed_by_stop_gradient, traced
 from jaxclamp._transforms.source_lines import located
 from jaxclamp._transforms.tie_sites import Counter, TieSites, is_passed_over
 
@@ -156,9 +156,7 @@ class _Counting:
         self._sites = TieSites(met_infinity)
         self.of = functools.cache(self._of)  # a body that occurs twice stays one object, which JAX compiles once
         self._count_in = {
-            p.jit_p.name: self._call,
-            p.remat_p.name: self._call,
-            p.closed_call_p.name: self._call,
+            **dict.fromkeys(WITH_BODIES, self._call),
             p.scan_p.name: self._scan,
             p.while_p.name: self._while,
             p.cond_p.name: self._cond,
@@ -219,6 +217,8 @@ class _Counting:
         if eqn.primitive is p.jit_p:
             # Shardings and layouts are listed by result: there is one result more.
             params |= {name: (*eqn.params[name], *one) for name, one in unspecified_results().items()}
+        if eqn.primitive.name == "compute_on":
+            params["out_memory_spaces"] = (*eqn.params["out_memory_spaces"], jax.memory.Space.Device)
         counts = Var(body.outvars[-1].aval)
         return [eqn.replace(params=params, outvars=[*eqn.outvars, counts])], [counts], counters
 

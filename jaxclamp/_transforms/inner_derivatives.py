@@ -40,6 +40,6 @@ def warn_of_inner_derivatives(transformation: str, stays: Callable[[JaxprEqn], b
                 f"jax.grad or its kin; differentiate what {transformation} returns: jax.grad({transformation}(loss))"
             )
             warn_once(place(eqn), text)
-        elif eqn.primitive in WITH_BODIES or eqn.primitive.name == "shard_map":
+        elif eqn.primitive.name in WITH_BODIES:
             for body in jaxprs_in_params(located(eqn).params):  # whose equations have the scopes of ``eqn``, too
                 warn_of_inner_derivatives(transformation, stays, body)

@@ -24,8 +24,14 @@ Replace: TypeAlias = Callable[[JaxprEqn, Descend], list[JaxprEqn]]
 # Equations in bodies are replaced in these alone: not in functions with a derivative of their own (custom_jvp,
 # custom_vjp), whose derivative does not come from their body, and not in the combiners of scatter and sort, which stay
 # as in JAX.
-# In JAX 0.12 a ``closed_call`` is also what a function of `jaxpr_as_fun` leaves in a trace.
-WITH_BODIES = frozenset({p.jit_p, p.scan_p, p.while_p, p.cond_p, p.remat_p, p.closed_call_p})
+# In JAX 0.12 a ``closed_call`` is also what a function of `jaxpr_as_fun` leaves in a trace. By name, since the last
+# three are not public: those of `jax.experimental.compute_on`, and ``xla_metadata`` and its scheduling groups.
+WITH_BODIES = frozenset(
+    {
+        *(primitive.name for primitive in (p.jit_p, p.scan_p, p.while_p, p.cond_p, p.remat_p, p.closed_call_p)),
+        *("shard_map", "compute_on", "xla_metadata_call"),
+    }
+)
 
 _READS_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -175,7 +181,7 @@ def _rewritten(replace: Replace) -> Callable[[Any], Any]:
 
             mapped = {name: eqn.params[name] for name in ("mesh", "in_specs", "out_specs", "check_vma")}
             return inlined(jax.shard_map(run, **mapped, axis_names=manual_axes(eqn)), eqn)
-        return [with_bodies(eqn, rewritten) if eqn.primitive in WITH_BODIES else eqn]
+        return [with_bodies(eqn, rewritten) if eqn.primitive.name in WITH_BODIES else eqn]
 
     return rewritten
 

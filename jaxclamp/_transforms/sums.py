@@ -50,7 +50,7 @@ def _replaced(jaxpr: Any, *rules: _InPlace) -> Any:
     def replaced(eqn: JaxprEqn) -> list[JaxprEqn]:
         if eqn.params.get("name") == "norm" and recognized_euclidean(eqn):
             return [eqn]  # an op, by its whole body
-        if eqn.primitive in WITH_BODIES or eqn.primitive.name == "shard_map":
+        if eqn.primitive.name in WITH_BODIES:
             return [with_bodies(eqn, lambda body: _replaced(body, *rules))]
         return next((new for rule in rules if (new := rule(eqn, makers))), [eqn])
 

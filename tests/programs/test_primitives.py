@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.experimental import pallas
+from jax.experimental import compute_on, pallas
+from jax.experimental.scheduling_groups import scheduling_group
 from jax.extend.core import primitives
 
 import jaxclamp
@@ -20,8 +21,7 @@ from jaxclamp._transforms.undecided import UNDECIDED
 from tests.support.pinned import of_pinned
 
 DECIDED = {primitive.name for primitive in CHOICES}
-OPENED = {primitive.name for primitive in WITH_BODIES} | set(PROGRAMS)
-OPENED |= {"custom_jvp_call", "custom_linear_solve", "shard_map"}
+OPENED = {*WITH_BODIES, *PROGRAMS, "custom_jvp_call", "custom_linear_solve"}
 NUMBERS_THAT_DO_NOT_MOVE = """
     after_all and axis_index clz create_token empty2 iota is_finite mulhi not or
     population_count random_bits random_fold_in random_seed random_split reduce_and reduce_or reduce_xor
@@ -71,7 +71,35 @@ def in_a_kernel(x: jax.Array) -> jax.Array:
     return result
 
 
-TAKEN: dict[str, Callable[[jax.Array], jax.Array]] = {
+Function = Callable[[jax.Array], jax.Array]
+ON_HOST = {"compute_type": "device_host", "out_memory_spaces": jax.memory.Space.Device}
+# In JAX 0.10 ``compute_on`` is a context manager, and since 0.10.2 the function is beside it.
+computed_on: Any = getattr(compute_on, "compute_on2", compute_on.compute_on)
+CALLS: dict[str, Callable[[Function], Function]] = {
+    "compute_on": lambda function: computed_on(function, **ON_HOST),
+    "xla_metadata_call": scheduling_group("group"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_that_say_where_or_when_to_compute_are_entered(name: str) -> None:
+    if name == "compute_on" and jax.__version_info__ < (0, 10, 2):
+        pytest.skip("JAX 0.10.0 has the context manager alone")
+    call, x = CALLS[name], jnp.array([-1.0, 0.0, 4.0])
+    assert [eqn.primitive.name for eqn in jax.make_jaxpr(call(jnp.abs))(x).eqns] == [name]
+
+    def total(function: Function) -> Function:
+        return lambda x: call(function)(x).sum()
+
+    identity = total(lambda x: jax.nn.relu(x) - jax.nn.relu(-x))
+    guarded_root = total(lambda x: jnp.where(x > 0, jnp.sqrt(x), 0.0))
+    assert jax.jit(jaxclamp.grad(identity))(x).tolist() == [1, 1, 1]
+    assert jax.jit(jaxclamp.grad(guarded_root, direction=-x - 1))(x).tolist() == [0, 0, 0.25]
+    assert jax.jit(jax.grad(jaxclamp.min_norm(total(jnp.abs))))(x).tolist() == [-1, 0, 1]
+    assert jax.jit(jaxclamp.count_ties(total(jnp.abs)))(x)[1].report().tied == 1
+
+
+TAKEN: dict[str, Function] = {
     "pallas_call": in_a_kernel,
     "reduce_precision": lambda x: lax.reduce_precision(x, 8, 7),
     "approx_top_k": lambda x: lax.approx_max_k(x, 1)[0],
