@@ -191,8 +191,9 @@ class _Counting:
             return jaxpr, ()
 
         def joined(*operands: jax.Array) -> Counts:
-            rows = [_rows(operands[: len(numbers)])] if numbers else []
-            return jnp.concatenate([*rows, *operands[len(numbers) :]])
+            here = [*map(_in_context, operands)]
+            rows = [_rows(here[: len(numbers)])] if numbers else []
+            return jnp.concatenate([*rows, *here[len(numbers) :]])
 
         # What is inlined takes its line and its mesh from an equation: from the last one here, which it follows.
         at_the_end = eqns[-1].replace(invars=[*numbers, *arrays], outvars=[])
@@ -356,6 +357,12 @@ def _carried(counts: Counts) -> Counts:
     runs, high, low = (counts[..., column] for column in range(3))
     # Shifted and masked, as no count is negative: a division that rounds down would compile to a dozen operations.
     return jnp.stack([runs, high + (low >> _BITS), low & (_BASE - 1)], axis=-1)
+
+
+def _in_context(counts: Counts) -> Counts:
+    """Return the counts as those of the mesh in this context; `jax.sharding.auto_axes` computes in another one."""
+    of_counts, here = jax.typeof(counts).sharding.mesh, jax.sharding.get_abstract_mesh()
+    return counts if of_counts == here or of_counts.empty or here.empty else jax.sharding.reshard(counts, jax.P())
 
 
 def _varying(counts: Counts) -> Counts:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxclamp
@@ -133,3 +134,19 @@ def test_shardings_of_an_inner_jit_stay() -> None:
     sharded = jax.NamedSharding(mesh, P("batch"))
     result, _ = count_ties(jax.jit(jnp.abs, out_shardings=sharded))(X)
     assert result.sharding == sharded
+
+
+@pytest.mark.parametrize("of_mesh", [AxisType.Explicit, AxisType.Auto], ids=["auto_axes", "explicit_axes"])
+def test_a_part_with_axes_of_another_type(of_mesh: AxisType) -> None:
+    """There JAX gives arrays another mesh, and adds none of them to those of the rest."""
+
+    def in_part(x: jax.Array) -> jax.Array:
+        return jnp.maximum(x, 0.0) + jax.lax.scan(lambda carry, _: (jnp.abs(carry), None), x, length=2)[0]
+
+    with jax.set_mesh(jax.make_mesh((3,), ("batch",), axis_types=(of_mesh,))):
+        if of_mesh is AxisType.Explicit:
+            part = jax.sharding.auto_axes(in_part, out_sharding=P("batch"))
+        else:
+            part = jax.sharding.explicit_axes(in_part, in_sharding=P("batch"))
+        _, tie_counts = jax.jit(count_ties(lambda x: part(x) + jnp.abs(x)))(jax.device_put(X, P("batch")))
+    assert tie_counts.report().tied == 4 * (N == 0).sum()
