@@ -52,6 +52,8 @@ def _extremum(name: str) -> Callable[..., Tensor]:
             return masked
         if out is not None or not is_active(input) or input.dim() == 0:  # one element has no rival
             return in_torch(input, dim, keepdim, out=out)
+        if input.is_nested and ties in ("min_norm", "balanced"):  # its results cannot be compared with its elements
+            return in_torch(input, dim, keepdim)
         reduction = Reduction(axes_of(dim, input.dim()), keepdim, ties)
         result: Tensor = reduce(lambda x: in_torch(x, dim, keepdim), reduction, settled(input))
         return result
@@ -185,7 +187,7 @@ def _pool(
         if prefers_slices(x, pooling.dims):
             return _no_view(largest_by_slices(pooling, x))
         largest = in_torch(x, False)  # in less time
-        return largest.clone() if largest._is_view() else largest  # type: ignore[no-any-return]
+        return largest.clone() if is_view(largest) else largest  # type: ignore[no-any-return]
 
     input = settled(input)
     if not is_whole:

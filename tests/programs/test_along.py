@@ -243,6 +243,29 @@ def test_weights_that_autocast_has_cast_before_move() -> None:
     assert layer.weight.grad.item() == 1.0
 
 
+POOLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "max_pool2d": lambda x: functional.max_pool2d(x[0], 2),
+    "max_pool3d": lambda x: functional.max_pool3d(x, 2),
+    "max_pool3d with indices": lambda x: functional.max_pool3d(x, 2, return_indices=True)[0],
+    "adaptive_max_pool3d": lambda x: functional.adaptive_max_pool3d(x, 1),
+    "fractional_max_pool3d": lambda x: functional.fractional_max_pool3d(x[None], 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_autocast_has_pools_in_the_dtype_of_torch(name: str) -> None:
+    """Some are in float32, though their operand has 16 bits."""
+    x = torch.ones(1, 2, 2, 2, dtype=torch.bfloat16, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        in_torch = POOLS[name](x)
+        with interop.along(x):
+            decided = POOLS[name](x)
+    decided.sum().backward()
+    assert decided.dtype == in_torch.dtype
+    assert x.grad is not None
+    assert x.grad.count_nonzero() == decided.numel()  # one element of each window
+
+
 def test_a_gradient_that_is_differentiated_again_is_not_settled() -> None:
     """A settled loss can be differentiated once."""
     x, y = torch.tensor([-1.0, 4.0], requires_grad=True), torch.tensor(2.0, requires_grad=True)

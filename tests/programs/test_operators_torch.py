@@ -25,7 +25,9 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "an overload that overwrites": lambda x: aten.hardsigmoid_.default(x - 3) + aten.relu_(x - 1),
     "a binding": lambda x: torch._C._nn.leaky_relu(x, 0.25) + torch._C._nn.hardswish_(x - 3),
     "an argument at its default": lambda x: aten.elu(x, 2.0, 1, 1) + torch._C._nn.leaky_relu(input=x),
-    "a number for the reduction": lambda x: aten.l1_loss(x, 0 * x, 2) + torch._C._nn.l1_loss(x, -x),
+    "a number for the reduction": lambda x: (
+        aten.l1_loss(x, 0 * x, 2) + torch._C._nn.l1_loss(x, -x) + aten.l1_loss(-x, x, 0)
+    ),
     "no number for the reduction": lambda x: (
         aten.l1_loss(x, 0 * x) + torch._C._nn.l1_loss(x, -x, 1) + torch._C._nn.l1_loss(input=x, target=0 * x)
     ),

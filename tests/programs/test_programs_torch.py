@@ -225,6 +225,26 @@ def test_transformations_within_the_function(name: str) -> None:
             torch.testing.assert_close(leaf.grad, true, atol=1e-5, rtol=1e-5)
 
 
+def test_tangents_are_found_behind_a_gradient_within_the_function() -> None:
+    relu = torch.func.vmap(torch.relu)
+
+    def fun(x: torch.Tensor) -> torch.Tensor:
+        slope = interop.grad(lambda x: x.square().sum())(x)  # which has more transformations around its own tangents
+        return (relu(x) - relu(-x) + slope).sum()
+
+    assert interop.grad(fun)(torch.zeros(2)).tolist() == [3.0, 3.0]
+
+
+def test_complex_numbers_are_left_to_torch() -> None:
+    """|1 + 1j| is the root of 2. They are in no order, and do not move for a choice."""
+
+    def fun(x: torch.Tensor) -> torch.Tensor:
+        z = torch.complex(x, x)
+        return torch.where(z == 0, 0.0, z.abs()).sum()
+
+    torch.testing.assert_close(interop.grad(fun)(torch.ones(2)), torch.full((2,), math.sqrt(2)))
+
+
 BLOCKS = [
     *(interop.as_of(version) for version in ("torch 2.13", "torch 2.15")),
     *(interop.min_norm(backend=backend) for backend in ("torch", "jax")),

@@ -43,6 +43,24 @@ def test_indices_of_jagged_tensors(name: str) -> None:
     assert x.grad.values().tolist() == [[0.5, 0.5], *([[1, 0], [0, 1]] if name == "max" else [[0, 1], [1, 0]])]
 
 
+JAGGED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[float]]] = {
+    "of all": (torch.max, [0.0, 0.0, 0.5, 0.5]),
+    "of all, method": (lambda x: -(-x).min(), [0.0, 0.0, 0.5, 0.5]),
+    "along the jagged axis": (lambda x: x.amax(1).sum(), [0.5, 0.5, 0.5, 0.5]),
+    "the axis stays": (lambda x: -torch.amin(-x, -1, keepdim=True).sum(), [0.5, 0.5, 0.5, 0.5]),
+}
+
+
+@pytest.mark.parametrize("ties", ["min_norm", "balanced"])
+@pytest.mark.parametrize("name", JAGGED)
+def test_extrema_of_jagged_tensors(name: str, ties: str) -> None:
+    function, expected = JAGGED[name]
+    x = torch.nested.nested_tensor([[1.0, 1.0], [2.0, 2.0]], layout=torch.jagged, requires_grad=True)
+    with interop.min_norm(ties=ties):
+        function(x).backward()
+    assert x.grad.values().tolist() == expected
+
+
 def test_a_maximum_that_no_gradient_reaches() -> None:
     """A function behind it may have no gradient for it, in the place of zeros."""
 

@@ -35,9 +35,9 @@ def max_pool(name: str) -> Function:
         return_indices: bool = False,
     ) -> Any:
         window = (kernel_size, stride, padding, dilation, ceil_mode)
-        # Torch says how many windows there are, of one image, or one channel, alone.
-        counts = in_torch(input.detach()[:1], *window).shape[-dims:]
-        return _largest_of_windows(input, windows_of(name, tuple(input.shape), dims, *window), counts, return_indices)
+        like = _of_one_image(in_torch, input, window, return_indices)
+        windows = windows_of(name, tuple(input.shape), dims, *window)
+        return _largest_of_windows(input.to(like.dtype), windows, like.shape[-dims:], return_indices)
 
     return pool
 
@@ -48,10 +48,17 @@ def adaptive_max_pool(name: str) -> Function:
     dims = int(name[-2])
 
     def pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-        counts = in_torch(input.detach()[:1], output_size).shape[-dims:]
-        return _largest_of_windows(input, AdaptiveWindows(tuple(counts)), counts, return_indices)
+        like = _of_one_image(in_torch, input, (output_size,), return_indices)
+        counts = tuple(like.shape[-dims:])
+        return _largest_of_windows(input.to(like.dtype), AdaptiveWindows(counts), counts, return_indices)
 
     return pool
+
+
+def _of_one_image(in_torch: Function, input: Tensor, window: Sequence[Any], return_indices: bool) -> Tensor:
+    """Pool one image, or one channel: torch says how many windows there are, and in which dtype autocast has them."""
+    result = in_torch(input.detach()[:1], *window, return_indices=return_indices)
+    return result[0] if return_indices else result  # type: ignore[no-any-return]
 
 
 def _largest_of_windows(
@@ -100,7 +107,7 @@ def fractional_max_pool(name: str) -> Function:
         value, tangent = (x.flatten(-dims) for x in value_and_tangent(input))
         # Torch alone knows the windows. Of equal elements it takes the first, so that zeros show where each begins.
         zeros = torch.zeros_like(value).reshape(input.shape)
-        _, begins = in_torch(zeros, kernel_size, output_size, output_ratio, True, _random_samples)
+        like, begins = in_torch(zeros, kernel_size, output_size, output_ratio, True, _random_samples)
         sizes = (kernel_size,) * dims if isinstance(kernel_size, int) else kernel_size
         window = torch.zeros(1, dtype=torch.int64, device=input.device)
         for length, size in zip(input.shape[-dims:], sizes, strict=True):
@@ -108,7 +115,7 @@ def fractional_max_pool(name: str) -> Function:
         elements = begins.flatten(-dims).unsqueeze(-2) + window.unsqueeze(-1)
         pair = (x.unsqueeze(-2).expand(*elements.shape[:-1], -1).gather(-1, elements) for x in (value, tangent))
         index = elements.gather(-2, place_of_largest(tuple(pair), -2)).reshape(begins.shape)
-        result = input.flatten(-dims).gather(-1, index.flatten(-dims)).reshape(index.shape)
+        result = input.to(like.dtype).flatten(-dims).gather(-1, index.flatten(-dims)).reshape(index.shape)
         return (result, index) if return_indices else result
 
     return pool
