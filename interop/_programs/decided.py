@@ -53,12 +53,13 @@ class Decided(Block):
         if not torch.compiler.is_compiling():
             self.reach_checkpoints(func)  # a checkpoint around this call is to enter the block again, by `again`
         if func in BACKWARD and not kwargs.get("create_graph"):
-            # With create_graph=True gradients have tangents, and the program may choose among them.
+            # Some backward passes of torch fail on tangents. Gradients of create_graph=True alone need them, as the
+            # program may choose among those.
             with without_forward_mode():
                 return func(*args, **kwargs)
         in_torch = PINNED.get(func, func)
         choice, jump = CHOICES_BY_CALL.get(in_torch), jump_of(in_torch, kwargs)
-        # Of no elements torch alone knows whether there is a result.
+        # A tensor without elements has nothing to choose, and torch knows what raises: the maximum of none does.
         is_moving = (choice or jump) and any(
             moves(value) and value.numel() for value in _operands(*args, *kwargs.values())
         )
@@ -233,8 +234,6 @@ _CHOICES_BY_NAME_OR_IN_PLACE: Mapping[str, Function] = {
 
 CHOICES_BY_FUNCTION: Mapping[Function, Function] = {
     torch.linalg.matrix_norm: reductions.matrix_norm,
-    torch.linalg.norm: reductions.norm_of_either,
-    torch.special.logit: _CHOICES_BY_NAME["logit"],
     **{
         op: _CHOICES_BY_NAME_OR_IN_PLACE[name]
         for ops in (native.NATIVE, TORCH_OPS | IN_PLACE_OPS)

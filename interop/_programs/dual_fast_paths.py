@@ -60,6 +60,7 @@ def _with_number(of_number: Function, function: Function, *args: Any, **kwargs: 
     # where ``mul_`` makes 1.5078.
     if _overwrites(function) and args[0].dtype not in (torch.float32, torch.float64):
         return function(*args)
+    # An operator does not ask subclasses of tensors; the function does.
     return function(*args) if has_torch_function(args) else of_number(*args)
 
 
@@ -81,7 +82,7 @@ def _difference(form: str) -> Function:
 
 
 def _product(of_number: Function, function: Function, *args: Any, **kwargs: Any) -> Any:
-    """Multiply, with factors that are masks or integers converted as torch does it."""
+    """Multiply, with factors that are masks or integers converted first: those dtypes can have no tangent."""
     if len(args) == 2 and all(isinstance(factor, Tensor) for factor in args):
         dtype, begin = torch.result_type(*args), 1 if _overwrites(function) else 0
         args = (*args[:begin], *(factor.to(dtype) if _is_discrete(factor) else factor for factor in args[begin:]))
@@ -100,7 +101,7 @@ def _divided(input: Tensor, numerator: Any) -> Any:
 def _normalized(
     function: Function, input: Tensor, running_mean: Any = None, running_var: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    """Normalize, with averages that cannot have tangents."""
+    """Normalize, with running averages that get no tangents: in evaluation torch would refuse them."""
 
     def with_averages(input: Tensor, *args: Any, **kwargs: Any) -> Any:
         return function(input, running_mean, running_var, *args, **kwargs)
@@ -109,7 +110,7 @@ def _normalized(
 
 
 def _dropout(function: Function, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Drop out by a product with random factors."""
+    """Drop out by a product: ``dropout(ones)`` has the factors, 0 or ``1 / (1 - p)``, as torch would draw them."""
     if inplace or not training or not moves(input):
         return function(input, p, training, *([True] if inplace else []))
     return _all_dual(torch.mul, input, function(torch.ones_like(input), p, training))

@@ -244,7 +244,7 @@ def along(
         _check("along", moving, "parameters that require grad", direction, "direction")
     losses = Losses(moving)
     with forward_ad.dual_level(), tangents_at(depth_of_transformations()):
-        torch.clear_autocast_cache()  # of parameters without tangents
+        torch.clear_autocast_cache()  # it may hold casts of the parameters from before they had tangents
         with torch.no_grad(), with_old_versions(moving):
             for parameter, tangent in zip(moving, direction, strict=True):
                 # A tensor gets a tangent, and stays the same, by what is copied to it.
@@ -304,6 +304,7 @@ def subdifferential(
         leaves = _leaves_of("subdifferential", active, "the argument")
         source = generator or torch.Generator().manual_seed(0)
         size = sum(leaf.numel() for leaf in leaves)
+        # `explored` takes the opposite of each, too.
         draws = torch.randn(((directions + 1) // 2, size), dtype=torch.float64, generator=source, device=source.device)
 
         def flatten(tree: Tree) -> np.ndarray[Any, Any]:
@@ -322,7 +323,7 @@ def subdifferential(
                 )
             return derivative.item(), flatten(gradient)
 
-        # The least precise of the arguments decides: they are one vector, in which rounding is told from pieces.
+        # Two gradients that differ by rounding are one piece, and the least precise argument says how much that is.
         epsilon = max(torch.finfo(leaf.dtype).eps for leaf in leaves)
         return explored(along_vector, draws.cpu().numpy(), epsilon, flatten, unflatten)
 
@@ -363,7 +364,7 @@ def _differentiated(
                 f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             )
             raise RuntimeError(f"{name}: the result of fun is {kind}; return a scalar, such as a sum.")
-        # Within the vjp alone has the value its node: what a transformation of torch.func returns is cut off from it.
+        # Taken here, within the vjp: the value that a transformation of torch.func returns has lost its node.
         node = value.grad_fn
         return value, derivative
 
@@ -386,7 +387,7 @@ def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], 
 
     depth = depth_of_transformations() + 1  # the jvp below is one more
     with _named_cure(name, _CURES_OF_FUNCTIONS), tangents_at(depth):
-        # What Dynamo has left to Python, it would look into again.
+        # Dynamo has left this call to Python, but would compile each function within, one by one, which takes long.
         jvp = torch.compiler.disable(torch.func.jvp) if is_compiled() else torch.func.jvp
         return jvp(decided, inputs, v)  # type: ignore[return-value]  # there is no aux
 
@@ -400,7 +401,7 @@ _CURES = {
     "saved tensor hooks": "{} cannot compute again, as a checkpoint does: call the function without one.",
     "setup_context": "{} needs setup_context and a jvp of an autograd.Function: write them. "
     "checkpoint(use_reentrant=True) has neither: call the function without it.",
-    "igher order operator": "{} does not reach into torch.cond, while_loop and their kin, which compile their "
+    "higher order operator": "{} does not reach into torch.cond, while_loop and their kin, which compile their "
     "branches: write an if or a while in Python, or torch.where.",
 }
 """Maps words in the message of a RuntimeError of torch to what to do about it."""
@@ -419,7 +420,7 @@ def _named_cure(name: str, cures: Mapping[str, str]) -> Iterator[None]:
         yield
     except RuntimeError as error:
         if isinstance(error, NotImplementedError):
-            cures = {"": _WITHOUT_FORWARD_MODE}
+            cures = {"": _WITHOUT_FORWARD_MODE}  # whatever the message says, as "" is in each
         notes = [cure.format(name) for words, cure in cures.items() if words in str(error)]
         for note in set(notes).difference(getattr(error, "__notes__", ())):  # of another call within this one
             error.add_note(note)
@@ -503,20 +504,20 @@ def _leaves_of(name: str, tree: Tree, what: str) -> list[torch.Tensor]:
     return leaves
 
 
-def _check(name: str, tree: Tree, what: str, directions: Tree, where: str) -> None:
+def _check(name: str, tree: Tree, what: str, directions: Tree, argument: str) -> None:
     leaves = _leaves_of(name, tree, what)
     (_, structure), (tangents, structure_of_tangents) = flattened(tree), flattened(directions)
     if len(tangents) != len(leaves):
-        raise ValueError(f"{name}: {what}: {len(leaves)} tensors, {where}: {len(tangents)}; pass one for each.")
+        raise ValueError(f"{name}: {what}: {len(leaves)} tensors, {argument}: {len(tangents)}; pass one for each.")
     if structure != structure_of_tangents:
-        raise ValueError(f"{name}: {where} has the structure {structure_of_tangents}, and {what} {structure}.")
+        raise ValueError(f"{name}: {argument} has the structure {structure_of_tangents}, and {what} {structure}.")
     for leaf, tangent in zip(leaves, tangents, strict=True):
         if not isinstance(tangent, torch.Tensor):
-            raise ValueError(f"{name}: {where} has {tangent!r}; pass tensors, of the shapes and dtypes of {what}.")
+            raise ValueError(f"{name}: {argument} has {tangent!r}; pass tensors, of the shapes and dtypes of {what}.")
         for attribute in ("shape", "dtype", "device"):
             has, needs = getattr(tangent, attribute), getattr(leaf, attribute)
             if has != needs:
-                raise ValueError(f"{name}: {where} has a tensor of {attribute} {has}, where {what} has {needs}.")
+                raise ValueError(f"{name}: {argument} has a tensor of {attribute} {has}, where {what} has {needs}.")
 
 
 def _drawn(leaves: Sequence[torch.Tensor], like: Tree, generator: torch.Generator | None) -> Tree:
@@ -551,13 +552,13 @@ def _rehearsal(*arguments: Tree) -> Iterator[Tree]:
     leaves, structure = flattened(arguments)
     # By identity: an argument that comes twice is one copy, which the function may write to by either.
     copies = {id(leaf): leaf.clone() for leaf in leaves if isinstance(leaf, torch.Tensor)}
-    devices = {copy.device for copy in copies.values() if copy.is_cuda}  # that of the CPU is always forked
+    devices = {copy.device for copy in copies.values() if copy.is_cuda}  # the CPU's random numbers are put back anyway
     with torch.random.fork_rng(devices), _Rehearsed():
         yield unflattened(structure, [copies.get(id(leaf), leaf) for leaf in leaves])
 
 
 class _Rehearsed(TorchFunctionMode):
-    """A block in which running averages stay as they are; torch.func does not refuse to change them."""
+    """A block in which running averages stay as they are: torch.func lets a function change them."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (functional.batch_norm, functional.instance_norm):

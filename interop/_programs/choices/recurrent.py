@@ -24,25 +24,25 @@ def rnn_relu(input: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
     else:
         hx, weights, _, layers, dropout, train, bidirectional, batch_first = args
         steps = list((input.transpose(0, 1) if batch_first else input).unbind(0))
-    ways = 2 if bidirectional else 1
+    num_directions = 2 if bidirectional else 1  # torch's word: forward, and backward in time
     # Two matrices, and two biases if there are any: so the flag for these, ``_``, is not needed.
-    weights_per_way, ends = len(weights) // (layers * ways), list[Tensor]()
+    weights_per_cell, final_states = len(weights) // (layers * num_directions), list[Tensor]()
     for layer in range(layers):
-        directions = []
-        for way in range(ways):
-            number = len(ends)
+        outputs_of_directions = []
+        for is_backward in range(num_directions):
+            number = len(final_states)
             state = hx[number]
-            weights_of_way = weights[number * weights_per_way : (number + 1) * weights_per_way]
+            weights_of_cell = weights[number * weights_per_cell : (number + 1) * weights_per_cell]
             outputs = []
-            for step in reversed(steps) if way else steps:
-                new = rnn_relu_cell(step, state[: len(step)], *weights_of_way)
+            for step in reversed(steps) if is_backward else steps:
+                new = rnn_relu_cell(step, state[: len(step)], *weights_of_cell)
                 state = torch.cat([new, state[len(step) :]])  # shorter sequences of a packed one have ended
                 outputs.append(new)
-            directions.append(outputs[::-1] if way else outputs)
-            ends.append(state)
-        steps = [torch.cat(step, -1) for step in zip(*directions, strict=True)]
+            outputs_of_directions.append(outputs[::-1] if is_backward else outputs)
+            final_states.append(state)
+        steps = [torch.cat(step, -1) for step in zip(*outputs_of_directions, strict=True)]
         if dropout and train and layer < layers - 1:
             lengths = [len(step) for step in steps]
             steps = list(functional.dropout(torch.cat(steps), dropout).split(lengths))
     result = torch.cat(steps) if is_packed else torch.stack(steps, 1 if batch_first else 0)
-    return result, torch.stack(ends)
+    return result, torch.stack(final_states)

@@ -20,6 +20,7 @@ def _of_two(gives_way: Callable[[Any, Any], Any], nan_wins: bool) -> Callable[[T
     """Return a selection of two operands, where the first ``gives_way`` to the second."""
 
     def selected(input: Tensor, other: Operand) -> Tensor:
+        # Of NaN nothing holds, so that ``input`` would be taken: only the operand named here needs a look.
         unknown = other if nan_wins else input
         is_other = holds(gives_way, input, other)
         if isinstance(unknown, Tensor) or unknown != unknown:
