@@ -300,7 +300,7 @@ def _effect(
     new_gradients = torch.autograd.grad(again, variables, materialize_grads=True)
     pairs = zip((gradients[variable] for variable in variables), new_gradients, strict=True)
     old_vector, new_vector = map(_flat, zip(*pairs, strict=True))
-    norms = (torch.linalg.vector_norm(v).item() for v in (old_vector, new_vector, _apart(old_vector, new_vector)))
+    norms = (torch.linalg.vector_norm(v).item() for v in (old_vector, new_vector, _difference(old_vector, new_vector)))
     return Effect(of, *norms)
 
 
@@ -310,6 +310,7 @@ def _later_than(old: Version) -> tuple[Version, str]:
     Where the installed version has no record, the newest one before it stands for it, and a note says so.
     """
     recorded = list(dict.fromkeys(VERSIONS["torch"].values()))  # the newest last
+    # A `TorchVersion` compares as a version, not as text: 2.9 is less than "2.13".
     new = next((version for version in reversed(recorded) if torch.__version__ >= version.number), old)
     if recorded.index(new) <= recorded.index(old):  # the upgrade is still to come
         return recorded[-1], ""
@@ -361,6 +362,7 @@ class _Call:
 
     def slopes(self, version: str) -> torch.Tensor:
         """Differentiate the sum of the result by the operands of its shape, or by all if there are none."""
+        # An operand of another shape, such as a bound of one element, has a sum of slopes for its gradient.
         ones = torch.ones_like(self._cotangent)
         with as_of(version):
             gradients = self._gradients(self.function, ones)
@@ -371,7 +373,7 @@ class _Call:
         if self.function not in _NATIVE:
             return False
         kernel = functools.partial(_NATIVE[self.function], ties=convention)
-        return not _apart(_flat(self._gradients(kernel, self._cotangent)), gradient).any()
+        return not _difference(_flat(self._gradients(kernel, self._cotangent)), gradient).any()
 
     @property
     def _cotangent(self) -> torch.Tensor:
@@ -389,7 +391,10 @@ class _Call:
         return torch.autograd.grad(value, active, cotangent, allow_unused=True, materialize_grads=True)
 
     def moved(self) -> _Call:
-        """Move each element of the first operand onto the nearest of the further ones, which are its bounds."""
+        """Move each element of the first operand onto the nearest of the further ones, which are its bounds.
+
+        ``clamp([1, 5], 0, 6)`` becomes ``clamp([0, 6], 0, 6)``.
+        """
         args, kwargs = self.arguments
         x = args[0] if args else kwargs.get("input")
         further = [value for value in (*args[1:], *kwargs.values()) if value is not x]
@@ -478,7 +483,7 @@ def _flat(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
     return torch.cat([gradient.flatten().double() for gradient in gradients])
 
 
-def _apart(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+def _difference(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Return the difference, which is 0 of equal infinities, and of NaN on both sides, too."""
     same = (first == second) | (first.isnan() & second.isnan())
     return torch.where(same, 0.0, first - second)
@@ -495,21 +500,21 @@ def _compared(calls: Iterable[_Call], before: str, after: str) -> tuple[tuple[Li
     for call in calls:
         old, new = call.gradient(before), call.gradient(after)
         # Of a loss the entries of the gradient count, and those that change.
-        totals[call.site] += call.tied or (old.numel(), int(torch.count_nonzero(_apart(old, new))))
+        totals[call.site] += call.tied or (old.numel(), int(torch.count_nonzero(_difference(old, new))))
         by_site[call.site].append((call, old, new))
     changes = []
     for line in totals.lines():
         calls_there, olds, news = zip(*by_site[line.site], strict=True)
         old, new = torch.cat(olds), torch.cat(news)
-        apart = _apart(old, new)
-        if apart.any():
-            of_old, of_new, of_apart = (torch.linalg.vector_norm(vector).item() for vector in (old, new, apart))
+        difference = _difference(old, new)
+        if difference.any():
+            old_norm, new_norm, norm = (torch.linalg.vector_norm(v).item() for v in (old, new, difference))
             slopes = [torch.cat([call.slopes(version) for call in calls_there]) for version in (before, after)]
-            pairs = torch.stack(slopes, 1)[_apart(*slopes) != 0].unique(dim=0)  # sorted, the steepest last
+            pairs = torch.stack(slopes, 1)[_difference(*slopes) != 0].unique(dim=0)  # sorted, the steepest last
             keeping = [c for c in CONVENTIONS if all(call.has(c, g) for call, g in zip(calls_there, olds, strict=True))]
             steepest = tuple((old_slope, new_slope) for old_slope, new_slope in pairs.flip(0)[:3].tolist())
-            largest, cure = apart.abs().max().item(), _cure(line.op, before, keeping)
-            changes.append(ChangedLine(line, of_old, of_new, of_apart, largest, steepest, cure))
+            largest, cure = difference.abs().max().item(), _cure(line.op, before, keeping)
+            changes.append(ChangedLine(line, old_norm, new_norm, norm, largest, steepest, cure))
     return totals.lines(), tuple(changes)
 
 

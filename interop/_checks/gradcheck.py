@@ -88,7 +88,10 @@ def gradcheck(
 
 
 class _Flat:
-    """A function of tensors as one of a vector, what is differentiated of its inputs, whose value is a vector too."""
+    """A function of tensors as one of a vector, what is differentiated of its inputs, whose value is a vector too.
+
+    What is ``wide`` is computed in float64.
+    """
 
     names: Names
 

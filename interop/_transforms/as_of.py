@@ -144,7 +144,7 @@ def _ops_of(function: Callable[..., Any]) -> Collection[str]:
 
 def _refusing(in_torch: Callable[..., Any], name: str, version: Version) -> Callable[..., Any]:
     """Return torch's function, which raises where it is recorded for a gradient that is not that of the version."""
-    # Dynamo of torch 2.11 raises what it does not format.
+    # Formatted out here: Dynamo of torch 2.11 cannot format the message of an error that it traces.
     message = (
         f"as_of: torch {torch.__version__} gives {name} another gradient than {version}, which cannot be "
         "changed from outside; write its formula with torch.clamp_min, or call it outside of the block."
@@ -178,7 +178,7 @@ def _has(op: str, version: Version) -> bool:
 
 
 _KINDS = dict.fromkeys(("clamp", "clamp_min", "clamp_max"), (False, True))
-"""Maps an op to the kinds of calls it has: whether its operands after the first are numbers."""
+"""Maps an op to the kinds of calls it has: whether its bounds are numbers, for which torch has another formula."""
 # Three numbers have each order and each tie of the three operands of a clamp.
 _VALUES = (0.0, 1.0, 2.0, math.nan)
 

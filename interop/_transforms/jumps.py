@@ -85,7 +85,10 @@ def _isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-
 def _quantile(
     input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Places:
-    """Handle quantiles, which turn where elements tie with one next to the quantile."""
+    """Handle quantiles, which turn where elements tie with one next to the quantile.
+
+    The median of [1, 2, 2] falls with either 2, and does not rise with one of them.
+    """
     if dim is None:
         input, dim = input.flatten(), 0
     axis = dim if dim < 0 else dim - input.dim()
@@ -187,6 +190,7 @@ def _rrelu(
 
 
 def _deviation(input: Tensor, dim: Any = None, *_: Any, **__: Any) -> Places:
+    # A bool is no axis, but ``unbiased``, as in ``torch.std(x, False)``.
     axes = tuple(range(input.dim())) if dim is None or isinstance(dim, bool) else dim
     # Where all elements are equal the deviation is the root of 0.
     return [(input, input.amax(axes, keepdim=True) == input.amin(axes, keepdim=True))]

@@ -68,8 +68,8 @@ class Intercepting(Block, contextlib.ContextDecorator):
         replacement = self._replacements.get(func)
         if not torch.compiler.is_compiling():
             self.reach_checkpoints(func)
-            # The frequent case, without the checks of the function. On tensors in several processes that goes another
-            # way where torch does not differentiate its own.
+            # The frequent case, without the checks of the function, which is called for tensors in several processes:
+            # there it takes another way if torch cannot differentiate its own function.
             if (
                 replacement in self._right_in_torch
                 and not is_in_function_mode()  # there is no outer block that would replace it
@@ -185,7 +185,10 @@ OF_OTHER_ARGUMENTS = {"torch.margin_ranking_loss", "torch.hinge_embedding_loss",
 
 
 def namesakes(ops: Functions) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
-    """Return all functions of torch with the name of one of ``ops``: the dotted name, the function, and that op."""
+    """Return all functions of torch with the name of one of ``ops``: the dotted name, the function, and that op.
+
+    Of ``relu`` these are `torch.relu`, `torch.Tensor.relu` and `torch.nn.functional.relu`.
+    """
     with_indices: Functions = {
         f"{name}_with_indices": functools.partial(_with_indices, op) for name, op in ops.items() if "max_pool" in name
     }

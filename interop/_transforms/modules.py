@@ -43,8 +43,8 @@ class _MinNorm:
         # torch's module is called where its gradient is right, where a block replaces the function that it calls, and
         # where nothing is differentiated, unless the function of `interop.native` finds the values sooner.
         is_right = kind._is_right and not any(map(is_distributed, (*args, *kwargs.values())))
-        is_torch_s = is_right or in_block() or (records_nothing() and not kind._is_faster)
-        if self.ties is None and is_torch_s:
+        is_left_to_torch = is_right or in_block() or (records_nothing() and not kind._is_faster)
+        if self.ties is None and is_left_to_torch:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         function = kind._function
         values = [getattr(self, name) for name in kind._attributes]
@@ -91,6 +91,7 @@ def _derive(native: type[torch.nn.Module], function: Callable[..., Any]) -> type
             "_is_right": function in RIGHT_IN_TORCH,
             "_is_faster": function in (NATIVE["max_pool2d"], NATIVE["max_pool3d"]),
             "_attributes": tuple(attributes),
+            # The function has the operands of ``forward``, but for ``self``, first.
             "_follow": positional[len(of_forward) - 1 :][: len(attributes)] == attributes,
             "_native": native,
         },
@@ -211,6 +212,7 @@ def _give_class(module: torch.nn.Module, kind: type[torch.nn.Module]) -> None:
     """Make a module one of that class; a module that ``fully_shard`` has sharded stays sharded."""
     current = type(module)
     if _is_sharded(current):
+        # Copies of sharded modules are refused by a method that ``fully_shard`` puts into their class.
         refusal = {name: value for name, value in vars(current).items() if name == "__deepcopy__"}
         kind = type(f"FSDP{kind.__name__}", (current.__bases__[0], kind), refusal)
     module.__class__ = kind
@@ -270,7 +272,8 @@ def _used(module: torch.nn.Module) -> set[str]:
     """Return the names of the functions of torch that a module holds, or that its ``forward`` and its helpers name.
 
     Helpers are methods, functions of the same file, and functions that the module holds. Of what is called as a method,
-    such as ``x.clamp(0)``, the name alone is known.
+    such as ``x.clamp(0)``, the name alone is known. Of ``return F.relu(self._scaled(x))`` it is ``relu``, and what is
+    named in ``_scaled``.
     """
     known = _COVERED | _UNCOVERED
     held = [value for value in vars(module).values() if inspect.isroutine(value)]

@@ -46,6 +46,7 @@ def sum_over_ranks(counts: C, group: torch.distributed.ProcessGroup | None = Non
         )
     if torch.distributed.get_rank(group) < 0:
         raise ValueError("sum_over_ranks: this process is not in the group; call it in those of the group alone.")
+    # As objects, not as tensors to be summed: each process may have counted at other lines.
     of_ranks: list[Any] = [None] * torch.distributed.get_world_size(group)
     torch.distributed.all_gather_object(of_ranks, counts, group)
     total: C = functools.reduce(operator.add, of_ranks)

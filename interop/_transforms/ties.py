@@ -128,7 +128,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
             for gradient in gradients:
                 if gradient is None or cotangent is None or is_transformed() or is_in_old_vmap(gradient):
                     continue
-                if gradient.is_cpu and not gradient.sum().isnan():  # elsewhere nobody waits for a sum
+                if gradient.is_cpu and not gradient.sum().isnan():  # on a GPU one would have to wait for the sum
                     continue
                 is_zero = cotangent == 0
                 met = gradient.isnan() & (is_zero if is_zero.shape == gradient.shape else is_zero.any())
@@ -247,7 +247,8 @@ def _sum(on_tie: torch.Tensor) -> torch.Tensor | int:
         tied = on_tie.sum(dtype=torch.float32 if on_tie.numel() <= _EXACT else torch.float64)
     else:
         tied = on_tie.sum() if is_transformed() else torch.count_nonzero(on_tie)  # which torch 2.11 does not batch
-    return tied.long() if tied.is_cuda and not is_transformed() else int(tied)  # as more calls add up
+    # As an integer: in float32 the sum over many calls would be rounded.
+    return tied.long() if tied.is_cuda and not is_transformed() else int(tied)
 
 
 @functools.cache

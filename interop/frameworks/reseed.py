@@ -15,6 +15,7 @@ CURE = (
     "Turn off what is random, such as dropout: eval() in torch and nnx, deterministic=True in linen, inference=True in "
     "Equinox, training=False in Keras; or draw the same numbers on both sides."
 )
+# All of jax.random draws by one of these; splitting a key is no draw.
 _DRAWS = frozenset({p.random_bits_p, p.random_gamma_p})
 
 
