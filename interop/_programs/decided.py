@@ -214,6 +214,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     **_each(pooling.max_pool, "max_pool1d", "max_pool2d", "max_pool3d"),
     **_each(pooling.adaptive_max_pool, "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
     **_each(pooling.fractional_max_pool, "fractional_max_pool2d", "fractional_max_pool3d"),
+    # These two choose nothing; but torch's derivative is NaN where all terms are minus infinity.
     "logsumexp": native.NATIVE["logsumexp"],
     "logaddexp": FastPaths()(native.NATIVE["logaddexp"].__wrapped__),  # type: ignore[attr-defined]
     **_each(_of_native, "normalize", "margin_ranking_loss", "hinge_embedding_loss"),

@@ -122,6 +122,7 @@ _OF_TWO = {
     **dict.fromkeys(("mul", "multiply"), "mul"),
     **dict.fromkeys(("div", "divide", "true_divide"), "div"),
 }
+# Functions that torch decomposes beside a constant, as tests/programs/test_constants.py sees from its frames.
 # fmt: off
 _OF_SEVERAL = (
     "addmm", "addmv", "addbmm", "baddbmm", "addr", "addcmul", "addcdiv", "matmul", "dot", "vdot", "inner", "outer",

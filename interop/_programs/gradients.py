@@ -251,7 +251,7 @@ def along(
                 parameter.copy_(forward_ad.make_dual(parameter.detach(), tangent))
         with _named_cure("along", _CURES), _Uncompiled(losses):
             yield
-        losses.settle()
+        losses.settle()  # while there are tangents, and no longer watched by the block
 
 
 def subdifferential(

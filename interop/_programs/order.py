@@ -60,7 +60,10 @@ def value_and_tangent(x: Any) -> tuple[Any, Any]:
 
 
 def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor:
-    """Return where the comparison holds. Infinities do not move, and a tangent of NaN leaves it to the values."""
+    """Return where the comparison holds: ``x > 0`` at x = 0 does where the tangent of x is 2, not where it is -2 or 0.
+
+    Infinities do not move, and a tangent of NaN leaves it to the values.
+    """
     (x_value, x_tangent), (y_value, y_tangent) = value_and_tangent(x), value_and_tangent(y)
     tied = x_value == y_value
     if isinstance(y_value, torch.Tensor) or math.isinf(y_value):

@@ -109,6 +109,7 @@ def fractional_max_pool(name: str) -> Function:
         zeros = torch.zeros_like(value).reshape(input.shape)
         like, begins = in_torch(zeros, kernel_size, output_size, output_ratio, True, _random_samples)
         sizes = (kernel_size,) * dims if isinstance(kernel_size, int) else kernel_size
+        # How far each element of a window is from its first: 0, 1, 5 and 6 for 2 by 2 elements in rows of five.
         window = torch.zeros(1, dtype=torch.int64, device=input.device)
         for length, size in zip(input.shape[-dims:], sizes, strict=True):
             window = (window[:, None] * length + torch.arange(size, device=input.device)).flatten()
