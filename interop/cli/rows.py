@@ -41,7 +41,8 @@ def compile_quickly() -> None:
     """
     if "jax" not in sys.modules:  # which reads this when it is imported
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-        if importlib.metadata.version("jaxlib").startswith("0.10."):  # XLA ends a process for a flag that it has not
+        # Only there has XLA this flag, and it ends a process for one that it does not know.
+        if importlib.metadata.version("jaxlib").startswith("0.10."):
             os.environ["XLA_FLAGS"] = f"--xla_cpu_use_fusion_emitters=false {os.environ.get('XLA_FLAGS', '')}"
 
 

@@ -7,7 +7,9 @@ from interop.scan.finding import Finding
 from interop.scan.source import Call, Source, shown
 
 _SINGULAR = {"sqrt", "rsqrt", "log", "log2", "log10", "reciprocal", "acos", "asin", "arccos", "arcsin", "atanh", "norm"}
+# An operand that one of these makes is taken to be safe, as that of ``sqrt(softplus(x))``.
 _GUARDS = {"where", "clamp", "clip", "clamp_min", "maximum", "max", "select", "abs", "relu", "softplus", "exp"}
+# An operand that one of these makes has no gradient, which an infinite slope could spoil.
 _CONSTANTS = {"detach", "stop_gradient", "full", "full_like", "ones_like", "zeros_like", "tensor", "randn", "rand"}
 
 

@@ -114,7 +114,10 @@ class Source:
         return None
 
     def assigned(self, node: ast.expr) -> ast.expr:
-        """Return the expression that a local name was last assigned before its use; others as they are."""
+        """Return the expression that a local name was last assigned before its use; others as they are.
+
+        Behind the lines ``x = f(y)`` and ``z = x`` it returns ``f(y)`` for z.
+        """
         for _ in range(_MOST_NAMES):
             if not isinstance(node, ast.Name):
                 break
@@ -346,7 +349,7 @@ class Source:
                     scope, names = self._scope(node, _HOLDERS), [name]
                 case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
                     scope, names = self.enclosing_class(node), [name]
-                case ast.Global(names=names):
+                case ast.Global(names=names):  # a function may assign it, at any time: what it is is not known
                     scope = self.nodes[0]
             for name in names:
                 if scope is not None:

@@ -27,7 +27,8 @@ def classify(record: Record, op: str, mode: Mode) -> Counter[str]:
     explained = [
         explanations(cell, modes[mode]) for cell, modes in record.answers.items() if cell.op == op and mode in modes
     ]
-    # At many ties two conventions have the same gradient: which one a framework follows, its other answers tell.
+    # At many ties two conventions have the same gradient: which one a framework follows, its other answers tell. If
+    # these leave it open, the first of `CLASSES` counts.
     total = Counter(name for names in explained for name in names)
     return Counter(max(names, key=lambda name: (total[name], -CLASSES.index(name))) for names in explained)
 

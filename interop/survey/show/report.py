@@ -18,6 +18,7 @@ from interop.survey.show.render import AGREES, CAPTION, DISAGREES, Tally, cells_
 from jaxclamp import Op
 
 _VERSIONS = ("jaxclamp", "jax", "jaxlib", "torch", "numpy", "ml_dtypes")
+# So that a page of the same numbers is the same text, whenever it is written.
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
