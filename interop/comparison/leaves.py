@@ -145,7 +145,7 @@ def is_rounding_alone(before: float, after: float, dtype: np.dtype[Any]) -> bool
 
     Rounding shrinks by the ratio of the two :math:`\epsilon`, as where terms cancel whose sum is 0; a number that is
     more than that stays what it is. The line between is :math:`\sqrt{\epsilon_{64} / \epsilon}`, halfway on a
-    logarithmic scale.
+    logarithmic scale: of float32 it is 4e-5. So 3e-9 that becomes 1e-17 is rounding, and one that becomes 2e-9 is none.
     """
     eps, eps64 = (float(jnp.finfo(d).eps) for d in (dtype, np.float64))
     return eps > eps64 and math.isfinite(before) and after <= math.sqrt(eps64 / eps) * before

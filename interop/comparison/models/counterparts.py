@@ -119,7 +119,10 @@ def _result_orders(first: Model, second: Model) -> Orders:
 def channel_orders(
     first: tuple[int, ...], second: tuple[int, ...], directions: Iterable[bool]
 ) -> list[tuple[int, ...]]:
-    """Return the channel orders, ``to_last`` in these ``directions``, that make the second shape the first."""
+    """Return the channel orders, ``to_last`` in these ``directions``, that make the second shape the first.
+
+    Of (2, 4, 5, 3) and (2, 3, 4, 5), with ``directions`` of True, that is (0, 2, 3, 1).
+    """
     if len(first) != len(second) or len(first) < 3:
         return []
     orders = [channel_order(len(first), to_last=to_last) for to_last in directions]
@@ -396,7 +399,7 @@ def _images_of(first: Model, second: Model) -> list[Image]:
     """Return the images that both models flatten, in this order, if their channels lie in different places."""
     if first.channels_last == second.channels_last:
         return []
-    shapes = (first if first.channels_last else second).flattened
+    shapes = (first if first.channels_last else second).flattened_shapes
     # With one channel, or at one place alone, the numbers have the same order in both.
     return [Image(axes, first.channels_last) for axes in shapes if axes[-1] > 1 and math.prod(axes[:-1]) > 1]
 

@@ -91,23 +91,25 @@ class Answer:
     """Maps the moments at which layers begin and end to the largest epsilon of dtypes that were converted before."""
 
 
-def flattened(tree: Any) -> list[Any]:
+def leaves_of(tree: Any) -> list[Any]:
     """Return the leaves of containers in each other, in the order of the names where these have names.
+
+    Of ``{"b": z, "a": (x, y)}`` they are x, y and z.
 
     A crossing is known by its position, which has to be the same in all libraries. These have the entries of a dict and
     the fields of a dataclass in various orders, and torch looks into no dataclass.
     """
     opened = _opened(tree)
-    return [tree] if opened is None else [leaf for part in opened[0] for leaf in flattened(part)]
+    return [tree] if opened is None else [leaf for part in opened[0] for leaf in leaves_of(part)]
 
 
-def unflattened(tree: Any, leaves: Iterator[Any]) -> Any:
+def with_leaves(tree: Any, leaves: Iterator[Any]) -> Any:
     """Return the tree with the next of these leaves, its containers copied."""
     opened = _opened(tree)
     if opened is None:
         return next(leaves)
     parts, closed = opened
-    return closed([unflattened(part, leaves) for part in parts])
+    return closed([with_leaves(part, leaves) for part in parts])
 
 
 def _opened(tree: Any) -> tuple[Sequence[Any], Callable[[Sequence[Any]], Any]] | None:
@@ -176,7 +178,7 @@ class CallRecorder:
         return self._running[-1]
 
     def _marked(self, direction: Direction, tree: Any) -> Any:
-        leaves = flattened(tree)
+        leaves = leaves_of(tree)
         marked: dict[int, Any] = {}  # by identity
         # Positions count what is marked, as the libraries differ in what else they pass: masks, keys, flags. An array
         # that is passed several times crosses once: attention takes x as query, key and value, or once for all three.
@@ -185,4 +187,4 @@ class CallRecorder:
                 passed = self._mark(Key(self._running[-1], direction, len(marked)), leaf)
                 if passed is not None:
                     marked[id(leaf)] = passed
-        return unflattened(tree, iter([marked.get(id(leaf), leaf) for leaf in leaves]))
+        return with_leaves(tree, iter([marked.get(id(leaf), leaf) for leaf in leaves]))

@@ -14,7 +14,7 @@ from jax.extend.core.primitives import reshape_p
 
 import jaxclamp
 from interop.comparison.models.boundaries import Opened, new_recorder, opened
-from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point, Span, flattened
+from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point, Span, leaves_of
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array, weighted_total
 from interop.frameworks.reseed import CURE, draws, reseeded_in_jax
@@ -47,7 +47,7 @@ class Model(ABC):
     channels_last: ClassVar[bool]
     """Where convolutions of the library expect the channels of an image."""
     version: str
-    flattened: Sequence[tuple[int, ...]] = ()
+    flattened_shapes: Sequence[tuple[int, ...]] = ()
     """The shapes, without the first axis, of the images that it makes rows of, if it has the channels last."""
 
     def __init__(self, model: Any, call: Call | None, inputs: Sequence[Any]) -> None:
@@ -135,7 +135,7 @@ class Model(ABC):
 
 
 def _equal(points: Sequence[Point]) -> list[list[int]]:
-    """Return the numbers of the points, those of equal floats together."""
+    """Return the numbers of the points, those of equal floats together: [[0, 2], [1]] of x, y and x."""
     groups: list[list[int]] = []
     for i, point in enumerate(points):
         equal = [g for g in groups if point.gradient is not None and np.array_equal(points[g[0]].value, point.value)]
@@ -227,8 +227,8 @@ class JaxModel(Model):
         return _filled(recorder.layers, program, program.shapes, [program.shapes[i] for i in program.floats])
 
     @functools.cached_property
-    def flattened(self) -> Sequence[tuple[int, ...]]:  # type: ignore[override]
-        return list(_flattened(self._traced_with_shapes[1].program.jaxpr))
+    def flattened_shapes(self) -> Sequence[tuple[int, ...]]:  # type: ignore[override]
+        return list(_flattened_shapes(self._traced_with_shapes[1].program.jaxpr))
 
     @property
     def draws(self) -> bool:
@@ -243,7 +243,7 @@ class JaxModel(Model):
             passed = _with_arrays(inputs, arrays)
             result, state = self.run(recorder, values, recorder.enter("", self.model, self.name, passed), dtype)
             result = recorder.leave(result)
-            floats = [leaf for leaf in flattened(result) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.inexact)]
+            floats = [leaf for leaf in leaves_of(result) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.inexact)]
             return floats, dict(state)
 
         with jax.disable_jit(False):  # else loops and conditions would ask tracers for numbers
@@ -301,8 +301,8 @@ def _with_arrays(inputs: Sequence[Any], arrays: Iterable[Any]) -> list[Any]:
     return [next(remaining) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
 
 
-def _flattened(jaxpr: Jaxpr) -> Iterator[tuple[int, ...]]:
-    """Yield the shapes of the samples that a program reshapes to rows."""
+def _flattened_shapes(jaxpr: Jaxpr) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes of the samples that a program reshapes to rows: (4, 4, 3) where (2, 4, 4, 3) becomes (2, 48)."""
     for eqn in jaxpr.eqns:
         if eqn.primitive is reshape_p:
             operand, result = eqn.invars[0].aval, eqn.outvars[0].aval
@@ -310,7 +310,7 @@ def _flattened(jaxpr: Jaxpr) -> Iterator[tuple[int, ...]]:
             if len(before) > len(after) == 2 and before[0] == after[0]:
                 yield before[1:]
         for inner in jaxprs_in_params(eqn.params):
-            yield from _flattened(inner)
+            yield from _flattened_shapes(inner)
 
 
 def _filled(layers: Sequence[Layer], opening: Opened, values: Sequence[Any], gradients: Sequence[Any]) -> list[Layer]:

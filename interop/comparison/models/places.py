@@ -195,8 +195,8 @@ def _alignment(a: Point, b: Point, to_last: bool | None, images: Sequence[Image 
         functools.partial(np.transpose, axes=order) for order in channel_orders(first, second, directions)
     ]
     if first == second:
-        flattened = [image.rearranged if image else _as_it_is for image in images if len(first) == 2]
-        ways = [*transposed[:1], *(flattened or [_as_it_is]), *transposed[1:]]
+        of_rows = [image.rearranged if image else _as_it_is for image in images if len(first) == 2]
+        ways = [*transposed[:1], *(of_rows or [_as_it_is]), *transposed[1:]]
     elif transposed:
         ways = transposed
     elif a.value.size == b.value.size and _is_joined(first, second):

@@ -81,7 +81,7 @@ class Haiku(JaxModel):
                 tree[module] = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
         for name, (number, module, leaf) in self._places.items():
             trees[number][module][leaf] = values[name]
-            if number == 1:  # the average itself, as of so many calls
+            if number == 1:  # Haiku keeps ``hidden``, and divides it by 1 - decay**counter for the average
                 trees[number][module] |= {"hidden": values[name], "counter": jnp.asarray(_MANY)}
         params, state = trees
         changed: dict[str, Any] = {}

@@ -26,7 +26,7 @@ class Keras(JaxModel):
                 "KERAS_BACKEND=jax before it is imported."
             )
         if not model.built:
-            self.call(model, *inputs)
+            self.call(model, *inputs)  # a layer makes its variables when it is first called
 
     @functools.cached_property
     def _variables(self) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from interop._bridge.arrays import tensor_over, to_host
 from interop._torch.private_api import DispatchMode, flattened, overwrites, unflattened, version_of
 from interop._transforms.min_norm import min_norm as under_min_norm
 from interop._transforms.ties import ties
-from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Moment, Point, Span
-from interop.comparison.models.layers import flattened as tree_leaves
+from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Moment, Point, Span, leaves_of
 from interop.comparison.models.model import Call, Dtype, Model, Run, cast
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array
@@ -121,7 +120,7 @@ class Torch(Model):
             result, state = call(recorder, tensors, self._inputs_in(run.dtype), run)
             results = [
                 leaf
-                for leaf in tree_leaves(result)
+                for leaf in leaves_of(result)
                 if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
             ]
             # A result that depends on nothing trained has no graph: then the gradients are zeros, as in JAX.
