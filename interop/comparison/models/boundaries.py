@@ -115,8 +115,8 @@ class Opened:
 def _eps(eqn: JaxprEqn) -> float:
     """Return the largest epsilon of the floats from which an equation computes those of another dtype, else 0.
 
-    What is of one dtype alone says itself how it is rounded; a mask of float32 rounds nothing, as long as it is none of
-    the numbers that are added.
+    An array that stays in one dtype says by that how it is rounded. A mask of float32, as
+    `flax.linen.make_causal_mask` makes it, becomes truth values, and takes no digits from what it masks.
     """
     if bodies := list(jaxprs_in_params(eqn.params)):
         return max((_eps(inner) for jaxpr in bodies for inner in jaxpr.eqns), default=0.0)
@@ -152,7 +152,7 @@ def opened(traced: Any) -> Opened:
             if is_same:
                 numbers.setdefault(key, number_of[x])
             renamed[y] = x
-            uses[x] += uses[y] - 1  # those of y are its own now, and the boundary is none
+            uses[x] += uses[y] - 1  # what uses y uses x now, and the boundary itself, gone, does not
             continue
         number = numbers[key] = number_of[y] = len(crossed)
         if jnp.issubdtype(x.aval.dtype, jnp.floating):

@@ -69,10 +69,10 @@ def counterparts_of(first: Model, second: Model, override: Override) -> Counterp
     mapping = _inferred(first, second, override)
     matches = matched_layers(first.layers, second.layers, [(p.first.owner, p.second.owner) for p in mapping.pairs])
     numbers = {i: n for n, (i, _) in enumerate(matches)}
-    began = _began(first.layers)
+    first_calls = _first_calls(first.layers)
 
     def match_of(path: str) -> int:
-        i = began[_called_around(path, began)]
+        i = first_calls[_called_around(path, first_calls)]
         return numbers[i if i in numbers else _matched_parent(first.layers, i, numbers)]
 
     images = tuple(_images_of(first, second))
@@ -264,11 +264,11 @@ def _modules(model: Model, paired: Collection[str]) -> list[_Module]:
 
 def _in_order_of_runs(model: Model) -> list[Parameter]:
     """Return the parameters in the order in which their modules first run; those of one module keep their order."""
-    began = _began(model.layers)
-    return sorted(model.parameters, key=lambda parameter: began[_called_around(parameter.owner, began)])
+    first_calls = _first_calls(model.layers)
+    return sorted(model.parameters, key=lambda parameter: first_calls[_called_around(parameter.owner, first_calls)])
 
 
-def _began(layers: Sequence[Layer]) -> dict[str, int]:
+def _first_calls(layers: Sequence[Layer]) -> dict[str, int]:
     """Map the paths of modules to the indices of their first calls."""
     # Backwards, so that of several calls of a module the first one stays.
     return {layer.path: i for i, layer in reversed(list(enumerate(layers)))}

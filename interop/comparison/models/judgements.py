@@ -258,8 +258,8 @@ class _Findings:
     def _only_gradients_differ(self) -> bool:
         """Whether gradients differ, and values agree; updated statistics may differ too."""
         # A statistic is read by the next call: in this one no gradient depends on its new value.
-        entering = [place for place in self.places if not place.is_gradient and place.what != "state"]
-        return all(self._unmodified[place] in ("agrees", "rounding") for place in entering) and any(
+        values = [place for place in self.places if not place.is_gradient and place.what != "state"]
+        return all(self._unmodified[place] in ("agrees", "rounding") for place in values) and any(
             self._unmodified[place] == "port" for place in self.places if place.is_gradient
         )
 
