@@ -195,6 +195,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "norm 1": (lambda x: x.norm(1), X),
     "norms of rows": (lambda x: torch.linalg.vector_norm(x, dim=1) + x.norm(dim=1), tensor([[0.0, 0.0], [3.0, 4.0]])),
     "hypot": (lambda x: torch.hypot(x[0], x[1]) + (x[0] * 1).hypot_(x[1]), tensor([[0.0, 3.0, 0.0], [0.0, 4.0, 1.0]])),
+    "hypot, integers": (lambda x: torch.hypot(x, torch.tensor([0, 1, 0])), tensor([0.0, 3.0, 0.0])),
     "logsumexp": (lambda x: torch.logsumexp(x, 1) + torch.logaddexp(x[0], x[1]).sum(), X),
     "norm inf": (lambda x: torch.norm(x, math.inf, dim=1, keepdim=True), X),
     "vector_norm": (lambda x: torch.linalg.vector_norm(x, ord=-math.inf, dim=0) + torch.linalg.vector_norm(x, 1), X),

@@ -108,7 +108,7 @@ def hypot(input: Tensor, other: Tensor) -> Tensor:
     """Return the hypotenuse; at (0, 0) as the piece that is entered, as in `euclidean_norm`."""
     (x, dx), (y, dy) = value_and_tangent(input), value_and_tangent(other)
     at_0 = (x == 0) & (y == 0)
-    speed = torch.hypot(dx.to(dy.dtype), dy)
+    speed = torch.hypot(dx, dy)
     is_entered = at_0 & (speed != 0)
     piece = input * torch.where(is_entered, dx / speed, 0.0) + other * torch.where(is_entered, dy / speed, 0.0)
     return torch.where(at_0, piece, torch.hypot(torch.where(at_0, 1.0, input), torch.where(at_0, 1.0, other)))
