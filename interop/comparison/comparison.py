@@ -102,8 +102,9 @@ class Comparison:
         if a.shape != b.shape:
             return Leaf(label, f"shape {a.shape} against {b.shape}", None, None, "port")
         mismatch = "" if same_kind(a.dtype, b.dtype) else f"dtype {a.dtype} against {b.dtype}"
-        under_min_norm = [side.min_norm[label] for side in sides]
-        unmodified, min_norm = (difference_of(*pair, self.rtol, self.atol) for pair in ((a, b), under_min_norm))
+        a_min_norm, b_min_norm = (side.min_norm[label] for side in sides)
+        unmodified = difference_of(a, b, self.rtol, self.atol)
+        min_norm = difference_of(a_min_norm, b_min_norm, self.rtol, self.atol)
         findings: dict[tuple[bool, bool], Finding] = {
             (True, True): "agrees",
             (False, True): "ties",
@@ -115,7 +116,7 @@ class Comparison:
         if finding != "agrees" and not all(self._answers_twice(side, label) for side in sides):
             finding = "unsteady"  # where both draw the same random numbers, they agree
         # Whoever gives ``atol`` has said what is small: then nothing is taken for rounding beyond that.
-        is_negligible = is_gradient(label) and min_norm.beyond and self._is_negligible(a, b, *under_min_norm)
+        is_negligible = is_gradient(label) and min_norm.beyond and self._is_negligible(a, b, a_min_norm, b_min_norm)
         if not mismatch and (is_negligible or (finding == "port" and self.atol is None and label in self.noise)):
             finding = "rounding"
         return Leaf(label, mismatch, unmodified, min_norm, finding)
