@@ -210,7 +210,7 @@ class _Counting:
 
     def _call(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
         """Count in a body that runs once."""
-        name = "call_jaxpr" if eqn.primitive is p.closed_call_p else "jaxpr"
+        name = "jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"
         body, counters = self.of(eqn.params[name])
         if not counters:
             return None

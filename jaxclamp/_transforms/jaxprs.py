@@ -25,11 +25,11 @@ Replace: TypeAlias = Callable[[JaxprEqn, Descend], list[JaxprEqn]]
 # custom_vjp), whose derivative does not come from their body, and not in the combiners of scatter and sort, which stay
 # as in JAX.
 # In JAX 0.12 a ``closed_call`` is also what a function of `jaxpr_as_fun` leaves in a trace. By name, since the last
-# three are not public: those of `jax.experimental.compute_on`, and ``xla_metadata`` and its scheduling groups.
+# four are not public: the others are of `jax.experimental.compute_on`, ``scheduling_groups`` and ``overlap``.
 WITH_BODIES = frozenset(
     {
         *(primitive.name for primitive in (p.jit_p, p.scan_p, p.while_p, p.cond_p, p.remat_p, p.closed_call_p)),
-        *("shard_map", "compute_on", "xla_metadata_call"),
+        *("shard_map", "compute_on", "xla_metadata_call", "program_order"),
     }
 )
 

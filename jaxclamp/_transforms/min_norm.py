@@ -44,11 +44,11 @@ def min_norm(fun: Any = None, *, ties: Convention = "min_norm") -> Any:
     Those are known by their formula, never by their name alone. Where all operands of `jax.nn.logsumexp` or
     `jax.numpy.logaddexp` are minus infinity, these have the gradient 0, instead of NaN, and so has the root of a sum of
     squares where all are 0, as in `jax.numpy.linalg.vector_norm`. It reaches into ``jit``, ``scan``, ``while``,
-    ``cond``, ``switch``, ``checkpoint``, ``vmap``, ``shard_map``, ``compute_on`` and ``xla_metadata_call``, however
-    they are nested. Values, effects, shardings, donation and names stay what they are, and so do functions with a
-    derivative of their own (``custom_jvp``, ``custom_vjp``), and what is inside ``custom_linear_solve``,
-    ``custom_root`` and ``custom_vmap``. `jax.nn.relu` and ``relu6``, which have one, are rewritten all the same under
-    another convention.
+    ``cond``, ``switch``, ``checkpoint``, ``vmap``, ``shard_map``, ``compute_on``, ``xla_metadata_call`` and
+    ``program_order``, however they are nested. Values, effects, shardings, donation and names stay what they are, and
+    so do functions with a derivative of their own (``custom_jvp``, ``custom_vjp``), and what is inside
+    ``custom_linear_solve``, ``custom_root`` and ``custom_vmap``. `jax.nn.relu` and ``relu6``, which have one, are
+    rewritten all the same under another convention.
 
     Apply it to the function that is differentiated. A derivative that ``fun`` takes itself, as a training step does by
     `jax.grad`, stays that of JAX, with a warning. It cannot see a kink in a select that is written by hand,

@@ -78,6 +78,9 @@ computed_on: Any = getattr(compute_on, "compute_on2", compute_on.compute_on)
 CALLS: dict[str, Callable[[Function], Function]] = {
     "compute_on": lambda function: computed_on(function, **ON_HOST),
     "xla_metadata_call": scheduling_group("group"),
+    "program_order": lambda function: pytest.importorskip("jax.experimental.overlap").program_order(
+        function, enforce=True
+    ),
 }
 
 
