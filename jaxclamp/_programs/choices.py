@@ -219,7 +219,7 @@ def _atan2(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
     (y, x), (dy, _dx) = operands, tangents
     angle = lax.atan2(y, x)
     entered = jnp.where((y == 0) & (x < 0) & (jnp.abs(dy) > 0), jnp.copysign(angle, dy), angle)
-    turn = entered - angle  # 0, or a full turn
+    turn = entered - angle  # 0, or a full turn; added, as the derivative of the angle is the same on both sides
     return lambda y, x: lax.atan2(y, x) + turn
 
 
@@ -270,7 +270,7 @@ def _reduced(sign: int, operands: Arrays, tangents: Arrays, *, axes: Sequence[in
 
 
 def flattened(x: jax.Array, axes: Sequence[int]) -> jax.Array:
-    """Return ``x`` with one axis, the last, in the place of ``axes``."""
+    """Return ``x`` with one axis, the last, in the place of ``axes``: of shape (2, 3, 4), with axes 0 and 2, (3, 8)."""
     batch_axes = [axis for axis in range(x.ndim) if axis not in axes]
     batch_shape = [x.shape[axis] for axis in batch_axes]
     return x.transpose(*batch_axes, *axes).reshape(*batch_shape, math.prod(x.shape[axis] for axis in axes))
@@ -359,7 +359,7 @@ def _top_k(operands: Arrays, tangents: Arrays, *, k: int, axis: int, **_: Any) -
     """Decide which k elements are the largest, and their order."""
     (x,), (dx,) = operands, tangents
     # From the end, so that of equal elements the one that comes first is taken first.
-    order = jnp.flip(_order((jnp.flip(x, axis),), (jnp.flip(dx, axis),), axis), axis)
+    order = jnp.flip(_order((jnp.flip(x, axis),), (jnp.flip(dx, axis),), axis), axis)  # places in the flipped x
     index = x.shape[axis] - 1 - lax.slice_in_dim(order, 0, k, axis=axis)
     return lambda x: (jnp.take_along_axis(x, index, axis), index)
 

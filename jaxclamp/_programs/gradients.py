@@ -231,6 +231,7 @@ def subdifferential(
         if jnp.iscomplexobj(flat):
             raise TypeError("subdifferential: the argument has complex numbers; pass real and imaginary parts.")
         dtypes = map(jnp.result_type, jax.tree.leaves(x))
+        # Normal, so that all directions are as likely; numbers from an interval would favour the corners of a cube.
         draws = jax.random.normal(jax.random.key(0) if key is None else key, ((directions + 1) // 2, flat.size))
 
         # Numbers and words, by which the function may branch, stay as they are, as in `jax.grad`.
@@ -296,7 +297,7 @@ class _Program(Generic[P, R]):
         return bool(self._within) and _has_own_rule(eqn) and _function(eqn) in self._within
 
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
-        # A norm may be a custom_jvp: so it comes before functions with rules of their own.
+        # The first that fits counts. A norm may be a custom_jvp: so it comes before functions with rules of their own.
         if norm := norm_along_direction(eqn):
             return inlined(norm, eqn)
         if eqn.primitive is p.custom_vjp_call_p or self._asks_for_itself(eqn):

@@ -64,6 +64,7 @@ def _halves(operands: Arrays) -> tuple[Arrays, Arrays]:
 
 def _elementwise(reducer: Program, ndim: int) -> Program:
     """Return the reducer of scalars as one of arrays with ``ndim`` axes."""
+    # It may be any program of scalars, with a cond in it for example, so that it is batched axis by axis.
     for _ in range(ndim):
         reducer = jax.vmap(reducer)
     return reducer

@@ -73,7 +73,7 @@ def solved(eqn: JaxprEqn, decided: Callable[[Callable[..., Any]], Callable[..., 
                 right,
                 solve=solver("solve"),
                 transpose_solve=solver("transpose_solve") if "transpose_solve" in parts else None,
-                symmetric=parts.get("vecmat") is parts["matvec"],
+                symmetric=parts.get("vecmat") is parts["matvec"],  # by this alone JAX keeps that it was so
                 has_aux=True,
             )
             return (*x, *auxiliary)

@@ -32,7 +32,11 @@ class Counterpart:
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        """Maps the parameters of the op that the call has, in its order, to its keywords, or to themselves."""
+        """Maps the parameters of the op that the call has, in its order, to its keywords, or to themselves.
+
+        >>> Counterpart("torch:amax(x, dim=axis)").parameters
+        {'x': 'x', 'axis': 'dim'}
+        """
         positional, keywords = self._arguments
         return {**{name: name for name in positional}, **{name: key for key, name in keywords.items()}}
 

@@ -67,6 +67,7 @@ def check(
 ) -> GradientReport:
     """Return the report on the modes that are asked for; None stands for what the dtype suggests."""
     for name, number in {"atol": atol, "rtol": rtol, "eps": eps}.items():
+        # Asked so that NaN is refused as well; a tolerance may be 0, and a distance may not.
         if number is not None and not (number >= 0 and (number or name != "eps")):
             raise ValueError(f"{caller}: {name} is {number!r}; pass a positive number, or None.")
     scales = _scales(function, caller, scale)

@@ -46,7 +46,11 @@ def text_table(
 
 
 def shortened(text: str, width: int) -> str:
-    """Cut a text to its end, which tells names of layers apart."""
+    """Cut a text to its end, which tells names of layers apart.
+
+    >>> shortened("encoder.layers.0.dense", 10)
+    '…s.0.dense'
+    """
     return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
 
 

@@ -50,7 +50,7 @@ class Kind(enum.StrEnum):
         kind.fails = fails
         return kind
 
-    __repr__ = str.__repr__
+    __repr__ = str.__repr__  # in the repr of a `Verdict`, a tuple: 'right', and not <Kind.RIGHT: 'right'>
 
 
 Names: TypeAlias = tuple[Sequence[str], Sequence[str]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-Mask: TypeAlias = Callable[..., Any]
+Condition: TypeAlias = Callable[..., Any]
 """Maps the operands of an op to where a condition holds; made of comparisons alone, for tensors and arrays alike."""
 Side: TypeAlias = Literal["left", "right"]
 
@@ -16,11 +16,12 @@ Side: TypeAlias = Literal["left", "right"]
 class Weights:
     """The derivative of a selection op, which need be no subgradient.
 
-    The masks are the formulas of a framework, so that NaN gets what it gets there. That of ``maximum(x, y)`` in torch
-    is ``((~(x < y), x == y), (~(x > y), x == y))``: x gets the gradient where it is not smaller, half of it at a tie.
+    The conditions are the formulas of a framework, so that NaN gets what it gets there. Those of ``maximum(x, y)`` in
+    torch are ``((~(x < y), x == y), (~(x > y), x == y))``: x gets the gradient where it is not smaller, half of it at a
+    tie. So at (3, 3) both get a half, and at (NaN, 3) both get all.
     """
 
-    of: tuple[tuple[Mask, ...], ...]
+    of: tuple[tuple[Condition, ...], ...]
     """For each operand, where it gets the gradient, and behind that where it gets half of it."""
 
 
@@ -34,12 +35,12 @@ class Derivative(NamedTuple):
     source: str
 
 
-def _unless(lost: Mask) -> Mask:
+def _unless(lost: Condition) -> Condition:
     """Return where ``lost`` does not hold, NaN included."""
     return lambda x, y: ~lost(x, y)
 
 
-def _or_beside_nan(wins: Mask) -> Mask:
+def _or_beside_nan(wins: Condition) -> Condition:
     """Return where ``wins`` holds, or the second operand is NaN, which `fmax` and `fmin` skip."""
     return lambda x, y: wins(x, y) | (y != y)
 
@@ -74,13 +75,13 @@ _HALVES = Weights(
 )
 
 
-def _fmax(wins: Mask) -> Weights:
+def _fmax(wins: Condition) -> Weights:
     """Return the weights of an `fmax` or `fmin` whose x gets all where it ``wins``, and y all elsewhere."""
     keeps = _or_beside_nan(wins)
     return Weights(((keeps,), (_unless(keeps),)))
 
 
-def _fmax_halves(ties: Mask, wins: Mask) -> Weights:
+def _fmax_halves(ties: Condition, wins: Condition) -> Weights:
     """Return the weights of an `fmax` or `fmin` whose x gets all where it ``wins``, and half where it ``ties``."""
     return Weights(((_or_beside_nan(ties), eq), (_unless(_or_beside_nan(wins)), eq)))
 

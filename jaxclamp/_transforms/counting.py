@@ -353,7 +353,11 @@ def _added(*counts: Counts) -> Counts:
 
 
 def _carried(counts: Counts) -> Counts:
-    """Return the counts with what is above the lower digit added to the higher one."""
+    """Return the counts with what is above the lower digit added to the higher one.
+
+    >>> _carried(jnp.array([1, 0, 2**20 + 3])).tolist()
+    [1, 1, 3]
+    """
     runs, high, low = (counts[..., column] for column in range(3))
     # Shifted and masked, as no count is negative: a division that rounds down would compile to a dozen operations.
     return jnp.stack([runs, high + (low >> _BITS), low & (_BASE - 1)], axis=-1)

@@ -152,7 +152,8 @@ def needed(jaxpr: Any) -> Any:
 def needed_by_stop_gradient(jaxpr: Any) -> set[Any]:
     """Return the variables that a ``stop_gradient`` alone needs, as the maximum in `jax.nn.softmax`.
 
-    No derivative depends on them.
+    No derivative depends on them. They are what is needed of the program, but not without its ``stop_gradient``: in
+    ``m = max x; s = stop_gradient m; y = x - s``, where s is without a maker then, these are m and s.
     """
 
     def variables(eqns: list[JaxprEqn]) -> set[Any]:
@@ -170,6 +171,7 @@ def _rewritten(replace: Replace) -> Callable[[Any], Any]:
         eqns = [new for eqn in jaxpr.eqns for new in replace(eqn, descend)]
         if same(eqns, jaxpr.eqns):
             return jaxpr
+        # Not the effects of all equations: a program has none of those on a reference that it makes itself.
         return with_parts(jaxpr, eqns=eqns, effects=jaxpr.effects | (_effects(eqns) - _effects(jaxpr.eqns)))
 
     def descend(eqn: JaxprEqn) -> list[JaxprEqn]:
@@ -197,7 +199,8 @@ def with_bodies(eqn: JaxprEqn, change: Callable[[Any], Any]) -> JaxprEqn:
             return change(value)
         if type(value) is not tuple:
             return value
-        branches = tuple(map(changed, value))  # of a cond
+        # Those of a cond; another tuple stays the same object.
+        branches = tuple(map(changed, value))
         return value if same(branches, value) else branches
 
     params = {name: changed(value) for name, value in eqn.params.items()}
@@ -264,6 +267,7 @@ def inlined_with_more(fun: Callable[..., Any], eqn: JaxprEqn) -> tuple[list[Jaxp
 
 def computed(eqn: JaxprEqn) -> Callable[..., list[Any]]:
     """Return the function of the inputs of ``eqn`` that returns its outputs."""
+    # Not by ``eqn.primitive.bind``: that of a custom_jvp takes functions, where its parameters have a jaxpr.
     like: Any = jax.make_jaxpr(lambda *operands: operands)(*(atom.aval for atom in eqn.invars))
     outvars = [Var(atom.aval) for atom in eqn.outvars]
     alone = eqn.replace(invars=like.invars, outvars=outvars)

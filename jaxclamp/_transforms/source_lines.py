@@ -17,7 +17,7 @@ from jaxclamp._jax_versions import with_parts
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, OP_SCOPE, VALUE_SCOPE
 from jaxclamp._transforms.jaxprs import with_bodies
 
-_INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
+_INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())  # of Python itself, too
 SCOPES_OF_JAXCLAMP = (OP_SCOPE, DERIVATIVE_SCOPE, VALUE_SCOPE)
 _LIBRARIES = (str(Path(jax.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep)
 
@@ -34,7 +34,12 @@ def scopes(eqn: JaxprEqn) -> str:
 
 
 def innermost(lines: Iterable[tuple[str, int]], *libraries: str) -> tuple[str, int]:
-    """Return the first line of the user's code, or else of a package that is not one of ``libraries``, nor JAX."""
+    """Return the first line of the user's code, or else of a package that is not one of ``libraries``, nor JAX.
+
+    >>> installed = sysconfig.get_paths()["purelib"]
+    >>> innermost([(jax.__file__, 1), (f"{installed}/flax/linen.py", 2), ("/home/me/train.py", 3)])
+    ('/home/me/train.py', 3)
+    """
     passed_over = (*_LIBRARIES, *libraries)
     of_package = None
     for line in lines:

@@ -84,7 +84,7 @@ class TieSites:
 
 def is_passed_over(eqn: JaxprEqn) -> bool:
     """Return whether ``eqn`` and its bodies count nothing: it belongs to an op that was counted, or is a repetition."""
-    is_repeated_by_checkpoint = bool(eqn.params.get("differentiated"))
+    is_repeated_by_checkpoint = bool(eqn.params.get("differentiated"))  # set where a reverse pass computes again
     return is_repeated_by_checkpoint or is_of_derivative(eqn)
 
 
@@ -129,7 +129,9 @@ _PRODUCTS_WITH_INFINITY: dict[Any, Callable[..., jax.Array]] = {
     p.mul_p: lambda x, y: ((x == 0) & ~jnp.isfinite(y)) | (~jnp.isfinite(x) & (y == 0)),
     p.div_p: lambda x, y: (x == 0) & ((y == 0) | jnp.isnan(y)),
 }
-"""Maps a product to the function that says where one factor is 0, and the other is not finite."""
+"""Maps a product to the function that says where one factor is 0, and the other is not finite.
+
+A quotient is the product of x and 1 / y, which is not finite where y is 0 or NaN."""
 
 SUSPECTS: dict[str, Callable[..., jax.Array]] = {
     "floor": lambda x: x == jnp.floor(x),
