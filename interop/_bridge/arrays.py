@@ -47,7 +47,8 @@ _ALIGNMENT_ON_GPU = 16
 """The bytes of which an address on a GPU has to be a multiple: ``kEntryParameterAlignBytes`` of XLA."""
 
 with warnings.catch_warnings():
-    # Outputs of XLA are ours alone, yet NumPy marks them read-only. Torch warns of that once per process: now.
+    # Torch warns once in a process of memory that NumPy marks as read-only, as it does that of outputs of XLA. These
+    # have no other owner, and the warning says nothing: it is used up here, on an array that is read-only as well.
     warnings.simplefilter("ignore")
     torch.from_numpy(np.broadcast_to(np.zeros(1), (1,)))
 
@@ -152,7 +153,9 @@ def lend_from_host(tensor: torch.Tensor, order: Order = None) -> HostArray:
         plain = tensor.detach() if tensor.requires_grad else tensor
         host: HostArray = plain.numpy() if via is None else plain.view(via[0]).numpy()
         flags = host.flags
-        if flags.owndata and host.size:  # of a tensor without memory NumPy makes a new array
+        # A view of the tensor does not own its memory. Of a tensor without memory, as one whose storage FSDP has freed,
+        # NumPy makes an array that does, of whatever numbers.
+        if flags.owndata and host.size:
             raise TypeError("it has none")
         if not flags.forc and is_expanded(host.shape, host.strides):
             # The gradient of a sum is expanded. NumPy takes five times as long as torch to write it out for JAX.
@@ -214,6 +217,9 @@ def memory_orders(tensors: Sequence[torch.Tensor]) -> tuple[Order, ...] | None:
     """Return the axes of each tensor as they lie in memory, the outermost first, or None for their own order.
 
     None in place of all where each tensor is in its own order.
+
+    >>> memory_orders([torch.zeros(2, 3).T, torch.zeros(3, 2)]), memory_orders([torch.zeros(3, 2)])
+    (((1, 0), None), None)
     """
     for tensor in tensors:
         if not tensor.is_contiguous():

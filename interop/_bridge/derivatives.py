@@ -1,7 +1,7 @@
 """Derives JAX functions of flat arrays: pullback, pushforward and batch are functions of flat arrays again.
 
 Each takes the function, then what it is differentiated by (as a rule which arrays are active), then the arguments of a
-flat function: the traced arrays together, those from tensors one by one.
+flat function: the arrays that come from no tensor together, those from tensors one by one.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ import jax
 import jax.numpy as jnp
 
 Function: TypeAlias = Callable[..., Any]
-Traced: TypeAlias = Sequence[Any]
 
 
-def pullback(function: Function, active: Sequence[bool], traced: Traced, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+def pullback(function: Function, active: Sequence[bool], non_tensors: Any, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Map the arrays and a cotangent of each inexact output to the cotangents of the active arrays."""
-    return _pull(linearized(function, active, traced, *arrays[: len(active)])[1], arrays[len(active) :])
+    return _pull(linearized(function, active, non_tensors, *arrays[: len(active)])[1], arrays[len(active) :])
 
 
 def linearized(
-    function: Function, active: Sequence[bool], traced: Traced, *arrays: jax.Array
+    function: Function, active: Sequence[bool], non_tensors: Any, *arrays: jax.Array
 ) -> tuple[Any, Callable[..., tuple[jax.Array, ...]]]:
     """Return the outputs, and what maps a cotangent of each inexact one to the cotangents of the active arrays."""
-    restricted, moving = _restrict(function, active, traced, arrays)
+    restricted, moving = _restrict(function, active, non_tensors, arrays)
 
     def of_inexact(*moving: jax.Array) -> tuple[list[jax.Array], Any]:
         outputs = restricted(*moving)
@@ -35,35 +34,35 @@ def linearized(
     return outputs, pull
 
 
-def transposed(function: Function, pull: Any, traced: Traced, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+def transposed(function: Function, pull: Any, non_tensors: Any, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Map the residuals in ``pull``, a pytree, and cotangents to the cotangents of the arrays that were active."""
     count = pull.num_leaves
     return _pull(jax.tree.unflatten(pull, arrays[:count]), arrays[count:])
 
 
 def pushforward(
-    function: Function, active: Sequence[bool], traced: Traced, *arrays: jax.Array
+    function: Function, active: Sequence[bool], non_tensors: Any, *arrays: jax.Array
 ) -> tuple[jax.Array, ...]:
     """Map the arrays and a tangent of each active one to the tangents of the inexact outputs."""
-    restricted, moving = _restrict(function, active, traced, arrays[: len(active)])
+    restricted, moving = _restrict(function, active, non_tensors, arrays[: len(active)])
     outputs, tangents = jax.jvp(restricted, moving, arrays[len(active) :])
     pairs = zip(jax.tree.leaves(outputs), jax.tree.leaves(tangents), strict=True)
     return tuple(tangent for output, tangent in pairs if _is_inexact(output))
 
 
-def batched(function: Function, axes: tuple[int | None, ...], traced: Traced, *arrays: jax.Array) -> Any:
+def batched(function: Function, axes: tuple[int | None, ...], non_tensors: Any, *arrays: jax.Array) -> Any:
     """Return the function of arrays that have a batch axis where ``axes`` says so; the outputs have it in front."""
-    return jax.vmap(function, in_axes=(None, *axes))(traced, *arrays)
+    return jax.vmap(function, in_axes=(None, *axes))(non_tensors, *arrays)
 
 
 def _restrict(
-    function: Function, active: Sequence[bool], traced: Traced, primals: Sequence[jax.Array]
+    function: Function, active: Sequence[bool], non_tensors: Any, primals: Sequence[jax.Array]
 ) -> tuple[Function, tuple[jax.Array, ...]]:
     """Return ``function`` as one of the active primals alone, and these."""
 
     def restricted(*moving: jax.Array) -> Any:
         remaining = iter(moving)
-        return function(traced, *(next(remaining) if a else p for a, p in zip(active, primals, strict=True)))
+        return function(non_tensors, *(next(remaining) if a else p for a, p in zip(active, primals, strict=True)))
 
     return restricted, tuple(p for a, p in zip(active, primals, strict=True) if a)
 

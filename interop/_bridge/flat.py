@@ -155,7 +155,7 @@ class FlatFunction:
             result = evaluate([tuple(map(int, tensor.shape)) for tensor in tensors])
         outputs, tree = jax.tree.flatten(result)
         terms = {name: sizes[size] for size, name in names.items()}
-        # JAX shows what an expression of its symbols consists of as text alone.
+        # JAX shows what an expression of its symbols consists of as text alone, such as ``2*n0 + 1``.
         shapes = [
             tuple([n if isinstance(n, int) else eval(str(n), _FUNCTIONS, terms) for n in output.shape])
             for output in outputs
@@ -243,6 +243,7 @@ def _reordered(
 
 
 def _inverse(order: Sequence[int]) -> tuple[int, ...]:
+    """Return the order that puts axes back: of channels_last, (0, 2, 3, 1), that is (0, 3, 1, 2)."""
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 

@@ -52,6 +52,7 @@ class TorchOp:
         try:
             # Devices are in no kind. Where they differ, a number in a tensor on CPU may have to be moved first.
             if plan is None or any(tensor.device != tensors[0].device for tensor in tensors[1:]):
+                # Anew, as positional arguments are not checked so far, and some may be cast, which `normalized` does.
                 values = signature.arranged(args, kwargs)
                 return self._in_any_form(values)
             return plan.run(tensors, numbers)

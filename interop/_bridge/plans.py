@@ -146,6 +146,7 @@ def make_plan(
                 sources[name] = _integer(parameter.default, dtype, f"{op.name}: {name}")
     elif dtypes == {dtype}:
         dtype = None
+    # As torch lays out results: pools keep channels_last, reductions are row-major, all others keep any order of axes.
     flat = FlatFunction(
         functools.partial(_of_arrays, compute, sources),
         op.name,

@@ -31,15 +31,15 @@ def call(flat: FlatFunction, non_tensors: tuple[Any, ...], x64: bool, tensors: S
     A call that torch traces goes into its graph. Any other is computed at once. The tape keeps the inputs of a recorded
     call, or the residuals of JAX if the function is to save these.
     """
-    is_traced = not is_transformed() and (torch.compiler.is_compiling() or is_dispatch_mode_active())
-    # The custom op has no forward mode. `torch.func.linearize` asks for one while it records a graph.
-    is_dual = is_traced and is_forward_mode() and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    is_in_graph = not is_transformed() and (torch.compiler.is_compiling() or is_dispatch_mode_active())
+    # The custom op of a graph has no forward mode. `torch.func.linearize` asks for one while it records a graph.
+    is_dual = is_in_graph and is_forward_mode() and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
     if is_dual and torch.compiler.is_compiling():
         raise NotImplementedError(
             f"{flat.name}: forward mode of torch.autograd.forward_ad is not available under torch.compile, where "
             "derivatives would be dropped silently; use torch.func.jvp or reverse mode, or differentiate outside."
         )
-    if tensors and is_traced and not is_dual:
+    if tensors and is_in_graph and not is_dual:
         leaves, tree = _computed(flat, non_tensors, x64, tensors)
     elif not is_recorded(tensors):
         leaves, tree = flat.compute(non_tensors, x64, tensors)
@@ -142,7 +142,8 @@ class _RecordedUnderTransforms(torch.autograd.Function):
 
 
 def _run_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    state = ctx.state  # in its 64-bit mode, that of the forward pass, the dtypes agree
+    # In the 64-bit mode of the forward pass, since else JAX would give the derivative of a float64 result as float32.
+    state = ctx.state
     tensors = (*ctx.saved_tensors, *directions)
     if not torch.compiler.is_compiling() and any(map(is_in_old_vmap, directions)):
         return _run_in_old_vmap(derivative, state, tensors)

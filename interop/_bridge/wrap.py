@@ -65,7 +65,7 @@ def wrap_for_torch(function: Callable[..., Any], *, save: Save = "inputs") -> Ca
         if has_torch_function(tensors):
             return handle_torch_function(public, tensors, *args, **kwargs)
         # The backward pass sees what the forward pass saw, whatever the caller does to an array between them.
-        non_tensors = tuple([_copied(leaf) for leaf in leaves if _is_traced(leaf)])
+        non_tensors = tuple([_copied(leaf) for leaf in leaves if _is_non_tensor(leaf)])
         kinds = [*map(_kind, leaves)]
         try:
             flat = known.get((structure, *kinds))
@@ -79,10 +79,11 @@ def wrap_for_torch(function: Callable[..., Any], *, save: Save = "inputs") -> Ca
     return public
 
 
-_TENSOR, _TRACED = object(), object()
+_TENSOR, _NON_TENSOR = object(), object()
 
 
-def _is_traced(leaf: Any) -> bool:
+def _is_non_tensor(leaf: Any) -> bool:
+    """Return whether a leaf that is no tensor becomes an array, as a float does; an int or a bool may steer Python."""
     return isinstance(leaf, float | complex | np.ndarray | np.generic | jax.Array | torch.SymFloat)
 
 
@@ -95,7 +96,7 @@ def _kind(leaf: Any) -> Any:
     """Return a key of a leaf that tells calls apart; 0 == False, yet they are not the same argument."""
     if isinstance(leaf, torch.Tensor):
         return _TENSOR
-    return _TRACED if _is_traced(leaf) else (type(leaf), leaf)
+    return _NON_TENSOR if _is_non_tensor(leaf) else (type(leaf), leaf)
 
 
 def _flattened(
@@ -113,7 +114,7 @@ def _flattened(
             names.append(_argument(function, path))
 
     def flat(non_tensors: Sequence[Any], *arrays: jax.Array) -> Any:
-        sources = {_TENSOR: iter(arrays), _TRACED: iter(non_tensors)}
+        sources = {_TENSOR: iter(arrays), _NON_TENSOR: iter(non_tensors)}
         leaves = [next(sources[kind]) if kind in sources else kind[1] for kind in kinds]
         args, kwargs = jax.tree.unflatten(structure, leaves)
         return function(*args, **kwargs)
@@ -142,7 +143,7 @@ def _describe_unhashable(function: Callable[..., Any], args: Any, kwargs: Any) -
         try:
             hash(leaf)
         except TypeError:
-            if not _is_traced(leaf):
+            if not _is_non_tensor(leaf):
                 return (
                     f"{_name(function)}: {_argument(function, path)} is a {type(leaf).__name__}, which is neither an "
                     "array nor hashable; pass an array, or bind it beforehand with functools.partial."

@@ -1,1 +1,1 @@
-"""What torch needs that knows no op: its private names, in one file, and those of JAX; autocast, forms, states."""
+"""Parts of torch that know no op: its private names, in one file, autocast, forms of functions, states, checkpoints."""

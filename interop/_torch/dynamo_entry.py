@@ -8,7 +8,7 @@ from torch.utils import _pytree as pytree
 from interop._torch.named_functions import function_named
 from interop._torch.private_api import is_in_compiled_graph, nonstrict_trace
 
-_NONE = "None, which is no leaf of a tree"
+_NONE = "the argument None"  # `nonstrict_trace` of torch 2.11 to 2.13 refuses None itself
 
 
 def call_opaque(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -17,9 +17,7 @@ def call_opaque(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         raise NotImplementedError(
             f"{name.partition(' ')[0]}: torch.export with strict=True cannot record it; pass strict=False, the default."
         )
-    args, kwargs = pytree.tree_map(
-        lambda leaf: _NONE if leaf is None else leaf, (args, kwargs), is_leaf=lambda leaf: leaf is None
-    )
+    args, kwargs = pytree.tree_map(lambda leaf: _NONE if leaf is None else leaf, (args, kwargs))
     return _call(name, args, kwargs)
 
 

@@ -68,7 +68,8 @@ def without_transformations() -> contextlib.AbstractContextManager[Any]:
 
     `torch.func.vmap` refuses to draw random numbers unless it is told how.
     """
-    return torch._C._DisableFuncTorch() if is_transformed() else contextlib.nullcontext()  # Dynamo cannot trace the one
+    # Only where it is needed, as Dynamo cannot trace torch's block.
+    return torch._C._DisableFuncTorch() if is_transformed() else contextlib.nullcontext()
 
 
 def depth_of_transformations() -> int:
@@ -190,7 +191,7 @@ def make_overridable(functions: Iterable[Callable[..., Any]]) -> None:
     known = {function for of_namespace in listed.values() for function in of_namespace}
     missing = [function for function in functions if function not in known]
     listed[torch].extend(missing)
-    if dynamo := sys.modules.get("torch._dynamo.variables.torch"):
+    if dynamo := sys.modules.get("torch._dynamo.variables.torch"):  # to import it here would load Dynamo for all
         dynamo.get_overridable_functions().update(missing)
 
 
@@ -386,6 +387,7 @@ def foreach_named(name: str) -> list[Callable[..., Any]]:
 def schema_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Return the schema of the overload that a call of an operator, or of a binding of one, is for."""
     if not isinstance(operator, torch._ops.OpOverload):
+        # Schemas have ATen's names, by which a method's first argument is ``self``; bindings of torch call it input.
         by_schema_name = {"self" if name == "input" else name: value for name, value in kwargs.items()}
         overload = torch._C._jit_resolve_packet(f"aten::{operator.__name__}", *args, **by_schema_name)
         operator = getattr(getattr(torch.ops.aten, operator.__name__), overload)

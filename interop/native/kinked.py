@@ -46,7 +46,7 @@ def abs(input: torch.Tensor, *, out: Out = None) -> torch.Tensor:
 
 @public
 def leaky_relu(input: torch.Tensor, negative_slope: float = 0.01, inplace: bool = False) -> torch.Tensor:
-    """`torch.nn.functional.leaky_relu`, whose gradient at 0 is the slope: right from 0 to 1."""
+    """`torch.nn.functional.leaky_relu`; torch's gradient at 0 is ``negative_slope``, which is right from 0 to 1."""
     if (follows("leaky_relu", input) and 0 <= negative_slope <= 1) or not is_active(input):
         return functional.leaky_relu(input, negative_slope, inplace)
     return _bent("leaky_relu", functional.leaky_relu, _of_leaky_relu, input, inplace, negative_slope)
@@ -62,7 +62,7 @@ def prelu(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 @public
 def elu(input: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torch.Tensor:
-    """`torch.nn.functional.elu`, whose gradient at 0 is alpha: right from 0 to 1."""
+    """`torch.nn.functional.elu`; torch's gradient at 0 is ``alpha``, which is right from 0 to 1."""
     if (follows("elu", input) and 0 <= alpha <= 1) or not is_active(input):
         return functional.elu(input, alpha, inplace)
     return _bent("elu", functional.elu, _of_elu, input, inplace, alpha)
@@ -94,7 +94,7 @@ def hardswish(input: torch.Tensor, inplace: bool = False) -> torch.Tensor:
 
 @public
 def softshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
-    """`torch.nn.functional.softshrink`, whose gradient at 0 is 0 also with ``lambd=0``, where it is the identity."""
+    """`torch.nn.functional.softshrink`; with ``lambd=0`` it is the identity, to which torch gives the slope 0 at 0."""
     if (follows("softshrink", input) and lambd) or not is_active(input):
         return functional.softshrink(input, lambd)
     return _bent("softshrink", functional.softshrink, _of_shrink, input, False, lambd)
@@ -102,7 +102,7 @@ def softshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
 
 @public
 def hardshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
-    """`torch.nn.functional.hardshrink`, whose gradient at 0 is 0 also with ``lambd=0``, where it is the identity."""
+    """`torch.nn.functional.hardshrink`; with ``lambd=0`` it is the identity, to which torch gives the slope 0 at 0."""
     if (follows("hardshrink", input) and lambd) or not is_active(input):
         return functional.hardshrink(input, lambd)
     return _bent("hardshrink", functional.hardshrink, _of_shrink, input, False, lambd)

@@ -76,6 +76,7 @@ def hinge_embedding_loss(
     if not is_active(input, target):
         return functional.hinge_embedding_loss(input, target, margin, size_average, reduce, reduction)
     input, target = in_full_precision(input, target)
+    # As torch's own code: both terms count for a target that is neither 1 nor -1.
     below = torch.where(target != 1, clamp_min(margin - input, 0, ties=ties), 0.0)
     return reduced(below + torch.where(target != -1, input, 0.0), size_average, reduce, reduction)
 
@@ -97,7 +98,7 @@ def triplet_margin_loss(
 ) -> Tensor:
     """`torch.nn.functional.triplet_margin_loss`."""
     same_dims = anchor.dim() == positive.dim() == negative.dim()
-    if margin <= 0 or not same_dims or not is_active(anchor, positive, negative):
+    if margin <= 0 or not same_dims or not is_active(anchor, positive, negative):  # torch refuses a margin of 0
         return functional.triplet_margin_loss(
             anchor, positive, negative, margin, p, eps, swap, size_average, reduce, reduction
         )
@@ -189,6 +190,7 @@ def _triplet_on_tie(
     to_negative = functional.pairwise_distance(anchor, negative, p, eps)
     swapped = functional.pairwise_distance(positive, negative, p, eps) if swap else to_negative
     loss = margin + functional.pairwise_distance(anchor, positive, p, eps) - torch.minimum(to_negative, swapped)
+    # Below 0 the loss is cut off, and which distance is smaller does not count.
     return (loss == 0) | ((loss > 0) & (to_negative == swapped)) if swap else loss == 0
 
 

@@ -18,7 +18,7 @@ from interop.native.decorators import public
 
 @public
 def hypot(input: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """`torch.hypot`, whose gradient at (0, 0) is NaN."""
+    """`torch.hypot`, with the gradient 0 at (0, 0) in place of torch's NaN."""
     if out is not None or not is_active(input, other):
         return torch.hypot(input, other, out=out)
     return euclidean_norm(torch.hypot, Reduction((), True, "min_norm"), input, other)
@@ -33,7 +33,7 @@ def norm(
     out: torch.Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """`torch.norm`, whose gradient at 0 is 0, and whose second derivatives there are NaN."""
+    """`torch.norm`, with second derivatives of 0 at 0 in place of torch's NaN; the gradient there is 0 in torch too."""
     if out is not None or p not in ("fro", 2) or not is_active(input) or _is_left_to_torch(input):
         return torch.norm(input, p, dim, keepdim, out, dtype)  # type: ignore[no-any-return]
     x = input if dtype is None else input.to(dtype)
@@ -50,7 +50,7 @@ def vector_norm(
     dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`torch.linalg.vector_norm`, whose gradient at 0 is 0, and whose second derivatives there are NaN."""
+    """`torch.linalg.vector_norm`, with second derivatives of 0 at 0, as `norm`."""
     if out is not None or ord != 2 or not is_active(x) or _is_left_to_torch(x):
         return torch.linalg.vector_norm(x, ord, dim, keepdim, dtype=dtype, out=out)  # type: ignore[no-any-return]
     x = x if dtype is None else x.to(dtype)
@@ -82,11 +82,11 @@ def _euclidean(
     in_torch: Callable[..., torch.Tensor], x: torch.Tensor, dim: int | Sequence[int] | None, keepdim: bool
 ) -> torch.Tensor:
     axes = axes_of(dim, x.dim())
-    if x.dim() == 0:
+    if x.dim() == 0:  # without axes, `euclidean_norm` would take x as the one operand of a `hypot`, and lose its sign
         x, axes, keepdim = x.reshape(1), (0,), False
     return euclidean_norm(lambda x: in_torch(x, keepdim), Reduction(axes, keepdim, "min_norm"), x)
 
 
 def _is_left_to_torch(input: torch.Tensor) -> bool:
-    """Return whether there is nothing to choose, or the tensor is sparse."""
+    """Return whether there is nothing to choose, or the tensor is sparse or complex."""
     return input.layout is not torch.strided or not input.numel() or input.is_complex()

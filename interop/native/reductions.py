@@ -35,7 +35,10 @@ Out = Tensor | None
 
 
 def _extremum(name: str) -> Callable[..., Tensor]:
-    """Publish `torch.amax` or `torch.amin`, which multiply an infinite gradient by 0 for the other elements: NaN."""
+    """Publish `torch.amax` or `torch.amin`.
+
+    Torch's gradient is of minimum norm too, but it multiplies an infinite cotangent by 0 for elements that do not tie.
+    """
     in_torch: Callable[..., Tensor] = getattr(torch, name)
 
     def extremum(
@@ -115,6 +118,7 @@ def _pooling_of(name: str, ties: Convention, shape: tuple[int, ...], dims: int, 
     return Pooling(windows, ties), windows.sizes == shape[-dims:] and not any(map(any, windows.paddings))
 
 
+# Typed, since 2.0, which is refused, equals 2, and so does its hash.
 _cached_pooling_of = functools.lru_cache(maxsize=1024, typed=True)(_pooling_of)
 """The checks take as long as torch's kernel for 1,000 elements."""
 
@@ -149,7 +153,7 @@ def _max_pool(name: str) -> Callable[..., Any]:
             return in_torch(x, *window, return_indices=has_indices)
 
         active = is_active(input)
-        # Along one axis, torch has a kernel for values alone.
+        # Along one axis torch has a kernel for values alone; along several its kernel finds indices, and takes longer.
         by_slices = not active and not return_indices and dims > 1 and is_plain(input) and prefers_slices(input, dims)
         if not by_slices and (not active or ties == "inclusive"):
             return in_torch(input, *window, return_indices=return_indices)
@@ -186,7 +190,7 @@ def _pool(
             return with_indices(x)[0]  # type: ignore[no-any-return]
         if prefers_slices(x, pooling.dims):
             return _no_view(largest_by_slices(pooling, x))
-        largest = in_torch(x, False)  # in less time
+        largest = in_torch(x, False)  # in less time than with indices
         return largest.clone() if is_view(largest) else largest  # type: ignore[no-any-return]
 
     input = settled(input)

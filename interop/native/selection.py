@@ -81,7 +81,7 @@ def clamp_max(input: Tensor, max: Bound, *, ties: Convention = "min_norm", out: 
     if _are_exact(input, max):
         if ties in FOLLOWED["clamp_max"]:
             return torch.clamp_max(input, max)
-        if max and ties in FOLLOWED["threshold"]:  # the sign of 0.0 might be lost
+        if max and ties in FOLLOWED["threshold"]:  # at a bound of 0.0, -0.0 would become 0.0
             return -torch.threshold(-input, -max, -max)  # type: ignore[arg-type]
     return select("clamp_max", torch.clamp_max, ties, active, input, max)
 
@@ -97,7 +97,7 @@ def _are_exact(x: Tensor, *bounds: Any) -> bool:
 
     A symbol of a graph cannot be compared, where it stands for what is known only when the graph runs.
     """
-    for bound in bounds:
+    for bound in bounds:  # a clamp by NaN is NaN, where a threshold of NaN leaves x as it is
         if type(bound) not in _NUMBERS or bound != bound or not is_constant(bound):
             return False
     digits = _DIGITS.get(x.dtype)
@@ -107,7 +107,11 @@ def _are_exact(x: Tensor, *bounds: Any) -> bool:
 
 
 def _has(digits: int, number: float) -> bool:
-    """Return whether ``number`` has so few binary digits; of very small and very large ones it may say no."""
+    """Return whether ``number`` has so few binary digits; of very small and very large ones it may say no.
+
+    >>> _has(8, 0.125), _has(8, 0.1), _has(8, 257.0)
+    (True, False, False)
+    """
     if number in (math.inf, -math.inf):
         return True
     # The exponents are those of float16, whose numbers have all their digits from 2^-14 to below 2^16.

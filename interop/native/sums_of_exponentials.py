@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 
 @public
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
-    """`torch.logsumexp`, whose gradient is NaN where all elements are minus infinity."""
+    """`torch.logsumexp`, with the gradient 0 where all elements are minus infinity, in place of torch's NaN."""
     if out is not None or not is_active(input):
         return torch.logsumexp(input, dim, keepdim, out=out)
     axes = axes_of(dim, input.dim())  # `torch.all` takes no axes for none, where logsumexp takes them for all
@@ -35,7 +35,7 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False, *, out: Tensor | N
 
 @public
 def logaddexp(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """`torch.logaddexp`, whose gradients are NaN where both operands are minus infinity."""
+    """`torch.logaddexp`, with gradients of 0 where both operands are minus infinity, in place of torch's NaN."""
     if out is not None or not is_active(input, other) or not isinstance(other, Tensor):
         return torch.logaddexp(input, other, out=out)
     is_flat = (input == -math.inf) & (other == -math.inf)

@@ -80,14 +80,21 @@ def places_of_ties(name: str, *parameters: float) -> tuple[float, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _bends_up_at_0(name: str, *parameters: float) -> bool:
-    """Return whether the only kink is at 0, and its slope is that of the piece above."""
+    """Return whether the only kink is at 0, and its slope is that of the piece above.
+
+    >>> _bends_up_at_0("elu", 2.0), _bends_up_at_0("elu", 0.5)
+    (True, False)
+    """
     meeting = list(pieces_that_meet(name, *parameters))
     places, slopes = zip(*_kinks_of(name, *parameters), strict=True)
     return places == (0.0,) and slopes == (_slope(meeting[0][2], 0.0, parameters),)
 
 
 def _slope(piece: Piece, place: float, parameters: Sequence[float]) -> float:
-    """Return the derivative of an analytic piece to the last digit: its imaginary part beside the real axis."""
+    """Return the derivative of an analytic piece to the last digit, by a complex step: Im f(x + ih) / h.
+
+    For x², that is Im((x² - h²) + 2ixh) / h = 2x.
+    """
     # Nothing is subtracted, so that nothing cancels. The square of the step, which the slope is off by, is far below
     # its last digit.
     step = 2.0**-300

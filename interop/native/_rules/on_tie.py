@@ -38,7 +38,7 @@ def masks_of_ties(op: Op, arguments: Mapping[str, Any]) -> Iterable[torch.Tensor
     Returns:
       The masks; None of a call that torch's kernels do not answer.
     """
-    if not _are_plain([value for value in arguments.values() if isinstance(value, torch.Tensor)]):
+    if not _can_be_compared([value for value in arguments.values() if isinstance(value, torch.Tensor)]):
         return None
     x, *parameters = (value for name, value in arguments.items() if name != "ties")
     if not isinstance(x, torch.Tensor):
@@ -111,7 +111,7 @@ def masks_of_adaptive_pool(
     yield windows_on_tie(Pooling(windows, "min_norm"), input, values)
 
 
-def _are_plain(tensors: Sequence[torch.Tensor]) -> bool:
+def _can_be_compared(tensors: Sequence[torch.Tensor]) -> bool:
     """Return whether these are tensors of real numbers in memory, of one device, outside of transformations."""
     return (
         not is_transformed()

@@ -33,6 +33,7 @@ _LOSES_OR_TIES: Mapping[Any, Callable[[Any, Any], Any]] = {
     torch.fmin: operator.ge,
 }
 _SKIPS_NAN = (torch.fmax, torch.fmin)
+# One comparison of torch says it. Beside a NaN that is skipped the operand is the value, which none of these says.
 _WINS: Mapping[Any, Callable[[Any, Any], Any]] = {torch.maximum: operator.gt, torch.minimum: operator.lt}
 
 
@@ -215,8 +216,8 @@ def _weighted(
     """
     if isinstance(rule, Weights):
         return [
-            None if vector is None else weighed(masks, operands, vector)
-            for masks, vector in zip(rule.of, vectors, strict=False)  # numbers have no weights
+            None if vector is None else weighed(conditions, operands, vector)
+            for conditions, vector in zip(rule.of, vectors, strict=False)  # numbers have no weights
         ] + [None] * (len(operands) - len(rule.of))
     if isinstance(rule, Affine):
         vectors = [None if vector is None else rule.scale * vector for vector in vectors]
@@ -234,9 +235,9 @@ def _weighted(
     ]
 
 
-def weighed(masks: Sequence[Callable[..., Mask]], operands: Sequence[Any], vector: torch.Tensor) -> torch.Tensor:
+def weighed(conditions: Sequence[Callable[..., Mask]], operands: Sequence[Any], vector: torch.Tensor) -> torch.Tensor:
     """Return the vector times the weight of an operand, as `Weights` has it."""
-    gets, *halves = masks
+    gets, *halves = conditions
     for half in halves:
         vector = torch.where(half(*operands), vector / 2, vector)
     return torch.where(gets(*operands), vector, 0.0)
@@ -271,7 +272,7 @@ def _beats(step: Callable[..., Any], operand: Operand, rival: Operand) -> Mask:
 
 def _members(steps: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> tuple[list[Mask], Any]:
     """Return for each operand where it is in C, and the value."""
-    members: list[Any] = [True]  # before the first step, the first operand is the value, of whatever shape
+    members: list[Any] = [True]  # before the first step the first operand is the value, in a shape that is not known
     value = operands[0]
     for step, operand in zip(steps, operands[1:], strict=True):
         keeps = _reaches(step, value, operand)

@@ -65,6 +65,7 @@ class _Pooled(torch.autograd.Function):
         moved = _shared(False, ctx.pooling, x, values, tangent)
         return (moved, None) if ctx.has_indices else moved
 
+    # By hand, as torch cannot batch the calls of eager stages: they read numbers by `item`, and write to ``out=``.
     @staticmethod
     def vmap(
         info: Any, in_dims: Any, in_torch: Callable[[torch.Tensor], Any], pooling: Pooling, x: torch.Tensor
@@ -120,7 +121,7 @@ class _Shared(torch.autograd.Function):
         return unflatten(_shared(spreads, pooling, *flat)), 0
 
 
-_applied: Callable[..., torch.Tensor] = differentiable(_Shared)
+_recorded: Callable[..., torch.Tensor] = differentiable(_Shared)
 
 
 def _shared(
@@ -129,9 +130,9 @@ def _shared(
     if not torch.compiler.is_compiling() and is_in_old_vmap(vector):
         whole = out_of_old_vmap(vector)
         (x, values, vector), unflatten = _without_batch(len(whole), (None, None, 0), (x, values, whole), pooling)
-        return into_old_vmap(unflatten(_applied(spreads, pooling, x, values, vector)))
+        return into_old_vmap(unflatten(_recorded(spreads, pooling, x, values, vector)))
     # Where nothing is recorded, a Function would take its time for nothing.
-    apply = _Shared.forward if records_nothing() else _applied
+    apply = _Shared.forward if records_nothing() else _recorded
     return apply(spreads, pooling, x, values, vector)
 
 

@@ -52,7 +52,10 @@ class _Axis(NamedTuple):
 
     @property
     def apart(self) -> int:
-        """The places, one behind the other, of which no two are the same element in different windows."""
+        """The places, one behind the other, of which no two are the same element in different windows.
+
+        `_Block.spread` adds to these at once: into a view in which an element is twice, only one number would be added.
+        """
         return self.stride if self.dilation == 1 else 1
 
     def places(self, padded: torch.Tensor, axis: int) -> torch.Tensor:

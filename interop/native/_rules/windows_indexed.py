@@ -54,7 +54,7 @@ def indexed_stage(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> In
     first, plain = -pooling.dims, is_plain(x)
     lengths, counts = x.shape[first:], values.shape[first:]
     where = pooling.windows, lengths, counts, x.device
-    # An index that is kept is no part of a graph.
+    # Kept for plain tensors alone: what is made while a graph is traced, such as a fake tensor, is of no use elsewhere.
     index, exist = _index_of_plain(x.dtype, *where) if plain else index_of_windows(*where)
     length, rows = math.prod(lengths), x.numel() // math.prod(lengths)
     (places, windows), index = index.shape, index.flatten()
@@ -84,7 +84,7 @@ def index_of_windows(
     for axis, (length, count) in enumerate(zip(lengths, counts, strict=True)):
         reads = elements_along(windows, axis, length, count, device)
         at, there = (torch.stack(parts).unsqueeze(1) for parts in zip(*reads, strict=True))
-        # The places and windows so far, each with those along this axis.
+        # The places and windows so far, each with those along this axis: a row-major index is row * length + column.
         index = (index[:, None, :, None] * length + at).flatten(0, 1).flatten(1)
         exist = (exist[:, None, :, None] & there).flatten(0, 1).flatten(1)
     return index, exist
