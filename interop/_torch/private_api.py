@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 import torch.utils._python_dispatch
 import torch.utils._pytree
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
@@ -39,6 +40,16 @@ def is_in_compiled_graph() -> bool:
     `torch.compiler.is_exporting` would say the second, but Dynamo of torch 2.11 takes it for true in each graph.
     """
     return torch.compiler.is_compiling() and not torch.compiler._is_exporting_flag
+
+
+def compiled_within_others_only(function: F) -> F:
+    """Decorate the handler of a function mode: Dynamo traces it in what it compiles, and does not compile it by itself.
+
+    Where a graph breaks, torch runs in Python, and Dynamo would compile the handler at each call there. It then took
+    the answer of one getter of a tensor for that of another. `torch.compiler.disable` would break graphs instead.
+    """
+    set_code_exec_strategy(function.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
+    return function
 
 
 def without_forward_mode() -> contextlib.AbstractContextManager[Any]:

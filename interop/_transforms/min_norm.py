@@ -20,7 +20,13 @@ from interop._programs.operators import operators_of
 from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import overloaded
 from interop._torch.grad_state import is_recorded
-from interop._torch.private_api import calls_functions, is_in_function_mode, keywords_of, make_overridable
+from interop._torch.private_api import (
+    calls_functions,
+    compiled_within_others_only,
+    is_in_function_mode,
+    keywords_of,
+    make_overridable,
+)
 from interop._torch.sharding import is_distributed
 from jaxclamp import CONVENTIONS, Convention
 from jaxclamp._rules.conventions import check_convention
@@ -62,6 +68,7 @@ class Intercepting(Block, contextlib.ContextDecorator):
             )
         return super().__call__(function)
 
+    @compiled_within_others_only
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

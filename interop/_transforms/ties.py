@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
 from interop._torch.grad_state import is_active
-from interop._torch.private_api import is_in_old_vmap, is_transformed, keywords_of
+from interop._torch.private_api import compiled_within_others_only, is_in_old_vmap, is_transformed, keywords_of
 from interop._torch.sharding import is_distributed
 from interop._transforms.as_of import PINNED
 from interop._transforms.jumps import Jump, jump_of, places_of
@@ -101,6 +101,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
             handle.remove()
         del self._handles[-2:]
 
+    @compiled_within_others_only
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

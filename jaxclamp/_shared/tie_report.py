@@ -167,7 +167,7 @@ class TieReport:
         kinds = {line.op.startswith(MET_INFINITY) for line in self.lines if line.suspect}
         what = {
             False: "A suspect has a kink or a jump that no convention reaches; the first line does not count it.",
-            True: f"Where {MET_INFINITY}, as in a branch not taken, the gradient may be NaN: docs/nan.md has the cures.",
+            True: f"Where {MET_INFINITY}, as in a branch not taken, a gradient may be NaN: docs/nan.md has the cures.",
         }
         return [what[kind] for kind in sorted(kinds)]
 

@@ -394,6 +394,21 @@ def test_a_compiled_block_around_code_that_is_not_compiled() -> None:
     assert gradient(clamped, TIED).tolist() == NATIVE
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch, of an autograd.Function
+def test_a_hook_at_which_the_graph_of_a_compiled_model_breaks() -> None:
+    """Torch then reads ``requires_grad`` and ``grad_fn`` of tensors in the block, and each has its own answer."""
+    model = torch.nn.Sequential(torch.nn.Hardtanh(0.0, 6.0), torch.nn.Identity())
+    seen: list[Tensor] = []
+    model[1].register_full_backward_hook(lambda _, __, cotangents: seen.extend(cotangents))
+    torch._dynamo.reset()
+    with min_norm(ties="inclusive"):
+        y = torch.compile(model, backend="eager")(x := torch.tensor([0.0, 3.0, 6.0, 7.0], requires_grad=True))
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 1.0, 1.0, 0.0]
+    assert [cotangent.tolist() for cotangent in seen] == [[1.0] * 4]
+
+
 of_each_backend = pytest.mark.parametrize("backend", ["torch", "jax"])
 
 
