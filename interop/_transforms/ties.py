@@ -317,7 +317,7 @@ def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Te
       The norm of the difference and that of the gradient of minimum norm, over all parameters together.
 
     Raises:
-      TypeError: ``parameters`` is no list of tensors.
+      TypeError: ``closure`` is no function, or ``parameters`` no list of tensors.
       ValueError: there are no parameters, one does not require grad, or the value of ``closure`` is not a scalar that
         depends on one of them.
 
@@ -326,6 +326,8 @@ def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Te
     >>> round(found.norm, 4), found.gradient_norm
     (1.4142, 1.0)
     """
+    if not callable(closure):
+        raise TypeError(f"influence: closure is {closure!r}; pass a function that computes it: lambda: loss(model(x)).")
     if isinstance(parameters, torch.Tensor) or not isinstance(parameters, Iterable):
         raise TypeError(_NO_LIST.format(type(parameters).__name__))
     tensors = list(parameters)

@@ -69,6 +69,7 @@ OF_COMPLEX = refusal(lambda: torch.fmax(ONES, 1j * ONES))
             r"a list of tensors, .*, but is one of str",
         ),
         (lambda: interop.influence(lambda: LEAF.sum(), torch.nn.ReLU()), TypeError, r"tensors, .*, but is ReLU"),
+        (lambda: interop.influence(LEAF.sum(), [LEAF]), TypeError, r"closure is tensor.*pass a function"),  # type: ignore[arg-type]
         (lambda: interop.influence(lambda: LEAF.sum(), [LEAF, ONES]), ValueError, r"one .* does not require grad"),
         (lambda: interop.influence(lambda: LEAF, [LEAF]), ValueError, r"closure returned tensor.*return a scalar"),
         (lambda: interop.influence(lambda: 1.0, [LEAF]), ValueError, r"closure returned 1\.0; return a scalar"),
