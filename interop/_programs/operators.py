@@ -83,7 +83,8 @@ def _of_operator(
     for argument in schema.arguments:
         value = values.get(argument.name, argument.default_value)
         if argument.name == "reduction":
-            # Bindings of torch do not know the default of their schema.
+            # A binding that is called without it reduces nothing, whatever its schema says: torch._C._nn.l1_loss(x, y)
+            # has the shape of x, and torch.ops.aten.l1_loss(x, y) is the mean.
             is_default_of_binding = inspect.isbuiltin(operator) and argument.name not in values
             optional["reduction"] = "none" if is_default_of_binding else _REDUCTIONS[value]
         elif not argument.has_default_value() and not argument.kwarg_only:

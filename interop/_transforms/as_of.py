@@ -185,6 +185,10 @@ _VALUES = (0.0, 1.0, 2.0, math.nan)
 
 @functools.cache
 def _has_weights(op: str, weights: Weights, numbers: bool) -> bool:
+    """Differentiate torch's op at all orders and ties of its operands, and compare with the weights there.
+
+    At ``fmax(1, 1)`` the weights of torch 2.15 are (0.5, 0.5). Torch 2.13 has the gradients (1, 0), so not these.
+    """
     in_torch = getattr(torch, op)
     operands = 3 if op == "clamp" else 2
     if numbers:

@@ -90,7 +90,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         self._thread = threading.get_ident()
         self._handles += [
             hooks.register_module_forward_pre_hook(self._entered),
-            hooks.register_module_forward_hook(self._left, always_call=True),
+            hooks.register_module_forward_hook(self._left, always_call=True),  # if the module raises, too
         ]
         super().__enter__()
         return self
@@ -162,6 +162,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         return (*line_of_user(), self._path[-1] if self._path else "")
 
     def _entered(self, module: torch.nn.Module, args: Any) -> None:
+        # Such hooks are global: modules that run in other threads call them, too.
         if threading.get_ident() == self._thread:
             if not self._path:
                 self._names = {inner: path for path, inner in module.named_modules()}
@@ -221,7 +222,7 @@ def tied_elements(
     elements: int = 0
     tied: torch.Tensor | int = 0
     with torch.no_grad():
-        for mask in masks_of(*args, **kwargs):
+        for mask in masks_of(*args, **kwargs):  # each tie is in one of them alone
             elements = mask.numel()
             tied = tied + _sum(mask)
     return elements, tied

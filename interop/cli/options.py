@@ -178,6 +178,7 @@ def bad_usage() -> Iterator[None]:
         raise
     except Exception as error:
         modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+        # Decorators, such as that of `audit`, have frames in contextlib.
         is_of_this_package = {name.partition(".")[0] for name in modules} <= {"interop", "jaxclamp", "contextlib"}
         if is_of_this_package and isinstance(error, TypeError | ValueError | NotImplementedError | ModuleNotFoundError):
             raise click.UsageError(str(error)) from error

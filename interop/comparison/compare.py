@@ -152,6 +152,7 @@ def _checked_frameworks(frameworks: Any) -> Sequence[FrameworkName | None]:
     if frameworks is None:
         return None, None
     is_pair = isinstance(frameworks, tuple | list) and len(frameworks) == 2
+    # In a list, as a name of the caller's may be of a type that is not hashable.
     if not is_pair or any(name not in [*CONVERTIBLES] for name in frameworks):
         raise ValueError(
             f"compare: frameworks={frameworks!r} does not name two; give that of f and that of g, such as "

@@ -47,6 +47,7 @@ def smooth_l1_loss(
 ) -> Tensor:
     if beta == 0:
         return l1_loss(input, target, size_average, reduce, reduction)
+    # Its slope is continuous then, so that torch's own is right.
     return functional.smooth_l1_loss(input, target, size_average, reduce, reduction, beta)
 
 
