@@ -60,7 +60,7 @@ def _with_number(of_number: Function, function: Function, *args: Any, **kwargs: 
     # where ``mul_`` makes 1.5078.
     if _overwrites(function) and args[0].dtype not in (torch.float32, torch.float64):
         return function(*args)
-    # An operator does not ask subclasses of tensors; the function does.
+    # Modes around this one and subclasses of tensors are to see the function that was called, and no operator.
     return function(*args) if has_torch_function(args) else of_number(*args)
 
 
