@@ -53,7 +53,7 @@ class Decided(Block):
         if not torch.compiler.is_compiling():
             self.reach_checkpoints(func)  # a checkpoint around this call is to enter the block again, by `again`
         if func in BACKWARD and not kwargs.get("create_graph"):
-            # Some backward passes of torch, as that of mish, fail on tangents. Gradients of create_graph=True alone need
+            # Some backward passes, as torch's of mish, fail on tangents. Gradients of create_graph=True alone need
             # them, as the program may choose among those.
             with without_forward_mode():
                 return func(*args, **kwargs)
