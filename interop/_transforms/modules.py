@@ -74,6 +74,7 @@ class _MinNorm:
 
 
 def _derive(native: type[torch.nn.Module], function: Callable[..., Any]) -> type[torch.nn.Module]:
+    """Make the class of a module of torch.nn that calls the function: for Hardtanh with ``min_val`` and ``max_val``."""
     of_forward = inspect.signature(native.forward).parameters
     # The constructors of losses make ``reduction`` of two older parameters; PReLU makes a weight.
     of_module = (inspect.signature(native).parameters.keys() - {"size_average", "reduce"}) | {"weight"}

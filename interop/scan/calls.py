@@ -49,7 +49,11 @@ class Versions:
 
     @functools.cached_property
     def conventions(self) -> Mapping[tuple[str, bool], tuple[str, str]]:
-        """Map a function, and whether its bounds are numbers, to its op, and the convention of it if not min_norm."""
+        """Map a function, and whether its bounds are numbers, to its op, and the convention of it if not min_norm.
+
+        In torch 2.15 ``("torch.clamp", False)`` is mapped to ``("clamp", "balanced")``. With numbers it follows
+        min_norm, and is left out.
+        """
         named: dict[tuple[str, bool], tuple[str, str]] = {}
         for cell, answers in self.after.answers.items():
             possible = choices()[cell.case].conventions

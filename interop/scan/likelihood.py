@@ -16,7 +16,10 @@ _TINY = 1e-2
 
 
 def tie_of(source: Source, x: ast.expr, bounds: Sequence[ast.expr]) -> Likelihood:
-    """Say how likely a value is on a bound, or equal to another operand."""
+    """Say how likely a value is on a bound, or equal to another operand.
+
+    Of ``clamp(x, -8, 7)`` it is likely, of ``clamp(x, 0, 6)`` possible, and of ``clamp(x, 1e-6)`` rare.
+    """
     operands = x, *bounds
     if any(rounds(source, operand) for operand in operands) or _are_codes(source, bounds):
         return "likely"

@@ -61,7 +61,10 @@ class Call:
 
     @property
     def x_and_bounds(self) -> tuple[ast.expr, ...]:
-        """The operands, those passed by keyword included, without options such as ``inplace``, and bounds of None."""
+        """The operands, those passed by keyword included, without options such as ``inplace``, and bounds of None.
+
+        Of ``torch.clamp(x, max=6, min=0)`` they are x, 0 and 6.
+        """
         words = [word for word in self.node.keywords if word.arg in _KEYWORDS]
         words.sort(key=lambda word: _KEYWORDS.index(word.arg or ""))
         operands = (*self.operands, *(word.value for word in words))

@@ -326,6 +326,7 @@ def _nudges(
         first_key, second_key, align = place.crossing
         first, second = crossing(layers[0], first_key), crossing(layers[1], second_key)
         # Where each element of the first array lies in the second: the numbers of the elements, laid out as the first.
+        # Of two rows of three, transposed in the first, they are [[0, 3], [1, 4], [2, 5]].
         positions = align(np.arange(second.value.size).reshape(second.value.shape))
         if first.gradient is None or second.gradient is None or positions.shape != first.value.shape:
             continue
