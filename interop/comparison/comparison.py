@@ -117,7 +117,7 @@ class Comparison:
             finding = "unsteady"  # where both draw the same random numbers, they agree
         # Whoever gives ``atol`` has said what is small: then nothing is taken for rounding beyond that.
         is_negligible = is_gradient(label) and min_norm.beyond and self._is_negligible(a, b, a_min_norm, b_min_norm)
-        if not mismatch and (is_negligible or (finding == "port" and self.atol is None and label in self.noise)):
+        if is_negligible or (finding == "port" and self.atol is None and label in self.noise):
             finding = "rounding"
         return Leaf(label, mismatch, unmodified, min_norm, finding)
 
@@ -173,7 +173,7 @@ class Comparison:
                 "the function that is differentiated."
             )
         if by_finding["port"]:
-            by_value = any(leaf.mismatch or not is_gradient(leaf.label) for leaf in by_finding["port"])
+            by_value = any(not is_gradient(leaf.label) for leaf in by_finding["port"])
             cause = "Look at the code of both." if by_value else f"Look at the code of both, or for {_UNSEEN}."
             sentences = [
                 "they disagree, and not by convention alone: under min_norm too they differ in "

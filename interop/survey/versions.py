@@ -56,11 +56,11 @@ def side_by_side(records: Sequence[Record]) -> list[Line]:
     for cell in sorted(cells, key=lambda cell: order.get(cell.case, len(order))):
         joint = full.get((cell.op, cell.at, cell.spelling))
         answers = {mode: _answers(records, cell, mode) for mode in MODES}
-        # A gradient is a tuple, and true even if it is 0.
-        modes = [mode for mode in MODES if any(answers[mode]) and not _is_implied(records, cell, joint, mode)]
+        modes = [mode for mode in MODES if not _is_implied(records, cell, joint, mode)]
         pairs = zip(answers["reverse"], answers["forward"], strict=True)
         # Some records may have no forward mode there, which does not split the line.
         if modes and all(forward is None or same(reverse, forward) for reverse, forward in pairs):
+            # A gradient is a tuple, and true even if it is 0.
             lines.append(Line(cell, MODES if any(answers["forward"]) else MODES[:1], answers["reverse"]))
         else:
             lines += [Line(cell, (mode,), answers[mode]) for mode in modes]

@@ -202,6 +202,68 @@ def test_boxes_and_names_of_random_numbers_in_linen(is_bound: bool) -> None:
     assert len(comparison.mapping.pairs) == 2
 
 
+class Sowing(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        self.sow("losses", "size", jnp.abs(x).sum())
+        return nn.Dense(3)(x)
+
+
+def test_what_a_module_of_linen_sows_is_no_parameter() -> None:
+    model, port = Sowing(), torch.nn.Linear(4, 3)
+    variables = model.init(jax.random.key(0), X)
+    assert "losses" in variables
+    assert compare_models(model.bind(variables), port, X).agree
+    assert compare_models(port, model, X).agree
+
+
+class Keeps(nn.Module):
+    @nn.compact
+    def __call__(self, keep: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.where(keep, nn.Dense(4)(x), 0.0)
+
+
+class Drops(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = torch.nn.Linear(4, 4)
+
+    def forward(self, drop: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return self.dense(x).masked_fill(drop, 0.0)
+
+
+class Masking(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return Keeps()(x > 0, x)
+
+
+class MaskingPort(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Drops()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x <= 0, x)
+
+
+def test_masks_are_no_inputs_as_other_libraries_may_mean_the_opposite() -> None:
+    comparison = compare_models(Masking(), MaskingPort(), X)
+    assert comparison.agree, comparison
+    assert [judged.name for judged in comparison.layers[1].select("inputs", gradients=False)] == ["0"]
+
+
+@pytest.mark.parametrize("mode", ["batch", "ema"])
+def test_both_kinds_of_averages_of_equinox(mode: Any) -> None:
+    """Of a batch norm in evaluation; a mean of 3 is subtracted."""
+    norm, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(4, "batch", mode=mode)
+    port = torch.nn.BatchNorm1d(4).eval()
+    port.running_mean.fill_(3.0)
+    comparison = compare_models(port, (eqx.nn.inference_mode(norm), state), X)
+    assert comparison.agree, comparison
+    assert len(comparison.mapping.pairs) == 4
+
+
 class TakesKey(eqx.Module):
     layer: eqx.nn.Linear
 

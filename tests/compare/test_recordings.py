@@ -99,5 +99,6 @@ def test_files_of_something_else(tmp_path: Path) -> None:
 def test_recordings_of_other_inputs_are_refused(other: tuple[Any, ...], leaf: str) -> None:
     first = record(lambda *xs: jnp.sin(xs[0]), F32([1.0]), F32([1.0]))
     second = record(lambda *xs: torch.sin(xs[0]), *other)
-    with pytest.raises(ValueError, match=f"different arrays as {leaf}; record both sides from the same"):
-        compare(first, second)
+    for sides in ((first, second), (second, first)):
+        with pytest.raises(ValueError, match=f"different arrays as {leaf}; record both sides from the same"):
+            compare(*sides)

@@ -31,7 +31,6 @@ class Linen(JaxModel):
         return {
             ".".join(path): (collection, path, leaf)
             for collection, tree in variables.items()
-            if collection != "intermediates"  # what a module has sown is a result, and no parameter
             for path, leaf in _leaves(nn.unbox(tree))  # out of boxes that say how arrays are sharded
         }
 
@@ -78,8 +77,10 @@ def _keys() -> dict[str, jax.Array]:
 
 
 def _leaves(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the arrays in dicts with their paths; those in tuples a module has sown, as results, and they are none."""
     for path, leaf in jax.tree.leaves_with_path(tree):
-        yield tuple(key.key for key in path), leaf
+        if all(isinstance(key, jax.tree_util.DictKey) for key in path):
+            yield tuple(key.key for key in path), leaf
 
 
 MODEL = Linen
