@@ -1,6 +1,5 @@
 """Shows the matrix, if no command is named, and groups all commands."""
 
-import functools
 import io
 import itertools
 import sys
@@ -111,12 +110,11 @@ def main(
     # Who asks for something in particular wants the cases, and not what is counted of them.
     on_one_screen = form == "table" and not (ops or every_case or only_disagreements)
     columns = terminal_width() if output is None else WIDTH
-    on_screen = functools.partial(screen.screen, width=min(columns, WIDTH), program=context.command_path)
-    overview = on_screen if on_one_screen else None
-    rows = rows_of(ops, chosen_dtypes(dtypes, default=DTYPES[:1]), frameworks or FRAMEWORKS, overview)
+    rows = rows_of(ops, chosen_dtypes(dtypes, default=DTYPES[:1]), frameworks or FRAMEWORKS)
     shown = [row for row in rows if not (only_disagreements and row.agrees)]
-    if overview:
-        text = render.drawn(overview(rows), min(columns, WIDTH))
+    if on_one_screen:
+        width = min(columns, WIDTH)
+        text = render.drawn(screen.screen(rows, width, context.command_path), width)
     elif form == "table":
         text = render.drawn(listing.listing(shown, render.tallies(rows), columns, folded=not every_case), columns)
     else:

@@ -22,7 +22,7 @@ def report(ops: tuple[str, ...], dtypes: tuple[str, ...], file: Path) -> None:
     require("jinja2", "matplotlib", "rich", "scipy")
     rows = rows_of(ops, chosen_dtypes(dtypes, default=DTYPES))
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import track
 
     from interop.survey.show.report import page, picture
     from jaxclamp import OPS as RECORDS
@@ -30,11 +30,10 @@ def report(ops: tuple[str, ...], dtypes: tuple[str, ...], file: Path) -> None:
     # A picture has room for one dtype.
     first = [row for row in rows if row.dtype == rows[0].dtype]
     drawn = list(dict.fromkeys(row.op for row in rows))
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        pictures = {
-            name: picture(RECORDS[name], [row for row in first if row.op == name])
-            for name in progress.track(drawn, description="drawing")
-        }
+    pictures = {
+        name: picture(RECORDS[name], [row for row in first if row.op == name])
+        for name in track(drawn, "drawing", console=Console(stderr=True), transient=True)
+    }
     chosen = " ".join([*(f"--op {op}" for op in ops), *(f"--dtype {dtype}" for dtype in dtypes)])
     file.write_text(page(rows, pictures, chosen), encoding="utf-8")
     click.echo(f"report written to {file}")

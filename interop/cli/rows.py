@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
-import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -16,8 +14,6 @@ from interop.cli.names import FRAMEWORKS
 from interop.cli.packages import require
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from interop.survey.matrix import Row
 
 
@@ -46,51 +42,31 @@ def compile_quickly() -> None:
             os.environ["XLA_FLAGS"] = f"--xla_cpu_use_fusion_emitters=false {os.environ.get('XLA_FLAGS', '')}"
 
 
-def _first(row: Row) -> str:
-    from interop.survey.show.render import AGREES, DISAGREES, at
-    from interop.survey.versions import rounded
-
-    answers = {answer.framework: AGREES if answer.agrees else DISAGREES for answer in row.answers}
-    return f"the first: {row.op}({at(row)}), by definition {rounded(row.definition)}, " + ", ".join(
-        f"{name} {mark}" for name, mark in answers.items()
-    )
-
-
-def rows_of(
-    ops: Sequence[str],
-    dtypes: Sequence[str],
-    frameworks: Sequence[str] = FRAMEWORKS,
-    shown: Callable[[Sequence[Row]], RenderableType] | None = None,
-) -> list[Row]:
-    """Compute rows of the matrix; on a terminal with a progress bar, below it what is ``shown`` of the rows by then."""
+def rows_of(ops: Sequence[str], dtypes: Sequence[str], frameworks: Sequence[str] = FRAMEWORKS) -> list[Row]:
+    """Compute rows of the matrix; on a terminal with a progress bar."""
     compile_quickly()
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import track
 
     from interop.survey import matrix
     from jaxclamp import OPS as RECORDS
     from jaxclamp._shared.tie_cases import cases
 
-    class Display(Progress):
-        def get_renderables(self) -> Iterable[RenderableType]:
-            yield self.make_tasks_table(self.tasks)
-            if shown and rows:
-                yield shown(rows)
-
-    # Ops with few cases are done first, so that many are on the screen soon.
-    order = list(dict.fromkeys(ops)) or list(RECORDS)
-    total = {name: len(list(cases(RECORDS[name]))) for name in order}
-    smallest_first = sorted(order, key=total.__getitem__)
-    matrix_rows = matrix.matrix([RECORDS[name] for name in smallest_first], dtypes, frameworks)
-    rows: list[Row] = []
+    records = [RECORDS[name] for name in dict.fromkeys(ops)] or list(RECORDS.values())
+    count = sum(len(list(cases(record))) for record in records)
     console = Console(stderr=True)
-    with Display(console=console, transient=True, refresh_per_second=2, disable=not console.is_terminal) as progress:
-        for row in progress.track(matrix_rows, len(dtypes) * sum(total.values()), description="asking for gradients"):
-            rows.append(row)
-            if len(rows) == 1 and not console.is_terminal:  # where no progress bar says that something happens
-                click.echo(
-                    f"asking for {sum(total.values())} gradients in {', '.join(dtypes)}; {_first(row)}", err=True
-                )
+    if not console.is_terminal:  # where no progress bar says that something happens
+        click.echo(f"asking for {count} gradients in {', '.join(dtypes)}", err=True)
+    rows = list(
+        track(
+            matrix.matrix(records, dtypes, frameworks),
+            "asking for gradients",
+            len(dtypes) * count,
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+    )
     if absent := matrix.absent(frameworks):
         click.echo(f"not installed, so not asked: {', '.join(absent)}", err=True)
-    return sorted(rows, key=lambda row: (dtypes.index(row.dtype), order.index(row.op)))
+    return rows

@@ -206,7 +206,6 @@ def test_filters(arguments: str, ops: list[str], dtypes: list[str], frameworks: 
 
 
 def test_without_filters_all_is_asked_in_float32(monkeypatch: pytest.MonkeyPatch, rows: list[Row]) -> None:
-    """Those of few cases first, so that there is soon a result."""
     asked: list[tuple[Any, ...]] = []
 
     def remember(*arguments: Any) -> list[Row]:
@@ -216,9 +215,7 @@ def test_without_filters_all_is_asked_in_float32(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(parity, "matrix", remember)
     assert run().exit_code == 0
     ((ops, dtypes, frameworks),) = asked
-    assert sorted(op.name for op in ops) == sorted(OPS)
-    counts = [len(list(cases(op))) for op in ops]
-    assert counts == sorted(counts)
+    assert [op.name for op in ops] == list(OPS)
     assert tuple(dtypes) == ("float32",)
     assert tuple(frameworks) == parity.FRAMEWORKS
 
@@ -307,7 +304,7 @@ def test_one_screen_by_default(everybody: None) -> None:
     assert result.exit_code == 0
     assert (len(lines) <= 40 + len(parity.FRAMEWORKS), max(map(len, lines)) <= 100) == (True, True)
     (first,) = (line for line in result.stderr.splitlines() if not line.startswith("not installed"))
-    assert first.startswith("asking for 351 gradients in float32; the first: relu")
+    assert first == "asking for 351 gradients in float32"
     (mine,) = (line for line in lines if line.startswith("jaxclamp"))
     assert mine.split()[1:6] == ["10.10.10", "351", "of", "351", "agree"]
     (relu,) = (line for line in lines if line.startswith("relu "))

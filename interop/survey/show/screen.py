@@ -27,7 +27,7 @@ _MORE = (
 
 
 def screen(rows: Sequence[Row], width: int, program: str) -> Group:
-    """Print what is known by now; ``program`` is how the command line is called.
+    """Print all frameworks and all ops; ``program`` is how the command line is called.
 
     Below 80 columns, the frameworks that have no room in the table of ops go on in a further one.
     """
