@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import pytest
 
-from interop.comparison.models.counterparts import matched_layers
 from interop.comparison.models.layers import Layer
+from interop.comparison.models.matched_layers import matched_layers
 
 
 class Called(NamedTuple):

@@ -16,12 +16,6 @@ the order in which they run, with the shapes of their weights as torch has them:
 
 A dense layer behind a flattened image is a case of its own: if one model has the channels last, and the other first,
 their flattened rows differ in order, and so do the rows of the kernels. `Pair.image` accounts for it.
-
-Layers are the same by the parameters used in them, else by their place. Say one model calls ``Dense_0``, a gelu
-function and ``Dense_1``, and its port ``stem``, a module ``act``, ``dropout`` and ``head``. `Dense_0` and `stem` use
-the same parameters, and so do `Dense_1` and `head`: they are the same layers. ``act`` and ``dropout`` have no
-parameters. A dropout of the first model, if it called one between its two layers, would be the same as ``dropout``, as
-it lies in the same gap and its class is of the same family; ``act`` stays alone.
 """
 
 from __future__ import annotations
@@ -35,8 +29,8 @@ from difflib import SequenceMatcher
 from typing import NoReturn, TypeAlias
 
 from interop.comparison.leaves import kind_of
-from interop.comparison.models.layers import Layer
 from interop.comparison.models.mapping import Counterparts, Image, Pair, ParameterMapping
+from interop.comparison.models.matched_layers import called_around, first_calls_of, matched_layers, matched_parent
 from interop.comparison.models.model import Model, Orders
 from interop.comparison.models.parameters import Layout, Parameter, channel_order
 
@@ -45,12 +39,6 @@ Override: TypeAlias = Mapping[str, str | tuple[str, Sequence[int]] | None]
 
 A parameter may be mapped to the name and the order of axes that makes of its array the other; None if it has no
 counterpart."""
-
-_FAMILIES = (
-    *("dropout", "max_?pool", "a(vg|verage)_?pool", "log_?softmax", "softmax", "leaky_?relu", "relu6", "relu", "gelu"),
-    *("sigmoid", "tanh", "flatten", "identity"),
-)
-"""What the names of classes without parameters have in common; the first that fits counts, so log_softmax is first."""
 
 # Each is short for a word, or another word for the same layer in another library.
 _SYNONYMS = {
@@ -69,11 +57,11 @@ def counterparts_of(first: Model, second: Model, override: Override) -> Counterp
     mapping = _inferred(first, second, override)
     matches = matched_layers(first.layers, second.layers, [(p.first.owner, p.second.owner) for p in mapping.pairs])
     numbers = {i: n for n, (i, _) in enumerate(matches)}
-    first_calls = _first_calls(first.layers)
+    first_calls = first_calls_of(first.layers)
 
     def match_of(path: str) -> int:
-        i = first_calls[_called_around(path, first_calls)]
-        return numbers[i if i in numbers else _matched_parent(first.layers, i, numbers)]
+        i = first_calls[called_around(path, first_calls)]
+        return numbers[i if i in numbers else matched_parent(first.layers, i, numbers)]
 
     images = tuple(_images_of(first, second))
     # Until the models run, the last image of the right size is taken for flattened; `bind` asks the inputs of the
@@ -82,7 +70,7 @@ def counterparts_of(first: Model, second: Model, override: Override) -> Counterp
     return Counterparts(
         replace(mapping, pairs=pairs),
         tuple(matches),
-        (None, *(numbers[_matched_parent(first.layers, i, numbers)] for i, _ in matches[1:])),
+        (None, *(numbers[matched_parent(first.layers, i, numbers)] for i, _ in matches[1:])),
         {pair.first.name: match_of(pair.first.owner) for pair in pairs},
         images,
         _result_orders(first, second),
@@ -264,21 +252,8 @@ def _modules(model: Model, paired: Collection[str]) -> list[_Module]:
 
 def _in_order_of_runs(model: Model) -> list[Parameter]:
     """Return the parameters in the order in which their modules first run; those of one module keep their order."""
-    first_calls = _first_calls(model.layers)
-    return sorted(model.parameters, key=lambda parameter: first_calls[_called_around(parameter.owner, first_calls)])
-
-
-def _first_calls(layers: Sequence[Layer]) -> dict[str, int]:
-    """Map the paths of modules to the indices of their first calls."""
-    # Backwards, so that of several calls of a module the first one stays.
-    return {layer.path: i for i, layer in reversed(list(enumerate(layers)))}
-
-
-def _called_around(path: str, called: Collection[str]) -> str:
-    """Return the path of the innermost module there that is called: it uses the parameters of those that are not."""
-    while path not in called:  # the model itself, whose path is empty, is called
-        path = path.rpartition(".")[0]
-    return path
+    first_calls = first_calls_of(model.layers)
+    return sorted(model.parameters, key=lambda parameter: first_calls[called_around(parameter.owner, first_calls)])
 
 
 def _paired_by_name(first: Sequence[_Module], second: Sequence[_Module]) -> list[tuple[_Module, _Module]]:
@@ -402,96 +377,3 @@ def _images_of(first: Model, second: Model) -> list[Image]:
     shapes = (first if first.channels_last else second).flattened_shapes
     # With one channel, or at one place alone, the numbers have the same order in both.
     return [Image(axes, first.channels_last) for axes in shapes if axes[-1] > 1 and math.prod(axes[:-1]) > 1]
-
-
-def matched_layers(
-    first: Sequence[Layer], second: Sequence[Layer], owners: Iterable[tuple[str, str]]
-) -> list[tuple[int, int]]:
-    """Return the indices of layers that are the same, in the order of the first model.
-
-    Args:
-      first, second: the layers of both, the model itself first.
-      owners: for each parameter, the paths of the modules that own it on both sides.
-
-    Layers are the same if the same parameters are used in them, and if they are called equally often; of layers around
-    each other, the innermost are the same first. Layers without parameters are the same if they lie between the same
-    others, and their classes are called alike.
-    """
-    owners = list(owners)
-    chains = _chains(first, [path for path, _ in owners]), _chains(second, [path for _, path in owners])
-    matches = {0: 0}  # the models themselves, whatever is in them
-    for parameters in chains[0].keys() & chains[1].keys():
-        calls = chains[0][parameters], chains[1][parameters]
-        if len(calls[0]) == len(calls[1]):  # else nothing tells which call is left out
-            for first_chain, second_chain in zip(*calls, strict=True):
-                # Innermost first: a wrapper that one model alone has is outside, and stays without counterpart. The
-                # models themselves stay a pair, though one may be a single layer that the other wraps.
-                innermost_first = zip(reversed(first_chain), reversed(second_chain), strict=False)
-                matches |= {i: j for i, j in innermost_first if i and j}
-    # Gaps are those between layers with parameters, which are in the same places in both models if these are right.
-    by_parameters = dict(matches)
-    gaps = _in_gaps(first, by_parameters), _in_gaps(second, set(by_parameters.values()))
-    for (parent, gap, family), indices in gaps[0].items():
-        counterparts = gaps[1].get((by_parameters[parent], gap, family), [])
-        # If a model has one more of a family in a gap, nothing tells which one.
-        if len(indices) == len(counterparts):
-            matches |= dict(zip(indices, counterparts, strict=True))
-    return sorted(matches.items())
-
-
-def _chains(layers: Sequence[Layer], owners: Sequence[str]) -> Mapping[frozenset[int], list[list[int]]]:
-    """Map the numbers of parameters to the layers that use just these: for each call, the chain from outside inward.
-
-    If the model calls ``block``, and that calls ``block.dense``, which has all parameters, the chain is [0, 1, 2].
-    """
-    chains: dict[frozenset[int], list[list[int]]] = defaultdict(list)
-    used = _used(layers, owners)
-    for i, layer in enumerate(layers):
-        if used[i]:
-            if layer.parent is not None and used[layer.parent] == used[i]:
-                chains[used[i]][-1].append(i)
-            else:
-                chains[used[i]].append([i])
-    return chains
-
-
-def _used(layers: Sequence[Layer], owners: Sequence[str]) -> list[frozenset[int]]:
-    """Return for each layer the numbers of the parameters that are used in it, whose owners' paths these are."""
-    paths = {layer.path for layer in layers}
-    by_path: dict[str, set[int]] = defaultdict(set)
-    for number, path in enumerate(owners):
-        by_path[_called_around(path, paths)].add(number)
-    return [
-        frozenset().union(*(by_path[inner.path] for inner in layers[i : layer.end]), by_path[layer.path])
-        for i, layer in enumerate(layers)
-    ]
-
-
-def _in_gaps(layers: Sequence[Layer], matched: Collection[int]) -> Mapping[tuple[int, int, str], list[int]]:
-    """Map a gap between matched layers, and a family, to the layers of that family in it.
-
-    The gap is the matched layer around it, and the number of matched ones that began in that before.
-    """
-    gaps: dict[tuple[int, int, str], list[int]] = defaultdict(list)
-    begun: dict[int, int] = defaultdict(int)
-    for i in range(1, len(layers)):
-        parent = _matched_parent(layers, i, matched)
-        if i in matched:
-            begun[parent] += 1
-        elif family := _family_of(layers[i].kind):
-            gaps[parent, begun[parent], family].append(i)
-    return gaps
-
-
-def _matched_parent(layers: Sequence[Layer], i: int, matched: Collection[int]) -> int:
-    """Return the innermost layer around this one that has a counterpart; the model itself has one."""
-    parent = layers[i].parent
-    while parent is not None and parent not in matched:
-        parent = layers[parent].parent
-    return parent or 0
-
-
-def _family_of(kind: str) -> str:
-    """Return the family of a class of layers without parameters; empty if it is of none."""
-    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower()  # as functions of other libraries are written: MaxPool
-    return next((family for family in _FAMILIES if re.search(family, snake)), "")
