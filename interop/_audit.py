@@ -291,7 +291,7 @@ def _effect(
         return "called again, the function returned something else; audit one that is not random"
     # A tensor that the function makes anew in each call is another one in the second: its gradient there would be 0.
     first, second = ({id(variable) for variable in leaves} for leaves in (gradients, leaves_behind(again)))
-    if first - second and second - first:  # a version alone may leave some out
+    if first - second and second - first:  # if one side alone has more, a version may cut off the rest
         return "the function makes tensors that require grad; pass them as inputs"
     passed = {id(leaf) for leaf in jax.tree.leaves(arguments)}
     parameters = [variable for variable in gradients if id(variable) not in passed]

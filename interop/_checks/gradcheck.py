@@ -200,7 +200,7 @@ class _Flat:
             warnings.simplefilter("ignore")  # of what cannot be counted
             try:
                 self._fun(*self._arguments(self._split(torch.from_numpy(point))))
-            except RuntimeError:  # it is compiled
+            except RuntimeError:  # by `ties`, of a compiled function
                 return {}
         return {f"{line.place}: {line.op}": line.tied for line in counted.report.lines if line.tied}
 

@@ -35,7 +35,7 @@ def _all_dual(function: Function, *args: Any, **kwargs: Any) -> Any:
     # Where all tensors move, or none does, torch is as fast as it can be.
     if not 0 < len(still) < len(tensors) or kwargs.get("out") is not None:
         return function(*args, **kwargs)
-    # Another tensor object gets the tangent: what is written to that one would not move the one that the caller has.
+    # `make_dual` returns another tensor: if the function overwrote that, the one that the caller has would not move.
     overwritten = args[0] if _overwrites(function) else None
     duals = {id(x): forward_ad.make_dual(x, torch.zeros_like(x)) for x in still if x is not overwritten}
     return function(

@@ -182,7 +182,7 @@ def grad(
             v = _drawn(_leaves_of("grad", active, "the argument"), active, generator)
         if not has_aux:
             return _differentiated("grad", fun, argnums, has_aux, v, args, kwargs)[1]
-        # The auxiliary result must be one of the arguments as they are, without tangents: so a second run makes it.
+        # The auxiliary result is to have no tangents: a second run makes it, of the arguments as they are.
         with _rehearsal(args, kwargs) as copies:
             _, of_arguments = _differentiated("grad", fun, argnums, has_aux, v, *copies)
         return of_arguments, fun(*args, **kwargs)[1]
@@ -369,7 +369,7 @@ def _differentiated(
         node = value.grad_fn
         return value, derivative
 
-    value, pull, derivative = torch.func.vjp(primal, *active, has_aux=True)  # type: ignore[misc]  # of three
+    value, pull, derivative = torch.func.vjp(primal, *active, has_aux=True)  # type: ignore[misc]  # has_aux
     cotangent = torch.ones_like(value)
     gradient = pull(cotangent)
     gradients, structure = flattened(gradient)
@@ -423,7 +423,7 @@ def _named_cure(name: str, cures: Mapping[str, str]) -> Iterator[None]:
         if isinstance(error, NotImplementedError):
             cures = {"": _WITHOUT_FORWARD_MODE}  # whatever the message says, as "" is in each
         notes = [cure.format(name) for words, cure in cures.items() if words in str(error)]
-        for note in set(notes).difference(getattr(error, "__notes__", ())):  # of another call within this one
+        for note in set(notes).difference(getattr(error, "__notes__", ())):  # an inner call may have one
             error.add_note(note)
         raise
 

@@ -296,7 +296,7 @@ class Losses:
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():
                     # A sum is finite only if all tangents are. To look at it here would wait for the device.
                     self._sums_of_tangents.append(value_and_tangent(tensor)[1].sum())
-            if is_transformed():  # a batch belongs to its vmap
+            if is_transformed():  # behind its vmap nobody can look at a batch
                 self._settle_slopes()
         if isinstance(result, Tensor) and not result.dim() and result.requires_grad and not is_transformed():
             self._numbers.append(weakref.ref(result))

@@ -141,7 +141,7 @@ def _result_and_gradient(
     """Call a function of JAX, and differentiate the number that ``summed`` makes of its result."""
 
     def sum_and_result(chosen: Mapping[str, jax.Array]) -> tuple[Any, Any]:
-        result = jax.tree.map(jnp.asarray, function({**operands, **chosen}))  # of JAX or of Python
+        result = jax.tree.map(jnp.asarray, function({**operands, **chosen}))  # may be a number
         return summed(result), result
 
     gradient, result = jax.grad(sum_and_result, has_aux=True)({name: operands[name] for name in active})

@@ -58,6 +58,6 @@ class Paddle(Adapter):
             raise TypeError(str(error)) from error
         chosen = [operands[name] for name in active]
         gradients = self._paddle.grad(result.sum(), chosen, allow_unused=True)
-        if any(gradient is None for gradient in gradients):  # an array that became a number
+        if any(gradient is None for gradient in gradients):  # the function made a number of the array
             raise TypeError("paddle has no derivative for one of the operands.")
         return Gradient(result.numpy(), {name: g.numpy() for name, g in zip(active, gradients, strict=True)})

@@ -166,7 +166,7 @@ class Source:
             case ast.UnaryOp(operand=operand):
                 return self.is_number(operand, names)
             case ast.BinOp(left=left, op=op, right=right):
-                is_power = isinstance(op, ast.Pow | ast.LShift)  # of 2 to a number of bits
+                is_power = isinstance(op, ast.Pow | ast.LShift)  # 2**bits, 1 << bits
                 return self.is_number(left, names) and (is_power or self.is_number(right, names))
             case (
                 ast.arg(annotation=ast.Name(id="int" | "float"))

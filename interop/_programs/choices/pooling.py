@@ -82,7 +82,8 @@ def _elements(windows: Windows | AdaptiveWindows, lengths: Sequence[int], counts
 
     A place that is padding, or behind the end of a window, has an element of the same window, which changes no maximum.
     """
-    index, exist = index_of_windows(windows, lengths, counts, torch.device("cpu"))  # where nobody waits for the answer
+    # On the CPU: on a GPU the check below would have to wait.
+    index, exist = index_of_windows(windows, lengths, counts, torch.device("cpu"))
     if not exist.any(0).all():
         raise NotImplementedError(
             "max_pool: a window reaches over the elements with its dilation, and has padding alone; use less."

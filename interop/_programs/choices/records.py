@@ -55,7 +55,8 @@ def _in_torch(op: Op, choose: Callable[..., Tensor]) -> Choice:
 def _selection(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
     applied: Any = op.applied(x, *parameters)
     rule = applied.rule
-    return fold(rule, *applied.operands) if rule.steps else in_torch(x, *parameters)  # which refuses no bounds
+    # A clamp without bounds has no steps, and torch refuses it.
+    return fold(rule, *applied.operands) if rule.steps else in_torch(x, *parameters)
 
 
 def _kinked(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:

@@ -28,7 +28,7 @@ from jaxclamp._transforms.jaxprs import inlined
 
 boundary_p = Primitive("boundary")
 """The identity, at a boundary of a module; under `jax.vmap` the new axis comes first."""
-boundary_p.def_impl(lambda x, *, key: x)  # of integers, in a span that `ties` runs
+boundary_p.def_impl(lambda x, *, key: x)  # those of integers stay in programs, which `ties` runs
 boundary_p.def_abstract_eval(lambda x, *, key: x)
 ad.deflinear2(boundary_p, lambda cotangent, x, *, key: [cotangent])
 mlir.register_lowering(boundary_p, lambda context, x, *, key: [x])

@@ -46,7 +46,7 @@ class Keras(JaxModel):
         if name == "kernel" and re.fullmatch(r"Conv\w*Transpose", kind):
             return layout_of_transposed_kernel(shape, outputs_first=True, flipped=False)
         if "kernel" in name:
-            kind += "Depthwise" * (name == "depthwise_kernel")  # of a layer that has a pointwise one, too
+            kind += "Depthwise" * (name == "depthwise_kernel")  # SeparableConv2D has one, and a pointwise one
             return layout_of_kernel(shape, kind, bias)
         return Layout.flat(shape) if name == "bias" else Layout.same(shape)
 
