@@ -45,7 +45,10 @@ def audit(
     with bad_usage():
         audited = function_named(function)
         import interop
+        from interop.comparison.recording import check_call
 
-        report = interop.audit(audited, *arguments_in(files), before=before, after=after, probe=probe)
+        arguments = tuple(arguments_in(files))
+        check_call("audit: MODULE:FUNCTION", audited, arguments, {})
+        report = interop.audit(audited, *arguments, before=before, after=after, probe=probe)
     click.echo(report.to_json() if as_json else report.text(terminal_width()))
     context.exit(1 if report.changes else 0)

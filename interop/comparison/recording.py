@@ -180,7 +180,7 @@ def computation_of(
     """Bind ``f`` to its arguments, as for `record`; errors begin with the name of the ``parameter`` that has ``f``."""
     if isinstance(f, type) and issubclass(f, torch.nn.Module):
         raise TypeError(f"{parameter} is the class {f.__name__}; pass a module of it, such as {f.__name__}().")
-    _check_call(parameter, f, args, kwargs)
+    check_call(parameter, f, args, kwargs)
     call = f
     if isinstance(f, torch.nn.Module):
         if framework not in (None, "torch"):
@@ -202,7 +202,7 @@ def computation_of(
     return Computation(name, function, arrays, frameworks)
 
 
-def _check_call(parameter: str, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def check_call(parameter: str, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raise if ``f`` cannot be called with as many arguments, or with these names."""
     try:
         signature = inspect.signature(f, follow_wrapped=False)  # what wraps a function may take other arguments

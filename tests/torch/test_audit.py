@@ -521,6 +521,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         held = run(f"{place}:held")
         assert held.exit_code == 1, held.output
         assert "2 of 2 elements on a tie" in held.stdout
+    assert "clamped(x), which does not take the arguments: missing" in run("trained:clamped").stderr
     torch.save([torch.tensor(X)], tmp_path / "x.pt")
     torch.save({"x": torch.nn.Parameter(torch.tensor(X))}, tmp_path / "named.pt")
     torch.save([torch.tensor(X), 2.0], tmp_path / "mixed.pt")
