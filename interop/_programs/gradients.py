@@ -344,7 +344,7 @@ def _differentiated(
     active, tangents = _active(name, args, argnums), direction
     if isinstance(argnums, int):
         active, tangents = (active,), (tangents,)
-    numbers = [number % len(args) for number in ((argnums,) if isinstance(argnums, int) else argnums)]
+    positions = _positions(name, args, argnums)
     _check(name, active, "the argument", tangents, "direction")
 
     node = None
@@ -352,7 +352,7 @@ def _differentiated(
     # Reverse mode over forward mode: the value was computed by the pieces that are entered, and its gradient is theirs.
     def primal(*active: Tree) -> tuple[torch.Tensor, torch.Tensor]:
         def of_active(*active: Tree) -> Any:
-            moving = dict(zip(numbers, active, strict=True))
+            moving = dict(zip(positions, active, strict=True))
             result = fun(*(moving.get(i, arg) for i, arg in enumerate(args)), **kwargs)
             if has_aux and not (isinstance(result, tuple) and len(result) == 2):
                 raise TypeError(f"{name}: has_aux=True, and fun returned {type(result).__name__}; return a pair.")
@@ -360,11 +360,13 @@ def _differentiated(
 
         nonlocal node
         value, derivative = _pushed_forward(name, of_active, active, tuple(tangents))
-        if not isinstance(value, torch.Tensor) or value.dim():
-            kind = (
-                f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        if not isinstance(value, torch.Tensor):
+            raise RuntimeError(f"{name}: the result of fun is {type(value).__name__}; return a scalar, such as a sum.")
+        if value.dim() or not value.is_floating_point():
+            raise RuntimeError(
+                f"{name}: the result of fun is a tensor of shape {tuple(value.shape)} and {value.dtype}; return a real "
+                "scalar, such as a sum."
             )
-            raise RuntimeError(f"{name}: the result of fun is {kind}; return a scalar, such as a sum.")
         # Taken here, within the vjp: the value that a transformation of torch.func returns has lost its node.
         node = value.grad_fn
         return value, derivative
@@ -447,13 +449,23 @@ class _Uncompiled(Decided):
 
 
 def _active(name: str, args: Sequence[Any], argnums: int | tuple[int, ...]) -> Tree:
+    active = tuple(args[position] for position in _positions(name, args, argnums))
+    return active[0] if isinstance(argnums, int) else active
+
+
+def _positions(name: str, args: Sequence[Any], argnums: int | tuple[int, ...]) -> list[int]:
+    """Return the positions that ``argnums`` names, counted from 0."""
+    numbers = (argnums,) if isinstance(argnums, int) else argnums
     try:
-        return args[argnums] if isinstance(argnums, int) else tuple(args[number] for number in argnums)
-    except IndexError:
+        positions = [range(len(args))[number] for number in numbers]
+    except (IndexError, TypeError):
+        positions = []
+    if not positions or len(set(positions)) < len(positions):
         raise TypeError(
             f"{name}: argnums is {argnums}, and the number of positional arguments {len(args)}; pass what to "
-            "differentiate with respect to by its position."
-        ) from None
+            "differentiate with respect to by its position, each once."
+        )
+    return positions
 
 
 def _trained(parameters: Any) -> list[torch.Tensor]:

@@ -243,6 +243,14 @@ def test_weights_that_autocast_has_cast_before_move() -> None:
     assert layer.weight.grad.item() == 1.0
 
 
+@pytest.mark.parametrize("target", [torch.tensor([1]), torch.tensor(1)])
+def test_the_loss_of_one_row_has_the_axes_of_its_target(target: torch.Tensor) -> None:
+    x = torch.ones(3, requires_grad=True)
+    with interop.along(x):
+        loss = functional.multi_margin_loss(x, target, reduction="none")
+    assert loss.shape == target.shape
+
+
 POOLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "max_pool2d": lambda x: functional.max_pool2d(x[0], 2),
     "max_pool3d": lambda x: functional.max_pool3d(x, 2),

@@ -82,6 +82,13 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "direction has 1.0; pass tensors, of the shapes and dtypes of the argument",
     ),
     "no such argument": (lambda: interop.grad(torch.abs, 1)(ZERO), TypeError, "argnums is 1, and the number"),
+    "an argument twice": (
+        lambda: interop.grad(lambda x, y: x + y, (1, -1))(ZERO, ZERO),
+        TypeError,
+        r"argnums is \(1, -1\), .* each once",
+    ),
+    "no arguments": (lambda: interop.subdifferential(torch.abs, ())(ZERO), TypeError, r"argnums is \(\), and the"),
+    "no number": (lambda: interop.grad(torch.abs, 1.0)(ZERO), TypeError, "argnums is 1.0, and the number"),
     "by name": (lambda: interop.grad(lambda x: x)(x=ZERO), TypeError, "the number of positional arguments 0"),
     "a dict": (lambda: interop.directional_derivative(len, {"x": ZERO}, {"x": ZERO}), TypeError, "inputs is a dict"),
     "no pair": (lambda: interop.grad(torch.abs, has_aux=True)(ZERO), TypeError, "fun returned Tensor; return a pair"),
@@ -124,6 +131,8 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "argument has a fake tensor",
     ),
     "not a scalar": (lambda: interop.grad(torch.abs)(torch.zeros(2)), RuntimeError, "scalar"),
+    "not a tensor": (lambda: interop.grad(lambda x: (x, x))(ZERO), RuntimeError, "the result of fun is tuple"),
+    "a complex result": (lambda: interop.grad(lambda x: x * 1j)(ZERO), RuntimeError, "return a real scalar, such as a"),
     "no parameters": (lambda: interop.along(torch.nn.ReLU()).__enter__(), ValueError, "none of the parameters"),
     "no tensors": (lambda: interop.along([1]).__enter__(), TypeError, "one of the parameters is 1"),
     "of inference mode": (

@@ -66,8 +66,8 @@ def multi_margin_loss(
     if weight is not None:
         beyond = beyond * weight[targets]
     # The mean is over all classes: the target is one of them, and adds nothing.
-    loss = beyond.scatter(1, targets, 0.0).mean(1)
-    return reduced(loss if input.dim() == 2 else loss.squeeze(0), size_average, reduce, reduction)
+    loss = beyond.scatter(1, targets, 0.0).mean(1).reshape(target.shape)
+    return reduced(loss, size_average, reduce, reduction)
 
 
 def cosine_embedding_loss(
