@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxclamp._rules.operands import check_addressable, check_function
+from jaxclamp._rules.operands import NUMERIC, check_addressable, check_function
 from jaxclamp._shared.gradient_check import Scale, check, names_of_entries
 from jaxclamp._shared.slopes import Array, Function, largest_beside
 from jaxclamp._shared.verdict import GradientReport, Names
@@ -204,8 +204,8 @@ class _Flat:
 
     def _value(self, arrays: Sequence[jax.Array]) -> jax.Array:
         """Return the vector of the results at these arrays."""
-        leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(self._fun(*self._arguments(arrays)))]
-        return jnp.concatenate([leaf.ravel() for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)])
+        leaves = jax.tree.leaves(self._fun(*self._arguments(arrays)))
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in leaves if _is_real("the result of fun", leaf)])
 
     def _split(self, point: Any, dtype: np.dtype[Any] | None = None) -> list[jax.Array]:
         """Return the arrays of the vector, with this dtype or their own."""
@@ -221,6 +221,8 @@ class _Flat:
 
 
 def _is_real(place: str, leaf: Any) -> bool:
+    if not isinstance(leaf, NUMERIC):  # a word, say, by which the function branches
+        return False
     dtype = jnp.result_type(leaf)
     if jnp.issubdtype(dtype, jnp.complexfloating):
         raise TypeError(f"check_grads: {place} has complex numbers; pass a function of real and imaginary parts.")

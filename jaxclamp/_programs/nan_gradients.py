@@ -57,7 +57,7 @@ _WITHOUT_BOUND = frozenset(
         *("acos", "acosh", "atanh", "atan2", "lgamma", "digamma", "polygamma", "zeta", "igamma", "igammac"),
         *("igamma_grad_a", "random_gamma_grad", "regularized_incomplete_beta", "erf_inv", "cumlogsumexp", "cholesky"),
         *("eig", "eigh", "svd", "lu", "qr", "householder_product", "schur", "triangular_solve", "tridiagonal_solve"),
-        "custom_linear_solve",
+        *("log2", "custom_linear_solve"),
     }
 )
 """Primitives whose slope is infinite, or overflows, at moderate numbers: a root at 0, ``exp`` at 100 in float32, not a

@@ -34,7 +34,7 @@ def check_addressable(name: str, tree: Any) -> None:
 
 NUMBER = (int, float, np.integer, np.floating)
 """The types of numbers that can be read, which under `jax.jit` those of arrays cannot."""
-_NUMERIC = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)  # complex ones have an error of their own
+NUMERIC = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)  # complex ones have an error of their own
 
 
 def check_operands(op: str, names: Iterable[str], operands: Iterable[object]) -> None:
@@ -42,7 +42,7 @@ def check_operands(op: str, names: Iterable[str], operands: Iterable[object]) ->
     for name, operand in zip(names, operands, strict=True):
         dtype = getattr(operand, "dtype", np.dtype(int))
         is_extended = jnp.issubdtype(dtype, jax.dtypes.extended)  # of random keys, whose dtypes have no kind
-        if not isinstance(operand, _NUMERIC) or is_extended or dtype.kind in "OSUMm":  # objects, texts, dates
+        if not isinstance(operand, NUMERIC) or is_extended or dtype.kind in "OSUMm":  # objects, texts, dates
             raise TypeError(
                 f"{op}: {name} must be an array or a number, got {type(operand).__name__} {operand!r}; "
                 "convert it first, for example with jnp.asarray."

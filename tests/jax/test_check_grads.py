@@ -405,6 +405,15 @@ def test_an_array_without_elements_beside_numbers() -> None:
     assert jaxclamp.check_grads(lambda x, y: y * (1 + x.sum()), (jnp.zeros((0, 2)), 2.0)).derivatives == 1
 
 
+def test_a_word_beside_numbers() -> None:
+    """The function branches by it, and may return it."""
+
+    def padded(x: jax.Array, mode: str) -> dict[str, Any]:
+        return {"mode": mode, "total": jnp.pad(jnp.abs(x), 1, mode=mode).sum()}
+
+    assert str(jaxclamp.check_grads(padded, (jnp.array([1.0, -2.0]), "edge"))) == "2 derivatives: 2 right"
+
+
 def test_a_point_that_is_not_finite() -> None:
     report = jaxclamp.check_grads(jnp.tanh, (np.array([np.inf, 1.0]),))
     assert [verdict.reason for verdict in report.verdicts] == ["the input is not finite"] * 2

@@ -62,6 +62,7 @@ TABLE: dict[str, tuple[Function, Any, float, Any]] = {
         1.0,
         [1.0, 0.25],
     ),
+    "where, log2": (lambda x: jnp.where(x > 0, jnp.log2(x), 0.0), 0.0, -1.0, 0.0),
     "custom_jvp": (lambda x: jnp.where(x < 0, x, jax.nn.silu(jnp.log(x))), -1.0, 1.0, 1.0),
     # Zeros that are numbers, and true infinities, stay.
     "sqrt squared": (lambda x: jnp.sqrt(x) ** 2, 0.0, 1.0, NAN),
