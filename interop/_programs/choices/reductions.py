@@ -101,7 +101,7 @@ def euclidean_norm(input: Tensor, dim: Any, keepdim: bool) -> Tensor:
     # is not taken.
     elsewhere = torch.linalg.vector_norm(torch.where(at_0, 1.0, input), 2, axes, keepdim=True)
     result = torch.where(at_0, (input * unit).sum(axes, keepdim=True), elsewhere)
-    return result if keepdim else result.sum(axes)  # which have one element each
+    return result if keepdim else result.squeeze(axes)
 
 
 def hypot(input: Tensor, other: Tensor) -> Tensor:
