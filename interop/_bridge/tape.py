@@ -98,7 +98,7 @@ class _RecordedWithResiduals(torch.autograd.Function):
     def forward(ctx: Any, state: CallState, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.active = ctx.needs_input_grad[1:]
         leaves, tree = state.flat.linearized(ctx.active).compute(state.non_tensors, state.x64, tensors)
-        state.tree, ctx.pull = tree.children()
+        state.tree, ctx.pull = tree.children()  # of the outputs, and of JAX's pull, whose leaves are the residuals
         outputs = leaves[: state.tree.num_leaves]
         state.non_tensors = ()  # they are among the residuals
         remember(ctx, state, leaves[len(outputs) :], outputs)

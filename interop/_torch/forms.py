@@ -80,7 +80,7 @@ def overwrite(name: str, op: Callable[..., Any], x: torch.Tensor, *rest: Any) ->
             f"{name}: input is a sum of which each process has a part, and cannot be overwritten as one; "
             f"use {name.removesuffix('_')}, which returns a new tensor, or redistribute it first."
         )
-    # The backward pass needs what is about to be overwritten.
+    # A rule keeps its operands for the backward pass, and x is one of them, which is about to be overwritten.
     source = x.clone() if is_recorded(list(_tensors((x, *rest)))) else x
     result = op(source, *rest)
     if result.shape != x.shape:

@@ -32,7 +32,8 @@ def on_parts(function: Callable[[torch.Tensor], Any], x: Any, axes: int) -> Any:
     placements = [p if isinstance(p, Shard) and p.dim < leading else Replicate() for p in x.placements]
 
     def whole(part: torch.Tensor) -> torch.Tensor:
-        # Without a shape, from_local takes all parts to be of one size. Of 3 images in 2 processes the second has 1.
+        # Without a shape, from_local takes all parts to be of one size. Of 3 images in 2 processes the second has 1. It
+        # asks for strides beside a shape: the meta device has those of a row-major tensor, without its memory.
         shape = torch.Size((*x.shape[:leading], *part.shape[leading:]))
         stride = torch.empty(shape, device="meta").stride()
         return DTensor.from_local(part, x.device_mesh, placements, shape=shape, stride=stride)

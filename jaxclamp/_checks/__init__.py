@@ -1,1 +1,1 @@
-"""Checks of gradients that hold at kinks: what the values say, the verdicts, and the check of JAX functions."""
+"""The check of gradients of JAX functions; what values say of a gradient, and the verdicts, are in ``_shared``."""

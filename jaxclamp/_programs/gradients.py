@@ -268,6 +268,7 @@ class _Program(Generic[P, R]):
         self._fun = fun
         self._within = within
         """The functions with a ``custom_jvp`` in whose rules it is."""
+        # These are known once ``run`` has been called, since it is then that the function is traced.
         self._is_discrete = False
         self.has_slopes_without_bound = False
         self._without_choices_behind: list[JaxprEqn] = []

@@ -1,1 +1,1 @@
-"""The min-norm rules, selection and kink, each written once, and the one place where JAX learns a derivative."""
+"""The rules by which ops are differentiated, each written once, and the one place where JAX learns a derivative."""

@@ -1,1 +1,1 @@
-"""Transformations of JAX functions that exist already: `min_norm` and `ties`."""
+"""Transformations of JAX functions as they are written: `min_norm` and `as_of`, `ties` and `count_ties`."""

@@ -186,7 +186,7 @@ class _Counting:
                 of_arrays += of_body
             else:
                 eqns.append(eqn)
-        counters = (*of_numbers, *of_arrays)
+        counters = (*of_numbers, *of_arrays)  # in the order in which `joined` puts their rows
         if not counters:
             return jaxpr, ()
 

@@ -319,7 +319,7 @@ def _norm_of_program(program: Any, orders: Iterable[float]) -> Rule | None:
 
     It is the one whose value is computed by the same program.
     """
-    # Programs that cannot be norms are told by their equations, before one of each order is traced to compare.
+    # Most programs cannot be norms by their equations alone; only of others one of each order is traced to compare.
     reductions = [inner for inner in program.eqns if inner.primitive in (p.reduce_sum_p, p.reduce_max_p)]
     if len(program.invars) != 1 or len(program.outvars) != 1 or len(reductions) != 1:
         return None

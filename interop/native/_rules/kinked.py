@@ -30,6 +30,7 @@ _SMALL = 2**12
 """The elements up to which torch's function, called twice, takes less time than a Function in Python."""
 
 
+# Apart from the cached function, since Dynamo passes over caches and looks into what is in them.
 @constant_in_graphs
 def kinks_of(name: str, *parameters: float) -> tuple[Kink, ...]:
     """Return the kinks of the op of that name with these parameters.
@@ -118,6 +119,7 @@ def bend(
     kinks = kinks_of(name, *parameters)
     if is_forward_mode() or is_transformed():
         return _spelled_out(in_torch, kinks, x, *parameters)
+    # Not in graphs: Dynamo passes over the cache of this function, and cannot trace the slopes within.
     can_move = not torch.compiler.is_compiling() and _bends_up_at_0(name, *parameters)
     smallest = _SMALLEST_NORMAL.get(x.dtype) if can_move else None
     if smallest is not None and is_plain(x) and x.numel() <= _SMALL:
