@@ -61,7 +61,9 @@ class _Gradients(pytest.Item):
         self._function, self._options = function, dict(mark.kwargs)
         self.add_marker("gradients")
         if mark.args or "inputs" not in self._options:
-            raise pytest.Collector.CollectError("pytest.mark.gradients takes keywords, and needs inputs=(...,).")
+            raise pytest.Collector.CollectError(
+                f"{self.name}: pytest.mark.gradients takes keywords, and needs inputs=(...,)."
+            )
         self._inputs = self._options.pop("inputs")
 
     def runtest(self) -> None:

@@ -131,7 +131,7 @@ def test_a_mark_needs_inputs(tmp_path: Path) -> None:
         for name, mark in marks.items()
     }
     shown = run(tmp_path, tests)
-    assert shown.count("pytest.mark.gradients takes keywords, and needs inputs=(...,).") == len(marks)
+    assert shown.count("\nf: pytest.mark.gradients takes keywords, and needs inputs=(...,).") == len(marks)
 
 
 def test_pytest_finds_it() -> None:
