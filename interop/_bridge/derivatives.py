@@ -68,7 +68,8 @@ def _restrict(
 
 
 def _pull(pull: Callable[..., tuple[jax.Array, ...]], cotangents: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-    # JAX's cotangents are those of the transpose, torch's gradients those of the adjoint: conjugates, if complex.
+    # JAX's cotangents are those of the transpose, torch's gradients those of the adjoint: conjugates, if complex. Of
+    # z -> i z at the cotangent 1 that is i in JAX, and -i in torch.
     return tuple(map(jnp.conj, pull(list(map(jnp.conj, cotangents)))))
 
 

@@ -185,7 +185,8 @@ def _pool(
         return values.clone() if pooling.dims == 1 else values, indices
 
     def values(x: Tensor) -> Tensor:
-        # The graphs are those of the call with indices. Along one axis, where it keeps the order in memory, so is this.
+        # Torch itself finds indices too where x requires grad. So graphs have that call, and so has a pool along one
+        # axis of a tensor that is not row-major: the result keeps its order in memory, that of values alone does not.
         if not is_plain(x) or (pooling.dims == 1 and not x.is_contiguous()):
             return with_indices(x)[0]  # type: ignore[no-any-return]
         if prefers_slices(x, pooling.dims):
