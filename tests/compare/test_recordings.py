@@ -64,6 +64,11 @@ def test_files_hold_any_dtype(dtype: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded, written.unmodified["value"])
 
 
+def test_masks_are_arguments() -> None:
+    mask = np.array([True, False])
+    assert record(jnp.logical_not, mask).unmodified["value"].tolist() == [False, True]
+
+
 def test_files_of_something_else(tmp_path: Path) -> None:
     x = F32([1.0])
     record(jnp.sin, x).save(tmp_path / "one.npz")
