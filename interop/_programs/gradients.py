@@ -201,8 +201,9 @@ def along(
 
     For training loops and modules as they are: in the block the parameters have tangents. They stay the same tensors,
     with their values, gradients and hooks. The backward pass may follow the block, and an optimizer may step in the
-    block or behind it. What is decided, and what is not, is said at `directional_derivative`; choices in other threads
-    are not. Checkpoints compute again without tangents: they are refused. One with ``use_reentrant=True`` whose inputs
+    block or behind it. Overwrite parameters before the block, as by ``load_state_dict`` or `torch.nn.init`: what is
+    copied to them in it has no tangent, by which choices could fall. What is decided, and what is not, is said at
+    `directional_derivative`; choices in other threads are not. Checkpoints compute again without tangents: they are refused. One with ``use_reentrant=True`` whose inputs
     need no gradient has none in torch, and so none here. Compiled functions are refused, too, and so are
     `torch.func.jvp`, `torch.func.jacfwd` and `torch.func.hessian`, since torch has one level of forward mode outside of
     torch.func.
