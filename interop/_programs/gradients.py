@@ -203,10 +203,10 @@ def along(
     with their values, gradients and hooks. The backward pass may follow the block, and an optimizer may step in the
     block or behind it. Overwrite parameters before the block, as by ``load_state_dict`` or `torch.nn.init`: what is
     copied to them in it has no tangent, by which choices could fall. What is decided, and what is not, is said at
-    `directional_derivative`; choices in other threads are not. Checkpoints compute again without tangents: they are refused. One with ``use_reentrant=True`` whose inputs
-    need no gradient has none in torch, and so none here. Compiled functions are refused, too, and so are
-    `torch.func.jvp`, `torch.func.jacfwd` and `torch.func.hessian`, since torch has one level of forward mode outside of
-    torch.func.
+    `directional_derivative`; choices in other threads are not. Checkpoints compute again without tangents: they are
+    refused. One with ``use_reentrant=True`` whose inputs need no gradient has none in torch, and so none here. Compiled
+    functions are refused, too, and so are `torch.func.jvp`, `torch.func.jacfwd` and `torch.func.hessian`, since torch
+    has one level of forward mode outside of torch.func.
 
     The loss is computed once, with choices decided along the direction: it may differ from the usual one by rounding.
     Where a branch that is not taken would make a gradient NaN, the loss gets its true gradients when the block ends, or
