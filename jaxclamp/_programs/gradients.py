@@ -291,11 +291,12 @@ class _Program(Generic[P, R]):
         return jaxpr
 
     def _asks_for_itself(self, eqn: JaxprEqn) -> bool:
-        """Return whether ``eqn`` calls a function whose own rule is being decided.
+        """Return whether ``eqn`` calls a function whose own rule is being decided, or one in a rule within a rule.
 
-        Deciding it by its rule again would never end.
+        Deciding it by its rule again would never end. The rule of the Bessel function ``i0`` asks for ``i1``, and that
+        of ``i1`` for another one each time, as their parameters go up.
         """
-        return bool(self._within) and _has_own_rule(eqn) and _function(eqn) in self._within
+        return _has_own_rule(eqn) and (len(self._within) >= 2 or _function(eqn) in self._within)
 
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
         # The first that fits counts. A norm may be a custom_jvp: so it comes before functions with rules of their own.

@@ -429,6 +429,22 @@ def test_rules_within_rules() -> None:
         assert jaxclamp.directional_derivative(lambda x: power(twice(x)), (0.0,), (v,)) == (1.0, v)
 
 
+def sine_of_turned(quarters: int) -> Callable[[jax.Array], jax.Array]:
+    """A function whose rule asks for the next one, as those of Bessel functions do in JAX 0.12, without end."""
+    turned = jax.custom_jvp(lambda x: jnp.sin(x + quarters * jnp.pi / 2))
+
+    @turned.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        return turned(*primals), sine_of_turned(quarters + 1)(*primals) * tangents[0]
+
+    return turned
+
+
+def test_rules_that_ask_for_further_ones_without_end() -> None:
+    gradient = jaxclamp.grad(lambda x: sine_of_turned(0)(relu(x) - relu(-x)))(0.0)
+    assert gradient == pytest.approx(1.0)
+
+
 def test_pullbacks_of_their_own() -> None:
     """A custom_vjp is its author's word, and forward mode opens it."""
 
