@@ -88,14 +88,14 @@ def mended(gradient: Tree, fun: Callable[..., jax.Array], at: Sequence[Tree]) ->
         one = jnp.ones_like(value)
         # The certificate says yes or no: to a second derivative it is a constant.
         paths = jax.tree.leaves(lax.stop_gradient(_Paths().of(pull)(one)))
-        is_mended = [nan & ~jnp.isnan(path) for nan, path in zip(is_nan, paths, strict=True)]
+        is_mendable = [nan & ~jnp.isnan(path) for nan, path in zip(is_nan, paths, strict=True)]
 
         def with_sums() -> list[jax.Array]:
             sums = jax.tree.leaves(_Guarded().of(pull)(one))
-            return [jnp.where(*parts) for parts in zip(is_mended, sums, leaves, strict=True)]
+            return [jnp.where(*parts) for parts in zip(is_mendable, sums, leaves, strict=True)]
 
         # In a branch of its own, XLA gives the second pass the memory of the first, of which the flags alone are left.
-        return _if_any(is_mended, with_sums, leaves)
+        return _if_any(is_mendable, with_sums, leaves)
 
     return jax.tree.unflatten(structure, _if_any(is_nan, mend, leaves))
 

@@ -24,8 +24,9 @@ Replace: TypeAlias = Callable[[JaxprEqn, Descend], list[JaxprEqn]]
 # Equations in bodies are replaced in these alone: not in functions with a derivative of their own (custom_jvp,
 # custom_vjp), whose derivative does not come from their body, and not in the combiners of scatter and sort, which stay
 # as in JAX.
-# In JAX 0.12 a ``closed_call`` is also what a function of `jaxpr_as_fun` leaves in a trace. By name, since the last
-# four are not public: the others are of `jax.experimental.compute_on`, ``scheduling_groups`` and ``overlap``.
+# In JAX 0.12 a ``closed_call`` is also what a function of `jaxpr_as_fun` leaves in a trace. The last four are listed by
+# name, as their primitives are not public. Those behind ``shard_map`` are of `jax.experimental.compute_on`,
+# ``scheduling_groups`` and ``overlap``.
 WITH_BODIES = frozenset(
     {
         *(primitive.name for primitive in (p.jit_p, p.scan_p, p.while_p, p.cond_p, p.remat_p, p.closed_call_p)),

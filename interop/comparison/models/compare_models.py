@@ -37,8 +37,8 @@ def compare_models(
 
     Both run on the same inputs with the same parameters. The values that enter and leave each module are compared, and
     the gradients there, of :math:`\sum_i w_i \, value_i` over the floats in the result, with weights as in `compare`; a
-    complex number counts as two. The layer to blame is the first whose inputs agree and whose outputs do not. If there
-    is none, it is the last in whose output gradients agree, and not in its input.
+    complex number counts as two. The layer to blame is the first whose inputs agree and whose outputs do not. If all
+    values agree, it is the last at whose outputs gradients agree, and at whose inputs or parameters they do not.
 
     Both run in the precision that was given, and in float64, where differences of rounding vanish, or shrink as
     :math:`\epsilon` does. If only gradients differ, both run under `min_norm`, where differences at ties vanish, and

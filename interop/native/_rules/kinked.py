@@ -21,9 +21,9 @@ from jaxclamp._rules.kinked import Piece
 Kink: TypeAlias = tuple[float, float]
 """A place where pieces meet, and the slope that counts there. Dynamo of torch 2.11 unpacks no constant NamedTuple."""
 
-# Added, it moves 0 to the piece above, and else only subnormal numbers, which XLA takes for 0 too. A smaller number
-# would move fewer, but is subnormal itself: processors take ten times as long for its products. In float16 subnormal
-# numbers begin at 6e-5.
+# Adding it moves 0 to the piece above. Besides 0, only subnormal numbers change sides, which XLA takes for 0 too. A
+# smaller number would move fewer, but is subnormal itself: processors take ten times as long for its products. In
+# float16 subnormal numbers begin at 6e-5.
 _SMALLEST_NORMAL = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torch.float64, torch.bfloat16)}
 """Maps a dtype to its smallest normal number."""
 _SMALL = 2**12
@@ -123,7 +123,8 @@ def bend(
     can_move = not torch.compiler.is_compiling() and _bends_up_at_0(name, *parameters)
     smallest = _SMALLEST_NORMAL.get(x.dtype) if can_move else None
     if smallest is not None and is_plain(x) and x.numel() <= _SMALL:
-        # The derivative is that at the places moved, which torch keeps; the value is written over theirs.
+        # Torch keeps the places moved for the backward pass, which has the slope above there. The value at them is
+        # written over by that at x.
         result = in_torch(x + smallest, *parameters)
         result.detach().copy_(in_torch(x.detach(), *parameters))
         return result
