@@ -256,6 +256,7 @@ def bounds() -> None:
     for n in (1, 1_000, 10_000, 100_000):
         x, y, z = active(n), normal(n), normal(n) + 1
         bound("elu(x, 2), a Function", n, lambda x: functional.elu(x, 2.0), Elu.apply, x)
+        bound("elu(x, 2), two calls", n, lambda x: functional.elu(x, 2.0), elu_of_moved, x)
         bound("maximum(x, y), x active, the call", n, partial(torch.maximum, other=y), partial(torch.clamp_min, y), x)
         bound("clamp_min(x, y), x active, the call", n, partial(torch.clamp_min, min=y), partial(torch.clamp_min, y), x)
         bound("clamp(x, y, z), x active, the calls", n, partial(torch.clamp, min=y, max=z), partial(clamped, y, z), x)
@@ -304,6 +305,12 @@ class Elu(torch.autograd.Function):
     def backward(ctx: Any, cotangent: torch.Tensor) -> torch.Tensor:
         (x,) = ctx.saved_tensors
         return torch.ops.aten.elu_backward(cotangent, 2.0, 1, 1, False, x + 2.0**-126)  # type: ignore[no-any-return]
+
+
+def elu_of_moved(x: torch.Tensor) -> torch.Tensor:
+    result = functional.elu(x + 2.0**-126, 2.0)
+    result.detach().copy_(functional.elu(x.detach(), 2.0))
+    return result
 
 
 class Pool(torch.autograd.Function):
