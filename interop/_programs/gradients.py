@@ -201,12 +201,11 @@ def along(
 
     For training loops and modules as they are: in the block the parameters have tangents. They stay the same tensors,
     with their values, gradients and hooks. The backward pass may follow the block, and an optimizer may step in the
-    block or behind it. Overwrite parameters before the block, as by ``load_state_dict`` or `torch.nn.init`: what is
-    copied to them in it has no tangent, by which choices could fall. What is decided, and what is not, is said at
-    `directional_derivative`; choices in other threads are not. Checkpoints compute again without tangents: they are
-    refused. One with ``use_reentrant=True`` whose inputs need no gradient has none in torch, and so none here. Compiled
-    functions are refused, too, and so are `torch.func.jvp`, `torch.func.jacfwd` and `torch.func.hessian`, since torch
-    has one level of forward mode outside of torch.func.
+    block or behind it. What is decided, and what is not, is said at `directional_derivative`; choices in other threads
+    are not. Checkpoints compute again without tangents: they are refused. One with ``use_reentrant=True`` whose inputs
+    need no gradient has none in torch, and so none here. Compiled functions are refused, too, and so are
+    `torch.func.jvp`, `torch.func.jacfwd` and `torch.func.hessian`, since torch has one level of forward mode outside of
+    torch.func.
 
     The loss is computed once, with choices decided along the direction: it may differ from the usual one by rounding.
     Where a branch that is not taken would make a gradient NaN, the loss gets its true gradients when the block ends, or
@@ -247,11 +246,10 @@ def along(
     losses = Losses(moving)
     with forward_ad.dual_level(), tangents_at(depth_of_transformations()):
         torch.clear_autocast_cache()  # it may hold casts of the parameters from before they had tangents
-        with torch.no_grad(), with_old_versions(moving):
-            for parameter, tangent in zip(moving, direction, strict=True):
-                # A tensor gets a tangent, and stays the same, by what is copied to it.
-                parameter.copy_(forward_ad.make_dual(parameter.detach(), tangent))
-        with _named_cure("along", _CURES), _Uncompiled(losses):
+        tangents = dict(zip(moving, direction, strict=True))
+        for parameter, tangent in tangents.items():
+            _give_tangent(parameter, tangent)
+        with _named_cure("along", _CURES), _Uncompiled(losses, tangents):
             yield
         losses.settle()  # while there are tangents, and no longer watched by the block
 
@@ -434,9 +432,11 @@ def _named_cure(name: str, cures: Mapping[str, str]) -> Iterator[None]:
 class _Uncompiled(Decided):
     """The block of `along`: it refuses compiled functions, which have no tangents, and watches for losses."""
 
-    def __init__(self, losses: Losses) -> None:
+    def __init__(self, losses: Losses, tangents: Mapping[torch.Tensor, torch.Tensor]) -> None:
         super().__init__()
         self._losses = losses
+        self._tangents = tangents
+        """Maps the parameters to the direction."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_compiled():
@@ -445,8 +445,17 @@ class _Uncompiled(Decided):
         if func in BACKWARD and not (kwargs or {}).get("create_graph"):
             self._losses.settle()
         result = super().__torch_function__(func, types, args, kwargs)
+        # What overwrites a parameter, as `torch.nn.init` and ``load_state_dict`` do, returns it, with a tangent of 0.
+        if not torch.is_grad_enabled() and isinstance(result, torch.Tensor) and result in self._tangents:
+            _give_tangent(result, self._tangents[result])
         self._losses.see(PINNED.get(func, func), args, result)
         return result
+
+
+def _give_tangent(parameter: torch.Tensor, tangent: torch.Tensor) -> None:
+    """Give a tangent to a tensor, which stays the same, by what is copied to it."""
+    with torch.no_grad(), with_old_versions([parameter]):
+        parameter.copy_(forward_ad.make_dual(parameter.detach(), tangent))
 
 
 def _active(name: str, args: Sequence[Any], argnums: int | tuple[int, ...]) -> Tree:

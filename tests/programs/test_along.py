@@ -203,6 +203,20 @@ def test_an_optimizer_may_step_in_the_block() -> None:
         assert set(layer.state_dict()) == {"weight", "bias"}
 
 
+@pytest.mark.parametrize("overwrite", [
+    lambda layer: torch.nn.init.zeros_(layer.weight),
+    lambda layer: layer.load_state_dict({"weight": torch.zeros(1, 1)}),
+], ids=["init", "load_state_dict"])  # fmt: skip
+def test_parameters_that_are_overwritten_in_the_block_move(overwrite: Callable[[torch.nn.Linear], object]) -> None:
+    layer = torch.nn.Linear(1, 1, bias=False)
+    with interop.along(layer):
+        overwrite(layer)
+        y = layer(torch.ones(1, 1))
+        (torch.relu(y) - torch.relu(-y)).sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.item() == 1.0
+
+
 @pytest.mark.parametrize("make", [functools.partial(torch.optim.Adam, amsgrad=True), torch.optim.Adamax])
 def test_an_optimizer_may_write_its_largest_moments_to_out(make: Callable[..., torch.optim.Optimizer]) -> None:
     """They move with a weight decay: of equal ones, what is written is decided, with the value that it has outside."""
