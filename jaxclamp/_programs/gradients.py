@@ -286,15 +286,15 @@ class _Program(Generic[P, R]):
         jaxpr = constant_at_minus_infinity(needed(jaxpr))
         self.has_slopes_without_bound |= has_slopes_without_bound(jaxpr)
         self._without_choices_behind = without_choices_behind(
-            jaxpr, lambda eqn: eqn.primitive is p.custom_vjp_call_p or self._asks_for_itself(eqn)
+            jaxpr, lambda eqn: eqn.primitive is p.custom_vjp_call_p or self._may_have_endless_rules(eqn)
         )
         return jaxpr
 
-    def _asks_for_itself(self, eqn: JaxprEqn) -> bool:
+    def _may_have_endless_rules(self, eqn: JaxprEqn) -> bool:
         """Return whether ``eqn`` calls a function whose own rule is being decided, or one in a rule within a rule.
 
-        Deciding it by its rule again would never end. The rule of the Bessel function ``i0`` asks for ``i1``, and that
-        of ``i1`` for another one each time, as their parameters go up.
+        To decide it by its rule might never end. A rule may call its own function. Or it calls another one each time:
+        in JAX 0.12 the rule of the Bessel function ``i0`` asks for ``i1``, and that of ``i1`` for a next one.
         """
         return _has_own_rule(eqn) and (len(self._within) >= 2 or _function(eqn) in self._within)
 
@@ -302,7 +302,7 @@ class _Program(Generic[P, R]):
         # The first that fits counts. A norm may be a custom_jvp: so it comes before functions with rules of their own.
         if norm := norm_along_direction(eqn):
             return inlined(norm, eqn)
-        if eqn.primitive is p.custom_vjp_call_p or self._asks_for_itself(eqn):
+        if eqn.primitive is p.custom_vjp_call_p or self._may_have_endless_rules(eqn):
             return inlined(self._moving(eqn), eqn)
         if _has_own_rule(eqn):
             return inlined(_with_own_rule(eqn, self._within | {_function(eqn)}), eqn)
