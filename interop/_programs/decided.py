@@ -61,7 +61,7 @@ class Decided(Block):
         choice, jump = CHOICES_BY_CALL.get(in_torch), jump_of(in_torch, kwargs)
         # A tensor without elements has nothing to choose, and torch knows what raises: the maximum of none does.
         is_moving = (choice or jump) and any(
-            moves(value) and value.numel() for value in _operands(*args, *kwargs.values())
+            moves(value) and value.numel() for value in operands(*args, *kwargs.values())
         )
         if jump and is_moving:
             name, at = jump
@@ -83,7 +83,8 @@ class Decided(Block):
         return _RefusesChoices()
 
 
-def _operands(*values: Any) -> Iterator[Any]:
+def operands(*values: Any) -> Iterator[Any]:
+    """Yield the values, and of a list of tensors each."""
     for value in values:
         yield from value if isinstance(value, Sequence) else (value,)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
@@ -19,7 +20,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from interop._programs.decided import BACKWARD, Decided
+from interop._programs.decided import BACKWARD, Decided, operands
 from interop._programs.nan_gradients import Losses, certified, has_nan
 from interop._programs.order import tangents_at
 from interop._torch.private_api import (
@@ -34,6 +35,8 @@ from interop._torch.private_api import (
     refuse_compiled,
     sharding_of,
     unflattened,
+    version_of,
+    whole_of,
     with_old_versions,
     without_transformations,
 )
@@ -247,10 +250,11 @@ def along(
     with forward_ad.dual_level(), tangents_at(depth_of_transformations()):
         torch.clear_autocast_cache()  # it may hold casts of the parameters from before they had tangents
         tangents = dict(zip(moving, direction, strict=True))
-        for parameter, tangent in tangents.items():
-            _give_tangent(parameter, tangent)
-        with _named_cure("along", _CURES), _Uncompiled(losses, tangents):
-            yield
+        with _named_cure("along", _CURES):
+            for parameter, tangent in tangents.items():
+                _give_tangent(parameter, tangent)
+            with _Uncompiled(losses, tangents):
+                yield
         losses.settle()  # while there are tangents, and no longer watched by the block
 
 
@@ -400,6 +404,8 @@ _WITHOUT_FORWARD_MODE = (
     "torch.backends.mkldnn.flags(enabled=False), and on a GPU torch.backends.cudnn.flags(enabled=False)."
 )
 _CURES = {
+    "more than one element of the written-to": "{} gives each element a tangent of its own: of an argument whose "
+    "elements share memory, as of expand(), pass a clone().",
     "saved tensor hooks": "{} cannot compute again, as a checkpoint does: call the function without one.",
     "setup_context": "{} needs setup_context and a jvp of an autograd.Function: write them. "
     "checkpoint(use_reentrant=True) has neither: call the function without it.",
@@ -435,8 +441,11 @@ class _Uncompiled(Decided):
     def __init__(self, losses: Losses, tangents: Mapping[torch.Tensor, torch.Tensor]) -> None:
         super().__init__()
         self._losses = losses
-        self._tangents = tangents
-        """Maps the parameters to the direction."""
+        self._parts = defaultdict[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]](list)
+        """Maps what parameters show the memory of, as a rule themselves, to these, each with its tangent."""
+        for parameter, tangent in tangents.items():
+            self._parts[whole_of(parameter)].append((parameter, tangent))
+        self._versions = {whole: version_of(whole) for whole in self._parts}
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_compiled():
@@ -445,11 +454,19 @@ class _Uncompiled(Decided):
         if func in BACKWARD and not (kwargs or {}).get("create_graph"):
             self._losses.settle()
         result = super().__torch_function__(func, types, args, kwargs)
-        # What overwrites a parameter, as `torch.nn.init` and ``load_state_dict`` do, returns it, with a tangent of 0.
-        if not torch.is_grad_enabled() and isinstance(result, torch.Tensor) and result in self._tangents:
-            _give_tangent(result, self._tangents[result])
+        # What overwrites a parameter or a part of it, as `torch.nn.init` and ``w[0] = 0`` do, overwrites its tangent.
+        for overwritten in operands(result, *args[:1]):
+            if isinstance(overwritten, torch.Tensor) and (whole := whole_of(overwritten)) in self._versions:
+                self._restore_tangents(whole)
         self._losses.see(PINNED.get(func, func), args, result)
         return result
+
+    def _restore_tangents(self, whole: torch.Tensor) -> None:
+        if self._versions[whole] != (version := version_of(whole)):
+            self._versions[whole] = version
+            for parameter, tangent in self._parts[whole]:
+                if parameter.is_leaf or not torch.is_grad_enabled():  # else the write is a part of the program
+                    _give_tangent(parameter, tangent)
 
 
 def _give_tangent(parameter: torch.Tensor, tangent: torch.Tensor) -> None:
@@ -509,6 +526,11 @@ def _leaves_of(name: str, tree: Tree, what: str) -> list[torch.Tensor]:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
             kind = leaf.dtype if isinstance(leaf, torch.Tensor) else type(leaf).__name__
             raise TypeError(f"{name}: {what} has a leaf of {kind}; pass floating-point tensors.")
+        if leaf.dtype.itemsize == 1:
+            raise TypeError(
+                f"{name}: {what} has a tensor of {leaf.dtype}, of which torch adds up nothing; pass one of 16 bits or "
+                "more, and convert it in the function."
+            )
         if leaf.is_nested or leaf.layout is not torch.strided:
             raise TypeError(
                 f"{name}: {what} has a tensor that is {'nested' if leaf.is_nested else leaf.layout}, of which torch "
@@ -602,5 +624,6 @@ def _refuse_here(name: str) -> None:
     if is_forward_mode() and not is_transformed():  # the levels of torch.func nest
         raise RuntimeError(
             f"{name}: forward mode is at work already, in this thread or in another; torch has one level of it in a "
-            "process. Leave the other block of along or of forward_ad.dual_level first."
+            "process. Leave the other block of along or of forward_ad.dual_level first; for torch.func.linearize, call "
+            "torch.func.jvp."
         )

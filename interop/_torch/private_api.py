@@ -115,6 +115,15 @@ def is_compiled() -> bool:
     return torch.compiler.is_compiling() or bool(torch._C._dynamo.eval_frame.get_eval_frame_callback())
 
 
+def path_as_written(path: str) -> str:
+    """Return the path of a module without the wrappers of `torch.compile`, each of which adds a name to it.
+
+    >>> path_as_written("encoder._orig_mod.0"), path_as_written("_orig_mod")
+    ('encoder.0', '')
+    """
+    return ".".join(name for name in path.split(".") if name != "_orig_mod")
+
+
 COMPILED = "{} cannot run in a compiled function; call it outside of torch.compile."
 
 
@@ -135,6 +144,11 @@ def with_old_versions(tensors: Iterable[torch.Tensor]) -> contextlib.AbstractCon
 def is_view(tensor: torch.Tensor) -> bool:
     """Say whether the tensor has its memory from another one, by a recorded call: it cannot be detached then."""
     return tensor._is_view()
+
+
+def whole_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor whose memory the tensor shows, whole or in part, if it is a view; else the tensor."""
+    return tensor if tensor._base is None else tensor._base
 
 
 def is_without_numbers(tensor: torch.Tensor) -> bool:

@@ -118,6 +118,16 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         RuntimeError,
         r"output with shape \[3\]",
     ),
+    "a tensor of 8 bits": (
+        lambda: interop.grad(lambda x: x.float().sum())(torch.ones(2).to(torch.float8_e5m2)),
+        TypeError,
+        "the argument has a tensor of torch.float8_e5m2, .* convert it in the function",
+    ),
+    "linearize": (
+        lambda: torch.func.linearize(interop.grad(torch.abs), ZERO),
+        RuntimeError,
+        "grad: forward mode is at work already.*for torch.func.linearize, call torch.func.jvp",
+    ),
     "meta": (lambda: interop.grad(torch.sum)(torch.ones(2, device="meta")), TypeError, "argument has a fake tensor"),
     "sparse": (lambda: interop.grad(torch.sum)(torch.eye(2).to_sparse()), TypeError, "tensor that is torch.sparse_coo"),
     "nested": (
@@ -165,6 +175,18 @@ def test_a_loss_that_is_not_recorded_gets_no_cure_for_functions() -> None:
     with pytest.raises(RuntimeError) as raised:
         interop.grad(lambda x: torch.autograd.grad(torch.abs(x.detach()), x)[0])(torch.zeros(()))
     assert "call torch.func.grad there" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize("name", ["grad", "along"])
+def test_elements_that_share_memory_name_the_cure(name: str) -> None:
+    x = torch.ones(1, requires_grad=True).expand(2)
+    with pytest.raises(RuntimeError) as raised:
+        interop.grad(torch.sum)(x.detach()) if name == "grad" else interop.along(x).__enter__()
+    assert raised.value.__notes__ == [
+        f"{name} gives each element a tangent of its own: of an argument whose elements share memory, as of expand(), "
+        "pass a clone()."
+    ]
+    assert interop.grad(torch.sum)(x.detach().clone()).tolist() == [1.0, 1.0]
 
 
 def test_functions_without_forward_mode_name_the_cure() -> None:
