@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -117,7 +118,12 @@ def _flattened(
         sources = {_TENSOR: iter(arrays), _NON_TENSOR: iter(non_tensors)}
         leaves = [next(sources[kind]) if kind in sources else kind[1] for kind in kinds]
         args, kwargs = jax.tree.unflatten(structure, leaves)
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except (TypeError, AttributeError) as error:
+            if ("must be Tensor" if isinstance(error, TypeError) else "Tracer") in str(error):
+                error.add_note("wrap_for_torch: the function is called with arrays of JAX; write it with jax.numpy.")
+            raise
 
     return FlatFunction(flat, _name(function), names, save)
 
@@ -133,7 +139,9 @@ def _argument(function: Callable[..., Any], path: Sequence[Any]) -> str:
         name = argument.key
     else:
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        names = [p.name for p in inspect.signature(function).parameters.values() if p.kind in positional]
+        names: list[str] = []
+        with contextlib.suppress(ValueError):  # a function that is written in C may have no signature
+            names += [p.name for p in inspect.signature(function).parameters.values() if p.kind in positional]
         name = names[argument.idx] if argument.idx < len(names) else f"argument {argument.idx}"
     return f"{name}{jax.tree_util.keystr(tuple(rest))}"
 

@@ -23,7 +23,13 @@ from torch.utils.hooks import RemovableHandle
 
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
 from interop._torch.grad_state import is_active
-from interop._torch.private_api import compiled_within_others_only, is_in_old_vmap, is_transformed, keywords_of
+from interop._torch.private_api import (
+    compiled_within_others_only,
+    is_in_old_vmap,
+    is_transformed,
+    keywords_of,
+    path_as_written,
+)
 from interop._torch.sharding import is_distributed
 from interop._transforms.as_of import PINNED
 from interop._transforms.jumps import Jump, jump_of, places_of
@@ -165,7 +171,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         # Such hooks are global: modules that run in other threads call them, too.
         if threading.get_ident() == self._thread:
             if not self._path:
-                self._names = {inner: path for path, inner in module.named_modules()}
+                self._names = {inner: path_as_written(path) for path, inner in module.named_modules()}
             self._path.append(self._names.get(module) or type(module).__name__)
 
     def _left(self, module: torch.nn.Module, args: Any, result: Any) -> None:
@@ -339,6 +345,7 @@ def influence(closure: Callable[[], torch.Tensor], parameters: Iterable[torch.Te
             raise ValueError("influence: one of the parameters does not require grad; pass those alone that do.")
     if not tensors:
         raise ValueError("influence: parameters is empty; pass the tensors with respect to which to differentiate.")
+    tensors = list(dict.fromkeys(tensors))  # weights may be tied
     devices = {tensor.device for tensor in tensors if tensor.is_cuda}  # whose random numbers are put back, too
 
     def gradient(ties: Convention | None) -> np.ndarray[Any, Any]:

@@ -212,6 +212,15 @@ def test_errors_of_jax_name_the_function() -> None:
         wrap_for_torch(decide)(torch.ones(3))
 
 
+@pytest.mark.parametrize(
+    "function", [torch.relu, torch.nn.functional.softplus, lambda x: x.relu(), torch.nn.ReLU()], ids=str
+)
+def test_a_function_of_torch_is_not_one_of_jax(function: Callable[..., Any]) -> None:
+    with pytest.raises((TypeError, AttributeError)) as raised:
+        wrap_for_torch(function)(torch.ones(3))
+    assert "called with arrays of JAX; write it with jax.numpy" in raised.value.__notes__[0]
+
+
 def test_the_kind_of_error_is_that_of_torch_without_memory_of_that_size() -> None:
     with pytest.raises(IndexError, match="axis=5 is out of range"):
         interop.amax(torch.empty(2**45, device="meta"), 5)

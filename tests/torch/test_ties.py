@@ -176,6 +176,16 @@ def test_lines_and_modules() -> None:
     assert f"test_ties.py:{first + 1} layers.0  hardtanh" in str(counted.report)
 
 
+@pytest.mark.filterwarnings("ignore:Using `torch.compile", "ignore:Dynamo does not know how to trace")  # of the block
+@pytest.mark.parametrize("whole", [True, False])
+def test_compiled_modules_have_their_names(whole: bool) -> None:
+    relu = torch.nn.ReLU()
+    network = torch.nn.Sequential(torch.nn.Identity(), relu if whole else torch.compile(relu, backend="eager"))
+    with interop.ties() as counted:
+        (torch.compile(network, backend="eager") if whole else network)(X)
+    assert [(line.op, line.module) for line in counted.report.lines] == [("relu", "1")]
+
+
 def test_counting_again_adds_up_and_ends_with_the_block() -> None:
     counted = interop.ties()
     for _ in range(2):
@@ -266,7 +276,7 @@ def test_influence() -> None:
     x = torch.tensor([-1.0, 0.0, 3.0, 6.0, 5.0], requires_grad=True)
     weights = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
     unused = torch.ones(2, requires_grad=True)
-    found = interop.influence(lambda: (weights * x.clamp(0.0, 6.0)).sum(), [x, unused])
+    found = interop.influence(lambda: (weights * x.clamp(0.0, 6.0)).sum(), [x, unused, x])  # weights may be tied
     assert found.norm == pytest.approx(np.hypot(2, 4))
     assert found.gradient_norm == pytest.approx(np.hypot(3, 5))
     assert found.relative == pytest.approx(np.hypot(2, 4) / np.hypot(3, 5))
