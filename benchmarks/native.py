@@ -256,10 +256,17 @@ def bounds() -> None:
     for n in (1, 1_000, 10_000, 100_000):
         x, y, z = active(n), normal(n), normal(n) + 1
         bound("elu(x, 2), a Function", n, lambda x: functional.elu(x, 2.0), Elu.apply, x)
-        bound("elu(x, 2), two calls", n, lambda x: functional.elu(x, 2.0), elu_of_moved, x)
+        bound("elu(x, 2), the call", n, lambda x: functional.elu(x, 2.0), elu_saved_moved, x)
+        bound("clamp_max(x, 0.5), the call", n, partial(torch.clamp_max, max=0.5), max_of_bound, x)
         bound("maximum(x, y), x active, the call", n, partial(torch.maximum, other=y), partial(torch.clamp_min, y), x)
         bound("clamp_min(x, y), x active, the call", n, partial(torch.clamp_min, min=y), partial(torch.clamp_min, y), x)
-        bound("clamp(x, y, z), x active, the calls", n, partial(torch.clamp, min=y, max=z), partial(clamped, y, z), x)
+        bound(
+            "clamp(x, y, z), x active, the call",
+            n,
+            partial(torch.clamp, min=y, max=z),
+            partial(torch.clamp, y, max=z),
+            x,
+        )
     for label, window in {"2x2": (2, 2, 0), "3x3, stride 2": (3, 2, 1), "3x3, stride 1": (3, 1, 1)}.items():
         theirs = partial(lambda window, x: functional.max_pool2d(x, *window), window)
         ours = partial(lambda window, x: Pool.apply(x, *window), window)
@@ -307,10 +314,16 @@ class Elu(torch.autograd.Function):
         return torch.ops.aten.elu_backward(cotangent, 2.0, 1, 1, False, x + 2.0**-126)  # type: ignore[no-any-return]
 
 
-def elu_of_moved(x: torch.Tensor) -> torch.Tensor:
-    result = functional.elu(x + 2.0**-126, 2.0)
-    result.detach().copy_(functional.elu(x.detach(), 2.0))
-    return result
+SAVED_MOVED = torch.autograd.graph.saved_tensors_hooks(partial(torch.add, torch.tensor(2.0**-126)), lambda moved: moved)
+
+
+def elu_saved_moved(x: torch.Tensor) -> torch.Tensor:
+    with SAVED_MOVED:
+        return functional.elu(x, 2.0)
+
+
+def max_of_bound(x: torch.Tensor) -> torch.Tensor:
+    return torch.clamp_max(torch.scalar_tensor(0.5, dtype=x.dtype, device=x.device), x)
 
 
 class Pool(torch.autograd.Function):
@@ -326,10 +339,6 @@ class Pool(torch.autograd.Function):
         x, indices = ctx.saved_tensors
         backward = torch.ops.aten.max_pool2d_with_indices_backward
         return backward(cotangent, x, *ctx.window, [1, 1], False, indices), None, None, None
-
-
-def clamped(low: torch.Tensor, high: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    return torch.clamp_max(high, torch.clamp_min(low, x))
 
 
 def compared_and_multiplied(x: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:

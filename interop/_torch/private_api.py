@@ -336,6 +336,11 @@ def top_hooks() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
     return torch._C._autograd._top_saved_tensors_default_hooks(True)  # False hides them while AOTAutograd traces
 
 
+def takes_hooks() -> bool:
+    """Say whether a call may put hooks on the tape: torch applies one pair at a time, and a block may forbid them."""
+    return top_hooks() is None and torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
+
+
 def checkpoint_that_switches(func: Callable[..., Any]) -> Any:
     """Return the context of the reentrant checkpoint that turns the tape off by this call; it has the ``run_function``.
 

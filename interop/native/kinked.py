@@ -124,19 +124,19 @@ def _bent(
     inplace: bool,
     *parameters: float,
 ) -> torch.Tensor:
-    numbers = [_number(parameter) for parameter in parameters]
-
-    def of(x: torch.Tensor) -> torch.Tensor:
-        return bend(name, in_torch, derivative, x, *numbers)
-
-    return overwrite(f"{name}_", of, input) if inplace else of(input)
+    numbers = [*map(_number, parameters)]
+    if inplace:
+        return overwrite(f"{name}_", lambda x: bend(name, in_torch, derivative, x, *numbers), input)
+    return bend(name, in_torch, derivative, input, *numbers)
 
 
 def _number(parameter: Any) -> float:
     """Read a number as torch does: of NumPy's scalars and tensors without axes too, but for those that require grad."""
+    if not isinstance(parameter, (torch.Tensor, np.generic)):
+        return constant_of(parameter)
     if isinstance(parameter, torch.Tensor) and parameter.requires_grad:
         raise TypeError("a slope or threshold must be a number, not a tensor that requires grad; pass its item().")
-    return parameter.item() if isinstance(parameter, (torch.Tensor, np.generic)) else constant_of(parameter)
+    return parameter.item()
 
 
 def _of_leaky_relu(vector: torch.Tensor, x: torch.Tensor, negative_slope: float) -> Any:

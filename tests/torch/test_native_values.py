@@ -1,16 +1,22 @@
 """`interop.native` at special values: torch's own values, and the gradients of the programs of JAX."""
 
+import contextlib
+import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 import torch
+from torch.autograd.graph import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
 from torch.nn import functional
 
 from interop import TORCH_OPS, native
+from interop._torch.private_api import top_hooks
 from interop.native import NATIVE
+from interop.native._rules import kinked
 from jaxclamp import CONVENTIONS, OPS
 from jaxclamp.kinked import SELU_ALPHA, SELU_SCALE
 from tests.support.representatives import thorough
@@ -87,7 +93,11 @@ def test_values_are_those_of_torch_to_the_bit(name: str) -> None:
                 assert torch.equal(found[1], expected[1]), (x.dtype, given, ties)
 
 
-@pytest.mark.parametrize("repeats", [1, 2**12], ids=["few elements", "many"])
+@pytest.mark.parametrize(
+    "around",
+    [contextlib.nullcontext, save_on_cpu, functools.partial(disable_saved_tensors_hooks, "refused")],
+    ids=["alone", "in other hooks", "where hooks are refused"],
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("function", "slopes"),
@@ -98,16 +108,66 @@ def test_values_are_those_of_torch_to_the_bit(name: str) -> None:
     ],
     ids=["elu", "leaky_relu", "selu"],
 )
-def test_the_slope_above_counts_at_0_in_tensors_of_any_size(
-    function: Any, slopes: list[float], dtype: str, repeats: int
+def test_the_slope_above_counts_at_0(
+    function: Any, slopes: list[float], dtype: str, around: Callable[[], AbstractContextManager[Any]]
 ) -> None:
-    """Small tensors and large ones have it by different ways."""
-    x = torch.tensor([-1.0, -0.0, 0.0, 1.0], dtype=getattr(torch, dtype)).repeat(repeats).requires_grad_()
-    y = function(native, x)
+    """By hooks of the tape where it takes some, elsewhere by a Function."""
+    x = torch.tensor([-1.0, -0.0, 0.0, 1.0], dtype=getattr(torch, dtype), requires_grad=True)
+    with around():
+        y = function(native, x)
     assert torch.equal(bits(y.detach()), bits(function(functional, x.detach())))
-    (gradient,) = torch.autograd.grad(y, x, torch.full_like(y, 2.0))
-    expected = 2 * torch.tensor(slopes).repeat(repeats).to(x.dtype)
-    torch.testing.assert_close(gradient, expected)
+    assert top_hooks() is None
+    (gradient,) = torch.autograd.grad(y, x, torch.full_like(y, 2.0), retain_graph=True)
+    torch.testing.assert_close(gradient, 2 * torch.tensor(slopes).to(x.dtype))
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(gradient, torch.tensor(slopes).to(x.dtype))
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("name", sorted(kinked._KEEP_X_ALONE))
+def test_torch_keeps_x_alone(name: str) -> None:
+    """All that it keeps is moved up."""
+    kept = []
+    with saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):  # type: ignore[func-returns-value]
+        getattr(functional, name)(x := torch.tensor([-1.0, 0.0, 1.0], requires_grad=True))
+    assert [tensor.tolist() for tensor in kept] == [x.tolist()]
+
+
+def test_what_is_moved_up_may_be_overwritten() -> None:
+    """Where torch's own function refuses to be differentiated."""
+    x = 1 * (leaf := torch.tensor([-1.0, 0.0, 1.0], requires_grad=True))
+    y = native.elu(x, 2.0)
+    with torch.no_grad():
+        x.fill_(5.0)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), leaf)[0], torch.tensor([2 / math.e, 1.0, 1.0]))
+
+
+@pytest.mark.parametrize("repeats", [1, 2**12], ids=["few elements", "many"])
+@pytest.mark.parametrize("bound", [0.5, -0.0, 0.0, math.inf, -math.inf])
+def test_clamp_max_of_any_size(bound: float, repeats: int) -> None:
+    """Small tensors and large ones have it by different ways."""
+    x = torch.tensor([-math.inf, -1.0, 0.0, 0.5, 1.0, math.inf]).repeat(repeats).requires_grad_()
+    y = native.clamp_max(x, bound)
+    assert torch.equal(bits(y.detach()), bits(torch.clamp_max(x.detach(), bound)))
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.where(x < bound, 1.0, 0.0))
+
+
+SHAPES: list[tuple[int, ...]] = [(), (3,), (2, 1), (2, 3)]
+
+
+@pytest.mark.parametrize("active", range(3), ids=["x", "min", "max"])
+@pytest.mark.parametrize("shapes", [*itertools.product(SHAPES, repeat=3)], ids=str)
+def test_clamp_of_tensors_that_are_broadcast(shapes: Sequence[tuple[int, ...]], active: int) -> None:
+    """Torch's own clamp fails for some of these shapes."""
+    random = torch.Generator().manual_seed(0)
+    operands = [torch.randint(3, shape, generator=random).double() for shape in shapes]
+    leaf = operands[active].requires_grad_()
+    x, low, high = torch.broadcast_tensors(*operands)
+    y = native.clamp(*operands)
+    assert torch.equal(y, torch.clamp(x, low, high))
+    is_alone = ((low < x) & (x < high), (x < low) & (low < high), (torch.maximum(x, low) > high))[active]
+    assert torch.equal(torch.autograd.grad(y.sum(), leaf)[0], is_alone.double().sum_to_size(leaf.shape))
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["first active", "second active"])

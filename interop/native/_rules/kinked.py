@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from interop._torch.private_api import constant_in_graphs, is_forward_mode, is_transformed
+from interop._torch.grad_state import outside_of_modes
+from interop._torch.private_api import constant_in_graphs, is_forward_mode, is_transformed, takes_hooks
 from interop.native._rules.differentiable import differentiable
 from interop.native._rules.windows_stage import is_plain
 from jaxclamp import OPS
@@ -21,13 +22,22 @@ from jaxclamp._rules.kinked import Piece
 Kink: TypeAlias = tuple[float, float]
 """A place where pieces meet, and the slope that counts there. Dynamo of torch 2.11 unpacks no constant NamedTuple."""
 
-# Adding it moves 0 to the piece above. Besides 0, only subnormal numbers change sides, which XLA takes for 0 too. A
-# smaller number would move fewer, but is subnormal itself: processors take ten times as long for its products. In
-# float16 subnormal numbers begin at 6e-5.
-_SMALLEST_NORMAL = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torch.float64, torch.bfloat16)}
-"""Maps a dtype to its smallest normal number."""
-_SMALL = 2**12
-"""The elements up to which torch's function, called twice, takes less time than a Function in Python."""
+_KEEP_X_ALONE = frozenset(("elu", "leaky_relu", "selu"))
+"""The functions for whose backward pass torch keeps x and nothing else."""
+
+
+# The smallest normal number moves 0 to the piece above. Besides 0, only subnormal numbers change sides, which XLA takes
+# for 0 too. A smaller number would move fewer, but is subnormal itself: processors take ten times as long for its
+# products. In float16 subnormal numbers begin at 6e-5. It is a tensor: to add a number takes torch twice as long.
+def _saved_moved_up(dtype: torch.dtype) -> torch.autograd.graph.saved_tensors_hooks:
+    smallest = torch.tensor(torch.finfo(dtype).tiny, dtype=dtype, device="cpu")
+    return torch.autograd.graph.saved_tensors_hooks(lambda x: x + smallest, lambda moved: moved)
+
+
+_SAVED_MOVED_UP = outside_of_modes(
+    lambda: {dtype: _saved_moved_up(dtype) for dtype in (torch.float32, torch.float64, torch.bfloat16)}
+)
+"""Maps a dtype to a block in which torch keeps, for its backward pass, each place moved up by the smallest number."""
 
 
 # Apart from the cached function, since Dynamo passes over caches and looks into what is in them.
@@ -116,23 +126,17 @@ def bend(
       in_torch: torch's function of x and the parameters.
       derivative: from a vector, x and the parameters to the vector times torch's slopes.
     """
-    kinks = kinks_of(name, *parameters)
     if is_forward_mode() or is_transformed():
-        return _spelled_out(in_torch, kinks, x, *parameters)
+        return _spelled_out(in_torch, kinks_of(name, *parameters), x, *parameters)
     # Not in graphs: Dynamo passes over the cache of this function, and cannot trace the slopes within.
-    can_move = not torch.compiler.is_compiling() and _bends_up_at_0(name, *parameters)
-    smallest = _SMALLEST_NORMAL.get(x.dtype) if can_move else None
-    if smallest is not None and is_plain(x) and x.numel() <= _SMALL:
-        # Torch keeps the places moved for the backward pass, which has the slope above there. The value at them is
-        # written over by that at x.
-        result = in_torch(x + smallest, *parameters)
-        result.detach().copy_(in_torch(x.detach(), *parameters))
-        return result
+    moved_up = _SAVED_MOVED_UP.get(x.dtype) if name in _KEEP_X_ALONE and is_plain(x) and takes_hooks() else None
+    if moved_up is not None and _bends_up_at_0(name, *parameters):
+        with moved_up:
+            return in_torch(x, *parameters)
+    kinks = kinks_of(name, *parameters)
 
     def sloped(vector: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Return the vector, a cotangent, times the slopes."""
-        if smallest is not None:
-            return derivative(vector, x + smallest, *parameters)
         result = derivative(vector, x, *parameters)
         for place, slope in kinks:
             # The slopes 0 and 1 take no product, and 0 times infinity would be NaN.

@@ -77,22 +77,19 @@ def _by_calls(
 ) -> torch.Tensor | None:
     """Compute the op by calls of torch that together have its gradient; None if none have it.
 
-    A single active operand gets nothing at a tie. So ``maximum(x, y)`` is ``clamp_min(y, x)`` for an active x, where
-    torch gives nothing to a bound that ties.
+    A single active operand gets nothing at a tie, and neither do the bounds of torch's clamps. So the active operand
+    takes the place of a bound: ``maximum(x, y)`` is ``clamp_min(y, x)``, and ``clamp(x, low, high)`` is
+    ``clamp(low, x, high)``, for an active x. An active bound is in its place.
     """
     if len(active) == 2:
         return in_torch(*operands) if in_torch in _HALVING else None
-    clamps = _CLAMPS.get(in_torch) if _BOUNDS_LOSE else None
-    if len(active) != 1 or clamps is None or ties != "min_norm" or not _can_swap(operands):
+    clamp = _CLAMPS.get(in_torch) if BOUNDS_LOSE else None
+    if len(active) != 1 or clamp is None or ties != "min_norm" or not _can_swap(operands):
         return None
-    (index,) = active
-    if len(clamps) > 1 and operands[index].numel() > _SMALL:
-        return None
-    value: torch.Tensor = operands[0]
-    for k, clamp in enumerate(clamps, 1):
-        # The active operand is the bound, and behind it what has been folded with it.
-        value = clamp(operands[k], value) if index < k else clamp(value, operands[k])
-    return value
+    first, second, *rest = operands
+    value: torch.Tensor = clamp(second, first, *rest) if active[0] == 0 else clamp(*operands)
+    # Torch fails in the backward pass of a bound, beside a second one, if x is broadcast to their shape.
+    return value if not rest or value.shape == first.shape else None
 
 
 def _by_comparison(
@@ -137,27 +134,39 @@ def _can_swap(operands: Sequence[Any]) -> bool:
     return are_contiguous or _lie_alike(operands)
 
 
-def _at_tie(in_torch: Callable[..., torch.Tensor]) -> list[float]:
-    """Return the gradients that torch gives to two operands that tie."""
-    x, y = (torch.zeros((), device="cpu", requires_grad=True) for _ in range(2))
-    return [part.item() for part in torch.autograd.grad(in_torch(x, y), (x, y))]
+def _at_tie(in_torch: Callable[..., torch.Tensor], *operands: float) -> list[float]:
+    """Return the gradients that torch gives to operands that tie.
+
+    >>> _at_tie(torch.maximum, 0.0, 0.0)
+    [0.5, 0.5]
+    """
+    tensors = [torch.tensor(operand, device="cpu", requires_grad=True) for operand in operands]
+    return [part.item() for part in torch.autograd.grad(in_torch(*tensors), tensors)]
 
 
-_AT_TIES: Mapping[Callable[..., torch.Tensor], list[float]] = outside_of_modes(
-    lambda: {f: _at_tie(f) for f in (torch.maximum, torch.minimum, torch.clamp_min, torch.clamp_max)}
-)
-_HALVING = frozenset(extremum for extremum in (torch.maximum, torch.minimum) if _AT_TIES[extremum] == [0.5, 0.5])
+def _bounds_lose() -> bool:
+    ties: list[tuple[Callable[..., torch.Tensor], Sequence[float]]] = [
+        (torch.clamp_min, (0.0, 0.0)),
+        (torch.clamp_max, (0.0, 0.0)),
+        (torch.clamp, (0.0, 0.0, 1.0)),
+        (torch.clamp, (0.0, -1.0, 0.0)),
+        (torch.clamp, (0.0, 1.0, 1.0)),
+    ]
+    return not any(gradient for clamp, operands in ties for gradient in _at_tie(clamp, *operands)[1:])
+
+
+_HALVING = outside_of_modes(lambda: {f for f in (torch.maximum, torch.minimum) if _at_tie(f, 0.0, 0.0) == [0.5, 0.5]})
 """The functions of two tensors whose gradient torch halves at a tie."""
-_BOUNDS_LOSE = not any(_AT_TIES[clamp][1] for clamp in (torch.clamp_min, torch.clamp_max))
-"""Whether a bound that ties gets nothing: up to torch 2.13."""
-_CLAMPS: Mapping[Callable[..., torch.Tensor], Sequence[Callable[..., torch.Tensor]]] = {
-    torch.maximum: [torch.clamp_min],
-    torch.minimum: [torch.clamp_max],
-    torch.clamp_min: [torch.clamp_min],
-    torch.clamp_max: [torch.clamp_max],
-    torch.clamp: [torch.clamp_min, torch.clamp_max],
+BOUNDS_LOSE = outside_of_modes(_bounds_lose)
+"""Whether a bound that ties with another operand gets nothing: up to torch 2.13."""
+_CLAMPS: Mapping[Callable[..., torch.Tensor], Callable[..., torch.Tensor]] = {
+    torch.maximum: torch.clamp_min,
+    torch.minimum: torch.clamp_max,
+    torch.clamp_min: torch.clamp_min,
+    torch.clamp_max: torch.clamp_max,
+    torch.clamp: torch.clamp,
 }
-"""Maps a function of torch to the clamps by a tensor, one behind the other, that have the same value."""
+"""Maps a function of torch to its clamp by tensors that has the same value."""
 
 
 class _Selected(torch.autograd.Function):
