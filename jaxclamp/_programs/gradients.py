@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
@@ -121,7 +120,8 @@ def grad(
       A function of the arguments of ``fun``, which returns the gradient, or a pair of it and the auxiliary result.
 
     Raises:
-      TypeError: ``fun`` is not callable; when called, as `jax.grad`.
+      TypeError: ``fun`` is not callable; when called, ``argnums`` does not name arguments by position, each once, or as
+        `jax.grad`.
       ValueError: both ``direction`` and ``key`` are given; when called, ``direction`` has another structure than the
         argument, or as `jax.grad`.
 
@@ -205,7 +205,7 @@ def subdifferential(
 
     Raises:
       TypeError: ``fun`` is not callable; when called, it is within another transformation, the argument has complex
-        numbers, or as `jax.grad`.
+        numbers, ``argnums`` does not name arguments by position, each once, or as `jax.grad`.
       ValueError: ``directions`` is not a positive number; when called, a gradient is not finite, or an argument has
         parts in other processes.
 
@@ -226,7 +226,8 @@ def subdifferential(
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             raise TypeError("subdifferential: the search takes values; call it outside of jit, vmap and grad.")
         check_addressable("subdifferential", (args, kwargs))
-        x = tuple(args[number] for number in argnums) if isinstance(argnums, Sequence) else args[argnums]
+        active = tuple(args[position] for position in _positions("subdifferential", args, argnums))
+        x = active if isinstance(argnums, Sequence) else active[0]
         flat, unflatten = ravel_pytree(x)
         if jnp.iscomplexobj(flat):
             raise TypeError("subdifferential: the argument has complex numbers; pass real and imaginary parts.")
@@ -460,43 +461,50 @@ def _gradient(
         raise ValueError(f"{name}: direction and key are both given; pass direction, or a key to draw one.")
     program = _Program(fun)
     is_one = not isinstance(argnums, Sequence)
-    numbers = list(argnums) if isinstance(argnums, Sequence) else [operator.index(argnums)]
-
-    def with_active(args: tuple[Any, ...], active: tuple[Tree, ...]) -> list[Any]:
-        moved = dict(zip((number % len(args) for number in numbers), active, strict=True))
-        return [moved.get(i, arg) for i, arg in enumerate(args)]
-
-    # Reverse mode over forward mode: what `primal` returns is the value as forward mode computes it, by the pieces that
-    # are entered. Its gradient is that of these pieces.
-    def primal(*args: Any, **kwargs: Any) -> Any:
-        active = tuple(args[number] for number in numbers)
-        if direction is None:
-            tangents = _drawn(jax.random.key(0) if key is None else key, active)
-        else:
-            tangents = (direction,) if is_one else tuple(direction) if isinstance(direction, list) else direction
-            _check_direction(name, tangents, active)
-
-        def of_active(*active: Tree) -> Any:
-            result = program.run(*with_active(args, active), **kwargs)
-            return result if has_aux else (result, None)
-
-        value, derivative, aux = jax.jvp(of_active, active, _varying(tangents, active), has_aux=True)
-        return value, ((value, aux) if has_aux else value, derivative)
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
-        gradient, result = jax.grad(primal, argnums, has_aux=True)(*args, **kwargs)
-        parts = (gradient,) if is_one else gradient
+        positions = _positions(name, args, argnums)
+        active = tuple(args[position] for position in positions)
 
-        def piece(*active: Tree) -> jax.Array:
-            return primal(*with_active(args, active), **kwargs)[0]  # type: ignore[no-any-return]
+        # Reverse mode over forward mode: what `primal` returns is the value as forward mode computes it, by the pieces
+        # that are entered. Its gradient is that of these pieces.
+        def primal(*active: Tree) -> Any:
+            if direction is None:
+                tangents = _drawn(jax.random.key(0) if key is None else key, active)
+            else:
+                tangents = (direction,) if is_one else tuple(direction) if isinstance(direction, list) else direction
+                _check_direction(name, tangents, active)
 
+            def of_active(*active: Tree) -> Any:
+                moved = dict(zip(positions, active, strict=True))
+                result = program.run(*(moved.get(i, arg) for i, arg in enumerate(args)), **kwargs)
+                return result if has_aux else (result, None)
+
+            value, derivative, aux = jax.jvp(of_active, active, _varying(tangents, active), has_aux=True)
+            return value, ((value, aux) if has_aux else value, derivative)
+
+        parts, result = jax.grad(primal, range(len(active)), has_aux=True)(*active)
         # This is known only now, as `primal` traces the program. Most programs have no such slope: then a compiled
         # gradient has neither a test for NaN nor the two passes behind it.
         if program.has_slopes_without_bound:
-            parts = mended(parts, piece, [args[number] for number in numbers])
+            parts = mended(parts, lambda *active: primal(*active)[0], active)
         return parts[0] if is_one else parts, result
 
     return program, gradient
+
+
+def _positions(name: str, args: Sequence[Any], argnums: int | Sequence[int]) -> list[int]:
+    """Return the positions that ``argnums`` names, counted from 0."""
+    try:
+        positions = [range(len(args))[number] for number in (argnums if isinstance(argnums, Sequence) else [argnums])]
+    except (IndexError, TypeError):
+        positions = []
+    if not positions or len(set(positions)) < len(positions):
+        raise TypeError(
+            f"{name}: argnums is {argnums!r}, and the number of positional arguments {len(args)}; pass what to "
+            "differentiate with respect to by its position, each once."
+        )
+    return positions
 
 
 def _check_direction(name: str, direction: Tree, active: Tree) -> None:
