@@ -33,7 +33,7 @@ def _all_dual(function: Function, *args: Any, **kwargs: Any) -> Any:
     tensors = [value for value in (*args, *kwargs.values()) if _may_move(value)]
     still = [tensor for tensor in tensors if not moves(tensor)]
     # Where all tensors move, or none does, torch is as fast as it can be.
-    if not 0 < len(still) < len(tensors) or kwargs.get("out") is not None:
+    if not 0 < len(still) < len(tensors):
         return function(*args, **kwargs)
     # `make_dual` returns another tensor: if the function overwrote that, the one that the caller has would not move.
     overwritten = args[0] if _overwrites(function) else None
@@ -85,12 +85,8 @@ def _product(of_number: Function, function: Function, *args: Any, **kwargs: Any)
     """Multiply, with factors that are masks or integers converted first: those dtypes can have no tangent."""
     if len(args) == 2 and all(isinstance(factor, Tensor) for factor in args):
         dtype, begin = torch.result_type(*args), 1 if _overwrites(function) else 0
-        args = (*args[:begin], *(factor.to(dtype) if _is_discrete(factor) else factor for factor in args[begin:]))
+        args = (*args[:begin], *(factor if factor.is_floating_point() else factor.to(dtype) for factor in args[begin:]))
     return _with_number(of_number, function, *args, **kwargs)
-
-
-def _is_discrete(x: Tensor) -> bool:
-    return not x.is_floating_point() and not x.is_complex()
 
 
 def _divided(input: Tensor, numerator: Any) -> Any:

@@ -28,6 +28,13 @@ C, ROW, IMAGE, KERNEL = numbers(3, 3, seed=1), numbers(3, seed=2), numbers(1, 3,
 POSITIVE = C.abs() + 0.5
 MASK, WHOLE, LABELS = C > 0, torch.tensor([[3, -1, 2]] * 3), torch.tensor([0, 2, 1])
 
+
+def overwritten(y: torch.Tensor, function: Function) -> torch.Tensor:
+    """What is in a tensor after a function, whatever that returns."""
+    function(y)
+    return y
+
+
 ARITHMETIC: dict[str, Function] = {
     "numbers": lambda x: [x + 0.1, 0.1 + x, x - 3, 3 - x, x * 0.1, True * x, x / 3, 0.3 / x, x.true_divide(7)],
     "aliases": lambda x: [torch.subtract(x, 0.1), x.multiply(3), torch.divide(x, 0.7), torch.true_divide(x, 3)],
@@ -36,6 +43,7 @@ ARITHMETIC: dict[str, Function] = {
     "rounded": lambda x: [x.div(0.3, rounding_mode="floor"), torch.mul(2, x)],
     "overwritten": lambda x: [x.clone().add_(0.1).sub_(3).mul_(0.1).div_(7), x.clone().subtract_(C.to(x)).multiply_(2)],
     "overwritten by": lambda x: [C.to(x).add(0).add_(x), x.clone().divide_(C.to(x)).true_divide_(3).mul_(MASK)],
+    "overwritten, and read": lambda x: [overwritten(C.to(x).clone(), lambda y: y.add_(x).mul_(x))],
     "tensors": lambda x: [x + C.to(x), C.to(x) - x, x * ROW.to(x), C.to(x) / x, x / ROW.to(x), x.mul(C.to(x)[0, 0])],
     "masks": lambda x: [x * MASK, MASK * x, WHOLE * x, x * WHOLE, MASK * WHOLE, x * (1j * C)],
     "0-dim": lambda x: [x[0, 0] * MASK, x[0, 0] * 0.1, x[0, 0] * C, x[0, 0] + C.float(), WHOLE * x[0, 0]],
@@ -84,6 +92,7 @@ SEVERAL: dict[str, Function] = {
     "kl_div": lambda x: F.kl_div(x, POSITIVE, reduction="sum") + F.kl_div(C, x.abs(), reduction="sum"),
     "poisson_nll_loss": lambda x: F.poisson_nll_loss(x, POSITIVE) + F.poisson_nll_loss(C, x, reduction="sum"),
     "dropout": lambda x: F.dropout(x, 0.5) + torch.dropout(x, 0.25, True) + F.dropout(x, training=False),
+    "dropout, overwritten": lambda x: overwritten(x.clone(), lambda y: F.dropout(y, inplace=True)),
 }
 
 
@@ -170,6 +179,13 @@ def test_every_function_is_asked() -> None:
     assert {own.__name__ for own in FASTER} - {own.__name__ for own in called.functions} == set()
 
 
+def test_modes_around_see_the_functions_that_the_program_calls() -> None:
+    with Called() as called:
+        interop.directional_derivative(lambda x: x * 2 - 1, numbers(3), numbers(3))
+    assert called.functions >= {torch.Tensor.mul, torch.Tensor.sub}
+    assert not any(isinstance(function, torch._ops.OpOverload) for function in called.functions)
+
+
 def frames_of(fun: Function, x: torch.Tensor, mode: Any) -> set[str]:
     """The functions in Python by which torch computes tensors without data."""
     seen = set()
@@ -190,7 +206,7 @@ def frames_of(fun: Function, x: torch.Tensor, mode: Any) -> set[str]:
     return seen
 
 
-SLOW = {"keywords", "rounded", "overwritten by", "masks", "remainder", "cosine_similarity"}
+SLOW = {"keywords", "rounded", "overwritten by", "dropout, overwritten", "masks", "remainder", "cosine_similarity"}
 """With calls that are left as they are, or asked whether they jump, as remainder; the last one torch 2.15 computes in
 Python even of two dual tensors."""
 
