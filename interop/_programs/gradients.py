@@ -55,8 +55,8 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     Exact at kinks too, however the function is spelled, and not linear in v there. It holds for functions that are
     smooth but for choices, and continuous. The choices are comparisons, and so `torch.where`, masks, and an ``if`` on
     the outcome; maximum, minimum, clamp, abs, sign and the activations made of them; extrema along axes, sort, topk and
-    medians, cumulative extrema, max pooling, ``scatter_reduce``; norms for 1, 2 and infinity; losses with a margin or
-    an absolute value; all as functions, methods, in-place forms and modules.
+    medians, cumulative extrema, max pooling, ``scatter_reduce``; norms of order 1 or more; losses with a margin or an
+    absolute value; all as functions, methods, in-place forms and modules.
 
     What is within other transformations of torch.func in ``fun`` is decided along v, too: ``vmap``, ``grad``, ``vjp``,
     ``jvp``, ``jacrev``, ``jacfwd``, ``hessian``, ``functional_call``.
@@ -69,8 +69,8 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
       ``matrix_rank``; whether a tensor itself is zero (``if x``, ``any``, ``all``, ``nonzero``, ``argwhere``,
       ``count_nonzero``).
     - Choices in torch's kernels: quantiles and modes, power-average pooling, ``rrelu`` in training,
-      ``linalg.cond`` for 1 and infinity, ``special.i0e`` at 0; the bounds of ``renorm``, ``max_norm`` in
-      ``embedding``, and ``eps`` in ``cosine_similarity`` and ``gaussian_nll_loss``.
+      ``linalg.cond`` for 1 and infinity, norms of an order below 1, ``special.i0e`` at 0; the bounds of ``renorm``,
+      ``max_norm`` in ``embedding``, and ``eps`` in ``cosine_similarity`` and ``gaussian_nll_loss``.
     - What torch does not see: numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
       ``autograd.Function``, TorchScript.
     - What has no choices, and is not smooth: ``abs`` of complex numbers, standard deviations at 0, equal

@@ -11,6 +11,7 @@ multiple of y, whichever of the two moves::
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -124,10 +125,13 @@ def _norm(input: Tensor, p: Any = 2, dim: Any = None, *_: Any, is_decided: bool 
     order = kwargs.get("ord", p)
     if order == "nuc":
         return _matrix_norm(input, order, (-2, -1) if dim is None else dim)
-    # Those of order 1 and infinity are choices, which are decided. So is that of order 2, along a direction.
-    if is_decided or order not in (2, "fro", None):
+    # Those of order 1 and infinity are choices, which are decided. So are those between, along a direction.
+    if order in (1, math.inf, -math.inf):
         return []
-    return [(input, (input == 0).all() if dim is None else (input == 0).all(dim, keepdim=True))]
+    if order not in ("fro", None) and order < 1:
+        return [(input, input == 0)]  # at an element of 0 they jump, or have no slope
+    at_0 = (input == 0).all() if dim is None else (input == 0).all(dim, keepdim=True)
+    return [] if is_decided else [(input, at_0)]
 
 
 def _mode(input: Tensor, dim: int = -1, *_: Any, **__: Any) -> Places:
@@ -153,7 +157,7 @@ def _matrix_norm(
 ) -> Places:
     if ord in (2, -2, "nuc"):
         return _singular(input.movedim(dim, (-2, -1)))
-    return _norm(input, ord, dim, is_decided=is_decided)
+    return _norm(input, ord, dim, is_decided=is_decided) if ord == "fro" else []
 
 
 def _norm_of_either(

@@ -264,3 +264,16 @@ def test_a_direction_may_be_one_tensor_as_the_parameter_may() -> None:
         x.abs().sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [1.0, -1.0]
+
+
+@pytest.mark.parametrize("function", [torch.amax, torch.max, torch.argmax, lambda x: x.topk(1), torch.median])
+def test_of_no_elements_values_and_errors_are_those_of_torch(function: Any) -> None:
+    def answer(call: Callable[[], Any]) -> Any:
+        try:
+            return repr(call())
+        except (IndexError, RuntimeError) as error:
+            return error.args
+
+    empty = torch.zeros(0)
+    decided = answer(lambda: interop.directional_derivative(function, empty, empty)[0])
+    assert decided == answer(lambda: function(empty))

@@ -70,6 +70,10 @@ JUMPS: dict[str, tuple[Function, list[float], list[float]]] = {
     "any": (lambda x: x if x.any() else -x, [0.0, 0.0, 0.0], [1.0, 2.0, 3.0]),
     "bool": (lambda x: x if x[0] else -x, [0.0, 1.0, 1.0], [1.0, 0.0, 0.0]),
     "norms of order 2 of many": (lambda x: sum(torch._foreach_norm([x, x])), [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]),
+    "norms of order 3 of many": (lambda x: sum(torch._foreach_norm([x, x], 3)), [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]),
+    "norm of order 0": (lambda x: torch.linalg.vector_norm(x, 0), [1.0, 0.0, 2.0], [1.0, 1.0, 2.0]),
+    "norm of order 0.5": (lambda x: x.norm(0.5), [1.0, 0.0, 2.0], [1.0, 1.0, 2.0]),
+    "norm of order -1": (lambda x: torch.linalg.norm(x, -1), [1.0, 0.0, 2.0], [1.0, 1.0, 2.0]),
     "std": (lambda x: x.std(), [1.0, 1.0, 1.0], [1.0, 1.0, 2.0]),
     "std, along an axis of NumPy": (
         lambda x: torch.std(torch.stack([x, x * torch.arange(3.0)]), axis=1),
@@ -120,9 +124,14 @@ def test_a_jump_warns_once_and_a_value_beside_it_does_not(name: str) -> None:
 
 def test_what_does_not_move_is_no_jump() -> None:
     directional(lambda x: x + torch.round(0.5 * ONES), [0.0, 1.0, 2.0])
-    directional(lambda x: x * torch.relu(-x).round(), [0.5, 1.0, 2.0])
+    directional(lambda x: x * torch.relu(-x).floor(), [0.5, 1.0, 2.0])
     directional(lambda x: torch.round(x.detach()) + x, [0.5, 1.0, 2.0])
     directional(lambda x: torch.copysign(x, 0 * ONES), [0.5, 1.0, 2.0])
+
+
+def test_a_call_that_torch_refuses_has_the_error_of_torch() -> None:
+    with pytest.raises(RuntimeError, match=r"^quantile\(\) q must be in the range"):
+        directional(lambda x: x.quantile(2.0), [0.0, 1.0, 2.0])
 
 
 def test_gradients_and_blocks_warn_at_the_line() -> None:

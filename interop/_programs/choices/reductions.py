@@ -74,38 +74,38 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> 
 
 
 def norm(in_torch: Function, default: Any) -> Function:
-    """Return a norm of vectors, of order ``default`` if none is named: 1, 2 and infinity choose, others do not."""
+    """Return a norm of vectors, of order ``default`` if none is named: those below 1 are left to torch."""
 
     def norm(input: Tensor, p: Any = default, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
         order = kwargs.pop("ord", p)  # torch.norm calls it p, torch.linalg ord
-        if order in ("fro", 2, None) and not input.is_complex():
-            return euclidean_norm(input.to(kwargs.get("dtype")), dim, keepdim)  # to None it is the same tensor
-        if order not in (1, math.inf, -math.inf):
+        order = 2 if order in ("fro", None) else order
+        if order in (1, math.inf, -math.inf):
+            size = abs(input.to(kwargs.get("dtype")))  # to None it is the same tensor
+            return size.sum(dim, keepdim) if order == 1 else (amax if order > 0 else amin)(size, dim, keepdim)
+        if isinstance(order, str) or not order > 1 or input.is_complex():
             return in_torch(input, order, dim, keepdim, **kwargs)
-        size = abs(input.to(kwargs.get("dtype")))
-        if order == 1:
-            return size.sum(dim, keepdim)
-        return (amax if order > 0 else amin)(size, dim, keepdim)
+        return smooth_norm(input.to(kwargs.get("dtype")), dim, keepdim, order)
 
     return norm
 
 
-def euclidean_norm(input: Tensor, dim: Any, keepdim: bool) -> Tensor:
-    """Return the 2-norm; at 0, where x moves by v, as the piece x -> v . x / |v|."""
+def smooth_norm(input: Tensor, dim: Any, keepdim: bool, order: float = 2) -> Tensor:
+    """Return a norm of an order above 1; at 0, where x moves by v, as the piece x -> g . x with its gradient g at v."""
     axes = axes_of(dim, input.dim())
     value, tangent = value_and_tangent(input)
     at_0 = (value == 0).all(axes, keepdim=True)
-    speed = torch.linalg.vector_norm(tangent, 2, axes, keepdim=True)
-    unit = torch.where(at_0 & (speed != 0), tangent / speed, 0.0)
+    speed = torch.linalg.vector_norm(tangent, order, axes, keepdim=True)
+    share = tangent / speed
+    slope = torch.where(at_0 & (speed != 0), share.sign() * share.abs() ** (order - 1), 0.0)  # v / |v| for order 2
     # At 0 the norm is that of ones: its own second derivatives there, NaN, would meet the cotangent 0 of a branch that
     # is not taken.
-    elsewhere = torch.linalg.vector_norm(torch.where(at_0, 1.0, input), 2, axes, keepdim=True)
-    result = torch.where(at_0, (input * unit).sum(axes, keepdim=True), elsewhere)
+    elsewhere = torch.linalg.vector_norm(torch.where(at_0, 1.0, input), order, axes, keepdim=True)
+    result = torch.where(at_0, (input * slope).sum(axes, keepdim=True), elsewhere)
     return result if keepdim else result.squeeze(axes)
 
 
 def hypot(input: Tensor, other: Tensor) -> Tensor:
-    """Return the hypotenuse; at (0, 0) as the piece that is entered, as in `euclidean_norm`."""
+    """Return the hypotenuse; at (0, 0) as the piece that is entered, as in `smooth_norm`."""
     (x, dx), (y, dy) = value_and_tangent(input), value_and_tangent(other)
     at_0 = (x == 0) & (y == 0)
     speed = torch.hypot(dx, dy)
@@ -119,7 +119,7 @@ vector_norm = norm(torch.linalg.vector_norm, 2)
 
 def matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, **kwargs: Any) -> Tensor:
     if ord == "fro" and not input.is_complex():
-        return euclidean_norm(input.to(kwargs.get("dtype")), dim, keepdim)
+        return smooth_norm(input.to(kwargs.get("dtype")), dim, keepdim)
     if ord not in (1, -1, math.inf, -math.inf):
         in_torch: Tensor = torch.linalg.matrix_norm(input, ord, dim, keepdim, **kwargs)
         return in_torch
@@ -136,7 +136,7 @@ def norm_of_either(input: Tensor, ord: Any = None, dim: Any = None, keepdim: boo
     if len(axes) > 2 and (ord, dim) != (None, None):  # torch refuses it
         return torch.linalg.norm(input, ord, dim, keepdim, **kwargs)  # type: ignore[no-any-return]
     if ord is None:
-        return euclidean_norm(input.to(kwargs.get("dtype")), axes, keepdim)
+        return smooth_norm(input.to(kwargs.get("dtype")), axes, keepdim)
     result: Tensor = (matrix_norm if len(axes) == 2 else vector_norm)(input, ord, axes, keepdim, **kwargs)
     return result
 
