@@ -33,7 +33,13 @@ from interop._programs.operators import operators_of, overwriting, parts_of
 from interop._programs.order import moves, negated, value_and_tangent
 from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import NUMPY_NAMES, in_place, overwrite
-from interop._torch.private_api import is_any, keywords_of, operators_named, without_forward_mode
+from interop._torch.private_api import (
+    is_any,
+    keywords_of,
+    operators_named,
+    without_forward_mode,
+    without_function_modes,
+)
 from interop._transforms.as_of import PINNED
 from interop._transforms.jumps import Jump, jump_of, places_of, undecided
 from interop._transforms.min_norm import namesakes
@@ -92,7 +98,7 @@ def operands(*values: Any) -> Iterator[Any]:
 def _warn_on_jump(name: str, jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Warn, once for each line, if an operand of the function of that name is where that jumps, and moves."""
     try:
-        with torch.no_grad():
+        with torch.no_grad(), without_function_modes():
             places = places_of(jump, args, kwargs)
             on_jump = [at & (value_and_tangent(operand)[1] != 0) for operand, at in places if moves(operand)]
             jumps = any(map(is_any, on_jump))

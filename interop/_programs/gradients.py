@@ -72,7 +72,7 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
       ``linalg.cond`` for 1 and infinity, norms of an order below 1, ``special.i0e`` at 0; the bounds of ``renorm``,
       ``max_norm`` in ``embedding``, and ``eps`` in ``cosine_similarity`` and ``gaussian_nll_loss``.
     - What torch does not see: numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
-      ``autograd.Function``, TorchScript.
+      ``autograd.Function``, as is what `wrap_for_torch` returns, TorchScript.
     - What has no choices, and is not smooth: ``abs`` of complex numbers, standard deviations at 0, equal
       singular values and eigenvalues. Equality of complex numbers.
     - `directional_derivative`, `grad` and `subdifferential` of this package within ``fun``.
@@ -399,7 +399,8 @@ def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], 
 
 
 _WITHOUT_FORWARD_MODE = (
-    "{} needs forward mode: write a jvp for your autograd.Function, or avoid this function. For attention "
+    "{} needs forward mode: write a jvp for your autograd.Function, or avoid this function. In the place of a module's "
+    "full backward hook take a hook of a tensor. For attention "
     "there is torch.nn.attention.sdpa_kernel(SDPBackend.MATH), for an LSTM "
     "torch.backends.mkldnn.flags(enabled=False), and on a GPU torch.backends.cudnn.flags(enabled=False)."
 )

@@ -313,6 +313,12 @@ def function_modes() -> list[TorchFunctionMode]:
     return modes
 
 
+def without_function_modes() -> contextlib.AbstractContextManager[Any]:
+    """Return a block in which calls go to torch alone: what a mode computes for itself is no call of the program."""
+    context: contextlib.AbstractContextManager[Any] = torch._C.DisableTorchFunction()
+    return context
+
+
 def calls_functions(func: Callable[..., Any], args: Sequence[Any]) -> bool:
     """Say whether ``func`` is an operator that calls functions in ``args``: `torch.cond`, a checkpoint in a graph.
 

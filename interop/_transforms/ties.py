@@ -29,6 +29,8 @@ from interop._torch.private_api import (
     is_transformed,
     keywords_of,
     path_as_written,
+    without_forward_mode,
+    without_function_modes,
 )
 from interop._torch.sharding import is_distributed
 from interop._transforms.as_of import PINNED
@@ -61,7 +63,8 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     seen (meta and fake tensors, within torch.func.vmap, sparse and nested ones, extrema of distributed tensors) are not
     counted, which a warning says. Of a distributed tensor each process counts its part; `sum_over_ranks` adds them up.
     A compiled function is cut at each call that is counted, of which Dynamo warns: rather call the function that was
-    compiled.
+    compiled. Enter it within a block of `along`, and within the function of `interop.grad`: around them it sees what
+    they compute in the place of torch's functions.
 
     Raises when called:
       RuntimeError: in a function compiled as one graph, where there is nothing to see.
@@ -227,7 +230,7 @@ def tied_elements(
     _, masks_of = _tied()[func]
     elements: int = 0
     tied: torch.Tensor | int = 0
-    with torch.no_grad():
+    with torch.no_grad(), without_forward_mode(), without_function_modes():
         for mask in masks_of(*args, **kwargs):  # each tie is in one of them alone
             elements = mask.numel()
             tied = tied + _sum(mask)
@@ -236,7 +239,7 @@ def tied_elements(
 
 def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, torch.Tensor | int]:
     """Count the elements that a gradient can depend on, and those of them at which the function jumps."""
-    with torch.no_grad():
+    with torch.no_grad(), without_forward_mode(), without_function_modes():
         places = places_of(jump, args, kwargs)
     on_jump = [at for operand, at in places if is_active(operand)]  # asked outside, as nothing is active under no_grad
     return sum(at.numel() for at in on_jump), sum(_sum(at) for at in on_jump)

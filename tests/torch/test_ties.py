@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -311,6 +312,26 @@ def test_code_whose_numbers_cannot_be_seen_runs_as_usual(function: Callable[[], 
         found = function()
     assert (found.shape, found.dtype, found.layout) == (expected.shape, expected.dtype, expected.layout)
     assert counted.report.lines == ()
+
+
+def _many_kinds(x: Tensor) -> Tensor:
+    rows = x.view(1, 2, 2)
+    reduced = rows.amax(-1).sum() + x.max(0).values + functional.max_pool1d(rows, 2).sum() + torch.quantile(x, 0.5)
+    return reduced + (x.clamp(0.0, 6.0) + torch.maximum(x, -x) + x.floor()).sum() + torch.linalg.norm(x)
+
+
+@pytest.mark.filterwarnings("ignore::jaxclamp.UndecidedWarning")  # of what jumps
+def test_blocks_around_and_tangents_change_no_count() -> None:
+    x = torch.zeros(4, requires_grad=True)
+    alone = counts(lambda: _many_kinds(x))
+    assert ("maximum", 4, 4) in alone
+    assert counts(lambda: counts(lambda: _many_kinds(x))) == alone
+    with interop.min_norm():
+        assert counts(lambda: _many_kinds(x)) == alone
+    with interop.along(x):
+        assert counts(lambda: _many_kinds(x)) == alone
+    with forward_ad.dual_level():
+        assert counts(lambda: _many_kinds(forward_ad.make_dual(x.detach(), torch.ones(4)))) == alone
 
 
 def test_nothing_to_count() -> None:
