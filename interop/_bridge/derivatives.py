@@ -45,7 +45,9 @@ def pushforward(
 ) -> tuple[jax.Array, ...]:
     """Map the arrays and a tangent of each active one to the tangents of the inexact outputs."""
     restricted, moving = _restrict(function, active, non_tensors, arrays[: len(active)])
-    outputs, tangents = jax.jvp(restricted, moving, arrays[len(active) :])
+    # Behind a number, as in x + 1., torch.func gives a tensor without axes a tangent in float64, whatever its dtype.
+    tangents = tuple(v.astype(x.dtype) for x, v in zip(moving, arrays[len(active) :], strict=True))
+    outputs, tangents = jax.jvp(restricted, moving, tangents)
     pairs = zip(jax.tree.leaves(outputs), jax.tree.leaves(tangents), strict=True)
     return tuple(tangent for output, tangent in pairs if _is_inexact(output))
 

@@ -100,6 +100,15 @@ def test_active_inputs_under_torch_func() -> None:
     assert jvp(lambda x: interop.maximum(x, zero), (zero,), (torch.ones(()),))[1] == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_tangents_that_torch_gives_in_float64(dtype: torch.dtype) -> None:
+    """As of a tensor without axes behind a number, in torch.func."""
+    x = torch.tensor(-1.0, dtype=dtype)
+    tangent = jvp(lambda x: interop.maximum(2.0 * x + 2.0, 0 * x), (x,), (torch.ones_like(x),))[1]
+    assert torch.equal(tangent, torch.ones_like(x))  # half of the slopes 2 and 0
+    assert torch.equal(jacfwd(lambda x: interop.relu(x + 2.0))(x), torch.ones_like(x))
+
+
 def test_forward_mode_of_dual_tensors() -> None:
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x5, w5)
