@@ -139,8 +139,9 @@ def grad(
 
     At a kink of the program it is the gradient of the piece that ``fun`` enters along a direction v: the limit of its
     gradients at :math:`x + t v` for :math:`t \to 0+`. For all v but a set of measure zero that is an element of the
-    B-subdifferential, hence of Clarke's. What is decided, and what is not, is said at `directional_derivative`. Of
-    ``where(x > 0, sqrt(x), 0)`` at -1 it is 0: where no path to the result has an infinite slope, no gradient is NaN.
+    B-subdifferential, hence of the Clarke subdifferential. What is decided, and what is not, is said at
+    `directional_derivative`. Of ``where(x > 0, sqrt(x), 0)`` at -1 it is 0: where no path to the result has an infinite
+    slope, no gradient is NaN.
 
     The signature is that of `torch.func.grad`. The transformations of torch.func work on the result: `torch.func.vmap`,
     over directions too, and another `torch.func.grad`, which differentiates within the piece. The cost does not grow
@@ -267,10 +268,10 @@ def subdifferential(
 ) -> Callable[..., Subdifferential]:
     r"""Return the gradients of the pieces around a point, the least point of their hull, and what it certifies.
 
-    Half of the directions are drawn from a normal distribution, the others are their opposites. Then the search goes
-    on along -p, where p is the least point of the hull found, as long as that finds new gradients, and at most for as
-    many directions again. If p is 0, the point is stationary. If the derivative along -p is :math:`-\|p\|^2` and the
-    function is convex nearby, p is the point of least norm in all of Clarke's subdifferential. Else there may be more
+    Half of the directions are drawn from a normal distribution, the others are their opposites. Then the search goes on
+    along -p, where p is the least point of the hull found, as long as that finds new gradients, and at most for as many
+    directions again. If p is 0, the point is stationary. If the derivative along -p is :math:`-\|p\|^2` and the
+    function is convex nearby, p is the point of least norm in all of the Clarke subdifferential. Else there may be more
     pieces: a function may have exponentially many.
 
     Args:

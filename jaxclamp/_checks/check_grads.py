@@ -16,7 +16,8 @@ from jaxclamp._shared.slopes import Array, Function, largest_beside
 from jaxclamp._shared.verdict import GradientReport, Names
 from jaxclamp._transforms.ties import ties
 
-_CHUNK = 512  # points in one call
+_CHUNK = 512
+"""The points in one call. All calls have as many, so that one program does: the last one is padded."""
 
 
 def check_grads(
@@ -31,14 +32,15 @@ def check_grads(
 ) -> GradientReport:
     r"""Check the derivatives of a function against its values, as `jax.test_util.check_grads`, but at kinks too.
 
-    Where the function is differentiable, there is one gradient. At a kink right is each member of Clarke's set, the
-    convex hull of the gradients at nearby points: any number from 0 to 1 for relu at 0, and the four shares of 1/4 for
-    the largest of four equal numbers. Values of ``fun`` at nearby points alone say which of the two it is, and what the
-    set is; so ``fun`` may have any derivative, ``custom_jvp`` and ``custom_vjp`` included. The verdicts:
+    Where the function is differentiable, there is one gradient. At a kink right is each member of the Clarke
+    subdifferential, the convex hull of the gradients at nearby points: any number from 0 to 1 for relu at 0, and the
+    four shares of 1/4 for the largest of four equal numbers. Values of ``fun`` at nearby points alone say which of the
+    two it is, and what the set is; so ``fun`` may have any derivative, ``custom_jvp`` and ``custom_vjp`` included. The
+    verdicts:
 
     - *right*, *wrong*: the function is differentiable, and the gradient is the derivative, or is not;
-    - *least norm*, *member*, *not a member*: at a kink, the gradient is the point of least norm in Clarke's set,
-      another of its points, or none;
+    - *least norm*, *member*, *not a member*: at a kink, the gradient is the point of least norm in the Clarke
+      subdifferential, another of its points, or none;
     - *jump*, *off the branch*: the function jumps, so that there is no such set; but the gradient may be one of the
       branch that the value takes, as it is for a step, or not;
     - *not checkable*: the value, or one nearby, is infinite or NaN, slopes grow without bound, or values are not

@@ -1,8 +1,8 @@
-"""Measures what a function is near a point, from its values alone: slopes along lines, smooth pieces, Clarke's set.
+"""Measures what a function is near a point, from its values alone: slopes along lines, then smooth pieces.
 
 NumPy only: nothing here knows a framework, or a rule of this package. The function is taken to be piecewise smooth.
 As points come closer, its gradients there tend to finitely many vectors, one for each smooth piece that touches the
-point. Clarke's set is their convex hull.
+point. The Clarke subdifferential is their convex hull.
 
 It is measured in this order, and each step is a function of those before. `Neighbourhood.of` takes steps 1 to 5, whose
 functions are in `jaxclamp._shared.slopes`. The last one is in `jaxclamp._shared.pieces`:

@@ -1,7 +1,8 @@
-"""Finds the smooth pieces of a function that touch a point, and the point of Clarke's set nearest to a gradient.
+"""Finds the smooth pieces of a function that touch a point, and the nearest point of the Clarke subdifferential.
 
-The set of a row of the output is the convex hull of the gradients of its pieces. Where the row is a sum of terms, each
-with its own entries, it is the product of their sets: `jaxclamp._shared.neighbourhood` has an example.
+The Clarke subdifferential of a row of the output is the convex hull of the gradients of its pieces. Where the row is a
+sum of terms, each with its own entries, it is the product of their sets: `jaxclamp._shared.neighbourhood` has an
+example.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ probability (1 - 1 / 128)^128, a third, and one of 1 / 32 with that of 2 %."""
 
 @dataclass(frozen=True)
 class Term:
-    """Clarke's set of one output, restricted to entries that share no kink with any other entry."""
+    """The Clarke subdifferential of one output, restricted to entries that share no kink with any other entry."""
 
     entries: Indices
     directions: Array
@@ -61,11 +62,12 @@ class Pieces(Neighbourhood):
         return steepest
 
     def terms(self, row: int, suspects: Mask | None = None) -> list[Term]:
-        """Return Clarke's set of a row that is not a sum of functions of one entry; empty without a smooth piece.
+        """Return the terms of the Clarke subdifferential of a row that is no sum of functions of one entry.
 
-        Entries that are in no term have one derivative, `LineSlopes.central`. ``suspects`` are put into one: a gradient
-        says that they have another derivative, as few of the pieces may have. Where the row jumps, the pieces are those
-        whose values come close to the value at the point.
+        There are none where no smooth piece was found. Entries that are in no term have one derivative,
+        `LineSlopes.central`. ``suspects`` are put into one: a gradient says that they have another derivative, as few
+        of the pieces may have. Where the row jumps, the pieces are those whose values come close to the value at the
+        point.
         """
         directions, gradients = self._samples[row]
         if not len(gradients):
@@ -105,7 +107,7 @@ class Pieces(Neighbourhood):
         patience: int = _PATIENCE,
         metric: Array | None = None,
     ) -> tuple[Array, Term, bool]:
-        """Return the point of Clarke's set nearest to ``target``, and the term with all pieces that are known now.
+        """Return the point of the Clarke subdifferential nearest to ``target``, and the term with all known pieces.
 
         The hull of the known pieces lies inside the set. So pieces are looked for in the direction in which ``target``
         lies outside of it, until it does not, or no further piece shows. ``metric`` weighs the entries of the distance.

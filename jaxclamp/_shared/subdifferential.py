@@ -38,7 +38,7 @@ _RESOLVED = 4
 class Subdifferential:
     """The gradients of the pieces around a point that the search entered, and the hull that they span.
 
-    The hull is inside Clarke's subdifferential, and all of it where every piece was found.
+    The hull is inside the Clarke subdifferential, and all of it where every piece was found.
     """
 
     points: Array = field(repr=False)

@@ -34,12 +34,12 @@ class Kind(enum.StrEnum):
     """Whether it makes a check fail."""
 
     RIGHT = "right", "differentiable and right"
-    LEAST_NORM = "least norm", "at a kink, the point of least norm in Clarke's set"
-    MEMBER = "member", "at a kink, a member of Clarke's set"
-    JUMP = "jump", "at a jump, where there is no Clarke's set"
+    LEAST_NORM = "least norm", "at a kink, the point of least norm in the Clarke subdifferential"
+    MEMBER = "member", "at a kink, a member of the Clarke subdifferential"
+    JUMP = "jump", "at a jump, where there is no Clarke subdifferential"
     NOT_CHECKABLE = "not checkable", "not checkable"
     WRONG = "wrong", "differentiable and wrong", True
-    NOT_A_MEMBER = "not a member", "at a kink, not a member of Clarke's set", True
+    NOT_A_MEMBER = "not a member", "at a kink, not a member of the Clarke subdifferential", True
     OFF_THE_BRANCH = "off the branch", "at a jump, not a gradient of the branch that the value takes", True
     MODES_DIFFER = "modes differ", "forward mode differs from reverse mode", True
 
@@ -68,7 +68,8 @@ class Verdict(NamedTuple):
     gradient: Array
     """The gradient that was checked, with respect to these entries."""
     nearest: Array
-    """The derivative; at a kink the point of Clarke's set nearest to ``gradient``; what reverse mode says."""
+    """The derivative; at a kink the point of the Clarke subdifferential nearest to ``gradient``; or what reverse mode
+    says."""
     line: str
     """The line of code with the kink, if it is known, and the op there."""
     reason: str = ""

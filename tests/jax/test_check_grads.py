@@ -181,7 +181,7 @@ def test_clamp_of_jax_with_bounds_in_the_wrong_order() -> None:
     assert jaxclamp.check_grads(jaxclamp.clamp, (-7.0, 2.0, -5.0))
 
 
-# Clarke's set, against another way to compute it.
+# The Clarke subdifferential, against another way to compute it.
 
 
 def is_in_hull(point: np.ndarray, corners: np.ndarray) -> bool:

@@ -2,7 +2,7 @@
 
 "What does automatic differentiation compute for neural networks?", ICLR 2024, openreview.net/forum?id=8vKknbgXxf.
 Theorems 4 and 6: if each layer has biases and mixes the slopes left and right of all its kinks in one ratio, and
-nothing is pooled, the chain rule gives an element of Clarke's subdifferential. Lemmas 2, 3 and 7: none of this can be
+nothing is pooled, the chain rule gives an element of the Clarke subdifferential. Lemmas 2, 3 and 7: none of this can be
 left out.
 """
 
