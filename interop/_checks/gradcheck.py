@@ -19,7 +19,9 @@ from jaxclamp._shared.slopes import Array, Function, largest_beside
 from jaxclamp._shared.verdict import GradientReport, Names
 
 _CHUNK = 1024
-"""The points in one call of the function: all at once could need more memory than there is."""
+"""The most points in one call: all at once could need more memory than there is.
+
+They are more than in `jaxclamp.check_grads`, which pads the last call to as many points; here nothing is padded."""
 
 
 @torch.inference_mode(False)
