@@ -44,7 +44,7 @@ def is_jaxpr(value: Any) -> bool:
 
 
 def with_parts(jaxpr: Any, **parts: Any) -> Any:
-    """Return ``jaxpr`` with its ``eqns``, ``invars``, ``outvars``, ``effects`` or ``debug_info`` replaced.
+    """Return ``jaxpr`` with its ``eqns``, ``invars``, ``outvars`` or ``debug_info`` replaced.
 
     Before JAX 0.11 a ClosedJaxpr holds a Jaxpr that has these parts. Since then they are one type, with or without the
     values of its constants, and ``.jaxpr`` is the object itself.

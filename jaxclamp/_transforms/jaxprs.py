@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import jax
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
 from jaxclamp._jax_versions import closed, is_jaxpr, manual_axes, warn_of_an_untested_jax, with_parts
@@ -170,10 +170,8 @@ def _rewritten(replace: Replace) -> Callable[[Any], Any]:
     @functools.cache  # a body that occurs twice stays one object, which JAX compiles once
     def rewritten(jaxpr: Any) -> Any:
         eqns = [new for eqn in jaxpr.eqns for new in replace(eqn, descend)]
-        if same(eqns, jaxpr.eqns):
-            return jaxpr
-        # Not the effects of all equations: a program has none of those on a reference that it makes itself.
-        return with_parts(jaxpr, eqns=eqns, effects=jaxpr.effects | (_effects(eqns) - _effects(jaxpr.eqns)))
+        # No replacement has effects that the equation has not, so that those of the program stay.
+        return jaxpr if same(eqns, jaxpr.eqns) else with_parts(jaxpr, eqns=eqns)
 
     def descend(eqn: JaxprEqn) -> list[JaxprEqn]:
         if eqn.primitive.name == "shard_map":  # traced anew: the types inside exist in its context alone
@@ -205,21 +203,12 @@ def with_bodies(eqn: JaxprEqn, change: Callable[[Any], Any]) -> JaxprEqn:
         return value if same(branches, value) else branches
 
     params = {name: changed(value) for name, value in eqn.params.items()}
-    if same(params.values(), eqn.params.values()):
-        return eqn
-    added = _effects(jaxprs_in_params(params)) - _effects(jaxprs_in_params(eqn.params))
-    new: JaxprEqn = eqn.replace(params=params, effects=eqn.effects | added)
-    return new
+    return eqn if same(params.values(), eqn.params.values()) else eqn.replace(params=params)
 
 
 def same(new: Collection[Any], old: Collection[Any]) -> bool:
     """Return whether two collections hold the same objects."""
     return len(new) == len(old) and all(map(operator.is_, new, old))
-
-
-def _effects(holders: Iterable[Any]) -> frozenset[Any]:
-    """Return the effects of equations or programs."""
-    return frozenset(effect for holder in holders for effect in holder.effects)
 
 
 def inlined(fun: Callable[..., Any], eqn: JaxprEqn) -> list[JaxprEqn]:
