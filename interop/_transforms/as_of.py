@@ -192,11 +192,11 @@ def _has_weights(op: str, weights: Weights, numbers: bool) -> bool:
     in_torch = getattr(torch, op)
     operands = 3 if op == "clamp" else 2
     if numbers:
-        x = torch.tensor(_VALUES, dtype=torch.float32, requires_grad=True)
+        x = torch.tensor(_VALUES, requires_grad=True)
         points = [(x, *bounds) for bounds in itertools.product(_VALUES, repeat=operands - 1)]
     else:
         columns = zip(*itertools.product(_VALUES, repeat=operands), strict=True)
-        points = [tuple(torch.tensor(column, dtype=torch.float32, requires_grad=True) for column in columns)]
+        points = [tuple(torch.tensor(column, requires_grad=True) for column in columns)]
     for point in points:
         active = [operand for operand in point if isinstance(operand, torch.Tensor)]
         value = in_torch(*point)

@@ -1,5 +1,6 @@
 """`interop.native`: torch's own kernels at every tie, in every mode, by the definition; and around a call."""
 
+import contextlib
 import functools
 import inspect
 import math
@@ -193,9 +194,18 @@ def test_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         assert conventions_of_torch._followed("relu") == followed
 
 
+@contextlib.contextmanager
+def default_float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize("context", [
     torch.no_grad, torch.inference_mode, FakeTensorMode, lambda: torch.device("meta"), interop.min_norm,
-    lambda: forward_ad.dual_level(),
+    lambda: forward_ad.dual_level(), default_float64,
 ])  # fmt: skip
 def test_torch_is_asked_wherever_it_is_imported(context: Callable[[], Any]) -> None:
     with context():

@@ -70,7 +70,7 @@ def _gradient(value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def _defined(op: Op, in_torch: InTorch, x: torch.Tensor, parameters: Sequence[float], ties: Convention) -> torch.Tensor:
     if op.has_conventions:
         return _gradient(select(op.name, lambda x, *_: in_torch(x, *parameters), ties, True, x, *parameters), x)
-    return torch.tensor(dict(kinks_of(op.name, *parameters))[x.item()])
+    return x.new_tensor(dict(kinks_of(op.name, *parameters))[x.item()])
 
 
 # At import, since the first call may come while a graph is traced, where nothing can be differentiated. It takes 30 ms.
