@@ -144,14 +144,17 @@ class CallRecorder:
     ``enter("second")``, ``leave()``, ``leave()``: three layers, of which the model has the index 0 and the end 3.
 
     ``mark(key, leaf)`` returns what passes on in the place of a leaf, or None for one that is no array of numbers.
+    ``at_moment(moment)`` is called when a layer begins and when it ends, once its arrays are marked.
     """
 
-    def __init__(self, mark: Callable[[Key, Any], Any]) -> None:
+    def __init__(
+        self, mark: Callable[[Key, Any], Any], at_moment: Callable[[Moment], None] = lambda moment: None
+    ) -> None:
         self.layers: list[Layer] = []
         self.modules: dict[str, Any] = {}
         """Maps paths to the modules that were called."""
         self._running: list[int] = []
-        self._mark = mark
+        self._mark, self._at_moment = mark, at_moment
 
     def enter(self, path: str, module: Any, settings: str, arguments: Any) -> Any:
         """Record that a module is called; return its arguments, marked."""
@@ -159,12 +162,16 @@ class CallRecorder:
         self.modules[path] = module
         self.layers.append(Layer(path, len(self.layers), type(module).__name__, settings, parent))
         self._running.append(len(self.layers) - 1)
-        return self._marked("inputs", arguments)
+        marked = self._marked("inputs", arguments)
+        self._at_moment(Moment(self._running[-1], is_end=False))
+        return marked
 
     def leave(self, result: Any) -> Any:
         """Record that the innermost running module returns; return its result, marked."""
         marked = self._marked("outputs", result)
-        self.layers[self._running.pop()].end = len(self.layers)
+        running = self._running.pop()
+        self.layers[running].end = len(self.layers)
+        self._at_moment(Moment(running, is_end=True))
         return marked
 
     @property

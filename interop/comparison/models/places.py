@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from interop.comparison.leaves import agree, eps_of, kind_of
+from interop.comparison.leaves import agree, kind_of
 from interop.comparison.models.counterparts import channel_orders
 from interop.comparison.models.layers import Answer, Direction, Key, Layer, Moment, Point, What, crossing
 from interop.comparison.models.mapping import Bound, Counterparts, Image, Pair
@@ -28,9 +28,6 @@ Align: TypeAlias = Callable[[Array], Array]
 Read: TypeAlias = Callable[[Answer], Array]
 
 _DIRECTIONS: tuple[Direction, ...] = ("inputs", "outputs")
-# Under the right order, two right models are apart by a few epsilon of their numbers; under a wrong one, by the numbers
-# themselves. What is below 16 epsilon is noise, which must not choose between two orders.
-_NOISE_IN_EPS = 16
 
 
 class Crossing(NamedTuple):
@@ -211,14 +208,14 @@ def _as_it_is(array: Array) -> Array:
 
 
 def _misfit(a: Point, b: Point, way: Align) -> tuple[bool, bool, float]:
-    """Return whether values differ, whether gradients do, and how far values are apart where that is no rounding."""
+    """Return whether values differ, whether gradients do, and how far apart values are that differ."""
     first, second = a.value, way(b.value)
     gradients_differ = a.gradient is not None and b.gradient is not None and not agree(a.gradient, way(b.gradient))
+    if agree(first, second):  # but for rounding, which must not choose between two ways
+        return False, gradients_differ, 0.0
     # complex128 for complex numbers, float64 for all others
     wide = np.result_type(first.dtype, np.float64)
-    apart = float(np.abs(first.astype(wide) - second.astype(wide)).sum())
-    noise = _NOISE_IN_EPS * eps_of(first.dtype) * float(np.abs(first.astype(wide)).sum())
-    return not agree(first, second), gradients_differ, max(apart, noise)
+    return True, gradients_differ, float(np.abs(first.astype(wide) - second.astype(wide)).sum())
 
 
 def _is_joined(a: Sequence[int], b: Sequence[int]) -> bool:

@@ -139,11 +139,12 @@ class Torch(Model):
     def ties(self, span: Span) -> TieReport:
         tensors = {name: tensor_over(np.array(value)) for name, value in self.values.items()}
         with torch.no_grad(), ties() as counted:
-            recorder = _ReportRecorder(counted)
+            reports: dict[Moment, TieReport] = {}
+            recorder = CallRecorder(lambda key, leaf: None, lambda moment: reports.__setitem__(moment, counted.report))
             self._call_recorded(recorder, tensors, self.inputs, Run())
         # Counts grow while the model runs: those of a span are what was counted up to its end, less what was up to
         # its begin.
-        begin, end = (recorder.reports[moment].lines for moment in span)
+        begin, end = (reports[moment].lines for moment in span)
         earlier = {line.site: (line.elements, line.tied) for line in begin}
         lines = []
         for line in end:
@@ -195,24 +196,6 @@ class _Called(torch.nn.Module):
         return self._call(self.model, *inputs)
 
 
-class _ReportRecorder(CallRecorder):
-    """Records what was counted up to the begin and the end of each layer."""
-
-    def __init__(self, counted: ties) -> None:
-        super().__init__(lambda key, leaf: None)
-        self._counted = counted
-        self.reports: dict[Moment, TieReport] = {}
-
-    def enter(self, path: str, module: Any, settings: str, arguments: Any) -> Any:
-        entering = super().enter(path, module, settings, arguments)
-        self.reports[Moment(self.running, is_end=False)] = self._counted.report
-        return entering
-
-    def leave(self, result: Any) -> Any:
-        self.reports[Moment(self.running, is_end=True)] = self._counted.report
-        return super().leave(result)
-
-
 class _TorchRecorder(CallRecorder):
     """Records also the arrays that cross boundaries, and their gradients as they come back.
 
@@ -223,7 +206,7 @@ class _TorchRecorder(CallRecorder):
     """
 
     def __init__(self, nudges: Mapping[Key, Array]) -> None:
-        super().__init__(self._mark)
+        super().__init__(self._mark, self._note_eps)
         self._nudges = nudges
         self._values: dict[Key, Any] = {}
         self._gradients: dict[Key, torch.Tensor] = {}
@@ -242,21 +225,16 @@ class _TorchRecorder(CallRecorder):
         """Note that there were floats of this dtype."""
         self._largest_eps = max(self._largest_eps, torch.finfo(dtype).eps)
 
-    def enter(self, path: str, module: Any, settings: str, arguments: Any) -> Any:
-        entering = super().enter(path, module, settings, arguments)
-        self.eps[Moment(self.running, is_end=False)] = self._largest_eps
-        return entering
+    def _note_eps(self, moment: Moment) -> None:
+        self.eps[moment] = self._largest_eps
 
     def leave(self, result: Any) -> Any:
         """Record that a module returns; what it has overwritten is overwritten for those around it too."""
-        running = self.running
-        for tensor, clone, version in self._replaced.pop(running, []):
+        for tensor, clone, version in self._replaced.pop(self.running, []):
             if version_of(clone) != version:
                 tensor.copy_(clone)
                 self._overwritten[clone] = tensor
-        leaving = super().leave(result)
-        self.eps[Moment(running, is_end=True)] = self._largest_eps
-        return leaving
+        return super().leave(result)
 
     def _mark(self, key: Key, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or (leaf.dtype == torch.bool and key.direction == "inputs"):
