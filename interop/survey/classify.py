@@ -3,8 +3,6 @@
 At ``maximum(x=0, y=0)`` the gradients nearby are (1, 0) and (0, 1), and the subgradients lie on the line between them.
 (0.5, 0.5) follows "min_norm" and "balanced", (1, 0) "inclusive", (0, 1) "exclusive". (0.25, 0.75) follows no
 convention, but is a mean of the two gradients: "another subgradient". (0, 0) is no mean of them: "no subgradient".
-
-An answer that follows several conventions counts for the one that most answers to the op follow.
 """
 
 from collections import Counter

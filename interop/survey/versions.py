@@ -43,11 +43,7 @@ class Line:
 
 
 def side_by_side(records: Sequence[Record]) -> list[Line]:
-    """List the lines, op by op.
-
-    A line is left out if another implies it: x = -0.0 if equal to 0.0; a partial gradient if it is that part of the
-    full one. Forward mode has a line of its own where it differs from reverse mode.
-    """
+    """List the lines, op by op."""
     order = {case: place for place, case in enumerate(choices())}
     # A record need not have all cells: forward mode, spellings and ops are missing in some.
     cells = dict.fromkeys(cell for record in records for cell in record.answers)

@@ -117,7 +117,7 @@ def judge(bound: Bound, to_judge: Sequence[Place], roundings: Sequence[float]) -
     as_given, precise = _as_given_and_precise(bound, to_judge)
     near_ties = precise.near_ties(bound.counterparts)
     judged = {}
-    # Explanations without a bug, of libraries and of near ties, come last: for what is still called a bug.
+    # Conventions of libraries and near ties come last: they explain what would be called a bug without them.
     for place in to_judge:
         finding, finding_as_given = precise.judgements[place], as_given.judgements[place]
         coarse, fine = as_given.compared[place], precise.compared[place]

@@ -149,9 +149,9 @@ class Bound(NamedTuple):
 def bind(models: tuple[Model, Model], parameters: Any, counterparts: Counterparts) -> Bound:
     """Give the parameters of both models their values, and run both until the orders of rows of kernels are settled.
 
-    Which order of rows a kernel has, the inputs of its layer tell, with the least rounding in float64. Another order
-    changes what enters the layers behind, so that these are looked at again until nothing changes: from the first layer
-    on, one kernel more is settled each time.
+    The inputs of a layer tell in which order the rows of its kernel are; in float64 they are rounded least. A kernel
+    whose rows are put in another order changes the inputs of the layers behind it. So the models run again until no
+    order changes. Each run settles at least the first kernel that was not settled.
     """
     are_own = isinstance(parameters, str) and parameters == "own"
     while True:  # as often as there are kernels at most

@@ -29,9 +29,9 @@ def matched_layers(
       first, second: the layers of both, the model itself first.
       owners: for each parameter, the paths of the modules that own it on both sides.
 
-    Layers are the same if the same parameters are used in them, and if they are called equally often; of layers around
-    each other, the innermost are the same first. Layers without parameters are the same if they lie between the same
-    others, and their classes are called alike.
+    Layers are the same if the same parameters are used in them, and if they are called equally often. A layer and the
+    one around it may use the same parameters: then the innermost of both models are the same, and so on outwards.
+    Layers without parameters are the same if they lie between the same others, and their classes are called alike.
     """
     owners = list(owners)
     chains = _chains(first, [path for path, _ in owners]), _chains(second, [path for _, path in owners])

@@ -55,7 +55,7 @@ class Model(ABC):
         self.call: Call = call or (lambda model, *inputs: model(*inputs))
         self.inputs = inputs
         self.refusal = ""
-        """What it raised in another precision than its own, where it was run in its own instead."""
+        """The error that it raised in another precision, so that it ran in its own; empty if it raised none."""
         self.bind({})
 
     def bind(self, values: Mapping[str, Array], orders: Orders | None = None) -> None:
@@ -186,7 +186,11 @@ class JaxModel(Model):
 
     @abstractmethod
     def layout(self, name: str, shape: tuple[int, ...], module: Any, bias: tuple[int, ...] | None) -> Layout:
-        """Return the layout of a parameter of that name in its module, whose bias has that shape, if it has one."""
+        """Return the layout of a parameter.
+
+        ``name`` is the last part of its name. ``module`` is None if the module was not called, and ``bias`` the shape
+        of the bias beside it, if there is one.
+        """
 
     @functools.cached_property
     def parameters(self) -> Sequence[Parameter]:
@@ -212,7 +216,8 @@ class JaxModel(Model):
     ) -> tuple[Any, Mapping[str, Any]]:
         """Call the model, its modules recorded; return the result, and the values of untrained parameters after it.
 
-        Modules that say themselves in which dtype they compute are asked for ``dtype``, if there is one.
+        What records modules is in `patching`. Those that say themselves in which dtype they compute are asked for
+        ``dtype``, if there is one.
         """
 
     @functools.cached_property

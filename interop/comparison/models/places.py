@@ -1,9 +1,9 @@
 """List what two models have in common, and lay each array of the second model out as that of the first.
 
-The shapes leave some ways, the numbers choose among them. Say the first model has the channels of images last, and both
-arrays have the shape (2, 4, 4, 4). Then the axes of the second may be samples, channels, height, width, to be moved to
-(0, 2, 3, 1), or they may be those of the first, to stay. The way is taken under which the values agree; if there is
-none, as behind a bug, the one under which they are least apart.
+Shapes leave several ways to do that, and the numbers choose one. Say the first model has the channels of images last,
+and both arrays have the shape (2, 4, 4, 4). Either the axes of the second are samples, channels, height and width, and
+have to be moved, to the order (0, 2, 3, 1). Or they are those of the first already. The way is taken under which the
+values agree; if there is none, as behind a bug, the one under which they are least apart.
 """
 
 from __future__ import annotations
