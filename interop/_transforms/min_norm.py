@@ -107,8 +107,8 @@ class min_norm(Intercepting):  # noqa: N801  # it is used as a function
     checkpoints under the convention.
 
     It does not see what other functions of torch call in turn, nor into TorchScript, or the ``backward`` of a
-    `torch.autograd.Function`. Functions that have ties and no
-    counterpart, such as `torch.cummax`, stay torch's own, and are counted in ``passed``.
+    `torch.autograd.Function`. Functions that have ties and no counterpart, such as `torch.cummax`, stay torch's own,
+    and are counted in ``passed``.
 
     Args:
       function: what is decorated by ``@min_norm``, which is ``@min_norm()``.

@@ -21,10 +21,6 @@ import numpy as np
 
 from interop.comparison.comparison import Comparison
 from interop.comparison.leaves import (
-    Allowed,
-    Difference,
-    Finding,
-    Largest,
     Leaf,
     check_tolerances,
     is_gradient,
@@ -44,8 +40,6 @@ from interop.comparison.recording import (
 )
 from interop.frameworks.registry import CONVERTIBLES
 from jaxclamp._shared.tables import listed
-
-__all__ = ["Allowed", "Comparison", "Difference", "Finding", "Largest", "Leaf", "compare"]
 
 
 def compare(

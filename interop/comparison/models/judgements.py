@@ -19,6 +19,7 @@ stands out, and it is the same one in both. If gradients still differ there, the
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections import defaultdict
@@ -98,9 +99,8 @@ def roundings_of(bound: Bound) -> list[float]:
         squares[n] = max(squares[n], fan_in * eps**2)  # that of the kernel: beside it a bias is one more term
     roundings = np.sqrt(np.cumsum(squares))
     indices = [i for i, _ in counterparts.matches]
-    # A layer is rounded as the last match in it, or, if it has none, as itself.
-    lasts = (sum(k < max(answers[0].layers[i].end, i + 1) for k in indices) - 1 for i in indices)
-    return [float(roundings[last]) for last in lasts]
+    # A layer is rounded as the last match in it, which may be itself.
+    return [float(roundings[bisect.bisect_left(indices, answers[0].layers[i].end) - 1]) for i in indices]
 
 
 def judge(bound: Bound, to_judge: Sequence[Place], roundings: Sequence[float]) -> Mapping[int, list[Judged]]:

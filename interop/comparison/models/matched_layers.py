@@ -78,7 +78,7 @@ def _used(layers: Sequence[Layer], owners: Sequence[str]) -> list[frozenset[int]
     for number, path in enumerate(owners):
         by_path[called_around(path, paths)].add(number)
     return [
-        frozenset().union(*(by_path[inner.path] for inner in layers[i : layer.end]), by_path[layer.path])
+        frozenset[int]().union(*(by_path[inner.path] for inner in layers[i : layer.end]))
         for i, layer in enumerate(layers)
     ]
 

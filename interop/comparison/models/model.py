@@ -23,16 +23,14 @@ Call: TypeAlias = Callable[..., Any]
 """How a model is called: ``call(model, *inputs)``."""
 Orders: TypeAlias = Sequence[tuple[int, ...] | None]
 """For each result of floats or complex numbers, the order of axes in which they are weighted and summed."""
-
-
 Dtype: TypeAlias = type[np.floating[Any]] | None
+"""The dtype in which a model computes; None is that of its arrays."""
 
 
 class Run(NamedTuple):
     """How a model is run."""
 
     dtype: Dtype = None
-    """The dtype in which it computes; None is that of its arrays."""
     min_norm: bool = False
     """Whether its gradients follow min_norm."""
     reseeded: bool = False
@@ -214,7 +212,7 @@ class JaxModel(Model):
     def run(
         self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
     ) -> tuple[Any, Mapping[str, Any]]:
-        """Call the model, its modules recorded; return the result, and the values of untrained parameters after it.
+        """Call the model, its modules recorded; return the result, and the values that parameters have after it.
 
         What records modules is in `patching`. Those that say themselves in which dtype they compute are asked for
         ``dtype``, if there is one.
@@ -249,7 +247,7 @@ class JaxModel(Model):
             result, state = self.run(recorder, values, recorder.enter("", self.model, self.name, passed), dtype)
             result = recorder.leave(result)
             floats = [leaf for leaf in leaves_of(result) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.inexact)]
-            return floats, dict(state)
+            return floats, {name: array for name, array in state.items() if not self.is_trained(name)}
 
         with jax.disable_jit(False):  # else loops and conditions would ask tracers for numbers
             traced, structure = jax.make_jaxpr(of_arrays, return_shape=True)(values, _arrays_in(inputs))

@@ -61,8 +61,7 @@ class Keras(JaxModel):
         pairs = [(variable, values[name]) for name, variable in self._variables.items()]
         with self._scope(state_mapping=pairs) as scope, recording(recorder, [self._layer], describe):
             result = self.call(self.model, *inputs)
-        changed = {name: scope.get_current_value(variable) for name, variable in self._variables.items()}
-        return result, {name: value for name, value in changed.items() if not self.is_trained(name)}
+        return result, {name: scope.get_current_value(variable) for name, variable in self._variables.items()}
 
 
 MODEL = Keras

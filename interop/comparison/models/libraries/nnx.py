@@ -53,12 +53,8 @@ class Nnx(JaxModel):
         classes = {type(module) for _, module in nnx.iter_modules(model)}
         with recording(recorder, classes, lambda module: described.get(id(module))):
             result = self.call(model, *inputs)
-        after = {
-            _name(path): variable[...]
-            for path, variable in nnx.to_flat_state(nnx.state(model))
-            if _name(path) in values
-        }
-        return result, {name: value for name, value in after.items() if not self.is_trained(name)}
+        after = nnx.to_flat_state(nnx.state(model))
+        return result, {_name(path): variable[...] for path, variable in after if _name(path) in values}
 
 
 def _name(path: Sequence[Any]) -> str:

@@ -58,13 +58,12 @@ class Torch(Model):
     def layers(self) -> Sequence[Layer]:
         recorder = _TorchRecorder({})
         with torch.no_grad():
-            self._call_recorded(
-                recorder, {p.name: tensor_over(np.array(p.value)) for p in self.parameters}, self.inputs, Run()
-            )
+            tensors = {p.name: tensor_over(np.array(p.value)) for p in self.parameters}
+            self._call_recorded(recorder, tensors, self.inputs)
         return recorder.filled()
 
     def _call_recorded(
-        self, recorder: CallRecorder, values: Mapping[str, torch.Tensor], inputs: Sequence[Any], run: Run
+        self, recorder: CallRecorder, values: Mapping[str, torch.Tensor], inputs: Sequence[Any], reseeded: bool = False
     ) -> tuple[Any, Any]:
         """Call the model, its modules recorded; return the result, and the parameters and buffers after it."""
         tensors = self._replacements(values)
@@ -76,7 +75,7 @@ class Torch(Model):
         try:
             # Each run draws the same numbers. They are drawn on the CPU, where all arrays are.
             with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
-                call = reseeded_in_torch(torch.func.functional_call) if run.reseeded else torch.func.functional_call
+                call = reseeded_in_torch(torch.func.functional_call) if reseeded else torch.func.functional_call
                 result = call(called, tensors, tuple(passed))
         finally:
             for handle in handles:
@@ -117,7 +116,7 @@ class Torch(Model):
             tensors[name].requires_grad_()
         call = under_min_norm()(self._call_recorded) if run.min_norm else self._call_recorded
         with torch.enable_grad(), _all_in(run.dtype, recorder.note):
-            result, state = call(recorder, tensors, self._inputs_in(run.dtype), run)
+            result, state = call(recorder, tensors, self._inputs_in(run.dtype), run.reseeded)
             results = [
                 leaf
                 for leaf in leaves_of(result)
@@ -141,7 +140,7 @@ class Torch(Model):
         with torch.no_grad(), ties() as counted:
             reports: dict[Moment, TieReport] = {}
             recorder = CallRecorder(lambda key, leaf: None, lambda moment: reports.__setitem__(moment, counted.report))
-            self._call_recorded(recorder, tensors, self.inputs, Run())
+            self._call_recorded(recorder, tensors, self.inputs)
         # Counts grow while the model runs: those of a span are what was counted up to its end, less what was up to
         # its begin.
         begin, end = (reports[moment].lines for moment in span)
