@@ -48,7 +48,7 @@ def chooses(eqn: JaxprEqn) -> bool:
     if converts and jnp.issubdtype(eqn.params["new_dtype"], jnp.inexact):
         return False
     # The maximum of complex numbers is by JAX's order, the real part first: it stays as it is, and so does their sort.
-    if eqn.primitive in (p.abs_p, p.eq_p, p.ne_p):
+    if eqn.primitive in (p.abs_p, p.sign_p, p.eq_p, p.ne_p):
         return any(is_floating(atom.aval) or jnp.iscomplexobj(atom.aval) for atom in eqn.invars)
     return eqn.primitive in CHOICES and any(is_floating(atom.aval) for atom in eqn.invars)
 
@@ -224,10 +224,10 @@ def _atan2(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
 
 
 def _sign(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
-    """Decide a sign: at 0, that of the tangent, unless this is NaN."""
+    """Decide a sign, of a complex x that is x / |x|: at 0, that of the tangent, unless this is NaN."""
     (x,), (dx,) = operands, tangents
-    sign = jnp.sign(jnp.where((x == 0) & ~jnp.isnan(dx), dx, x))
-    return lambda *_: sign
+    at_zero = (x == 0) & ~jnp.isnan(dx)
+    return lambda x: jnp.sign(jnp.where(at_zero, dx, x))
 
 
 def _extremum(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
