@@ -49,10 +49,10 @@ def check_grads(
 
     Each entry of the output is checked by itself, with respect to all entries of the input. The function is computed
     some ten times as often as there are entries, and a hundred times as often where kinks depend on several of them: it
-    is meant for some hundred. Values are computed in float64, whatever the dtype of ``args``, if ``fun`` allows it.
-    The noise of values is measured, and how far the function is followed depends on it. A kink counts as one at the
-    point if it is too near to be told from one. Pieces of a hundred dimensions cannot all be found; a gradient is no
-    member if a search in its direction finds none that reaches as far.
+    is meant for some hundred. Values are computed in float64, whatever the dtype of ``args``, if ``fun`` allows it
+    and draws no random numbers, which would be others. The noise of values is measured, and how far the function is
+    followed depends on it. A kink counts as one at the point if it is too near to be told from one. Pieces of a hundred
+    dimensions cannot all be found; a gradient is no member if a search in its direction finds none that reaches as far.
 
     There is no ``order``: a gradient jumps at the kinks of its function. Elsewhere, check ``jax.grad(fun)``.
 
@@ -141,7 +141,7 @@ class _Flat:
         self.names = names_of_entries(outputs), names_of_entries(inputs)
 
     def forward(self, point: Array, wide: bool = False) -> Array:
-        with jax.enable_x64(True) if wide else contextlib.nullcontext():
+        with _in_float64(wide):
             arrays = self._split(point, np.dtype(np.float64) if wide else None)
             parts = np.split(np.eye(self.point.size), self._ends, axis=1)
             # Not -1, which an array without elements leaves open.
@@ -155,7 +155,7 @@ class _Flat:
             return np.asarray(columns, np.float64).T
 
     def reverse(self, point: Array, wide: bool = False) -> Array:
-        with jax.enable_x64(True) if wide else contextlib.nullcontext():
+        with _in_float64(wide):
             arrays = self._split(point, np.dtype(np.float64) if wide else None)
             value, pull = jax.vjp(self._value, arrays)
             (rows,) = jax.jit(jax.vmap(pull))(jnp.eye(value.size, dtype=value.dtype))
@@ -166,7 +166,7 @@ class _Flat:
         with jax.enable_x64(True):
             # Tried, since a function may convert to a dtype of its own, and then values are no more precise than that.
             try:
-                is_wide = wide and self._value(self._split(self.point, dtype)).dtype == dtype
+                is_wide = wide and not self._draws() and self._value(self._split(self.point, dtype)).dtype == dtype
             except Exception:  # whatever keeps it from float64
                 is_wide = False
 
@@ -183,7 +183,7 @@ class _Flat:
             return np.concatenate([np.asarray(batched(part), np.float64) for part in padded])[: len(points)]
 
         batched = jax.jit(jax.vmap(value))
-        with jax.enable_x64(True):
+        with _in_float64(is_wide):
             try:
                 batched(np.broadcast_to(self.point, (_CHUNK, self.point.size)))
                 evaluate = at_once
@@ -191,7 +191,7 @@ class _Flat:
                 evaluate = one_by_one
 
         def values(points: Array) -> Array:
-            with jax.enable_x64(True):
+            with _in_float64(is_wide):
                 return evaluate(points)
 
         return values, float(jnp.finfo(dtype if is_wide else self.dtype).eps)
@@ -220,6 +220,17 @@ class _Flat:
             leaves[i] = array
         arguments: tuple[Any, ...] = jax.tree.unflatten(self._structure, leaves)
         return arguments
+
+    def _draws(self) -> bool:
+        """Return whether the function draws random numbers; in float64 it would draw others."""
+        try:
+            return "random_bits" in str(jax.make_jaxpr(self._value)(self._split(self.point)))
+        except Exception:  # it cannot be traced
+            return False
+
+
+def _in_float64(wide: bool) -> contextlib.AbstractContextManager[Any]:
+    return jax.enable_x64(True) if wide else contextlib.nullcontext()
 
 
 def _is_real(place: str, leaf: Any) -> bool:

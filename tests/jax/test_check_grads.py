@@ -307,6 +307,19 @@ def test_float32_inside() -> None:
         assert "wrong" in refused(changed, jnp.array([0.0, 1.0]), modes=["rev"])
 
 
+def test_random_numbers_are_those_that_the_function_draws() -> None:
+    """In float64 JAX draws others."""
+    key = jax.random.key(0)
+
+    def dropped_out(key: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), jnp.abs(x), 0.0) + jax.random.normal(key, x.shape) * x
+
+    report = jaxclamp.check_grads(dropped_out, (key, jnp.array([0.0, 1.0, 2.0])))
+    assert "not checkable" not in kinds(report)
+    scaled = with_gradient(lambda x: x * jax.random.normal(key), jnp.ones_like)
+    assert "1 wrong" in refused(scaled, jnp.float32(1.0))
+
+
 def test_functions_that_cannot_be_traced() -> None:
     """Python decides, so that points are computed one by one."""
 
