@@ -40,6 +40,7 @@ _OPERATORS = {
     ast.Pow: operator.pow,
 }
 _INTEGERS = re.compile(r"\b(u?int\d*|long|short|bool)\b")
+_ARRAYS_ELSEWHERE = ("numpy.", "pandas.")
 # How many names are followed from one assignment to the next, as they may be assigned in circles.
 _MOST_NAMES = 8
 
@@ -76,13 +77,17 @@ class Source:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self.nodes = list(ast.walk(ast.parse(text)))
+        file = ast.parse(text)
+        self.nodes = list(ast.walk(file))
         self._parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
         self._imported: dict[str, str] = {}
         for name, home in _imported(self.nodes):
             # In ``try: import jax.numpy as np`` and ``except ImportError: import numpy as np``, it is the framework.
             if not _is_of_framework(self._imported.get(name)):
                 self._imported[name] = home
+        for node in file.body:  # a function of the file takes the place of one that was imported
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                self._imported.pop(node.name, None)
         homes = {name.partition(".")[0] for name in self._imported.values()}
         self.frameworks = tuple(name for name in _FRAMEWORKS if name in homes)
         """Which of torch and JAX the file imports, in this order."""
@@ -299,6 +304,10 @@ class Source:
     def _is_foreign(self, node: ast.expr) -> bool:
         """Say whether an object comes from another library, as an array of NumPy, or is a literal."""
         node = self.assigned(node)
+        if isinstance(node, ast.Name):
+            match self._values(node):
+                case [ast.arg(annotation=ast.expr() as annotation)]:
+                    return (self.name(annotation) or "").startswith(_ARRAYS_ELSEWHERE)
         if isinstance(node, ast.Constant | ast.List | ast.Dict | ast.Tuple | ast.JoinedStr):
             return True
         while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):

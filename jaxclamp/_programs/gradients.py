@@ -224,8 +224,6 @@ def subdifferential(
 
     @functools.wraps(fun)
     def run(*args: Any, **kwargs: Any) -> Subdifferential:
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
-            raise TypeError("subdifferential: the search takes values; call it outside of jit, vmap and grad.")
         check_addressable("subdifferential", (args, kwargs))
         active = tuple(args[position] for position in _positions("subdifferential", args, argnums))
         x = active if isinstance(argnums, Sequence) else active[0]
@@ -235,6 +233,7 @@ def subdifferential(
         dtypes = map(jnp.result_type, jax.tree.leaves(x))
         # Normal, so that all directions are as likely; numbers from an interval would favour the corners of a cube.
         draws = jax.random.normal(jax.random.key(0) if key is None else key, ((directions + 1) // 2, flat.size))
+        _check_values((args, kwargs, draws))
 
         # Numbers and words, by which the function may branch, stay as they are, as in `jax.grad`.
         leaves, structure = jax.tree.flatten((args, kwargs))
@@ -249,6 +248,7 @@ def subdifferential(
 
         def along(direction: Any) -> Any:
             derivative, gradient = ask(arrays, jnp.asarray(direction, flat.dtype))
+            _check_values(derivative)  # ``fun`` may close over traced values
             return float(derivative), np.asarray(gradient, np.float64)
 
         return explored(
@@ -261,6 +261,11 @@ def subdifferential(
         )
 
     return run
+
+
+def _check_values(tree: Tree) -> None:
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
+        raise TypeError("subdifferential: the search takes values; call it outside of jit, vmap and grad.")
 
 
 class _Program(Generic[P, R]):

@@ -271,6 +271,10 @@ def test_infinities_do_not_move() -> None:
 # Misuse
 
 
+def of_surroundings(slope: jax.Array) -> jax.Array:
+    return jaxclamp.subdifferential(lambda x: slope * jnp.abs(x))(np.float32(0.0)).min_norm
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -305,6 +309,9 @@ def test_infinities_do_not_move() -> None:
         ),
         (lambda: jaxclamp.subdifferential(jnp.abs, directions=0), ValueError, r"directions=0; pass how many to ask"),
         (lambda: jax.jit(jaxclamp.subdifferential(jnp.abs))(0.0), TypeError, r"call it outside of jit, vmap and grad"),
+        (lambda: jax.jit(of_surroundings)(1.0), TypeError, r"call it outside of jit, vmap and grad"),
+        (lambda: jax.grad(of_surroundings)(1.0), TypeError, r"call it outside of jit, vmap and grad"),
+        (lambda: jax.vmap(of_surroundings)(jnp.ones(2)), TypeError, r"call it outside of jit, vmap and grad"),
         (lambda: jaxclamp.subdifferential(jnp.abs)(1j), TypeError, r"pass real and imaginary parts"),
         (lambda: jaxclamp.subdifferential(jnp.sqrt)(0.0), ValueError, r"along a direction is not finite: \[inf\]"),
     ],

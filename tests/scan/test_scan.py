@@ -33,6 +33,12 @@ def found(tmp_path: Path, code: str, head: str = IN_TORCH, **options: str) -> li
         ("c = x + (x.round() - x).detach()\ny = c.clamp(0, n)", "version", "likely"),
         ("y = clip(round_ste(x), 0, n)", "version", "likely"),
         ("y = x.clamp_(0, 6)", "version", "possible"),
+        ("def f(x: torch.Tensor, z: np.ndarray):\n    return x.clamp(0, 6)", "version", "possible"),
+        (
+            "try:\n    from torch import clamp\nexcept ImportError:\n    def clamp(*args): ...\ny = clamp(x, 0, 6)",
+            "version",
+            "possible",
+        ),
         ("y = torch.clamp_min(x, 1e-6)", "version", "rare"),
         ("y = torch.fmax(x, z)", "version", "rare"),
         ("y = F.margin_ranking_loss(x, z, w)", "version", "possible"),
@@ -120,6 +126,9 @@ def test_what_was_clamped_before_is_not_clamped_straight_through(tmp_path: Path)
     [
         "y = np.clip(x, 0, 6)",
         "y = np.asarray(x).clip(0, 6)",
+        "def f(x: np.ndarray):\n    return x.clip(0, 6)",
+        "import pandas as pd\ndef f(frame: pd.DataFrame, low=0):\n    return frame.clip(low, 6)",
+        "def clip(x, low, high):\n    return min(max(x, low), high)\ny = clip(x, 0, 6)",
         "y = max(x, 0)",
         "y = torch.relu(x)",
         "y = x.max()",
