@@ -1,9 +1,9 @@
 """Shares and copies single arrays between torch and JAX, and refuses those that neither would leave as they are.
 
-JAX takes its arrays to be immutable, and nothing marks memory as shared. XLA may read what `lend` gives away after a
-call has returned. So nobody may write to it before all results computed from it are finished: those that
-`FlatFunction.compute` in `flat.py` returns are. What `adopt` takes must have no other owner: each result of a compiled
-program has memory of its own, even one that is an argument.
+JAX takes its arrays to be immutable, and nothing marks memory as shared. XLA may still read what `lend` gives away when
+a call has returned. So nobody may write to it before all results computed from it are finished; the results that
+`FlatFunction.compute` in `flat.py` returns are finished. What `adopt` takes must have no other owner. Each result of a
+compiled program has memory of its own, even one that is an argument.
 
 On CPU, XLA reads memory in place that is aligned to 64 bytes, as torch allocates it, and copies any other. On a GPU it
 refuses memory that is not aligned to 16 bytes, which is copied here. Each view keeps its memory alive: that of `lend`

@@ -107,7 +107,7 @@ class Source:
     def name(self, node: ast.expr, names: int = _MOST_NAMES) -> str | None:
         """Return what a name means by the imports: ``torch.nn.functional.relu`` for ``F.relu``.
 
-        So it is behind ``relu = F.relu`` and ``self.act = F.relu``, too; at most ``names`` names lead to it.
+        Assignments such as ``relu = F.relu`` and ``self.act = F.relu`` are followed, ``names`` of them at most.
         """
         match node:
             case ast.Name(id=name) if name in self._imported:
@@ -144,8 +144,8 @@ class Source:
     def number(self, node: ast.expr | None, names: int = _MOST_NAMES) -> float | None:
         """Return the finite number that an expression means; else None.
 
-        Such are ``-1``, ``2**8 - 1``, and a name of the file, of a class or of an object that is assigned only once,
-        and means one. At most ``names`` names lead to it.
+        Numbers are ``-1``, ``2**8 - 1``, and a name of the file, of a class or of an object that is assigned once, to a
+        number. Assignments are followed, ``names`` of them at most.
         """
         match node:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):

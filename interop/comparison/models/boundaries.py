@@ -78,7 +78,7 @@ class Opened:
     """Maps crossings to the number of the equation before which they are."""
 
     def split(self, span: Span) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return two functions: of the arguments what a span of the program reads, and of that what it computes."""
+        """Return two functions: from the arguments to what a span of the program reads, and on to what it computes."""
         begin, end = span
         eqns = self.program.eqns[self._position(begin, 0) : self._position(end, len(self.program.eqns))]
         computed = [var for eqn in eqns for var in eqn.outvars]

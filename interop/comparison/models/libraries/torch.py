@@ -210,7 +210,7 @@ class _TorchRecorder(CallRecorder):
         self._values: dict[Key, Any] = {}
         self._gradients: dict[Key, torch.Tensor] = {}
         self.roots: list[torch.Tensor] = []
-        """What stands for the floats that cross and depend on nothing trained, as inputs: they have gradients, too."""
+        """Leaves in the place of floats that cross and depend on nothing trained, as inputs: they have gradients."""
         self._value_of = WeakIdKeyDictionary()
         """Maps a tensor that crossed a boundary to its value then, as the model may overwrite it."""
         self._replaced: dict[int, list[tuple[torch.Tensor, torch.Tensor, int]]] = defaultdict(list)
