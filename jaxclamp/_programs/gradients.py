@@ -22,8 +22,9 @@ from jax.flatten_util import ravel_pytree
 from jaxclamp._jax_versions import expanded, high_level
 from jaxclamp._programs.choices import chooses, decided, entering, jumps, norm_along_direction
 from jaxclamp._programs.dependence import without_choices_behind
-from jaxclamp._programs.nan_gradients import has_slopes_without_bound, mended
+from jaxclamp._programs.nan_gradients import mended
 from jaxclamp._programs.open_primitives import opened
+from jaxclamp._programs.ranges import has_slopes_without_bound
 from jaxclamp._programs.solves import operator_jumps, solved
 from jaxclamp._rules.extremum import widened
 from jaxclamp._rules.operands import check_addressable, check_function, is_floating
@@ -290,8 +291,9 @@ class _Program(Generic[P, R]):
 
     def _prepared(self, jaxpr: Any) -> Any:
         """Drop the equations that no result needs; in a derivative rule, those that only compute the value."""
-        jaxpr = constant_at_minus_infinity(needed(jaxpr))
+        jaxpr = needed(jaxpr)
         self.has_slopes_without_bound |= has_slopes_without_bound(jaxpr)
+        jaxpr = constant_at_minus_infinity(jaxpr)
         self._without_choices_behind = without_choices_behind(
             jaxpr, lambda eqn: eqn.primitive is p.custom_vjp_call_p or self._may_have_endless_rules(eqn)
         )

@@ -40,7 +40,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
-from jax.extend.core import JaxprEqn, Literal, Var, jaxprs_in_params
+from jax.extend.core import JaxprEqn, Var, jaxprs_in_params
 from jax.extend.core import primitives as p
 
 from jaxclamp._jax_versions import scan_sizes
@@ -50,31 +50,6 @@ from jaxclamp._transforms.jaxprs import WITH_BODIES, Descend, computed, inlined,
 Tree: TypeAlias = Any
 Compute: TypeAlias = Callable[..., jax.Array]
 """What an equation computes, of a cotangent and a slope in this order."""
-
-_WITHOUT_BOUND = frozenset(
-    {
-        *("pow", "sqrt", "rsqrt", "cbrt", "log", "log1p", "exp", "exp2", "expm1", "sinh", "cosh", "tan", "asin"),
-        *("acos", "acosh", "atanh", "atan2", "lgamma", "digamma", "polygamma", "zeta", "igamma", "igammac"),
-        *("igamma_grad_a", "random_gamma_grad", "regularized_incomplete_beta", "erf_inv", "cumlogsumexp", "cholesky"),
-        *("eig", "eigh", "svd", "lu", "qr", "householder_product", "schur", "triangular_solve", "tridiagonal_solve"),
-        *("log2", "custom_linear_solve"),
-    }
-)
-"""Primitives whose slope is infinite, or overflows, at moderate numbers: a root at 0, ``exp`` at 100 in float32, not a
-sine."""
-
-
-def has_slopes_without_bound(jaxpr: Any) -> bool:
-    """Return whether there is such a primitive in ``jaxpr``, or in a body in it."""
-    return any(map(_has_slope_without_bound, jaxpr.eqns))
-
-
-def _has_slope_without_bound(eqn: JaxprEqn) -> bool:
-    if eqn.primitive is p.div_p:  # x / 2 has the slope 1 / 2, and x / y the slope 1 / y
-        return not isinstance(eqn.invars[1], Literal)
-    if eqn.primitive is p.integer_pow_p:
-        return bool(eqn.params["y"] < 0)
-    return eqn.primitive.name in _WITHOUT_BOUND or any(map(has_slopes_without_bound, jaxprs_in_params(eqn.params)))
 
 
 def mended(gradient: Tree, fun: Callable[..., jax.Array], at: Sequence[Tree]) -> Tree:

@@ -1,0 +1,407 @@
+"""Says by ranges of numbers whether a program has a slope that may be infinite.
+
+Each variable gets a range, from those of the operands. The arguments of the program may be any finite numbers. Say it
+is a softmax and the root of a variance::
+
+    m = reduce_max x            the largest of each row of x
+    d = sub x m                 at most 0, and 0 somewhere in each row
+    e = exp d                   from 0 to 1, and 1 somewhere in each row
+    s = reduce_sum e            at least 1
+    y = div e s                 the slopes, 1 / s and e / s², are at most 1
+    v = reduce_sum (square x)   at least 0
+    z = rsqrt (add v 1e-6)      the slope is at most 1e9
+
+So no slope of it is infinite, and a gradient has no NaN by 0 times one. Without ``1e-6`` it may have: at v = 0.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn, Literal, Var, jaxprs_in_params
+from jax.extend.core import primitives as p
+
+from jaxclamp._jax_versions import scan_sizes
+from jaxclamp._transforms.jaxprs import WITH_BODIES
+
+
+class Transposed(NamedTuple):
+    """An array with its axes in another order."""
+
+    of: Var
+    order: tuple[int, ...]
+    """For each axis, which one of the array it is."""
+
+
+class Maximum(NamedTuple):
+    """The largest numbers of an array along some axes."""
+
+    of: Var
+    axes: frozenset[int]
+    order: tuple[int | None, ...]
+    """For each axis, which one of the array it is; None if it has been added."""
+
+
+class Range(NamedTuple):
+    """What is known of the numbers of a variable."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    is_finite: bool = True
+    """False if one of the numbers may be infinite or NaN where those that come in are not."""
+    moves: bool = True
+    """Whether a derivative may depend on it."""
+    reached: frozenset[int] = frozenset()
+    """Axes. Each slice along all of them has a number that is ``high``."""
+    maximum: Maximum | None = None
+    """Of which array these are the largest numbers, if it is known."""
+    transposed: Transposed | None = None
+    """Which array this is with its axes in another order, if it is one."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all of the numbers are one and the same."""
+        return self.low == self.high
+
+    def within(self, low: float, high: float) -> Range:
+        """Return the range of other numbers, between these two, that come from the same operands."""
+        return Range(low, high, self.is_finite, self.moves)
+
+
+def has_slopes_without_bound(jaxpr: Any) -> bool:
+    """Return whether a slope in ``jaxpr``, or in a body in it, may be infinite or overflow at moderate numbers."""
+    of_constants = dict(zip(jaxpr.constvars, map(_of_constant, jaxpr.consts), strict=True))
+    return _evaluated(jaxpr, of_constants | {var: Range(moves=_may_move(var)) for var in jaxpr.invars})[0]
+
+
+def _evaluated(jaxpr: Any, ranges: dict[Var, Range]) -> tuple[bool, list[Range]]:
+    """Return whether there is such a slope, and the ranges of the results; those of the inputs are in ``ranges``."""
+
+    def of(atom: Any) -> Range:
+        return _of_number(atom) if isinstance(atom, Literal) else ranges.get(atom, _CONSTANT)
+
+    without_bound = False
+    for eqn in jaxpr.eqns:
+        operands = [of(atom) for atom in eqn.invars]
+        inside, results = _of_equation(eqn, operands)
+        without_bound |= inside or (any(x.moves for x in operands) and not _is_bounded(eqn, operands))
+        ranges.update(zip(eqn.outvars, results, strict=True))
+    # Axes and arrays have other names outside.
+    return without_bound, [of(atom)._replace(maximum=None, transposed=None) for atom in jaxpr.outvars]
+
+
+def _lengths(atom: Any) -> tuple[int, ...]:
+    return tuple(atom.aval.shape)
+
+
+def _may_move(var: Any) -> bool:
+    return bool(jnp.issubdtype(var.aval.dtype, jnp.inexact))
+
+
+def _is_complex(atom: Any) -> bool:
+    return bool(jnp.issubdtype(atom.aval.dtype, jnp.complexfloating))
+
+
+def _of_constant(array: Any) -> Range:
+    """Return the range of an array that the function has closed over, such as a mask of minus infinity."""
+    can_be_read = not isinstance(array, jax.core.Tracer) and getattr(array, "is_fully_addressable", True)
+    is_finite = not jnp.issubdtype(array.dtype, jnp.inexact) or not can_be_read or np.isfinite(np.asarray(array)).all()
+    return Range(is_finite=bool(is_finite), moves=False)
+
+
+def _of_number(literal: Any) -> Range:
+    is_real = any(jnp.issubdtype(literal.aval.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
+    if np.ndim(literal.val) or not is_real:
+        return _CONSTANT
+    number = float(literal.val)
+    return Range(number, number, math.isfinite(number), moves=False)
+
+
+def _of_equation(eqn: JaxprEqn, operands: Sequence[Range]) -> tuple[bool, list[Range]]:
+    """Return whether the bodies of an equation have such slopes, and the ranges of its results."""
+    bodies = list(jaxprs_in_params(eqn.params))
+    if not bodies:
+        rule = None if any(map(_is_complex, eqn.invars)) else _RULES.get(eqn.primitive.name)
+        results = [rule(eqn, *operands)] if rule else [_unknown(eqn, operands)] * len(eqn.outvars)
+        # A derivative depends on no integer, such as a position.
+        return False, [
+            x._replace(moves=x.moves and _may_move(var)) for x, var in zip(results, eqn.outvars, strict=True)
+        ]
+    if eqn.primitive is p.scan_p:
+        return _of_scan(eqn, bodies[0], operands)
+    of_branches = operands[1:] if eqn.primitive is p.cond_p else operands
+    if eqn.primitive.name in _PASS_INPUTS_ON:
+        flags, ranges = zip(*(_of_body(body, of_branches) for body in bodies), strict=True)
+        return any(flags), [functools.reduce(_either, results) for results in zip(*ranges, strict=True)]
+    of_any = [_of_body(body, [_ANY] * len(body.invars)) for body in bodies]
+    return any(without_bound for without_bound, _ in of_any), [_ANY] * len(eqn.outvars)
+
+
+def _of_body(body: Any, inputs: Sequence[Range]) -> tuple[bool, list[Range]]:
+    return _evaluated(body, dict(zip(body.invars, inputs, strict=True)))
+
+
+def _of_scan(eqn: JaxprEqn, body: Any, operands: Sequence[Range]) -> tuple[bool, list[Range]]:
+    constants, carry = scan_sizes(eqn)
+    known, first, scanned = operands[:constants], operands[constants : constants + carry], operands[constants + carry :]
+    # What a step makes of the carry, the next one reads: any number, and an infinity if one is made.
+    carried = [Range(is_finite=x.is_finite) for x in first]
+    while True:
+        inputs = [*known, *carried, *map(_of_slices, scanned)]
+        without_bound, results = _of_body(body, inputs)
+        stays = [x._replace(is_finite=x.is_finite and y.is_finite) for x, y in zip(carried, results, strict=False)]
+        if stays == carried:
+            return without_bound, [*carried, *map(_of_slices, results[carry:])]
+        carried = stays
+
+
+_PASS_INPUTS_ON = (WITH_BODIES | {"custom_jvp_call", "custom_vjp_call"}) - {"scan", "while"}
+"""Primitives whose bodies have the operands as inputs, and return the results."""
+_ANY = Range(is_finite=False)
+_CONSTANT = Range(is_finite=False, moves=False)
+
+
+def _unknown(_: JaxprEqn, operands: Sequence[Range]) -> Range:
+    return Range(is_finite=all(x.is_finite for x in operands), moves=any(x.moves for x in operands))
+
+
+def _of_slices(x: Range) -> Range:
+    """Return the range of the numbers of an array, whose axes are others."""
+    return x._replace(reached=frozenset(), maximum=None, transposed=None)
+
+
+def _either(x: Range, y: Range) -> Range:
+    low, high = min(x.low, y.low), max(x.high, y.high)
+    return Range(low, high, x.is_finite and y.is_finite, x.moves or y.moves)
+
+
+# Which slopes are bounded.
+
+
+def _is_bounded(eqn: JaxprEqn, operands: Sequence[Range]) -> bool:
+    """Return whether the slopes of an equation are finite, and those of a few of its kind together, in its dtype."""
+    name = eqn.primitive.name
+    if name == "div" and operands[1].is_known and operands[1].low:
+        return True
+    if name == "integer_pow":
+        return bool(eqn.params["y"] >= 0)
+    if name not in _WITHOUT_BOUND:
+        return True
+    slope = _SLOPES.get(name)
+    dtype = eqn.outvars[0].aval.dtype  # type: ignore[attr-defined]
+    if slope is None or not jnp.issubdtype(dtype, jnp.floating):
+        return False
+    try:
+        return slope(operands[-1]) <= math.sqrt(float(jnp.finfo(dtype).max))
+    except (OverflowError, ValueError, ZeroDivisionError):
+        return False
+
+
+_WITHOUT_BOUND = frozenset(
+    {
+        *("pow", "sqrt", "rsqrt", "cbrt", "log", "log1p", "exp", "exp2", "expm1", "sinh", "cosh", "tan", "asin"),
+        *("acos", "acosh", "atanh", "atan2", "lgamma", "digamma", "polygamma", "zeta", "igamma", "igammac"),
+        *("igamma_grad_a", "random_gamma_grad", "regularized_incomplete_beta", "erf_inv", "cumlogsumexp", "cholesky"),
+        *("eig", "eigh", "svd", "lu", "qr", "householder_product", "schur", "triangular_solve", "tridiagonal_solve"),
+        *("log2", "custom_linear_solve", "div"),
+    }
+)
+"""Primitives whose slope is infinite, or overflows, at moderate numbers: a root at 0, ``exp`` at 100 in float32, not a
+sine."""
+
+_SLOPES: Mapping[str, Callable[[Range], float]] = {
+    "exp": lambda x: math.exp(x.high),
+    "exp2": lambda x: 2.0**x.high,
+    "expm1": lambda x: math.exp(x.high),
+    "log": lambda x: 1 / _positive(x.low),
+    "log1p": lambda x: 1 / _positive(1 + x.low),
+    "sqrt": lambda x: _positive(x.low) ** -0.5,
+    "rsqrt": lambda x: _positive(x.low) ** -1.5,
+    "div": lambda x: _positive(x.low) ** -2.0,  # x / y has the slopes 1 / y and x / y²
+}
+"""Maps some of them to the largest slope that they have where the last operand is in a range."""
+
+
+def _positive(number: float) -> float:
+    if number <= 0:
+        raise ValueError
+    return number
+
+
+# The ranges of results.
+
+
+def _sum(eqn: JaxprEqn, x: Range, y: Range) -> Range:
+    return _unknown(eqn, (x, y)).within(x.low + y.low, x.high + y.high)
+
+
+def _difference(eqn: JaxprEqn, x: Range, y: Range) -> Range:
+    result = _unknown(eqn, (x, y)).within(x.low - y.high, x.high - y.low)
+    array = _array(eqn.invars[0], x)
+    if y.maximum is None or y.maximum.of is not array.of:
+        return result
+    along = frozenset(k for k, axis in enumerate(array.order) if axis in y.maximum.axes)
+    # Its other axes have to lie as those of the array; one without axes is the largest of all numbers, or of no array.
+    order = y.maximum.order or (None,) * len(array.order)
+    lies_alike = all(k in along if axis is None else axis == array.order[k] for k, axis in enumerate(order))
+    return result._replace(high=0.0, reached=along) if lies_alike else result
+
+
+def _array(atom: Any, x: Range) -> Transposed:
+    return x.transposed or Transposed(atom, tuple(range(len(_lengths(atom)))))
+
+
+def _product(eqn: JaxprEqn, x: Range, y: Range) -> Range:
+    result = _unknown(eqn, (x, y))
+    if eqn.invars[0] is eqn.invars[1]:
+        return result.within(0.0, math.inf)
+    ends = [0.0 if 0.0 in (a, b) else a * b for a in (x.low, x.high) for b in (y.low, y.high)]
+    return result.within(min(ends), max(ends))
+
+
+def _quotient(eqn: JaxprEqn, x: Range, y: Range) -> Range:
+    if y.low <= 0:
+        return _unknown(eqn, (x, y))
+    inverse = y.within(1 / y.high, 1 / y.low)
+    return _product(eqn, x, inverse) if eqn.invars[0] is not eqn.invars[1] else inverse.within(1.0, 1.0)
+
+
+def _maximum(eqn: JaxprEqn, x: Range, y: Range) -> Range:
+    for number, other in ((x, y), (y, x)):
+        if number.high == -math.inf:  # the larger of it and any other number is that one
+            return other
+    return _unknown(eqn, (x, y)).within(max(x.low, y.low), max(x.high, y.high))
+
+
+def _minimum(eqn: JaxprEqn, x: Range, y: Range) -> Range:
+    return _unknown(eqn, (x, y)).within(min(x.low, y.low), min(x.high, y.high))
+
+
+def _clamped(eqn: JaxprEqn, low: Range, x: Range, high: Range) -> Range:
+    return _minimum(eqn, _maximum(eqn, x, low), high)
+
+
+def _selected(_: JaxprEqn, which: Range, *cases: Range) -> Range:
+    return cases[int(which.low)] if which.is_known else functools.reduce(_either, cases)
+
+
+def _greater(eqn: JaxprEqn, x: Range, y: Range) -> Range:
+    certainly, possibly = x.low > y.high, x.high > y.low
+    return _unknown(eqn, (x, y)).within(float(certainly), float(possibly))
+
+
+def _is_finite(_: JaxprEqn, x: Range) -> Range:
+    return x.within(float(x.is_finite), 1.0)
+
+
+def _square(_: JaxprEqn, x: Range) -> Range:
+    return x.within(0.0, math.inf)
+
+
+def _power(eqn: JaxprEqn, x: Range) -> Range:
+    return _square(eqn, x) if eqn.params["y"] % 2 == 0 else _unknown(eqn, (x,))
+
+
+def _absolute(_: JaxprEqn, x: Range) -> Range:
+    return x.within(max(0.0, x.low), max(-x.low, x.high))
+
+
+def _exponential(_: JaxprEqn, x: Range) -> Range:
+    return x.within(0.0, math.exp(x.high) if x.high <= _LARGEST_EXPONENT else math.inf)._replace(reached=x.reached)
+
+
+_LARGEST_EXPONENT = 700.0
+"""Its exponential is still a number of float64."""
+
+
+def _root(_: JaxprEqn, x: Range) -> Range:
+    return x.within(math.sqrt(max(x.low, 0.0)), math.sqrt(max(x.high, 0.0)))
+
+
+def _inverse_root(_: JaxprEqn, x: Range) -> Range:
+    return x.within(0.0, x.low**-0.5 if x.low > 0 else math.inf)
+
+
+def _added_up(eqn: JaxprEqn, x: Range) -> Range:
+    lengths = _lengths(eqn.invars[0])
+    count = math.prod(lengths[axis] for axis in eqn.params["axes"])
+    if not count or x.low < 0:
+        return _unknown(eqn, (x,)).within(-math.inf if count else 0.0, math.inf if count else 0.0)
+    # Numbers of one sign add up to the largest of them at least.
+    some = x.high if x.reached and x.reached <= set(eqn.params["axes"]) else x.low
+    return x.within(some, count * x.high)
+
+
+def _largest(eqn: JaxprEqn, x: Range) -> Range:
+    of, order = _array(eqn.invars[0], x)
+    axes = eqn.params["axes"]
+    rest = tuple(axis for k, axis in enumerate(order) if k not in axes)
+    maximum = Maximum(of, frozenset(order[k] for k in axes), rest) if x.is_finite else None
+    return _of_slices(x)._replace(maximum=maximum)
+
+
+def _broadcast(eqn: JaxprEqn, x: Range) -> Range:
+    if x.maximum is None:
+        return _of_slices(x)
+    order: list[int | None] = [None] * len(_lengths(eqn.outvars[0]))
+    for k, axis in zip(eqn.params["broadcast_dimensions"], x.maximum.order, strict=True):
+        order[k] = axis
+    return _of_slices(x)._replace(maximum=x.maximum._replace(order=tuple(order)))
+
+
+def _transposed(eqn: JaxprEqn, x: Range) -> Range:
+    of, order = _array(eqn.invars[0], x)
+    permutation = eqn.params["permutation"]
+    maximum = x.maximum and x.maximum._replace(order=tuple(x.maximum.order[k] for k in permutation))
+    transposed = Transposed(of, tuple(order[k] for k in permutation))
+    return _of_slices(x)._replace(maximum=maximum, transposed=transposed)
+
+
+def _between(low: float, high: float) -> Callable[..., Range]:
+    return lambda _, x: x.within(low, high)
+
+
+_RULES: Mapping[str, Callable[..., Range]] = {
+    "add": _sum,
+    "sub": _difference,
+    "neg": lambda _, x: x.within(-x.high, -x.low),
+    "mul": _product,
+    "div": _quotient,
+    "max": _maximum,
+    "min": _minimum,
+    "clamp": _clamped,
+    "select_n": _selected,
+    "gt": _greater,
+    "lt": lambda eqn, x, y: _greater(eqn, y, x),
+    "is_finite": _is_finite,
+    "square": _square,
+    "integer_pow": _power,
+    "abs": _absolute,
+    "exp": _exponential,
+    "sqrt": _root,
+    "rsqrt": _inverse_root,
+    "reduce_sum": _added_up,
+    "reduce_max": _largest,
+    "reduce_min": lambda _, x: _of_slices(x),
+    "broadcast_in_dim": _broadcast,
+    "transpose": _transposed,
+    "stop_gradient": lambda _, x, *rest: x._replace(moves=False),
+    "logistic": _between(0.0, 1.0),
+    **dict.fromkeys(("tanh", "erf", "sin", "cos", "sign"), _between(-1.0, 1.0)),
+    # All that is known stays.
+    **dict.fromkeys(("convert_element_type", "copy", "copy_p", "sharding_constraint"), lambda _, x: x),
+    # The numbers stay, or some of them.
+    **dict.fromkeys(
+        ("reshape", "squeeze", "expand_dims", "slice", "rev", "dynamic_slice", "tile"),
+        lambda _, x, *rest: _of_slices(x),
+    ),
+    "concatenate": lambda _, *parts: functools.reduce(_either, parts),
+    "iota": lambda _: Range(0.0, math.inf, moves=False),
+}
+"""Maps the name of a primitive to the range of its result, of the equation and the ranges of the operands."""
