@@ -90,20 +90,21 @@ def _quantile(
 
     The median of [1, 2, 2] falls with either 2, and does not rise with one of them.
     """
-    if dim is None:
+    if dim is None or not input.dim():
         input, dim = input.flatten(), 0
     axis = dim if dim < 0 else dim - input.dim()
     # The result is linear in q between two elements. With n of them, those are at the multiples of 1 / (n - 1).
     ranks = torch.as_tensor(q, device=input.device)[..., None] * ((~input.isnan()).sum(dim).flatten() - 1)
-    places: list[tuple[Any, Tensor]] = [(q, (ranks == ranks.round()).any(-1))]
-    for side in ("lower", "higher"):
-        # A quantile lies between two elements. It turns if a third one is equal to either, and may take its place.
-        # In rows with NaN `torch.quantile` is NaN, and has no place; elsewhere both functions find the same elements.
-        here = input == torch.nanquantile(input, q, dim, keepdim=True, interpolation=side)
-        tied = here & (here.sum(axis, keepdim=True) > 1)
-        # Several q have an axis of their own, in front: it is enough to tie next to one of them.
-        places.append((input, tied.flatten(0, tied.dim() - input.dim()).any(0) if tied.dim() > input.dim() else tied))
-    return places
+    # A quantile lies between two elements. It turns if a third one is equal to either, and may take its place.
+    # In rows with NaN `torch.quantile` is NaN, and has no place; elsewhere both functions find the same elements.
+    sides = [
+        input == torch.nanquantile(input, q, dim, keepdim=True, interpolation=side) for side in ("lower", "higher")
+    ]
+    equal = torch.stack(sides)
+    tied = equal & (equal.sum(axis, keepdim=True) > 1)
+    # Sides have an axis of their own, in front, as several q have: it is enough to tie next to one of them.
+    of_input = tied.flatten(0, -input.dim() - 1).any(0)
+    return [(q, (ranks == ranks.round()).any(-1)), (input, of_input)]
 
 
 def _equal(input: Tensor, other: Tensor) -> Places:

@@ -17,6 +17,7 @@ from jaxclamp._transforms import undecided
 
 aten = torch.ops.aten
 ONES = torch.ones(3, dtype=torch.float64)
+ROTATION = torch.linalg.qr(torch.arange(9.0, dtype=torch.float64).reshape(3, 3) + ONES.diag()).Q
 Function = Callable[[torch.Tensor], Any]
 
 
@@ -80,6 +81,7 @@ JUMPS: dict[str, tuple[Function, list[float], list[float]]] = {
         [1.0, 1.0, 1.0],
         [1.0, 1.0, 2.0],
     ),
+    "std of all, not corrected": (lambda x: x[None].std(False), [1.0, 1.0, 1.0], [1.0, 1.0, 2.0]),
     "quantile": (lambda x: x.quantile(0.75), [0.0, 2.0, 2.0], [2.0, 0.0, 1.0]),
     "quantiles of rows": (lambda x: x.reshape(1, 3).quantile(ONES / 2, 1), [0.0, 2.0, 2.0], [0.0, 1.0, 2.0]),
     "quantile, of a probability": (
@@ -87,10 +89,26 @@ JUMPS: dict[str, tuple[Function, list[float], list[float]]] = {
         [1.0, 0.5, 0.5],
         [0.5] * 3,
     ),
+    "nanquantile, of a probability": (
+        lambda q: torch.tensor([0.0, 1.0, 4.0, torch.nan]).double().nanquantile(q / 2),
+        [1.0, 0.5, 0.5],
+        [0.5] * 3,
+    ),
     "mode": (lambda x: x.mode().values, [1.0, 2.0, 2.0], [1.0, 2.0, 3.0]),
+    "modes of columns": (lambda x: torch.stack([x, ONES]).mode(0).values, [1.0, 2.0, 3.0], [2.0, 2.0, 3.0]),
     "svdvals": (lambda x: torch.linalg.svdvals(x.diag()), [1.0, 2.0, 1.0], [1.0, 2.0, 3.0]),
     "svd, at 0": (lambda x: torch.linalg.svd(x.diag())[1], [1.0, 2.0, 0.0], [1.0, 2.0, 3.0]),
     "eigvalsh": (lambda x: torch.linalg.eigvalsh(x.diag()), [1.0, 2.0, 1.0], [1.0, 2.0, 0.0]),
+    "svdvals that are equal but for rounding": (
+        lambda x: torch.linalg.svdvals(ROTATION @ x.diag() @ ROTATION.T),
+        [1.0, 2.0, 1.0],
+        [1.0, 2.0, 3.0],
+    ),
+    "largest singular values, along the first axes": (
+        lambda x: torch.linalg.matrix_norm(torch.stack([x.diag(), 2 * x.diag()], -1), 2, (0, 1)),
+        [1.0, 2.0, 2.0],
+        [1.0, 2.0, 3.0],
+    ),
     "largest singular value": (lambda x: torch.linalg.norm(x.diag(), 2), [1.0, 2.0, 2.0], [1.0, 2.0, 3.0]),
     "nuclear norm": (lambda x: torch.linalg.matrix_norm(x.diag(), "nuc"), [1.0, 2.0, 0.0], [1.0, 2.0, 3.0]),
     "nuclear norm, by torch.norm": (lambda x: torch.norm(x.diag(), "nuc"), [1.0, 2.0, 0.0], [1.0, 2.0, 3.0]),
@@ -127,6 +145,12 @@ def test_what_does_not_move_is_no_jump() -> None:
     directional(lambda x: x * torch.relu(-x).floor(), [0.5, 1.0, 2.0])
     directional(lambda x: torch.round(x.detach()) + x, [0.5, 1.0, 2.0])
     directional(lambda x: torch.copysign(x, 0 * ONES), [0.5, 1.0, 2.0])
+
+
+def test_beside_a_jump_of_another_form_of_the_function_is_none() -> None:
+    """Integers are no jump of conversions to floats, nor a y of 0 one for the x of an angle."""
+    directional(lambda x: x.to(torch.float32) + x.to(torch.complex128).real + x * x.to(torch.bool), [1.0, 2.0, 3.0])
+    directional(lambda x: torch.atan2(0 * ONES, x), [1.0, 2.0, -3.0])
 
 
 def test_a_call_that_torch_refuses_has_the_error_of_torch() -> None:

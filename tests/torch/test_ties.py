@@ -352,6 +352,13 @@ def test_quotients_that_are_rounded_down() -> None:
     assert [(line.tied, line.elements) for line in counted.report.lines] == [(2, 3)] * 3
 
 
+def test_next_to_several_quantiles_an_element_is_counted_once() -> None:
+    x = torch.tensor([2.0, 0.0, 2.0, 2.0], requires_grad=True)
+    with interop.ties() as counted:
+        x.quantile(torch.tensor([0.5, 0.75]))
+    assert [(line.tied, line.elements) for line in counted.report.lines] == [(3, 4)]
+
+
 def met_infinity(counted: interop.ties) -> list[tuple[int, str, int]]:
     """Return the line, counted from the first, the function and the count of each place where 0 met infinity."""
     words = "0 met infinity in "
