@@ -250,6 +250,15 @@ def test_shares_of_many_in_small_dtypes() -> None:
     assert jnp.isfinite(eighth.astype("float32")).all()
 
 
+@pytest.mark.parametrize("initial", [None, -1.0])
+def test_tangents_near_the_largest_number_stay_finite(initial: float | None) -> None:
+    """Their mean is as large as they are, and their sum infinite."""
+    _, tangent = jax.jvp(
+        lambda x: jaxclamp.amax(x, initial=initial), (jnp.zeros(4, jnp.float32),), (jnp.full(4, 3e38, jnp.float32),)
+    )
+    assert tangent == jnp.float32(3e38)
+
+
 def test_softshrink_by_arrays_that_are_negative() -> None:
     """Which cannot be refused: there is no flat part, and the slope is that of the value."""
     x = jnp.array([-0.2, 0.2])

@@ -60,6 +60,11 @@ def test_conversion_of_a_subclass() -> None:
     assert np.array_equal(torch_to_jax(points(5).as_subclass(Marked)), points(5))
 
 
+def test_conversion_of_a_leaf_where_nothing_is_recorded() -> None:
+    with torch.no_grad():
+        assert np.array_equal(torch_to_jax(points(5).requires_grad_()), points(5))
+
+
 def test_parameter() -> None:
     weight = torch.nn.Parameter(points(5))
     optimizer = torch.optim.SGD([weight], lr=1.0)
