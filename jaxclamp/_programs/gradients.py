@@ -29,7 +29,7 @@ from jaxclamp._programs.solves import operator_jumps, solved
 from jaxclamp._rules.extremum import widened
 from jaxclamp._rules.operands import check_addressable, check_function, is_floating
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
-from jaxclamp._transforms.jaxprs import Descend, computed, inlined, needed, transformed
+from jaxclamp._transforms.jaxprs import Descend, computed, inlined, moved_on, needed, transformed
 from jaxclamp._transforms.source_lines import place
 from jaxclamp._transforms.sums import constant_at_minus_infinity
 from jaxclamp._transforms.undecided import ASKS_FOR_ITSELF, ROUNDING, STRAIGHT_THROUGH, UNDECIDED, warn
@@ -444,13 +444,17 @@ def _carrying_the_condition(eqn: JaxprEqn) -> Callable[..., Any]:
     def run(*operands: jax.Array) -> Any:
         known, fixed = operands[:of_condition], operands[of_condition : of_condition + of_body]
 
+        # In the state the condition of each pass was computed by the one before.
+        def state_with(carry: list[jax.Array]) -> Any:
+            (holds,) = condition(*known, *carry)
+            return jnp.any(holds), holds, carry
+
         def step(state: Any) -> Any:
-            carry = body(*fixed, *state[1])
-            return condition(*known, *carry), carry
+            _, holds, carry = state
+            return state_with(moved_on(holds, body(*fixed, *carry), carry))
 
         first = list(operands[of_condition + of_body :])
-        # The state is ([holds], carry): the condition of each pass was computed by the one before.
-        return jax.lax.while_loop(lambda state: state[0][0], step, (condition(*known, *first), first))[1]
+        return jax.lax.while_loop(lambda state: state[0], step, state_with(first))[2]
 
     return run
 

@@ -38,7 +38,7 @@ from jaxclamp._jax_versions import (
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE
 from jaxclamp._rules.operands import check_function
 from jaxclamp._shared.tie_report import Site, TieReport, Totals
-from jaxclamp._transforms.jaxprs import WITH_BODIES, inlined_with_more, needed_by_stop_gradient, traced
+from jaxclamp._transforms.jaxprs import WITH_BODIES, inlined_with_more, moved_on, needed_by_stop_gradient, traced
 from jaxclamp._transforms.source_lines import located
 from jaxclamp._transforms.tie_sites import Counter, TieSites, is_passed_over
 
@@ -264,14 +264,15 @@ class _Counting:
                 return holds, _placed(counts, 0, counters)
 
             def step(state: Any) -> Any:
-                _, total, carry = state
+                _, held, total, carry = state
                 results = jaxpr_as_fun(body)(*fixed, *carry)
-                carry, counts = results[: len(carry)], results[len(carry) :]
+                carry, counts = moved_on(held, results[: len(carry)], carry), results[len(carry) :]
                 holds, tested = test(carry)
-                return holds, _added(total, _placed(counts, len(in_condition), counters), tested), carry
+                return jnp.any(holds), holds, _added(total, _placed(counts, len(in_condition), counters), tested), carry
 
             first = list(operands[of_condition + of_body :])
-            _, total, last = lax.while_loop(lambda state: state[0], step, (*test(first), first))
+            holds, total = test(first)
+            *_, total, last = lax.while_loop(lambda state: state[0], step, (jnp.any(holds), holds, total, first))
             return [*last, total]
 
         return *inlined_with_more(run, eqn), counters

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
@@ -253,6 +254,17 @@ def inlined_with_more(fun: Callable[..., Any], eqn: JaxprEqn) -> tuple[list[Jaxp
         for new in jaxpr.eqns
     ]
     return equations, more
+
+
+def moved_on(holds: jax.Array, new: Sequence[jax.Array], old: Sequence[jax.Array]) -> list[jax.Array]:
+    """Return the carry of a loop behind a pass, ``new`` where its condition held before.
+
+    Under `jax.vmap` each lane has a condition, along the first axes of all arrays. A lane that is done stays as it is.
+    """
+    return [
+        jnp.where(jnp.expand_dims(holds, range(holds.ndim, b.ndim)), a, b) if holds.ndim else a
+        for a, b in zip(new, old, strict=True)
+    ]
 
 
 def computed(eqn: JaxprEqn) -> Callable[..., list[Any]]:

@@ -69,6 +69,15 @@ def test_counts_as_arrays(run: Callable[[jax.Array], jaxclamp.TieCounts], times:
     assert ties(layers)(X)[1].tied * times == report.tied
 
 
+def test_counts_in_a_loop_over_lanes() -> None:
+    """The first lane is on the tie in its first pass, and takes three; the last one takes none."""
+    lanes = jax.vmap(lambda x: jax.lax.while_loop(lambda c: c < 3, lambda c: jnp.maximum(c, 0.0) + 1, x))
+    x = jnp.array([0.0, 1.0, 2.5, 5.0])
+    result, tie_counts = jax.jit(count_ties(lanes))(x)
+    np.testing.assert_array_equal(result, [3.0, 3.0, 3.5, 5.0])
+    assert tie_counts.report().tied == ties(lanes)(x)[1].tied == 1
+
+
 def test_counts_of_devices_are_those_of_all() -> None:
     """The branch that is taken, and how long a loop runs, differs between the devices."""
     mesh = jax.make_mesh((3,), ("batch",))

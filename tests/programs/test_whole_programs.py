@@ -138,6 +138,18 @@ def test_while_is_pushed_forward() -> None:
     np.testing.assert_array_equal(batched(jnp.array([0.0, -1.0]), jnp.array([-3.0, 1.0])), [[0.0, 1.0], [3.0, -1.0]])
 
 
+def test_a_loop_over_lanes_leaves_those_that_are_done_as_they_are() -> None:
+    """Each lane has its own number of passes; the third, -3, is doubled at the bound along -1 alone."""
+    doubled_once = jax.vmap(lambda x: lax.while_loop(lambda c: jnp.all(jnp.abs(c) < 3), lambda c: 2 * c, x))
+    x = jnp.array([[1.0, -1.0], [2.0, 0.5], [-3.0, 2.0], [5.0, 0.0]])
+    for v, factors in ((1.0, [4.0, 2.0, 2.0, 1.0]), (-1.0, [4.0, 2.0, 1.0, 1.0])):
+        value, derivative = jaxclamp.directional_derivative(doubled_once, (x,), (jnp.full_like(x, v),))
+        np.testing.assert_array_equal(value, x * jnp.array([4.0, 2.0, 1.0, 1.0])[:, None])
+        np.testing.assert_array_equal(derivative, v * jnp.broadcast_to(jnp.array(factors)[:, None], x.shape))
+    constant = lambda x: jnp.sum((relu(x) - relu(-x)) * doubled_once(lax.stop_gradient(x)))  # noqa: E731
+    np.testing.assert_array_equal(jaxclamp.grad(constant)(x), doubled_once(x))
+
+
 # All of JAX on the outcome
 
 
