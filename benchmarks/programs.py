@@ -1,7 +1,7 @@
 """Gradients of whole programs beside those that JAX and torch take op by op: time, memory, and many inputs.
 
 Prints tables: each line has medians in turns in one process, and their ratios to the first. ``python
-benchmarks/programs.py [networks|models|inputs|memory|temporaries]`` asks for a part. The environment variables of the
+benchmarks/programs.py [networks|models|inputs|memory]`` asks for a part. The environment variables of the
 Makefile keep glibc from returning pages between the calls.
 """
 
@@ -53,6 +53,40 @@ def digits(loss: Loss, params: Any, batch: int) -> tuple[Loss, tuple[Any, ...]]:
     return loss, (params, jnp.asarray(x[:batch]), jnp.asarray(labels[:batch]))
 
 
+WIDTH, BLOCKS, HEADS = 128, 12, 4
+
+
+@jax.checkpoint
+def block(x: jax.Array, kernels: dict[str, jax.Array]) -> tuple[jax.Array, None]:
+    """A block of a transformer, as `jax.lax.scan` takes it."""
+
+    def normalized(x: jax.Array) -> jax.Array:
+        centred = x - x.mean(-1, keepdims=True)
+        return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+
+    query, key, value = (
+        part.reshape(*x.shape[:-1], HEADS, -1) for part in jnp.split(normalized(x) @ kernels["attention"], 3, -1)
+    )
+    scores = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", query, key) / (WIDTH / HEADS) ** 0.5)
+    x = x + jnp.einsum("bhts,bshd->bthd", scores, value).reshape(x.shape) @ kernels["out"]
+    return x + jax.nn.relu(normalized(x) @ kernels["up"]) @ kernels["down"], None
+
+
+def transformer(kernels: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    return (jax.lax.scan(block, x, kernels)[0] ** 2).mean()
+
+
+KERNELS = {
+    name: jnp.full((BLOCKS, *shape), shape[0] ** -0.5)
+    for name, shape in {
+        "attention": (WIDTH, 3 * WIDTH),
+        "out": (WIDTH,) * 2,
+        "up": (WIDTH, 4 * WIDTH),
+        "down": (4 * WIDTH, WIDTH),
+    }.items()
+}
+
+
 def losses_in_jax() -> dict[str, tuple[Loss, tuple[Any, ...]]]:
     """The networks of the examples, and six wide layers: losses, and their arguments."""
     integers = next(quantised_training.train("op by op, JAX", 1)).weights
@@ -66,15 +100,17 @@ def losses_in_jax() -> dict[str, tuple[Loss, tuple[Any, ...]]]:
         "tie_influence, width 512, batch 256": digits(perceptron, deep, 256),
         "six clipped layers of 256, batch 32": (clipped, (WIDE, x[:32])),
         "six clipped layers of 256, batch 1024": (clipped, (WIDE, x)),
+        "a transformer of 12 scanned blocks": (transformer, (KERNELS, x[:128].reshape(4, 64, WIDTH))),
     }
 
 
-def compiled(function: Callable[..., Any], *arguments: Any) -> tuple[Call, int]:
-    """A call, and the bytes of its arguments, results and temporaries."""
+def compiled(function: Callable[..., Any], *arguments: Any) -> tuple[Call, int, int]:
+    """A call, the bytes of its arguments, results and temporaries, and those of its temporaries."""
     program = jax.jit(function).lower(*arguments).compile()
     memory = program.memory_analysis()
-    needed = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-    return lambda: jax.block_until_ready(program(*arguments)), needed
+    temporaries = memory.temp_size_in_bytes
+    needed = memory.argument_size_in_bytes + memory.output_size_in_bytes + temporaries
+    return lambda: jax.block_until_ready(program(*arguments)), needed, temporaries
 
 
 def networks() -> None:
@@ -84,7 +120,7 @@ def networks() -> None:
         def given(v: Any, *arguments: Any, loss: Loss = loss) -> Any:
             return jaxclamp.grad(loss, direction=v)(*arguments)
 
-        calls, memory = zip(
+        calls, memory, temporaries = zip(
             compiled(jax.grad(loss), *arguments),
             compiled(jaxclamp.grad(loss), *arguments),
             compiled(given, jax.tree.map(jnp.ones_like, arguments[0]), *arguments),
@@ -95,8 +131,9 @@ def networks() -> None:
         times = medians(calls, 2.0)
         ratios = {"drawn": times[1] / times[0], "given": times[2] / times[0], "value": times[4] / times[3]}
         row(name, "", *times, **ratios)
-        ratios = {"drawn": memory[1] / memory[0], "given": memory[2] / memory[0], "value": memory[4] / memory[3]}
-        row("its memory, KiB", "", *memory, unit=1 / 1024, **ratios)
+        for what, size in {"memory": memory, "temporaries": temporaries}.items():
+            ratios = {"drawn": size[1] / size[0], "given": size[2] / size[0], "value": size[4] / size[3]}
+            row(f"its {what}, KiB", "", *size, unit=1 / 1024, **ratios)
 
 
 def losses_in_torch() -> dict[str, tuple[torch.nn.Module, Callable[[Any], torch.Tensor]]]:
@@ -227,53 +264,7 @@ def resident(which: str) -> int:
     return int(found[1])
 
 
-WIDTH, BLOCKS, HEADS = 128, 12, 4
-
-
-@jax.checkpoint
-def block(x: jax.Array, kernels: dict[str, jax.Array]) -> tuple[jax.Array, None]:
-    """A block of a transformer, as `jax.lax.scan` takes it."""
-
-    def normalized(x: jax.Array) -> jax.Array:
-        centred = x - x.mean(-1, keepdims=True)
-        return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
-
-    query, key, value = (
-        part.reshape(*x.shape[:-1], HEADS, -1) for part in jnp.split(normalized(x) @ kernels["attention"], 3, -1)
-    )
-    scores = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", query, key) / (WIDTH / HEADS) ** 0.5)
-    x = x + jnp.einsum("bhts,bshd->bthd", scores, value).reshape(x.shape) @ kernels["out"]
-    return x + jax.nn.relu(normalized(x) @ kernels["up"]) @ kernels["down"], None
-
-
-def transformer(kernels: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    return (jax.lax.scan(block, x, kernels)[0] ** 2).mean()
-
-
-def temporaries() -> None:
-    """MB of a scanned transformer: grad of JAX, of jaxclamp with a drawn direction and with a given one."""
-    shapes = {
-        "attention": (WIDTH, 3 * WIDTH),
-        "out": (WIDTH,) * 2,
-        "up": (WIDTH, 4 * WIDTH),
-        "down": (4 * WIDTH, WIDTH),
-    }
-    kernels = {name: jnp.full((BLOCKS, *shape), shape[0] ** -0.5) for name, shape in shapes.items()}
-    x = jax.random.normal(jax.random.key(0), (4, 64, WIDTH))
-
-    def given(kernels: Any, x: jax.Array, direction: Any) -> Any:
-        return jaxclamp.grad(transformer, direction=direction)(kernels, x)
-
-    of_jax, drawn = (transform(transformer) for transform in (jax.grad, jaxclamp.grad))
-    gradients = (of_jax, kernels, x), (drawn, kernels, x), (given, kernels, x, kernels)
-    needed = [
-        jax.jit(gradient).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
-        for gradient, *arguments in gradients
-    ]
-    row("scanned transformer", "", *needed, unit=1e-6, drawn=needed[1] / needed[0], given=needed[2] / needed[0])
-
-
-PARTS = {"networks": networks, "models": models, "inputs": inputs, "memory": memory, "temporaries": temporaries}
+PARTS = {"networks": networks, "models": models, "inputs": inputs, "memory": memory}
 
 
 def main(names: Sequence[str]) -> None:
