@@ -406,6 +406,8 @@ def test_influence_is_the_larger_of_two_distances() -> None:
     assert Influence.of(lambda ties: np.array([gradients[ties]])) == Influence(7.0, 3.0)
     gradients["inclusive"] = 13.0
     assert Influence.of(lambda ties: np.array([gradients[ties]])) == Influence(10.0, 3.0)
+    gradients[None] = np.nan
+    assert np.isnan(Influence.of(lambda ties: np.array([gradients[ties]])).norm)
     _, report = ties(lambda x: jnp.maximum(x, 0.0).sum() + 2 * jnp.abs(x).sum(), influence=True)(jnp.zeros(1))
     assert report.influence == Influence(2.5, 0.0)
 
