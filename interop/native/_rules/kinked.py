@@ -15,7 +15,7 @@ import torch
 from interop._torch.grad_state import outside_of_modes
 from interop._torch.private_api import constant_in_graphs, is_forward_mode, is_transformed, takes_hooks
 from interop.native._rules.differentiable import differentiable
-from interop.native._rules.windows_stage import is_plain
+from interop.native._rules.windows_stage import is_on_gpu, is_plain
 from jaxclamp import OPS
 from jaxclamp._rules.kinked import Piece
 
@@ -129,7 +129,8 @@ def bend(
     if is_forward_mode() or is_transformed():
         return _spelled_out(in_torch, kinks_of(name, *parameters), x, *parameters)
     # Not in graphs: Dynamo passes over the cache of this function, and cannot trace the slopes within.
-    moved_up = _SAVED_MOVED_UP.get(x.dtype) if name in _KEEP_X_ALONE and is_plain(x) and takes_hooks() else None
+    can_move = name in _KEEP_X_ALONE and (is_plain(x) or is_on_gpu(x)) and takes_hooks()
+    moved_up = _SAVED_MOVED_UP.get(x.dtype) if can_move else None
     if moved_up is not None and _bends_up_at_0(name, *parameters):
         with moved_up:
             return in_torch(x, *parameters)
