@@ -93,8 +93,10 @@ def drawn_in_jax(program: Program) -> JaxForm:
     wrappers = [name for name in WRAPPERS if batch != "shard_map" or name not in ("cond", "switch", "custom_jvp")]
     around = tuple(choices.choices(wrappers, k=choices.choice((0, 1, 1, 2))))
     steps = {n: choices.choice(wrappers) for n in range(len(program.steps)) if choices.random() < 0.2}
-    # With a rule of its own, lax.clamp(x, x, y) has derivative 0 in JAX, and a cond in a vmap none in reverse mode.
-    if by_clamp in spellings:
+    # With a rule of its own, lax.clamp(x, x, y) has derivative 0 in JAX. In a vmap around such a rule, a cond has none
+    # in reverse mode, and that of a cumulative extremum has its axes in another order.
+    in_vmap = {step.kind for step in program.steps if "vmap" in around}
+    if by_clamp in spellings or in_vmap & {"branch", "cumulative maximum", "cumulative minimum"}:
         around = tuple("jit" if name == "custom_jvp" else name for name in around)
         steps = {n: "jit" if name == "custom_jvp" else name for n, name in steps.items()}
     if around == ("custom_jvp", "vmap"):

@@ -125,6 +125,16 @@ def contact(x: jax.Array) -> jax.Array:
 contact.defjvp(lambda x, v: (contact(*x), jnp.where(contact(*x) > 0, -4.0 * v[0], 0.0)))
 
 
+@jax.custom_jvp
+def branch_in_rule(x: jax.Array) -> jax.Array:
+    return jnp.maximum(x, 0.0)
+
+
+@branch_in_rule.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    return branch_in_rule(*primals), lax.cond(primals[0] > 0, lambda v: v, lambda v: 0 * v, *tangents)
+
+
 @jax.custom_vjp
 def relu_with_vjp(x: jax.Array) -> jax.Array:
     return jnp.maximum(x, 0.0)

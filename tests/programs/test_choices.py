@@ -429,6 +429,20 @@ def test_rules_within_rules() -> None:
         assert jaxclamp.directional_derivative(lambda x: power(twice(x)), (0.0,), (v,)) == (1.0, v)
 
 
+def test_a_rule_that_differentiates_a_cumulative_maximum() -> None:
+    """Mapped over rows it is right, at ties too. Mapped over columns, in a compiled function, JAX confuses its axes."""
+    largest = jax.custom_jvp(lambda x: lax.cummax(x))
+    largest.defjvp(lambda primals, tangents: jax.jvp(lax.cummax, primals, tangents))
+    x, weights = jnp.array([[2.0, 1.0], [2.0, 3.0]]), jnp.array([[1.0, 2.0], [3.0, 4.0]])
+    over_columns = lambda x: jnp.vdot(weights, jax.vmap(largest, 1, 1)(x))  # noqa: E731
+    over_rows = lambda x: jnp.vdot(weights, jax.vmap(largest)(x.T).T)  # noqa: E731
+    for v, right in ((jnp.eye(2), [[4.0, 2.0], [0.0, 4.0]]), (jnp.eye(2)[::-1], [[1.0, 2.0], [3.0, 4.0]])):
+        assert jaxclamp.grad(over_rows, direction=v)(x).tolist() == right
+    untied = x.at[1, 0].set(0.0)
+    as_in_jax = jax.grad(jax.jit(over_columns))(untied).tolist()
+    assert jaxclamp.grad(over_columns)(untied).tolist() == as_in_jax != jax.grad(over_columns)(untied).tolist()
+
+
 def sine_of_turned(quarters: int) -> Callable[[jax.Array], jax.Array]:
     """A function whose rule asks for the next one, as those of Bessel functions do in JAX 0.12, without end."""
     turned = jax.custom_jvp(lambda x: jnp.sin(x + quarters * jnp.pi / 2))

@@ -34,6 +34,7 @@ from tests.programs.functions_at_ties import (
     bellman_ford,
     binarised,
     bisected,
+    branch_in_rule,
     clipped_by_norm,
     clipped_gradient,
     clipped_in_vjp,
@@ -345,6 +346,7 @@ PROGRAMS: dict[str, tuple[Program, Any]] = {
     "custom_jvp, a contact": (lambda x: contact(x) - contact(-x), POINT),
     "custom_jvp, in a scan": (lambda x: lax.scan(lambda y, _: (relu_by_result(y - 1), None), x, None, 2)[0], POINT),
     "custom_jvp, under vmap": (lambda x: jax.vmap(relu_by_result)(x), POINT),
+    "custom_jvp, a cond in its rule, under vmap": (lambda x: jax.vmap(branch_in_rule)(x), POINT),
     "custom_jvp, of a callback": (on_the_host, POINT),
     "custom_vjp, of relu": (relu_with_vjp, POINT),
     "custom_vjp, of abs": (abs_with_vjp, POINT),
@@ -433,6 +435,7 @@ REFUSED = {
     "while_loop": "Try using lax.scan",
     "pallas_call": "does not support reverse-mode autodiff",
     "pure_callback": "Please use `jax.custom_jvp`",
+    "custom_jvp, a cond in its rule, under vmap": "for 'stop_gradient' not implemented",
 }
 """Programs that JAX itself does not differentiate, and what its error says."""
 DOCUMENTED: dict[str, tuple[str, ...]] = {
