@@ -58,9 +58,12 @@ class LayerPair:
         return [j for j in self.judged if j.is_gradient == gradients and (j.what in what or not what)]
 
     def apart(self, *, gradients: bool, in_float64: bool = False) -> float:
-        """Return the largest distance of what it returns and keeps, or of the gradients of what it takes and learns."""
+        """Return the largest distance of what it returns and keeps, or of the gradients of what it takes and learns.
+
+        It is NaN where nothing of that is compared.
+        """
         selected = self.select(*(("inputs", "parameters") if gradients else ("outputs", "state")), gradients=gradients)
-        return max((j.apart_in_float64 if in_float64 else j.apart for j in selected), default=0.0)
+        return max((j.apart_in_float64 if in_float64 else j.apart for j in selected), default=math.nan)
 
     def finding(self, *, gradients: bool) -> Judgement:
         """Return the gravest of its findings."""
@@ -172,10 +175,6 @@ class _Pass:
         """Return what differs of all that leaves a layer."""
         return self.differing(pair, *(("inputs", "parameters") if self.is_backward else ("outputs",)))
 
-    def passing(self, pair: LayerPair) -> list[Judged]:
-        """Return what differs of all that reaches the next layer, as gradients of parameters do not."""
-        return self.differing(pair, "inputs" if self.is_backward else "outputs")
-
     def differing(self, pair: LayerPair, *what: What) -> list[Judged]:
         return pair.differing(*what, gradients=self.is_backward, allowed=self._allowed)
 
@@ -200,10 +199,6 @@ def _first_to_diverge(pairs: Sequence[LayerPair], a_pass: _Pass) -> Cause | None
             parts = a_pass.differing(first_differing, "outputs")
         if not parts or a_pass.entering(pair):
             continue
-        if not a_pass.is_backward and inside and not first_differing and _agrees_again_later(pairs, n):
-            # The two models draw the boundary of this layer at different places, one before an activation, and one
-            # behind it. A later layer gets equal inputs, so this is no cause.
-            continue
         return _in_own_code(a_pass, pair, inside, parts) if inside else Cause(pair, tuple(parts))
     # No layer can be blamed: name the first whose results differ.
     return _first_with((pairs[n], a_pass.differing(pairs[n], "outputs")) for n in a_pass.order)
@@ -218,20 +213,11 @@ def _in_own_code(a_pass: _Pass, pair: LayerPair, inside: Sequence[LayerPair], pa
     """
     reached = list(itertools.takewhile(lambda inner: not a_pass.entering(inner), inside))
     first_differing = inside[len(reached)] if len(reached) < len(inside) else None
-    # One that is reached may still pass on what differs: its boundary may be drawn elsewhere in the other model.
-    last_agreeing = next((inner for inner in reversed(reached) if not a_pass.passing(inner)), None)
+    last_agreeing = reached[-1] if reached else None
     if a_pass.is_backward:
         return Cause(pair, tuple(parts), first_differing, last_agreeing, is_own_code=True)
     parts = a_pass.entering(first_differing) if first_differing else parts
     return Cause(pair, tuple(parts), last_agreeing, first_differing, is_own_code=True)
-
-
-def _agrees_again_later(pairs: Sequence[LayerPair], n: int) -> bool:
-    """Return whether a layer that begins after this one ends gets inputs, and these agree."""
-    later = [pair for pair in pairs if pair.indices[0] >= pairs[n].first.end]
-    return any(
-        pair.select("inputs", gradients=False) and not pair.differing("inputs", gradients=False) for pair in later
-    )
 
 
 def _without_counterpart(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -63,9 +63,12 @@ def places(bound: Bound) -> Iterator[Place]:
     """List all arrays to compare, laid out as the numbers tell in the run that rounds least."""
     models, counterparts = bound.models, bound.counterparts
     layers = models[0].answer(bound.precise).layers, models[1].answer(bound.precise).layers
-    for n in range(len(counterparts.matches)):
-        for crossed in _crossings(counterparts, layers, n):
-            yield from _of_crossing(n, crossed, crossing(layers[0], crossed.first))
+    by_match = [list(_crossings(counterparts, layers, n)) for n in range(len(counterparts.matches))]
+    crossings = [crossed for of_match in by_match for crossed in of_match]
+    for n, of_match in enumerate(by_match):
+        for crossed in of_match:
+            if not _is_drawn_elsewhere(crossed, crossings, layers):
+                yield from _of_crossing(n, crossed, crossing(layers[0], crossed.first))
     for pair in counterparts.mapping.pairs:
         # Else one model has a gradient there, the other a value after the call: a note says so.
         if pair.first.trained == pair.second.trained:
@@ -137,6 +140,42 @@ def _crossings(
                 align = _as_it_is
             if align is not None:
                 yield Crossing(Key(i, direction, position), Key(j, direction, position), align)
+
+
+def _is_drawn_elsewhere(
+    crossed: Crossing, crossings: Iterable[Crossing], layers: tuple[Sequence[Layer], Sequence[Layer]]
+) -> bool:
+    """Return whether the models end a layer at different places: one before an activation, the other behind it.
+
+    Then what leaves the layer differs. The model that ends it later passes that on as it is, to a later boundary, where
+    both models agree: the other has applied the activation by then.
+    """
+    if crossed.first.direction == "inputs" or _agrees(crossed, layers):
+        return False
+    return any(
+        all(map(_is_later, crossed[:2], each[:2], layers))
+        and any(map(_is_passed_on, crossed[:2], each[:2], layers))
+        and _agrees(each, layers)
+        for each in crossings
+    )
+
+
+def _agrees(crossed: Crossing, layers: tuple[Sequence[Layer], Sequence[Layer]]) -> bool:
+    first, second = crossing(layers[0], crossed.first).value, crossed.align(crossing(layers[1], crossed.second).value)
+    return first.shape == second.shape and agree(first, second)
+
+
+def _is_later(left: Key, key: Key, layers: Sequence[Layer]) -> bool:
+    """Return whether an array crosses the boundary at ``key`` when the layer of ``left`` has ended."""
+    layer, end = layers[key.layer], layers[left.layer].end
+    is_around = layer.begin < left.layer and layer.end >= end
+    return layer.begin >= end or (is_around and key.direction == "outputs")
+
+
+def _is_passed_on(earlier: Key, later: Key, layers: Sequence[Layer]) -> bool:
+    """Return whether the same numbers cross both boundaries, in the same order; the shape may be another one."""
+    first, second = (crossing(layers, key).value.ravel() for key in (earlier, later))
+    return np.array_equal(first, second)
 
 
 def _images_at(counterparts: Counterparts, begin: int, length: tuple[int, ...]) -> list[Image | None]:

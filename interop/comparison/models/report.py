@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -263,7 +264,8 @@ def _of_ties(report: TieReport, model: str) -> list[str]:
 
 def _row(pair: LayerPair, cause: Cause | None) -> Sequence[str]:
     mark = ">" if cause and pair is cause.marked_pair else ""
-    values, gradients = (f"{pair.apart(gradients=is_gradient):.1e}" for is_gradient in (False, True))
+    apart = [pair.apart(gradients=is_gradient) for is_gradient in (False, True)]
+    values, gradients = ("–" if math.isnan(distance) else f"{distance:.1e}" for distance in apart)
     findings = [pair.finding(gradients=is_gradient) for is_gradient in (False, True)]
     words = dict.fromkeys(_IN_THE_TABLE.get(finding, finding) for finding in findings)
     finding = ", ".join(word for word in words if word != "ok") or "ok"
