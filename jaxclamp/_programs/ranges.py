@@ -58,7 +58,7 @@ class Range(NamedTuple):
     moves: bool = True
     """Whether a derivative may depend on it."""
     reached: frozenset[int] = frozenset()
-    """Axes. Each slice along all of them has a number that is ``high``."""
+    """Axes along which, taken together, each slice has a number that is ``high``."""
     maximum: Maximum | None = None
     """Of which array these are the largest numbers, if it is known."""
     transposed: Transposed | None = None
@@ -71,7 +71,8 @@ class Range(NamedTuple):
 
     def within(self, low: float, high: float) -> Range:
         """Return the range of other numbers, between these two, that come from the same operands."""
-        return Range(low, high, self.is_finite, self.moves)
+        # An end that is NaN, as infinity minus infinity, says nothing.
+        return Range(max(-math.inf, low), min(math.inf, high), self.is_finite, self.moves)
 
 
 def has_slopes_without_bound(jaxpr: Any) -> bool:
@@ -89,10 +90,15 @@ def _evaluated(jaxpr: Any, ranges: dict[Var, Range]) -> tuple[bool, list[Range]]
     without_bound = False
     for eqn in jaxpr.eqns:
         operands = [of(atom) for atom in eqn.invars]
+        is_bounded = _is_bounded(eqn, operands)
         inside, results = _of_equation(eqn, operands)
-        without_bound |= inside or (any(x.moves for x in operands) and not _is_bounded(eqn, operands))
-        ranges.update(zip(eqn.outvars, results, strict=True))
-    # Axes and arrays have other names outside.
+        without_bound |= inside or (any(x.moves for x in operands) and not is_bounded)
+        for var, x in zip(eqn.outvars, results, strict=True):
+            # Where the slope is infinite, so may the value be: 1 / n at n = 0. That of erf_inv is so at -1 and 1 alone,
+            # which random numbers are not.
+            is_finite = x.is_finite and (is_bounded or eqn.primitive is p.erf_inv_p)
+            ranges[var] = _in_dtype(var.aval.dtype, x._replace(is_finite=is_finite))
+    # The variables of a body mean nothing outside of it.
     return without_bound, [of(atom)._replace(maximum=None, transposed=None) for atom in jaxpr.outvars]
 
 
@@ -101,7 +107,22 @@ def _lengths(atom: Any) -> tuple[int, ...]:
 
 
 def _may_move(var: Any) -> bool:
+    """Return whether a derivative may depend on a variable: on no integer, such as a position."""
     return bool(jnp.issubdtype(var.aval.dtype, jnp.inexact))
+
+
+def _in_dtype(dtype: Any, x: Range) -> Range:
+    """Return the range of the numbers as the dtype has them: 1 + 1e-9 is 1 in float32."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        with np.errstate(over="ignore"):  # of float16, say
+            low, high = (float(np.float64(end).astype(dtype)) for end in (x.low, x.high))
+        return x._replace(low=low, high=high)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return x
+    x = x._replace(is_finite=True, moves=False)
+    if jnp.issubdtype(dtype, jnp.integer) and not jnp.iinfo(dtype).min <= x.low <= x.high <= jnp.iinfo(dtype).max:
+        return x.within(-math.inf, math.inf)  # they wrap around
+    return x
 
 
 def _is_complex(atom: Any) -> bool:
@@ -116,9 +137,10 @@ def _of_constant(array: Any) -> Range:
 
 
 def _of_number(literal: Any) -> Range:
-    is_real = any(jnp.issubdtype(literal.aval.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
-    if np.ndim(literal.val) or not is_real:
+    if np.ndim(literal.val):
         return _CONSTANT
+    if _is_complex(literal):
+        return Range(is_finite=bool(np.isfinite(literal.val)), moves=False)
     number = float(literal.val)
     return Range(number, number, math.isfinite(number), moves=False)
 
@@ -126,15 +148,13 @@ def _of_number(literal: Any) -> Range:
 def _of_equation(eqn: JaxprEqn, operands: Sequence[Range]) -> tuple[bool, list[Range]]:
     """Return whether the bodies of an equation have such slopes, and the ranges of its results."""
     bodies = list(jaxprs_in_params(eqn.params))
-    if not bodies:
+    if not bodies or eqn.primitive.name.startswith("scatter"):  # the body of a scatter adds two numbers, say
         rule = None if any(map(_is_complex, eqn.invars)) else _RULES.get(eqn.primitive.name)
-        results = [rule(eqn, *operands)] if rule else [_unknown(eqn, operands)] * len(eqn.outvars)
-        # A derivative depends on no integer, such as a position.
-        return False, [
-            x._replace(moves=x.moves and _may_move(var)) for x, var in zip(results, eqn.outvars, strict=True)
-        ]
+        return False, [rule(eqn, *operands)] if rule else [_unknown(eqn, operands)] * len(eqn.outvars)
     if eqn.primitive is p.scan_p:
         return _of_scan(eqn, bodies[0], operands)
+    if eqn.primitive.name == "shard_map":  # a device may have a part without the largest number
+        operands = [*map(_of_slices, operands)]
     of_branches = operands[1:] if eqn.primitive is p.cond_p else operands
     if eqn.primitive.name in _PASS_INPUTS_ON:
         flags, ranges = zip(*(_of_body(body, of_branches) for body in bodies), strict=True)
@@ -164,7 +184,9 @@ def _of_scan(eqn: JaxprEqn, body: Any, operands: Sequence[Range]) -> tuple[bool,
 _PASS_INPUTS_ON = (WITH_BODIES | {"custom_jvp_call", "custom_vjp_call"}) - {"scan", "while"}
 """Primitives whose bodies have the operands as inputs, and return the results."""
 _ANY = Range(is_finite=False)
+"""Of a variable of which nothing is known."""
 _CONSTANT = Range(is_finite=False, moves=False)
+"""Of one on which no derivative depends, but nothing else is known."""
 
 
 def _unknown(_: JaxprEqn, operands: Sequence[Range]) -> Range:
@@ -187,6 +209,8 @@ def _either(x: Range, y: Range) -> Range:
 def _is_bounded(eqn: JaxprEqn, operands: Sequence[Range]) -> bool:
     """Return whether the slopes of an equation are finite, and those of a few of its kind together, in its dtype."""
     name = eqn.primitive.name
+    if name in _PRODUCTS and any(x.moves and not y.is_finite for x, y in (operands, operands[::-1])):
+        return False
     if name == "div" and operands[1].is_known and operands[1].low:
         return True
     if name == "integer_pow":
@@ -195,14 +219,16 @@ def _is_bounded(eqn: JaxprEqn, operands: Sequence[Range]) -> bool:
         return True
     slope = _SLOPES.get(name)
     dtype = eqn.outvars[0].aval.dtype  # type: ignore[attr-defined]
-    if slope is None or not jnp.issubdtype(dtype, jnp.floating):
+    if slope is None or not jnp.issubdtype(dtype, jnp.floating) or not all(x.is_finite for x in operands):
         return False
     try:
-        return slope(operands[-1]) <= math.sqrt(float(jnp.finfo(dtype).max))
+        return slope(*operands) <= math.sqrt(float(jnp.finfo(dtype).max))
     except (OverflowError, ValueError, ZeroDivisionError):
         return False
 
 
+_PRODUCTS = frozenset(("mul", "div", "dot_general", "conv_general_dilated"))
+"""Primitives for which one operand is the slope of the other."""
 _WITHOUT_BOUND = frozenset(
     {
         *("pow", "sqrt", "rsqrt", "cbrt", "log", "log1p", "exp", "exp2", "expm1", "sinh", "cosh", "tan", "asin"),
@@ -215,7 +241,7 @@ _WITHOUT_BOUND = frozenset(
 """Primitives whose slope is infinite, or overflows, at moderate numbers: a root at 0, ``exp`` at 100 in float32, not a
 sine."""
 
-_SLOPES: Mapping[str, Callable[[Range], float]] = {
+_SLOPES: Mapping[str, Callable[..., float]] = {
     "exp": lambda x: math.exp(x.high),
     "exp2": lambda x: 2.0**x.high,
     "expm1": lambda x: math.exp(x.high),
@@ -223,9 +249,16 @@ _SLOPES: Mapping[str, Callable[[Range], float]] = {
     "log1p": lambda x: 1 / _positive(1 + x.low),
     "sqrt": lambda x: _positive(x.low) ** -0.5,
     "rsqrt": lambda x: _positive(x.low) ** -1.5,
-    "div": lambda x: _positive(x.low) ** -2.0,  # x / y has the slopes 1 / y and x / y²
+    "div": lambda _, y: _positive(y.low) ** -2.0,  # x / y has the slopes 1 / y and x / y²
+    # x ** y has the slopes y x ** y / x and log(x) x ** y
+    "pow": lambda x, y: max(_powers(x, y)) * max(1.0, -y.low, y.high) * max(1 / x.low, x.high),
 }
-"""Maps some of them to the largest slope that they have where the last operand is in a range."""
+"""Maps some of them to a number that no slope exceeds where the operands are in ranges."""
+
+
+def _powers(x: Range, y: Range) -> list[float]:
+    """Return those of the ends, between which all powers of positive numbers lie."""
+    return [_positive(base) ** exponent for base in (x.low, x.high) for exponent in (y.low, y.high)]
 
 
 def _positive(number: float) -> float:
@@ -273,9 +306,9 @@ def _quotient(eqn: JaxprEqn, x: Range, y: Range) -> Range:
 
 
 def _maximum(eqn: JaxprEqn, x: Range, y: Range) -> Range:
-    for number, other in ((x, y), (y, x)):
-        if number.high == -math.inf:  # the larger of it and any other number is that one
-            return other
+    for operand, rival in ((x, y), (y, x)):
+        if rival.high == -math.inf:  # no number is below it
+            return operand
     return _unknown(eqn, (x, y)).within(max(x.low, y.low), max(x.high, y.high))
 
 
@@ -292,8 +325,9 @@ def _selected(_: JaxprEqn, which: Range, *cases: Range) -> Range:
 
 
 def _greater(eqn: JaxprEqn, x: Range, y: Range) -> Range:
-    certainly, possibly = x.low > y.high, x.high > y.low
-    return _unknown(eqn, (x, y)).within(float(certainly), float(possibly))
+    result = _unknown(eqn, (x, y))
+    certainly, possibly = result.is_finite and x.low > y.high, x.high > y.low  # NaN is greater than nothing
+    return result.within(float(certainly), float(possibly))
 
 
 def _is_finite(_: JaxprEqn, x: Range) -> Range:
@@ -308,6 +342,15 @@ def _power(eqn: JaxprEqn, x: Range) -> Range:
     return _square(eqn, x) if eqn.params["y"] % 2 == 0 else _unknown(eqn, (x,))
 
 
+def _any_power(eqn: JaxprEqn, x: Range, y: Range) -> Range:
+    result = _unknown(eqn, (x, y))
+    try:
+        powers = _powers(x, y)
+    except (OverflowError, ValueError):
+        return result
+    return result.within(min(powers), max(powers))
+
+
 def _absolute(_: JaxprEqn, x: Range) -> Range:
     return x.within(max(0.0, x.low), max(-x.low, x.high))
 
@@ -318,6 +361,13 @@ def _exponential(_: JaxprEqn, x: Range) -> Range:
 
 _LARGEST_EXPONENT = 700.0
 """Its exponential is still a number of float64."""
+
+
+def _logarithm(_: JaxprEqn, x: Range) -> Range:
+    low, high = (
+        math.log(end) if 0 < end < math.inf else infinite for end, infinite in ((x.low, -math.inf), (x.high, math.inf))
+    )
+    return x.within(low, high)
 
 
 def _root(_: JaxprEqn, x: Range) -> Range:
@@ -333,9 +383,9 @@ def _added_up(eqn: JaxprEqn, x: Range) -> Range:
     count = math.prod(lengths[axis] for axis in eqn.params["axes"])
     if not count or x.low < 0:
         return _unknown(eqn, (x,)).within(-math.inf if count else 0.0, math.inf if count else 0.0)
-    # Numbers of one sign add up to the largest of them at least.
-    some = x.high if x.reached and x.reached <= set(eqn.params["axes"]) else x.low
-    return x.within(some, count * x.high)
+    # Numbers that are not negative add up to each of them at least: to the largest one, if each sum has it.
+    least = x.high if x.reached and x.reached <= set(eqn.params["axes"]) else x.low
+    return x.within(least, count * x.high)
 
 
 def _largest(eqn: JaxprEqn, x: Range) -> Range:
@@ -363,6 +413,15 @@ def _transposed(eqn: JaxprEqn, x: Range) -> Range:
     return _of_slices(x)._replace(maximum=maximum, transposed=transposed)
 
 
+def _converted(eqn: JaxprEqn, x: Range) -> Range:
+    before, after = eqn.invars[0].aval.dtype, eqn.params["new_dtype"]  # type: ignore[attr-defined]
+    return x if jnp.promote_types(before, after) == after else x._replace(maximum=None, transposed=None)
+
+
+def _positions(eqn: JaxprEqn) -> Range:
+    return Range(0.0, max(0.0, eqn.params["shape"][eqn.params["dimension"]] - 1.0), moves=False)
+
+
 def _between(low: float, high: float) -> Callable[..., Range]:
     return lambda _, x: x.within(low, high)
 
@@ -383,7 +442,9 @@ _RULES: Mapping[str, Callable[..., Range]] = {
     "square": _square,
     "integer_pow": _power,
     "abs": _absolute,
+    "pow": _any_power,
     "exp": _exponential,
+    "log": _logarithm,
     "sqrt": _root,
     "rsqrt": _inverse_root,
     "reduce_sum": _added_up,
@@ -395,13 +456,14 @@ _RULES: Mapping[str, Callable[..., Range]] = {
     "logistic": _between(0.0, 1.0),
     **dict.fromkeys(("tanh", "erf", "sin", "cos", "sign"), _between(-1.0, 1.0)),
     # All that is known stays.
-    **dict.fromkeys(("convert_element_type", "copy", "copy_p", "sharding_constraint"), lambda _, x: x),
+    "convert_element_type": _converted,
+    **dict.fromkeys(("copy", "copy_p", "sharding_constraint"), lambda _, x: x),
     # The numbers stay, or some of them.
     **dict.fromkeys(
         ("reshape", "squeeze", "expand_dims", "slice", "rev", "dynamic_slice", "tile"),
         lambda _, x, *rest: _of_slices(x),
     ),
     "concatenate": lambda _, *parts: functools.reduce(_either, parts),
-    "iota": lambda _: Range(0.0, math.inf, moves=False),
+    "iota": _positions,
 }
 """Maps the name of a primitive to the range of its result, of the equation and the ranges of the operands."""
