@@ -28,7 +28,7 @@ _KEEP_X_ALONE = frozenset(("elu", "leaky_relu", "selu"))
 
 # The smallest normal number moves 0 to the piece above. Besides 0, only subnormal numbers change sides, which XLA takes
 # for 0 too. A smaller number would move fewer, but is subnormal itself: processors take ten times as long for its
-# products. In float16 subnormal numbers begin at 6e-5. It is a tensor: to add a number takes torch twice as long.
+# products. In float16 subnormal numbers begin at 6e-5. The number is a tensor: one of Python takes torch twice as long.
 def _saved_moved_up(dtype: torch.dtype) -> torch.autograd.graph.saved_tensors_hooks:
     smallest = torch.tensor(torch.finfo(dtype).tiny, dtype=dtype, device="cpu")
     return torch.autograd.graph.saved_tensors_hooks(lambda x: x + smallest, lambda moved: moved)
@@ -37,7 +37,7 @@ def _saved_moved_up(dtype: torch.dtype) -> torch.autograd.graph.saved_tensors_ho
 _SAVED_MOVED_UP = outside_of_modes(
     lambda: {dtype: _saved_moved_up(dtype) for dtype in (torch.float32, torch.float64, torch.bfloat16)}
 )
-"""Maps a dtype to a block in which torch keeps, for its backward pass, each place moved up by the smallest number."""
+"""Maps a dtype to a block in which torch keeps x for its backward pass moved up by the smallest normal number."""
 
 
 # Apart from the cached function, since Dynamo passes over caches and looks into what is in them.
@@ -90,10 +90,10 @@ def places_of_ties(name: str, *parameters: float) -> tuple[float, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _bends_up_at_0(name: str, *parameters: float) -> bool:
+def _has_slope_above_at_0(name: str, *parameters: float) -> bool:
     """Return whether the only kink is at 0, and its slope is that of the piece above.
 
-    >>> _bends_up_at_0("elu", 2.0), _bends_up_at_0("elu", 0.5)
+    >>> _has_slope_above_at_0("elu", 2.0), _has_slope_above_at_0("elu", 0.5)
     (True, False)
     """
     meeting = list(pieces_that_meet(name, *parameters))
@@ -128,10 +128,10 @@ def bend(
     """
     if is_forward_mode() or is_transformed():
         return _spelled_out(in_torch, kinks_of(name, *parameters), x, *parameters)
-    # Not in graphs: Dynamo passes over the cache of this function, and cannot trace the slopes within.
+    # Neither holds in graphs: Dynamo passes over the cache of `_has_slope_above_at_0`, and cannot trace what is in it.
     can_move = name in _KEEP_X_ALONE and (is_plain(x) or is_on_gpu(x)) and takes_hooks()
     moved_up = _SAVED_MOVED_UP.get(x.dtype) if can_move else None
-    if moved_up is not None and _bends_up_at_0(name, *parameters):
+    if moved_up is not None and _has_slope_above_at_0(name, *parameters):
         with moved_up:
             return in_torch(x, *parameters)
     kinks = kinks_of(name, *parameters)

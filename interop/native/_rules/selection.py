@@ -79,7 +79,7 @@ def _by_calls(
 
     A single active operand gets nothing at a tie, and neither do the bounds of torch's clamps. So the active operand
     takes the place of a bound: ``maximum(x, y)`` is ``clamp_min(y, x)``, and ``clamp(x, low, high)`` is
-    ``clamp(low, x, high)``, for an active x. An active bound is in its place.
+    ``clamp(low, x, high)``, for an active x. An active bound has such a place already.
     """
     if len(active) == 2:
         return in_torch(*operands) if in_torch in _HALVING else None
@@ -88,7 +88,7 @@ def _by_calls(
         return None
     first, second, *rest = operands
     value: torch.Tensor = clamp(second, first, *rest) if active[0] == 0 else clamp(*operands)
-    # Torch fails in the backward pass of a bound, beside a second one, if x is broadcast to their shape.
+    # Torch's clamp by two bounds fails in its backward pass if both x and the active bound are broadcast to the other.
     return value if not rest or value.shape == first.shape else None
 
 
