@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import JaxprEqn, Primitive
+from jax.extend.core import JaxprEqn, Primitive, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, VALUE_SCOPE
@@ -32,6 +32,7 @@ from jaxclamp._rules.extremum import is_first_device
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._rules.windows import Windows
 from jaxclamp._transforms.recognition import recognized_euclidean
+from jaxclamp._transforms.sums import NORM, with_slopes_of_sums
 
 Arrays: TypeAlias = Sequence[jax.Array]
 Piece: TypeAlias = Callable[..., Any]
@@ -99,19 +100,21 @@ def along_direction(
 
 
 def norm_along_direction(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
-    """Return what ``eqn`` computes, if that is a 2-norm, with the derivative of the piece that it enters.
+    """Return what ``eqn`` computes, if that is a norm, with the derivative of the piece that it enters.
 
-    At 0, where x moves by v, that is the piece x -> v . x / |v|, whose gradient is the limit of those at t v. Where
-    nothing moves either, the gradient is 0.
+    At 0, where x moves by v, the piece is linear, with the gradient that the norm has at v: of the 2-norm it is
+    x -> v . x / |v|. Where nothing moves either, the gradient is 0.
     """
-    if len(eqn.outvars) != 1 or (norm := recognized_euclidean(eqn)) is None:
+    if eqn.params.get("name") == NORM:
+        program = jaxpr_as_fun(with_slopes_of_sums(eqn.params["jaxpr"]))
+        name, value = "norm", lambda *operands: program(*operands)[0]
+    elif len(eqn.outvars) == 1 and (norm := recognized_euclidean(eqn)):
+        name, value = norm.name, functools.partial(norm.value, "min_norm")
+    else:
         return None
 
-    def value(*operands: jax.Array) -> jax.Array:
-        return norm.value("min_norm", *operands)
-
     def choice(operands: Arrays, tangents: Arrays) -> Piece:
-        is_zero = norm.on_tie(*operands)
+        is_zero = value(*map(jnp.sign, operands)) == 0  # of the operands themselves, powers may vanish
 
         def piece(*operands: jax.Array) -> jax.Array:
             along = jax.jvp(value, tuple(tangents), operands)[1]  # the derivative of the norm at v, along x
@@ -119,7 +122,7 @@ def norm_along_direction(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
 
         return piece
 
-    return along_direction(value, norm.name, choice)
+    return along_direction(value, name, choice)
 
 
 # Not ``value + (x - stop_gradient(x))``, which is NaN where x is infinite.

@@ -31,7 +31,7 @@ from jaxclamp._rules.operands import check_addressable, check_function, is_float
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
 from jaxclamp._transforms.jaxprs import Descend, computed, inlined, moved_on, needed, transformed
 from jaxclamp._transforms.source_lines import place
-from jaxclamp._transforms.sums import constant_at_minus_infinity
+from jaxclamp._transforms.sums import constant_at_minus_infinity, norms_as_calls
 from jaxclamp._transforms.undecided import ASKS_FOR_ITSELF, ROUNDING, STRAIGHT_THROUGH, UNDECIDED, warn
 
 P = ParamSpec("P")
@@ -293,7 +293,7 @@ class _Program(Generic[P, R]):
         """Drop the equations that no result needs; in a derivative rule, those that only compute the value."""
         jaxpr = needed(jaxpr)
         self.has_slopes_without_bound |= has_slopes_without_bound(jaxpr)
-        jaxpr = constant_at_minus_infinity(jaxpr)
+        jaxpr = norms_as_calls(constant_at_minus_infinity(jaxpr))
         self._without_choices_behind = without_choices_behind(
             jaxpr, lambda eqn: eqn.primitive is p.custom_vjp_call_p or self._may_have_endless_rules(eqn)
         )

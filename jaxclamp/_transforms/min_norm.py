@@ -43,7 +43,7 @@ def min_norm(fun: Any = None, *, ties: Convention = "min_norm") -> Any:
     ``hard_swish``, or that have a slope without bound at 0: `jax.numpy.linalg.norm` of order 2 and `jax.numpy.hypot`.
     Those are known by their formula, never by their name alone. Where all operands of `jax.nn.logsumexp` or
     `jax.numpy.logaddexp` are minus infinity, these have the gradient 0, instead of NaN, and so has the root of a sum of
-    squares where all are 0, as in `jax.numpy.linalg.vector_norm`. It reaches into ``jit``, ``scan``, ``while``,
+    powers where all are 0, as in `jax.numpy.linalg.vector_norm`. It reaches into ``jit``, ``scan``, ``while``,
     ``cond``, ``switch``, ``checkpoint``, ``vmap``, ``shard_map``, ``compute_on``, ``xla_metadata_call`` and
     ``program_order``, however they are nested. Values, effects, shardings, donation and names stay what they are, and
     so do functions with a derivative of their own (``custom_jvp``, ``custom_vjp``), and what is inside

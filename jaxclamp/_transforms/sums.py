@@ -4,8 +4,9 @@
 whole. A finite step of the operands does not change that. So the function counts as constant there, with the slope 0.
 JAX gives NaN, as it divides by the sum, or subtracts infinities.
 
-The 2-norm is the root of a sum of squares, as `jax.numpy.linalg.vector_norm` computes it, and code that is written by
-hand. Where the sum is 0, so is the least of the subgradients. JAX gives NaN, as the root has an infinite slope.
+A norm of an order above 1 is the root of a sum of powers, as `jax.numpy.linalg.vector_norm` computes it, and code that
+is written by hand. Where the sum is 0, so is the least of the subgradients. JAX gives NaN, as the root has an infinite
+slope.
 
 The 0 is a number, by which cotangents are multiplied. So an infinite slope of the operands still makes NaN of it, as in
 ``logsumexp(log(x))`` at 0, which is the logarithm of a sum.
@@ -19,6 +20,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import JaxprEqn, Literal
 from jax.extend.core import primitives as p
 
@@ -30,12 +32,17 @@ from jaxclamp._transforms.recognition import recognized_euclidean
 
 def with_slopes_of_sums(jaxpr: Any) -> Any:
     """Return the program in which all these functions have the slope 0 there, in its bodies too."""
-    return _replaced(jaxpr, _of_exponentials, _of_squares)
+    return _replaced(jaxpr, _of_exponentials, _of_powers)
 
 
 def constant_at_minus_infinity(jaxpr: Any) -> Any:
     """Return the program in which `logsumexp` and `logaddexp` have the slope 0 there, in its bodies too."""
     return _replaced(jaxpr, _of_exponentials)
+
+
+def norms_as_calls(jaxpr: Any) -> Any:
+    """Return the program in which norms of several equations are calls, in its bodies too."""
+    return _replaced(jaxpr, _as_call)
 
 
 _Makers: TypeAlias = Mapping[Any, JaxprEqn]
@@ -67,27 +74,61 @@ def _of_exponentials(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
     return None
 
 
-def _of_squares(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
-    if not _is_root(eqn) or not (total := _made_by(eqn, ("reduce_sum",), makers)):
-        return None
-    square = _maker_of_numbers(total, 0, makers)
-    if square is None or not _is_square(square):
+def _of_powers(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
+    if not _equations_of_norm(eqn, makers):
         return None
     return inlined(_constant_where(lambda total, *_: total == 0, eqn, _elementwise(eqn)), eqn)
 
 
-def _is_root(eqn: JaxprEqn) -> bool:
+def _as_call(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
+    """Return a call, by the name `NORM`, that computes a norm in the place of its root alone."""
+    if not (eqns := _equations_of_norm(root, makers)):
+        return None
+
+    # Not by `jaxpr_as_fun`, which may leave a call in a trace, where the equations are looked for again.
+    def norm(operand: jax.Array) -> Any:
+        values = {eqns[0].invars[0]: operand}
+        for eqn in eqns:
+            operands = [atom.val if isinstance(atom, Literal) else values[atom] for atom in eqn.invars]
+            values[eqn.outvars[0]] = eqn.primitive.bind(*operands, **eqn.params)
+        return values[root.outvars[0]]
+
+    norm.__name__ = NORM
+    return inlined(jax.jit(norm), root.replace(invars=eqns[0].invars[:1]))
+
+
+NORM = "norm of several equations"
+
+
+def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
+    """Return the equations from powers to their root, if only sums and quotients lie between; the order is above 1.
+
+    Of `jax.numpy.linalg.vector_norm` of order 3 they are ``b = abs a;  c = pow b 3.0;  d = reduce_sum c;  pow d 1/3``.
+    """
+    eqns, power = [root], _maker(root, 0, makers) if 0 < _exponent(root) < 1 else None
+    while power and power.primitive.name in (*_RESHAPING, "reduce_sum", "div"):
+        if not all(isinstance(atom, Literal) for atom in power.invars[1:]):
+            return []
+        eqns, power = [power, *eqns], _maker(power, 0, makers)
+    order = _exponent(power) if power else 0
+    if power is None or order <= 1 or _exponent(root) != np.asarray(1 / order, root.invars[0].aval.dtype):  # type: ignore[attr-defined]
+        return []
+    absolute = _maker(power, 0, makers)
+    if absolute and absolute.primitive is p.abs_p and is_floating(absolute.invars[0].aval):
+        return [absolute, power, *eqns]
+    return [] if order % 2 else [power, *eqns]  # a sum of odd powers may be 0 where they are not
+
+
+def _exponent(eqn: JaxprEqn) -> Any:
+    """Return the exponent of a power or a root of real numbers, 0 if ``eqn`` is none."""
+    # A sum of squares of complex numbers is 0 elsewhere too, as 1 + 1j ** 2.
+    if not eqn.invars or not is_floating(eqn.invars[0].aval):
+        return 0
     if eqn.primitive is p.pow_p:
-        return isinstance(eqn.invars[1], Literal) and eqn.invars[1].val == 0.5
-    return eqn.primitive is p.sqrt_p
-
-
-def _is_square(eqn: JaxprEqn) -> bool:
-    if not is_floating(eqn.invars[0].aval):  # a sum of squares of complex numbers is 0 elsewhere too, as 1 + 1j ** 2
-        return False
+        return eqn.invars[1].val if isinstance(eqn.invars[1], Literal) else 0
     if eqn.primitive is p.mul_p:
-        return eqn.invars[0] is eqn.invars[1]
-    return eqn.primitive is p.square_p or (eqn.primitive is p.integer_pow_p and eqn.params["y"] == 2)
+        return 2 if eqn.invars[0] is eqn.invars[1] else 0
+    return {"sqrt": 0.5, "square": 2, "integer_pow": eqn.params.get("y")}.get(eqn.primitive.name, 0)
 
 
 def _logarithm_of_logsumexp(log: JaxprEqn, makers: _Makers) -> JaxprEqn | None:

@@ -173,6 +173,7 @@ BY_SQUARES: dict[str, Callable[[jax.Array], jax.Array]] = {
     "a root of products": lambda x: jnp.sqrt(jnp.sum(x * x)),
     "a root of powers": jax.jit(lambda x: jnp.sqrt(jnp.sum(x**2, keepdims=True)).sum()),
     "a root of squares": lambda x: jnp.sum(jnp.square(x)) ** 0.5,
+    "a root of a mean": lambda x: jnp.sqrt(jnp.mean(x**2) / 0.5),
 }
 
 
@@ -198,12 +199,21 @@ def test_vector_norms_of_other_orders_under_min_norm(order: Any) -> None:
         np.testing.assert_array_equal(jax.grad(function)(jnp.array(x)), ours)
 
 
+@pytest.mark.parametrize("order", [1.5, 3, 4])
+def test_norms_of_orders_between_have_the_gradient_0_at_0(order: Any) -> None:
+    for norm in (jnp.linalg.norm, jnp.linalg.vector_norm):
+        function = min_norm(functools.partial(norm, ord=order))
+        assert jax.grad(function)(jnp.zeros(2)).tolist() == [0, 0]
+        np.testing.assert_allclose(jax.grad(function)(jnp.ones(2)), 2 ** (1 / order - 1), rtol=1e-6)
+
+
 def test_other_roots_keep_their_slope() -> None:
     for function in (
         lambda x: jnp.sqrt(jnp.sum(x)),
         lambda x: jnp.sqrt(jnp.sum(x * x[::-1])),
         lambda x: jnp.sum(x * x) ** 0.25,
         lambda x: jnp.sum(x**3) ** 0.5,
+        lambda x: jnp.sum(x**3) ** (1 / 3),
         jnp.sqrt,
     ):
         assert not jnp.isfinite(jax.grad(lambda x: min_norm(function)(x).sum())(jnp.zeros(2))).any()  # noqa: B023

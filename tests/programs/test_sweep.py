@@ -238,6 +238,12 @@ PROGRAMS: dict[str, tuple[Program, Any]] = {
     "norm, -inf": (lambda x: jnp.linalg.norm(x, -jnp.inf), POINT),
     "norm, 2, at 0": (lambda x: jnp.linalg.norm(x), ZEROS),
     "norm, 3": (lambda x: jnp.linalg.norm(x, 3), [0.5, 1.0, -2.0, 1.0]),
+    "norms, 3, of rows": (lambda x: jnp.linalg.norm(rows(x), 3, axis=1), [0.0, 0.0, 1.0, -2.0]),
+    "norm, 1.5, at 0": (lambda x: jnp.linalg.vector_norm(x, ord=1.5), ZEROS),
+    "root mean square, in a loop": (
+        lambda x: lax.scan(lambda c, row: (c + jnp.sqrt(jnp.mean(row**2)), None), 0.0, rows(x))[0],
+        [0.0, 0.0, 1.0, -2.0],
+    ),
     "matrix norm, 1": (lambda x: jnp.linalg.norm(rows(x), 1), ONES),
     "matrix norm, 2": (lambda x: jnp.linalg.norm(rows(x), 2), [1.0, 0.0, 0.0, 1.0]),
     "clipped by its norm": (clipped_by_norm, POINT),
@@ -439,8 +445,8 @@ REFUSED = {
 }
 """Programs that JAX itself does not differentiate, and what its error says."""
 DOCUMENTED: dict[str, tuple[str, ...]] = {
-    "`sqrt(x * x)` at 0 multiplies an infinite slope by 0, which gives NaN.": (
-        *("sqrt(x^2)", "relu(x)^0.5 * relu(x)^2", "xlogy", "angle"),
+    "`sqrt(x) ** 2` at 0 multiplies an infinite slope by 0, which gives NaN.": (
+        *("relu(x)^0.5 * relu(x)^2", "xlogy", "angle"),
         *("std", "safe norm by a rule"),
     ),
     "`where(x == 0, 1, sin(x) / x)`, which is `jnp.sinc`, computes $0 / 0$ at 0, and gives NaN.": (
@@ -472,6 +478,7 @@ QUICK = (
         "spring contact",
     ),
     *("spring contact", "triangle wave, floor", "atan2", "straight through", "custom_jvp, of two", "pure_callback"),
+    *("norms, 3, of rows", "norm, 1.5, at 0", "root mean square, in a loop", "sqrt(x^2)"),
 )
 EXPECTED = {
     **dict.fromkeys(PROGRAMS, "right"),
