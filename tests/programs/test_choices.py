@@ -519,13 +519,13 @@ def test_nan_decides_a_scattered_maximum_as_it_does_others() -> None:
     np.testing.assert_array_equal(jaxclamp.grad(largest, direction=direction)(jnp.zeros(3)), [0.0, 1.0, 0.0])
     at_nan = jnp.array([jnp.nan, 1.0, jnp.nan])
     np.testing.assert_array_equal(jaxclamp.grad(largest, direction=direction)(at_nan), [1.0, 0.0, 1.0])
-    # The tangent of this root is 0 / 0: it must not become a slope of 0.
-    slopes = jaxclamp.grad(lambda x: largest(jnp.sqrt(x * x) + 1.0))(jnp.zeros(3))
+    # The tangent of this root squared is 0 times infinity: it must not become a slope of 0.
+    slopes = jaxclamp.grad(lambda x: largest(jnp.sqrt(x) ** 2 + 1.0))(jnp.zeros(3))
     np.testing.assert_array_equal(slopes, [np.nan, 0.0, np.nan])  # one for each place
 
 
 def test_a_tangent_of_nan_leaves_the_choice_to_the_value() -> None:
-    root = lambda x: jnp.sqrt(x * x)  # noqa: E731  # its tangent at 0 is 0 / 0
+    root = lambda x: jnp.sqrt(x) ** 2  # noqa: E731  # its tangent at 0 is 0 times infinity
     for choice in (lambda x: x * jnp.sign(root(x)), lambda x: x * (jnp.arctan2(root(x), -1.0) < 0)):
         assert jaxclamp.directional_derivative(choice, (0.0,), (1.0,)) == (0.0, 0.0)
 
