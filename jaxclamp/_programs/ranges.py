@@ -116,7 +116,7 @@ def _in_dtype(dtype: Any, x: Range) -> Range:
     if jnp.issubdtype(dtype, jnp.floating):
         with np.errstate(over="ignore"):  # of float16, say
             low, high = (float(np.float64(end).astype(dtype)) for end in (x.low, x.high))
-        return x._replace(low=low, high=high)
+        return x._replace(low=max(-math.inf, low), high=min(math.inf, high))  # some of 8 bits have NaN for infinities
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return x
     x = x._replace(is_finite=True, moves=False)
@@ -137,7 +137,7 @@ def _of_constant(array: Any) -> Range:
 
 
 def _of_number(literal: Any) -> Range:
-    if np.ndim(literal.val):
+    if np.ndim(literal.val) or literal.aval.dtype == jax.dtypes.float0:
         return _CONSTANT
     if _is_complex(literal):
         return Range(is_finite=bool(np.isfinite(literal.val)), moves=False)
@@ -414,8 +414,8 @@ def _transposed(eqn: JaxprEqn, x: Range) -> Range:
 
 
 def _converted(eqn: JaxprEqn, x: Range) -> Range:
-    before, after = eqn.invars[0].aval.dtype, eqn.params["new_dtype"]  # type: ignore[attr-defined]
-    return x if jnp.promote_types(before, after) == after else x._replace(maximum=None, transposed=None)
+    is_rounded = eqn.invars[0].aval.dtype != eqn.params["new_dtype"]  # type: ignore[attr-defined]
+    return x._replace(maximum=None, transposed=None) if is_rounded else x
 
 
 def _positions(eqn: JaxprEqn) -> Range:

@@ -69,6 +69,7 @@ BOUNDED: dict[str, Function] = {
     "random numbers": lambda x: x * jax.random.normal(jax.random.key(0), x.shape),
     "sum of segments": lambda x: jax.ops.segment_sum(x, LABELS, 3) @ X.T,
     "product with a complex number": lambda x: (x * 2j).imag,
+    "of 8 bits": lambda x: jnp.tanh(x.astype(jnp.float8_e4m3fn).astype(float)),
     "exponential of whole numbers": lambda x: jnp.exp(x.astype(int).astype(float)),
     "layer norm": layer(nn.LayerNorm()),
     "batch norm": layer(nn.BatchNorm(use_running_average=False)),
