@@ -213,7 +213,9 @@ def test_errors_of_jax_name_the_function() -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [torch.relu, torch.nn.functional.softplus, lambda x: x.relu(), torch.nn.ReLU()], ids=str
+    "function",
+    [torch.relu, torch.nn.functional.softplus, lambda x: x.relu(), torch.nn.ReLU()],
+    ids=["relu", "softplus", "of a method", "module"],
 )
 def test_a_function_of_torch_is_not_one_of_jax(function: Callable[..., Any]) -> None:
     with pytest.raises((TypeError, AttributeError)) as raised:
