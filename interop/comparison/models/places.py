@@ -64,10 +64,11 @@ def places(bound: Bound) -> Iterator[Place]:
     models, counterparts = bound.models, bound.counterparts
     layers = models[0].answer(bound.precise).layers, models[1].answer(bound.precise).layers
     by_match = [list(_crossings(counterparts, layers, n)) for n in range(len(counterparts.matches))]
-    crossings = [crossed for of_match in by_match for crossed in of_match]
+    # Asked once for each: in a port that is wrong from its first layer on, all others would be asked for each.
+    agreeing = [crossed for of_match in by_match for crossed in of_match if _agrees(crossed, layers)]
     for n, of_match in enumerate(by_match):
         for crossed in of_match:
-            if not _is_drawn_elsewhere(crossed, crossings, layers):
+            if crossed in agreeing or not _is_drawn_elsewhere(crossed, agreeing, layers):
                 yield from _of_crossing(n, crossed, crossing(layers[0], crossed.first))
     for pair in counterparts.mapping.pairs:
         # Else one model has a gradient there, the other a value after the call: a note says so.
@@ -143,20 +144,16 @@ def _crossings(
 
 
 def _is_drawn_elsewhere(
-    crossed: Crossing, crossings: Iterable[Crossing], layers: tuple[Sequence[Layer], Sequence[Layer]]
+    crossed: Crossing, agreeing: Iterable[Crossing], layers: tuple[Sequence[Layer], Sequence[Layer]]
 ) -> bool:
     """Return whether the models end a layer at different places: one before an activation, the other behind it.
 
     Then what leaves the layer differs. The model that ends it later passes that on as it is, to a later boundary, where
     both models agree: the other has applied the activation by then.
     """
-    if crossed.first.direction == "inputs" or _agrees(crossed, layers):
-        return False
-    return any(
-        all(map(_is_later, crossed[:2], each[:2], layers))
-        and any(map(_is_passed_on, crossed[:2], each[:2], layers))
-        and _agrees(each, layers)
-        for each in crossings
+    return crossed.first.direction == "outputs" and any(
+        all(map(_is_later, crossed[:2], each[:2], layers)) and any(map(_is_passed_on, crossed[:2], each[:2], layers))
+        for each in agreeing
     )
 
 
