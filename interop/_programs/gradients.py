@@ -41,7 +41,7 @@ from interop._torch.private_api import (
     without_transformations,
 )
 from interop._transforms.as_of import PINNED
-from jaxclamp._rules.operands import check_function
+from jaxclamp._rules.operands import check_function, positions_of
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
 
 P = ParamSpec("P")
@@ -348,7 +348,7 @@ def _differentiated(
     active, tangents = _active(name, args, argnums), direction
     if isinstance(argnums, int):
         active, tangents = (active,), (tangents,)
-    positions = _positions(name, args, argnums)
+    positions = positions_of(name, args, argnums)
     _check(name, active, "the argument", tangents, "direction")
 
     node = None
@@ -478,23 +478,8 @@ def _give_tangent(parameter: torch.Tensor, tangent: torch.Tensor) -> None:
 
 
 def _active(name: str, args: Sequence[Any], argnums: int | tuple[int, ...]) -> Tree:
-    active = tuple(args[position] for position in _positions(name, args, argnums))
+    active = tuple(args[position] for position in positions_of(name, args, argnums))
     return active[0] if isinstance(argnums, int) else active
-
-
-def _positions(name: str, args: Sequence[Any], argnums: int | tuple[int, ...]) -> list[int]:
-    """Return the positions that ``argnums`` names, counted from 0."""
-    numbers = (argnums,) if isinstance(argnums, int) else argnums
-    try:
-        positions = [range(len(args))[number] for number in numbers]
-    except (IndexError, TypeError):
-        positions = []
-    if not positions or len(set(positions)) < len(positions):
-        raise TypeError(
-            f"{name}: argnums is {argnums}, and the number of positional arguments {len(args)}; pass what to "
-            "differentiate with respect to by its position, each once."
-        )
-    return positions
 
 
 def _trained(parameters: Any) -> list[torch.Tensor]:

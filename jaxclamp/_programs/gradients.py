@@ -27,7 +27,7 @@ from jaxclamp._programs.open_primitives import opened
 from jaxclamp._programs.ranges import has_slopes_without_bound
 from jaxclamp._programs.solves import operator_jumps, solved
 from jaxclamp._rules.extremum import widened
-from jaxclamp._rules.operands import check_addressable, check_function, is_floating
+from jaxclamp._rules.operands import check_addressable, check_function, is_floating, positions_of
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
 from jaxclamp._transforms.jaxprs import Descend, computed, inlined, moved_on, needed, transformed
 from jaxclamp._transforms.source_lines import place
@@ -226,7 +226,7 @@ def subdifferential(
     @functools.wraps(fun)
     def run(*args: Any, **kwargs: Any) -> Subdifferential:
         check_addressable("subdifferential", (args, kwargs))
-        active = tuple(args[position] for position in _positions("subdifferential", args, argnums))
+        active = tuple(args[position] for position in positions_of("subdifferential", args, argnums))
         x = active if isinstance(argnums, Sequence) else active[0]
         flat, unflatten = ravel_pytree(x)
         if jnp.iscomplexobj(flat):
@@ -475,7 +475,7 @@ def _gradient(
     is_one = not isinstance(argnums, Sequence)
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
-        positions = _positions(name, args, argnums)
+        positions = positions_of(name, args, argnums)
         active = tuple(args[position] for position in positions)
 
         # Reverse mode over forward mode: what `primal` returns is the value as forward mode computes it, by the pieces
@@ -503,20 +503,6 @@ def _gradient(
         return parts[0] if is_one else parts, result
 
     return program, gradient
-
-
-def _positions(name: str, args: Sequence[Any], argnums: int | Sequence[int]) -> list[int]:
-    """Return the positions that ``argnums`` names, counted from 0."""
-    try:
-        positions = [range(len(args))[number] for number in (argnums if isinstance(argnums, Sequence) else [argnums])]
-    except (IndexError, TypeError):
-        positions = []
-    if not positions or len(set(positions)) < len(positions):
-        raise TypeError(
-            f"{name}: argnums is {argnums!r}, and the number of positional arguments {len(args)}; pass what to "
-            "differentiate with respect to by its position, each once."
-        )
-    return positions
 
 
 def _check_direction(name: str, direction: Tree, active: Tree) -> None:

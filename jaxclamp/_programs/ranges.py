@@ -391,8 +391,8 @@ def _added_up(eqn: JaxprEqn, x: Range) -> Range:
 def _largest(eqn: JaxprEqn, x: Range) -> Range:
     of, order = _array(eqn.invars[0], x)
     axes = eqn.params["axes"]
-    rest = tuple(axis for k, axis in enumerate(order) if k not in axes)
-    maximum = Maximum(of, frozenset(order[k] for k in axes), rest) if x.is_finite else None
+    remaining = tuple(axis for k, axis in enumerate(order) if k not in axes)
+    maximum = Maximum(of, frozenset(order[k] for k in axes), remaining) if x.is_finite else None
     return _of_slices(x)._replace(maximum=maximum)
 
 
@@ -452,7 +452,7 @@ _RULES: Mapping[str, Callable[..., Range]] = {
     "reduce_min": lambda _, x: _of_slices(x),
     "broadcast_in_dim": _broadcast,
     "transpose": _transposed,
-    "stop_gradient": lambda _, x, *rest: x._replace(moves=False),
+    "stop_gradient": lambda _, x: x._replace(moves=False),
     "logistic": _between(0.0, 1.0),
     **dict.fromkeys(("tanh", "erf", "sin", "cos", "sign"), _between(-1.0, 1.0)),
     # All that is known stays.
@@ -461,7 +461,7 @@ _RULES: Mapping[str, Callable[..., Range]] = {
     # The numbers stay, or some of them.
     **dict.fromkeys(
         ("reshape", "squeeze", "expand_dims", "slice", "rev", "dynamic_slice", "tile"),
-        lambda _, x, *rest: _of_slices(x),
+        lambda _, x, *starts: _of_slices(x),
     ),
     "concatenate": lambda _, *parts: functools.reduce(_either, parts),
     "iota": _positions,

@@ -1,4 +1,4 @@
-"""Checks of arguments: functions, real numbers and arrays of them, shapes that broadcast, ints that a result holds."""
+"""Checks of arguments: functions, positions, real numbers and arrays of them, shapes that broadcast, ints that fit."""
 
 import operator
 from collections.abc import Iterable, Sequence
@@ -19,6 +19,20 @@ def check_function(name: str, fun: object) -> None:
 def is_floating(x: Any) -> bool:
     """Return whether an array, or the type of one, is of floating point numbers: whether it can be differentiated."""
     return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def positions_of(name: str, args: Sequence[Any], argnums: int | Sequence[int]) -> list[int]:
+    """Return the positions that ``argnums`` names, counted from 0."""
+    try:
+        positions = [range(len(args))[number] for number in (argnums if isinstance(argnums, Sequence) else [argnums])]
+    except (IndexError, TypeError):
+        positions = []
+    if not positions or len(set(positions)) < len(positions):
+        raise TypeError(
+            f"{name}: argnums is {argnums!r}, and the number of positional arguments {len(args)}; pass what to "
+            "differentiate with respect to by its position, each once."
+        )
+    return positions
 
 
 def check_addressable(name: str, tree: Any) -> None:

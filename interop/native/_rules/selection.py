@@ -86,10 +86,10 @@ def _by_calls(
     clamp = _CLAMPS.get(in_torch) if BOUNDS_LOSE else None
     if len(active) != 1 or clamp is None or ties != "min_norm" or not _can_swap(operands):
         return None
-    first, second, *rest = operands
-    value: torch.Tensor = clamp(second, first, *rest) if active[0] == 0 else clamp(*operands)
+    first, second, *second_bound = operands
+    value: torch.Tensor = clamp(second, first, *second_bound) if active[0] == 0 else clamp(*operands)
     # Torch's clamp by two bounds fails in its backward pass if both x and the active bound are broadcast to the other.
-    return value if not rest or value.shape == first.shape else None
+    return value if not second_bound or value.shape == first.shape else None
 
 
 def _by_comparison(
