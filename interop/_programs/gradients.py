@@ -429,12 +429,15 @@ def _named_cure(name: str, cures: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        notes = [cure for words, cure in cures.items() if words in str(error)]
         if isinstance(error, NotImplementedError):
-            cures = {"": _WITHOUT_FORWARD_MODE}  # whatever the message says, as "" is in each
-        notes = [cure.format(name) for words, cure in cures.items() if words in str(error)]
-        for note in set(notes).difference(getattr(error, "__notes__", ())):  # an inner call may have one
-            error.add_note(note)
+            notes = [_WITHOUT_FORWARD_MODE]
+        for note in {note.format(name) for note in notes}.difference(getattr(error, "__notes__", ())):
+            error.add_note(note)  # which an inner call may have added
         raise
+
+
+_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # as `torch.nn.Module.double` does
 
 
 class _Uncompiled(Decided):
@@ -452,6 +455,11 @@ class _Uncompiled(Decided):
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_compiled():
             raise RuntimeError("along: a compiled function has no tangents; call the function that was compiled.")
+        if func == _SET_DATA and args[0] in self._versions and args[0].dtype != args[1].dtype:
+            raise RuntimeError(
+                f"along: a parameter of {args[0].dtype} becomes one of {args[1].dtype} in the block, and its tangent "
+                "stays; convert the model before the block."
+            )
         # Such a backward pass frees the graph, in which the gradients of a loss are looked for.
         if func in BACKWARD and not (kwargs or {}).get("create_graph"):
             self._losses.settle()

@@ -244,6 +244,7 @@ def _functions() -> Iterator[tuple[Any, tuple[str, Jump]]]:
             yield each, (f"_foreach_{name}", _of_each(jump))
 
 
+@functools.cache  # so that it is the same function each time, by which `undecided` knows it
 def _of_each(jump: Jump) -> Jump:
     return lambda tensors, *args, **kwargs: [place for tensor in tensors for place in jump(tensor, *args, **kwargs)]
 
@@ -257,7 +258,8 @@ _ALL: Mapping[Any, tuple[str, Jump]] = {
 
 def undecided(jump: Jump) -> Jump:
     """Return where the function jumps though its choices are decided along a direction, as those of 2-norms at 0."""
-    return functools.partial(jump, is_decided=True) if jump in (_norm, _matrix_norm, _norm_of_either) else jump
+    norms = _norm, _of_each(_norm), _matrix_norm, _norm_of_either
+    return functools.partial(jump, is_decided=True) if jump in norms else jump
 
 
 def places_of(jump: Jump, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Places:

@@ -121,7 +121,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         in_torch = PINNED.get(func, func)
         if in_torch in (tied := _tied()) and is_of_an_op(in_torch, args, kwargs):
             self._count(tied[in_torch][0], False, tied_elements, in_torch, args, kwargs)
-        elif (jump := jump_of(in_torch, kwargs)) and any(is_active(value) for value in arguments):
+        elif (jump := jump_of(in_torch, kwargs)) and any(map(is_active, _tensors(arguments))):
             self._count(jump[0], True, _elements_on_jumps, jump[1], args, kwargs)
         result = func(*args, **kwargs)
         if has_slope_without_bound(in_torch, args):

@@ -44,7 +44,8 @@ _NAMES = (
     "gaussian_nll_loss", "scaled_dot_product_attention", "multi_head_attention_forward", "layer_norm", "rms_norm",
     "group_norm", "batch_norm", "instance_norm", "det", "slogdet", "logdet", "inv", "inverse", "pinv", "solve",
     "cholesky", "eigh", "eigvalsh", "svd", "svdvals", "qr", "matrix_exp", "lu", "lu_solve", "inv_ex", "solve_ex",
-    "cholesky_ex", "cholesky_solve", "solve_triangular", "triangular_solve", "cond",
+    "cholesky_ex", "cholesky_solve", "solve_triangular", "triangular_solve", "cond", "nanmean",
+    "lu_factor_ex",
 )
 # fmt: on
 

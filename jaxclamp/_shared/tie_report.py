@@ -154,8 +154,8 @@ class TieReport:
         if self.influence is None:
             return summary
         norm, relative = self.influence.norm, self.influence.relative
-        if not math.isfinite(norm + self.influence.gradient_norm):
-            what = "infinite" if math.isinf(self.influence.gradient_norm) else "NaN"
+        if not math.isfinite(norm):
+            what = "infinite" if math.inf in (norm, self.influence.gradient_norm) else "NaN"
             return (
                 f"{summary}; how far they move the gradient cannot be said, as it is {what}: docs/nan.md has the cures"
             )

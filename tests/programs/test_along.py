@@ -213,10 +213,17 @@ def _set_a_column(layer: torch.nn.Linear) -> None:
         layer.weight.T[0].fill_(0.0)
 
 
+def _write_to_out(layer: torch.nn.Linear) -> None:
+    with torch.no_grad():
+        layer.weight.fill_(-1.0)
+        torch.maximum(torch.zeros(1, 1), layer.weight, out=layer.weight)
+
+
 def _step_with_lists(layer: torch.nn.Linear) -> None:
     """A weight decay of 1 takes all of the weight."""
     layer.weight.grad = torch.zeros(1, 1)
     torch.optim.AdamW(layer.parameters(), lr=1.0, weight_decay=1.0, foreach=True).step()
+    layer.zero_grad()
 
 
 @pytest.mark.parametrize("overwrite", [
@@ -225,13 +232,13 @@ def _step_with_lists(layer: torch.nn.Linear) -> None:
     lambda layer: layer.load_state_dict({"weight": torch.zeros(1, 1)}),
     _set_an_element,
     _set_a_column,
+    _write_to_out,
     _step_with_lists,
-], ids=["init", "init by torch's override", "load_state_dict", "an element", "a view", "an optimizer"])  # fmt: skip
+], ids=["init", "another init", "load_state_dict", "an element", "a view", "out", "an optimizer"])  # fmt: skip
 def test_parameters_that_are_overwritten_in_the_block_move(overwrite: Callable[[torch.nn.Linear], object]) -> None:
     layer = torch.nn.Linear(1, 1, bias=False)
     with interop.along(layer):
         overwrite(layer)
-        layer.zero_grad()
         y = layer(torch.ones(1, 1))
         (torch.relu(y) - torch.relu(-y)).sum().backward()
     assert layer.weight.grad is not None
@@ -241,7 +248,7 @@ def test_parameters_that_are_overwritten_in_the_block_move(overwrite: Callable[[
 def test_what_shows_a_part_of_an_overwritten_tensor_moves() -> None:
     flat = torch.ones(3)
     x = flat[1:].requires_grad_()
-    with interop.along(x, direction=torch.tensor([1.0, -1.0])):
+    with interop.along([x, x], direction=torch.tensor([1.0, -1.0])):  # weights may be tied
         with torch.no_grad():
             x.zero_()
         x.abs().sum().backward()
@@ -252,6 +259,8 @@ def test_what_shows_a_part_of_an_overwritten_tensor_moves() -> None:
 def test_what_the_program_overwrites_moves_as_it_says() -> None:
     x = torch.tensor([1.0, -1.0], requires_grad=True).clone()
     with interop.along(x, direction=torch.tensor([1.0, 1.0])):
+        with torch.no_grad():
+            x.zero_().add_(torch.tensor([1.0, -1.0]))  # which is no part of it
         x.sub_(x.detach().clone()).neg_()
         assert x.abs().sum().item() == 0.0
         (gradient,) = torch.autograd.grad(x.abs().sum(), x)

@@ -41,7 +41,7 @@ class WithoutJvp(torch.autograd.Function):
 
 def _within(fun: Callable[[torch.Tensor], Any]) -> None:
     """Call the function in a block of `along`, with a parameter of two elements."""
-    with interop.along(x := torch.ones(2, requires_grad=True)):
+    with interop.along(x := torch.nn.Parameter(torch.ones(2))):
         fun(x)
 
 
@@ -122,6 +122,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: interop.grad(lambda x: x.float().sum())(torch.ones(2).to(torch.float8_e5m2)),
         TypeError,
         "the argument has a tensor of torch.float8_e5m2, .* convert it in the function",
+    ),
+    "a model that is converted in the block": (
+        lambda: _within(lambda x: torch.nn.ParameterList([x]).double()),
+        RuntimeError,
+        "a parameter of torch.float32 becomes one of torch.float64 .*; convert the model before the block",
     ),
     "linearize": (
         lambda: torch.func.linearize(interop.grad(torch.abs), ZERO),

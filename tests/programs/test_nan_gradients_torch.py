@@ -271,6 +271,8 @@ UNREAD: dict[str, tuple[Program, Any]] = {
         lambda x: torch.linalg.solve_triangular(x, torch.eye(2), upper=True),
         [[0.0, 0.0], [0.0, 0.0]],
     ),
+    "nanmean": (torch.nanmean, NAN),
+    "lu_factor_ex": (lambda x: torch.linalg.lu_factor_ex(x).LU, [[0.0, 0.0], [0.0, 0.0]]),
     "foreach_sqrt": (lambda x: torch._foreach_sqrt([x])[0], -1.0),
     "foreach_sqrt_": (lambda x: torch._foreach_sqrt_([1 * x])[0], -1.0),
     "foreach_div": (lambda x: torch._foreach_div([x], [x])[0], 0.0),

@@ -336,6 +336,14 @@ def test_trees_auxiliary_results_and_random_numbers() -> None:
     assert pair(torch.tensor(1.0), torch.tensor(1.0)) == (0.0, 1.0)
 
 
+def test_a_loss_of_what_does_not_move_has_its_weight() -> None:
+    ones = torch.ones(2)
+    value, derivative = interop.directional_derivative(
+        lambda x: x * functional.l1_loss(ones, -ones, reduction="sum", weight=3 * ones), ones, ones
+    )
+    assert value.tolist() == derivative.tolist() == [12.0, 12.0]
+
+
 def test_draws() -> None:
     found = {
         interop.grad(torch.abs, generator=torch.Generator().manual_seed(k))(torch.tensor(0.0)).item() for k in range(9)

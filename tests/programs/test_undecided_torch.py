@@ -70,8 +70,7 @@ JUMPS: dict[str, tuple[Function, list[float], list[float]]] = {
     ),
     "any": (lambda x: x if x.any() else -x, [0.0, 0.0, 0.0], [1.0, 2.0, 3.0]),
     "bool": (lambda x: x if x[0] else -x, [0.0, 1.0, 1.0], [1.0, 0.0, 0.0]),
-    "norms of order 2 of many": (lambda x: sum(torch._foreach_norm([x, x])), [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]),
-    "norms of order 3 of many": (lambda x: sum(torch._foreach_norm([x, x], 3)), [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]),
+    "norms of order 0.5 of many": (lambda x: sum(torch._foreach_norm([x, x], 0.5)), [1.0, 0.0, 2.0], [1.0, 1.0, 2.0]),
     "norm of order 0": (lambda x: torch.linalg.vector_norm(x, 0), [1.0, 0.0, 2.0], [1.0, 1.0, 2.0]),
     "norm of order 0.5": (lambda x: x.norm(0.5), [1.0, 0.0, 2.0], [1.0, 1.0, 2.0]),
     "norm of order -1": (lambda x: torch.linalg.norm(x, -1), [1.0, 0.0, 2.0], [1.0, 1.0, 2.0]),
@@ -147,6 +146,11 @@ def test_what_does_not_move_is_no_jump() -> None:
     directional(lambda x: torch.copysign(x, 0 * ONES), [0.5, 1.0, 2.0])
 
 
+@pytest.mark.parametrize("order", [2, 3])
+def test_at_0_norms_are_decided(order: int) -> None:
+    directional(lambda x: sum(torch._foreach_norm([x, x], order)) + torch.linalg.vector_norm(x, order), [0.0, 0.0, 0.0])
+
+
 def test_beside_a_jump_of_another_form_of_the_function_is_none() -> None:
     """Integers are no jump of conversions to floats, nor a y of 0 one for the x of an angle."""
     directional(lambda x: x.to(torch.float32) + x.to(torch.complex128).real + x * x.to(torch.bool), [1.0, 2.0, 3.0])
@@ -193,10 +197,12 @@ def test_ties_lists_the_jumps_that_a_gradient_can_depend_on() -> None:
         x.detach().round()
         torch.copysign(torch.ones(3), x)
         x.clamp(0.5, 2.0)
+        torch._foreach_norm([0 * x, x])
     assert [(line.op, line.suspect, line.tied, line.elements) for line in counted.report.lines] == [
         ("round", True, 2, 3),
         ("copysign", True, 0, 3),
         ("clamp", False, 2, 3),
+        ("_foreach_norm", True, 1, 2),
     ]
 
 
