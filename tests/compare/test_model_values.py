@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import operator
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -436,3 +437,26 @@ def test_results_with_names_are_paired_by_name(kind: Any, of_jax: Any) -> None:
     for result in returned:
         assert type(result) is type(kind(logits=None, aux=None))
         assert list(result if isinstance(result, dict) else vars(result)) == ["logits", "aux"]
+
+
+class AttributeDict(dict[str, Any]):
+    def __init__(self, **entries: Any) -> None:
+        super().__init__(**entries)
+        self.__dict__ = self
+
+
+class Reading(torch.nn.Module):
+    def __init__(self, kind: Any, read: Callable[[Any, str], Any]) -> None:
+        super().__init__()
+        self.inner, self.head, self.read = PortOfNamed(kind), linear(), read
+
+    def forward(self, x: torch.Tensor) -> Any:
+        (result,) = self.inner(x)
+        return self.head(self.read(result, "logits")) + self.read(self.read(result, "aux"), "aux")
+
+
+@pytest.mark.parametrize("kind", [Output, AttributeDict])
+def test_a_result_is_read_by_name_or_as_an_attribute(kind: Any) -> None:
+    """Where an attribute kept what is not marked, no gradient would come back to the boundary."""
+    comparison = compare_models(Reading(kind, operator.getitem), Reading(kind, getattr), X)
+    assert comparison.agree, comparison

@@ -118,11 +118,10 @@ def _opened(tree: Any) -> tuple[Sequence[Any], Callable[[Sequence[Any]], Any]] |
         return None
     if isinstance(tree, dict):  # first, as results of transformers are dataclasses too
         names = sorted(tree, key=str)
-        return [tree[name] for name in names], functools.partial(_with_parts, tree, dict.__setitem__, names)
+        return [tree[name] for name in names], functools.partial(_with_parts, tree, names)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         names = sorted(field.name for field in dataclasses.fields(tree) if hasattr(tree, field.name))
-        # A dataclass may be frozen.
-        return [getattr(tree, name) for name in names], functools.partial(_with_parts, tree, object.__setattr__, names)
+        return [getattr(tree, name) for name in names], functools.partial(_with_parts, tree, names)
     if isinstance(tree, list | tuple):  # also those that JAX does not know, as torch.max returns
         return tree, lambda parts: type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     parts, structure = jax.tree.flatten(tree, is_leaf=lambda part: part is not tree)
@@ -130,10 +129,14 @@ def _opened(tree: Any) -> tuple[Sequence[Any], Callable[[Sequence[Any]], Any]] |
     return None if is_leaf else (parts, functools.partial(jax.tree.unflatten, structure))
 
 
-def _with_parts(tree: Any, put: Callable[[Any, str, Any], None], names: Sequence[str], parts: Sequence[Any]) -> Any:
+def _with_parts(tree: Any, names: Sequence[str], parts: Sequence[Any]) -> Any:
     copied = copy.copy(tree)
     for name, part in zip(names, parts, strict=True):
-        put(copied, name, part)
+        if isinstance(copied, dict):
+            dict.__setitem__(copied, name, part)
+        # Results of transformers are read by either way: as ``result["logits"]``, and as ``result.logits``.
+        if not isinstance(copied, dict) or name in getattr(copied, "__dict__", ()):
+            object.__setattr__(copied, name, part)  # a dataclass may be frozen
     return copied
 
 
