@@ -1,5 +1,6 @@
 """`interop.compare_models`: fifteen bugs named at the right layer, ties and random numbers told from bugs."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -527,3 +528,55 @@ def test_a_compiled_model_is_run_as_it_was_written() -> None:
         assert compare_models(model, compiled, x).verdict.startswith("They agree")
     other = torch.compile(torch.nn.Sequential(model[0], torch.nn.Tanh(), model[2]), backend="eager")
     assert not compare_models(model, other, x).verdict.startswith("They agree")
+
+
+def test_a_module_of_torch_script_is_refused() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    scripted = torch.jit.script(model)
+    for wrong, where in ((scripted, ""), (torch.nn.Sequential(torch.nn.Identity(), scripted), " at 1")):
+        message = rf"is made by torch\.jit\.script{where}, and takes no hooks.*; pass the module that it was made of"
+        with pytest.raises(TypeError, match=message):
+            compare_models(model, wrong, X)
+
+
+class Fails(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = linear()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        raise RuntimeError(f"not for {self.inner(x).shape}")
+
+
+class Catches(torch.nn.Module):
+    def __init__(self, activation: Any) -> None:
+        super().__init__()
+        self.fails, self.a, self.b, self.activation = Fails(), linear(), linear(), activation
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with contextlib.suppress(RuntimeError):
+            x = self.fails(x)
+        return self.b(self.activation(self.a(x)))
+
+
+class FailsInLinen(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        raise RuntimeError(f"not for {nn.Dense(4, name='inner')(x).shape}")
+
+
+class CatchesInLinen(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        with contextlib.suppress(RuntimeError):
+            x = FailsInLinen(name="fails")(x)
+        return nn.Dense(4, name="b")(jnp.tanh(nn.Dense(4, name="a")(x)))
+
+
+@pytest.mark.parametrize("other", [lambda: Catches(torch.tanh), CatchesInLinen], ids=["torch", "linen"])
+def test_an_error_that_a_model_catches(other: Any) -> None:
+    """The layer that raised has ended."""
+    comparison = compare_models(Catches(torch.tanh), other(), X)
+    assert comparison.agree, comparison
+    assert [layer.path for layer in comparison.all_layers[1] if layer.parent == 0] == ["fails", "a", "b"]
+    assert blamed(compare_models(Catches(torch.sin), other(), X)) == ("", "a", "b")

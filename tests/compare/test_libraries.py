@@ -217,6 +217,116 @@ def test_what_a_module_of_linen_sows_is_no_parameter() -> None:
     assert compare_models(port, model, X).agree
 
 
+class Permuted(nn.Module):
+    """The order of its columns, and how often it is called, are variables."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        order = self.variable("constants", "order", lambda: jnp.array([2, 0, 1]))
+        calls = self.variable("counts", "calls", lambda: jnp.zeros((), jnp.int32))
+        calls.value += 1
+        return nn.Dense(3)(x)[:, order.value] * calls.value.astype(x.dtype)
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+def test_integers_among_the_variables_of_linen(is_bound: bool) -> None:
+    """They are no parameters: a model that is not bound has those that it is initialized to."""
+    model, port = Permuted(), torch.nn.Linear(4, 3)
+    variables: Any = {"constants": {"order": np.array([1, 2, 0])}, "counts": {"calls": np.int32(4)}}
+    model = model.bind(model.init(jax.random.key(0), X) | variables) if is_bound else model
+    order, calls = ([1, 2, 0], 5) if is_bound else ([2, 0, 1], 2)
+
+    def permuted(port: Any, x: torch.Tensor) -> Any:
+        return port(x)[:, order] * calls
+
+    comparison = compare_models(port, model, X, calls=(permuted, None))
+    assert comparison.agree, comparison
+    assert len(comparison.mapping.pairs) == 2
+    if is_bound:
+        assert compare_models(model, model, X, parameters="own").agree
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+def test_what_a_function_of_haiku_keeps(is_bound: bool) -> None:
+    hk = pytest.importorskip("haiku", reason="Haiku is not installed: it is in the extra test")
+
+    def function(x: jax.Array) -> Any:
+        scale, count = hk.get_state("scale", (), init=jnp.ones), hk.get_state("count", (), jnp.int32, init=jnp.ones)
+        hk.set_state("scale", 2 * scale)
+        return hk.Linear(3, name="layer")(x) * scale * count
+
+    class Port(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 3)
+            self.register_buffer("scale", torch.tensor(5.0))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            self.scale *= 2
+            return self.layer(x) * (self.scale / 2) * (7 if is_bound else 1)
+
+    model: Any = hk.transform_with_state(function)
+    if is_bound:
+        parameters, _ = model.init(jax.random.key(0), X)
+        model = model, parameters, {"~": {"scale": jnp.float32(3.0), "count": jnp.int32(7)}}
+    for models in ((model, Port()), (Port(), model)):
+        comparison = compare_models(*models, X)
+        assert comparison.agree, comparison
+        assert len(comparison.mapping.pairs) == 3
+
+
+def turned(h: Any, angle: Any) -> Any:
+    return abs(h * angle + angle**2)
+
+
+class TurnedInLinen(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return turned(nn.Dense(4, name="layer")(x), self.param("angle", nn.initializers.ones, 4, jnp.complex64))
+
+
+class TurnedInNnx(nnx.Module):
+    def __init__(self) -> None:
+        self.layer, self.angle = nnx.Linear(4, 4, rngs=nnx.Rngs(0)), nnx.Param(jnp.ones(4, jnp.complex64))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return turned(self.layer(x), self.angle[...])
+
+
+class TurnedInEquinox(eqx.Module):
+    layer: eqx.nn.Linear
+    angle: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return turned(self.layer(x), self.angle)
+
+
+class TurnedInTorch(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.angle = linear(), torch.nn.Parameter(torch.randn(4, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return turned(self.layer(x), self.angle)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        TurnedInLinen,
+        TurnedInNnx,
+        lambda: TurnedInEquinox(eqx.nn.Linear(4, 4, key=jax.random.key(0)), jnp.ones(4, jnp.complex64)),
+        TurnedInTorch,
+    ],
+    ids=["linen", "nnx", "equinox", "torch"],
+)
+def test_complex_parameters(make: Callable[[], Any]) -> None:
+    """They get values too; of their gradients, JAX has the conjugate of those of torch."""
+    comparison = compare_models(TurnedInTorch(), make(), X)
+    assert comparison.agree, comparison
+    assert len(comparison.mapping.pairs) == 3
+
+
 class Keeps(nn.Module):
     @nn.compact
     def __call__(self, keep: jax.Array, x: jax.Array) -> jax.Array:

@@ -73,7 +73,7 @@ class Model(ABC):
     @property
     @abstractmethod
     def parameters(self) -> Sequence[Parameter]:
-        """All arrays of floats that it has, in the order in which the library lists them."""
+        """All arrays of floats and complex numbers that it has, in the order in which the library lists them."""
 
     @property
     @abstractmethod
@@ -204,9 +204,21 @@ class JaxModel(Model):
             parameters.append(Parameter(name, layout, np.dtype(leaf.dtype), self.is_trained(name), value))
         return parameters
 
-    def _shapes_of(self, function: Callable[..., Any]) -> Any:
-        """Return the shapes of what a function returns of the inputs; those that are no arrays are constants."""
-        return jax.eval_shape(lambda arrays: function(*_with_arrays(self.inputs, arrays)), _arrays_in(self.inputs))
+    def _initial(self, initialize: Callable[..., Any]) -> Any:
+        """Return what a function makes of the inputs: the shapes of parameters, and all else, such as counts."""
+
+        def of_arrays(arrays: Sequence[Any]) -> Any:
+            return initialize(*_with_arrays(self.inputs, arrays))
+
+        def no_parameters(arrays: Sequence[Any]) -> list[Any]:
+            return [leaf for leaf in jax.tree.leaves(of_arrays(arrays)) if not is_parameter(leaf)]
+
+        arrays = _arrays_in(self.inputs)
+        # Compiled, which leaves out all that parameters are made by.
+        others = iter(jax.jit(no_parameters)(arrays))
+        return jax.tree.map(
+            lambda leaf: leaf if is_parameter(leaf) else next(others), jax.eval_shape(of_arrays, arrays)
+        )
 
     @abstractmethod
     def run(
@@ -292,6 +304,11 @@ class JaxModel(Model):
         leaves = jax.tree.map(jnp.asarray, jax.tree.leaves((dict(self.values), _arrays_in(self.inputs))))
         _, report = jaxclamp.ties(inside)(*before(*opening.added({}), *leaves))
         return report
+
+
+def is_parameter(leaf: Any) -> bool:
+    """Return whether an array of a model is a parameter; counts and keys stay what they are."""
+    return jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
 def _arrays_in(inputs: Sequence[Any]) -> list[Array]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.patching import interceptor
-from interop.comparison.models.model import Call, Dtype, JaxModel
+from interop.comparison.models.model import Call, Dtype, JaxModel, is_parameter
 from interop.comparison.models.parameters import Layout, layout_of_kernel, layout_of_transposed_kernel
 
 _MANY = 2**30  # calls, after which 1 - decay**calls, by which an average is divided, is 1
@@ -34,24 +34,26 @@ class Haiku(JaxModel):
 
     @functools.cached_property
     def _trees(self) -> tuple[Any, Any]:
-        """The parameters and the state, or their shapes."""
+        """The parameters and the state; of a bare model, arrays of floats are their shapes."""
         trees = self._bound
         if trees is None:
-            initial = self._shapes_of(functools.partial(self.model.init, jax.random.key(0)))
+            initial = self._initial(functools.partial(self.model.init, jax.random.key(0)))
             trees = initial if self._has_state else (initial,)
         return trees if len(trees) == 2 else (trees[0], {})
 
     @functools.cached_property
     def _places(self) -> dict[str, tuple[int, str, str]]:
         """Maps names to the number of the tree, the module and the leaf."""
-        places = {
-            f"{_path(module)}.{leaf}": (0, module, leaf) for module, leaves in self._trees[0].items() for leaf in leaves
-        }
-        for module, leaves in self._trees[1].items():
-            # Haiku calls what a module makes in its constructor ``batch_norm/~/mean_ema``: the average of that module.
-            owner, _, last = module.rpartition("/~/")
-            if "average" in leaves and last in _AVERAGES:
-                places[f"{_path(owner)}.{_AVERAGES[last]}"] = (1, module, "average")
+        places: dict[str, tuple[int, str, str]] = {}
+        for number, tree in enumerate(self._trees):
+            for module, leaves in tree.items():
+                # Haiku calls what a module makes in its constructor ``batch_norm/~/mean_ema``: the average of that.
+                owner, _, last = module.rpartition("/~/")
+                if "average" in leaves and last in _AVERAGES:
+                    places[f"{_path(owner)}.{_AVERAGES[last]}"] = (number, module, "average")
+                else:
+                    names = [leaf for leaf, array in leaves.items() if is_parameter(array)]
+                    places |= {f"{_path(module)}.{leaf}".lstrip("."): (number, module, leaf) for leaf in names}
         return places
 
     @property
@@ -75,13 +77,11 @@ class Haiku(JaxModel):
         def describe(module: Any) -> tuple[str, Any]:
             return _path(module.module_name), vars(module)
 
-        trees: list[dict[str, dict[str, Any]]] = [{}, {}]
-        for tree, initial in zip(trees, self._trees, strict=True):
-            for module, leaves in initial.items():
-                tree[module] = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
+        trees = [{module: dict(leaves) for module, leaves in tree.items()} for tree in self._trees]
         for name, (number, module, leaf) in self._places.items():
             trees[number][module][leaf] = values[name]
-            if number == 1:  # Haiku keeps ``hidden``, and divides it by 1 - decay**counter for the average
+            if module.rpartition("/~/")[2] in _AVERAGES:
+                # Haiku keeps ``hidden``, and divides it by 1 - decay**counter for the average.
                 trees[number][module] |= {"hidden": values[name], "counter": jnp.asarray(_MANY)}
         params, state = trees
         changed: dict[str, Any] = {}

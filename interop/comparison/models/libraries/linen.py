@@ -10,7 +10,7 @@ import jax
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.flax import compute_in, layout_of
 from interop.comparison.models.libraries.patching import interceptor
-from interop.comparison.models.model import Call, Dtype, JaxModel
+from interop.comparison.models.model import Call, Dtype, JaxModel, is_parameter
 
 
 class Linen(JaxModel):
@@ -27,7 +27,7 @@ class Linen(JaxModel):
         """Maps names to the collection and the path of a variable, and to the array or its shape."""
         variables = self._variables
         if variables is None:
-            variables = self._shapes_of(functools.partial(nn.init(self.call, self._unbound), _keys()))
+            variables = self._initial(functools.partial(nn.init(self.call, self._unbound), _keys()))
         return {
             ".".join(path): (collection, path, leaf)
             for collection, tree in variables.items()
@@ -36,7 +36,7 @@ class Linen(JaxModel):
 
     @property
     def arrays(self) -> Mapping[str, Any]:
-        return {name: leaf for name, (_, _, leaf) in self._places.items()}
+        return {name: leaf for name, (_, _, leaf) in self._places.items() if is_parameter(leaf)}
 
     def is_trained(self, name: str) -> bool:
         return self._places[name][0] == "params"
@@ -46,11 +46,11 @@ class Linen(JaxModel):
     def _apply(self, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
         """Return the result, and the collections that the call changes."""
         variables: dict[str, Any] = {}
-        for name, (collection, path, _) in self._places.items():
+        for name, (collection, path, leaf) in self._places.items():
             tree = variables.setdefault(collection, {})
             for key in path[:-1]:
                 tree = tree.setdefault(key, {})
-            tree[path[-1]] = values[name]
+            tree[path[-1]] = values.get(name, leaf)
         mutable = [collection for collection in variables if collection != "params"]
         apply: Callable[..., tuple[Any, Any]] = nn.apply(self.call, self._unbound, mutable=mutable)
         return apply(variables, *inputs, rngs=_keys())
@@ -68,7 +68,8 @@ class Linen(JaxModel):
 
         with nn.intercept_methods(in_dtype), nn.intercept_methods(interceptor(recorder, describe)):
             result, changed = self._apply(values, inputs)
-        return result, {".".join(path): leaf for tree in changed.values() for path, leaf in _leaves(tree)}
+        after = {".".join(path): leaf for tree in changed.values() for path, leaf in _leaves(tree)}
+        return result, {name: leaf for name, leaf in after.items() if name in values}
 
 
 def _keys() -> dict[str, jax.Array]:

@@ -4,13 +4,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 from flax import nnx
 
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.flax import compute_in, layout_of
 from interop.comparison.models.libraries.patching import recording
-from interop.comparison.models.model import Dtype, JaxModel
+from interop.comparison.models.model import Dtype, JaxModel, is_parameter
 
 
 class Nnx(JaxModel):
@@ -19,13 +18,9 @@ class Nnx(JaxModel):
 
     @functools.cached_property
     def _variables(self) -> dict[str, Any]:
-        """Maps names to the variables of floats."""
+        """Maps names to the variables of floats and complex numbers."""
         variables = {_name(path): variable for path, variable in nnx.to_flat_state(nnx.state(self.model))}
-        return {
-            name: variable
-            for name, variable in variables.items()
-            if not isinstance(variable, nnx.RngState) and jnp.issubdtype(variable[...].dtype, jnp.floating)
-        }
+        return {name: variable for name, variable in variables.items() if is_parameter(variable[...])}
 
     @property
     def arrays(self) -> Mapping[str, Any]:

@@ -57,7 +57,12 @@ def _call(
         return method(*args, **kwargs)
     path, fields = described
     args, kwargs = recorder.enter(path, module, settings_of(type(module).__name__, fields), (args, kwargs))
-    return recorder.leave(method(*args, **kwargs))
+    result = None
+    try:
+        result = method(*args, **kwargs)
+    finally:  # also where the method raises, as the module around it may catch that and go on
+        result = recorder.leave(result)
+    return result
 
 
 def settings_of(kind: str, fields: Mapping[str, Any]) -> str:

@@ -35,6 +35,14 @@ class Torch(Model):
     def __init__(self, model: torch.nn.Module, call: Call | None, inputs: Sequence[Any]) -> None:
         super().__init__(model, call, inputs)
         self._names = {module: name for name, module in model.named_modules()}
+        of_script = torch.jit.RecursiveScriptModule  # type: ignore[attr-defined]  # those of torch.jit.trace take hooks
+        scripted = [name for module, name in self._names.items() if isinstance(module, of_script)]
+        if scripted:
+            where = f" at {scripted[0]}" if scripted[0] else ""
+            raise TypeError(
+                f"compare_models: {self} is made by torch.jit.script{where}, and takes no hooks, which mark the "
+                "boundaries of layers; pass the module that it was made of."
+            )
 
     @functools.cached_property
     def parameters(self) -> Sequence[Parameter]:
@@ -48,11 +56,11 @@ class Torch(Model):
 
     @functools.cached_property
     def _tensors(self) -> dict[str, torch.Tensor]:
-        """Return the parameters, and the buffers that a state_dict has, but for counts."""
+        """Return the parameters, and the buffers that a state_dict has, but for integers, such as counts."""
         saved = self.model.state_dict().keys()
         buffers = {name: buffer for name, buffer in self.model.named_buffers() if name in saved}
         tensors = {**dict(self.model.named_parameters()), **buffers}
-        return {name: tensor.detach() for name, tensor in tensors.items() if tensor.is_floating_point()}
+        return {name: x.detach() for name, x in tensors.items() if x.is_floating_point() or x.is_complex()}
 
     @functools.cached_property
     def layers(self) -> Sequence[Layer]:
@@ -69,7 +77,8 @@ class Torch(Model):
         tensors = self._replacements(values)
         called = _Called(self.model, self.call)
         handles = [module.register_forward_pre_hook(self._enter(recorder), with_kwargs=True) for module in self._names]
-        handles += [module.register_forward_hook(self._leave(recorder)) for module in self._names]
+        # Also called where a module raises, as the one around it may catch that and go on.
+        handles += [module.register_forward_hook(self._leave(recorder), always_call=True) for module in self._names]
         tensor_inputs = [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
         passed = recorder.enter("", self.model, self.name, tensor_inputs)
         try:
@@ -130,7 +139,8 @@ class Torch(Model):
         untrained = [p.name for p in self.parameters if not p.trained]
         return Answer(
             recorder.filled(),
-            {name: to_host(g).copy() for name, g in zip(trained, gradients[: len(trained)], strict=True)},
+            # JAX has the conjugate of what torch calls the gradient.
+            {name: to_host(g.conj()).copy() for name, g in zip(trained, gradients[: len(trained)], strict=True)},
             {name: to_host(state[name]) for name in untrained},
             recorder.eps,
         )
