@@ -12,16 +12,16 @@ from interop._programs.dual_fast_paths import FastPaths
 from interop._programs.order import value_and_tangent
 from interop._torch.autocast import autocast
 from interop._torch.forms import overwrite
-from interop.native._rules.kinked import pieces_that_meet
+from interop.native._rules.kinked import aligned, pieces_that_meet
 
 Tensor = torch.Tensor
 Function: TypeAlias = Callable[[Tensor], Tensor]
-Kink: TypeAlias = tuple[float, Callable[[Tensor], Any], Callable[[Tensor], Any]]
-"""A place, and the pieces to its left and to its right."""
+PiecesAtKink: TypeAlias = tuple[float, Callable[[Tensor], Any], Callable[[Tensor], Any]]
+"""The place of a kink, and the pieces to its left and to its right."""
 
 
-def at_kinks(in_torch: Function, kinks: Sequence[Kink], x: Tensor) -> Tensor:
-    """Return ``in_torch(x)``, at kinks as the piece on which x is a small step on.
+def at_kinks(in_torch: Function, kinks: Sequence[PiecesAtKink], x: Tensor) -> Tensor:
+    """Return ``in_torch(x)``, at each kink by the piece on which x is after a small step.
 
     ``hardswish`` at x = 3, where x moves by -1, is ``x (x + 3) / 6``, of slope 3/2; where x moves by 1, it is ``x``.
     """
@@ -38,8 +38,8 @@ def at_kinks(in_torch: Function, kinks: Sequence[Kink], x: Tensor) -> Tensor:
     return result
 
 
-def kinks_of(name: str, *parameters: Any) -> list[Kink]:
-    """Return the kinks of the kinked op of that name."""
+def pieces_at_kinks(name: str, *parameters: Any) -> list[PiecesAtKink]:
+    """Return the pieces that meet at each kink of the op of that name, as functions of torch."""
 
     def in_torch(piece: Callable[..., Any]) -> Callable[[Tensor], Any]:
         return lambda x: piece(torch, x, *parameters)
@@ -58,11 +58,11 @@ def rrelu(
     if training:  # the slopes are random, and 0 is on no tie but by chance
         return functional.rrelu(input, lower, upper, training, inplace)
     slope = (lower + upper) / 2
-    kinks = kinks_of("leaky_relu", slope)
+    kinks = pieces_at_kinks("leaky_relu", slope)
     return in_form(inplace, "rrelu_", lambda x: at_kinks(lambda x: functional.leaky_relu(x, slope), kinks, x), input)
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     input, weight = autocast(input, weight)
-    slope = weight.reshape(()) if weight.numel() == 1 else weight.reshape(1, -1, *[1] * (input.dim() - 2))
-    return at_kinks(lambda x: functional.prelu(x, weight), kinks_of("leaky_relu", slope), input)
+    kinks = pieces_at_kinks("leaky_relu", aligned(weight, input))
+    return at_kinks(lambda x: functional.prelu(x, weight), kinks, input)

@@ -14,7 +14,7 @@ import torch
 
 from interop import native
 from interop._bridge.signatures import torch_counterpart
-from interop._programs.choices.kinks import at_kinks, in_form, kinks_of
+from interop._programs.choices.kinks import at_kinks, in_form, pieces_at_kinks
 from interop._programs.choices.selections import fold
 from jaxclamp import OPS, Op
 from jaxclamp._rules.kinked import Kinked
@@ -60,7 +60,7 @@ def _selection(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
 
 
 def _kinked(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
-    return at_kinks(lambda x: in_torch(x, *parameters), kinks_of(op.name, *parameters), x)
+    return at_kinks(lambda x: in_torch(x, *parameters), pieces_at_kinks(op.name, *parameters), x)
 
 
 def _affine(op: Op, in_torch: Choice, x: Tensor) -> Tensor:

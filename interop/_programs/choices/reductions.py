@@ -12,6 +12,7 @@ from interop._programs.choices.selections import abs
 from interop._programs.dual_fast_paths import FASTER
 from interop._programs.order import Pair, negated, place_of_largest, value_and_tangent
 from interop._torch.forms import axes_of
+from interop.native._rules.reductions import with_reduced_axes
 
 Tensor = torch.Tensor
 Function: TypeAlias = Callable[..., Any]
@@ -46,9 +47,7 @@ def extremum(sign: Sign) -> Function:
         axes = axes_of(dim, input.dim())
         flat = input.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes))
         result, _ = taken(flat, -1, place_of_largest(sign(value_and_tangent(flat)), -1), False)
-        for axis in sorted(axes) if keepdim else ():
-            result = result.unsqueeze(axis)
-        return result
+        return with_reduced_axes(result, axes, keeps=False) if keepdim else result
 
     return reduced
 

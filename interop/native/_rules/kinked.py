@@ -202,7 +202,7 @@ class _BentByWeight(torch.autograd.Function):
         return (
             None,
             _slope_at(x, weight) * cotangent if of_x else None,
-            torch.where(x < 0, x * cotangent, 0.0).sum_to_size(_aligned(weight, x).shape).reshape(weight.shape)
+            torch.where(x < 0, x * cotangent, 0.0).sum_to_size(aligned(weight, x).shape).reshape(weight.shape)
             if of_weight
             else None,
         )
@@ -211,7 +211,7 @@ class _BentByWeight(torch.autograd.Function):
     def jvp(ctx: Any, _in_torch: None, of_x: torch.Tensor | None, of_weight: torch.Tensor | None) -> torch.Tensor:
         x, weight = ctx.saved_tensors
         moved = torch.zeros_like(x) if of_x is None else _slope_at(x, weight) * of_x
-        return moved if of_weight is None else moved + torch.where(x < 0, x * _aligned(of_weight, x), 0.0)
+        return moved if of_weight is None else moved + torch.where(x < 0, x * aligned(of_weight, x), 0.0)
 
 
 bend_by_weight: Callable[..., torch.Tensor] = differentiable(_BentByWeight)
@@ -220,10 +220,10 @@ bend_by_weight: Callable[..., torch.Tensor] = differentiable(_BentByWeight)
 
 def _slope_at(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return the slope at each element: at 0 the number nearest to 0 between the slopes of both sides, weight and 1."""
-    below = _aligned(weight, x)
+    below = aligned(weight, x)
     return torch.where(x < 0, below, torch.where(x == 0, below.clamp(0.0, 1.0), 1.0))
 
 
-def _aligned(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def aligned(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return the weight of each channel along axis 1 of x; one weight for all has no axes."""
     return weight.reshape(()) if weight.numel() == 1 else weight.reshape(1, -1, *[1] * (x.dim() - 2))

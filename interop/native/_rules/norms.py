@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from interop.native._rules.differentiable import differentiable
-from interop.native._rules.reductions import Reduction, with_reduced_axes
+from interop.native._rules.reductions import Reduction, widened, with_reduced_axes
 from interop.native._rules.selection import as_operand
 
 Tensor = torch.Tensor
@@ -50,7 +50,7 @@ def _along_units(operands: Sequence[Tensor], axes: tuple[int, ...], vectors: Seq
     The rule is `jaxclamp._rules.norms.EuclideanNorm`.
     """
     dtype = functools.reduce(torch.promote_types, [x.dtype for x in operands])
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    wide = widened(dtype)
     operands = [x.to(wide) for x in operands]
     largest = functools.reduce(torch.maximum, [x.detach().abs() for x in operands])
     # The units are the same whatever operands are divided by first, so that no derivative comes through this number.

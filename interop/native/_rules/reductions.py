@@ -1,6 +1,6 @@
 """Differentiates reductions around torch's own function: tied elements along the reduced axes share the gradient."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,7 @@ def _shares(reduction: Reduction, chosen: torch.Tensor) -> torch.Tensor:
     return chosen.sum(reduction.axes, keepdim=True, dtype=torch.int32)  # half the time of int64
 
 
-def with_reduced_axes(reduced: torch.Tensor, axes: tuple[int, ...], keeps: bool) -> torch.Tensor:
+def with_reduced_axes(reduced: torch.Tensor, axes: Sequence[int], keeps: bool) -> torch.Tensor:
     """Give the result of a reduction its axes back, of size 1, unless it keeps them."""
     if not keeps:
         for axis in sorted(axes):
@@ -77,10 +77,13 @@ def with_reduced_axes(reduced: torch.Tensor, axes: tuple[int, ...], keeps: bool)
 
 
 def divided(vector: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    """Divide the vector by the shares, in float32 if its dtype holds neither large counts nor small parts."""
-    if vector.dtype in (torch.float16, torch.bfloat16):
-        return (vector.float() / shares).to(vector.dtype)
-    return vector / shares
+    """Divide the vector by the shares; the result has its dtype."""
+    return (vector.to(widened(vector.dtype)) / shares).to(vector.dtype)
+
+
+def widened(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype to share in: those of 16 bits hold neither large counts nor small parts."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def sharing(tied: torch.Tensor, axes: tuple[int, ...], convention: Convention) -> torch.Tensor:

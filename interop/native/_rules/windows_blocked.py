@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from interop.native._rules.reductions import widened
 from interop.native._rules.windows_stage import Pooling, is_channels_last, is_finite, is_plain
 from jaxclamp._rules.windows import Windows
 
@@ -114,8 +115,7 @@ def is_spread_in_blocks(pooling: Pooling, x: torch.Tensor, values: torch.Tensor,
 
 def spread_in_blocks(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
     """Spread a number for each window over its tied elements."""
-    # Numbers of 16 bits are added up in 32.
-    like = x.new_empty((), dtype=torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype)
+    like = x.new_empty((), dtype=widened(x.dtype))
     rows, columns = _axes(pooling, x, values)
 
     @functools.cache

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from interop.native._rules.reductions import sharing
+from interop.native._rules.reductions import sharing, widened
 from interop.native._rules.windows_compiled import elements_along
-from interop.native._rules.windows_stage import AdaptiveWindows, Pooling, at_ties, is_channels_last, is_finite, is_plain
+from interop.native._rules.windows_stage import AdaptiveWindows, Pooling, at_ties, is_finite, is_plain, lying_as
 from jaxclamp._rules.windows import Windows
 
 
@@ -31,8 +31,7 @@ class IndexedStage(NamedTuple):
     """For each row, place and window the weight 1 for an element that gets a share, else 0."""
 
     def counted(self, like: torch.Tensor) -> torch.Tensor:
-        counter = torch.float32 if self.x.dtype in (torch.float16, torch.bfloat16) else None
-        return self.weights.sum(1, dtype=counter).reshape(self.values.shape)
+        return self.weights.sum(1, dtype=widened(self.x.dtype)).reshape(self.values.shape)
 
     def gathered(self, vector: torch.Tensor) -> torch.Tensor:
         rows = vector.reshape(self.weights.shape[0], self.length)
@@ -44,9 +43,8 @@ class IndexedStage(NamedTuple):
         parts = at_ties(vector.reshape(rows, 1, windows), self.weights, is_finite(vector))
         zeros = vector.new_zeros(rows, self.length)
         # Added, as an element may be in several windows.
-        spread = zeros.index_add_(1, self.places, parts.reshape(rows, places * windows)).reshape(self.x.shape)
-        # The rows are row-major, and a gradient should lie in memory as its tensor does.
-        return spread.contiguous(memory_format=torch.channels_last) if is_channels_last(self.x) else spread
+        spread = zeros.index_add_(1, self.places, parts.reshape(rows, places * windows))
+        return lying_as(self.x, spread.reshape(self.x.shape))
 
 
 def indexed_stage(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> IndexedStage:

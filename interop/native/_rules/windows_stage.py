@@ -80,6 +80,12 @@ def is_channels_last(x: torch.Tensor) -> bool:
     return x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
 
 
+def lying_as(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of x laid out in memory as x is: with the channels last, or row-major."""
+    layout = torch.channels_last if is_channels_last(x) else torch.contiguous_format
+    return gradient.contiguous(memory_format=layout)
+
+
 def is_plain(x: torch.Tensor) -> bool:
     """Say whether x is a tensor of eager code in the memory of the CPU, and nothing watches what is done with it."""
     return _is_eager(x) and x.is_cpu

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from interop.native._rules.reductions import widened
 from interop.native._rules.windows_stage import Pooling, at_ties, counter_of, is_channels_last, is_finite, is_plain
 from jaxclamp._rules.windows import Windows
 
@@ -44,7 +45,7 @@ class _Tiling(NamedTuple):
         # Either way takes a third of the time of a copy with an axis expanded. Numbers of 16 bits are read by an index
         # in float32, as torch takes six times as long for them.
         if self.channels is None:
-            wide = each.float() if each.dtype in (torch.float16, torch.bfloat16) else each
+            wide = each.to(widened(each.dtype))
             each = wide.index_select(1, torch.arange(count * size, device=each.device) // size).to(each.dtype)
         else:
             each = torch.stack([each] * size, 2)

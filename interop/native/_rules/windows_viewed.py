@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from interop.native._rules.reductions import sharing
-from interop.native._rules.windows_stage import Pooling, is_channels_last
+from interop.native._rules.windows_stage import Pooling, lying_as
 from jaxclamp._rules.windows import Windows
 
 
@@ -37,9 +37,7 @@ class ViewedStage(NamedTuple):
     def spread(self, vector: torch.Tensor) -> torch.Tensor:
         parts = torch.where(self.weights, _of_windows(self.windows, vector), 0)
         add = _in_place if self.windows.tile(tuple(self.x.shape)) else _folded
-        # A gradient should lie in memory as its tensor does.
-        layout = torch.channels_last if is_channels_last(self.x) else torch.contiguous_format
-        return add(self.windows, parts, self.x.shape).contiguous(memory_format=layout)
+        return lying_as(self.x, add(self.windows, parts, self.x.shape))
 
 
 def has_view(pooling: Pooling, x: torch.Tensor) -> bool:
