@@ -1,24 +1,12 @@
-"""Singular points: the reverse pass in which a cotangent of 0 does not meet a slope that is not finite.
+"""Replaces NaN in a gradient that is there only because a cotangent of 0 met a slope that is not finite.
 
-At -1 the program ``where(x > 0, sqrt(x), 0)`` is constant, and its derivative is 0. A reverse pass says NaN: `where`
-sends the cotangent 0 to `sqrt`, whose slope there is NaN, and 0 times NaN is NaN. A guard can set that product to 0.
-But a cotangent is 0 for one of two reasons. Here nothing reads the number. In ``sqrt(x) ** 2`` at 0 the number is read,
-and multiplied by ``2 * sqrt(x)``, which happens to be 0; the slope of this program is 1, and a guard would make it 0.
+The rule, its reason and an example are those of `jaxclamp/_programs/nan_gradients.py`:
 
-So what tells is whether anything reads the number. A gradient is a sum over the paths by which an entry reaches the
-result, of the products of the slopes along each. A selection cuts the paths through what it does not take. A product
-cuts none, not even one with 0. Hence the rule, where 0 met infinity:
+    Where the gradient is NaN, and all slopes on the paths that are left are finite, it is the sum over these paths.
 
-    In the reverse pass a cotangent of 0 does not meet a slope that is not finite: it contributes nothing. A number so
-    found takes the place of NaN where no path that is left has a slope that is not finite. Else NaN stays.
-
-The first is done by a guard. The second is the certificate: a reverse pass of its own finds one for each entry.
-Take ``where(x[0] > 0, sqrt(x[0]), 0) + sqrt(x[1]) ** 2 + x[2]`` at (-1, 0, 5)::
-
-    the gradient         (NaN, NaN, 1)
-    with the guard       (0,   0,   1)
-    the paths            (0,   NaN, 1)   no path from x[0]; one from x[1], on which the slope of a root is infinite
-    what is returned     (0,   NaN, 1)
+Two reverse passes find both. In the one with a guard, a cotangent of 0 that meets a slope that is not finite
+contributes nothing: so it finds the sum. The other one is the certificate: it finds 0 for an entry without a path, NaN
+where a slope on one is not finite, and else a positive number.
 
 A finite derivative along a direction would not do as a certificate: ``sqrt(x).norm() ** 2`` is the sum of x, and has
 slopes of 1. At 0 torch takes 0 for the derivative of the norm, whatever moves, so that forward mode finds 0, as the
@@ -46,6 +34,7 @@ from interop._programs.order import value_and_tangent
 from interop._torch.grad_state import leaves_behind, nodes_behind
 from interop._torch.private_api import is_any, is_transformed, is_view, with_old_versions, without_forward_mode
 from interop._transforms.unbounded import has_slope_without_bound
+from interop.native._rules.reductions import with_reduced_axes
 
 Tensor = torch.Tensor
 
@@ -127,8 +116,7 @@ def _spread(node: Node, of_result: Tensor, terms: Tensor) -> Tensor:
     (2,), reduced along the last axis of an operand of shape (2, 3), each is spread over a row of three.
     """
     if of_result.dim() < terms.dim():
-        for axis in sorted(_axes(node, terms)):
-            of_result = of_result.unsqueeze(axis)
+        of_result = with_reduced_axes(of_result, _axes(node, terms), keeps=False)
     shape = of_result.shape
     fits = len(shape) in (0, terms.dim()) and all(n in (1, m) for n, m in zip(shape, terms.shape, strict=False))
     return of_result if fits else of_result.all()
@@ -190,7 +178,7 @@ def has_nan(tensors: Sequence[Tensor]) -> bool:
 def certified(
     gradients: Sequence[Tensor], root: Node, pull: Callable[[], Sequence[Tensor]], leaves: Iterable[Node] | None = None
 ) -> list[Tensor]:
-    """Return the gradients, with what the guard finds in the place of each NaN that is certified to be none.
+    """Return the gradients, with NaN replaced by what the guard finds where the certificate allows it.
 
     Args:
       gradients: of the result of a graph, those that ``pull`` found.

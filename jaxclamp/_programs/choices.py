@@ -28,7 +28,7 @@ from jax.extend.core import JaxprEqn, Primitive, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, VALUE_SCOPE
-from jaxclamp._rules.extremum import is_first_device
+from jaxclamp._rules.extremum import is_first_device, ties_with_devices
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._rules.windows import Windows
 from jaxclamp._transforms.recognition import recognized_euclidean
@@ -43,15 +43,15 @@ Choice: TypeAlias = Callable[..., Piece]
 
 def chooses(eqn: JaxprEqn) -> bool:
     """Return whether ``eqn`` chooses among numbers that can move."""
-    # Among conversions, those to bools and integers choose. One to another float rounds as well, and JAX gives it the
-    # slope 1.
-    converts = eqn.primitive in (p.convert_element_type_p, p.bitcast_convert_type_p)
-    if converts and jnp.issubdtype(eqn.params["new_dtype"], jnp.inexact):
+    if eqn.primitive not in CHOICES:
         return False
-    # The maximum of complex numbers is by JAX's order, the real part first: it stays as it is, and so does their sort.
-    if eqn.primitive in (p.abs_p, p.sign_p, p.eq_p, p.ne_p):
-        return any(is_floating(atom.aval) or jnp.iscomplexobj(atom.aval) for atom in eqn.invars)
-    return eqn.primitive in CHOICES and any(is_floating(atom.aval) for atom in eqn.invars)
+    # A conversion to another float rounds too, but JAX gives it the slope 1: those to bools and integers alone choose.
+    if "new_dtype" in eqn.params and jnp.issubdtype(eqn.params["new_dtype"], jnp.inexact):
+        return False
+    # These four choose among complex numbers too. The others, as a maximum or a sort, go by JAX's order of these, the
+    # real part first, and stay as they are.
+    takes_complex = eqn.primitive in (p.abs_p, p.sign_p, p.eq_p, p.ne_p)
+    return any(is_floating(atom.aval) or (takes_complex and jnp.iscomplexobj(atom.aval)) for atom in eqn.invars)
 
 
 def jumps(eqn: JaxprEqn) -> bool:
@@ -304,7 +304,7 @@ def _of_devices(
     over = {"axis_name": axes, "axis_index_groups": axis_index_groups}
     x, dx = sign * operands[0], sign * tangents[0]
     value = lax.pmax(x, **over)
-    tied = (x == value) | (jnp.isnan(x) & jnp.isnan(value))  # between CPUs, XLA leaves out NaN
+    tied = ties_with_devices(x, value)
     rise = jnp.where(tied & ~jnp.isnan(dx), dx, -jnp.inf)
     # One device, the first, if tangents are equal as well: its element alone makes up the sum below.
     chosen = is_first_device(tied & (rise == lax.pmax(rise, **over)), over)
@@ -381,9 +381,7 @@ def windows_of_padded(
     return Windows(tuple(window_dimensions), tuple(window_strides), unpadded, tuple(window_dilation)), gaps
 
 
-def _windows(
-    comparison: Callable[..., jax.Array], padding_value: float, operands: Arrays, tangents: Arrays, **params: Any
-) -> Piece:
+def _windows(operands: Arrays, tangents: Arrays, *, select_prim: Primitive, **params: Any) -> Piece:
     """Decide the extremum of each window, axis by axis: it is that of the extrema of the window's rows.
 
     Along an axis, the places of the windows are folded: with three, x0, x1 and x2, the extremum of x0 and x1 is decided
@@ -391,24 +389,24 @@ def _windows(
     the folds for other values, with the choices decided.
     """
     windows, gaps = windows_of_padded(**params)
+    never_chosen = -math.inf if select_prim is p.ge_p else math.inf
 
     def padded(x: jax.Array, outside: float) -> jax.Array:
         return lax.pad(x, jnp.asarray(outside, x.dtype), gaps)
 
-    # Padding does not move, and wins against no number: it is -inf for a maximum, inf for a minimum.
-    x, dx = padded(operands[0], padding_value), padded(tangents[0], 0.0)
+    x, dx = padded(operands[0], never_chosen), padded(tangents[0], 0.0)  # padding does not move
     steps: list[list[Piece]] = []
     for axis in range(x.ndim):
         rows = windows.along(axis)
         (best, *rest), (rise, *rest_rises) = rows.places(x, None), rows.places(dx, None)
         steps.append([])
         for place, place_rise in zip(rest, rest_rises, strict=True):
-            either = _extremum(comparison, (best, place), (rise, place_rise))
+            either = _extremum(select_prim.bind, (best, place), (rise, place_rise))
             steps[-1].append(either)
             best, rise = either(best, place), either(rise, place_rise)
         x, dx = best, rise
 
-    def piece(x: jax.Array, outside: float = padding_value) -> jax.Array:
+    def piece(x: jax.Array, outside: float = never_chosen) -> jax.Array:
         x = padded(x, outside)
         for axis, folds in enumerate(steps):
             x, *rest = windows.along(axis).places(x, None)
@@ -419,29 +417,24 @@ def _windows(
     return piece
 
 
-def _gathered(operands: Arrays, tangents: Arrays, *, select_prim: Primitive, **windows: Any) -> Piece:
+def _gathered(operands: Arrays, tangents: Arrays, **params: Any) -> Piece:
     """Decide what of an array is gathered: what it has where the windows of another array have their extremum.
 
     It is what forward mode computes of a pool.
     """
-    at_extremum = _windows(select_prim.bind, _OUTSIDE[select_prim], operands[1:], tangents[1:], **windows)
+    at_extremum = _windows(operands[1:], tangents[1:], **params)
     return lambda array, _: at_extremum(array, 0.0)  # as JAX has it, where a window is all padding
 
 
-def _scattered(operands: Arrays, tangents: Arrays, *, select_prim: Primitive, **windows: Any) -> Piece:
+def _scattered(operands: Arrays, tangents: Arrays, **params: Any) -> Piece:
     """Decide where numbers are scattered to: in its window, where another array has its extremum.
 
     It is what reverse mode computes of a pool, the transpose of `_gathered`.
     """
-    x, dx = operands[1], tangents[1]
     # This primitive has no dilations among its parameters, which `_windows` reads.
-    undilated = {"base_dilation": (1,) * x.ndim, "window_dilation": (1,) * x.ndim}
-    at_extremum = _windows(select_prim.bind, _OUTSIDE[select_prim], (x,), (dx,), **windows, **undilated)
+    ones = (1,) * operands[1].ndim
+    at_extremum = _windows(operands[1:], tangents[1:], **params, base_dilation=ones, window_dilation=ones)
     return lambda source, x: jax.linear_transpose(at_extremum, x)(source)[0]
-
-
-_OUTSIDE = {p.ge_p: -math.inf, p.le_p: math.inf}
-"""Maps the comparison of windows to the padding that it never chooses."""
 
 
 def _scatter(
@@ -523,23 +516,23 @@ CHOICES: Mapping[Primitive, Choice] = {
     p.convert_element_type_p: _converted,
     p.bitcast_convert_type_p: _bits,
     p.reduce_max_p: functools.partial(_reduced, 1),
+    p.reduce_min_p: functools.partial(_reduced, -1),
     p.pmax_p: functools.partial(_of_devices, 1),
     p.pmin_p: functools.partial(_of_devices, -1),
-    p.reduce_min_p: functools.partial(_reduced, -1),
     p.argmax_p: functools.partial(_index, 1),
     p.argmin_p: functools.partial(_index, -1),
     p.cummax_p: functools.partial(_cumulative, lax.ge),
     p.cummin_p: functools.partial(_cumulative, lax.le),
     p.sort_p: _sort,
     p.top_k_p: _top_k,
-    p.reduce_window_max_p: functools.partial(_windows, lax.ge, -math.inf),
-    p.reduce_window_min_p: functools.partial(_windows, lax.le, math.inf),
+    p.reduce_window_max_p: functools.partial(_windows, select_prim=p.ge_p),
+    p.reduce_window_min_p: functools.partial(_windows, select_prim=p.le_p),
     p.select_and_gather_add_p: _gathered,
     p.select_and_scatter_add_p: _scattered,
     p.scatter_max_p: functools.partial(_scatter, 1),
     p.scatter_min_p: functools.partial(_scatter, -1),
 }
-"""Maps a primitive to how its choice falls, among floating point numbers; integers do not move."""
+"""Maps a primitive to what decides its choice among floating point numbers; integers do not move."""
 
 # Primitives whose results are floats, and jump all the same.
 _JUMPING = (

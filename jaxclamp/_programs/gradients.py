@@ -241,14 +241,14 @@ def subdifferential(
         arrays = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray)}
 
         @jax.jit
-        def ask(arrays: dict[int, Any], direction: jax.Array) -> Any:
+        def derivatives(arrays: dict[int, Any], direction: jax.Array) -> Any:
             args, kwargs = jax.tree.unflatten(structure, [arrays.get(i, leaf) for i, leaf in enumerate(leaves)])
-            _, along = _gradient("subdifferential", fun, argnums, False, unflatten(direction), None)
-            gradient, (_, derivative) = along(*args, **kwargs)
+            _, gradient_of = _gradient("subdifferential", fun, argnums, False, unflatten(direction), None)
+            gradient, (_, derivative) = gradient_of(*args, **kwargs)
             return derivative, ravel_pytree(gradient)[0]
 
         def along(direction: Any) -> Any:
-            derivative, gradient = ask(arrays, jnp.asarray(direction, flat.dtype))
+            derivative, gradient = derivatives(arrays, jnp.asarray(direction, flat.dtype))
             _check_values(derivative)  # ``fun`` may close over traced values
             return float(derivative), np.asarray(gradient, np.float64)
 
@@ -290,35 +290,40 @@ class _Program(Generic[P, R]):
         return self._fun(*args, **kwargs) if self._is_discrete else result
 
     def _prepared(self, jaxpr: Any) -> Any:
-        """Drop the equations that no result needs; in a derivative rule, those that only compute the value."""
+        """Return the program that is to be rewritten, and note what derivatives of it have to know.
+
+        It lacks the equations that no result needs: in a derivative rule, those that only compute the value. Norms of
+        several equations are calls in it.
+        """
         jaxpr = needed(jaxpr)
         self.has_slopes_without_bound |= has_slopes_without_bound(jaxpr)
         jaxpr = norms_as_calls(constant_at_minus_infinity(jaxpr))
-        self._without_choices_behind = without_choices_behind(
-            jaxpr, lambda eqn: eqn.primitive is p.custom_vjp_call_p or self._may_have_endless_rules(eqn)
-        )
+        self._without_choices_behind = without_choices_behind(jaxpr, self._moves_by_its_body)
         return jaxpr
 
-    def _may_have_endless_rules(self, eqn: JaxprEqn) -> bool:
-        """Return whether ``eqn`` calls a function whose own rule is being decided, or one in a rule within a rule.
+    def _moves_by_its_body(self, eqn: JaxprEqn) -> bool:
+        """Return whether ``eqn`` calls a function with a rule that forward mode cannot take, or that might never end.
 
-        To decide it by its rule might never end. A rule may call its own function. Or it calls another one each time:
-        in JAX 0.12 the rule of the Bessel function ``i0`` asks for ``i1``, and that of ``i1`` for a next one.
+        A ``custom_vjp`` has no rule for forward mode. Rules do not end where one calls its own function, or another one
+        each time: in JAX 0.12 the rule of the Bessel function ``i0`` asks for ``i1``, and that of ``i1`` for a next
+        one. So no rule is taken within itself, nor within a rule that is in a rule.
         """
+        if eqn.primitive is p.custom_vjp_call_p:
+            return True
         return _has_own_rule(eqn) and (len(self._within) >= 2 or _function(eqn) in self._within)
 
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
         # The first that fits counts. A norm may be a custom_jvp: so it comes before functions with rules of their own.
         if norm := norm_along_direction(eqn):
             return inlined(norm, eqn)
-        if eqn.primitive is p.custom_vjp_call_p or self._may_have_endless_rules(eqn):
+        if self._moves_by_its_body(eqn):
             return inlined(self._moving(eqn), eqn)
         if _has_own_rule(eqn):
             return inlined(_with_own_rule(eqn, self._within | {_function(eqn)}), eqn)
         # A condition without equations is the bool that a rewritten loop carries: rewriting that again would not end.
         if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].eqns:
-            carrying = inlined(_carrying_the_condition(eqn), eqn)
-            return [new for inner in carrying for new in self._replace(inner, descend)]
+            carrying_the_condition = inlined(_carrying_the_condition(eqn), eqn)
+            return [new for inner in carrying_the_condition for new in self._replace(inner, descend)]
         if reason := UNDECIDED.get(eqn.primitive.name):
             return inlined(_warned_of(eqn, reason), eqn)
         if eqn.primitive is p.linear_solve_p:
@@ -342,8 +347,7 @@ class _Program(Generic[P, R]):
     def _moving(self, eqn: JaxprEqn) -> Callable[..., Any]:
         """Return a call of a function with its own rule; in forward mode, the function's body is differentiated.
 
-        A ``custom_vjp`` has no rule for forward mode, and the rule of a ``custom_jvp`` may call its own function. In
-        reverse mode the author's rule still counts.
+        In reverse mode the author's rule still counts.
         """
         call = computed(eqn)
         body = self._decided(expanded(eqn) or jaxpr_as_fun(eqn.params["call_jaxpr"]))
@@ -538,12 +542,15 @@ def _mixed(seed: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def _varying(tangents: Tree, primals: Tree) -> Tree:
-    """Return the tangents. In a ``shard_map``, let each vary over the devices as its primal does: JAX requires that."""
+    """Return the tangents. In a ``shard_map``, let each vary over the devices as its primal does: JAX requires that.
 
-    def beside(x: Any, v: Any) -> Any:
+    Tangents that do not fit their primals stay as they are: `jax.jvp` refuses them.
+    """
+
+    def varying(x: Any, v: Any) -> Any:
         fits = jnp.shape(x) == jnp.shape(v) and jnp.result_type(x) == getattr(v, "dtype", jnp.result_type(x))
-        return jnp.zeros_like(x) + v if fits else v  # jax.jvp refuses it
+        return jnp.zeros_like(x) + v if fits else v
 
     leaves, structure = jax.tree.flatten(tangents)
     points = jax.tree.leaves(primals)
-    return jax.tree.unflatten(structure, map(beside, points, leaves)) if len(points) == len(leaves) else tangents
+    return jax.tree.unflatten(structure, map(varying, points, leaves)) if len(points) == len(leaves) else tangents

@@ -1,4 +1,4 @@
-"""Gradients where a cotangent of 0 meets a slope that is not finite: which NaN is none, and what is in its place.
+"""Replaces NaN in a gradient that is there only because a cotangent of 0 met a slope that is not finite.
 
 ``where(x > 0, sqrt(x), 0)`` is 0 near -1, and so is its slope. Reverse mode finds NaN: the branch that is not taken
 gets the cotangent 0, and multiplies it by the slope of the root at -1, which is NaN. The same happens in
@@ -53,7 +53,7 @@ Compute: TypeAlias = Callable[..., jax.Array]
 
 
 def mended(gradient: Tree, fun: Callable[..., jax.Array], at: Sequence[Tree]) -> Tree:
-    """Return the gradient of ``fun`` at the arguments ``at`` with a number in the place of each NaN that is none."""
+    """Return the gradient of ``fun`` at the arguments ``at``, with NaN replaced where the rule has a number."""
     leaves, structure = jax.tree.flatten(gradient)
     is_nan = [jnp.isnan(leaf) for leaf in lax.stop_gradient(leaves)]
 
@@ -79,7 +79,7 @@ def _if_any(
     flags: Sequence[jax.Array], compute: Callable[[], list[jax.Array]], leaves: list[jax.Array]
 ) -> list[jax.Array]:
     """Return what ``compute`` returns if a flag is set, else the leaves."""
-    # Outside of jit the flag is known, and Python chooses. Inside a cond does: no time goes into passes not needed.
+    # Outside of jit the flags are known, and Python chooses. Inside, a cond does, so that no pass runs in vain.
     needed = _anywhere(functools.reduce(jnp.logical_or, map(jnp.any, flags), jnp.array(False)))
     if not isinstance(needed, jax.core.Tracer):
         return compute() if needed else leaves

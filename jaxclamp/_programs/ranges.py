@@ -65,8 +65,8 @@ class Range(NamedTuple):
     """Which array this is with its axes in another order, if it is one."""
 
     @property
-    def is_known(self) -> bool:
-        """Whether all of the numbers are one and the same."""
+    def is_one_number(self) -> bool:
+        """Whether all elements are the same number, which is known."""
         return self.low == self.high
 
     def within(self, low: float, high: float) -> Range:
@@ -156,7 +156,7 @@ def _of_equation(eqn: JaxprEqn, operands: Sequence[Range]) -> tuple[bool, list[R
     if eqn.primitive.name == "shard_map":  # a device may have a part without the largest number
         operands = [*map(_of_slices, operands)]
     of_branches = operands[1:] if eqn.primitive is p.cond_p else operands
-    if eqn.primitive.name in _PASS_INPUTS_ON:
+    if eqn.primitive.name in _RUN_ONCE:
         flags, ranges = zip(*(_of_body(body, of_branches) for body in bodies), strict=True)
         return any(flags), [functools.reduce(_either, results) for results in zip(*ranges, strict=True)]
     of_any = [_of_body(body, [_ANY] * len(body.invars)) for body in bodies]
@@ -181,8 +181,8 @@ def _of_scan(eqn: JaxprEqn, body: Any, operands: Sequence[Range]) -> tuple[bool,
         carried = stays
 
 
-_PASS_INPUTS_ON = (WITH_BODIES | {"custom_jvp_call", "custom_vjp_call"}) - {"scan", "while"}
-"""Primitives whose bodies have the operands as inputs, and return the results."""
+_RUN_ONCE = (WITH_BODIES | {"custom_jvp_call", "custom_vjp_call"}) - {"scan", "while"}
+"""Primitives whose bodies take the operands as inputs, and return the results."""
 _ANY = Range(is_finite=False)
 """Of a variable of which nothing is known."""
 _CONSTANT = Range(is_finite=False, moves=False)
@@ -211,7 +211,7 @@ def _is_bounded(eqn: JaxprEqn, operands: Sequence[Range]) -> bool:
     name = eqn.primitive.name
     if name in _PRODUCTS and any(x.moves and not y.is_finite for x, y in (operands, operands[::-1])):
         return False
-    if name == "div" and operands[1].is_known and operands[1].low:
+    if name == "div" and operands[1].is_one_number and operands[1].low:
         return True
     if name == "integer_pow":
         return bool(eqn.params["y"] >= 0)
@@ -321,7 +321,7 @@ def _clamped(eqn: JaxprEqn, low: Range, x: Range, high: Range) -> Range:
 
 
 def _selected(_: JaxprEqn, which: Range, *cases: Range) -> Range:
-    return cases[int(which.low)] if which.is_known else functools.reduce(_either, cases)
+    return cases[int(which.low)] if which.is_one_number else functools.reduce(_either, cases)
 
 
 def _greater(eqn: JaxprEqn, x: Range, y: Range) -> Range:

@@ -170,10 +170,9 @@ class ExtremumOfDevices:
 
     def _tied(self, primals: Arrays) -> jax.Array:
         (x,) = primals
-        # Not by its function, of which JAX has no derivative: `jaxclamp.grad` decides the comparison by how both sides
-        # move, and the value would stand still.
-        value = differentiable(self, x)
-        return (x == value) | (jnp.isnan(x) & jnp.isnan(value))  # between CPUs, XLA leaves out NaN
+        # Not by `self.function`, of which JAX has no derivative: `jaxclamp.grad` decides the comparison by how both
+        # sides move, and the value would stand still.
+        return ties_with_devices(x, differentiable(self, x))
 
     def _count(self, flags: jax.Array) -> jax.Array:
         """Return on how many devices the flag is set."""
@@ -226,6 +225,11 @@ def sharing(tied: jax.Array, axes: tuple[int, ...], convention: Convention) -> j
 def ties_with(operand: jax.Array, value: jax.Array) -> jax.Array:
     """Return where an operand ties with the value, which is NaN if any operand is."""
     return (operand == value) | (operand != operand)
+
+
+def ties_with_devices(x: jax.Array, value: jax.Array) -> jax.Array:
+    """Return where x of this device ties with the value of all devices, which between CPUs leaves out NaN."""
+    return (x == value) | (jnp.isnan(x) & jnp.isnan(value))
 
 
 def widened(dtype: np.dtype[Any]) -> DTypeLike:

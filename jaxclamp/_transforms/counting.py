@@ -45,10 +45,17 @@ from jaxclamp._transforms.tie_sites import Counter, TieSites, is_passed_over
 P = ParamSpec("P")
 R = TypeVar("R")
 
+Counters: TypeAlias = tuple[tuple[Site, int], ...]
+"""For each counter where it counts, and of how many elements each time."""
 Counts: TypeAlias = jax.Array
 """A row for each counter: how often it ran, and the ties in two digits of base ``_BASE``, the higher one first.
 
 One number would overflow: a loop over a dataset can meet more ties than 32 bits count, and JAX has 64 only if asked.
+"""
+Counted: TypeAlias = tuple[list[JaxprEqn], list[Var], Counters] | None
+"""Equations that compute what one does, and count in its bodies; the variable of the counts; and the counters.
+
+None if there is nothing to count in its bodies.
 """
 _BITS = 20
 _BASE = 2**_BITS  # so that the lower digits of up to 2048 devices or terms add up without overflow
@@ -64,8 +71,8 @@ class TieCounts:
     """
 
     counts: Counts
-    counters: tuple[tuple[Site, int], ...]
-    """For each row of ``counts``, where it counts, and of how many elements each time."""
+    counters: Counters
+    """What each row of ``counts`` counts."""
 
     @property
     def elements(self) -> jax.Array:
@@ -146,9 +153,6 @@ def counting(fun: Callable[P, R], *, met_infinity: bool) -> Callable[P, tuple[R,
     return run
 
 
-Counters: TypeAlias = tuple[tuple[Site, int], ...]
-
-
 class _Counting:
     """Rewrites a program so that it returns its counts behind its results."""
 
@@ -166,27 +170,26 @@ class _Counting:
     def _of(self, jaxpr: Any) -> tuple[Any, Counters]:
         """Return ``jaxpr`` with its counts as one more result, and its counters; without any it stays as it is."""
         eqns: list[JaxprEqn] = []
-        numbers: list[Var] = []
-        of_numbers: list[tuple[Site, int]] = []
-        arrays: list[Var] = []
-        of_arrays: list[tuple[Site, int]] = []
+        numbers: list[Var] = []  # of ties at equations of this program
+        counters_here: list[tuple[Site, int]] = []
+        arrays: list[Var] = []  # of counts from bodies
+        counters_in_bodies: list[tuple[Site, int]] = []
         stopped = needed_by_stop_gradient(jaxpr)
         for eqn in jaxpr.eqns:
-            if not stopped.isdisjoint(eqn.outvars):  # no gradient depends on it
-                eqns.append(eqn)
+            new = [eqn]
+            if not stopped.isdisjoint(eqn.outvars):
+                pass  # no gradient depends on it
             elif counter := self._sites.counter(eqn):
                 counting, number, size = _number_on_tie(counter)
-                eqns += [eqn, *counting]
+                new += counting
                 numbers += number
-                of_numbers.append((counter.site, size))
+                counters_here.append((counter.site, size))
             elif counted := self._counted_body(eqn):
-                new, counts, of_body = counted
-                eqns += new
+                new, counts, counters_in_body = counted
                 arrays += counts
-                of_arrays += of_body
-            else:
-                eqns.append(eqn)
-        counters = (*of_numbers, *of_arrays)  # in the order in which `joined` puts their rows
+                counters_in_bodies += counters_in_body
+            eqns += new
+        counters = (*counters_here, *counters_in_bodies)  # in the order in which `joined` puts their rows
         if not counters:
             return jaxpr, ()
 
@@ -200,15 +203,12 @@ class _Counting:
         joining, total = inlined_with_more(joined, at_the_end)
         return with_parts(jaxpr, eqns=[*eqns, *joining], outvars=[*jaxpr.outvars, *total]), counters
 
-    def _counted_body(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
-        """Return equations that compute what ``eqn`` does, and the counts of its bodies; their variable; the counters.
-
-        Without a counter in a body, return None.
-        """
+    def _counted_body(self, eqn: JaxprEqn) -> Counted:
+        """Count in the bodies of ``eqn``, unless they belong to an op that was counted already."""
         count = self._count_in.get(eqn.primitive.name)
         return count(located(eqn)) if count and not is_passed_over(eqn) else None
 
-    def _call(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
+    def _call(self, eqn: JaxprEqn) -> Counted:
         """Count in a body that runs once."""
         name = "jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"
         body, counters = self.of(eqn.params[name])
@@ -223,7 +223,7 @@ class _Counting:
         counts = Var(body.outvars[-1].aval)
         return [eqn.replace(params=params, outvars=[*eqn.outvars, counts])], [counts], counters
 
-    def _scan(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
+    def _scan(self, eqn: JaxprEqn) -> Counted:
         """Count in each step, and carry the sum: stacked, the counts would grow with the number of steps."""
         body, counters = self.of(eqn.params["jaxpr"])
         if not counters:
@@ -245,7 +245,7 @@ class _Counting:
 
         return *inlined_with_more(run, eqn), counters
 
-    def _while(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
+    def _while(self, eqn: JaxprEqn) -> Counted:
         """Count in a loop, and in each test of its condition.
 
         JAX takes nothing from a condition but its bool. So each pass computes the next test, and carries its counts.
@@ -277,7 +277,7 @@ class _Counting:
 
         return *inlined_with_more(run, eqn), counters
 
-    def _cond(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters] | None:
+    def _cond(self, eqn: JaxprEqn) -> Counted:
         """Count in each branch; the rows of all others are 0, as all branches must return arrays of one shape."""
         branches = [self.of(branch) for branch in eqn.params["branches"]]
         counters = tuple(counter for _, of_branch in branches for counter in of_branch)
@@ -296,7 +296,7 @@ class _Counting:
         runs = [running(branch, before) for (branch, _), before in zip(branches, starts, strict=False)]
         return *inlined_with_more(lambda which, *operands: lax.switch(which, runs, *operands), eqn), counters
 
-    def _shard_map(self, eqn: JaxprEqn) -> tuple[list[JaxprEqn], list[Var], Counters]:
+    def _shard_map(self, eqn: JaxprEqn) -> Counted:
         """Count in a body that runs on each device, and add up over the devices."""
         axes = manual_axes(eqn)
         counters: Counters = ()
