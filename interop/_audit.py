@@ -438,9 +438,7 @@ class _Watching(ties, Block):  # for the line and the module of a call, which `t
         _refuse_script(module)
         super()._entered(module, args)
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = keywords_of(func, kwargs)
         self.reach_checkpoints(func)
         if func in self._uncovered and is_recorded(

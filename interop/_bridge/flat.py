@@ -67,7 +67,7 @@ class FlatFunction:
     is_flat: bool = False
     """Whether the result is a tuple of arrays, as that of a derivative, and has no other structure."""
     resembled: tuple[bool, ...] = ()
-    """Which of the arrays the results have the shapes and dtypes of, where it is known."""
+    """Which of the arrays have, one by one, the shapes and dtypes of the results; empty if it is not known."""
 
     def __post_init__(self) -> None:
         self.compiled = _compile(self.function, self.name)

@@ -1,4 +1,4 @@
-"""Flat functions in the graphs of torch.compile, torch.export and torch.fx: one custom op for all.
+"""Puts flat functions into the graphs of torch.compile, torch.export and torch.fx, by one custom op for all.
 
 A graph holds tensors, numbers and strings. So the op takes the name of a call, under which this process keeps the rest.
 """

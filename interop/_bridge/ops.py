@@ -97,9 +97,8 @@ class TorchOp:
 
 def _public(op: Op, torch_op: TorchOp) -> Callable[..., Any]:
     signature = torch_op.signature
-    parameters = zip(signature.jax_names.values(), signature.jax_names, strict=True)
-    names = list(signature.inspected.parameters)
-    symbols = " and ".join(f"{name} is ``{names[slot]}``" for name, slot in parameters if name in ("x", "y"))
+    operands = [(name, signature.torch_name(slot)) for slot, name in signature.jax_names.items() if name in ("x", "y")]
+    symbols = " and ".join(f"{name} is ``{in_torch}``" for name, in_torch in operands)
     about, _, _ = inspect.cleandoc(op.function.__doc__ or "").partition("Args:")
     torch_op.public = _described(
         opaque(torch_op, op.name),

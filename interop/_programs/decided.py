@@ -4,8 +4,6 @@ An op of jaxclamp that selects or has kinks is in the table by its record. Any o
 in it, and its code in the file of `choices` for its subject.
 """
 
-from __future__ import annotations
-
 import contextlib
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,9 +50,7 @@ Function = Callable[..., Any]
 class Decided(Block):
     """A block in which the choices of torch's functions are decided by the tangents of their operands."""
 
-    def __torch_function__(
-        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = keywords_of(func, kwargs)
         if not torch.compiler.is_compiling():
             self.reach_checkpoints(func)  # a checkpoint around this call is to enter the block again, by `again`
@@ -118,9 +114,7 @@ class _RefusesChoices(TorchFunctionMode):
     There are no tangents there, so a choice might fall otherwise.
     """
 
-    def __torch_function__(
-        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Offloading hooks bring tensors back with `.to()`. That is a choice only if it converts to bool.
         if PINNED.get(func, func) in CHOICES_BY_CALL and (
             func not in _CONVERSIONS or comparisons.is_to_bools(*args[1:], **(kwargs or {}))
@@ -143,9 +137,7 @@ class _SpelledOut(Decided, contextlib.ContextDecorator):
         super().__init__()
         self._name = name
 
-    def __torch_function__(
-        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", None) == self._name:
             return func(*args, **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs)
@@ -157,7 +149,7 @@ def _spelled_out(function: Function) -> Function:
 
 
 def _of_native(name: str) -> Function:
-    """Return the function of that name of `interop.native`, spelled out."""
+    """Return the function of that name of `interop.native`, as it is written there, spelled out."""
     return _spelled_out(native.NATIVE[name].__wrapped__)  # type: ignore[attr-defined]
 
 
@@ -201,7 +193,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "argmax": reductions.index(as_is),
     "argmin": reductions.index(negated),
     "aminmax": reductions.aminmax,
-    "norm": reductions.norm(torch.norm, "fro"),
+    "norm": reductions.norm(torch.norm),
     "vector_norm": reductions.vector_norm,
     "linalg_norm": reductions.norm_of_either,
     # Both have constants beside what moves: numbers, and where only one operand moves, the other one.

@@ -24,6 +24,7 @@ from interop._programs.order import is_transformed_within, moves
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
+_aten = torch.ops.aten
 
 
 def _all_dual(function: Function, *args: Any, **kwargs: Any) -> Any:
@@ -70,7 +71,7 @@ def _difference(form: str) -> Function:
     The reason is that torch.func does not let the result of ``aten.sub.Scalar`` be overwritten. A bool has no opposite:
     it goes to ``aten.sub.Scalar``, which refuses it as torch does.
     """
-    subtracted, added = (getattr(torch.ops.aten, name + form).Scalar for name in ("sub", "add"))
+    subtracted, added = (getattr(_aten, name + form).Scalar for name in ("sub", "add"))
 
     def difference(input: Tensor, number: Any) -> Any:
         if isinstance(number, bool):
@@ -112,15 +113,15 @@ def _dropout(function: Function, input: Tensor, p: float = 0.5, training: bool =
     return _all_dual(torch.mul, input, function(torch.ones_like(input), p, training))
 
 
-_OF_TWO = {
+_ARITHMETIC = {
     "add": "add",
     **dict.fromkeys(("sub", "subtract"), "sub"),
     **dict.fromkeys(("mul", "multiply"), "mul"),
     **dict.fromkeys(("div", "divide", "true_divide"), "div"),
 }
-# Functions that torch decomposes beside a constant, as tests/programs/test_constants.py sees from its frames.
+"""Maps a name of a function of two numbers to that of its operator, which has a form for a tensor and a number."""
 # fmt: off
-_OF_SEVERAL = (
+_DECOMPOSED = (
     "addmm", "addmv", "addbmm", "baddbmm", "addr", "addcmul", "addcdiv", "matmul", "dot", "vdot", "inner", "outer",
     "kron", "cross", "einsum", "tensordot", "rsub", "pow", "fmod", "remainder", "atan2", "hypot", "logaddexp",
     "logaddexp2", "xlogy", "ldexp", "linear", "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
@@ -128,20 +129,22 @@ _OF_SEVERAL = (
     "cross_entropy", "kl_div", "poisson_nll_loss",
 )
 # fmt: on
-_IN_LINALG = ("cross", "matmul", "solve", "solve_triangular", "vecdot")
+_DECOMPOSED_IN_LINALG = ("cross", "matmul", "solve", "solve_triangular", "vecdot")
+"""The functions that torch decomposes beside a constant, as tests/programs/test_constants.py sees from its frames."""
 
 
 def _faster() -> Iterator[tuple[Function, Function]]:
-    several = [getattr(home, name, None) for home in (torch, torch.Tensor, functional) for name in _OF_SEVERAL]
-    for function in (*several, *(getattr(torch.linalg, name) for name in _IN_LINALG)):
+    decomposed = [getattr(home, name, None) for home in (torch, torch.Tensor, functional) for name in _DECOMPOSED]
+    for function in (*decomposed, *(getattr(torch.linalg, name) for name in _DECOMPOSED_IN_LINALG)):
         if function is not None:
             yield function, functools.partial(_all_dual, function)
     for home in (torch, torch.Tensor):
-        for name, plain in _OF_TWO.items():
+        for name, operator in _ARITHMETIC.items():
+            fast = _product if operator == "mul" else _with_number
             for form in ("", "_"):
                 if function := getattr(home, name + form, None):
-                    of_number = _difference(form) if plain == "sub" else getattr(torch.ops.aten, plain + form).Scalar
-                    yield function, functools.partial(_product if plain == "mul" else _with_number, of_number, function)
+                    of_number = _difference(form) if operator == "sub" else getattr(_aten, operator + form).Scalar
+                    yield function, functools.partial(fast, of_number, function)
     yield torch.Tensor.__rtruediv__, _divided
     for function in (functional.batch_norm, functional.instance_norm):
         yield function, functools.partial(_normalized, function)
@@ -156,7 +159,5 @@ FASTER: Mapping[Function, Function] = dict(_faster())
 class FastPaths(TorchFunctionMode, contextlib.ContextDecorator):
     """A block, or a decorator, in which functions of one dual tensor and constants take their fast paths."""
 
-    def __torch_function__(
-        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return FASTER.get(func, func)(*args, **(kwargs or {}))

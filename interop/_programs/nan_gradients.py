@@ -247,12 +247,12 @@ _ELEMENTWISE = frozenset((
     "Mish", "Mul", "NanToNum", "NativeDropout", "Neg", "Polygamma", "Pow", "Reciprocal", "Rsqrt", "Rsub", "Sigmoid",
     "Silu", "Sin", "Sinc", "Sinh", "Softplus", "Sqrt", "Sub", "Tan", "Tanh", "Xlog1Py", "Xlogy",
 ))
-"""Those whose elements are made of the elements in their place."""
+"""The nodes whose results have each element made of the elements in its place."""
 _IN_ROWS = frozenset((
     "Convolution", "Cumprod", "LinalgVectorNorm", "LogSoftmax", "Logcumsumexp", "Logsumexp", "NativeLayerNorm", "Norm",
     "Prod", "Softmax", "Std", "Var",
 ))
-"""Those whose elements are made of the elements in a row."""
+"""The nodes whose results have each element made of the elements in a row."""
 # fmt: on
 
 

@@ -35,8 +35,9 @@ def operators_of(choices: Mapping[Any, Function]) -> Iterator[tuple[Function, Fu
     for in_torch, form, choice in _forms_of(choices):
         for operator in (*bindings_named(form), *operators_named(form)):
             if operator not in choices:
-                pair = documented.get(f"{form}_with_indices")
-                yield operator, functools.partial(_of_operator, operator, in_torch, choice, pair and choices[pair])
+                pooled = documented.get(f"{form}_with_indices")
+                with_indices = pooled and choices[pooled]
+                yield operator, functools.partial(_of_operator, operator, in_torch, choice, with_indices)
 
 
 def parts_of(choices: Mapping[Any, Function]) -> Iterator[tuple[Function, Function]]:
@@ -69,11 +70,11 @@ def _documented(choices: Mapping[Any, Function]) -> Iterator[tuple[str, Function
 
 
 def _of_operator(
-    operator: Any, in_torch: Function, choice: Function, pair: Function | None, *args: Any, **kwargs: Any
+    operator: Any, in_torch: Function, choice: Function, with_indices: Function | None, *args: Any, **kwargs: Any
 ) -> Any:
     """Call ``choice``, that of the documented function ``in_torch``, with the arguments of an operator.
 
-    ``pair`` is the choice of the function that has indices besides, if there is one.
+    An operator of two results has the choice ``with_indices``, if there is one.
     """
     schema = schema_of(operator, args, kwargs)
     values = dict(zip((argument.name for argument in schema.arguments), args, strict=False))
@@ -91,7 +92,8 @@ def _of_operator(
             needed.append(value)
         elif value != argument.default_value:  # else left out: the documented function may have no such parameter
             optional[argument.name] = value
-    choice = pair if pair is not None and len(schema.returns) == 2 else choice
+    if with_indices is not None and len(schema.returns) == 2:
+        choice = with_indices
     try:
         inspect.signature(choice).bind(*needed, **optional)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""Order numbers that move: by their values, and where these are equal, by their tangents.
+"""Orders numbers that move: by their values, and where these are equal, by their tangents.
 
 It is the order of the values a small step along the tangents: of 1 and 1 with the tangents 2 and -1, the first is the
 larger. Each function here looks at dual tensors of `torch.autograd.forward_ad` and says how a choice falls; nothing of

@@ -101,9 +101,7 @@ def _table(version: Version) -> Table:
     functions, in_torch_of = {}, {}
     for _, in_torch, op in namesakes(NATIVE):  # those of torch.nn.functional last, which modules call
         in_torch_of[op] = in_torch
-        functions[in_torch] = (
-            functools.partial(op, ties=version) if in_torch in covered else _unknown_to_blocks(in_torch)
-        )
+        functions[in_torch] = functools.partial(op, ties=version) if in_torch in covered else _not_replaced(in_torch)
     uncovered = uncovered_losses(changed)
     functions |= {in_torch: _refusing(in_torch, name, version) for in_torch, name in uncovered.items()}
     return Table(
@@ -125,21 +123,22 @@ def differentiated_by(ops: Collection[str]) -> dict[Callable[..., Any], str]:
 
 def uncovered_losses(ops: Collection[str]) -> dict[Callable[..., Any], str]:
     """Map each loss whose derivative comes from those ops, but that is not replaced, to its dotted name."""
-    if _LOSSES.isdisjoint(ops):
-        return {}
-    return {
-        in_torch: name for in_torch, name in UNCOVERED.items() if name in OF_OTHER_ARGUMENTS or "cosine_emb" in name
-    }
+    return {} if _OPS_OF_LOSSES.isdisjoint(ops) else _UNCOVERED_LOSSES
 
 
+_UNCOVERED_LOSSES = {
+    in_torch: name
+    for in_torch, name in UNCOVERED.items()
+    if name in OF_OTHER_ARGUMENTS or name.endswith("cosine_embedding_loss")
+}
 # torch computes its losses with a margin by clamp_min, and the swap of a triplet loss by minimum.
-_LOSSES = frozenset(("clamp_min", "minimum"))
+_OPS_OF_LOSSES = frozenset(("clamp_min", "minimum"))
 
 
 def _ops_of(function: Callable[..., Any]) -> Collection[str]:
     """Return the names of the ops whose derivatives a function of `interop.native` has."""
     name = getattr(function, "__name__", "")
-    return _LOSSES if inspect.unwrap(function).__module__ == losses.__name__ else (name.rstrip("_"),)
+    return _OPS_OF_LOSSES if inspect.unwrap(function).__module__ == losses.__name__ else (name.rstrip("_"),)
 
 
 def _refusing(in_torch: Callable[..., Any], name: str, version: Version) -> Callable[..., Any]:
@@ -159,7 +158,7 @@ def _refusing(in_torch: Callable[..., Any], name: str, version: Version) -> Call
     return function
 
 
-def _unknown_to_blocks(in_torch: Callable[..., Any]) -> Callable[..., Any]:
+def _not_replaced(in_torch: Callable[..., Any]) -> Callable[..., Any]:
     """Return torch's function in a form that blocks around do not replace."""
 
     @functools.wraps(in_torch)

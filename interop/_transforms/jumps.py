@@ -1,4 +1,4 @@
-"""Where functions of torch jump, or turn in a way that no rule decides: a gradient there is that of torch.
+"""Says where functions of torch jump, or turn in a way that no rule decides: a gradient there is that of torch.
 
 For each such function there is one here that takes the same arguments. It returns the operands, each with a mask: where
 the result jumps, or has no slope, if that operand moves. ``round(x)`` jumps at x = 0.5, and ``fmod(x, y)`` where x is a

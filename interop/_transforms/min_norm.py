@@ -69,9 +69,7 @@ class Intercepting(Block, contextlib.ContextDecorator):
         return super().__call__(function)
 
     @compiled_within_others_only
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         replacement = self._replacements.get(func)
         if not torch.compiler.is_compiling():
             self.reach_checkpoints(func)

@@ -1,4 +1,4 @@
-"""Where in torch code ties happen, how often, and how far they move a gradient."""
+"""Counts where in torch code ties happen, and measures how far they move a gradient."""
 
 from __future__ import annotations
 
@@ -111,16 +111,14 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
         del self._handles[-2:]
 
     @compiled_within_others_only
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = keywords_of(func, kwargs)
         if torch.compiler.is_compiling():
             raise RuntimeError("ties() cannot count in a compiled function; call the function as it is.")
         arguments = (*args, *kwargs.values())
         in_torch = PINNED.get(func, func)
-        if in_torch in (tied := _tied()) and is_of_an_op(in_torch, args, kwargs):
-            self._count(tied[in_torch][0], False, tied_elements, in_torch, args, kwargs)
+        if in_torch in (known := _functions_that_tie()) and is_of_an_op(in_torch, args, kwargs):
+            self._count(known[in_torch][0], False, tied_elements, in_torch, args, kwargs)
         elif (jump := jump_of(in_torch, kwargs)) and any(map(is_active, _tensors(arguments))):
             self._count(jump[0], True, _elements_on_jumps, jump[1], args, kwargs)
         result = func(*args, **kwargs)
@@ -220,14 +218,14 @@ def name_of(func: Callable[..., Any]) -> str:
 
 def can_tie(func: Callable[..., Any]) -> bool:
     """Return whether elements of the result of the function of torch can tie: what a loss has are not those."""
-    return func in _tied() and func not in losses.ON_TIE
+    return func in _functions_that_tie() and func not in losses.ON_TIE
 
 
 def tied_elements(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[int, torch.Tensor | int]:
     """Count the elements of the result of a function, or that a loss reduces, and those of them on a tie."""
-    _, masks_of = _tied()[func]
+    _, masks_of = _functions_that_tie()[func]
     elements: int = 0
     tied: torch.Tensor | int = 0
     with torch.no_grad(), without_forward_mode(), without_function_modes():
@@ -263,8 +261,8 @@ def _sum(on_tie: torch.Tensor) -> torch.Tensor | int:
 
 
 @functools.cache
-def _tied() -> Mapping[Callable[..., Any], tuple[str, Callable[..., Any]]]:
-    """Return a map from each function that can tie to its name, and to the function that says where it does."""
+def _functions_that_tie() -> Mapping[Callable[..., Any], tuple[str, Callable[..., Any]]]:
+    """Map each function that can tie to its name, and to the function that says where it does."""
     masks_of = {name: _masks_of(op) for name, op in OPS.items()}
     by_name = {name: masks_of[op.__name__] for name, op in TORCH_OPS.items()}
     for name in NATIVE:

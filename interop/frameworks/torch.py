@@ -1,7 +1,7 @@
 """PyTorch as a framework that is compared, and whose functions `interop.compare` takes."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -137,9 +137,7 @@ class _CollectBounds(TorchFunctionMode):
         super().__init__()
         self.bounds: set[float] = set()
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = keywords_of(func, kwargs)
         name = getattr(func, "__name__", "").strip("_")  # clamp for `clamp_`, and gt for `__gt__`, which > calls
         if name in OPS or name in self._COMPARISONS:

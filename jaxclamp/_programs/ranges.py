@@ -60,9 +60,9 @@ class Range(NamedTuple):
     reached: frozenset[int] = frozenset()
     """Axes along which, taken together, each slice has a number that is ``high``."""
     maximum: Maximum | None = None
-    """Of which array these are the largest numbers, if it is known."""
+    """The array of which these are the largest numbers, if it is known."""
     transposed: Transposed | None = None
-    """Which array this is with its axes in another order, if it is one."""
+    """The array that this is with its axes in another order, if it is known."""
 
     @property
     def is_one_number(self) -> bool:
@@ -184,9 +184,9 @@ def _of_scan(eqn: JaxprEqn, body: Any, operands: Sequence[Range]) -> tuple[bool,
 _RUN_ONCE = (WITH_BODIES | {"custom_jvp_call", "custom_vjp_call"}) - {"scan", "while"}
 """Primitives whose bodies take the operands as inputs, and return the results."""
 _ANY = Range(is_finite=False)
-"""Of a variable of which nothing is known."""
+"""The range of a variable of which nothing is known."""
 _CONSTANT = Range(is_finite=False, moves=False)
-"""Of one on which no derivative depends, but nothing else is known."""
+"""The range of one of which no more is known than that no derivative depends on it."""
 
 
 def _unknown(_: JaxprEqn, operands: Sequence[Range]) -> Range:
@@ -253,7 +253,7 @@ _SLOPES: Mapping[str, Callable[..., float]] = {
     # x ** y has the slopes y x ** y / x and log(x) x ** y
     "pow": lambda x, y: max(_powers(x, y)) * max(1.0, -y.low, y.high) * max(1 / x.low, x.high),
 }
-"""Maps some of them to a number that no slope exceeds where the operands are in ranges."""
+"""Maps a primitive of these to a number that none of its slopes exceeds where the operands are in their ranges."""
 
 
 def _powers(x: Range, y: Range) -> list[float]:
@@ -360,7 +360,7 @@ def _exponential(_: JaxprEqn, x: Range) -> Range:
 
 
 _LARGEST_EXPONENT = 700.0
-"""Its exponential is still a number of float64."""
+"""A number whose exponential float64 still holds: that of 709.8 overflows."""
 
 
 def _logarithm(_: JaxprEqn, x: Range) -> Range:

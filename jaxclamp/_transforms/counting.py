@@ -216,9 +216,9 @@ class _Counting:
             return None
         params = {**eqn.params, name: body}
         if eqn.primitive is p.jit_p:
-            # Shardings and layouts are listed by result: there is one result more.
+            # Shardings and layouts are listed by result, and there is one result more.
             params |= {name: (*eqn.params[name], *one) for name, one in unspecified_results().items()}
-        if eqn.primitive.name == "compute_on":
+        if eqn.primitive.name == "compute_on":  # so are the memories that results are in
             params["out_memory_spaces"] = (*eqn.params["out_memory_spaces"], jax.memory.Space.Device)
         counts = Var(body.outvars[-1].aval)
         return [eqn.replace(params=params, outvars=[*eqn.outvars, counts])], [counts], counters

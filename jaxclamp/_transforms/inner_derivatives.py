@@ -1,11 +1,9 @@
-"""The warning where a function takes derivatives itself, as a training step does: its transformation comes too late.
+"""Warns where a function takes derivatives itself, as a training step does: its transformation comes too late.
 
 JAX differentiates while it traces. So the jaxpr of a step that calls `jax.grad` holds a maximum and, beside it, the
 comparisons by which JAX shares the gradient among its operands. To replace the maximum changes nothing in them. Such
 equations are known by their scope: JAX writes ``jvp(...)`` around the scopes of all that it differentiates.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which op of jaxclamp an equation of a jaxpr computes.
+"""Recognizes which op of jaxclamp an equation of a jaxpr computes.
 
 A primitive is known by itself. A library function such as `jax.nn.leaky_relu` is an inner jit in a jaxpr, or a function
 with a derivative of its own. It is known by its name and by its formula, what it computes of scalars:
@@ -47,7 +47,7 @@ class Recognized(NamedTuple):
 
     def on_tie(self, *operands: jax.Array) -> jax.Array:
         """Compute where the elements of the result are on a tie or a kink."""
-        return self.applied("balanced", *operands).on_tie()
+        return self.applied("min_norm", *operands).on_tie()  # the same under all conventions
 
 
 def recognized(eqn: JaxprEqn) -> Recognized | None:

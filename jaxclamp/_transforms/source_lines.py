@@ -1,4 +1,4 @@
-"""The line of the user's source, and the module, that an equation of a jaxpr comes from."""
+"""Finds the line of the user's source, and the module, that an equation of a jaxpr comes from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of sums whose terms are all 0: there their slope is 0, and not 0 / 0.
+"""Gives functions of sums the slope 0 where all terms are 0, in the place of 0 / 0.
 
 `jax.nn.logsumexp` and `jax.numpy.logaddexp` are minus infinity where all operands are, as in a row that is masked as a
 whole. A finite step of the operands does not change that. So the function counts as constant there, with the slope 0.

@@ -1,4 +1,4 @@
-"""Which equations of a jaxpr can tie, and which of the elements they compute are on a tie."""
+"""Finds the equations of a jaxpr that can tie, and says which of the elements they compute are on a tie."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""The primitives whose choices are not decided in derivatives of whole programs, and the warning that names a line."""
+"""Lists the primitives whose choices derivatives of whole programs do not decide, and warns of a line with one."""
 
 import warnings
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Losses and other functions that choose on the way, written with functions that choose.
+"""Losses and other functions with choices in them, written out in functions whose choices are decided.
 
 The arithmetic between these is that of `torch`: `_spelled_out` of `interop/_programs/decided.py` calls them in a block
 of their own, where it is decided and fast.

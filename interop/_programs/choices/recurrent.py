@@ -1,4 +1,4 @@
-"""Compute recurrent networks with relu step by step, where torch has one kernel, so that each relu can be decided."""
+"""Computes recurrent networks with relu step by step, where torch has one kernel, so that each relu can be decided."""
 
 from typing import Any
 

@@ -58,24 +58,24 @@ amax, amin = extremum(as_is), extremum(negated)
 def index(sign: Sign) -> Function:
     """Return `torch.argmax` or `torch.argmin`."""
 
-    def place(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    def of_extremum(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
         if dim is not None:
-            index = place_of_largest(sign(value_and_tangent(input)), dim)
-            return index if keepdim else index.squeeze(dim)
-        index = place_of_largest(sign(value_and_tangent(input.flatten())), 0)
-        return index.reshape([1] * input.dim() if keepdim else [])
+            place = place_of_largest(sign(value_and_tangent(input)), dim)
+            return place if keepdim else place.squeeze(dim)
+        place = place_of_largest(sign(value_and_tangent(input.flatten())), 0)
+        return place.reshape([1] * input.dim() if keepdim else [])
 
-    return place
+    return of_extremum
 
 
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
     return torch.return_types.aminmax((amin(input, dim, keepdim), amax(input, dim, keepdim)))
 
 
-def norm(in_torch: Function, default: Any) -> Function:
-    """Return a norm of vectors, of order ``default`` if none is named: those below 1 are left to torch."""
+def norm(in_torch: Function) -> Function:
+    """Return torch's norm of vectors; orders below 1 are left to torch."""
 
-    def norm(input: Tensor, p: Any = default, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
+    def of_order(input: Tensor, p: Any = 2, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
         order = kwargs.pop("ord", p)  # torch.norm calls it p, torch.linalg ord
         order = 2 if order in ("fro", None) else order
         if order in (1, math.inf, -math.inf):
@@ -85,7 +85,7 @@ def norm(in_torch: Function, default: Any) -> Function:
             return in_torch(input, order, dim, keepdim, **kwargs)
         return smooth_norm(input.to(kwargs.get("dtype")), dim, keepdim, order)
 
-    return norm
+    return of_order
 
 
 def smooth_norm(input: Tensor, dim: Any, keepdim: bool, order: float = 2) -> Tensor:
@@ -113,7 +113,7 @@ def hypot(input: Tensor, other: Tensor) -> Tensor:
     return torch.where(at_0, piece, torch.hypot(torch.where(at_0, 1.0, input), torch.where(at_0, 1.0, other)))
 
 
-vector_norm = norm(torch.linalg.vector_norm, 2)
+vector_norm = norm(torch.linalg.vector_norm)
 
 
 def matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, **kwargs: Any) -> Tensor:

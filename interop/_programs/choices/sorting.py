@@ -44,9 +44,9 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any
 def median(name: str) -> Callable[..., Any]:
     """Return `torch.median` or `torch.nanmedian`."""
 
-    def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    def along_an_axis(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         if dim is None:
-            return median(input.flatten(), 0)[0]
+            return along_an_axis(input.flatten(), 0)[0]
         unknown = torch.isnan(input).sum(dim, keepdim=True)
         length = input.size(dim) if input.dim() else 1
         middle = (length - 1 - unknown).clamp(min=0) // 2  # the lower of two, as torch has it
@@ -55,19 +55,19 @@ def median(name: str) -> Callable[..., Any]:
         index = order(value_and_tangent(input), dim).gather(dim, middle)
         return getattr(torch.return_types, name)(taken(input, dim, index, keepdim))
 
-    return median
+    return along_an_axis
 
 
 def cumulative(name: str, sign: Sign) -> Callable[..., Any]:
     """Return `torch.cummax` or `torch.cummin`."""
 
-    def cumulative(input: Tensor, dim: int) -> Any:
+    def along_an_axis(input: Tensor, dim: int) -> Any:
         # Ranks, the inverse of the order, have no ties: the largest so far is the one element that is ahead so far.
         ranks = order(sign(value_and_tangent(input)), dim).argsort(dim)
         index = torch.cummax(ranks, dim).indices
         return getattr(torch.return_types, name)((input.gather(dim, index), index))
 
-    return cumulative
+    return along_an_axis
 
 
 def _scatter(

@@ -161,7 +161,7 @@ def _spelled_out(
 
 
 class _Bent(torch.autograd.Function):
-    """Reverse mode alone: `bend` spells out what forward mode and torch.func ask for."""
+    """The function of `bend` in reverse mode; what forward mode and torch.func ask for is spelled out there."""
 
     @staticmethod
     def forward(in_torch: Callable[..., torch.Tensor], sloped: Any, x: torch.Tensor) -> torch.Tensor:

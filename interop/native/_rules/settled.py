@@ -1,4 +1,4 @@
-"""Has a compiler compute a tensor once for all that read it, not once for each of them with another rounding."""
+"""Has a compiler compute a tensor once for all that read it, and not anew for each, where it may round otherwise."""
 
 from typing import Any
 

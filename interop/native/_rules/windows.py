@@ -32,9 +32,9 @@ _BLOCK = 2**19
 _FEW_READS = 2**17
 """The elements in all windows up to which one index of them is faster than slices, which take more calls."""
 _FEW_READS_ON_GPU = 2**24
-"""The same on a GPU, where a view of them replaces the index."""
+"""That number on a GPU, where a view of the elements replaces the index."""
 _LESS_IN_CHANNELS_LAST = 16
-"""What that number is divided by in ``channels_last``, of which the index needs a copy that is row-major."""
+"""What `_FEW_READS` is divided by in ``channels_last``, of which the index needs a copy that is row-major."""
 
 
 class _Pooled(torch.autograd.Function):
@@ -181,7 +181,7 @@ def _counted(stages: Sequence[Stage], vector: torch.Tensor) -> torch.Tensor:
 
 def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> Sequence[Stage]:
     """Return the stages by the fastest way; under the convention exclusive there is one."""
-    if is_on_gpu(x) and has_view(pooling, x) and pooling.reads(x, values) <= _FEW_READS_ON_GPU:
+    if is_on_gpu(x) and has_view(pooling, x) and pooling.number_of_reads(x, values) <= _FEW_READS_ON_GPU:
         return [viewed_stage(pooling, x, values)]
     # Exclusive leaves out the first of the tied elements of a window, which no axis by itself tells.
     if pooling.convention == "exclusive" or _has_few_reads(pooling, x, values):
@@ -193,4 +193,4 @@ def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: tor
 
 def _has_few_reads(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> bool:
     few = _FEW_READS // _LESS_IN_CHANNELS_LAST if is_channels_last(x) else _FEW_READS
-    return is_plain(x) and pooling.reads(x, values) <= few
+    return is_plain(x) and pooling.number_of_reads(x, values) <= few

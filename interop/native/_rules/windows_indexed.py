@@ -90,6 +90,6 @@ def index_of_windows(
 
 @functools.lru_cache(maxsize=64)
 def _index_of_plain(dtype: torch.dtype, *where: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the same, with numbers for truth values, 1 where an element exists; None if all do."""
+    """Return what `index_of_windows` does, but 1 where an element exists, and 0 where not; None if all exist."""
     index, exist = index_of_windows(*where)
     return index, None if exist.all() else exist.to(dtype)

@@ -1,4 +1,4 @@
-"""A max pool, and the part of one that the files ``windows_*.py`` compute in several ways, as `windows.py` says."""
+"""Says what a max pool is, and a stage of its derivative, which the files ``windows_*.py`` compute in several ways."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _EXACT = {torch.float16: 2**11, torch.bfloat16: 2**8}
 
 
 class AdaptiveWindows(NamedTuple):
-    """As many windows along each axis as are asked for, of nearly equal sizes."""
+    """Windows of nearly equal sizes, of which the number along each axis is given."""
 
     counts: tuple[int, ...]
 
@@ -41,11 +41,11 @@ class Pooling(NamedTuple):
     def dims(self) -> int:
         return len(self.windows.counts if isinstance(self.windows, AdaptiveWindows) else self.windows.sizes)
 
-    def reads(self, x: torch.Tensor, values: torch.Tensor) -> int:
+    def number_of_reads(self, x: torch.Tensor, values: torch.Tensor) -> int:
         """Count the elements of all windows, each as often as windows have it; of adaptive ones each once."""
-        return (
-            x.numel() if isinstance(self.windows, AdaptiveWindows) else values.numel() * math.prod(self.windows.sizes)
-        )
+        if isinstance(self.windows, AdaptiveWindows):
+            return x.numel()
+        return values.numel() * math.prod(self.windows.sizes)
 
 
 class Stage(Protocol):
@@ -92,7 +92,7 @@ def is_plain(x: torch.Tensor) -> bool:
 
 
 def is_on_gpu(x: torch.Tensor) -> bool:
-    """Say the same of one in the memory of a GPU."""
+    """Say whether x is such a tensor in the memory of a GPU."""
     return _is_eager(x) and x.is_cuda
 
 
