@@ -257,7 +257,4 @@ def with_x64(x64: bool, function: Callable[..., Any], *args: Any) -> Any:
 
 def needs_x64(values: Iterable[Any]) -> bool:
     """Return whether JAX has to compute with ``values`` in its 64-bit mode."""
-    for value in values:
-        if getattr(value, "dtype", None) in X64:
-            return True
-    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+    return jax.config.jax_enable_x64 or any(getattr(value, "dtype", None) in X64 for value in values)  # type: ignore[attr-defined]

@@ -33,11 +33,9 @@ def remember(ctx: Any, state: CallState, tensors: Sequence[torch.Tensor], output
     ctx.state = state
     ctx.save_for_backward(*tensors)
     ctx.set_materialize_grads(False)  # else torch fills in zeros of integer outputs too, which have no cotangent
-    state.inexact = inexact = []
-    for output in outputs:
-        inexact.append(output.is_floating_point() or output.is_complex())
-    if not all(inexact):
-        ctx.mark_non_differentiable(*itertools.compress(outputs, map(operator.not_, inexact)))
+    state.inexact = [output.is_floating_point() or output.is_complex() for output in outputs]
+    if not all(state.inexact):
+        ctx.mark_non_differentiable(*itertools.compress(outputs, map(operator.not_, state.inexact)))
     # Of several outputs some may have a gradient, and others none. To keep the outputs would hold their memory.
     if len(outputs) > 1:
         ctx.zeros = [functools.partial(torch.zeros, o.shape, dtype=o.dtype, device=o.device) for o in outputs]

@@ -97,20 +97,18 @@ class Table(NamedTuple):
 
 def _table(version: Version) -> Table:
     changed = {op for op in version.ops if not _has(op, version)}
-    covered = differentiated_by(changed)
-    functions, in_torch_of = {}, {}
-    for _, in_torch, op in namesakes(NATIVE):  # those of torch.nn.functional last, which modules call
-        in_torch_of[op] = in_torch
-        functions[in_torch] = functools.partial(op, ties=version) if in_torch in covered else _not_replaced(in_torch)
-    uncovered = uncovered_losses(changed)
-    functions |= {in_torch: _refusing(in_torch, name, version) for in_torch, name in uncovered.items()}
+    covered, uncovered = differentiated_by(changed), uncovered_losses(changed)
+    in_native = {in_torch: op for _, in_torch, op in namesakes(NATIVE)}
+    right = {in_torch: _not_replaced(in_torch) for in_torch in in_native if in_torch not in {**covered, **uncovered}}
+    pinned: Replacements = {in_torch: functools.partial(in_native[in_torch], ties=version) for in_torch in covered}
+    refusing = {in_torch: _refusing(in_torch, name, version) for in_torch, name in uncovered.items()}
+    replacements: Replacements = {**right, **pinned, **refusing}
     return Table(
         version,
-        {in_block: lambda: True, **functions, **dict(operators({f: functions[f] for f in covered}))},
-        frozenset(
-            functions[in_torch] for in_torch in functions if in_torch not in covered and in_torch not in uncovered
-        ),
-        {op: functions[in_torch] for op, in_torch in in_torch_of.items()},
+        {in_block: lambda: True, **replacements, **dict(operators(pinned))},
+        frozenset(right.values()),
+        # Of the namesakes in torch the last counts, that of torch.nn.functional, which modules call.
+        {op: replacements[in_torch] for _, in_torch, op in namesakes(NATIVE)},
         covered,
         uncovered,
     )

@@ -39,7 +39,7 @@ def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     if request.param == "by slices":
         take_slices(monkeypatch)
     if request.param == "by reads":
-        monkeypatch.setattr(windows, "_stages", lambda of, x, values, _: read_stages(of.windows, of.dims, x, values))
+        monkeypatch.setattr(windows, "_stages", lambda pooling, x, values, _: read_stages(pooling, x, values))
 
 
 def take_slices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,7 +187,7 @@ def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: tor
     if pooling.convention == "exclusive" or _has_few_reads(pooling, x, values):
         return [indexed_stage(pooling, x, values)]
     if torch.compiler.is_compiling():
-        return read_stages(pooling.windows, pooling.dims, x, values)
+        return read_stages(pooling, x, values)
     return sliced_stages(pooling, x, values, vector)
 
 

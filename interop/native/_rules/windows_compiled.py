@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from interop.native._rules.windows_stage import AdaptiveWindows, span
+from interop.native._rules.windows_stage import AdaptiveWindows, Pooling, span
 from jaxclamp._rules.windows import Windows
 
 Read: TypeAlias = tuple[torch.Tensor, torch.Tensor]
@@ -62,10 +62,9 @@ class ReadStage(NamedTuple):
         return result
 
 
-def read_stages(
-    windows: Windows | AdaptiveWindows, dims: int, x: torch.Tensor, values: torch.Tensor
-) -> list[ReadStage]:
-    """Return the pooling of the last ``dims`` axes, at once or axis by axis."""
+def read_stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> list[ReadStage]:
+    """Return the pooling, at once or axis by axis."""
+    windows, dims = pooling.windows, pooling.dims
     lengths, counts = x.shape[-dims:], values.shape[-dims:]
     axes = [
         (elements_along(windows, axis, *sizes, x.device), _windows_along(windows, axis, *sizes, x.device))
