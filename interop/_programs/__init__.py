@@ -1,1 +1,1 @@
-"""Whole programs in torch: derivatives that are right wherever the function has one, and a check of gradients."""
+"""Whole programs in torch: derivatives that are right wherever the program has one, however it is spelled."""

@@ -353,10 +353,11 @@ def _max_pool(params: Mapping[str, Any]) -> Recognized | None:
     return Recognized("max_pool", applied)
 
 
-def _of_devices(name: str, params: Mapping[str, Any]) -> Recognized:
+def _of_devices(
+    name: str, of_array: Callable[..., jax.Array], of_devices: Callable[..., jax.Array], params: Mapping[str, Any]
+) -> Recognized:
     """Return the reduction over devices, or, where `jax.vmap` has made these an axis of the array, along that axis."""
     over, groups = params["axes"], params["axis_index_groups"]
-    of_array, of_devices = {"pmax": (jnp.max, lax.pmax), "pmin": (jnp.min, lax.pmin)}[name]
 
     def applied(ties: Convention, x: jax.Array) -> Applied[jax.Array]:
         if all(isinstance(axis, int) for axis in over):
@@ -368,7 +369,7 @@ def _of_devices(name: str, params: Mapping[str, Any]) -> Recognized:
 
 _UNLISTED: Mapping[Primitive, Callable[[Mapping[str, Any]], Recognized | None]] = {
     p.reduce_window_max_p: _max_pool,
-    p.pmax_p: functools.partial(_of_devices, "pmax"),
-    p.pmin_p: functools.partial(_of_devices, "pmin"),
+    p.pmax_p: functools.partial(_of_devices, "pmax", jnp.max, lax.pmax),
+    p.pmin_p: functools.partial(_of_devices, "pmin", jnp.min, lax.pmin),
 }
 """Maps a primitive that no op lists as a counterpart to a function from its parameters to the op it computes."""

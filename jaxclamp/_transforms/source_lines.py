@@ -63,20 +63,13 @@ def located(eqn: JaxprEqn) -> JaxprEqn:
     """
     outer = eqn.source_info
 
-    def change(body: Any) -> Any:
-        return with_parts(body, eqns=[moved(inner) for inner in body.eqns])
-
-    def stays(inner: JaxprEqn) -> bool:
-        return is_of_derivative(inner) or not all(
-            frame.file_name.startswith(_INSTALLED + _LIBRARIES) for frame in frames(inner)
-        )
-
     def moved(inner: JaxprEqn) -> JaxprEqn:
-        within = inner.source_info.replace(name_stack=outer.name_stack + inner.source_info.name_stack)
-        source_info = within if stays(inner) else within.replace(traceback=outer.traceback)
+        source_info = inner.source_info.replace(name_stack=outer.name_stack + inner.source_info.name_stack)
+        if not is_of_derivative(inner) and all(f.file_name.startswith(_INSTALLED + _LIBRARIES) for f in frames(inner)):
+            source_info = source_info.replace(traceback=outer.traceback)
         return inner.replace(source_info=source_info)  # type: ignore[no-any-return]
 
-    return with_bodies(eqn, change)
+    return with_bodies(eqn, lambda body: with_parts(body, eqns=list(map(moved, body.eqns))))
 
 
 def is_transposed(eqn: JaxprEqn) -> bool:

@@ -58,18 +58,16 @@ def _followed(name: str) -> frozenset[Convention]:
         if any(parameter is None or leaves_out(parameter) for parameter in parameters):
             continue
         x = torch.tensor(at, dtype=torch.float32, device="cpu", requires_grad=True)
-        gradient = _gradient(in_torch(x, *parameters), x)
+        (gradient,) = torch.autograd.grad(in_torch(x, *parameters), x)
         followed = {ties for ties in followed if torch.equal(gradient, _defined(op, in_torch, x, parameters, ties))}
     return frozenset(followed)
 
 
-def _gradient(value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    return torch.autograd.grad(value, x)[0]
-
-
 def _defined(op: Op, in_torch: InTorch, x: torch.Tensor, parameters: Sequence[float], ties: Convention) -> torch.Tensor:
+    """Return the gradient of the op by x that the convention defines."""
     if op.has_conventions:
-        return _gradient(select(op.name, lambda x, *_: in_torch(x, *parameters), ties, True, x, *parameters), x)
+        value = select(op.name, lambda x, *_: in_torch(x, *parameters), ties, True, x, *parameters)
+        return torch.autograd.grad(value, x)[0]
     return x.new_tensor(dict(kinks_of(op.name, *parameters))[x.item()])
 
 

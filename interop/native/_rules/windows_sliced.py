@@ -131,19 +131,19 @@ class _SlicedStage(NamedTuple):
 
     def counted(self, like: torch.Tensor) -> torch.Tensor:
         one = like.new_ones((), dtype=self.counter)
-        return _summed(self.values, one, [(outer, weight, ...) for weight, _, outer in self.tied])
+        return _summed(self.values, one, [(windows, weight, ...) for weight, _, windows in self.tied])
 
     def gathered(self, vector: torch.Tensor) -> torch.Tensor:
-        return _summed(self.values, vector, [(outer, weight, inner) for weight, inner, outer in self.tied])
+        return _summed(self.values, vector, [(windows, weight, elements) for weight, elements, windows in self.tied])
 
     def spread(self, vector: torch.Tensor) -> torch.Tensor:
         # Each element is written once, so that no zeros have to be filled in, nor anything added to them.
         if self.is_partition and is_finite(vector):
             result = empty_as(self.x, vector)
-            for weight, inner, _ in self.tied:
-                torch.mul(vector, weight, out=result[inner])
+            for weight, elements, _ in self.tied:
+                torch.mul(vector, weight, out=result[elements])
             return result
-        return _summed(self.x, vector, [(inner, weight, outer) for weight, inner, outer in self.tied])
+        return _summed(self.x, vector, [(elements, weight, windows) for weight, elements, windows in self.tied])
 
 
 def _summed(
@@ -193,8 +193,8 @@ def _largest_along(
         largest = first.clone() if into is None else into.copy_(first)
     else:
         largest = (empty_as(x, vector, shape) if into is None else into).fill_(-math.inf)
-    for inner, outer in places:
-        part, so_far = x[inner], largest[outer]
+    for elements, windows in places:
+        part, so_far = x[elements], largest[windows]
         if part.shape != so_far.shape:  # these are the elements of one window
             part = part.amax(axis, keepdim=True)
         torch.maximum(so_far, part, out=so_far)
@@ -205,9 +205,12 @@ def _tied(x: torch.Tensor, values: torch.Tensor, places: Sequence[Place]) -> lis
     """Return where elements are tied, as numbers: these are added and multiplied several times as fast as bools."""
     if is_plain(x) and is_finite(values):
         # A comparison reads every other element slowly, and a copy does not.
-        return [(x[inner].clone().eq_(values[outer]), inner, outer) for inner, outer in places]
+        return [(x[elements].clone().eq_(values[windows]), elements, windows) for elements, windows in places]
     unknown = x != x
-    return [(((x[inner] == values[outer]) | unknown[inner]).to(x.dtype), inner, outer) for inner, outer in places]
+    return [
+        (((x[elements] == values[windows]) | unknown[elements]).to(x.dtype), elements, windows)
+        for elements, windows in places
+    ]
 
 
 def _lines(pooling: Pooling, x: torch.Tensor) -> list[_Line]:
@@ -250,12 +253,10 @@ def _adapted(length: int, count: int) -> _Line:
 def _at(axis: int, line: _Line) -> list[Place]:
     """Return the places along an axis, counted from the last, with all elements along the others."""
     behind = (slice(None),) * (-1 - axis)
-    return [((..., inner, *behind), (..., outer, *behind)) for inner, outer in line.places]
+    return [((..., elements, *behind), (..., windows, *behind)) for elements, windows in line.places]
 
 
 def _crossed(axes: Sequence[Sequence[tuple[slice, slice]]]) -> list[Place]:
     """Return the places along several axes, in row-major order."""
-    return [
-        ((..., *(inner for inner, _ in place)), (..., *(outer for _, outer in place)))
-        for place in itertools.product(*axes)
-    ]
+    places = (zip(*place, strict=True) for place in itertools.product(*axes))
+    return [((..., *elements), (..., *windows)) for elements, windows in places]
