@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import JaxprEqn, Primitive, jaxpr_as_fun
+from jax.extend.core import JaxprEqn, Primitive
 from jax.extend.core import primitives as p
 
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, VALUE_SCOPE
@@ -32,7 +32,7 @@ from jaxclamp._rules.extremum import is_first_device, ties_with_devices
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._rules.windows import Windows
 from jaxclamp._transforms.recognition import recognized_euclidean
-from jaxclamp._transforms.sums import NORM, with_slopes_of_sums
+from jaxclamp._transforms.sums import NORM, norm_of_call
 
 Arrays: TypeAlias = Sequence[jax.Array]
 Piece: TypeAlias = Callable[..., Any]
@@ -106,18 +106,21 @@ def norm_along_direction(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
     x -> v . x / |v|. Where nothing moves either, the gradient is 0.
     """
     if eqn.params.get("name") == NORM:
-        program = jaxpr_as_fun(with_slopes_of_sums(eqn.params["jaxpr"]))
-        name, value = "norm", lambda *operands: program(*operands)[0]
+        name, count, value = "norm", 1, norm_of_call(eqn)
     elif len(eqn.outvars) == 1 and (norm := recognized_euclidean(eqn)):
-        name, value = norm.name, functools.partial(norm.value, "min_norm")
+        name, count, value = norm.name, len(eqn.invars), functools.partial(norm.value, "min_norm")
     else:
         return None
 
     def choice(operands: Arrays, tangents: Arrays) -> Piece:
-        is_zero = value(*map(jnp.sign, operands)) == 0  # of the operands themselves, powers may vanish
+        def of_elements(*elements: jax.Array) -> jax.Array:
+            return value(*elements, *operands[count:])
+
+        is_zero = value(*operands) == 0  # by the number that a slope is computed of: XLA may round another otherwise
 
         def piece(*operands: jax.Array) -> jax.Array:
-            along = jax.jvp(value, tuple(tangents), operands)[1]  # the derivative of the norm at v, along x
+            # The derivative of the norm at v, along x.
+            along = jax.jvp(of_elements, tuple(tangents[:count]), operands[:count])[1]
             return jnp.where(is_zero, along, value(*operands))
 
         return piece

@@ -228,7 +228,7 @@ def inlined_with_more(fun: Callable[..., Any], eqn: JaxprEqn) -> tuple[list[Jaxp
     place = eqn.source_info
 
     def traced(fun: Callable[..., Any]) -> tuple[Jaxpr, dict[Any, Any]]:
-        with eqn.ctx.manager:  # the mesh, among others
+        with eqn.ctx.manager, jax.disable_jit(False):  # the mesh, among others; and a call stays one
             jaxpr: Any = jax.make_jaxpr(fun)(*(atom.aval for atom in eqn.invars))
         constants = [Literal(value, var.aval) for var, value in zip(jaxpr.constvars, jaxpr.consts, strict=True)]
         return jaxpr, dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *eqn.invars], strict=True))

@@ -15,13 +15,13 @@ The 0 is a number, by which cotangents are multiplied. So an infinite slope of t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn, Literal
+from jax.extend.core import JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
 from jaxclamp._jax_versions import with_parts
@@ -52,7 +52,8 @@ _InPlace: TypeAlias = Callable[[JaxprEqn, _Makers], list[JaxprEqn] | None]
 
 
 def _replaced(jaxpr: Any, *rules: _InPlace) -> Any:
-    makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
+    opened = [new for eqn in jaxpr.eqns for new in _opened(eqn)]
+    makers = {var: eqn for eqn in opened for var in eqn.outvars}
 
     def replaced(eqn: JaxprEqn) -> list[JaxprEqn]:
         if eqn.params.get("name") == "norm" and recognized_euclidean(eqn):
@@ -61,8 +62,26 @@ def _replaced(jaxpr: Any, *rules: _InPlace) -> Any:
             return [with_bodies(eqn, lambda body: _replaced(body, *rules))]
         return next((new for rule in rules if (new := rule(eqn, makers))), [eqn])
 
-    eqns = [new for eqn in jaxpr.eqns for new in replaced(eqn)]
+    eqns = [new for eqn in opened for new in replaced(eqn)]
     return jaxpr if same(eqns, jaxpr.eqns) else with_parts(jaxpr, eqns=eqns)
+
+
+def _opened(eqn: JaxprEqn, names: Sequence[str] = ("_std", "_var")) -> list[JaxprEqn]:
+    """Return the equations of `jax.numpy.std` or ``var`` in the place of a call: those of a norm may lie in several."""
+    body = eqn.params["jaxpr"] if eqn.primitive is p.jit_p and eqn.params["name"] in names else None
+    if body is None or not {*body.outvars} <= {var for inner in body.eqns for var in inner.outvars}:
+        return [eqn]
+    scopes, atoms = eqn.source_info.name_stack, dict(zip(body.invars, eqn.invars, strict=True))
+    atoms.update(zip(body.outvars, eqn.outvars, strict=True))
+    inside = [
+        inner.replace(
+            invars=[atom if isinstance(atom, Literal) else atoms[atom] for atom in inner.invars],
+            outvars=[atoms.setdefault(var, Var(var.aval)) for var in inner.outvars],
+            source_info=inner.source_info.replace(name_stack=scopes + inner.source_info.name_stack),
+        )
+        for inner in body.eqns
+    ]
+    return [new for inner in inside for new in _opened(inner, (*names, "_where"))]
 
 
 def _of_exponentials(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
@@ -75,26 +94,38 @@ def _of_exponentials(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
 
 
 def _of_powers(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
-    if not _equations_of_norm(eqn, makers):
-        return None
-    return inlined(_constant_where(lambda total, *_: total == 0, eqn, _elementwise(eqn)), eqn)
+    return inlined(_constant_at_0(eqn), eqn) if _equations_of_norm(eqn, makers) else None
 
 
 def _as_call(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
-    """Return a call, by the name `NORM`, that computes a norm in the place of its root alone."""
+    """Return a call, by the name `NORM`, that computes a norm in the place of its root alone.
+
+    Its first operand has the elements. Those behind it are divisors, and what does not move.
+    """
     if not (eqns := _equations_of_norm(root, makers)):
         return None
+    made = {var for eqn in eqns for var in eqn.outvars}
+    read = dict.fromkeys(atom for eqn in eqns for atom in eqn.invars if isinstance(atom, Var) and atom not in made)
 
     # Not by `jaxpr_as_fun`, which may leave a call in a trace, where the equations are looked for again.
-    def norm(operand: jax.Array) -> Any:
-        values = {eqns[0].invars[0]: operand}
+    def norm(*operands: jax.Array) -> Any:
+        values = dict(zip(read, operands, strict=True))
         for eqn in eqns:
-            operands = [atom.val if isinstance(atom, Literal) else values[atom] for atom in eqn.invars]
-            values[eqn.outvars[0]] = eqn.primitive.bind(*operands, **eqn.params)
+            inputs = [atom.val if isinstance(atom, Literal) else values[atom] for atom in eqn.invars]
+            values[eqn.outvars[0]] = eqn.primitive.bind(*inputs, **eqn.params)
         return values[root.outvars[0]]
 
     norm.__name__ = NORM
-    return inlined(jax.jit(norm), root.replace(invars=eqns[0].invars[:1]))
+    return inlined(jax.jit(norm), root.replace(invars=[*read]))
+
+
+def norm_of_call(call: JaxprEqn) -> Callable[..., jax.Array]:
+    """Return what a call by the name `NORM` computes, with the slope 0 at 0."""
+    body = call.params["jaxpr"]
+    *eqns, root = body.eqns
+    # The types of a shard_map are not in the call: so its root is not traced at those, but called.
+    operands_of_root = jaxpr_as_fun(with_parts(body, eqns=eqns, outvars=root.invars))
+    return lambda *operands: _constant_at_0(root)(*operands_of_root(*operands))
 
 
 NORM = "norm of several equations"
@@ -103,15 +134,20 @@ NORM = "norm of several equations"
 def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
     """Return the equations from powers to their root, if only sums and quotients lie between; the order is above 1.
 
+    A divisor that is computed lies behind the sums: a sum of quotients, of both signs, may be 0 where no power is.
+
     Of `jax.numpy.linalg.vector_norm` of order 3 they are ``b = abs a;  c = pow b 3.0;  d = reduce_sum c;  pow d 1/3``.
     """
-    eqns, power = [root], _maker(root, 0, makers) if 0 < _exponent(root) < 1 else None
-    while power and power.primitive.name in (*_RESHAPING, "reduce_sum", "div"):
-        if not all(isinstance(atom, Literal) for atom in power.invars[1:]):
+    eqns, power = [root], _maker(root, 0, makers) if 0 < _exponent(root, makers) < 1 else None
+    while power and (power.primitive.name in (*_RESHAPING, "reduce_sum", "div") or _is_masked(power, makers)):
+        divides = power.primitive is p.div_p and not isinstance(_before_reshaping(power.invars[1], makers), Literal)
+        if divides and any(eqn.primitive is p.reduce_sum_p for eqn in eqns):
             return []
-        eqns, power = [power, *eqns], _maker(power, 0, makers)
-    order = _exponent(power) if power else 0
-    if power is None or order <= 1 or _exponent(root) != np.asarray(1 / order, root.invars[0].aval.dtype):  # type: ignore[attr-defined]
+        eqns, power = [power, *eqns], _maker(power, 2 if power.primitive is p.select_n_p else 0, makers)
+    order = _exponent(power, makers) if power else 0
+    if power is None or order <= 1:
+        return []
+    if _exponent(root, makers) != np.asarray(1 / order, root.invars[0].aval.dtype):  # type: ignore[attr-defined]
         return []
     absolute = _maker(power, 0, makers)
     if absolute and absolute.primitive is p.abs_p and is_floating(absolute.invars[0].aval):
@@ -119,13 +155,20 @@ def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
     return [] if order % 2 else [power, *eqns]  # a sum of odd powers may be 0 where they are not
 
 
-def _exponent(eqn: JaxprEqn) -> Any:
+def _is_masked(eqn: JaxprEqn, makers: _Makers) -> bool:
+    """Return whether ``eqn`` is ``where(condition, x, 0)`` or ``where(condition, x, nan)``, as in `jax.numpy.var`."""
+    other = _before_reshaping(eqn.invars[1], makers) if eqn.primitive is p.select_n_p else None
+    return isinstance(other, Literal) and bool(np.isnan(other.val) or other.val == 0)
+
+
+def _exponent(eqn: JaxprEqn, makers: _Makers) -> Any:
     """Return the exponent of a power or a root of real numbers, 0 if ``eqn`` is none."""
     # A sum of squares of complex numbers is 0 elsewhere too, as 1 + 1j ** 2.
     if not eqn.invars or not is_floating(eqn.invars[0].aval):
         return 0
     if eqn.primitive is p.pow_p:
-        return eqn.invars[1].val if isinstance(eqn.invars[1], Literal) else 0
+        exponent = _before_reshaping(eqn.invars[1], makers)
+        return exponent.val if isinstance(exponent, Literal) else 0
     if eqn.primitive is p.mul_p:
         return 2 if eqn.invars[0] is eqn.invars[1] else 0
     return {"sqrt": 0.5, "square": 2, "integer_pow": eqn.params.get("y")}.get(eqn.primitive.name, 0)
@@ -163,10 +206,14 @@ def _made_by(eqn: JaxprEqn, names: tuple[str, ...], makers: _Makers, operand: in
 
 def _maker_of_numbers(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
     """Return the equation that computes an operand; those that change the shape or the dtype alone are passed over."""
-    maker = _maker(eqn, operand, makers)
-    while maker and maker.primitive.name in _RESHAPING:
-        maker = _maker(maker, 0, makers)
-    return maker
+    atom = _before_reshaping(eqn.invars[operand], makers)
+    return None if isinstance(atom, Literal) else makers.get(atom)
+
+
+def _before_reshaping(atom: Any, makers: _Makers) -> Any:
+    while isinstance(atom, Var) and (maker := makers.get(atom)) and maker.primitive.name in _RESHAPING:
+        (atom,) = maker.invars
+    return atom
 
 
 def _maker(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
@@ -195,6 +242,10 @@ def _logaddexp_of(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
 def _elementwise(eqn: JaxprEqn) -> Callable[..., Any]:
     """Return the function of ``eqn``, of arrays of any shape."""
     return functools.partial(eqn.primitive.bind, **eqn.params)
+
+
+def _constant_at_0(root: JaxprEqn) -> Callable[..., jax.Array]:
+    return _constant_where(lambda total, *_: total == 0, root, _elementwise(root))
 
 
 def _constant_where(

@@ -267,6 +267,73 @@ def test_along_a_direction(name: str) -> None:
     assert jnp.isnan(jaxclamp.grad(function)(jnp.array([NAN, 1.0]))).any()
 
 
+DEVIATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "std": jnp.std,
+    "not corrected": functools.partial(jnp.std, ddof=1),
+    "compiled": jax.jit(jnp.std),
+    "along an axis": lambda x: jnp.std(jnp.stack([x, 2 * x]), axis=1, keepdims=True).sum(),
+    "batched": lambda x: jax.vmap(jnp.std)(jnp.stack([x, 2 * x])).sum(),
+    "of some": lambda x: jnp.std(x, where=jnp.array([True, True, False])),
+    "in bfloat16": lambda x: jnp.std(x.astype(jnp.bfloat16)).astype(float),
+    "in a loop": lambda x: jax.lax.fori_loop(0, 2, lambda _, total: total + jnp.std(x), jnp.zeros(())),
+    "a root of a variance": lambda x: jnp.sqrt(jnp.var(x)),
+    "a power of a variance": lambda x: (jnp.var(x, keepdims=True) ** 0.5).sum(),
+}
+
+
+@pytest.mark.parametrize("name", DEVIATIONS)
+def test_deviations(name: str) -> None:
+    """That of numbers which are equal and move by v is t times that of v, which has the gradient of v."""
+    function, v = DEVIATIONS[name], jnp.array([3.0, -4.0, 2.0])
+    for x in (jnp.ones(3), v):
+        value, gradient = jaxclamp.value_and_grad(function, direction=v)(x)
+        np.testing.assert_allclose(gradient, jax.grad(function)(v), rtol=1e-5)
+        assert value == min_norm(function)(x) == function(x)
+    assert jax.grad(min_norm(function))(jnp.ones(3)).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_deviations_on_devices(check_vma: bool) -> None:
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    shard = functools.partial(jax.shard_map, mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P(), check_vma=check_vma)
+    total = shard(lambda x: jax.lax.psum(jnp.std(x), "d"))
+    gradient = jax.jit(jaxclamp.grad(total, direction=jnp.array([1.0, 2.0, 5.0, 3.0])))(jnp.ones(4))
+    np.testing.assert_allclose(gradient, [-0.5, 0.5, 0.5, -0.5], rtol=1e-5)
+
+
+def test_quotients_of_norms_and_numbers_that_move() -> None:
+    function = lambda x, y: jnp.sqrt(jnp.sum(x**2) / y)  # noqa: E731
+    gradient = jaxclamp.grad(function, (0, 1), direction=(jnp.array([3.0, -4.0]), jnp.array(1.0)))
+    np.testing.assert_allclose(gradient(jnp.zeros(2), jnp.array(4.0))[0], [0.3, -0.4], rtol=1e-6)
+    assert gradient(jnp.zeros(2), jnp.array(4.0))[1] == 0
+    assert jnp.isnan(gradient(jnp.zeros(2), jnp.array(0.0))[0]).all()
+
+
+@pytest.mark.parametrize("signed", [lambda x, y: jnp.where(y > 0, x, -1.0), lambda x, y: x / y])
+def test_sums_of_both_signs(signed: Callable[..., jax.Array]) -> None:
+    """1 - 1 is 0 where the powers are not: the slope of its root is infinite."""
+    y = jnp.array([1.0, -1.0])
+    for changed in (jaxclamp.grad, lambda function: jax.grad(min_norm(function))):
+        gradient = changed(lambda x: jnp.sqrt(jnp.sum(signed(x * x, y))))(jnp.ones(2))
+        assert not jnp.isfinite(gradient[0])
+
+
+def test_without_jit() -> None:
+    with jax.disable_jit():
+        for function in (jnp.std, BY_SQUARES["a root of squares"]):
+            assert jnp.isfinite(jaxclamp.grad(function)(jnp.zeros(2))).all()
+
+
+def test_a_function_of_that_name_is_another() -> None:
+    """Of which a result is an operand, or is returned twice."""
+
+    @jax.jit
+    def _var(x: jax.Array) -> tuple[jax.Array, ...]:
+        return x, jnp.abs(x), jnp.abs(x)
+
+    assert jaxclamp.grad(lambda x: sum(_var(x)), direction=-1.0)(0.0) == -1
+
+
 def test_programs_of_norms() -> None:
     """Which have a gradient at 0: 0, where the norm is squared or bounded; choices see how it moves."""
     x = jnp.zeros(2)

@@ -447,7 +447,7 @@ REFUSED = {
 DOCUMENTED: dict[str, tuple[str, ...]] = {
     "`sqrt(x) ** 2` at 0 multiplies an infinite slope by 0, which gives NaN.": (
         *("relu(x)^0.5 * relu(x)^2", "xlogy", "angle"),
-        *("std", "safe norm by a rule"),
+        "safe norm by a rule",
     ),
     "`where(x == 0, 1, sin(x) / x)`, which is `jnp.sinc`, computes $0 / 0$ at 0, and gives NaN.": (
         *("x^2 / |x|", "sin(x) / x", "sinc"),
