@@ -457,7 +457,7 @@ _RULES: Mapping[str, Callable[..., Range]] = {
     **dict.fromkeys(("tanh", "erf", "sin", "cos", "sign"), _between(-1.0, 1.0)),
     # All that is known stays.
     "convert_element_type": _converted,
-    **dict.fromkeys(("copy", "copy_p", "sharding_constraint"), lambda _, x: x),
+    **dict.fromkeys(("copy", "copy_p", "sharding_constraint", "pvary", "reshard"), lambda _, x: x),
     # The numbers stay, or some of them.
     **dict.fromkeys(
         ("reshape", "squeeze", "expand_dims", "slice", "rev", "dynamic_slice", "tile"),

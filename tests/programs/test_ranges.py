@@ -84,6 +84,7 @@ BOUNDED: dict[str, Function] = {
     "with a constant": lambda x: jax.nn.softmax(x + X),
     "in a branch": lambda x: lax.cond(x[0, 0] > 0, jax.nn.softmax, jax.nn.log_softmax, x),
     "in a checkpoint": jax.checkpoint(jax.nn.softmax),
+    "on devices": jax.shard_map(jax.nn.softmax, mesh=MESH, in_specs=jax.P("i"), out_specs=jax.P("i")),
 }
 UNBOUNDED: dict[str, Function] = {
     "root": jnp.sqrt,
