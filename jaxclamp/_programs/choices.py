@@ -292,10 +292,18 @@ def _place(sign: int, operands: Arrays, tangents: Arrays, axes: Sequence[int]) -
     x, dx = sign * flattened(x, axes), sign * flattened(dx, axes)
     if not x.shape[-1]:  # `lax.argmax` refuses it; the maximum, -inf, is that of no element
         return jnp.zeros(x.shape[:-1], jnp.int32)
-    tied = (x == jnp.max(x, -1, keepdims=True)) | jnp.isnan(x)
-    # A tangent that is NaN does not tell: it counts as the smallest, so that the element is taken if all are such.
+    largest = functools.partial(jnp.max, axis=-1, keepdims=True)
+    tied = (x == largest(x)) | jnp.isnan(x)
+    return lax.argmax(_ahead(tied, dx, largest), x.ndim - 1, jnp.int32)
+
+
+def _ahead(tied: jax.Array, dx: jax.Array, largest: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """Return which of the tied elements are the largest after a small step.
+
+    A tangent that is NaN does not tell: it counts as the smallest, so that the element is taken if all are such.
+    """
     rise = jnp.where(tied & ~jnp.isnan(dx), dx, -jnp.inf)
-    return lax.argmax(tied & (rise == jnp.max(rise, -1, keepdims=True)), x.ndim - 1, jnp.int32)
+    return tied & (rise == largest(rise))
 
 
 def _of_devices(
@@ -306,11 +314,9 @@ def _of_devices(
         return _reduced(sign, operands, tangents, axes=axes)
     over = {"axis_name": axes, "axis_index_groups": axis_index_groups}
     x, dx = sign * operands[0], sign * tangents[0]
-    value = lax.pmax(x, **over)
-    tied = ties_with_devices(x, value)
-    rise = jnp.where(tied & ~jnp.isnan(dx), dx, -jnp.inf)
+    tied = ties_with_devices(x, lax.pmax(x, **over))
     # One device, the first, if tangents are equal as well: its element alone makes up the sum below.
-    chosen = is_first_device(tied & (rise == lax.pmax(rise, **over)), over)
+    chosen = is_first_device(_ahead(tied, dx, lambda rise: lax.pmax(rise, **over)), over)
     return lambda x: lax.psum(jnp.where(chosen, x, jnp.zeros((), x.dtype)), **over)
 
 

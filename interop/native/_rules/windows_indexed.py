@@ -49,16 +49,15 @@ class IndexedStage(NamedTuple):
 
 def indexed_stage(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> IndexedStage:
     """Return the pooling at once."""
-    first, plain = -pooling.dims, is_plain(x)
-    lengths, counts = x.shape[first:], values.shape[first:]
+    lengths, counts = x.shape[-pooling.dims :], values.shape[-pooling.dims :]
     where = pooling.windows, lengths, counts, x.device
     # Kept for plain tensors alone: what is made while a graph is traced, such as a fake tensor, is of no use elsewhere.
-    index, exist = _index_of_plain(x.dtype, *where) if plain else index_of_windows(*where)
+    index, exist = _index_of_plain(x.dtype, *where) if is_plain(x) else index_of_windows(*where)
     length, rows = math.prod(lengths), x.numel() // math.prod(lengths)
     (places, windows), index = index.shape, index.flatten()
     read = x.reshape(rows, length).index_select(1, index).reshape(rows, places, windows)
     largest = values.reshape(rows, 1, windows)
-    if plain and pooling.convention != "exclusive" and math.isfinite(values.sum().item()):
+    if pooling.convention != "exclusive" and is_finite(values):
         weights = read.eq_(largest)
         if exist is not None:
             weights.mul_(exist)

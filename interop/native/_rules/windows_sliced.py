@@ -203,7 +203,7 @@ def _largest_along(
 
 def _tied(x: torch.Tensor, values: torch.Tensor, places: Sequence[Place]) -> list[Tied]:
     """Return where elements are tied, as numbers: these are added and multiplied several times as fast as bools."""
-    if is_plain(x) and is_finite(values):
+    if is_finite(values):
         # A comparison reads every other element slowly, and a copy does not.
         return [(x[elements].clone().eq_(values[windows]), elements, windows) for elements, windows in places]
     unknown = x != x

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from interop.native._rules.reductions import widened
-from interop.native._rules.windows_stage import Pooling, at_ties, counter_of, is_channels_last, is_finite, is_plain
+from interop.native._rules.windows_stage import Pooling, at_ties, counter_of, is_channels_last, is_finite
 from jaxclamp._rules.windows import Windows
 
 _ONE_BY_ONE = 4
@@ -129,7 +129,7 @@ def tiled_stage(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> Tile
     """Return the pooling at once."""
     tiling = _tiling(pooling, x)
     rows, largest = tiling.rows(x), tiling.repeated(values)
-    if is_plain(x) and is_finite(values):
+    if is_finite(values):
         weights = torch.eq(rows, largest, out=torch.empty_like(rows))  # numbers, in half the time of bools
     else:
         weights = ((rows == largest) | (rows != rows)).to(x.dtype)
