@@ -78,7 +78,9 @@ class Range(NamedTuple):
 def has_slopes_without_bound(jaxpr: Any) -> bool:
     """Return whether a slope in ``jaxpr``, or in a body in it, may be infinite or overflow at moderate numbers."""
     of_constants = dict(zip(jaxpr.constvars, map(_of_constant, jaxpr.consts), strict=True))
-    return _evaluated(jaxpr, of_constants | {var: Range(moves=_may_move(var)) for var in jaxpr.invars})[0]
+    # No derivative depends on integers, such as positions.
+    of_inputs = {var: Range(moves=bool(jnp.issubdtype(var.aval.dtype, jnp.inexact))) for var in jaxpr.invars}
+    return _evaluated(jaxpr, of_constants | of_inputs)[0]
 
 
 def _evaluated(jaxpr: Any, ranges: dict[Var, Range]) -> tuple[bool, list[Range]]:
@@ -104,11 +106,6 @@ def _evaluated(jaxpr: Any, ranges: dict[Var, Range]) -> tuple[bool, list[Range]]
 
 def _lengths(atom: Any) -> tuple[int, ...]:
     return tuple(atom.aval.shape)
-
-
-def _may_move(var: Any) -> bool:
-    """Return whether a derivative may depend on a variable: on no integer, such as a position."""
-    return bool(jnp.issubdtype(var.aval.dtype, jnp.inexact))
 
 
 def _in_dtype(dtype: Any, x: Range) -> Range:
@@ -270,10 +267,6 @@ def _positive(number: float) -> float:
 # The ranges of results.
 
 
-def _sum(eqn: JaxprEqn, x: Range, y: Range) -> Range:
-    return _unknown(eqn, (x, y)).within(x.low + y.low, x.high + y.high)
-
-
 def _difference(eqn: JaxprEqn, x: Range, y: Range) -> Range:
     result = _unknown(eqn, (x, y)).within(x.low - y.high, x.high - y.low)
     array = _array(eqn.invars[0], x)
@@ -316,30 +309,10 @@ def _minimum(eqn: JaxprEqn, x: Range, y: Range) -> Range:
     return _unknown(eqn, (x, y)).within(min(x.low, y.low), min(x.high, y.high))
 
 
-def _clamped(eqn: JaxprEqn, low: Range, x: Range, high: Range) -> Range:
-    return _minimum(eqn, _maximum(eqn, x, low), high)
-
-
-def _selected(_: JaxprEqn, which: Range, *cases: Range) -> Range:
-    return cases[int(which.low)] if which.is_one_number else functools.reduce(_either, cases)
-
-
 def _greater(eqn: JaxprEqn, x: Range, y: Range) -> Range:
     result = _unknown(eqn, (x, y))
     certainly, possibly = result.is_finite and x.low > y.high, x.high > y.low  # NaN is greater than nothing
     return result.within(float(certainly), float(possibly))
-
-
-def _is_finite(_: JaxprEqn, x: Range) -> Range:
-    return x.within(float(x.is_finite), 1.0)
-
-
-def _square(_: JaxprEqn, x: Range) -> Range:
-    return x.within(0.0, math.inf)
-
-
-def _power(eqn: JaxprEqn, x: Range) -> Range:
-    return _square(eqn, x) if eqn.params["y"] % 2 == 0 else _unknown(eqn, (x,))
 
 
 def _any_power(eqn: JaxprEqn, x: Range, y: Range) -> Range:
@@ -349,10 +322,6 @@ def _any_power(eqn: JaxprEqn, x: Range, y: Range) -> Range:
     except (OverflowError, ValueError):
         return result
     return result.within(min(powers), max(powers))
-
-
-def _absolute(_: JaxprEqn, x: Range) -> Range:
-    return x.within(max(0.0, x.low), max(-x.low, x.high))
 
 
 def _exponential(_: JaxprEqn, x: Range) -> Range:
@@ -368,14 +337,6 @@ def _logarithm(_: JaxprEqn, x: Range) -> Range:
         math.log(end) if 0 < end < math.inf else infinite for end, infinite in ((x.low, -math.inf), (x.high, math.inf))
     )
     return x.within(low, high)
-
-
-def _root(_: JaxprEqn, x: Range) -> Range:
-    return x.within(math.sqrt(max(x.low, 0.0)), math.sqrt(max(x.high, 0.0)))
-
-
-def _inverse_root(_: JaxprEqn, x: Range) -> Range:
-    return x.within(0.0, x.low**-0.5 if x.low > 0 else math.inf)
 
 
 def _added_up(eqn: JaxprEqn, x: Range) -> Range:
@@ -418,43 +379,37 @@ def _converted(eqn: JaxprEqn, x: Range) -> Range:
     return x._replace(maximum=None, transposed=None) if is_rounded else x
 
 
-def _positions(eqn: JaxprEqn) -> Range:
-    return Range(0.0, max(0.0, eqn.params["shape"][eqn.params["dimension"]] - 1.0), moves=False)
-
-
-def _between(low: float, high: float) -> Callable[..., Range]:
-    return lambda _, x: x.within(low, high)
-
-
 _RULES: Mapping[str, Callable[..., Range]] = {
-    "add": _sum,
+    "add": lambda eqn, x, y: _unknown(eqn, (x, y)).within(x.low + y.low, x.high + y.high),
     "sub": _difference,
     "neg": lambda _, x: x.within(-x.high, -x.low),
     "mul": _product,
     "div": _quotient,
     "max": _maximum,
     "min": _minimum,
-    "clamp": _clamped,
-    "select_n": _selected,
+    "clamp": lambda eqn, low, x, high: _minimum(eqn, _maximum(eqn, x, low), high),
+    "select_n": lambda _, which, *cases: (
+        cases[int(which.low)] if which.is_one_number else functools.reduce(_either, cases)
+    ),
     "gt": _greater,
     "lt": lambda eqn, x, y: _greater(eqn, y, x),
-    "is_finite": _is_finite,
-    "square": _square,
-    "integer_pow": _power,
-    "abs": _absolute,
+    "is_finite": lambda _, x: x.within(float(x.is_finite), 1.0),
+    "square": lambda _, x: x.within(0.0, math.inf),
+    "integer_pow": lambda eqn, x: _unknown(eqn, (x,)) if eqn.params["y"] % 2 else x.within(0.0, math.inf),
+    "abs": lambda _, x: x.within(max(0.0, x.low), max(-x.low, x.high)),
     "pow": _any_power,
     "exp": _exponential,
     "log": _logarithm,
-    "sqrt": _root,
-    "rsqrt": _inverse_root,
+    "sqrt": lambda _, x: x.within(math.sqrt(max(x.low, 0.0)), math.sqrt(max(x.high, 0.0))),
+    "rsqrt": lambda _, x: x.within(0.0, x.low**-0.5 if x.low > 0 else math.inf),
     "reduce_sum": _added_up,
     "reduce_max": _largest,
     "reduce_min": lambda _, x: _of_slices(x),
     "broadcast_in_dim": _broadcast,
     "transpose": _transposed,
     "stop_gradient": lambda _, x: x._replace(moves=False),
-    "logistic": _between(0.0, 1.0),
-    **dict.fromkeys(("tanh", "erf", "sin", "cos", "sign"), _between(-1.0, 1.0)),
+    "logistic": lambda _, x: x.within(0.0, 1.0),
+    **dict.fromkeys(("tanh", "erf", "sin", "cos", "sign"), lambda _, x: x.within(-1.0, 1.0)),
     # All that is known stays.
     "convert_element_type": _converted,
     **dict.fromkeys(("copy", "copy_p", "sharding_constraint", "pvary", "reshard"), lambda _, x: x),
@@ -464,6 +419,6 @@ _RULES: Mapping[str, Callable[..., Range]] = {
         lambda _, x, *starts: _of_slices(x),
     ),
     "concatenate": lambda _, *parts: functools.reduce(_either, parts),
-    "iota": _positions,
+    "iota": lambda eqn: Range(0.0, max(0.0, eqn.params["shape"][eqn.params["dimension"]] - 1.0), moves=False),
 }
-"""Maps the name of a primitive to the range of its result, of the equation and the ranges of the operands."""
+"""Maps the name of a primitive to the range of its result, a function of the equation and of its operands' ranges."""
