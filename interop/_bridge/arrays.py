@@ -273,22 +273,14 @@ def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     return named_alike
 
 
-class _Forked:
-    """Whether this process was forked from one in which XLA's threads ran; they do not survive a fork."""
-
-    inherited = False
-
-
-def _after_fork() -> None:
-    _Forked.inherited = has_started()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_STARTED_BEFORE_FORKS: list[bool] = []
+"""Whether XLA's threads ran before each fork that led to this process; they do not survive one."""
+os.register_at_fork(after_in_child=lambda: _STARTED_BEFORE_FORKS.append(has_started()))
 
 
 def refuse_after_fork() -> None:
     """Raise in a process where XLA would hang."""
-    if _Forked.inherited:
+    if True in _STARTED_BEFORE_FORKS:
         raise RuntimeError(
             "JAX was already in use when this process was forked, and its threads do not survive a fork: any larger "
             "computation would hang. Start the process by 'spawn' or 'forkserver' (for a DataLoader: "

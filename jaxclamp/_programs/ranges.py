@@ -254,7 +254,7 @@ _SLOPES: Mapping[str, Callable[..., float]] = {
 
 
 def _powers(x: Range, y: Range) -> list[float]:
-    """Return those of the ends, between which all powers of positive numbers lie."""
+    """Return the powers of the ends, between which all others lie; raise unless all bases are positive."""
     return [_positive(base) ** exponent for base in (x.low, x.high) for exponent in (y.low, y.high)]
 
 
