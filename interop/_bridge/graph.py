@@ -32,7 +32,7 @@ def name_call(flat: FlatFunction, non_tensors: tuple[Any, ...], x64: bool) -> st
 
 
 def _identity(value: Any) -> Any:
-    """Return a key that tells a value from others to the bit: 0.0 == -0.0, yet they are not the same argument."""
+    """Return a key by which values differ to the bit: 0.0 == -0.0, yet they are not the same argument."""
     bits = np.asarray(value)
     return bits.dtype, bits.shape, bits.tobytes(), getattr(value, "weak_type", type(value))
 

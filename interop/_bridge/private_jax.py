@@ -7,5 +7,5 @@ from jax._src import xla_bridge
 
 
 def has_started() -> bool:
-    """Return whether XLA's threads run, which do not survive a fork; no public name tells."""
+    """Return whether XLA's threads run, which do not survive a fork; no public name says so."""
     return bool(xla_bridge.backends_are_initialized())

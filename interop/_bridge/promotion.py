@@ -1,6 +1,6 @@
 """Asks torch's own function what it makes of arguments: the dtype of the result, or the exception that it raises.
 
-It is called with ones, since values change neither. ``clamp(int tensor, min=0.5)``, for example, is asked with the ints
+It is called with ones, since values change neither. For ``clamp(int tensor, min=0.5)``, for example, it gets
 ``[[1]]`` and 0.5: torch answers with a float tensor, so the result is one.
 """
 

@@ -94,7 +94,7 @@ def _copied(leaf: Any) -> Any:
 
 
 def _kind(leaf: Any) -> Any:
-    """Return a key of a leaf that tells calls apart; 0 == False, yet they are not the same argument."""
+    """Return a key of a leaf by which calls differ; 0 == False, yet they are not the same argument."""
     if isinstance(leaf, torch.Tensor):
         return _TENSOR
     return _NON_TENSOR if _is_non_tensor(leaf) else (type(leaf), leaf)

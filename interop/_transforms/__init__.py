@@ -1,1 +1,1 @@
-"""Torch code that exists already: put under the convention, and asked where its ties are."""
+"""Torch code that exists already: puts it under the convention, or a version, and counts its ties."""

@@ -270,5 +270,5 @@ def places_of(jump: Jump, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pla
 def jump_of(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> tuple[str, Jump] | None:
     """Return the name of a function and where it jumps, if it does with these keywords: a division may round."""
     jump = _ALL.get(func)
-    # A division that does not round would return no places too. It is so frequent that it is told here.
+    # `_quotient` would find no places for a division that does not round. It is so frequent that this is faster.
     return None if jump is None or (jump[1] is _quotient and "rounding_mode" not in kwargs) else jump

@@ -300,7 +300,7 @@ def _place(sign: int, operands: Arrays, tangents: Arrays, axes: Sequence[int]) -
 def _ahead(tied: jax.Array, dx: jax.Array, largest: Callable[[jax.Array], jax.Array]) -> jax.Array:
     """Return which of the tied elements are the largest after a small step.
 
-    A tangent that is NaN does not tell: it counts as the smallest, so that the element is taken if all are such.
+    A tangent that is NaN decides nothing: it counts as the smallest, so that the element is taken if all are such.
     """
     rise = jnp.where(tied & ~jnp.isnan(dx), dx, -jnp.inf)
     return tied & (rise == largest(rise))

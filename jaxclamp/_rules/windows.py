@@ -68,7 +68,7 @@ class Windows:
 
     def inside(self, x: jax.Array) -> list[jax.Array]:
         """Return for every place in a window the windows that have an element of ``x`` there, and no padding."""
-        # A line for each axis tells, and not an array of the shape of x: that is the product of the lines.
+        # By a line of flags for each axis, of which the array of flags of the shape of x would be the product.
         along = []
         for i, axis in enumerate(range(x.ndim - len(self.sizes), x.ndim)):
             line = jnp.ones([length if a == axis else 1 for a, length in enumerate(x.shape)], bool)
@@ -108,7 +108,7 @@ class LargestOfWindow:
     def _tied(self, primals: Arrays) -> jax.Array:
         """Return for each place the windows in which the element there ties for the value."""
         (x,) = primals
-        # Padding is told by its place, not by its number: -inf in x ties with it, and has the gradient alone.
+        # Padding is known by its place, not by its number: -inf in x equals it, and has the gradient alone.
         # XLA on CPU may compute the value once more for every place. Axis by axis that takes fewer operations.
         value = x
         for axis in range(len(self.windows.sizes)):

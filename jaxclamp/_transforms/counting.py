@@ -317,7 +317,7 @@ class _Counting:
 
 def _number_on_tie(counter: Counter) -> tuple[list[JaxprEqn], list[Var], int]:
     """Return equations that count the tied elements at one equation, the variable of their number, and that of all."""
-    size = 0  # tracing tells it
+    size = 0  # known once `number` is traced
 
     def number(*operands: jax.Array) -> jax.Array:
         nonlocal size

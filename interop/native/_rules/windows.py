@@ -183,7 +183,7 @@ def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: tor
     """Return the stages by the fastest way; under the convention exclusive there is one."""
     if is_on_gpu(x) and has_view(pooling, x) and pooling.number_of_reads(x, values) <= _FEW_READS_ON_GPU:
         return [viewed_stage(pooling, x, values)]
-    # Exclusive leaves out the first of the tied elements of a window, which no axis by itself tells.
+    # Exclusive leaves out the first of the tied elements of a window, which no axis by itself determines.
     if pooling.convention == "exclusive" or _has_few_reads(pooling, x, values):
         return [indexed_stage(pooling, x, values)]
     if torch.compiler.is_compiling():
