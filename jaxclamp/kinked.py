@@ -251,7 +251,7 @@ def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Applied[jax.Array]:
 
 
 # The sigmoid is clamp(x, -3, 3), shifted to [0, 6] and scaled to [0, 1]: by 1/6.
-_hardsigmoid = affine(selection("hardsigmoid", "x", low=jnp.maximum, high=jnp.minimum), jax.nn.hard_sigmoid, 1 / 6)
+_hardsigmoid = affine(selection("hardsigmoid", low=jnp.maximum, high=jnp.minimum), jax.nn.hard_sigmoid, 1 / 6)
 
 
 @op(

@@ -14,10 +14,10 @@ from jaxclamp._rules.selection import selection
 
 __all__ = ["clamp", "clamp_max", "clamp_min", "clip", "hard_tanh", "hardtanh", "maximum", "minimum", "relu", "relu6"]
 
-_clamp = selection("clamp", "x", min=jnp.maximum, max=jnp.minimum)
-_clamp_from_below = selection("clamp", "x", min=jnp.maximum)
-_clamp_from_above = selection("clamp", "x", max=jnp.minimum)
-_unclamped = selection("clamp", "x")
+_clamp = selection("clamp", min=jnp.maximum, max=jnp.minimum)
+_clamp_from_below = selection("clamp", min=jnp.maximum)
+_clamp_from_above = selection("clamp", max=jnp.minimum)
+_unclamped = selection("clamp")
 
 
 @op(
@@ -76,7 +76,7 @@ def clamp(
 clip = clamp
 
 
-_relu = selection("relu", "x", zero=jnp.maximum)
+_relu = selection("relu", zero=jnp.maximum)
 
 
 @op("selection", tie_points=((0.0,), (-0.0,)), counterparts=("torch.nn.functional:relu(x, inplace)", "jax.nn:relu(x)"))
@@ -102,7 +102,7 @@ def relu(x: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
     return Applied(_relu[ties], (x, 0))
 
 
-_maximum = selection("maximum", "x", y=jnp.maximum)
+_maximum = selection("maximum", y=jnp.maximum)
 
 
 @op(
@@ -135,7 +135,7 @@ def maximum(x: ArrayLike, y: ArrayLike, *, ties: Convention = "min_norm") -> App
     return Applied(_maximum[ties], (x, y))
 
 
-_minimum = selection("minimum", "x", y=jnp.minimum)
+_minimum = selection("minimum", y=jnp.minimum)
 
 
 @op(
@@ -166,7 +166,7 @@ def minimum(x: ArrayLike, y: ArrayLike, *, ties: Convention = "min_norm") -> App
     return Applied(_minimum[ties], (x, y))
 
 
-_clamp_min = selection("clamp_min", "x", min=jnp.maximum)
+_clamp_min = selection("clamp_min", min=jnp.maximum)
 
 
 @op(
@@ -198,7 +198,7 @@ def clamp_min(x: ArrayLike, min: ArrayLike, *, ties: Convention = "min_norm") ->
     return Applied(_clamp_min[ties], (x, min))
 
 
-_clamp_max = selection("clamp_max", "x", max=jnp.minimum)
+_clamp_max = selection("clamp_max", max=jnp.minimum)
 
 
 @op(
@@ -230,7 +230,7 @@ def clamp_max(x: ArrayLike, max: ArrayLike, *, ties: Convention = "min_norm") ->
     return Applied(_clamp_max[ties], (x, max))
 
 
-_relu6 = selection("relu6", "x", zero=jnp.maximum, six=jnp.minimum)
+_relu6 = selection("relu6", zero=jnp.maximum, six=jnp.minimum)
 
 
 @op(
@@ -259,7 +259,7 @@ def relu6(x: ArrayLike, *, ties: Convention = "min_norm") -> Applied[jax.Array]:
     return Applied(_relu6[ties], (x, 0, 6))
 
 
-_hardtanh = selection("hardtanh", "x", min_val=jnp.maximum, max_val=jnp.minimum)
+_hardtanh = selection("hardtanh", min_val=jnp.maximum, max_val=jnp.minimum)
 
 
 @op(

@@ -13,7 +13,7 @@ from jaxclamp._rules.selection import selection
 
 __all__ = ["fmax", "fmin"]
 
-_fmax = selection("fmax", "x", y=jnp.fmax)
+_fmax = selection("fmax", y=jnp.fmax)
 
 
 @op(
@@ -45,7 +45,7 @@ def fmax(x: ArrayLike, y: ArrayLike, *, ties: Convention = "min_norm") -> Applie
     return Applied(_fmax[ties], (x, y))
 
 
-_fmin = selection("fmin", "x", y=jnp.fmin)
+_fmin = selection("fmin", y=jnp.fmin)
 
 
 @op(

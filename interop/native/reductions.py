@@ -221,7 +221,7 @@ def _adaptive_max_pool(name: str) -> Callable[..., Any]:
     ) -> Any:
         if ties == "inclusive" or not is_active(input):
             return in_torch(input, output_size, return_indices)
-        windows, counts = adapted(input.shape[-int(name[-2]) :], output_size)
+        windows, counts = adapted(name, input, output_size)
         if 0 in counts:  # there are no windows, and torch does not differentiate that
             return in_torch(input, output_size, return_indices)
 

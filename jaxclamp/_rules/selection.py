@@ -161,14 +161,14 @@ def versioned(rule: Selection, weights: Weights) -> VersionedSelection:
     return VersionedSelection(rule.name, rule.operands, rule.steps, rule.convention, weights)
 
 
-def selection(name: str, first: str, **steps: Step) -> Mapping[Convention, Selection]:
-    """Return the selection op ``name`` under each convention: it starts with ``first``, and folds each further one in.
+def selection(name: str, **steps: Step) -> Mapping[Convention, Selection]:
+    """Return the selection op ``name`` under each convention: it starts with x, and folds each further operand in.
 
-    >>> clamp = selection("clamp", "x", min=jnp.maximum, max=jnp.minimum)["min_norm"]
+    >>> clamp = selection("clamp", min=jnp.maximum, max=jnp.minimum)["min_norm"]
     >>> float(clamp.value(7.0, 0.0, 6.0))
     6.0
     """
-    operands = (first, *steps)
+    operands = ("x", *steps)
     return _ByConvention((c, Selection(name, operands, tuple(steps.values()), c)) for c in CONVENTIONS)
 
 

@@ -106,7 +106,7 @@ def masks_of_adaptive_pool(
     name: str, input: torch.Tensor, output_size: Any, *_: Any, **__: Any
 ) -> Iterable[torch.Tensor]:
     """Yield where the windows of torch's adaptive pool of that name have several largest elements."""
-    windows, _counts = adapted(input.shape[-int(name[-2]) :], output_size)
+    windows, _counts = adapted(name, input, output_size)
     values = getattr(functional, name)(input, output_size)
     yield windows_on_tie(Pooling(windows, "min_norm"), input, values)
 

@@ -21,8 +21,9 @@ class AdaptiveWindows(NamedTuple):
     counts: tuple[int, ...]
 
 
-def adapted(lengths: Sequence[int], output_size: Any) -> tuple[Windows | AdaptiveWindows, tuple[int, ...]]:
+def adapted(name: str, x: torch.Tensor, output_size: Any) -> tuple[Windows | AdaptiveWindows, tuple[int, ...]]:
     """Return the windows of an adaptive pool, alike where their number divides the length, and how many there are."""
+    lengths = x.shape[-int(name[-2]) :]  # ``adaptive_max_pool2d`` has two
     sizes = output_size if isinstance(output_size, Sequence) else (output_size,) * len(lengths)
     counts = tuple(n if count is None else count for n, count in zip(lengths, sizes, strict=False))
     if len(lengths) != len(counts) or any(not m or n % m for n, m in zip(lengths, counts, strict=True)):
