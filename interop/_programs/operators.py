@@ -17,10 +17,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch.overrides import resolve_name
 
-from interop._torch.forms import overwrite
+from interop._torch.forms import HOMES, overwrite
 from interop._torch.private_api import bindings_named, foreach_named, operators_named, schema_of
 
 Function = Callable[..., Any]
@@ -63,7 +62,7 @@ def _forms_of(choices: Mapping[Any, Function]) -> Iterator[tuple[Function, str, 
 
 def _documented(choices: Mapping[Any, Function]) -> Iterator[tuple[str, Function]]:
     """Yield the functions in ``choices`` by name; of equal names the last one counts, that of `torch` itself."""
-    for home in (torch.special, torch.linalg, functional, torch.Tensor, torch):
+    for home in reversed(HOMES.values()):
         for function in (getattr(home, name) for name in dir(home)):
             if inspect.isroutine(function) and function in choices:
                 yield function.__name__, function

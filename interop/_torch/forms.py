@@ -12,6 +12,14 @@ from interop._torch.sharding import is_distributed
 
 NUMPY_NAMES = {"x": "input", "a": "input", "x1": "input", "x2": "other", "axis": "dim", "keepdims": "keepdim"}
 """Maps a name of NumPy for a parameter, which torch takes too, to torch's name."""
+HOMES: dict[str, Any] = {
+    "torch": torch,
+    "torch.Tensor": torch.Tensor,
+    "torch.nn.functional": torch.nn.functional,
+    "torch.special": torch.special,
+    "torch.linalg": torch.linalg,
+}
+"""Maps the name of a place where torch has functions to that place."""
 
 
 def overloaded(
@@ -61,7 +69,7 @@ def dtypes_named(*args: Any, **kwargs: Any) -> list[Any]:
 def functions_named(name: str) -> Iterator[Callable[..., Any]]:
     """Yield all functions of torch of that name, documented or not, and the forms of them that overwrite."""
     for form in (name, f"{name}_"):
-        for home in (torch, torch.Tensor, torch.nn.functional, torch.special, torch.linalg):
+        for home in HOMES.values():
             if hasattr(home, form):
                 yield getattr(home, form)
         yield from (*bindings_named(form), *operators_named(form))

@@ -11,14 +11,13 @@ from types import MappingProxyType
 from typing import Any, Literal, Self, TypeAlias, TypeVar, final, get_args, overload
 
 import torch
-from torch.nn import functional
 from torch.overrides import handle_torch_function
 
 from interop import native
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._programs.operators import operators_of
 from interop._torch.checkpoint_modes import Block
-from interop._torch.forms import overloaded
+from interop._torch.forms import HOMES, overloaded
 from interop._torch.grad_state import is_recorded
 from interop._torch.private_api import (
     calls_functions,
@@ -178,13 +177,6 @@ def in_block() -> bool:
     return is_in_function_mode() and bool(handle_torch_function(in_block, ()))
 
 
-_HOMES = {
-    "torch": torch,
-    "torch.Tensor": torch.Tensor,
-    "torch.nn.functional": functional,
-    "torch.special": torch.special,
-    "torch.linalg": torch.linalg,
-}
 OF_OTHER_ARGUMENTS = {"torch.margin_ranking_loss", "torch.hinge_embedding_loss", "torch.triplet_margin_loss"}
 """The functions that their namesakes in torch.nn.functional call, with a number for the kind of reduction."""
 
@@ -203,7 +195,7 @@ def namesakes(ops: Functions) -> Iterator[tuple[str, Callable[..., Any], Callabl
     }
     named: Functions = {**extrema, **with_indices, **ops, "__abs__": ops["abs"]}
     for name, op in named.items():
-        for home, namespace in _HOMES.items():
+        for home, namespace in HOMES.items():
             dotted = f"{home}.{name}"
             if dotted == "torch.adaptive_max_pool1d":  # it always has indices
                 yield dotted, torch.adaptive_max_pool1d, with_indices[f"{name}_with_indices"]
@@ -274,7 +266,7 @@ min_norm.intercepted = tuple(sorted(name for name, _, _ in namesakes(native.NATI
 
 UNCOVERED = {
     getattr(namespace, name): f"{home}.{name}"
-    for home, namespace in _HOMES.items()
+    for home, namespace in HOMES.items()
     for name in (
         *("cummax", "cummin", "topk", "sort", "msort", "kthvalue", "median", "nanmedian", "mode", "quantile"),
         *("nanquantile", "logit", "scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_"),
@@ -283,7 +275,7 @@ UNCOVERED = {
         *("cosine_similarity", "rrelu", "rrelu_"),
     )
     if hasattr(namespace, name)
-} | {getattr(_HOMES[name.rpartition(".")[0]], name.rpartition(".")[2]): name for name in OF_OTHER_ARGUMENTS}
+} | {getattr(HOMES[name.rpartition(".")[0]], name.rpartition(".")[2]): name for name in OF_OTHER_ARGUMENTS}
 """Maps a function of torch that has ties and is not replaced in a block to its dotted name."""
 _OF_MANY_KINDS = {"embedding_bag", "scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_"}
 """The functions in `UNCOVERED` that take an extremum or a sum, by an argument."""
