@@ -26,8 +26,6 @@ and y make one term. At nearby points its gradients are (2, 0) where x is larger
 (1.5, 0.5) is their mean, and a member; (1.5, 0) is in the box of the slopes, but not between the two.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from dataclasses import dataclass

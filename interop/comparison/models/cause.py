@@ -17,8 +17,6 @@ If values agree everywhere, the same search runs backward: the gradient of a lay
 inputs and parameters leave it.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """Record what a run of a model leaves behind: the calls of its modules, and what crossed the boundary of each."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools

@@ -6,8 +6,6 @@ have to be moved, to the order (0, 2, 3, 1). Or they are those of the first alre
 values agree; if there is none, as behind a bug, the one under which they are least apart.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re
