@@ -1,11 +1,12 @@
 """Fast paths for functions of one dual tensor and constants.
 
 A constant has no tangent. Torch makes one without data for it, a zero, and decomposes the function in Python to handle
-that: ``x * 2`` takes a hundred times as long where ``x`` is a dual tensor. There are two ways around it, and the values
+that: ``x * 2`` takes a hundred times as long where ``x`` is a dual tensor. There are ways around it, and the values
 are the same to the bit:
 
 - A number is passed to the form of the function that takes numbers: ``aten.mul.Scalar(x, 2)``.
 - A tensor gets a tangent of zeros with data: ``torch.matmul(x, w)`` becomes ``matmul(x, make_dual(w, zeros))``.
+- A product with a constant is linear in the other factor: its tangent is the product of the tangent.
 """
 
 from __future__ import annotations
@@ -45,6 +46,26 @@ def _all_dual(function: Function, *args: Any, **kwargs: Any) -> Any:
     )
 
 
+def _linear(function: Function, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that is linear in each tensor, as a product: its tangent is that of the one that moves.
+
+    A tangent of zeros for a constant would be multiplied by what moves, and 0 times infinity, as of a masked score, is
+    NaN.
+    """
+    # A gradient by a constant would be made of what moves, and is to move, too: then torch has to see both.
+    active = [i for i, x in enumerate(args) if isinstance(x, Tensor) and (x.requires_grad or moves(x))]
+    i = active[0] if len(active) == 1 else None
+    if i is None or not moves(args[i]) or kwargs or _overwrites(function) or is_transformed_within():
+        return function(*args, **kwargs)
+    value, tangent = (function(*args[:i], part, *args[i + 1 :]) for part in forward_ad.unpack_dual(args[i]))
+    return forward_ad.make_dual(value, tangent)
+
+
+def _quotient(function: Function, *args: Any, **kwargs: Any) -> Any:
+    """Divide, which is linear in the dividend."""
+    return (_all_dual if any(map(moves, args[1:])) else _linear)(function, *args, **kwargs)
+
+
 def _may_move(x: Any) -> bool:
     return isinstance(x, Tensor) and x.is_floating_point() and x.layout is torch.strided
 
@@ -53,10 +74,10 @@ def _overwrites(function: Function) -> bool:
     return function.__name__.endswith("_")
 
 
-def _with_number(of_number: Function, function: Function, *args: Any, **kwargs: Any) -> Any:
-    """Call a function of two tensors, or, for a tensor and a number, its form ``of_number``."""
+def _with_number(of_number: Function, of_tensors: Function, function: Function, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of two tensors as ``of_tensors`` does, or, for a tensor and a number, its form ``of_number``."""
     if len(args) != 2 or kwargs or not isinstance(args[1], int | float) or not _may_move(args[0]):
-        return _all_dual(function, *args, **kwargs)
+        return of_tensors(function, *args, **kwargs)
     # In place, the form for numbers rounds the number to a narrow dtype: in bfloat16 it makes 1.5 of 1.5 times 1.003,
     # where ``mul_`` makes 1.5078.
     if _overwrites(function) and args[0].dtype not in (torch.float32, torch.float64):
@@ -82,14 +103,6 @@ def _difference(form: str) -> Function:
     return difference
 
 
-def _product(of_number: Function, function: Function, *args: Any, **kwargs: Any) -> Any:
-    """Multiply, with factors that are masks or integers converted first: those dtypes can have no tangent."""
-    if len(args) == 2 and all(isinstance(factor, Tensor) for factor in args):
-        dtype, begin = torch.result_type(*args), 1 if _overwrites(function) else 0
-        args = (*args[:begin], *(factor if factor.is_floating_point() else factor.to(dtype) for factor in args[begin:]))
-    return _with_number(of_number, function, *args, **kwargs)
-
-
 def _divided(input: Tensor, numerator: Any) -> Any:
     """Return ``numerator / input``, as torch computes it."""
     return FASTER[torch.Tensor.mul](input.reciprocal(), numerator)
@@ -110,7 +123,7 @@ def _dropout(function: Function, input: Tensor, p: float = 0.5, training: bool =
     """Drop out by a product: ``dropout(ones)`` has the factors, 0 or ``1 / (1 - p)``, as torch would draw them."""
     if inplace or not training or not moves(input):
         return function(input, p, training, *([True] if inplace else []))
-    return _all_dual(torch.mul, input, function(torch.ones_like(input), p, training))
+    return _linear(torch.mul, input, function(torch.ones_like(input), p, training))
 
 
 _ARITHMETIC = {
@@ -122,29 +135,33 @@ _ARITHMETIC = {
 """Maps a name of a function of two numbers to that of its operator, which has a form for a tensor and a number."""
 # fmt: off
 _DECOMPOSED = (
-    "addmm", "addmv", "addbmm", "baddbmm", "addr", "addcmul", "addcdiv", "matmul", "dot", "vdot", "inner", "outer",
-    "kron", "cross", "einsum", "tensordot", "rsub", "pow", "fmod", "remainder", "atan2", "hypot", "logaddexp",
-    "logaddexp2", "xlogy", "ldexp", "linear", "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
-    "conv_transpose2d", "conv_transpose3d", "group_norm", "layer_norm", "rms_norm", "cosine_similarity",
-    "cross_entropy", "kl_div", "poisson_nll_loss",
+    "addmm", "addmv", "addbmm", "baddbmm", "addr", "rsub", "fmod", "remainder", "logaddexp", "logaddexp2", "linear",
+    "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+    "group_norm", "layer_norm", "rms_norm", "cosine_similarity", "cross_entropy", "poisson_nll_loss",
 )
 # fmt: on
-_DECOMPOSED_IN_LINALG = ("cross", "matmul", "solve", "solve_triangular", "vecdot")
-"""The functions that torch decomposes beside a constant, as tests/programs/test_constants.py sees from its frames."""
+"""The functions that torch decomposes beside a constant, as tests/programs/test_constants.py sees from its frames.
+
+Those whose slope by the constant has no bound, as pow, are not among them: 0 times that may be NaN.
+"""
+_PRODUCTS = ("matmul", "dot", "vdot", "vecdot", "inner", "outer", "kron", "cross", "einsum", "tensordot")
+"""Further ones, which are linear in each tensor."""
 
 
 def _faster() -> Iterator[tuple[Function, Function]]:
-    decomposed = [getattr(home, name, None) for home in (torch, torch.Tensor, functional) for name in _DECOMPOSED]
-    for function in (*decomposed, *(getattr(torch.linalg, name) for name in _DECOMPOSED_IN_LINALG)):
-        if function is not None:
-            yield function, functools.partial(_all_dual, function)
+    for name in (*_DECOMPOSED, *_PRODUCTS):
+        for home in (torch, torch.Tensor, functional, torch.linalg):
+            if function := getattr(home, name, None):
+                yield function, functools.partial(_linear if name in _PRODUCTS else _all_dual, function)
+    for function in (torch.linalg.solve, torch.linalg.solve_triangular):
+        yield function, functools.partial(_all_dual, function)
     for home in (torch, torch.Tensor):
         for name, operator in _ARITHMETIC.items():
-            fast = _product if operator == "mul" else _with_number
+            of_tensors = {"mul": _linear, "div": _quotient}.get(operator, _all_dual)
             for form in ("", "_"):
                 if function := getattr(home, name + form, None):
                     of_number = _difference(form) if operator == "sub" else getattr(_aten, operator + form).Scalar
-                    yield function, functools.partial(fast, of_number, function)
+                    yield function, functools.partial(_with_number, of_number, of_tensors, function)
     yield torch.Tensor.__rtruediv__, _divided
     for function in (functional.batch_norm, functional.instance_norm):
         yield function, functools.partial(_normalized, function)

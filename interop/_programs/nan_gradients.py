@@ -237,7 +237,8 @@ _SELECTIONS = frozenset((
     "Gather", "Scatter", "ScatterAdd", "Take", "Select", "Slice", "SelectScatter", "SliceScatter", "Diagonal",
     "Split", "SplitWithSizes", "UnsafeSplit", "Unbind", "Cat", "Stack", "Expand", "View", "ReshapeAlias",
     "UnsafeView", "Unsqueeze", "Squeeze", "Permute", "Transpose", "T", "Clone", "Alias", "ToCopy", "Copy", "Flip",
-    "Roll", "Repeat", "ConstantPadNd", "Tril", "Triu", "Sum", "Mean", "Cumsum", "Embedding",
+    "Roll", "Repeat", "torch::autograd::Identity", "ConstantPadNd", "Tril", "Triu", "Sum", "Mean", "Cumsum",
+    "Embedding",
 ))
 """The nodes, by their names but for the ending, that move elements or add them up: a 0 among their slopes is a cut."""
 _ELEMENTWISE = frozenset((

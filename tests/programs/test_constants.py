@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -127,6 +128,31 @@ def test_functions_of_several(name: str) -> None:
     compare(SEVERAL[name], numbers(3, 3))
 
 
+# Calls with a slope by the constant that is not finite.
+UNBOUNDED: dict[str, tuple[Function, list[float]]] = {
+    "masked scores": (lambda x: [x * POSITIVE[0], POSITIVE[0] * x, x / POSITIVE[0], x.outer(ROW)], [-math.inf, 0.0]),
+    "powers of a negative number": (lambda x: [torch.pow(x, torch.full((3,), 2.0)), x.pow(0 * ROW)], [-1.0, 0.0]),
+    "labels of 0": (lambda x: F.kl_div(x, torch.eye(3)[0].to(x), reduction="sum"), [-1.0, -2.0]),
+    "others": (lambda x: [x.xlogy(0 * ROW), x.ldexp(ROW), torch.addcmul(ROW, x, POSITIVE[0])], [-math.inf, -1.0]),
+}
+
+
+@pytest.mark.parametrize("name", UNBOUNDED)
+def test_slopes_by_a_constant_do_not_count(name: str) -> None:
+    """Each tangent was NaN, and the choices behind it were left to the values."""
+    fun, x = UNBOUNDED[name]
+    compare(fun, torch.tensor([*x, 1.0], dtype=torch.float64))
+
+
+def test_a_choice_behind_a_masked_score() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        scores = torch.where(torch.tensor([True, True, False]), x, -torch.inf) * torch.tensor(0.5)
+        y = scores.softmax(-1) @ torch.tensor([1.0, -1.0, 0.0])
+        return torch.relu(y) - torch.relu(-y)
+
+    assert interop.grad(program)(torch.zeros(3)).tolist() == [0.25, -0.25, 0.0]
+
+
 def compare(fun: Function, x: torch.Tensor) -> None:
     values, tangents = pushed(fun, x, Decided())
     own_values, own_tangents = pushed(fun, x, Undecided())
@@ -206,9 +232,10 @@ def frames_of(fun: Function, x: torch.Tensor, mode: Any) -> set[str]:
     return seen
 
 
-SLOW = {"keywords", "rounded", "overwritten by", "dropout, overwritten", "masks", "remainder", "cosine_similarity"}
-"""With calls that are left as they are, or asked whether they jump, as remainder; the last one torch 2.15 computes in
-Python even of two dual tensors."""
+SLOW = {"keywords", "rounded", "overwritten by", "dropout, overwritten", "remainder", "cosine_similarity"}
+SLOW |= {"addcmul", "addcdiv", "pow", "atan2", "xlogy", "kl_div"}
+"""With calls that are left as they are, or asked whether they jump, as remainder. Torch 2.15 computes cosine_similarity
+in Python even of two dual tensors."""
 
 
 @pytest.mark.parametrize("name", sorted((ARITHMETIC | SEVERAL).keys() - SLOW))

@@ -62,6 +62,11 @@ PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
         PAIR,
         [1.0, 1.0],
     ),
+    "where, sqrt of a product": (
+        lambda x: torch.where(x > -0.5, (x * tensor([2.0, 3.0])).sqrt() ** 2, 0.0).sum(),
+        tensor([-1.0, 0.0]),
+        [0.0, NAN],
+    ),
     "where, log of 0": (lambda x: torch.where(x > 1, x.log(), x).sum(), tensor([0.0, 4.0]), [1.0, 0.25]),
     "where, exp": (lambda x: torch.where(x < 10, x.exp(), 1.0), tensor(200.0), 0.0),
     "clamp, exp": (lambda x: x.exp().clamp(max=1), tensor(1000.0), 0.0),
