@@ -135,7 +135,7 @@ _ARITHMETIC = {
 """Maps a name of a function of two numbers to that of its operator, which has a form for a tensor and a number."""
 # fmt: off
 _DECOMPOSED = (
-    "addmm", "addmv", "addbmm", "baddbmm", "addr", "rsub", "fmod", "remainder", "logaddexp", "logaddexp2", "linear",
+    "addmm", "addmv", "addbmm", "baddbmm", "rsub", "fmod", "remainder", "logaddexp", "logaddexp2", "linear",
     "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
     "group_norm", "layer_norm", "rms_norm", "cosine_similarity", "cross_entropy", "poisson_nll_loss",
 )

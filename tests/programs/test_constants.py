@@ -130,7 +130,10 @@ def test_functions_of_several(name: str) -> None:
 
 # Calls with a slope by the constant that is not finite.
 UNBOUNDED: dict[str, tuple[Function, list[float]]] = {
-    "masked scores": (lambda x: [x * POSITIVE[0], POSITIVE[0] * x, x / POSITIVE[0], x.outer(ROW)], [-math.inf, 0.0]),
+    "masked scores": (
+        lambda x: [x * POSITIVE[0], POSITIVE[0] * x, x / POSITIVE[0], torch.addr(C, x, POSITIVE[0])],
+        [-math.inf, 0.0],
+    ),
     "powers of a negative number": (lambda x: [torch.pow(x, torch.full((3,), 2.0)), x.pow(0 * ROW)], [-1.0, 0.0]),
     "labels of 0": (lambda x: F.kl_div(x, torch.eye(3)[0].to(x), reduction="sum"), [-1.0, -2.0]),
     "others": (lambda x: [x.xlogy(0 * ROW), x.ldexp(ROW), torch.addcmul(ROW, x, POSITIVE[0])], [-math.inf, -1.0]),
@@ -233,7 +236,7 @@ def frames_of(fun: Function, x: torch.Tensor, mode: Any) -> set[str]:
 
 
 SLOW = {"keywords", "rounded", "overwritten by", "dropout, overwritten", "remainder", "cosine_similarity"}
-SLOW |= {"addcmul", "addcdiv", "pow", "atan2", "xlogy", "kl_div"}
+SLOW |= {"addr", "addcmul", "addcdiv", "pow", "atan2", "xlogy", "kl_div"}
 """With calls that are left as they are, or asked whether they jump, as remainder. Torch 2.15 computes cosine_similarity
 in Python even of two dual tensors."""
 
