@@ -180,7 +180,7 @@ def _rows(op: Op, dtype: str, frameworks: Collection[str]) -> Iterator[Row]:
     answered = [replace(row, answers=tuple(of_row)) for row, of_row in zip(unanswered, answers, strict=True)]
     alternatives = iter(_alternatives(op, [row for row in answered if not row.agrees]))
     for row in answered:
-        yield row if row.agrees else replace(row, answers=tuple(_explained(row.answers, next(alternatives))))
+        yield row if row.agrees else replace(row, answers=tuple(_explained(row.answers, next(alternatives), relative)))
 
 
 def _gradients(
@@ -202,10 +202,10 @@ def _gradients(
         yield i, spelling, answers[i, spelling.name]
 
 
-def _explained(answers: Iterable[Answer], alternatives: Mapping[str, Array]) -> Iterator[Answer]:
-    """Name the conventions that give the answers that do not agree."""
+def _explained(answers: Iterable[Answer], alternatives: Mapping[str, Array], relative: float) -> Iterator[Answer]:
+    """Name the conventions that give the answers that do not agree, up to this relative difference."""
     for answer in answers:
-        equal = [ties for ties, g in alternatives.items() if np.allclose(answer.gradient, g, rtol=1e-3)]
+        equal = [ties for ties, g in alternatives.items() if np.allclose(answer.gradient, g, rtol=relative, atol=0)]
         yield answer if answer.agrees else replace(answer, conventions=tuple(equal))
 
 

@@ -38,6 +38,17 @@ def test_fused_and_split_projections() -> None:
     assert comparison.mapping.as_override()["query.weight"] == "MultiHeadDotProductAttention_0.query.kernel"
 
 
+@pytest.mark.parametrize("style", ["{}_proj", "to_{}", "w{}"])
+def test_names_of_projections_tell_in_whichever_order_they_run(style: str) -> None:
+    """Their shapes are the same."""
+    names = {role: style.format(role[0]) for role in ("value", "query", "key")}
+    port = port_of(**{name: linear() for name in names.values()})
+    mapping = compare_models(dense("query", "key", "value"), port, X).mapping.as_override()
+    assert {role: mapping[f"{role}.kernel"] for role in names} == {
+        role: f"{name}.weight" for role, name in names.items()
+    }
+
+
 def test_what_nothing_tells_apart_is_refused_and_can_be_given() -> None:
     """Two layers run first in one model and last in the other, the three that differ in shape the other way."""
     narrow = [torch.nn.Linear(4, n, bias=False) for n in (3, 2)], [torch.nn.Linear(n, 4) for n in (3, 2)]

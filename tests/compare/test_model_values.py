@@ -460,3 +460,86 @@ def test_a_result_is_read_by_name_or_as_an_attribute(kind: Any) -> None:
     """Where an attribute kept what is not marked, no gradient would come back to the boundary."""
     comparison = compare_models(Reading(kind, operator.getitem), Reading(kind, getattr), X)
     assert comparison.agree, comparison
+
+
+class Normalizing(nn.Module):
+    momentum: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.BatchNorm(use_running_average=False, momentum=self.momentum, epsilon=1e-5)(x)
+
+
+@pytest.mark.parametrize("jax_first", [True, False])
+@pytest.mark.parametrize("momentum", [0.9, 0.8])
+def test_one_library_keeps_the_unbiased_variance(momentum: float, jax_first: bool) -> None:
+    """Whichever is first; with another momentum it is a bug all the same."""
+    port, model = torch.nn.BatchNorm1d(4), Normalizing(momentum)
+    port.running_var.fill_(3.0)
+    comparison = compare_models(*((model, port) if jax_first else (port, model)), X)
+    assert comparison.agree == (momentum == 0.9), comparison
+    assert ("unbiased variance" in comparison.verdict) == comparison.agree
+
+
+class Averaging(torch.nn.BatchNorm1d):
+    """Averages a variance that is ``factor`` times too large."""
+
+    def __init__(self, features: int, factor: float) -> None:
+        super().__init__(features)
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = super().forward(x)
+        self.running_var.data.mul_(self.factor)  # past autograd, which keeps it
+        return result
+
+
+@pytest.mark.parametrize(("features", "factor"), [(4, 1.1), (1, 3.0)])
+def test_another_variance_is_not_that_of_a_library(features: int, factor: float) -> None:
+    comparison = compare_models(Normalizing(0.9), Averaging(features, factor), X[:, :features])
+    assert comparison.cause is not None
+    assert [(part.what, part.finding, part.name) for part in comparison.cause.parts] == [
+        ("state", "port", "BatchNorm_0.var")
+    ]
+
+
+class Gate(torch.nn.Module):
+    def __init__(self, mask: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.dense, self.mask = linear(), mask
+
+    def forward(self, x: torch.Tensor) -> Any:
+        h = self.dense(x)
+        return h, self.mask(h)
+
+
+class Gated(torch.nn.Module):
+    def __init__(self, mask: Any, masked: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.gate, self.head, self.masked = Gate(mask), linear(), masked
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.head(self.masked(*self.gate(x)))
+
+
+def test_a_layer_may_return_truth_values_in_one_model_and_floats_in_the_other() -> None:
+    """Masks may be what is kept, or what is added."""
+    of_truth = Gated(lambda h: h > 0, lambda h, keep: h.where(keep, torch.zeros_like(h)))
+    of_floats = Gated(lambda h: (h <= 0).to(h.dtype), lambda h, drop: h * (1 - drop))
+    comparison = compare_models(of_truth, of_floats, X)
+    assert comparison.agree, comparison
+
+
+class InHeads(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).unflatten(-1, (2, 2))
+
+
+def test_an_axis_of_heads_may_be_split_in_one_model() -> None:
+    """The layer is compared all the same, whichever model is first."""
+    split = torch.nn.Sequential(InHeads(4, 4), torch.nn.Flatten(-2), linear())
+    models = split, torch.nn.Sequential(linear(), torch.nn.Identity(), linear())
+    for first, second in (models, models[::-1]):
+        comparison = compare_models(first, second, X)
+        assert comparison.agree, comparison
+        assert len(comparison.layers[1].select("outputs", gradients=False)) == 1
