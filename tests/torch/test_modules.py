@@ -30,8 +30,6 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "CELU": [{}, {"alpha": 2.0, "inplace": True}],
     "ELU": [{}, {"alpha": 2.0}, {"alpha": 2.0, "inplace": True}],
     "Hardshrink": [{}, {"lambd": 3.0}, {"lambd": 0.0}],
-    "Hardsigmoid": [{}],
-    "Hardswish": [{}],
     "Hardtanh": [{}, {"min_val": 0.0, "max_val": 6.0}, {"inplace": True}],
     "HingeEmbeddingLoss": [{}, {"margin": 6.0, "reduction": "sum"}],
     "LeakyReLU": [{}, {"negative_slope": 2.0}, {"negative_slope": -1.0, "inplace": True}],
@@ -42,12 +40,12 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "PReLU": [{}, {"num_parameters": 1, "init": 2.0}],
     "ReLU": [{}, {"inplace": True}],
     "ReLU6": [{}, {"inplace": True}],
-    "SELU": [{}],
     "Softshrink": [{}, {"lambd": 3.0}, {"lambd": 0.0}],
     "Threshold": [{"threshold": 0.0, "value": 0.0}, {"threshold": 3.0, "value": 1.0}],
     "TripletMarginLoss": [{}, {"margin": 2.0, "swap": True}],
     "TripletMarginWithDistanceLoss": [{"distance_function": lambda x, y: (x - y).abs().sum(-1), "swap": True}],
 }
+"""How a module is made; one that is not named, without arguments."""
 
 
 def operands(name: str) -> list[Tensor]:
@@ -73,13 +71,13 @@ def test_there_is_a_module_for_each_function() -> None:
     """Where torch has one, other than Module itself."""
     known = {name.lower() for name in vars(torch.nn)}
     assert {name.replace("_", "") for name in NATIVE} & known == {name.lower() for name in MODULES}
-    assert set(ARGUMENTS) == set(MODULES) == {name for name in interop.nn.__all__ if hasattr(torch.nn, name)}
+    assert set(ARGUMENTS) <= set(MODULES) == {name for name in interop.nn.__all__ if hasattr(torch.nn, name)}
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("name", MODULES)
 def test_module(name: str) -> None:
     """It has the form and the state of torch's, and the gradients of the mode."""
-    for given in ARGUMENTS[name]:
+    for given in ARGUMENTS.get(name, [{}]):
         ours, native = getattr(interop.nn, name)(**given), getattr(torch.nn, name)(**given)
         assert inspect.signature(type(ours)) == inspect.signature(type(native))
         assert repr(ours) == repr(native)
@@ -100,7 +98,7 @@ def pickled(module: torch.nn.Module) -> Any:
 @pytest.mark.parametrize("name", [name for name, module in MODULES.items() if module._function in RIGHT_IN_TORCH])
 def test_what_torch_has_right_is_called_without_a_detour(name: str) -> None:
     """The module then is torch's own but for its class."""
-    given = ARGUMENTS[name][0]
+    given = ARGUMENTS.get(name, [{}])[0]
     ours, native = getattr(interop.nn, name)(**given), getattr(torch.nn, name)(**given)
     x = TIED.clone().requires_grad_()
     assert ours(x).grad_fn.name() == native(x).grad_fn.name()
