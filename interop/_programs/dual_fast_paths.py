@@ -39,7 +39,12 @@ def _all_dual(function: Function, *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
     # `make_dual` returns another tensor: if the function overwrote that, the one that the caller has would not move.
     overwritten = args[0] if _overwrites(function) else None
-    duals = {id(x): forward_ad.make_dual(x, torch.zeros_like(x)) for x in still if x is not overwritten}
+    # Torch refuses to write tangents where elements share memory, as after ``expand()``.
+    duals = {
+        id(x): forward_ad.make_dual(x.clone() if 0 in x.stride() else x, torch.zeros_like(x))
+        for x in still
+        if x is not overwritten
+    }
     return function(
         *(duals.get(id(value), value) for value in args),
         **{name: duals.get(id(value), value) for name, value in kwargs.items()},

@@ -221,7 +221,9 @@ def _maker(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
     return None if isinstance(atom, Literal) else makers.get(atom)
 
 
-_RESHAPING = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "convert_element_type", "pvary", "reshard")
+_RESHAPING = (
+    *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "convert_element_type", "pvary", "reshard"),
+)
 
 
 def _logaddexp_of(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:

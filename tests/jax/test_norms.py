@@ -170,6 +170,9 @@ BY_SQUARES: dict[str, Callable[[jax.Array], jax.Array]] = {
     "vector_norm": jnp.linalg.vector_norm,
     "vector_norm along an axis": lambda x: jnp.linalg.vector_norm(x[None], axis=-1, keepdims=True).sum(),
     "vector_norm in vmap": lambda x: jax.vmap(jnp.linalg.vector_norm)(jnp.stack([x, x])).mean(),
+    "in vmap over the last axis": lambda x: jax.vmap(
+        lambda x: jnp.linalg.norm(x, axis=-1, keepdims=True), in_axes=-1, out_axes=-1
+    )(x[None, :, None]).sum(),
     "a root of products": lambda x: jnp.sqrt(jnp.sum(x * x)),
     "a root of powers": jax.jit(lambda x: jnp.sqrt(jnp.sum(x**2, keepdims=True)).sum()),
     "a root of squares": lambda x: jnp.sum(jnp.square(x)) ** 0.5,

@@ -46,6 +46,11 @@ ARITHMETIC: dict[str, Function] = {
     "overwritten by": lambda x: [C.to(x).add(0).add_(x), x.clone().divide_(C.to(x)).true_divide_(3).mul_(MASK)],
     "overwritten, and read": lambda x: [overwritten(C.to(x).clone(), lambda y: y.add_(x).mul_(x))],
     "tensors": lambda x: [x + C.to(x), C.to(x) - x, x * ROW.to(x), C.to(x) / x, x / ROW.to(x), x.mul(C.to(x)[0, 0])],
+    "expanded": lambda x: [
+        x - ROW.to(x).expand(3, 3),
+        C.to(x)[:, :1].expand_as(x) * x,
+        x.clone().add_(ROW.to(x).expand(3, 3)),
+    ],
     "masks": lambda x: [x * MASK, MASK * x, WHOLE * x, x * WHOLE, MASK * WHOLE, x * (1j * C)],
     "0-dim": lambda x: [x[0, 0] * MASK, x[0, 0] * 0.1, x[0, 0] * C, x[0, 0] + C.float(), WHOLE * x[0, 0]],
 }
