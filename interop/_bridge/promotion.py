@@ -21,14 +21,15 @@ def result_dtype(signature: Signature, values: Sequence[Any]) -> torch.dtype | N
         them as arguments for which torch wants numbers.
     """
     shapes = [(1,) * v.dim() if isinstance(v, torch.Tensor) else None for v in values]
-    result = _answer(signature, values, shapes, device="cpu")
+    result = refusal = _answer(signature, values, shapes, device="cpu")
     if result is None or isinstance(result, Exception):
         # Without memory torch refuses less, such as numbers that are too large, but loads its compiler for it.
         result = _answer(signature, values, shapes, device="meta")
     if isinstance(result, Exception):
         if len(shapes) - shapes.count(None) > 1:
             return None
-        raise type(result)(f"{signature.name}: torch refuses these arguments: {result}")
+        refusal = refusal or result  # that without memory may be about the memory
+        raise type(refusal)(f"{signature.name}: torch refuses these arguments: {refusal}")
     return None if result is None else (result[0] if isinstance(result, tuple) else result).dtype
 
 
