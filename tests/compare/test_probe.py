@@ -104,6 +104,8 @@ def test_bounds_that_are_seen() -> None:
         (lambda given: jax.lax.cond(given["x"][0] > 2.5, jnp.abs, jax.nn.hard_tanh, given["x"]), {-1.0, 1.0, 2.5}),
     ):
         assert Jax().bounds(in_jax, arrays) >= {float(F32(bound)) for bound in bounds}
+    weights, least = jnp.array([1.5, 2.5]), F32(-np.inf)  # arrays are data more often than bounds
+    assert Jax().bounds(lambda given: jnp.maximum(given["x"] * weights, least) + 3.5, arrays) == {3.5}
 
 
 def test_ties_as_given_do_not_hide_a_bug() -> None:
