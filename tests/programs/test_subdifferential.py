@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jaxclamp
+from jaxclamp._shared.subdifferential import Along, Subdifferential, explored
 
 relu = jax.nn.relu
 
@@ -34,6 +35,10 @@ def test_descent_finds_what_draws_do_not() -> None:
     np.testing.assert_allclose(around.min_norm, [0.25, 0.0], atol=1e-3)
     assert around.is_certified
     assert "certified: the derivative along -min_norm is -0.0625" in str(around)
+    # Along the opposite of that gradient itself, the relus would be entered at their edge, with the slope 2.
+    zero = lambda x: relu(x) - relu(-x) - x  # noqa: E731
+    beside = jaxclamp.subdifferential(lambda x: fun(x[:2]) + zero(x[2]), directions=4)(jnp.zeros(3))
+    assert all(gradient[2] == 0 for gradient in beside.gradients)
 
 
 def test_arguments_that_are_no_arrays() -> None:
@@ -124,7 +129,14 @@ def test_what_is_not_stationary() -> None:
         return jnp.round(x)
 
     rounded.defvjp(lambda x: (rounded(x), None), lambda _, cotangent: (cotangent,))
-    assert not jaxclamp.subdifferential(rounded)(0.25).is_certified
+    contradictory = jaxclamp.subdifferential(rounded)(0.25)
+    assert (contradictory.is_certified, contradictory.directions) == (False, 16 + 2)  # and the search ends
+
+
+def test_what_is_not_convex() -> None:
+    """The derivative along -p is lower than -|p|: no gradient is missing, and p need not be the least subgradient."""
+    around = jaxclamp.subdifferential(lambda x: jnp.minimum(x, 2 * x))(0.0)
+    assert (around.min_norm, around.is_certified, around.directions) == (1, False, 16 + 1)
 
 
 def test_a_constant_is_stationary() -> None:
@@ -148,3 +160,22 @@ def test_rounding_that_cancels() -> None:
         around = jaxclamp.subdifferential(lasso)(x)
         assert around.is_certified
         assert np.linalg.norm(around.min_norm) < 1e-3
+
+
+def test_pieces_and_slopes_are_told_from_rounding() -> None:
+    """In float32: gradients a unit apart are one piece, and 2e-6 beside 1, which is computed anew as 1.2e-6, is 0."""
+
+    def around(along: Along) -> Subdifferential:
+        return explored(along, np.array([[1.0, 0.5]]), 2.0**-23, np.asarray, np.asarray)
+
+    units = around(lambda v: (float(v[0]), np.array([1 + (v[0] > 0) * 2.0**-23, 0.0])))
+    assert units.is_differentiable
+    slope = around(lambda v: (float(abs(v[0]) + 1.2e-6 * v[1]), np.array([np.copysign(1, v[0]), 2e-6])))
+    assert slope.is_certified
+    assert slope.min_norm.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("size", "is_shortened"), [(6, False), (7, True)])
+def test_long_vectors_are_shortened(size: int, is_shortened: bool) -> None:
+    around = explored(lambda v: (0.0, 0 * v), np.ones((1, size)), 0.0, np.asarray, np.asarray)
+    assert ("..." in str(around)) == is_shortened

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from jaxclamp._shared.oracle import min_norm_gradient
+from jaxclamp._shared.oracle import least_norm, min_norm_gradient
 
 Array = NDArray[np.float64]
 Function = Callable[[Array], Array]
@@ -213,3 +213,7 @@ def test_least_norm_in_the_hull_of_linear_pieces(slopes: list[list[int]], sign: 
     _, distance = nnls(np.vstack([corners.T, np.ones(len(corners))]), np.append(gradient, 1))
     assert distance < 1e-5, "outside the hull"
     assert (corners @ gradient >= gradient @ gradient - 1e-4).all()
+
+
+def test_rounding_is_no_negative_zero() -> None:
+    assert not np.signbit(least_norm(np.array([[-1e-13, 1.0]]))).any()
