@@ -292,6 +292,18 @@ def test_report_names_entries_and_lines() -> None:
     assert "args[0]['w'][0, 0], args[0]['w'][0, 1]" in str(report)
 
 
+def test_a_line_without_ties_is_not_named() -> None:
+    """That of relu at -5, beside a kink that no op has."""
+    kink = lambda x: jax.lax.cond(x > 0, lambda x: x, lambda x: 2 * x, x)  # noqa: E731
+    (verdict,) = jaxclamp.check_grads(lambda x: kink(x) + jax.nn.relu(x - 5), (0.0,)).verdicts
+    assert verdict.line == ""
+
+
+def test_the_coarsest_dtype_decides() -> None:
+    function = _Flat(lambda x, y: x * y.astype(x.dtype), (jnp.float32(1), jnp.bfloat16(1)))
+    assert (function.dtype, function.epsilon) == ("bfloat16", 2**-7)
+
+
 def test_float32_inside() -> None:
     """Values that are less precise than float64, and those that only look as if they were not."""
 
