@@ -96,7 +96,9 @@ def drawn_in_jax(program: Program) -> JaxForm:
     # With a rule of its own, lax.clamp(x, x, y) has derivative 0 in JAX. In a vmap around such a rule, a cond has none
     # in reverse mode, and that of a cumulative extremum has its axes in another order.
     in_vmap = {step.kind for step in program.steps if "vmap" in around}
-    if by_clamp in spellings or in_vmap & {"branch", "cumulative maximum", "cumulative minimum"}:
+    # A rule that differentiates a norm divides by 0 at 0.
+    has_length = any(step.kind == "less the length" for step in program.steps)
+    if by_clamp in spellings or has_length or in_vmap & {"branch", "cumulative maximum", "cumulative minimum"}:
         around = tuple("jit" if name == "custom_jvp" else name for name in around)
         steps = {n: "jit" if name == "custom_jvp" else name for n, name in steps.items()}
     if around == ("custom_jvp", "vmap"):

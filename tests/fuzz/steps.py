@@ -233,6 +233,15 @@ KINDS: Mapping[str, Kind] = {
         is_rounded=True,
         is_product=True,
     ),
+    "root beyond 1": Kind(  # in the branch that is not taken, a slope that is infinite or NaN
+        lambda x: np.where(x > 1, np.sqrt(np.maximum(x, 1)), x),
+        [
+            lambda x: jnp.where(x > 1, jnp.sqrt(x), x),
+            lambda x: jnp.where(x >= 1, x**0.5, x),
+            lambda x: jnp.where(x <= 1, x, jnp.exp(jnp.log(x) / 2)),
+        ],
+        is_rounded=True,
+    ),
     # Choices between two and three.
     "maximum": Kind(
         np.maximum,
@@ -292,6 +301,15 @@ KINDS: Mapping[str, Kind] = {
             lambda x, y: y - jnp.abs(x).max(-1, keepdims=True),
         ],
         arrays=2,
+    ),
+    "less the length": Kind(
+        lambda x, y: y - np.sqrt((x * x).sum(-1, keepdims=True)),
+        [
+            lambda x, y: y - jnp.linalg.norm(x, axis=-1, keepdims=True),
+            lambda x, y: y - jnp.sqrt((x * x).sum(-1, keepdims=True)),
+        ],
+        arrays=2,
+        is_rounded=True,
     ),
     "less the two largest": Kind(
         lambda x, y: y - np.sort(x, -1)[..., 2:].sum(-1, keepdims=True),

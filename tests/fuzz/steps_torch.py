@@ -88,6 +88,11 @@ SPELLINGS: Mapping[str, Sequence[Spelling]] = {
     "branch": [_branch_in_torch],
     "hard_sigmoid": [functional.hardsigmoid, nn.Hardsigmoid()],
     "hard_swish": [functional.hardswish, nn.Hardswish()],
+    "root beyond 1": [
+        lambda x: torch.where(x > 1, x.sqrt(), x),
+        lambda x: torch.where(x >= 1, x**0.5, x),
+        lambda x: torch.where(x <= 1, x, (x.log() / 2).exp()),
+    ],
     "maximum": [
         torch.maximum,
         torch.fmax,
@@ -115,6 +120,10 @@ SPELLINGS: Mapping[str, Sequence[Spelling]] = {
     "less the norm": [
         lambda x, y: y - torch.linalg.vector_norm(x, torch.inf, -1, keepdim=True),
         lambda x, y: y - x.abs().amax(-1, keepdim=True),
+    ],
+    "less the length": [
+        lambda x, y: y - torch.linalg.vector_norm(x, dim=-1, keepdim=True),
+        lambda x, y: y - x.norm(2, -1, True),
     ],
     "less the two largest": [
         lambda x, y: y - x.topk(2, -1).values.sum(-1, keepdim=True),
