@@ -129,6 +129,19 @@ def test_value_and_grad_vjp_linearize_and_jacobians_agree(op: Op) -> None:
 
 
 @every_op
+def test_gradient_off_the_ties(op: Op) -> None:
+    """The slope of the values, by differences: at a tie a piece may be wrong that does not count there."""
+    f, x = of_x(op), ties_and_neighbours(op)
+    with jax.enable_x64(True):
+        x64, step = np.asarray(x, "float64"), 1e-5
+        differences = (f(x64 + step) - f(x64 - step)) / (2 * step)
+        slopes = jax.grad(lambda x: f(x).sum())(x64)
+    off = ~np.isin(x, [row[0] for row in valid_operands(op)])
+    assert off.sum() >= 4
+    np.testing.assert_allclose(slopes[off], differences[off], rtol=1e-6, atol=1e-9)
+
+
+@every_op
 def test_hessian(op: Op) -> None:
     """0 for piecewise linear ops; for the others the true second derivative off the kinks, and a number at them."""
     f, x = of_x(op), ties_and_neighbours(op)
