@@ -35,7 +35,7 @@ def functions(op: Op, arguments: dict[str, Any]) -> Iterator[tuple[str, str, Cal
     torch_op = TORCH_OPS[op.name]
     yield f"interop.{op.name}", "torch", lambda x: _first(torch_op(x, *arguments.values()))
     for native in op.counterparts:
-        if arguments.keys() <= native.names and native.framework in ("jax", "torch"):
+        if arguments.keys() <= native.parameters.keys() and native.framework in ("jax", "torch"):
             yield native.name, native.framework, lambda x, native=native: _first(_called(native, x, arguments))
 
 

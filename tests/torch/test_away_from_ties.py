@@ -101,7 +101,7 @@ def forms(op: Op, counterpart: Counterpart, tie: dict[str, Any]) -> Iterator[tup
 def test_equal_away_from_ties(op: Op, counterpart: Counterpart) -> None:
     parameters = op.signature.parameters
     ties = [dict(zip(parameters, tie, strict=False)) for tie in op.tie_points]
-    same = [t for t in ties if all(n in counterpart.names or v == parameters[n].default for n, v in t.items())]
+    same = [t for t in ties if all(n in counterpart.parameters or v == parameters[n].default for n, v in t.items())]
     asked = 0
     for tie in same:
         for x, natively, here in forms(op, counterpart, tie):
