@@ -69,12 +69,13 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
       ``matrix_rank``; whether a tensor itself is zero (``if x``, ``any``, ``all``, ``nonzero``, ``argwhere``,
       ``count_nonzero``).
     - Choices in torch's kernels: quantiles and modes, power-average pooling, ``rrelu`` in training,
-      ``linalg.cond`` for 1 and infinity, norms of an order below 1, ``special.i0e`` at 0; the bounds of ``renorm``,
+      ``linalg.cond`` for 1 and infinity, norms of an order below 1; the bounds of ``renorm``,
       ``max_norm`` in ``embedding``, and ``eps`` in ``cosine_similarity`` and ``gaussian_nll_loss``.
     - What torch does not see: numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
       ``autograd.Function``, as is what `wrap_for_torch` returns, TorchScript.
     - What has no choices, and is not smooth: ``abs`` of complex numbers, standard deviations at 0, equal
-      singular values and eigenvalues. Equality of complex numbers.
+      singular values and eigenvalues. Equality of complex numbers. The tangent of ``linalg.det`` at a singular matrix
+      is 0 in torch's forward mode, whatever the slope.
     - `directional_derivative`, `grad` and `subdifferential` of this package within ``fun``.
 
     A `jaxclamp.UndecidedWarning` names the line, once, where a value that moves is where such a function jumps, or at a

@@ -206,8 +206,8 @@ _JUMPS: Mapping[str, Jump] = {
     **dict.fromkeys(("trunc", "fix", "frac", "int", "long", "short", "byte", "char"), _at_integers_but_0),
     **dict.fromkeys(("round", "special_round"), _at_halves),
     **dict.fromkeys(("to", "_to_copy", "type", "type_as"), _conversion),
-    # i0e is exp(-|x|) times a smooth function; those in the next line ask whether numbers are 0.
-    **dict.fromkeys(("signbit", "angle", "i0e", "special_i0e"), _at_0),
+    **dict.fromkeys(("signbit", "angle"), _at_0),
+    # These ask whether numbers are 0.
     **dict.fromkeys(("__bool__", "is_nonzero", "any", "all", "nonzero", "argwhere", "count_nonzero"), _at_0),
     "rrelu": _rrelu,
     "renorm": _renorm,

@@ -107,8 +107,8 @@ def norm_along_direction(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
     """
     if eqn.params.get("name") == NORM:
         name, count, value = "norm", 1, norm_of_call(eqn)
-    elif len(eqn.outvars) == 1 and (norm := recognized_euclidean(eqn)):
-        name, count, value = norm.name, len(eqn.invars), functools.partial(norm.value, "min_norm")
+    elif len(eqn.outvars) == 1 and (recognized := recognized_euclidean(eqn)):
+        name, count, value = recognized.name, len(eqn.invars), functools.partial(recognized.value, "min_norm")
     else:
         return None
 
@@ -116,11 +116,18 @@ def norm_along_direction(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
         def of_elements(*elements: jax.Array) -> jax.Array:
             return value(*elements, *operands[count:])
 
-        is_zero = value(*operands) == 0  # by the number that a slope is computed of: XLA may round another otherwise
+        norm = value(*operands)
+        is_zero = norm == 0  # by the number that a slope is computed of: XLA may round another otherwise
+        # An integer, as in hypot(x, 1), does not move: its tangent is of float0, of which no norm can be taken.
+        v = [
+            jnp.zeros(x.shape, norm.dtype) if moved.dtype == jax.dtypes.float0 else moved
+            for x, moved in zip(operands[:count], tangents[:count], strict=True)
+        ]
 
         def piece(*operands: jax.Array) -> jax.Array:
+            x = [element.astype(moved.dtype) for element, moved in zip(operands[:count], v, strict=True)]
             # The derivative of the norm at v, along x.
-            along = jax.jvp(of_elements, tuple(tangents[:count]), operands[:count])[1]
+            along = jax.jvp(of_elements, v, x)[1]
             return jnp.where(is_zero, along, value(*operands))
 
         return piece
@@ -234,6 +241,19 @@ def _sign(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
     (x,), (dx,) = operands, tangents
     at_zero = (x == 0) & ~jnp.isnan(dx)
     return lambda x: jnp.sign(jnp.where(at_zero, dx, x))
+
+
+def _scaled_bessel(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    """Decide i0e, which is exp(-|x|) times 1 + x²/4 + ...: at 0, whether it is exp(-x) or exp(x) times that."""
+    (x,), (dx,) = operands, tangents
+    at_zero = (x == 0) & ~jnp.isnan(dx)
+    side = jnp.where(at_zero, jnp.sign(dx), 0)
+
+    def piece(x: jax.Array) -> jax.Array:
+        near = jnp.where(at_zero, x, 0)  # elsewhere the exponential may overflow
+        return jnp.where(at_zero, jnp.exp(-side * near) * (1 + near**2 / 4), lax.bessel_i0e(x))
+
+    return piece
 
 
 def _extremum(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
@@ -513,6 +533,7 @@ CHOICES: Mapping[Primitive, Choice] = {
     p.clamp_p: _clamp,
     p.abs_p: _abs,
     p.sign_p: _sign,
+    p.bessel_i0e_p: _scaled_bessel,
     **{
         primitive: functools.partial(_comparison, primitive.bind)
         for primitive in (p.gt_p, p.ge_p, p.lt_p, p.le_p, p.eq_p, p.ne_p, p.lt_to_p, p.le_to_p, p.eq_to_p)

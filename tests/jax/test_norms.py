@@ -270,6 +270,17 @@ def test_along_a_direction(name: str) -> None:
     assert jnp.isnan(jaxclamp.grad(function)(jnp.array([NAN, 1.0]))).any()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_along_a_direction_beside_an_integer(dtype: str) -> None:
+    """An integer does not move: at 0 the norm of (x, 0) is |x|."""
+    x, v = jnp.array([0.0, 0.0, -4.0], dtype), jnp.array([-2.0, 2.0, 2.0], dtype)
+    for integers in (jnp.array([0, 1, 3]), jnp.array([0, 0, 0])):
+        gradient = jaxclamp.grad(lambda x, y=integers: jnp.hypot(x, y).sum(), direction=v)(x)
+        assert gradient.dtype == x.dtype
+        at_zero = jnp.where(integers == 0, jnp.array([-1.0, 1.0, -1.0]), jnp.array([-1.0, 0.0, -0.8]))
+        np.testing.assert_allclose(gradient.astype("float32"), at_zero, rtol=4e-3)
+
+
 DEVIATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "std": jnp.std,
     "not corrected": functools.partial(jnp.std, ddof=1),

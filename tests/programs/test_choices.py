@@ -270,6 +270,23 @@ def test_every_choice_falls_as_its_values_do_nearby(part: int) -> None:
         np.testing.assert_allclose(derivative, (near - here) / STEP, atol=1e-8, err_msg=name)
 
 
+@pytest.mark.usefixtures("float64")
+def test_bessel_functions() -> None:
+    """i0 is smooth, and i0e is exp(-|x|) times it: with the slope -1 or 1 at 0, and the second derivative 3/2."""
+    i0, i0e = jax.scipy.special.i0, jax.scipy.special.i0e
+    for zero in (0.0, -0.0):
+        for v in (1.0, -2.0):
+            assert jaxclamp.directional_derivative(i0e, (zero,), (v,)) == (1, -abs(v))
+            slope = jaxclamp.grad(i0e, direction=v)
+            assert (slope(zero), jax.grad(slope)(zero)) == (-np.sign(v), 1.5)
+            assert jaxclamp.grad(i0, direction=v)(zero) == 0
+    x = jnp.array([-2.0, 0.0, 3.0, 800.0])
+    elsewhere = np.array([True, False, True, True])
+    np.testing.assert_array_equal(
+        jaxclamp.grad(lambda x: i0e(x).sum())(x)[elsewhere], jax.grad(lambda x: i0e(x).sum())(x)[elsewhere]
+    )
+
+
 # Rules of their own
 
 

@@ -68,7 +68,6 @@ UNDECIDED: dict[str, tuple[Function, torch.Tensor]] = {
     "power-average": (lambda x: F.lp_pool1d(x, 1.0, 1), 0 * LINE),
     "rrelu": (lambda x: F.rrelu(x, training=True), X),
     "linalg.cond": (lambda x: torch.linalg.cond(x, 1), POSITIVE),
-    "special.i0e": (torch.special.i0e, X),
     "renorm": (lambda x: torch.renorm(x, 2, 0, 2.0), tensor([[2.0, 0.0]])),
     "max_norm": (lambda x: F.embedding(torch.tensor([0]), x * 1, max_norm=2.0), tensor([[2.0, 0.0]])),
     "cosine_similarity": (lambda x: F.cosine_similarity(x, 1 + 0 * x, eps=2.0), tensor([[2.0, 0.0]])),
@@ -161,7 +160,6 @@ def listed_as(name: str) -> str:
         "norms": ("norm", "vector_norm", "linalg_vector_norm", "linalg_norm", "norm_except_dim"),
         "standard deviations": ("std", "std_mean"),
         "``unique``": ("unique_consecutive",),
-        "special.i0e": ("i0e",),
         "``atan2``": ("arctan2",),
     }
     return next((word for word, names in words.items() if name in names), f"``{name}``")

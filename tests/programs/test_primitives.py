@@ -29,7 +29,7 @@ NUMBERS_THAT_DO_NOT_MOVE = """
     xor"""
 """Integers, bools and what is constant between jumps."""
 SMOOTH = """
-    acos acosh add add_any all_gather all_to_all asin asinh atan atanh bessel_i0e bessel_i1e
+    acos acosh add add_any all_gather all_to_all asin asinh atan atanh bessel_i1e
     broadcast_in_dim cbrt cholesky complex concatenate conj conv_general_dilated copy cos cosh cumlogsumexp
     cumprod cumsum dce_sink device_put digamma div dot_general dynamic_slice dynamic_update_slice eig eigh erf
     erf_inv erfc exp exp2 expm1 fft gather get igamma igammac imag integer_pow lgamma log log1p log2 logistic lu

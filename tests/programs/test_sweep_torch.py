@@ -191,6 +191,7 @@ PROGRAMS: dict[str, tuple[Program, Any]] = {
     "leaky_relu": (lambda x: F.leaky_relu(x, 0.2), POINT),
     "leaky_relu_": (lambda x: F.leaky_relu_(x * 1, 0.2), POINT),
     "prelu": (lambda x: F.prelu(x, x[1:2] / 4), POINT),
+    "special.i0e": (torch.special.i0e, POINT),
     "rrelu, in evaluation": (lambda x: F.rrelu(x), POINT),
     "elu": (lambda x: F.elu(x, 2.0), POINT),
     "elu_": (lambda x: F.elu_(x * 1, 2.0), POINT),

@@ -62,6 +62,11 @@ def rrelu(
     return in_form(inplace, "rrelu_", lambda x: at_kinks(lambda x: functional.leaky_relu(x, slope), kinks, x), input)
 
 
+def i0e(input: Tensor) -> Tensor:
+    pieces = (0.0, lambda x: torch.exp(x) * torch.special.i0(x), lambda x: torch.exp(-x) * torch.special.i0(x))
+    return at_kinks(torch.special.i0e, [pieces], input)
+
+
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     input, weight = autocast(input, weight)
     kinks = pieces_at_kinks("leaky_relu", aligned(weight, input))
