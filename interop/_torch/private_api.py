@@ -70,7 +70,9 @@ def primal_of(tensor: torch.Tensor) -> torch.Tensor:
     levels = torch._C._functorch.get_interpreter_stack() or []
     while levels and levels[-1].key() == torch._C._functorch.TransformType.Vmap:
         levels.pop()
-    (primal,) = outside_of_transformations(len(levels), lambda x: [forward_ad.unpack_dual(x).primal], tensor)
+    # Level 0 is named, the only one that torch has: while a graph is traced, torch keeps no count of levels in Python,
+    # and would take the tensor for one without a tangent.
+    (primal,) = outside_of_transformations(len(levels), lambda x: [forward_ad.unpack_dual(x, level=0).primal], tensor)
     return primal  # type: ignore[return-value]
 
 
