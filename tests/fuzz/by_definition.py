@@ -364,9 +364,11 @@ def check(pairs: Sequence[Pair], answers: Answers) -> None:
 
 
 def check_what_is_drawn(pairs: Sequence[Pair], modes: Sequence[str]) -> None:
-    """Every op, every way to differentiate it, and ties in most programs."""
+    """Every op but norms, every way to differentiate it, and ties in most programs."""
     programs = [program for program, _ in pairs]
-    assert jaxclamp.OPS.keys() <= {step.op for program in programs for step in program.steps}
+    # Roots are no small integers: whether the next op ties would be a matter of rounding.
+    drawn = jaxclamp.OPS.keys() - {"hypot", "norm"}
+    assert drawn <= {step.op for program in programs for step in program.steps}
     assert {form.mode for _, form in pairs} == {*modes}
     assert {program.dtype for program in programs} == {*DTYPES}
     assert sum(any(row.tied for row in program.expected) for program in programs) > 0.8 * len(programs)
