@@ -157,8 +157,8 @@ def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
 
 def _is_masked(eqn: JaxprEqn, makers: _Makers) -> bool:
     """Return whether ``eqn`` is ``where(condition, x, 0)`` or ``where(condition, x, nan)``, as in `jax.numpy.var`."""
-    other = _before_reshaping(eqn.invars[1], makers) if eqn.primitive is p.select_n_p else None
-    return isinstance(other, Literal) and bool(np.isnan(other.val) or other.val == 0)
+    fill = _before_reshaping(eqn.invars[1], makers) if eqn.primitive is p.select_n_p else None
+    return isinstance(fill, Literal) and bool(np.isnan(fill.val) or fill.val == 0)
 
 
 def _exponent(eqn: JaxprEqn, makers: _Makers) -> Any:

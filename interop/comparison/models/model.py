@@ -215,9 +215,9 @@ class JaxModel(Model):
 
         arrays = _arrays_in(self.inputs)
         # Compiled, which leaves out all that parameters are made by.
-        others = iter(jax.jit(no_parameters)(arrays))
+        counts_and_keys = iter(jax.jit(no_parameters)(arrays))
         return jax.tree.map(
-            lambda leaf: leaf if is_parameter(leaf) else next(others), jax.eval_shape(of_arrays, arrays)
+            lambda leaf: leaf if is_parameter(leaf) else next(counts_and_keys), jax.eval_shape(of_arrays, arrays)
         )
 
     @abstractmethod
