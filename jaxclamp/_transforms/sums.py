@@ -81,6 +81,7 @@ def _opened(eqn: JaxprEqn, names: Sequence[str] = ("_std", "_var")) -> list[Jaxp
         )
         for inner in body.eqns
     ]
+    # Within these, calls of `where` are opened too: ``var`` makes its result NaN by one, where it has no elements.
     return [new for inner in inside for new in _opened(inner, (*names, "_where"))]
 
 
