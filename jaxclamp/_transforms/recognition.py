@@ -168,7 +168,7 @@ def _equations(call: _Call, types: Types) -> list[tuple[tuple[Hashable, Hashable
         traced: Any = jax.make_jaxpr(of_operands)(*scalars)
         if len(traced.eqns) == 1:
             (eqn,) = traced.eqns
-            (value,) = _values(_of_scalars(eqn), [_Value(traced.invars.index(atom), {}) for atom in eqn.invars])
+            (value,) = _results(traced, [_Value(i, {}) for i in range(len(types))])
             inner = eqn.params["call_jaxpr"].eqns if eqn.primitive is p.custom_jvp_call_p else []
             return [(_key(part), value.formula) for part in ([eqn, *inner] if len(inner) == 1 else [eqn])]
     return []
@@ -186,8 +186,8 @@ def _calls(count: int) -> Iterator[_Call]:
             for names in itertools.permutations(counterpart.parameters, count):
                 yield _Call(op, counterpart, names)
     for op in OPS.values():
-        if op.family != "reduction" and len(op.arrays) >= count:
-            yield _Call(op, lambda arguments, op=op: op.function(**arguments), op.arrays[:count])  # type: ignore[misc]
+        if op.family != "reduction" and len(op.arrays) == count:
+            yield _Call(op, lambda arguments, op=op: op.function(**arguments), op.arrays)  # type: ignore[misc]
 
 
 class _Value(NamedTuple):
@@ -236,17 +236,7 @@ def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
     if eqn.primitive is p.custom_jvp_call_p:
         eqn = _of_scalars(eqn)
     if eqn.primitive is p.jit_p:
-        body = eqn.params["jaxpr"]
-        known: dict[Any, _Value] = dict(zip(body.invars, inputs, strict=True))
-
-        def read(atom: Any) -> _Value:
-            if isinstance(atom, Literal):
-                return _Value(_Constant.of(np.asarray(atom.val)), {})
-            return known.get(atom, _UNKNOWN)  # unknown is a constant array
-
-        for inner in body.eqns:
-            known.update(zip(inner.outvars, _values(inner, [read(atom) for atom in inner.invars]), strict=True))
-        return [read(atom) for atom in body.outvars]
+        return _results(eqn.params["jaxpr"], inputs)
     if eqn.primitive is p.broadcast_in_dim_p:
         return [_moved(inputs[0], eqn.params["broadcast_dimensions"].__getitem__)]
     if eqn.primitive is p.transpose_p:
@@ -267,6 +257,20 @@ def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
     except TypeError:  # a parameter that no op of the table has
         return [_UNKNOWN] * len(eqn.outvars)
     return [_Value((formula, k), axes) for k in range(len(eqn.outvars))]
+
+
+def _results(program: Any, inputs: Sequence[_Value]) -> list[_Value]:
+    """Return what ``program`` computes of ``inputs``, equation by equation."""
+    known: dict[Any, _Value] = dict(zip(program.invars, inputs, strict=True))
+
+    def read(atom: Any) -> _Value:
+        if isinstance(atom, Literal):
+            return _Value(_Constant.of(np.asarray(atom.val)), {})
+        return known.get(atom, _UNKNOWN)  # unknown is a constant array
+
+    for eqn in program.eqns:
+        known.update(zip(eqn.outvars, _values(eqn, [read(atom) for atom in eqn.invars]), strict=True))
+    return [read(atom) for atom in program.outvars]
 
 
 _UNKNOWN = _Value(object(), {})  # this object equals nothing else, so that no formula with it is in a table

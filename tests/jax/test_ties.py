@@ -64,6 +64,7 @@ def counted(function: Callable[..., Any], *args: Any) -> dict[tuple[int, str], t
         ("relu", jax.nn.relu, 9, (N == 0).sum()),
         ("relu6", jax.nn.relu6, 9, ((N == 0) | (N == 6)).sum()),
         ("hardsigmoid", jax.nn.hard_sigmoid, 9, (abs(N) == 3).sum()),
+        ("hardsigmoid", jaxclamp.hardsigmoid, 9, (abs(N) == 3).sum()),
         ("amax", lambda x: jnp.max(x.reshape(3, 3), axis=1), 3, 1),
         ("amin", lambda x: jnp.min(x), 1, 0),
         ("max_pool", lambda x: jax.lax.reduce_window(x - 6, -jnp.inf, jax.lax.max, (2,), (1,), "SAME"), 9, 3),
