@@ -28,7 +28,7 @@ from jax.extend.core import JaxprEqn, Primitive
 from jax.extend.core import primitives as p
 
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, VALUE_SCOPE
-from jaxclamp._rules.extremum import is_first_device, ties_with_devices
+from jaxclamp._rules.extremum import is_first_device, lowest, ties_with, ties_with_devices
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._rules.windows import Windows
 from jaxclamp._transforms.recognition import recognized_euclidean
@@ -313,8 +313,7 @@ def _place(sign: int, operands: Arrays, tangents: Arrays, axes: Sequence[int]) -
     if not x.shape[-1]:  # `lax.argmax` refuses it; the maximum, -inf, is that of no element
         return jnp.zeros(x.shape[:-1], jnp.int32)
     largest = functools.partial(jnp.max, axis=-1, keepdims=True)
-    tied = (x == largest(x)) | jnp.isnan(x)
-    return lax.argmax(_ahead(tied, dx, largest), x.ndim - 1, jnp.int32)
+    return lax.argmax(_ahead(ties_with(x, largest(x)), dx, largest), x.ndim - 1, jnp.int32)
 
 
 def _ahead(tied: jax.Array, dx: jax.Array, largest: Callable[[jax.Array], jax.Array]) -> jax.Array:
@@ -504,20 +503,18 @@ def _scatter(
 
     def best(x: jax.Array, updates: jax.Array, old: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return where the old element, and which updates, are the largest of the candidates ``old`` and ``new``."""
-        low = jnp.array(-jnp.inf, x.dtype)
+        low = lowest(x.dtype)
         x, updates = jnp.where(old, x, low), jnp.where(new, updates, low)
         result = lax.scatter_max(x, indices, updates, **where)
-        return old & ((x == result) | jnp.isnan(x)), new & ((updates == gathered(result)) | jnp.isnan(updates))
+        return old & ties_with(x, result), new & ties_with(updates, gathered(result))
 
     old, new = best(sign * x, sign * updates, jnp.ones(x.shape, bool), jnp.ones(updates.shape, bool))
     # As in `_place`, NaN is taken among values, and comes last among tangents.
     rise, rises = (jnp.where(jnp.isnan(v), -jnp.inf, sign * v) for v in (dx, dupdates))
     old, new = best(rise, rises, old, new)
-    # In the third round the old element is infinite, and the updates are numbered downwards. Floats, since candidates
-    # that are out count as -inf; float32 has all integers up to 2^24, and of more updates each digit is a round.
+    # In the third round they are numbered downwards, so that of those left the first is the largest.
     numbers = jnp.arange(updates.size, 0, -1).reshape(updates.shape)
-    for digit in [numbers] if updates.size <= 2**24 else jnp.divmod(numbers, 2**16):
-        old, new = best(jnp.full(x.shape, jnp.inf, jnp.float32), digit.astype(jnp.float32), old, new)
+    old, new = best(jnp.full(x.shape, updates.size + 1, numbers.dtype), numbers, old, new)
 
     # One number is left for each place, so that adding zeros for all others writes that number.
     def piece(x: jax.Array, _: jax.Array, updates: jax.Array) -> jax.Array:
