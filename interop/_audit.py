@@ -299,10 +299,7 @@ def _effect(
     of = f"{len(parameters)} parameter{'s' * (len(parameters) > 1)}" if parameters else "the inputs"
     variables = parameters or list(gradients)
     new_gradients = torch.autograd.grad(again, variables, materialize_grads=True)
-    pairs = zip((gradients[variable] for variable in variables), new_gradients, strict=True)
-    old_vector, new_vector = map(_flat, zip(*pairs, strict=True))
-    norms = (torch.linalg.vector_norm(v).item() for v in (old_vector, new_vector, _difference(old_vector, new_vector)))
-    return Effect(of, *norms)
+    return Effect(of, *_norms(_flat(gradients[variable] for variable in variables), _flat(new_gradients)))
 
 
 def _later_than(old: Version) -> tuple[Version, str]:
@@ -488,6 +485,12 @@ def _difference(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return torch.where(same, 0.0, first - second)
 
 
+def _norms(old: torch.Tensor, new: torch.Tensor) -> tuple[float, float, float]:
+    """Return the norms of two gradients and of their difference."""
+    before, after, difference = (torch.linalg.vector_norm(v).item() for v in (old, new, _difference(old, new)))
+    return before, after, difference
+
+
 def _copied(leaf: Any) -> Any:
     return leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
 
@@ -507,13 +510,12 @@ def _compared(calls: Iterable[_Call], before: str, after: str) -> tuple[tuple[Li
         old, new = torch.cat(olds), torch.cat(news)
         difference = _difference(old, new)
         if difference.any():
-            old_norm, new_norm, norm = (torch.linalg.vector_norm(v).item() for v in (old, new, difference))
             slopes = [torch.cat([call.slopes(version) for call in calls_there]) for version in (before, after)]
             pairs = torch.stack(slopes, 1)[_difference(*slopes) != 0].unique(dim=0)  # sorted, the steepest last
             keeping = [c for c in CONVENTIONS if all(call.has(c, g) for call, g in zip(calls_there, olds, strict=True))]
             steepest = tuple((old_slope, new_slope) for old_slope, new_slope in pairs.flip(0)[:3].tolist())
             largest, cure = difference.abs().max().item(), _cure(line.op, before, keeping)
-            changes.append(ChangedLine(line, old_norm, new_norm, norm, largest, steepest, cure))
+            changes.append(ChangedLine(line, *_norms(old, new), largest, steepest, cure))
     return totals.lines(), tuple(changes)
 
 

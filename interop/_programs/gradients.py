@@ -346,10 +346,9 @@ def _differentiated(
     kwargs: Any,
 ) -> tuple[torch.Tensor, Tree]:
     """Return the derivative of ``fun`` along ``direction``, and the gradient of the piece that is entered."""
-    active, tangents = _active(name, args, argnums), direction
-    if isinstance(argnums, int):
-        active, tangents = (active,), (tangents,)
     positions = positions_of(name, args, argnums)
+    active = tuple(args[position] for position in positions)
+    tangents = (direction,) if isinstance(argnums, int) else direction
     _check(name, active, "the argument", tangents, "direction")
 
     node = None
