@@ -62,8 +62,6 @@ class _Line(NamedTuple):
     """The elements of a window at most."""
     has_whole: bool
     """Whether the first place is in all windows."""
-    is_partition: bool
-    """Whether each element is in one window, at one place, and all windows have all places."""
 
 
 def prefers_slices(x: torch.Tensor, dims: int) -> bool:
@@ -111,11 +109,11 @@ def sliced_stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vecto
     counter = counter_of(x.dtype, math.prod(line.size for line in lines))
     if math.prod(len(line.places) for line in lines) <= _AT_ONCE:
         tied = _tied(x, values, _crossed([line.places for line in lines]))
-        return [_SlicedStage(x, values, tied, counter, all(line.is_partition for line in lines))]
+        return [_SlicedStage(x, values, tied, counter)]
     stages: list[Stage] = []
     for axis, line in enumerate(lines, -pooling.dims):
         largest = values if axis == -1 else _largest_along(line, axis, x, vector)
-        stages.append(_SlicedStage(x, largest, _tied(x, largest, _at(axis, line)), counter, line.is_partition))
+        stages.append(_SlicedStage(x, largest, _tied(x, largest, _at(axis, line)), counter))
         x = largest
     return stages
 
@@ -127,7 +125,6 @@ class _SlicedStage(NamedTuple):
     values: torch.Tensor
     tied: list[Tied]
     counter: torch.dtype
-    is_partition: bool
 
     def counted(self, like: torch.Tensor) -> torch.Tensor:
         one = like.new_ones((), dtype=self.counter)
@@ -137,35 +134,24 @@ class _SlicedStage(NamedTuple):
         return _summed(self.values, vector, [(windows, weight, elements) for weight, elements, windows in self.tied])
 
     def spread(self, vector: torch.Tensor) -> torch.Tensor:
-        # Each element is written once, so that no zeros have to be filled in, nor anything added to them.
-        if self.is_partition and is_finite(vector):
-            result = empty_as(self.x, vector)
-            for weight, elements, _ in self.tied:
-                torch.mul(vector, weight, out=result[elements])
-            return result
         return _summed(self.x, vector, [(elements, weight, windows) for weight, elements, windows in self.tied])
 
 
 def _summed(
     like: torch.Tensor, vector: torch.Tensor, weighted: Sequence[tuple[Index, torch.Tensor, Any]]
 ) -> torch.Tensor:
-    """Add parts of the vector, where their weight is 1, to parts of zeros of the shape and layout of ``like``."""
+    """Add parts of the vector, where their weight is 1, to parts of zeros of the shape and layout of ``like``.
+
+    Each entry of ``weighted`` is ``(to, weight, index)``: the part of the zeros, the weights, the part of the vector.
+    """
     finite = is_finite(vector)
-    total: torch.Tensor | None = None
+    total = empty_as(like, vector).zero_()
     for to, weight, index in weighted:
-        part = vector[index]
-        if total is None:
-            if finite and like[to].shape == weight.shape == like.shape:  # the first part is for all
-                # In the layout of the weight, and in the dtype of a counter, which as a scalar would not decide it.
-                total = (weight * part).to(vector.dtype)
-                continue
-            total = empty_as(like, vector).zero_()
-        there = total[to]
+        there, part = total[to], vector[index]
         if finite and there.shape == weight.shape:
             there.addcmul_(part, weight)
         else:  # what is added to one window is the sum over its elements
             there += at_ties(part, weight, finite).sum_to_size(there.shape)
-    assert total is not None
     return total
 
 
@@ -239,15 +225,14 @@ def _alike(size: int, stride: int, padding: tuple[int, int], dilation: int, leng
     # A place that all windows have comes first: values begin as a copy of it, and not as -inf for all to be compared.
     whole = slice(0, count)
     places.sort(key=lambda place: place[1] != whole)
-    is_partition = stride == reach + 1 == size and padding == (0, 0) and count * size == length  # without dilation
-    return _Line(places, count, size, places[0][1] == whole, is_partition)
+    return _Line(places, count, size, places[0][1] == whole)
 
 
 def _adapted(length: int, count: int) -> _Line:
     """Return windows of nearly equal sizes; each is a place."""
     spans = [span(window, length, count) for window in range(count)]
     places = [(slice(*each), slice(window, window + 1)) for window, each in enumerate(spans)]
-    return _Line(places, count, max(end - start for start, end in spans), has_whole=False, is_partition=False)
+    return _Line(places, count, max(end - start for start, end in spans), has_whole=False)
 
 
 def _at(axis: int, line: _Line) -> list[Place]:
