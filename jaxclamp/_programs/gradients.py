@@ -275,7 +275,7 @@ class _Program(Generic[P, R]):
     def __init__(self, fun: Callable[P, R], within: frozenset[str] = frozenset()) -> None:
         self._fun = fun
         self._within = within
-        """The functions with a ``custom_jvp`` in whose rules it is."""
+        """The functions in whose ``custom_jvp`` rules ``fun`` is called, as text: by these the recursion ends."""
         # These are known once ``run`` has been called, since it is then that the function is traced.
         self._is_discrete = False
         self.has_slopes_without_bound = False

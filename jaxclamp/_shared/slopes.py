@@ -69,7 +69,7 @@ class LineSlopes(NamedTuple):
     radius_level: NDArray[np.int_]
     """For each row, the level of the ladder at which noise lets slopes have the least error."""
     level: NDArray[np.int_]
-    """How many levels farther slopes were measured; 0 if they could as well have been measured there."""
+    """How many levels nearer than that of the row slopes were measured; 0 if they are good enough there."""
     finite: Mask
     """Where values are finite, and slopes are bounded."""
     jumps: Mask
@@ -160,7 +160,7 @@ class Local:
 
     @functools.cached_property
     def grid(self) -> Array:
-        """How far apart two points are that differ in the function's precision, beyond the next power of two too."""
+        """Moves by multiples of this are exact in the function's precision, beyond the next power of two too."""
         sizes = np.abs(np.where(np.isfinite(self.point), self.point, 1.0))
         exponents = np.ceil(np.log2(np.where(sizes > 0, sizes, 1.0)))
         grid: Array = np.where(sizes > 0, 2 * self.unit * np.exp2(exponents), 0.0) / self.scale
@@ -310,8 +310,9 @@ def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> Line
         distance=ladder.distances[which],
         reach=np.max(heights, axis=(0, 1, 3), initial=0.0, where=within),
     )
-    # A noisier row needs a larger radius. Where the slope is good enough at that radius, the entry keeps its scale: its
-    # level is 0.
+    # A noisier row needs a larger radius: in float64 it is 2^-16, and with a noise of 1e-9 of the slopes 2^-9, to which
+    # level -2 is nearest, as 8^2 is 2^6. Where the slope is good enough there, the entry keeps its scale: its level is
+    # 0.
     relative = noise / np.where(result.size > 0, result.size, np.inf)
     ratio = default_radius(np.fmax(local.unit, relative)) / ladder.radius
     # The farthest distance is out: its slopes have none before them that would tell their error.
@@ -404,10 +405,13 @@ def _jumps(heights: Array, noise: Array) -> Mask:
 
 def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> Ladder:
     """Return the ladder with more distances for the entries at whose scale no slope is known well."""
+    # Of sin(1e6 x) at 0 no slope is known at the scale 1: all distances are too far, so that smaller ones are asked.
     known = slopes.known
     constant = (ladder.rises == 0).all(axis=(0, 1))
     is_value = ~steep & np.isfinite(local.value)[:, None] & np.isfinite(local.point)
-    elsewhere = known.any(axis=0) & known.any(axis=1, keepdims=True)  # for this entry, and for this row
+    # Where the entry has a known slope in another row, and the row one by another entry, the distances are right, and
+    # the slope is small.
+    elsewhere = known.any(axis=0) & known.any(axis=1, keepdims=True)
     # This close, noise may hide a slope that matters beside the steepest one.
     hidden = (slopes.error > RESOLUTION / 8 * slopes.size[:, None]) & (slopes.size[:, None] > 0)
     is_lost = is_value & ~known & (~constant & ~elsewhere | hidden)

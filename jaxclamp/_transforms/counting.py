@@ -53,9 +53,9 @@ Counts: TypeAlias = jax.Array
 One number would overflow: a loop over a dataset can meet more ties than 32 bits count, and JAX has 64 only if asked.
 """
 Counted: TypeAlias = tuple[list[JaxprEqn], list[Var], Counters] | None
-"""Equations that compute what one does, and count in its bodies; the variable of the counts; and the counters.
+"""What takes the place of an equation with bodies, and counts in these; the variable of the counts; the counters.
 
-None if there is nothing to count in its bodies.
+None if nothing in the bodies can tie.
 """
 _BITS = 20
 _BASE = 2**_BITS  # so that the lower digits of up to 2048 devices or terms add up without overflow

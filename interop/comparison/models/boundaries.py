@@ -131,11 +131,11 @@ def opened(traced: Any) -> Opened:
     eqns = list(_with_boundaries_on_top(traced.eqns))
     uses = Counter(var for eqn in eqns for var in eqn.invars if isinstance(var, Var))
     uses.update(var for var in traced.outvars if isinstance(var, Var))
-    numbers: dict[Key, int] = {}
-    number_of: dict[Any, int] = {}
-    zeros: dict[int, Var] = {}
-    crossed: list[Any] = []
-    renamed: dict[Any, Any] = {}
+    crossed: list[Any] = []  # the results of boundaries: the last results of the program
+    numbers: dict[Key, int] = {}  # from a crossing to its place among these
+    number_of: dict[Any, int] = {}  # the same from the variable that crossed
+    zeros: dict[int, Var] = {}  # from a place to the zero that is added there
+    renamed: dict[Any, Any] = {}  # from the result of a boundary that is left out to its operand
     positions: dict[Key, int] = {}
     opened_eqns: list[JaxprEqn] = []
     for eqn in eqns:

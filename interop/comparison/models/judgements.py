@@ -286,7 +286,10 @@ class _Findings:
 def _explained(
     compared: _AtPlaces, under_min_norm: _AtPlaces, rounding: Collection[Place] = frozenset()
 ) -> dict[Place, Judgement]:
-    """Judge by the same arrays under min_norm; those without it, once more, explain nothing."""
+    """Judge each place: a gradient that differs, and agrees under min_norm, differs by ties.
+
+    Where there was no run under min_norm, ``compared`` takes its place: what differs still differs, so no tie is found.
+    """
     # A gradient that cancels to 0 is a sum of terms as large as the other gradients, and keeps their rounding.
     gradients = [side for place, each in compared.items() if place.is_gradient for side in (each.first, each.second)]
     scale = max(map(largest_finite, gradients), default=0.0)

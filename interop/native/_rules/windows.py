@@ -152,6 +152,8 @@ def _without_batch(
 def _shared_at_once(
     spreads: bool, pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor
 ) -> torch.Tensor:
+    # Say the first stage goes from elements to the largest of each row of a window, and the second from these to the
+    # windows. A tangent is gathered in this order, a cotangent is spread from the windows back.
     stages = _stages(pooling, x, values, vector)
     shares = _counted(stages, vector).clamp_(min=1)  # a window may lie in the padding as a whole
     if spreads:
