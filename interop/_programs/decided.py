@@ -95,9 +95,13 @@ def _warn_on_jump(name: str, jump: Jump, args: tuple[Any, ...], kwargs: Mapping[
     """Warn, once for each line, if an operand of the function of that name is where that jumps, and moves."""
     try:
         with torch.no_grad(), without_function_modes():
-            places = places_of(jump, args, kwargs)
-            on_jump = [at & (value_and_tangent(operand)[1] != 0) for operand, at in places if moves(operand)]
-            jumps = any(map(is_any, on_jump))
+            with without_forward_mode():  # tangents of the masks would take most of the time
+                places = places_of(jump, args, kwargs)
+            jumps = any(
+                is_any(at) and is_any(at & (value_and_tangent(operand)[1] != 0))
+                for operand, at in places
+                if moves(operand)
+            )
     except (TypeError, ValueError, RuntimeError):  # no numbers to see, or a call that fails by itself too
         return
     if jumps:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from interop._torch.private_api import depth_of_transformations, outside_of_transformations
+from interop._torch.private_api import depth_of_transformations, is_among, outside_of_transformations
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 _DEPTH = ContextVar("depth", default=0)
@@ -59,12 +59,20 @@ def value_and_tangent(x: Any) -> tuple[Any, Any]:
     return value, value.new_zeros(()).expand_as(value) if tangent is None else tangent.detach()
 
 
+def may_be_at(x: torch.Tensor, *places: float) -> bool:
+    """Return whether an element is equal to one of the places, or is not looked at, as a GPU would have to wait."""
+    value, _ = value_and_tangent(x)
+    return not value.is_cpu or any(is_among(place, value) for place in places)
+
+
 def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor:
     """Return where the comparison holds: ``x > 0`` at x = 0 does where the tangent of x is 2, not where it is -2 or 0.
 
     Infinities do not move, and a tangent of NaN leaves it to the values.
     """
     (x_value, x_tangent), (y_value, y_tangent) = value_and_tangent(x), value_and_tangent(y)
+    if isinstance(x, torch.Tensor) and not isinstance(y, torch.Tensor) and not may_be_at(x, y):
+        return comparison(x_value, y_value)  # type: ignore[no-any-return]
     tied = x_value == y_value
     if isinstance(y_value, torch.Tensor) or math.isinf(y_value):
         tied = tied & torch.isfinite(x_value)

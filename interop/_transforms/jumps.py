@@ -38,7 +38,8 @@ def _where(mask_of: Callable[[Tensor], Tensor]) -> Jump:
 
 
 def _at_halves(input: Tensor, *, decimals: int = 0, **_: Any) -> Places:
-    scaled = input * 10.0**decimals  # in its own dtype, as torch does: which decimals are halves depends on that
+    # In its own dtype, as torch does: which decimals are halves depends on that.
+    scaled = input * 10.0**decimals if decimals else input
     return [(input, scaled - scaled.floor() == 0.5)]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from interop._programs.dual_fast_paths import FastPaths
-from interop._programs.order import value_and_tangent
+from interop._programs.order import may_be_at, value_and_tangent
 from interop._torch.autocast import autocast
 from interop._torch.forms import overwrite
 from interop.native._rules.kinked import aligned, pieces_that_meet
@@ -28,6 +28,8 @@ def at_kinks(in_torch: Function, kinks: Sequence[PiecesAtKink], x: Tensor) -> Te
     result = in_torch(x)
     value, tangent = value_and_tangent(x)
     for place, left, right in kinks:
+        if not may_be_at(x, place):
+            continue
         # Where x stands still, either piece has the tangent 0: torch's own slope stays.
         at_place = (value == place) & (tangent != 0)
         near = torch.where(at_place, x, place)  # a piece may overflow elsewhere

@@ -5,6 +5,7 @@ Their gradients under `interop.min_norm` are in `interop/native/_rules/windows.p
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from interop._programs.order import place_of_largest, value_and_tangent
+from interop._torch.private_api import without_transformations
 from interop.native._rules.windows_indexed import index_of_windows
 from interop.native._rules.windows_stage import AdaptiveWindows
 from jaxclamp._rules.windows import Windows, windows_of
@@ -65,7 +67,7 @@ def _largest_of_windows(
     input: Tensor, windows: Windows | AdaptiveWindows, counts: Sequence[int], return_indices: bool
 ) -> tuple[Tensor, Tensor] | Tensor:
     flat = input.flatten(-len(counts)).flatten(0, -2)  # torch selects fastest from rows
-    elements = _elements(windows, input.shape[-len(counts) :], counts).to(input.device)
+    elements = _elements(windows, tuple(input.shape[-len(counts) :]), tuple(counts)).to(input.device)
     # For each row, a place of the window in axis 1, and the window in axis 2.
     value, tangent = (
         x.index_select(1, elements.flatten()).unflatten(1, elements.shape) for x in value_and_tangent(flat)
@@ -77,18 +79,21 @@ def _largest_of_windows(
     return (result, index.reshape(shape)) if return_indices else result
 
 
-def _elements(windows: Windows | AdaptiveWindows, lengths: Sequence[int], counts: Sequence[int]) -> Tensor:
+@functools.lru_cache(maxsize=64)
+def _elements(windows: Windows | AdaptiveWindows, lengths: tuple[int, ...], counts: tuple[int, ...]) -> Tensor:
     """Return for each place in a window (rows) and each window (columns) the element there, in row-major order.
 
     A place that is padding, or behind the end of a window, has an element of the same window, which changes no maximum.
     """
-    # On the CPU: on a GPU the check below would have to wait.
-    index, exist = index_of_windows(windows, lengths, counts, torch.device("cpu"))
-    if not exist.any(0).all():
-        raise NotImplementedError(
-            "max_pool: a window reaches over the elements with its dilation, and has padding alone; use less."
-        )
-    return torch.where(exist, index, torch.where(exist, index, 0).amax(0))
+    # Later calls have the same index, within other transformations and outside of inference mode.
+    with without_transformations(), torch.inference_mode(False):
+        # On the CPU: on a GPU the check below would have to wait.
+        index, exist = index_of_windows(windows, lengths, counts, torch.device("cpu"))
+        if not exist.any(0).all():
+            raise NotImplementedError(
+                "max_pool: a window reaches over the elements with its dilation, and has padding alone; use less."
+            )
+        return torch.where(exist, index, torch.where(exist, index, 0).amax(0))
 
 
 def fractional_max_pool(name: str) -> Function:
