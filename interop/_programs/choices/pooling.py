@@ -85,8 +85,7 @@ def _elements(windows: Windows | AdaptiveWindows, lengths: tuple[int, ...], coun
 
     A place that is padding, or behind the end of a window, has an element of the same window, which changes no maximum.
     """
-    # Later calls have the same index, within other transformations and outside of inference mode.
-    with without_transformations(), torch.inference_mode(False):
+    with without_transformations():  # later calls, within others, have the same index
         # On the CPU: on a GPU the check below would have to wait.
         index, exist = index_of_windows(windows, lengths, counts, torch.device("cpu"))
         if not exist.any(0).all():
