@@ -375,6 +375,32 @@ def test_both_kinds_of_averages_of_equinox(mode: Any) -> None:
     assert len(comparison.mapping.pairs) == 4
 
 
+class InBfloat16(eqx.Module):
+    """Its statistics stay in float32, as usual in mixed precision."""
+
+    layer: eqx.nn.Linear
+    norm: eqx.nn.BatchNorm
+
+    def __init__(self, key: jax.Array) -> None:
+        self.layer = eqx.nn.Linear(4, 4, dtype=jnp.bfloat16, key=key)
+        self.norm = eqx.nn.BatchNorm(4, "batch", mode="batch")
+
+    def __call__(self, x: jax.Array, state: eqx.nn.State) -> tuple[jax.Array, eqx.nn.State]:
+        return self.norm(self.layer(x).astype(jnp.float32), state)
+
+
+def test_statistics_of_another_dtype_than_the_parameters() -> None:
+    """A ValueError of Equinox, about a state in bfloat16."""
+    port = torch.nn.Sequential(torch.nn.Linear(4, 4, dtype=torch.bfloat16), torch.nn.BatchNorm1d(4, momentum=0.01))
+    calls = None, lambda model, x: model[1](model[0](x.bfloat16()).float())
+    assert compare_models(eqx.nn.make_with_state(InBfloat16)(jax.random.key(0)), port, X, calls=calls).agree
+
+
+def test_a_module_of_equinox_without_parameters() -> None:
+    """A StopIteration."""
+    assert compare_models(eqx.nn.Lambda(jax.nn.relu), torch.nn.ReLU(), X).agree
+
+
 class TakesKey(eqx.Module):
     layer: eqx.nn.Linear
 

@@ -8,10 +8,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.patching import recording
-from interop.comparison.models.model import Call, Dtype, JaxModel
+from interop.comparison.models.model import Call, Dtype, JaxModel, cast
 from interop.comparison.models.parameters import Layout
 
 
@@ -66,9 +67,12 @@ class Equinox(JaxModel):
         model = jax.tree.map_with_path(lambda keys, leaf: values.get(_name(keys), leaf), self.model)
         modules = list(_modules(model))
         described = {id(module): (path, _fields(module)) for path, module in modules}
-        state = _fresh(self._state, next(iter(values.values())).dtype)
-        for path, index in self._indices:
-            state = state.set(index, (values[f"{path}.mean"], values[f"{path}.var"]))
+        # Not by ``state.set``, which keeps the dtype that is there: a statistic has that of its value.
+        state = eqx.tree_at(
+            lambda state: list(self._statistics_in(state).values()),
+            _fresh(self._state, dtype),
+            [values[name] for name in self._statistics_in(self._state)],
+        )
         with recording(recorder, {type(module) for _, module in modules}, lambda module: described.get(id(module))):
             result = self.call(model, *inputs) if state is None else self.call(model, *inputs, state)
         result, state = (result, None) if state is None else result
@@ -83,12 +87,12 @@ def _mapped(model: Any, *inputs: Any) -> Any:
     return jax.vmap(model, in_axes=axes, out_axes=outputs, axis_name="batch")(*inputs)
 
 
-def _fresh(state: Any, dtype: Any) -> Any:
-    """Return a copy of a state, as each can be changed only once, in the precision in which it is used."""
+def _fresh(state: Any, dtype: Dtype) -> Any:
+    """Return a copy of a state, as each can be changed only once, with its floats in ``dtype``, if there is one."""
 
     def leaf_in(leaf: Any) -> Any:
         if eqx.is_inexact_array(leaf):
-            return leaf.astype(dtype)
+            return jnp.asarray(cast(np.asarray(leaf), dtype))
         # A counter that is weakly typed is of int64 where x64 is on: so the module makes it, and a state has to match.
         return jnp.asarray(leaf.item()) if getattr(leaf, "weak_type", False) else leaf
 
