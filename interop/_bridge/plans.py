@@ -23,7 +23,6 @@ from interop._bridge.flat import FlatFunction, with_x64
 from interop._bridge.promotion import result_dtype
 from interop._bridge.signatures import MISSING, Signature
 from interop._bridge.tape import call
-from interop._torch.grad_state import PLAIN_TENSORS
 from jaxclamp import Op, WithIndices
 
 _PLAIN_NUMBERS = frozenset({float, int, torch.SymFloat})
@@ -83,16 +82,14 @@ def classify(signature: Signature, values: Sequence[Any]) -> tuple[Any, list[tor
         if takes_arrays and isinstance(value, torch.Tensor):
             tensors.append(value)
             kind += value.dtype, value.dim() > 0  # one without axes promotes as a number does
-            is_normal &= kind_of_value in PLAIN_TENSORS and (value.dim() > 0 or not signature.reduces)
             is_floating &= value.is_floating_point()
         elif takes_arrays and kind_of_value in _PLAIN_NUMBERS:
             numbers.append(value)
             kind.append(float)
         else:
             kind += kind_of_value, value  # its type too: True equals 1, and so does their hash
-            is_normal &= (
-                kind_of_value in _PLAIN_STATIC and value != ()
-            )  # no axes are all axes to torch, and none to JAX
+            # No axes are all axes to torch, and none to JAX.
+            is_normal &= kind_of_value in _PLAIN_STATIC and value != ()
     if not is_normal:
         return None, tensors, numbers
     if not is_floating:  # then 1 and 1.0 promote to different dtypes, 1.0 to the default one
@@ -205,7 +202,7 @@ def _arrays(plan: Plan, numbers: bytes, x64: bool) -> tuple[jax.Array, ...]:
 def _integer(number: float, dtype: torch.dtype, name: str) -> Any:
     try:
         return np.asarray(int(number), jax_dtype(dtype))
-    except OverflowError as error:
+    except (OverflowError, ValueError) as error:  # ValueError of NaN
         raise OverflowError(
             f"{name}={number} does not fit into {dtype}, the dtype of the result; convert the tensors to a wider one."
         ) from error

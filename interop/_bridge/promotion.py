@@ -40,7 +40,7 @@ def refusal_type(signature: Signature, values: Sequence[Any]) -> type[Exception]
         if not signature.has_windows:
             shapes = _shrunk(shapes)
         # Without memory, torch has other exceptions for an axis of no elements.
-        answer = _answer(signature, signature.without_forms(values), shapes, device="cpu")
+        answer = _answer(signature, values, shapes, device="cpu")
     except Exception:  # of tensors that have no counterpart without data, such as nested ones
         return None
     return type(answer) if isinstance(answer, Exception) else None
@@ -65,7 +65,6 @@ def _answer(signature: Signature, values: Sequence[Any], shapes: Sequence[Any], 
     A number beside a tensor, which it may not take, is tried again as a tensor. None if it takes neither, and for
     dtypes without a 1, such as quantized ones.
     """
-    answer = None
     with without_dispatch_modes():
         try:
             ones = [
@@ -84,11 +83,9 @@ def _answer(signature: Signature, values: Sequence[Any], shapes: Sequence[Any], 
                 return signature.in_torch(signature.by_jax_name(arguments))
             except TypeError:
                 continue
-            except NotImplementedError as refusal:
-                answer = refusal
-            except (IndexError, RuntimeError, ValueError) as refusal:
+            except (IndexError, OverflowError, RuntimeError, ValueError) as refusal:
                 return refusal
-    return answer
+    return None
 
 
 def _without_symbol(value: Any) -> Any:

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 import interop
 from interop import Comparison, Recording, compare
+from interop.comparison.leaves import apart_of
 from tests.compare.clipped import AT, difference, findings, recording
 
 F32 = np.float32
@@ -98,6 +99,8 @@ def test_scalars_and_nothing() -> None:
         ([np.inf, 1.0], [1.0, 1.0], {"rtol": 0.5}, 1),
         ([np.inf, np.nan, 1.0], [np.inf, np.nan, 1.0], {"rtol": 0.0, "atol": 0.0}, 0),
         ([np.nan, 1.0], [1.0, 1.0], {"atol": 100.0}, 1),
+        ([np.inf, 1.0], [np.inf, 2.0], {}, 1),  # nothing is small beside infinity, nor beside NaN
+        ([np.nan, 1.0], [np.nan, 2.0], {}, 1),
     ],
 )
 def test_tolerance(a: list[float], b: list[float], tolerance: dict[str, float], beyond: int) -> None:
@@ -187,6 +190,32 @@ def test_a_difference_of_dtypes_is_measured_in_the_coarser() -> None:
     (leaf,) = Comparison(recording(F32([1.0])), recording(np.array([1 + 2**-23 + 2**-40]))).leaves
     assert (leaf.finding, leaf.unmodified.beyond, leaf.unmodified.ulps.amount) == ("port", 0, 1)
     assert leaf.unmodified.absolute.amount == 2**-23 + 2**-40
+    # bfloat16 has three digits fewer, in as many bits.
+    pair = np.array([1.0], jnp.bfloat16), np.array([1 + 2**-7], np.float16)
+    assert [difference(*sides).ulps.amount for sides in (pair, pair[::-1])] == [1, 1]
+
+
+def test_a_complex_number_and_a_float() -> None:
+    pair = np.complex64([1.0 + 2.0j]), F32([1.0])
+    assert [difference(*sides).absolute.amount for sides in (pair, pair[::-1])] == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "apart"),
+    [
+        ([-4.0, 1.0], [-3.0, 1.0], 0.25),
+        ([4.0, 1j], [4.0, -1j], 0.5),
+        ([0.0], [0.0], 0.0),
+        ([np.nan, np.inf, 2.0], [np.nan, np.inf, 1.0], 0.5),
+        ([np.nan], [1.0], np.inf),
+        ([np.inf], [-np.inf], np.inf),
+        ([[1.0], [1.0]], [[1.0, 1.0]], np.inf),
+        ([], [], 0.0),
+    ],
+)
+def test_apart(a: list[Any], b: list[Any], apart: float) -> None:
+    """What a table of models shows."""
+    assert apart_of(np.array(a), np.array(b)) == apart_of(np.array(b), np.array(a)) == apart
 
 
 def normalized(x: Any) -> Any:
@@ -218,6 +247,8 @@ def test_values_that_are_rounding_alone(length: int, tmp_path: Path) -> None:
     assert findings(wrong)["value"] == "port"
     small = compare(lambda x: x * F32(1e-12), lambda x: x * F32(1.01e-12), x, frameworks=frameworks)
     assert findings(small)["value"] == "port"
+    double = compare(lambda x: x * 1e-12, lambda x: x * 1.01e-12, x.astype(np.float64), frameworks=frameworks)
+    assert findings(double)["value"] == "port"
 
 
 @pytest.mark.parametrize("name", ["rtol", "atol"])

@@ -247,6 +247,22 @@ def test_integers_among_the_variables_of_linen(is_bound: bool) -> None:
         assert compare_models(model, model, X, parameters="own").agree
 
 
+def test_a_layer_that_haiku_makes_in_a_constructor() -> None:
+    """Haiku calls it ``net/~/layer``."""
+    hk = pytest.importorskip("haiku", reason="Haiku is not installed: it is in the extra test")
+
+    class Net(hk.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = hk.Linear(3, name="layer")
+
+        def __call__(self, x: jax.Array) -> Any:
+            return self.layer(x)
+
+    comparison = compare_models(hk.transform(lambda x: Net()(x)), torch.nn.Linear(4, 3), X)
+    assert [pair.first.name for pair in comparison.mapping.pairs] == ["net.layer.b", "net.layer.w"]
+
+
 @pytest.mark.parametrize("is_bound", [True, False])
 def test_what_a_function_of_haiku_keeps(is_bound: bool) -> None:
     hk = pytest.importorskip("haiku", reason="Haiku is not installed: it is in the extra test")

@@ -154,6 +154,15 @@ def test_new_value_of_a_traced_argument_compiles_nothing(values: tuple[Any, ...]
     assert counts == [2] * len(values)  # the forward and the backward pass, once each
 
 
+@pytest.mark.parametrize("x", [torch.ones(3).as_subclass(Marked), torch.tensor(1.0)], ids=["subclass", "no axes"])
+def test_the_same_call_again_compiles_nothing(x: torch.Tensor) -> None:
+    """Each took the time of a compilation."""
+    interop.amax(x)
+    count = compilations()
+    assert interop.amax(x) == 1
+    assert compilations() == count
+
+
 def test_static_arguments_are_told_apart() -> None:
     seen = []
 

@@ -192,6 +192,27 @@ IMAGINARY = torch.ones(3) * 1j
             id="large",
         ),
         pytest.param(
+            lambda: interop.threshold(WHOLE, float("nan"), 1),
+            refusal(lambda: torch.nn.functional.threshold(WHOLE, float("nan"), 1)),
+            "threshold: threshold=nan does not fit",
+            id="nan beside integers",
+        ),
+        pytest.param(
+            lambda: interop.hardtanh(WHOLE.char(), -1, float("inf")),
+            RuntimeError,
+            "hardtanh: torch refuses these arguments",
+            id="infinity beside integers",
+        ),
+        pytest.param(
+            lambda: interop.max_pool1d(torch.ones(1, 8), 4, ties="half"), ValueError, "ties='half'", id="ties of a pool"
+        ),
+        pytest.param(
+            lambda: interop.amax(torch.ones(2, 0), 1),
+            refusal(lambda: torch.amax(torch.ones(2, 0), 1)),
+            "amax: ",
+            id="an axis of no elements",
+        ),
+        pytest.param(
             lambda: interop.softshrink(WHOLE, 1),
             refusal(lambda: torch.nn.functional.softshrink(WHOLE, 1)),
             "softshrink: torch refuses these arguments: .*not implemented",

@@ -170,8 +170,8 @@ def test_convert_says_what_it_left_and_why() -> None:
     kept = torch.nn.ReLU()
     assert not interop.nn.convert(kept, ties="exclusive").left
     assert interop.nn.convert(kept).left == {"": "ReLU keeps ties='exclusive', which it has already"}
-    bags = torch.nn.ModuleList([torch.nn.EmbeddingBag(2, 1, mode="sum"), torch.nn.EmbeddingBag(2, 1, mode="max")])
-    assert list(interop.nn.convert(bags).left) == ["1"]
+    bags = torch.nn.ModuleList([torch.nn.EmbeddingBag(2, 1, mode=mode) for mode in ("sum", "mean", "max")])
+    assert list(interop.nn.convert(bags).left) == ["2"]
     assert list(interop.nn.convert(torch.nn.FractionalMaxPool2d(2, 1)).left) == [""]
 
 
@@ -268,6 +268,20 @@ class WithFunctionOfTheFile(torch.nn.Module):
         return squashed(x)
 
 
+class Decorated(torch.nn.Module):
+    @torch.enable_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        return squashed(x)
+
+
+def with_closure(activation: Callable[[Tensor], Tensor]) -> torch.nn.Module:
+    class WithClosure(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return activation(x)
+
+    return WithClosure()
+
+
 class WithCall(torch.nn.Module):
     def __call__(self, x: Tensor) -> Tensor:
         return torch.cummax(x, 0).values
@@ -279,7 +293,7 @@ class WithCall(torch.nn.Module):
 def test_what_else_convert_left() -> None:
     scripted = torch.jit.script(torch.nn.ReLU())
     network = torch.nn.Sequential(scripted, Bilinear(), WithHelper(), WithFunction(), WithCall(), WithLambda())
-    network.extend([WithFunctionOfTheFile(), WithParameter(), OfParameter()])
+    network.extend([WithFunctionOfTheFile(), WithParameter(), OfParameter(), Decorated(), with_closure(functional.elu)])
     left = interop.nn.convert(network).left
     assert left["0"] == "RecursiveScriptModule is a program of TorchScript, which cannot be looked into"
     assert left["1"] == "Bilinear calls clamp; run the model under interop.min_norm()"
@@ -290,6 +304,8 @@ def test_what_else_convert_left() -> None:
     assert left["7"] == "WithParameter calls clamp; run the model under interop.min_norm()"
     assert left["8"] == "OfParameter calls clamp; run the model under interop.min_norm()"
     assert left["6"] == "WithFunctionOfTheFile calls hardtanh; run the model under interop.min_norm()"
+    assert left["9"] == "Decorated calls hardtanh; run the model under interop.min_norm()"
+    assert left["10"] == "WithClosure calls elu; run the model under interop.min_norm()"
 
 
 def test_a_module_without_source() -> None:

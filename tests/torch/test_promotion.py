@@ -63,7 +63,7 @@ def test_promotion_does_not_depend_on_earlier_calls(bounds: tuple[Any, ...]) -> 
 
 
 def test_promotion_follows_the_default_dtype() -> None:
-    x = torch.arange(5)
+    x = torch.arange(5, dtype=torch.int32)
     assert interop.clamp(x, 0.5).dtype == torch.float32
     torch.set_default_dtype(torch.float64)
     try:
@@ -130,11 +130,21 @@ def test_numbers_leave_the_dtype_of_the_tensor(dtype: torch.dtype) -> None:
     assert torch.equal(interop.maximum(x, 0.25), torch.tensor(0.25, dtype=dtype))
 
 
+def test_a_float_beside_integers_is_not_truncated() -> None:
+    assert interop.maximum(torch.tensor([0, 1]), 0.5).tolist() == [0.5, 1.0]
+
+
+def test_two_dtypes_where_torch_takes_one() -> None:
+    x, weight = torch.tensor([-2.0], dtype=torch.float64), torch.tensor([0.25])
+    assert torch.equal(interop.prelu(x, weight), torch.tensor([-0.5], dtype=torch.float64))
+
+
 @pytest.mark.parametrize("home", [interop, interop.native], ids=lambda home: home.__name__)
 def test_number_on_cpu_beside_a_tensor_elsewhere(home: Any) -> None:
     x, number = torch.ones(2, 3, device="meta"), torch.tensor(1.0)
     for call in (
         lambda home: home.maximum(x, number),
+        lambda home: home.maximum(number, x),
         lambda home: home.fmin(x, number),
         lambda home: home.clamp(x, number, torch.tensor(2.0)),
         lambda home: home.clamp(x, max=number),
