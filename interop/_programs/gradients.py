@@ -253,8 +253,7 @@ def along(
         torch.clear_autocast_cache()  # it may hold casts of the parameters from before they had tangents
         tangents = dict(zip(moving, direction, strict=True))
         with _named_cure("along", _CURES):
-            for parameter, tangent in tangents.items():
-                _give_tangent(parameter, tangent)
+            _give_tangents(tangents)
             with _Uncompiled(losses, tangents):
                 yield
         losses.settle()  # while there are tangents, and no longer watched by the block
@@ -474,15 +473,16 @@ class _Uncompiled(Decided):
     def _restore_tangents(self, whole: torch.Tensor) -> None:
         if self._versions[whole] != (version := version_of(whole)):
             self._versions[whole] = version
-            for parameter, tangent in self._parts[whole]:
-                if parameter.is_leaf or not torch.is_grad_enabled():  # else the write is a part of the program
-                    _give_tangent(parameter, tangent)
+            parts = self._parts[whole]
+            # A write to what is no leaf is a part of the program, where gradients are recorded.
+            _give_tangents({part: tangent for part, tangent in parts if part.is_leaf or not torch.is_grad_enabled()})
 
 
-def _give_tangent(parameter: torch.Tensor, tangent: torch.Tensor) -> None:
-    """Give a tangent to a tensor, which stays the same, by what is copied to it."""
-    with torch.no_grad(), with_old_versions([parameter]):
-        parameter.copy_(forward_ad.make_dual(parameter.detach(), tangent))
+def _give_tangents(tangents: Mapping[torch.Tensor, torch.Tensor]) -> None:
+    """Give tensors their tangents by what is copied to them; they stay the same tensors."""
+    with torch.no_grad(), with_old_versions(tangents):
+        for tensor, tangent in tangents.items():
+            tensor.copy_(forward_ad.make_dual(tensor.detach(), tangent))
 
 
 def _active(name: str, args: Sequence[Any], argnums: int | tuple[int, ...]) -> Tree:
