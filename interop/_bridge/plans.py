@@ -134,9 +134,7 @@ def make_plan(
     check = functools.partial(_check, op, sources)
     check(*[value for slot, value in present if sources[signature.jax_names[slot]] is _NUMBER])
     dtypes = {tensor.dtype for tensor in tensors}
-    # Strings and lists are no arrays: jaxclamp refuses them, and says what to pass instead.
-    may_be_arrays = not any(isinstance(source, str | list) for source in sources.values())
-    dtype = result_dtype(signature, values) if may_be_arrays and not signature.reduces else None
+    dtype = None if signature.reduces else result_dtype(signature, values)
     if dtype is not None and not dtype.is_floating_point:  # a default such as -1.0 would promote
         for name, parameter in op.signature.parameters.items():
             if name not in sources and type(parameter.default) is float:

@@ -163,6 +163,11 @@ def test_the_same_call_again_compiles_nothing(x: torch.Tensor) -> None:
     assert compilations() == count
 
 
+def test_zeros_of_both_signs_are_told_apart() -> None:
+    x = torch.tensor([-1.0])
+    assert [interop.threshold(x, 0.0, zero).signbit().item() for zero in (0.0, -0.0, 0.0)] == [False, True, False]
+
+
 def test_static_arguments_are_told_apart() -> None:
     seen = []
 

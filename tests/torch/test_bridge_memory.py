@@ -297,6 +297,14 @@ def test_changed_numpy_argument_does_not_reach_the_backward_pass() -> None:
     assert torch.equal(x.grad, torch.full((3,), 2.0))
 
 
+def test_changed_numpy_bound_does_not_reach_the_backward_pass() -> None:
+    x, bound = torch.ones(3, requires_grad=True), np.full(3, 2.0, np.float32)
+    y = interop.maximum(x, bound)
+    bound.fill(0.0)
+    y.sum().backward()
+    assert x.grad.tolist() == [0.0] * 3
+
+
 def test_changed_output_does_not_reach_the_backward_pass() -> None:
     x = points(5).requires_grad_()
     y = wrap_for_torch(jnp.square)(x)

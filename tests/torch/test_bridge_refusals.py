@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -122,7 +123,15 @@ def test_argument_beside_others_that_is_not_hashable() -> None:
         return x
 
     with pytest.raises(TypeError, match=r"function: argument 2 is a bytearray, .*hashable"):
-        wrap_for_torch(function)(torch.ones(3), torch.ones(3), bytearray(b"a"))
+        wrap_for_torch(function)(torch.ones(3), np.ones(3), bytearray(b"a"))
+
+
+def test_argument_by_position_alone_that_is_not_hashable() -> None:
+    def function(x: Any, names: Any, /, scale: float = 1.0) -> Any:
+        return x
+
+    with pytest.raises(TypeError, match="function: names is a bytearray"):
+        wrap_for_torch(function)(torch.ones(3), bytearray(b"a"))
 
 
 WHOLE = torch.ones(3, dtype=torch.int32)

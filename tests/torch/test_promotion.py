@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 import interop
+from jaxclamp import CONVENTIONS
 from tests.torch.bridged import FLOATS, INTEGERS, ONES, points
 
 pytestmark = pytest.mark.usefixtures("float32")
@@ -70,6 +71,15 @@ def test_promotion_follows_the_default_dtype() -> None:
         assert interop.clamp(x, 0.5).dtype == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("ties", CONVENTIONS)
+def test_promotion_under_each_convention(ties: Any) -> None:
+    """JAX promoted where one was named."""
+    half, double, ints = torch.ones(3, dtype=torch.float16), torch.tensor(0.5, dtype=torch.float64), torch.arange(3)
+    assert interop.maximum(half, double, ties=ties).dtype == torch.float16
+    assert interop.clamp(ints, 0.5, ties=ties).dtype == torch.float32
+    assert torch.equal(interop.hardtanh(ints, -0.5, 1.5, ties=ties), functional.hardtanh(ints, -0.5, 1.5))
 
 
 @pytest.mark.parametrize("array", [np.array, jnp.array])

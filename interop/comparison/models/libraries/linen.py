@@ -27,7 +27,7 @@ class Linen(JaxModel):
         """Maps names to the collection and the path of a variable, and to the array or its shape."""
         variables = self._variables
         if variables is None:
-            variables = self._initial(functools.partial(nn.init(self.call, self._unbound), _keys()))
+            variables = self._initial(functools.partial(nn.init(self.call, self._unbound), jax.random.key(0)))
         return {
             ".".join(path): (collection, path, leaf)
             for collection, tree in variables.items()
@@ -53,7 +53,8 @@ class Linen(JaxModel):
             tree[path[-1]] = values.get(name, leaf)
         mutable = [collection for collection in variables if collection != "params"]
         apply: Callable[..., tuple[Any, Any]] = nn.apply(self.call, self._unbound, mutable=mutable)
-        return apply(variables, *inputs, rngs=_keys())
+        # A single key is that of all random numbers, whatever their name.
+        return apply(variables, *inputs, rngs=jax.random.key(0))
 
     def run(
         self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
@@ -70,11 +71,6 @@ class Linen(JaxModel):
             result, changed = self._apply(values, inputs)
         after = {".".join(path): leaf for tree in changed.values() for path, leaf in _leaves(tree)}
         return result, {name: leaf for name, leaf in after.items() if name in values}
-
-
-def _keys() -> dict[str, jax.Array]:
-    """Return the keys of random numbers; those of a name of its own draw by the key of ``params``."""
-    return {"params": jax.random.key(0), "dropout": jax.random.key(0)}
 
 
 def _leaves(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
