@@ -87,7 +87,7 @@ def tolerance_of(eps: float) -> float:
 def difference_of(a: Array, b: Array, rtol: float | None, atol: float | None) -> Difference:
     """Measure how far two arrays of one shape are apart; ``beyond`` counts by these tolerances or the default ones."""
     dtype = _common(a.dtype, b.dtype)
-    a, b = _as_reals(a, b)
+    a, b = as_reals(a, b)
     is_float = jnp.issubdtype(dtype, jnp.floating)
     rtol = relative_tolerance(dtype, rtol)
     with np.errstate(all="ignore"):
@@ -125,7 +125,7 @@ def apart_of(a: Array, b: Array) -> float:
     """
     if a.shape != b.shape:
         return float("inf")
-    x, y = (array.astype(np.float64, copy=False) for array in _as_reals(a, b))
+    x, y = (array.astype(np.float64, copy=False) for array in as_reals(a, b))
     with np.errstate(all="ignore"):
         differences = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
     if not np.isfinite(differences).all():
@@ -184,7 +184,7 @@ def coarsest(floats: Iterable[np.dtype[Any]]) -> np.dtype[Any]:
     return max(floats, key=lambda dtype: float(jnp.finfo(dtype).eps))
 
 
-def _as_reals(a: Array, b: Array) -> tuple[Array, Array]:
+def as_reals(a: Array, b: Array) -> tuple[Array, Array]:
     """Write both arrays as pairs of numbers, along an axis more, if one of them is complex."""
     if not (np.iscomplexobj(a) or np.iscomplexobj(b)):
         return a, b

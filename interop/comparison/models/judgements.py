@@ -32,6 +32,7 @@ import numpy as np
 
 from interop.comparison.leaves import (
     apart_of,
+    as_reals,
     coarsest,
     difference_of,
     eps_of,
@@ -166,7 +167,7 @@ class _Compared:
     @classmethod
     def of(cls, a: Array, b: Array, eps: float) -> _Compared:
         """Compare what was computed from floats of ``eps`` at most."""
-        a, b = _as_numbers(a), _as_numbers(b)
+        a, b = as_reals(a, b)
         if not jnp.issubdtype(a.dtype, jnp.floating):
             return cls(a, b, 0.0)
         # One library may compute in bfloat16 what the other computes in float32: then no more digits are known.
@@ -194,13 +195,6 @@ class _Compared:
 
 
 _AtPlaces: TypeAlias = Mapping[Place, _Compared]
-
-
-def _as_numbers(array: Array) -> Array:
-    """Return complex numbers as pairs, an axis more, and truth values as 0 and 1."""
-    if np.iscomplexobj(array):
-        return np.stack([array.real, array.imag], axis=-1)
-    return array.astype(np.uint8) if array.dtype == np.bool_ else array
 
 
 def _compared(to_judge: Iterable[Place], first: Answer, second: Answer) -> _AtPlaces:
