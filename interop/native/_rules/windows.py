@@ -24,7 +24,7 @@ from interop.native._rules.windows_blocked import is_spread_in_blocks, spread_in
 from interop.native._rules.windows_compiled import read_stages
 from interop.native._rules.windows_indexed import indexed_stage
 from interop.native._rules.windows_sliced import empty_as, sliced_stages
-from interop.native._rules.windows_stage import Pooling, Stage, is_channels_last, is_on_gpu, is_plain
+from interop.native._rules.windows_stage import Pooling, Stage, is_on_gpu, is_plain
 from interop.native._rules.windows_viewed import has_view, viewed_stage
 
 _BLOCK = 2**19
@@ -33,8 +33,6 @@ _FEW_READS = 2**17
 """The elements in all windows up to which one index of them is faster than slices, which take more calls."""
 _FEW_READS_ON_GPU = 2**24
 """That number on a GPU, where a view of the elements replaces the index."""
-_LESS_IN_CHANNELS_LAST = 16
-"""What `_FEW_READS` is divided by in ``channels_last``, of which the index needs a copy that is row-major."""
 
 
 class _Pooled(torch.autograd.Function):
@@ -194,5 +192,4 @@ def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: tor
 
 
 def _has_few_reads(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> bool:
-    few = _FEW_READS // _LESS_IN_CHANNELS_LAST if is_channels_last(x) else _FEW_READS
-    return is_plain(x) and pooling.number_of_reads(x, values) <= few
+    return is_plain(x) and pooling.number_of_reads(x, values) <= _FEW_READS
