@@ -41,7 +41,7 @@ class _Axis(NamedTuple):
 
     @property
     def padded(self) -> int:
-        """The elements, and the padding in windows."""
+        """The elements, and the padding in windows: 9 for windows of 3 with stride 2 and padding 1 over 7 elements."""
         return max(self.padding + self.length, (self.number - 1) * self.stride + (self.size - 1) * self.dilation + 1)
 
     @property

@@ -92,6 +92,7 @@ def _in_place(windows: Windows, parts: torch.Tensor, shape: torch.Size) -> torch
 
 def _folded(windows: Windows, parts: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """Return the sums of what the elements get from the windows that have them; `fold` has two axes."""
+    # Windows of 3 along one axis, say, are windows of 1 x 3 over an image of one row.
     sizes, strides, dilations = ((1, *n)[-2:] for n in (windows.sizes, windows.strides, windows.dilations))
     (top, bottom), (left, right) = ((0, 0), *windows.paddings)[-2:]
     height, width = (1, *shape[-len(windows.sizes) :])[-2:]
