@@ -331,6 +331,9 @@ def test_bad_arguments() -> None:
         compare_models(torch.nn.ReLU, torch.nn.ReLU(), X)
     with pytest.raises(TypeError, match=r"second is a function; pass a module of torch\.nn"):
         compare_models(model, lambda x: x, X)
+    dense_and_variables = nn.Dense(2), nn.Dense(2).init(jax.random.key(0), X)
+    with pytest.raises(TypeError, match=r"second is a tuple; .* of linen module\.bind\(variables\)"):
+        compare_models(model, dense_and_variables, X)
     with pytest.raises(TypeError, match="input 0 is a dict of arrays"):
         compare_models(model, model, {"x": X})
     with pytest.raises(TypeError, match="calls is None; pass two functions"):

@@ -292,6 +292,15 @@ def test_what_a_function_of_haiku_keeps(is_bound: bool) -> None:
         assert len(comparison.mapping.pairs) == 3
 
 
+@pytest.mark.parametrize("with_state", [True, False])
+def test_a_function_of_haiku_without_random_numbers(with_state: bool) -> None:
+    hk = pytest.importorskip("haiku", reason="Haiku is not installed: it is in the extra test")
+    transform = hk.transform_with_state if with_state else hk.transform
+    model = hk.without_apply_rng(transform(lambda x: hk.Linear(3)(x)))
+    comparison = compare_models(torch.nn.Linear(4, 3), model, X)
+    assert comparison.agree, comparison
+
+
 def turned(h: Any, angle: Any) -> Any:
     return abs(h * angle + angle**2)
 

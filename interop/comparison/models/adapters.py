@@ -25,6 +25,8 @@ _LIBRARIES = {
     "haiku": ("haiku", ("Transformed", "TransformedWithState")),
 }
 """Maps the module here that adapts a library to where the classes of its models are, and their names."""
+_WITH_STATE = {"equinox", "haiku"}
+"""The libraries of which a model may come in a tuple, before its state."""
 
 
 def models_of(
@@ -52,16 +54,16 @@ def models_of(
 
 def adapter_of(model: Any, argument: str) -> type[Model]:
     """Return the subclass of `Model` for the library of a model; ``argument`` is what an error calls it."""
-    bare = model[0] if type(model) is tuple and model else model
     for name, (module, classes) in _LIBRARIES.items():
+        bare = model[0] if name in _WITH_STATE and type(model) is tuple and model else model
         package = sys.modules.get(module)
         if package is not None and isinstance(bare, tuple(getattr(package, cls) for cls in classes)):
             adapter: type[Model] = importlib.import_module(f"interop.comparison.models.libraries.{name}").MODEL
             return adapter
     kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
     raise TypeError(
-        f"compare_models: {argument} is {kind}; pass a module of torch.nn, Flax (linen or nnx), "
-        "Equinox or Keras, or what haiku.transform returned. Functions are compared by interop.compare."
+        f"compare_models: {argument} is {kind}; pass a module of torch.nn, Flax (linen or nnx), Equinox or Keras, or "
+        "what haiku.transform returned; of linen module.bind(variables). Functions are compared by interop.compare."
     )
 
 

@@ -1,6 +1,7 @@
 """What haiku.transform returns: alone, or with parameters and state, or with the shapes of these."""
 
 import functools
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,6 +32,8 @@ class Haiku(JaxModel):
         super().__init__(transformed, call, inputs)
         self._bound: Any = None if is_bare else tuple(model[1:])
         self._has_state = isinstance(transformed, hk.TransformedWithState)
+        leading = tuple(inspect.signature(transformed.apply).parameters)[: 2 + self._has_state]
+        self._takes_key = leading[-1] == "rng"  # not after ``haiku.without_apply_rng``
 
     @functools.cached_property
     def _trees(self) -> tuple[Any, Any]:
@@ -87,10 +90,10 @@ class Haiku(JaxModel):
         changed: dict[str, Any] = {}
 
         def model(*args: Any, **kwargs: Any) -> Any:
-            key = jax.random.key(0)
+            keys = (jax.random.key(0),) if self._takes_key else ()
             if not self._has_state:
-                return self.model.apply(params, key, *args, **kwargs)
-            result, after = self.model.apply(params, state, key, *args, **kwargs)
+                return self.model.apply(params, *keys, *args, **kwargs)
+            result, after = self.model.apply(params, state, *keys, *args, **kwargs)
             changed.update(after)
             return result
 
