@@ -257,11 +257,11 @@ def _scaled_bessel(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
 
 
 def _extremum(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
-    """Decide which of x and y is larger, or smaller, as ``comparison`` says; NaN is taken."""
-    x, _y = operands
+    """Decide which of x and y is larger, or smaller, as ``comparison`` says; NaN is taken, a tangent of it too."""
+    (x, y), (dx, dy) = operands, tangents
     # If y is NaN, no comparison holds, and so y is taken.
     first = _holds(comparison, operands, tangents) | jnp.isnan(x)
-    return functools.partial(jnp.where, first)
+    return functools.partial(jnp.where, first & ~((x == y) & jnp.isnan(dy)))
 
 
 _larger, _smaller = (functools.partial(_extremum, comparison) for comparison in (lax.ge, lax.le))
@@ -319,9 +319,9 @@ def _place(sign: int, operands: Arrays, tangents: Arrays, axes: Sequence[int]) -
 def _ahead(tied: jax.Array, dx: jax.Array, largest: Callable[[jax.Array], jax.Array]) -> jax.Array:
     """Return which of the tied elements are the largest after a small step.
 
-    A tangent that is NaN decides nothing: it counts as the smallest, so that the element is taken if all are such.
+    A tangent that is NaN counts as the largest. So the gradient is NaN, and not that of an element that may fall behind.
     """
-    rise = jnp.where(tied & ~jnp.isnan(dx), dx, -jnp.inf)
+    rise = jnp.where(tied, jnp.where(jnp.isnan(dx), jnp.inf, dx), -jnp.inf)
     return tied & (rise == largest(rise))
 
 
@@ -509,8 +509,8 @@ def _scatter(
         return old & ties_with(x, result), new & ties_with(updates, gathered(result))
 
     old, new = best(sign * x, sign * updates, jnp.ones(x.shape, bool), jnp.ones(updates.shape, bool))
-    # As in `_place`, NaN is taken among values, and comes last among tangents.
-    rise, rises = (jnp.where(jnp.isnan(v), -jnp.inf, sign * v) for v in (dx, dupdates))
+    # As in `_place`, NaN is taken, among values and among tangents.
+    rise, rises = (jnp.where(jnp.isnan(v), jnp.inf, sign * v) for v in (dx, dupdates))
     old, new = best(rise, rises, old, new)
     # In the third round they are numbered downwards, so that of those left the first is the largest.
     numbers = jnp.arange(updates.size, 0, -1).reshape(updates.shape)

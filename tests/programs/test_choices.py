@@ -547,6 +547,30 @@ def test_a_tangent_of_nan_leaves_the_choice_to_the_value() -> None:
         assert jaxclamp.directional_derivative(choice, (0.0,), (1.0,)) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    "largest",
+    [
+        jnp.max,
+        lambda x: -jnp.min(-x),
+        lambda x: jnp.maximum(x[0], x[1]),
+        lambda x: -jnp.minimum(-x[0], -x[1]),
+        lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (2,), (1,), "VALID")[0],
+        lambda x: lax.cummax(x)[1],
+        lambda x: jnp.full(1, -1.0).at[jnp.zeros(2, int)].max(x)[0],
+        lambda x: lax.top_k(x, 1)[0][0],
+    ],
+    ids=["max", "min", "maximum", "minimum", "pool", "cummax", "scatter", "top_k"],
+)
+def test_of_equal_numbers_one_with_a_tangent_of_nan_is_the_largest(largest: Scalar, reverse: bool) -> None:
+    """The larger of -x and a root squared, which rises, rises itself: -1, the slope of -x, would be wrong."""
+
+    def either(x: jax.Array) -> jax.Array:
+        return largest(jnp.stack([-x, jnp.sqrt(x) ** 2][:: -1 if reverse else 1]))
+
+    assert jnp.isnan(jaxclamp.grad(either, direction=1.0)(0.0))
+
+
 def test_the_maximum_of_no_elements_stands_still() -> None:
     def with_others(x: jax.Array) -> jax.Array:
         return jnp.max(x[:0], initial=0.0) + jnp.min(x[:0], initial=5.0) + x.sum()

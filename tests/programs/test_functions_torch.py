@@ -243,6 +243,30 @@ def test_a_tangent_of_nan_leaves_a_comparison_to_the_values(compare: Any) -> Non
     assert slope == 1
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    "largest",
+    [
+        torch.max,
+        lambda x: -torch.amin(-x, 0),
+        lambda x: torch.maximum(x[0], x[1]),
+        lambda x: -torch.fmin(-x[0], -x[1]),
+        lambda x: x[1].clamp(min=x[0]),
+        lambda x: torch.nn.functional.max_pool1d(x[None], 2)[0, 0],
+        lambda x: torch.cummax(x, 0).values[1],
+        lambda x: torch.topk(x, 1).values[0],
+    ],
+    ids=["max", "amin", "maximum", "fmin", "clamp", "pool", "cummax", "topk"],
+)
+def test_of_equal_numbers_one_with_a_tangent_of_nan_is_the_largest(largest: Any, reverse: bool) -> None:
+    """The larger of -x and a root squared, which rises, rises itself: -1, the slope of -x, would be wrong."""
+
+    def either(x: torch.Tensor) -> Any:
+        return largest(torch.stack([-x, torch.sqrt(x) ** 2][:: -1 if reverse else 1]))
+
+    assert interop.grad(either, direction=tensor(1.0))(tensor(0.0)).isnan()
+
+
 def test_a_largest_element_that_falls_without_bound_is_the_largest() -> None:
     _, slope = interop.directional_derivative(lambda x: torch.stack([x - 1, -x.sqrt()]).max(), T, T + 1)
     assert slope == -torch.inf
