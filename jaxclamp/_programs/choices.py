@@ -258,7 +258,7 @@ def _scaled_bessel(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
 
 def _extremum(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
     """Decide which of x and y is larger, or smaller, as ``comparison`` says; NaN is taken, a tangent of it too."""
-    (x, y), (dx, dy) = operands, tangents
+    (x, y), (_dx, dy) = operands, tangents
     # If y is NaN, no comparison holds, and so y is taken.
     first = _holds(comparison, operands, tangents) | jnp.isnan(x)
     return functools.partial(jnp.where, first & ~((x == y) & jnp.isnan(dy)))
@@ -319,7 +319,7 @@ def _place(sign: int, operands: Arrays, tangents: Arrays, axes: Sequence[int]) -
 def _ahead(tied: jax.Array, dx: jax.Array, largest: Callable[[jax.Array], jax.Array]) -> jax.Array:
     """Return which of the tied elements are the largest after a small step.
 
-    A tangent that is NaN counts as the largest. So the gradient is NaN, and not that of an element that may fall behind.
+    A tangent that is NaN counts as the largest: the gradient is NaN then, and not that of an element that may fall.
     """
     rise = jnp.where(tied, jnp.where(jnp.isnan(dx), jnp.inf, dx), -jnp.inf)
     return tied & (rise == largest(rise))

@@ -66,8 +66,8 @@ def _replaced(jaxpr: Any, *rules: _InPlace) -> Any:
     return jaxpr if same(eqns, jaxpr.eqns) else with_parts(jaxpr, eqns=eqns)
 
 
-def _opened(eqn: JaxprEqn, names: Sequence[str] = ("_std", "_var")) -> list[JaxprEqn]:
-    """Return the equations of `jax.numpy.std` or ``var`` in the place of a call: those of a norm may lie in several."""
+def _opened(eqn: JaxprEqn, names: Sequence[str] = ("_std", "_var", "nanstd", "nanvar")) -> list[JaxprEqn]:
+    """Return the equations of `jax.numpy.std`, ``nanvar`` or the like in place of a call: a norm may lie in several."""
     body = eqn.params["jaxpr"] if eqn.primitive is p.jit_p and eqn.params["name"] in names else None
     if body is None or not {*body.outvars} <= {var for inner in body.eqns for var in inner.outvars}:
         return [eqn]
@@ -108,16 +108,14 @@ def _as_call(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
     made = {var for eqn in eqns for var in eqn.outvars}
     read = dict.fromkeys(atom for eqn in eqns for atom in eqn.invars if isinstance(atom, Var) and atom not in made)
 
-    # Not by `jaxpr_as_fun`, which may leave a call in a trace, where the equations are looked for again.
-    def norm(*operands: jax.Array) -> Any:
-        values = dict(zip(read, operands, strict=True))
-        for eqn in eqns:
-            inputs = [atom.val if isinstance(atom, Literal) else values[atom] for atom in eqn.invars]
-            values[eqn.outvars[0]] = eqn.primitive.bind(*inputs, **eqn.params)
-        return values[root.outvars[0]]
+    def norm(*operands: jax.Array) -> jax.Array:
+        return jnp.zeros(root.outvars[0].aval.shape, root.outvars[0].aval.dtype)  # type: ignore[attr-defined]
 
     norm.__name__ = NORM
-    return inlined(jax.jit(norm), root.replace(invars=[*read]))
+    # Its body is put in, not traced: the axes of a shard_map, over which it may add up, have no name here.
+    (call,) = inlined(jax.jit(norm), root.replace(invars=[*read]))
+    body = with_parts(call.params["jaxpr"], invars=[*read], eqns=eqns, outvars=root.outvars)
+    return [call.replace(params={**call.params, "jaxpr": body})]
 
 
 def norm_of_call(call: JaxprEqn) -> Callable[..., jax.Array]:
@@ -140,26 +138,48 @@ def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
     Of `jax.numpy.linalg.vector_norm` of order 3 they are ``b = abs a;  c = pow b 3.0;  d = reduce_sum c;  pow d 1/3``.
     """
     eqns, power = [root], _maker(root, 0, makers) if 0 < _exponent(root, makers) < 1 else None
-    while power and (power.primitive.name in (*_RESHAPING, "reduce_sum", "div") or _is_masked(power, makers)):
+    while power and (summed := _operand_of_sum(power, makers)) is not None:
         divides = power.primitive is p.div_p and not isinstance(_before_reshaping(power.invars[1], makers), Literal)
-        if divides and any(eqn.primitive is p.reduce_sum_p for eqn in eqns):
+        if divides and any(eqn.primitive.name in _ADDING_UP for eqn in eqns):
             return []
-        eqns, power = [power, *eqns], _maker(power, 2 if power.primitive is p.select_n_p else 0, makers)
-    order = _exponent(power, makers) if power else 0
-    if power is None or order <= 1:
+        eqns, power = [power, *eqns], _maker(power, summed, makers)
+    if power is None:
         return []
-    if _exponent(root, makers) != np.asarray(1 / order, root.invars[0].aval.dtype):  # type: ignore[attr-defined]
+    squared = _squared_size(power, makers)
+    order = 2 if squared else _exponent(power, makers)
+    if order <= 1 or _exponent(root, makers) != np.asarray(1 / order, root.invars[0].aval.dtype):  # type: ignore[attr-defined]
         return []
     absolute = _maker(power, 0, makers)
-    if absolute and absolute.primitive is p.abs_p and is_floating(absolute.invars[0].aval):
+    if not squared and absolute and absolute.primitive is p.abs_p:
         return [absolute, power, *eqns]
-    return [] if order % 2 else [power, *eqns]  # a sum of odd powers may be 0 where they are not
+    return [] if order % 2 else [*squared, power, *eqns]  # a sum of odd powers may be 0 where they are not
 
 
-def _is_masked(eqn: JaxprEqn, makers: _Makers) -> bool:
-    """Return whether ``eqn`` is ``where(condition, x, 0)`` or ``where(condition, x, nan)``, as in `jax.numpy.var`."""
-    fill = _before_reshaping(eqn.invars[1], makers) if eqn.primitive is p.select_n_p else None
-    return isinstance(fill, Literal) and bool(np.isnan(fill.val) or fill.val == 0)
+def _operand_of_sum(eqn: JaxprEqn, makers: _Makers) -> int | None:
+    """Return which operand ``eqn`` adds up, divides or masks, if it does no more than that.
+
+    A mask is ``where(condition, x, 0)`` or ``where(condition, x, nan)``, as in `jax.numpy.var`, in either order.
+    """
+    if eqn.primitive.name in (*_RESHAPING, *_ADDING_UP, "div"):
+        return 0
+    if eqn.primitive is p.select_n_p and len(eqn.invars) == 3:
+        for x, fill in ((1, 2), (2, 1)):
+            number = _before_reshaping(eqn.invars[fill], makers)
+            if isinstance(number, Literal) and (np.isnan(number.val) or number.val == 0):
+                return x
+    return None
+
+
+def _squared_size(real: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
+    """Return the equations of ``x * conj(x)``, of complex numbers, if ``real`` takes the real part of that."""
+    product = _maker(real, 0, makers) if real.primitive is p.real_p else None
+    if product is None or product.primitive is not p.mul_p:
+        return []
+    for factor in (0, 1):
+        conj = _maker(product, factor, makers)
+        if conj and conj.primitive is p.conj_p and conj.invars[0] is product.invars[1 - factor]:
+            return [conj, product]
+    return []
 
 
 def _exponent(eqn: JaxprEqn, makers: _Makers) -> Any:
@@ -222,6 +242,7 @@ def _maker(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
     return None if isinstance(atom, Literal) else makers.get(atom)
 
 
+_ADDING_UP = ("reduce_sum", "psum", "psum_invariant")
 _RESHAPING = (
     *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "convert_element_type", "pvary", "reshard"),
 )
@@ -230,13 +251,16 @@ _RESHAPING = (
 def _logaddexp_of(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
     """Return the function, `jax.numpy.logaddexp` or ``logaddexp2`` of real numbers, that ``eqn`` calls, by its body."""
     # Most calls are ruled out at once; only then are the functions traced for these operands, and compared.
-    if eqn.primitive is not p.custom_jvp_call_p or len(eqn.invars) != 2:
+    avals = [atom.aval for atom in eqn.invars]
+    if eqn.primitive is not p.custom_jvp_call_p or len(avals) != 2:
         return None
+    if not all(map(is_floating, avals)) or avals[0].dtype != avals[1].dtype:  # type: ignore[attr-defined]
+        return None  # both functions convert their operands before this call
     body = eqn.params["call_jaxpr"]
     if all(inner.primitive is not p.log1p_p for inner in body.eqns):
         return None
     for function in (jnp.logaddexp, jnp.logaddexp2):
-        (expected,) = jax.make_jaxpr(function)(*(atom.aval for atom in eqn.invars)).eqns
+        (expected,) = jax.make_jaxpr(function)(*avals).eqns
         if str(expected.params["call_jaxpr"]) == str(body):
             return function
     return None

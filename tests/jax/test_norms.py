@@ -245,6 +245,24 @@ def test_norms_that_are_no_vector_norms_stay_as_they_are(name: str) -> None:
     np.testing.assert_allclose(jaxclamp.grad(function)(MATRIX), jax.grad(function)(MATRIX), rtol=1e-4, atol=1e-6)
 
 
+OF_COMPLEX: dict[str, Callable[[jax.Array], jax.Array]] = {
+    **{f"order {order}": functools.partial(jnp.linalg.norm, ord=order) for order in (None, 2, 1.5, 3)},
+    "Frobenius": lambda z: jnp.linalg.norm(z[None]),
+    "by hand": lambda z: jnp.sqrt(jnp.sum((z.conj() * z).real)),
+    "by sizes": lambda z: jnp.sqrt(jnp.sum(jnp.abs(z) ** 2)),
+}
+
+
+@pytest.mark.parametrize("name", OF_COMPLEX)
+def test_norms_of_complex_numbers(name: str) -> None:
+    """At 0 they have the gradient that they have at v, and under `min_norm` none."""
+    norm = lambda x: OF_COMPLEX[name](jax.lax.complex(x[:2], x[2:]))  # noqa: E731
+    v = jnp.array([3.0, -4.0, 1.0, 2.0])
+    gradient = jaxclamp.grad(norm, direction=v)(jnp.zeros(4))
+    np.testing.assert_allclose(gradient, jax.grad(norm)(v), rtol=1e-5)
+    assert jax.grad(min_norm(norm))(jnp.zeros(4)).tolist() == [0, 0, 0, 0]
+
+
 NORMS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "norm": jaxclamp.norm,
     "hypot": lambda x: jaxclamp.hypot(*x),
@@ -292,6 +310,9 @@ DEVIATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "in a loop": lambda x: jax.lax.fori_loop(0, 2, lambda _, total: total + jnp.std(x), jnp.zeros(())),
     "a root of a variance": lambda x: jnp.sqrt(jnp.var(x)),
     "a power of a variance": lambda x: (jnp.var(x, keepdims=True) ** 0.5).sum(),
+    "nanstd": lambda x: jnp.nanstd(jnp.append(x, jnp.nan)),
+    "a root of a nanvar": lambda x: jnp.sqrt(jnp.nanvar(x[None], axis=1)).sum(),
+    "of complex numbers": lambda x: jnp.std(1j * x),
 }
 
 
@@ -313,6 +334,14 @@ def test_deviations_on_devices(check_vma: bool) -> None:
     total = shard(lambda x: jax.lax.psum(jnp.std(x), "d"))
     gradient = jax.jit(jaxclamp.grad(total, direction=jnp.array([1.0, 2.0, 5.0, 3.0])))(jnp.ones(4))
     np.testing.assert_allclose(gradient, [-0.5, 0.5, 0.5, -0.5], rtol=1e-5)
+    norms = {
+        "psum": shard(lambda x: jnp.sqrt(jax.lax.psum(jnp.sum(x * x), "d"))),
+        "pmean": shard(lambda x: jnp.sqrt(jax.lax.pmean(jnp.mean(x**2), "d") / 0.25)),
+    }
+    for norm in norms.values():
+        gradient = jax.jit(jaxclamp.grad(norm, direction=jnp.array([1.0, 1.0, -3.0, 5.0])))(jnp.zeros(4))
+        np.testing.assert_allclose(gradient, np.array([1, 1, -3, 5]) / 6, rtol=1e-5)
+        assert not jax.grad(min_norm(norm))(jnp.zeros(4)).any()
 
 
 def test_quotients_of_norms_and_numbers_that_move() -> None:

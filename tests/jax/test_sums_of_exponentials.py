@@ -87,6 +87,19 @@ def test_an_array_beside_a_number_or_another_shape(gradient: str) -> None:
     np.testing.assert_allclose(GRADIENTS[gradient](pairs)(x[:2]), [0, 1 + 0.5], rtol=1e-6)
 
 
+@pytest.mark.parametrize("gradient", GRADIENTS)
+@pytest.mark.parametrize("first", [jnp.array(2), jax.random.key(0)], ids=["an integer", "a random key"])
+def test_another_function_with_such_a_logarithm(first: jax.Array, gradient: str) -> None:
+    """A function of two operands with a rule of its own, of which one is no number that moves."""
+
+    @jax.custom_jvp
+    def function(first: jax.Array, x: jax.Array) -> jax.Array:
+        return 2 * jnp.log1p(x)
+
+    function.defjvps(None, lambda v, value, first, x: 2 * v / (1 + x))
+    assert GRADIENTS[gradient](lambda x: function(first, x))(1.0) == 1
+
+
 def test_second_derivatives() -> None:
     """Those of a softmax elsewhere, and 0 where all is minus infinity."""
     for fun in (logsumexp, lambda x: jnp.logaddexp(*x)):
