@@ -103,11 +103,11 @@ class Audit:
 
     def text(self, width: int) -> str:
         """Write the report in lines of at most ``width`` columns."""
-        number, of = (len({line.place for line in lines}) for lines in ([c.line for c in self.changes], self.lines))
+        changing, watched = ({line.place for line in lines} for lines in ([c.line for c in self.changes], self.lines))
         versions = f"{self.before} -> {self.after}"
-        lines = f"{of} line{'s' * (of > 1)} that may depend on the version"
-        paragraphs = [f"{versions}: the gradient changes at {number} of {lines}"]
-        if not of:
+        lines = f"{len(watched)} line{'s' * (len(watched) > 1)} that may depend on the version"
+        paragraphs = [f"{versions}: the gradient changes at {len(changing)} of {lines}"]
+        if not watched:
             paragraphs = [f"{versions}: no gradient changes, as no function is called that depends on the version"]
         paragraphs += [self.note] * bool(self.note)
         if self.changes:

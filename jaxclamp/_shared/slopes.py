@@ -106,9 +106,9 @@ class LineSlopes(NamedTuple):
 
     def rescaled(self, factors: Array) -> LineSlopes:
         """Return the slopes for scales that are ``factors`` times as large."""
-        slopes = (self.right, self.left, self.error, self.central, self.central_error)
-        right, left, error, central, central_error = (slope * factors for slope in slopes)
-        return LineSlopes(right, left, error, central, central_error, *self[5:-2], self.distance / factors, self.reach)
+        names = ("right", "left", "error", "central", "central_error")
+        scaled = {name: getattr(self, name) * factors for name in names}
+        return self._replace(**scaled, distance=self.distance / factors)
 
 
 def default_scale(point: Array, largest: Array | None = None) -> Array:

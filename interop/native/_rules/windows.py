@@ -8,7 +8,7 @@ cotangents (a, b) of the windows are spread to (a/2, a/2 + b, 0); tangents (u, v
 A pooling is done in stages, each a `Stage`: in one, or axis by axis if windows are large. `windows_sliced.py` has them
 for eager code, `windows_tiled.py` where the windows tile the images, `windows_indexed.py` for small images,
 `windows_compiled.py` for compiled functions, and `windows_viewed.py` on a GPU. `windows_blocked.py` spreads numbers
-over large images in ``channels_last``.
+over batches of images in ``channels_last``.
 """
 
 from collections.abc import Callable, Sequence
