@@ -57,13 +57,30 @@ def _linear(function: Function, *args: Any, **kwargs: Any) -> Any:
     A tangent of zeros for a constant would be multiplied by what moves, and 0 times infinity, as of a masked score, is
     NaN.
     """
-    # A gradient by a constant would be made of what moves, and is to move, too: then torch has to see both.
-    active = [i for i, x in enumerate(args) if isinstance(x, Tensor) and (x.requires_grad or moves(x))]
+    active = [i for i, x in enumerate(args) if _is_active(x)]
     i = active[0] if len(active) == 1 else None
     if i is None or not moves(args[i]) or kwargs or _overwrites(function) or is_transformed_within():
         return function(*args, **kwargs)
     value, tangent = (function(*args[:i], part, *args[i + 1 :]) for part in forward_ad.unpack_dual(args[i]))
     return forward_ad.make_dual(value, tangent)
+
+
+def _is_active(x: Any) -> bool:
+    """Say whether torch has to see the operand: a gradient by a constant is made of what moves, and moves, too."""
+    return isinstance(x, Tensor) and (x.requires_grad or moves(x))
+
+
+def _weighted(function: Function, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that is linear in its input, and in its weight and bias together, as a convolution."""
+    if not is_transformed_within():
+        (x, dx), (w, dw), (b, db) = (
+            forward_ad.unpack_dual(part) if moves(part) else (part, None) for part in (input, weight, bias)
+        )
+        factors = (dx, w) if not _is_active(weight) else (x, dw) if not _is_active(input) else (None, None)
+        if all(factor is not None for factor in factors):
+            tangent = function(*factors, db, *args, **kwargs)
+            return forward_ad.make_dual(function(x, w, b, *args, **kwargs), tangent)
+    return _all_dual(function, input, weight, bias, *args, **kwargs)
 
 
 def _quotient(function: Function, *args: Any, **kwargs: Any) -> Any:
@@ -140,8 +157,7 @@ _ARITHMETIC = {
 """Maps a name of a function of two numbers to that of its operator, which has a form for a tensor and a number."""
 # fmt: off
 _DECOMPOSED = (
-    "addmm", "addmv", "addbmm", "baddbmm", "rsub", "fmod", "remainder", "logaddexp", "logaddexp2", "linear",
-    "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+    "addmm", "addmv", "addbmm", "baddbmm", "rsub", "fmod", "remainder", "logaddexp", "logaddexp2", "bilinear",
     "group_norm", "layer_norm", "rms_norm", "cosine_similarity", "cross_entropy", "poisson_nll_loss",
 )
 # fmt: on
@@ -151,13 +167,16 @@ Those whose slope by the constant has no bound, as pow, are not among them: 0 ti
 """
 _PRODUCTS = ("matmul", "dot", "vdot", "vecdot", "inner", "outer", "kron", "cross", "einsum", "tensordot")
 """Further ones, which are linear in each tensor."""
+_WEIGHTED = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+"""Further ones, which have a bias beside the product."""
 
 
 def _faster() -> Iterator[tuple[Function, Function]]:
-    for name in (*_DECOMPOSED, *_PRODUCTS):
-        for home in (torch, torch.Tensor, functional, torch.linalg):
-            if function := getattr(home, name, None):
-                yield function, functools.partial(_linear if name in _PRODUCTS else _all_dual, function)
+    for names, path in ((_DECOMPOSED, _all_dual), (_PRODUCTS, _linear), (_WEIGHTED, _weighted)):
+        for name in names:
+            for home in (torch, torch.Tensor, functional, torch.linalg):
+                if function := getattr(home, name, None):
+                    yield function, functools.partial(path, function)
     for function in (torch.linalg.solve, torch.linalg.solve_triangular):
         yield function, functools.partial(_all_dual, function)
     for home in (torch, torch.Tensor):

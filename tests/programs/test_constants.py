@@ -77,6 +77,7 @@ SEVERAL: dict[str, Function] = {
     "solve": lambda x: torch.linalg.solve(x, C) + torch.linalg.vecdot(x, C),
     "solve_triangular": lambda x: torch.linalg.solve_triangular(x, C, upper=True),
     "linear": lambda x: F.linear(x, C, ROW) + F.linear(C, x) + F.linear(x, C) + F.linear(C, C, x[0]),
+    "linear, weights and bias": lambda x: F.linear(C, x, x[0]) + F.linear(C, x, bias=ROW) + F.linear(x, C, x[0]),
     "bilinear": lambda x: (
         F.bilinear(x, C, KERNEL[..., 0].repeat(1, 1, 3)[..., :3].contiguous(), ROW)
         + torch.bilinear(C, x, KERNEL[..., 0].repeat(1, 1, 3)[..., :3].contiguous(), ROW)
@@ -150,6 +151,19 @@ def test_slopes_by_a_constant_do_not_count(name: str) -> None:
     """Each tangent was NaN, and the choices behind it were left to the values."""
     fun, x = UNBOUNDED[name]
     compare(fun, torch.tensor([*x, 1.0], dtype=torch.float64))
+
+
+def test_tangents_beside_infinite_weights_and_inputs_are_those_of_what_moves() -> None:
+    """Torch's are NaN: it multiplies the 0 of the constant by infinity."""
+    x = torch.tensor([-math.inf, 0.0, 1.0], dtype=torch.float64)
+    layers: tuple[Function, ...] = (
+        lambda x: F.linear(C, x[None], ROW[:1]),
+        lambda x: F.conv1d(C[:, None], x[None, None]),
+        lambda x: F.linear(x, C),
+    )
+    for layer in layers:
+        _, tangents = pushed(layer, x, Decided())
+        torch.testing.assert_close(tangents, [layer(torch.ones_like(x)) - layer(torch.zeros_like(x))])
 
 
 def test_a_choice_behind_a_masked_score() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from interop._programs.choices.selections import abs
 from interop._programs.dual_fast_paths import FASTER
-from interop._programs.order import Pair, negated, place_of_largest, value_and_tangent
+from interop._programs.order import Pair, may_be_at, negated, place_of_largest, value_and_tangent
 from interop._torch.forms import axes_of
 from interop.native._rules.reductions import with_reduced_axes
 
@@ -91,6 +91,9 @@ def norm(in_torch: Function) -> Function:
 def smooth_norm(input: Tensor, dim: Any, keepdim: bool, order: float = 2) -> Tensor:
     """Return a norm of an order above 1; at 0, where x moves by v, as the piece x -> g . x with its gradient g at v."""
     axes = axes_of(dim, input.dim())
+    result: Tensor = torch.linalg.vector_norm(input, order, axes, keepdim=keepdim)
+    if not may_be_at(result, 0.0):
+        return result
     value, tangent = value_and_tangent(input)
     at_0 = (value == 0).all(axes, keepdim=True)
     speed = torch.linalg.vector_norm(tangent, order, axes, keepdim=True)
@@ -105,6 +108,9 @@ def smooth_norm(input: Tensor, dim: Any, keepdim: bool, order: float = 2) -> Ten
 
 def hypot(input: Tensor, other: Tensor) -> Tensor:
     """Return the hypotenuse; at (0, 0) as the piece that is entered, as in `smooth_norm`."""
+    result = torch.hypot(input, other)
+    if not may_be_at(result, 0.0):
+        return result
     (x, dx), (y, dy) = value_and_tangent(input), value_and_tangent(other)
     at_0 = (x == 0) & (y == 0)
     speed = torch.hypot(dx, dy)
