@@ -6,6 +6,8 @@ Run: python -m tests.torch.placements, which writes the table of docs/devices.md
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import re
 import tempfile
 import warnings
@@ -112,6 +114,9 @@ def converted(name: str, *parameters: Any) -> torch.nn.Module | None:
 def ways(name: str) -> dict[str, Call]:
     """How the function is called: torch's own, and by each way of the package."""
     found = {"torch": in_torch(name), "mode": interop.min_norm()(in_torch(name)), "native": NATIVE[name]}
+    # Pools under the convention inclusive are torch's own, which differentiates most of them in one process alone.
+    if "ties" in inspect.signature(NATIVE[name]).parameters and "pool" not in name:
+        found |= {ties: functools.partial(NATIVE[name], ties=ties) for ties in ("inclusive", "exclusive")}
     if converted(name, *operands(name, lambda t: t)):
         found["converted"] = lambda x, *parameters: converted(name, *parameters)(x)  # type: ignore[misc]
     return found

@@ -94,7 +94,8 @@ def sharing(tied: torch.Tensor, axes: tuple[int, ...], convention: Convention) -
     lines = tied.movedim(axes, last)
     flat = lines.flatten(lines.dim() - len(axes))
     # The first: of (0, 1, 0, 1) the running sum is (0, 1, 1, 2), and it is 1 where an element ties there alone.
-    chosen = flat & (flat.cumsum(-1) == 1)
+    # Not along -1: by that DTensor adds up the part of each process alone.
+    chosen = flat & (flat.cumsum(flat.dim() - 1) == 1)
     if convention == "exclusive":
         chosen = torch.where(flat.sum(-1, keepdim=True) == 1, flat, flat & ~chosen)
     return chosen.reshape(lines.shape).movedim(last, axes)
