@@ -204,6 +204,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     # Both have constants beside what moves: numbers, and where only one operand moves, the other one.
     "hypot": FastPaths()(reductions.hypot),
     "dist": reductions.dist,
+    "renorm": _spelled_out(reductions.renorm),
     "pairwise_distance": reductions.pairwise_distance,
     "sort": sorting.sort,
     "argsort": sorting.argsort,
@@ -218,6 +219,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     **_each(pooling.max_pool, "max_pool1d", "max_pool2d", "max_pool3d"),
     **_each(pooling.adaptive_max_pool, "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
     **_each(pooling.fractional_max_pool, "fractional_max_pool2d", "fractional_max_pool3d"),
+    **_each(pooling.power_average_pool, "lp_pool1d", "lp_pool2d", "lp_pool3d"),
     # These two choose nothing; but torch's derivative is NaN where all terms are minus infinity.
     "logsumexp": native.NATIVE["logsumexp"],
     "logaddexp": FastPaths()(native.NATIVE["logaddexp"].__wrapped__),  # type: ignore[attr-defined]

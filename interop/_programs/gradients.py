@@ -68,9 +68,9 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
       ``angle`` and ``atan2``, ``isclose``, ``equal``, ``isin``, ``bucketize``, ``searchsorted``, ``histc``,
       ``matrix_rank``; whether a tensor itself is zero (``if x``, ``any``, ``all``, ``nonzero``, ``argwhere``,
       ``count_nonzero``).
-    - Choices in torch's kernels: quantiles and modes, power-average pooling, ``rrelu`` in training,
-      ``linalg.cond`` for 1 and infinity, norms of an order below 1; the bounds of ``renorm``,
-      ``max_norm`` in ``embedding``, and ``eps`` in ``cosine_similarity`` and ``gaussian_nll_loss``.
+    - Choices in torch's kernels: quantiles and modes, ``rrelu`` in training, ``linalg.cond`` for 1 and infinity, norms
+      and power-average pooling of an order below 1; the bounds ``max_norm`` in ``embedding``, and ``eps`` in
+      ``cosine_similarity`` and ``gaussian_nll_loss``.
     - What torch does not see: numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
       ``autograd.Function``, as is what `wrap_for_torch` returns, TorchScript.
     - What has no choices, and is not smooth: ``abs`` of complex numbers, standard deviations at 0, equal
@@ -80,8 +80,8 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
 
     A `jaxclamp.UndecidedWarning` names the line, once, where a value that moves is where such a function jumps, or at a
     deviation of 0, at equal elements of a quantile or mode, at equal singular values or eigenvalues, or at the
-    bound of ``renorm`` or ``max_norm``. No warning comes for ``histc``, ``matrix_rank``, ``cond``, complex numbers, the
-    other bounds and the pooling just named, and for what torch does not see.
+    bound ``max_norm``. No warning comes for ``histc``, ``matrix_rank``, ``cond``, complex numbers, the other bounds and
+    the pooling just named, and for what torch does not see.
 
     Torch has no forward mode for ``unique``, ``floor_divide`` and ``//``, ``histogram``, ``cdist``, ``pdist``,
     ``segment_reduce``, ``embedding_bag``, ``grid_sample``, ``multilabel_margin_loss`` and

@@ -171,7 +171,9 @@ def _norm_of_either(
     return _matrix_norm(input, ord, axes, is_decided=is_decided)
 
 
-def _renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Places:
+def _renorm(input: Tensor, p: float, dim: int, maxnorm: float, *, is_decided: bool = False) -> Places:
+    if is_decided:
+        return []
     # Slices that are longer are scaled down: there the norm turns.
     axes_of_slice = [axis for axis in range(input.dim()) if axis != dim % input.dim()]
     return [(input, torch.linalg.vector_norm(input, p, axes_of_slice, keepdim=True) == maxnorm)]
@@ -259,7 +261,7 @@ _ALL: Mapping[Any, tuple[str, Jump]] = {
 
 def undecided(jump: Jump) -> Jump:
     """Return where the function jumps though its choices are decided along a direction, as those of 2-norms at 0."""
-    norms = _norm, _of_each(_norm), _matrix_norm, _norm_of_either
+    norms = _norm, _of_each(_norm), _matrix_norm, _norm_of_either, _renorm
     return functools.partial(jump, is_decided=True) if jump in norms else jump
 
 

@@ -65,10 +65,8 @@ UNDECIDED: dict[str, tuple[Function, torch.Tensor]] = {
     "count_nonzero": (torch.count_nonzero, X),
     "quantiles": (lambda x: torch.quantile(x, 0.3, 1), X),
     "modes": (lambda x: x.mode(1).values, X),
-    "power-average": (lambda x: F.lp_pool1d(x, 1.0, 1), 0 * LINE),
     "rrelu": (lambda x: F.rrelu(x, training=True), X),
     "linalg.cond": (lambda x: torch.linalg.cond(x, 1), POSITIVE),
-    "renorm": (lambda x: torch.renorm(x, 2, 0, 2.0), tensor([[2.0, 0.0]])),
     "max_norm": (lambda x: F.embedding(torch.tensor([0]), x * 1, max_norm=2.0), tensor([[2.0, 0.0]])),
     "cosine_similarity": (lambda x: F.cosine_similarity(x, 1 + 0 * x, eps=2.0), tensor([[2.0, 0.0]])),
     "gaussian_nll_loss": (lambda x: F.gaussian_nll_loss(T + 3, T, x, eps=1.0), tensor(1.0)),
@@ -278,6 +276,16 @@ def test_a_difference_with_zero_keeps_the_sign_of_zero(number: float) -> None:
         steep = lambda x: torch.where(1 / (x - number) > 0, x, 5 * x)  # noqa: E731
         x = tensor(zero)
         assert interop.grad(steep)(x) == torch.func.grad(steep)(x)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_a_hypotenuse_has_the_dtype_of_torch_beside_an_operand_without_axes(order: int) -> None:
+    def dtype_of(x: torch.Tensor) -> torch.Tensor:
+        result = torch.hypot(*(x, tensor(4.0))[:: (-1) ** order])
+        assert result.dtype == torch.float32
+        return result.sum()
+
+    assert interop.grad(dtype_of)(torch.tensor([0.0, 3.0])).tolist() == pytest.approx([0.0, 0.6])
 
 
 def test_a_direction_may_be_one_tensor_as_the_parameter_may() -> None:

@@ -533,7 +533,7 @@ COARSE = {"float32", "to(float32)", "renorm", "embedding, max_norm"}
 WARNED = (
     *("copysign of ones", "copysign of |x|", "signbit", "angle", "atan2", "isclose"),
     *("quantile", "quantile, between", "nanquantile", "mode", "std", "std_mean"),
-    *("matrix_norm, 2", "nuclear norm", "renorm"),
+    *("matrix_norm, 2", "nuclear norm"),
     *("triangle wave, floor", "triangle wave, round", "triangle wave, %", "triangle wave, remainder"),
     *("triangle wave, fmod", "triangle wave, frac", "triangle wave, div", "triangle wave, trunc"),
     *("ceil - floor", "floor_", "a table at floor", "a table at long()", "a table at searchsorted"),

@@ -111,7 +111,7 @@ JUMPS: dict[str, tuple[Function, list[float], list[float]]] = {
     "largest singular value": (lambda x: torch.linalg.norm(x.diag(), 2), [1.0, 2.0, 2.0], [1.0, 2.0, 3.0]),
     "nuclear norm": (lambda x: torch.linalg.matrix_norm(x.diag(), "nuc"), [1.0, 2.0, 0.0], [1.0, 2.0, 3.0]),
     "nuclear norm, by torch.norm": (lambda x: torch.norm(x.diag(), "nuc"), [1.0, 2.0, 0.0], [1.0, 2.0, 3.0]),
-    "renorm": (lambda x: x[None].renorm(1, 0, 4.0), [1.0, -1.0, 2.0], [1.0, -1.0, 1.0]),
+    "renorm, of order 0.5": (lambda x: x[None].renorm(0.5, 0, 4.0), [1.0, 0.0, 2.0], [1.0, -1.0, 2.0]),
     "embedding": (
         lambda x: functional.embedding(torch.tensor([0]), x[None] * 1, max_norm=4.0, norm_type=1.0),
         [1.0, -1.0, 2.0],

@@ -155,6 +155,9 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "torch.adaptive_max_pool1d": (lambda x: torch.adaptive_max_pool1d(x, 3)[0], LINE),
     "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (3, None)), IMAGE),
     "adaptive_max_pool3d": (lambda x: F.adaptive_max_pool3d(x, 1), SOLID),
+    "lp_pool1d": (lambda x: F.lp_pool1d(x, 1.0, 2) + F.lp_pool1d(x, 2.0, 2), 0 * LINE),
+    "lp_pool2d": (lambda x: F.lp_pool2d(x, 4, (2, 1), 1, ceil_mode=True), 0 * IMAGE),
+    "lp_pool3d": (lambda x: F.lp_pool3d(x, 2, (2, 1, 1)), SOLID),
     "bool": (lambda x: x.relu() * x.relu().bool() + x * torch.logical_or(x, x), X),
     "to, type": (lambda x: x * x.relu().to(torch.bool) + x * (2 * x.relu()).type(torch.bool) - x.to(x.dtype), X),
     "type_as": (lambda x: x * x.relu().type_as(CELLS > 0), X),
@@ -211,6 +214,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
         lambda x: torch.linalg.matrix_norm(x, -1, (0, -1)).sum() + torch.linalg.matrix_norm(x[1:], math.inf).sum(),
         IMAGE[0],
     ),
+    "renorm": (lambda x: torch.renorm(x, 1, 0, 1.5) + (x * 1).renorm_(p=2, dim=-1, maxnorm=1.0), X),
     "dist": (lambda x, y: torch.dist(x, y, 1) + x.dist(y, math.inf), X, Y),
     "dist of order 3": (lambda x: torch.dist(x, ROW, 3), ROW),
     "pairwise_distance": (lambda x, y: F.pairwise_distance(x, y, 1.0, 0.0), X, ROW),
@@ -238,3 +242,5 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     ),
     "softmax": (lambda x: F.softmax(x, 1) + x.logsumexp(1, keepdim=True), X),
 }
+if F.lp_pool1d(LINE, math.inf, 1).max() == 2:  # in torch 2.11 it is 1, whatever the numbers are
+    FUNCTIONS["lp_pool1d inf"] = lambda x: F.lp_pool1d(x, math.inf, 2) - F.lp_pool1d(x, -math.inf, 2), LINE

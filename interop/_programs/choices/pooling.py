@@ -1,17 +1,19 @@
-"""Max pools for whole programs (`interop.grad`): of equal elements of a window, the one ahead after a small step.
+"""Pools for whole programs (`interop.grad`): of equal elements of a window, the one ahead after a small step.
 
-Their gradients under `interop.min_norm` are in `interop/native/_rules/windows.py`.
+The gradients of max pools under `interop.min_norm` are in `interop/native/_rules/windows.py`.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from interop._programs.choices.selections import abs
 from interop._programs.order import place_of_largest, value_and_tangent
 from interop._torch.private_api import without_transformations
 from interop.native._rules.windows_indexed import index_of_windows
@@ -123,5 +125,33 @@ def fractional_max_pool(name: str) -> Function:
         index = elements.gather(-2, place_of_largest(tuple(pair), -2)).reshape(begins.shape)
         result = input.to(like.dtype).flatten(-dims).gather(-1, index.flatten(-dims)).reshape(index.shape)
         return (result, index) if return_indices else result
+
+    return pool
+
+
+def power_average_pool(name: str) -> Function:
+    """Return torch's pool of that name, ``lp_pool2d`` for example, which are norms of windows."""
+    in_torch: Function = getattr(functional, name)
+    average: Function = getattr(functional, name.replace("lp", "avg"))
+    largest = max_pool(name.replace("lp", "max"))
+    dims = int(name[-2])
+
+    def pool(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
+        if math.isinf(norm_type):
+            sign = math.copysign(1.0, norm_type)
+            sizes: Tensor = largest(sign * abs(input), kernel_size, stride, ceil_mode=ceil_mode)
+            return sign * sizes
+        result: Tensor = in_torch(input, norm_type, kernel_size, stride, ceil_mode)
+        if norm_type < 1:
+            return result
+        # Where a window is 0 and moves by v, its piece is g . x, with the gradient g = (v / |v|) ** (p - 1).
+        value, tangent = value_and_tangent(input)
+        tangent = torch.where(value == 0, tangent, 0.0)  # elsewhere its power may be NaN
+        window = (kernel_size, stride, 0, ceil_mode)
+        speed = in_torch(tangent, norm_type, kernel_size, stride, ceil_mode)
+        count = math.prod(kernel_size) if isinstance(kernel_size, Sequence) else kernel_size**dims
+        sums = average(input * tangent ** (norm_type - 1), *window) * count
+        piece = sums / torch.where(speed == 0, 1.0, speed) ** (norm_type - 1)
+        return torch.where(average(value.abs(), *window) == 0, piece, result)
 
     return pool

@@ -111,6 +111,8 @@ def hypot(input: Tensor, other: Tensor) -> Tensor:
     result = torch.hypot(input, other)
     if not may_be_at(result, 0.0):
         return result
+    # Below, an operand without axes gets some, and would change the dtype.
+    input, other = input.to(result.dtype), other.to(result.dtype)
     (x, dx), (y, dy) = value_and_tangent(input), value_and_tangent(other)
     at_0 = (x == 0) & (y == 0)
     speed = torch.hypot(dx, dy)
@@ -155,3 +157,11 @@ def dist(input: Tensor, other: Tensor, p: float = 2.0) -> Tensor:
 
 def pairwise_distance(input: Tensor, other: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     return vector_norm(_plus(_minus(input, other), eps), p, -1, keepdim)  # type: ignore[no-any-return]
+
+
+def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
+    if not p > 0 or not maxnorm >= 0 or input.dim() < 2:  # torch refuses it
+        return torch.renorm(input, p, dim, maxnorm)
+    axes_of_slice = set(range(input.dim())).difference(axes_of(dim, input.dim()))
+    size = torch.linalg.vector_norm(input, p, tuple(axes_of_slice), keepdim=True)
+    return torch.where(size > maxnorm, input * (maxnorm / (size + 1e-7)), input)
