@@ -243,3 +243,9 @@ def test_what_torch_refuses_by_itself_is_refused_so() -> None:
         interop.grad(lambda x: functional.triplet_margin_loss(x * row, row, row, margin=0.0))(ONES)
     with pytest.raises(RuntimeError, match="dimension"):
         interop.grad(lambda x: functional.margin_ranking_loss(x, row, torch.ones(3)))(ONES)
+    with pytest.raises(RuntimeError, match="number k out of range"):  # the last element was taken
+        interop.grad(lambda x: x.kthvalue(0).values)(ONES)
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        interop.grad(lambda x: x.sum().topk(1, 1).values.sum())(ONES)
+    with pytest.raises(RuntimeError, match="must be a 2-tuple"):
+        interop.grad(lambda x: torch.linalg.matrix_norm(x * row, dim=(0,)).sum())(ONES)

@@ -125,9 +125,10 @@ vector_norm = norm(torch.linalg.vector_norm)
 
 
 def matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, **kwargs: Any) -> Tensor:
-    if ord == "fro" and not input.is_complex():
+    is_of_matrices = len(axes_of(dim, input.dim())) == 2  # else torch refuses it
+    if ord == "fro" and is_of_matrices and not input.is_complex():
         return smooth_norm(input.to(kwargs.get("dtype")), dim, keepdim)
-    if ord not in (1, -1, math.inf, -math.inf):
+    if ord not in (1, -1, math.inf, -math.inf) or not is_of_matrices:
         in_torch: Tensor = torch.linalg.matrix_norm(input, ord, dim, keepdim, **kwargs)
         return in_torch
     # The 1-norm is the largest sum of a column, along the first of the two axes, the norm of infinity that of a row.
