@@ -229,7 +229,8 @@ def along(
       ValueError: no parameter requires grad; ``direction`` has another number of tensors, or one has another shape,
         dtype or device; both ``direction`` and ``generator`` are given.
       RuntimeError: forward mode is at work already, in whichever thread, as in another such block; or called in a
-        compiled function; in the block, a compiled function is called.
+        compiled function; in the block, a compiled function is called; at its end, the module has a parameter that
+        was made or unfrozen in it.
 
     >>> layer, x = torch.nn.Linear(1, 1, bias=False), torch.ones(1, 1)
     >>> _ = torch.nn.init.zeros_(layer.weight)
@@ -257,6 +258,13 @@ def along(
             with _Uncompiled(losses, tangents):
                 yield
         losses.settle()  # while there are tangents, and no longer watched by the block
+    if isinstance(parameters, torch.nn.Module):
+        named = parameters.named_parameters()
+        if new := [name for name, parameter in named if parameter.requires_grad and parameter not in tangents]:
+            raise RuntimeError(
+                f"along: {new[0]} was made or unfrozen in the block, and has the gradient of torch; call "
+                "load_state_dict(assign=True), requires_grad_() and the like before the block."
+            )
 
 
 def subdifferential(

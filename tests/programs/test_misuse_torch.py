@@ -45,6 +45,14 @@ def _within(fun: Callable[[torch.Tensor], Any]) -> None:
         fun(x)
 
 
+def _within_model(fun: Callable[[torch.nn.Linear], Any]) -> None:
+    """The same with a model, whose bias is frozen."""
+    model = torch.nn.Linear(1, 1)
+    model.bias.requires_grad_(False)
+    with interop.along(model):
+        fun(model)
+
+
 BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no function": (lambda: interop.grad(3), TypeError, "grad: fun is 3"),
     "no function along a direction": (
@@ -127,6 +135,16 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: _within(lambda x: torch.nn.ParameterList([x]).double()),
         RuntimeError,
         "a parameter of torch.float32 becomes one of torch.float64 .*; convert the model before the block",
+    ),
+    "parameters that are replaced in the block": (
+        lambda: _within_model(lambda model: model.load_state_dict(model.state_dict(), assign=True)),
+        RuntimeError,
+        r"weight was made or unfrozen in the block, .* call load_state_dict\(assign=True\)",
+    ),
+    "parameters that are unfrozen in the block": (
+        lambda: _within_model(lambda model: model.bias.requires_grad_()),
+        RuntimeError,
+        "bias was made or unfrozen in the block",
     ),
     "linearize": (
         lambda: torch.func.linearize(interop.grad(torch.abs), ZERO),
