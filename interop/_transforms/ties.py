@@ -225,7 +225,11 @@ def tied_elements(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[int, torch.Tensor | int]:
     """Count the elements of the result of a function, or that a loss reduces, and those of them on a tie."""
-    _, masks_of = _functions_that_tie()[func]
+    name, masks_of = _functions_that_tie()[func]
+    if any(tensor.is_nested for tensor in _tensors((*args, *kwargs.values()))):
+        raise TypeError(
+            f"{name}: ties of a nested tensor are not counted; call the function with each part, as unbind() gives them."
+        )
     elements: int = 0
     tied: torch.Tensor | int = 0
     with torch.no_grad(), without_forward_mode(), without_function_modes():
