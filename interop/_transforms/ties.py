@@ -228,7 +228,7 @@ def tied_elements(
     name, masks_of = _functions_that_tie()[func]
     if any(tensor.is_nested for tensor in _tensors((*args, *kwargs.values()))):
         raise TypeError(
-            f"{name}: ties of a nested tensor are not counted; call the function with each part, as unbind() gives them."
+            f"{name}: ties of a nested tensor are not counted; call the function with each part of unbind()."
         )
     elements: int = 0
     tied: torch.Tensor | int = 0

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode, get_overridable_functions
 
 import interop
 from interop._programs.decided import CHOICES_BY_FUNCTION
-from tests.programs.nearby import IMAGE, LINE, ROW, X, Y, check, drawn, tensor
+from tests.programs.nearby import IMAGE, ROW, X, Y, check, drawn, tensor
 from tests.programs.torch_functions import FUNCTIONS
 from tests.support.calls import of_aminmax
 

@@ -461,9 +461,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"audit cannot run in a compiled function; call it outside of torch\.compile",
     ),
     "a nested tensor": (
-        lambda: audit(lambda x: torch.nested.as_nested_tensor([x], layout=torch.jagged).clamp(0, 6).values(), X, **FORWARD),
+        lambda: audit(
+            lambda x: torch.nested.nested_tensor_from_jagged(x, torch.tensor([0, 3])).clamp(0, 6), X, **FORWARD
+        ),
         TypeError,
-        "clamp: ties of a nested tensor are not counted; call the function with each part",
+        "clamp: ties of a nested tensor are not counted; call the function with each part of unbind",
     ),
     "within torch.func": (
         lambda: audit(torch.func.vmap(lambda x: x.clamp(0, 6)), X, **FORWARD),

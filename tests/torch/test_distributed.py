@@ -179,6 +179,22 @@ QUICK = {
 }
 
 
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("hardsigmoid", "hardswish", "hardtanh", "relu6", "softshrink"),
+        *["hardshrink"] * (torch.__version__ >= "2.12"),  # before, torch refuses its values, too
+    ],
+)
+def test_on_both_sides_of_each_kink_parts_have_the_gradient_of_the_whole(name: str) -> None:
+    """Torch's own derivatives of these refuse parts, and are replaced."""
+    x = torch.arange(-7.0, 7.25, 0.25)  # with all kinks
+    expected = placements.differentiated(name, NATIVE[name], x, lambda t: t)
+    parts = distribute_tensor(x, init_device_mesh("cpu", (1,)), [Shard(0)])
+    assert all(map(torch.equal, placements.differentiated(name, NATIVE[name], parts, lambda t: t), expected))
+
+
 @pytest.mark.parametrize(
     ("processes", "names"),
     [
