@@ -273,8 +273,10 @@ def _check_values(tree: Tree) -> None:
 class _Program(Generic[P, R]):
     """A function whose choices are decided by the tangents in forward mode."""
 
-    def __init__(self, fun: Callable[P, R], within: frozenset[str] = frozenset()) -> None:
+    def __init__(self, fun: Callable[P, R], within: frozenset[str] = frozenset(), for_gradient: bool = False) -> None:
         self._fun = fun
+        self._for_gradient = for_gradient
+        """Whether the tangents only decide choices, so that no derivative of them is needed."""
         self._within = within
         """The functions in whose ``custom_jvp`` rules ``fun`` is called, as text: by these the recursion ends."""
         # These are known once ``run`` has been called, since it is then that the function is traced.
@@ -325,6 +327,8 @@ class _Program(Generic[P, R]):
         if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].eqns:
             carrying_the_condition = inlined(_carrying_the_condition(eqn), eqn)
             return [new for inner in carrying_the_condition for new in self._replace(inner, descend)]
+        if self._for_gradient and eqn.primitive in _DIFFERENTIATED_ONCE:
+            return inlined(_with_constant_tangent(eqn), eqn)
         if reason := UNDECIDED.get(eqn.primitive.name):
             return inlined(_warned_of(eqn, reason), eqn)
         if eqn.primitive is p.linear_solve_p:
@@ -391,6 +395,22 @@ def _rounds(eqn: JaxprEqn) -> bool:
     """Return whether ``eqn`` rounds numbers, by itself or in a program among its parameters."""
     inside = (inner for jaxpr in jaxprs_in_params(eqn.params) for inner in jaxpr.eqns)
     return eqn.primitive.name in ROUNDING or any(map(_rounds, inside))
+
+
+_DIFFERENTIATED_ONCE = (p.igamma_p, p.igammac_p, p.eig_p)
+"""Primitives whose slopes JAX does not differentiate: of an incomplete gamma function by its order, of eigenvalues."""
+
+
+def _with_constant_tangent(eqn: JaxprEqn) -> Callable[..., Any]:
+    """Return what ``eqn`` computes; to a derivative its tangent is a constant."""
+    call = computed(eqn)
+    with_constant_tangent = jax.custom_jvp(call)
+
+    @with_constant_tangent.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        return call(*primals), jax.jvp(call, jax.lax.stop_gradient(primals), tangents)[1]
+
+    return with_constant_tangent
 
 
 def _warned_of(eqn: JaxprEqn, reason: str) -> Callable[..., Any]:
@@ -476,7 +496,7 @@ def _gradient(
     check_function(name, fun)
     if direction is not None and key is not None:
         raise ValueError(f"{name}: direction and key are both given; pass direction, or a key to draw one.")
-    program = _Program(fun)
+    program = _Program(fun, for_gradient=True)
     is_one = not isinstance(argnums, Sequence)
 
     def gradient(*args: Any, **kwargs: Any) -> Any:

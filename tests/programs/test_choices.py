@@ -476,6 +476,32 @@ def test_rules_that_ask_for_further_ones_without_end() -> None:
     assert gradient == pytest.approx(1.0)
 
 
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jax.scipy.special.gammainc(x, 2.0),
+        lambda x: jax.scipy.special.gammaincc(x, x),
+        jax.jit(lambda x: jax.scipy.stats.chi2.cdf(2.0, x)),
+        lambda x: jnp.max(jnp.linalg.eigvals(x * jnp.array([[0.0, 2.0], [1.0, 1.0]])).real),
+    ],
+    ids=["gammainc", "gammaincc", "chi2", "eigvals"],
+)
+def test_functions_whose_slopes_jax_does_not_differentiate(function: Scalar) -> None:
+    """They have a gradient, and decide choices; their second derivatives are refused, as by JAX."""
+    slope, value = jax.grad(function)(1.5), function(1.5)
+    np.testing.assert_allclose(jaxclamp.grad(function)(1.5), slope, rtol=1e-12)
+    for v in (1.0, -1.0):
+        gradient = jaxclamp.grad(lambda x: jnp.abs(function(x) - value), direction=v)(1.5)
+        np.testing.assert_allclose(gradient, v * jnp.abs(slope), rtol=1e-12)
+    for derivative in (
+        jaxclamp.grad(function),
+        lambda x: jaxclamp.directional_derivative(function, (x,), (jnp.ones_like(x),))[1],
+    ):
+        with pytest.raises(NotImplementedError):
+            jax.grad(derivative)(1.5)
+
+
 def test_pullbacks_of_their_own() -> None:
     """A custom_vjp is its author's word, and forward mode opens it."""
 
