@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+import operator
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -27,52 +29,36 @@ _FEW_PLACES = 9
 """The elements of a window up to which this is faster than axis by axis."""
 
 
-class _Axis(NamedTuple):
-    """The windows along an axis."""
-
-    number: int
-    size: int
-    stride: int
-    padding: int
-    """The padding in front."""
-    dilation: int
-    length: int
-    """The elements."""
-
-    @property
-    def padded(self) -> int:
-        """The elements, and the padding in windows: 9 for windows of 3 with stride 2 and padding 1 over 7 elements."""
-        return max(self.padding + self.length, (self.number - 1) * self.stride + (self.size - 1) * self.dilation + 1)
-
-    @property
-    def inside(self) -> slice:
-        """Where the elements are among these."""
-        return slice(self.padding, self.padding + self.length)
-
-    def places(self, padded: torch.Tensor, axis: int) -> torch.Tensor:
-        """Return a view that has the windows in place of the elements, and the places in a window as its first axis."""
-        shape, steps = list(padded.shape), list(padded.stride())
-        step = steps[axis]
-        shape[axis], steps[axis] = self.number, step * self.stride
-        return padded.as_strided((self.size, *shape), (step * self.dilation, *steps), padded.storage_offset())
-
-
 class _Block:
     """Some images, and what is computed on the way."""
 
-    def __init__(self, rows: _Axis, columns: _Axis, images: int, channels: int, like: torch.Tensor) -> None:
-        padded = like.new_full((images, rows.padded, columns.padded, channels), -math.inf)
-        windows = columns.places(rows.places(padded, 1), 3)
-        inside = (slice(None), rows.inside, columns.inside)
-        self._elements, self._places = padded[inside], windows
-        self._tied = torch.empty_like(windows, memory_format=torch.contiguous_format)
-        self._shares = like.new_empty(windows.shape[2:])
+    def __init__(self, windows: Windows, shape: Sequence[int], counts: Sequence[int], like: torch.Tensor) -> None:
+        images, *lengths, channels = shape
+        in_front = [front for front, _ in windows.paddings]
+
+        # The elements, and the padding in windows: 9 of windows of 3 with stride 2 and padding 1 over 7 elements.
+        def padded_length(front: int, length: int, count: int, size: int, stride: int, dilation: int) -> int:
+            return max(front + length, (count - 1) * stride + (size - 1) * dilation + 1)
+
+        along = in_front, lengths, counts, windows.sizes, windows.strides, windows.dilations
+        padded = like.new_full((images, *map(padded_length, *along), channels), -math.inf)
+        inside = (slice(None), *(slice(n, n + length) for n, length in zip(in_front, lengths, strict=True)))
+
+        def in_windows(x: torch.Tensor) -> torch.Tensor:
+            """Return a view that has the places in a window as its first axes, and windows in the place of elements."""
+            image, *steps, channel = x.stride()
+            to_place, to_window = (map(operator.mul, steps, by) for by in (windows.dilations, windows.strides))
+            return x.as_strided((*windows.sizes, images, *counts, channels), (*to_place, image, *to_window, channel))
+
+        self._elements, self._places = padded[inside], in_windows(padded)
+        self._tied = torch.empty_like(self._places, memory_format=torch.contiguous_format)
+        self._shares = like.new_empty(self._places.shape[len(lengths) :])
         self._spread = torch.empty_like(padded)
         self._result = self._spread[inside]
         # Place by place: at one place each window has another element. In a view of several places an element may be
         # twice, and only one of the numbers for it would be added.
-        of_columns = zip(columns.places(rows.places(self._spread, 1), 3), self._tied, strict=True)
-        self._parts = [part for of_column in of_columns for part in zip(*of_column, strict=True)]
+        of_rows = zip(in_windows(self._spread), self._tied, strict=True)
+        self._parts = [part for of_row in of_rows for part in zip(*of_row, strict=True)]
 
     def spread(self, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         """Return the result in a buffer."""
@@ -105,25 +91,19 @@ def is_spread_in_blocks(pooling: Pooling, x: torch.Tensor, values: torch.Tensor,
 
 def spread_in_blocks(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
     """Spread a number for each window over its tied elements."""
+    windows: Any = pooling.windows
+    result = torch.empty_like(x)
+    of_memory = [tensor.movedim(1, -1) for tensor in (x, values, vector, result)]
+    shape, counts = of_memory[0].shape[1:], values.shape[2:]
     like = x.new_empty((), dtype=widened(x.dtype))
-    rows, columns = _axes(pooling, x, values)
 
     @functools.cache
     def block(images: int) -> _Block:
-        return _Block(rows, columns, images, x.shape[1], like)
+        return _Block(windows, (images, *shape), counts, like)
 
-    result = torch.empty_like(x)
-    images = max(1, _BLOCK // math.prod(x.shape[1:]))
-    of_memory = [tensor.movedim(1, -1) for tensor in (x, values, vector, result)]
+    images = max(1, _BLOCK // math.prod(shape))
     for begin in range(0, len(x), images):
         # `split` takes five times as long
         elements, largest, numbers, into = (tensor[begin : begin + images] for tensor in of_memory)
         into.copy_(block(len(into)).spread(elements, largest, numbers))
     return result
-
-
-def _axes(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> list[_Axis]:
-    windows: Any = pooling.windows
-    in_front = [front for front, _ in windows.paddings]
-    of_windows = values.shape[2:], windows.sizes, windows.strides, in_front, windows.dilations
-    return [_Axis(*numbers) for numbers in zip(*of_windows, x.shape[2:], strict=True)]
