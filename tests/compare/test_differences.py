@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import interop
 from interop import Comparison, Recording, compare
-from interop.comparison.leaves import apart_of
+from interop.comparison.leaves import apart_of, is_rounding_alone, largest_of
 from tests.compare.clipped import AT, difference, findings, recording
 
 F32 = np.float32
@@ -162,6 +162,11 @@ def test_a_small_leaf_with_a_wrong_gradient_is_not_passed_over() -> None:
     half, single = (compare(right, wrong, *[np.ones(1, dtype)] * 2) for dtype in (np.float16, F32))
     assert "gradient[1], and differ" in half.verdict
     assert findings(single)["gradient[1]"] == "port"
+
+
+def test_what_is_not_finite_is_no_rounding() -> None:
+    assert not is_rounding_alone(np.inf, 1.0, np.dtype(F32))
+    assert np.isnan(largest_of([F32([1.0]), F32([np.nan])]))
 
 
 def test_integers_have_to_be_equal() -> None:

@@ -113,11 +113,23 @@ def test_names_before_order() -> None:
     assert str(mapping).splitlines()[1].split() == ["b.weight", "4×4", "b.kernel", "4×4", "name"]
 
 
+def test_names_that_are_numbered_from_another_number() -> None:
+    comparison = compare_models(port_of(fc1=linear(), fc2=linear()), dense("Dense_0", "Dense_1"), X)
+    assert comparison.agree, comparison
+    assert comparison.mapping.as_override()["fc1.weight"] == "Dense_0.kernel"
+
+
+def test_names_that_are_spelled_alike() -> None:
+    comparison = compare_models(port_of(a_1=linear(), a1=linear()), dense("a_1", "a1"), X)
+    assert comparison.agree, comparison
+
+
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
         ({"c": "a"}, "mapping names 'c', which is no parameter or module of Model"),
         ({"a": "c"}, "mapping names 'c', which is no parameter or module of Model"),
+        ({"c": None}, "mapping names 'c', which is no parameter or module of Model"),
         ({"a.weight": "a.bias"}, r"mapping makes a.weight of shape \(4, 4\) a.bias of shape \(4,\)"),
         ({"a.weight": ("a.kernel", (-1, 0))}, r"give the order of axes .*: \(\"a.kernel\", \(1, 0\)\)\}"),
         ({"a.weight": ("a.kernel", (0, 0))}, "give the order of axes"),
@@ -142,6 +154,13 @@ def test_parameters_without_counterpart() -> None:
     assert compare_models(with_bias, first, X, mapping={"a.bias": None}).agree
     order = compare_models(with_bias, first, X, mapping={"a.bias": None, "a.kernel": ("a.weight", (0, 1))})
     assert blamed(order) == ("a",)
+
+
+def test_a_module_without_counterpart() -> None:
+    """Not that whose name begins alike."""
+    first, second = port_of(a=linear(), a2=linear()), port_of(a2=linear())
+    comparison = compare_models(first, second, X, mapping={"a": None})
+    assert [pair.first.name for pair in comparison.mapping.pairs] == ["a2.weight", "a2.bias"]
 
 
 def test_layouts_of_inputs() -> None:
@@ -242,6 +261,18 @@ def test_results_with_the_channels_on_another_axis() -> None:
     calls = None, lambda model, x: model(x).tanh()
     assert compare_models(ReturnsSequences(), port, x, calls=calls, layouts=("NLC", "NCL")).agree
     assert blamed(compare_models(ReturnsSequences(), port, x, layouts=("NLC", "NCL"))) == ("", "0", None)
+
+
+class ReturnsImages(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.Conv(4, (3, 3), name="0")(x)
+
+
+def test_images_as_results_with_as_many_places_as_channels() -> None:
+    port = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3, padding=1))
+    comparison = compare_models(ReturnsImages(), port, np.random.default_rng(0).normal(size=(2, 4, 4, 4)).astype(F32))
+    assert comparison.agree, comparison
 
 
 class OfEquinox(eqx.Module):

@@ -104,6 +104,7 @@ def test_markdown(rows: list[Row]) -> None:
     assert {len(line) for line in [rule, *lines]} == {len(headings)}
     assert [line[0] for line in lines] == [row.op for row in rows]
     for line, row in zip(lines, rows, strict=True):
+        assert line[2:4] == [", ".join(row.active) + " (numbers)" * (row.inactive == "numbers"), "float32"]
         assert numbers(line[4]) == pytest.approx(row.definition, abs=0.01)
         for framework, cell in zip(ALWAYS, line[5:], strict=True):
             answers = [answer for answer in row.answers if answer.framework == framework]
@@ -111,6 +112,15 @@ def test_markdown(rows: list[Row]) -> None:
             assert ("✗" in cell) == any(not answer.agrees for answer in answers)
     assert len(summary.splitlines()) == len(ALWAYS)
     assert all(line.startswith("- ") for line in summary.splitlines())
+
+
+def test_lines_of_an_op_are_together() -> None:
+    """The matrix is computed dtype by dtype, and the gradients of selu are rounded."""
+    result = run("selu", "abs", *ONLY_ALWAYS, "--dtype", "float32", "--dtype", "bfloat16", "--format", "markdown")
+    lines = [line.split("|") for line in result.stdout.splitlines() if line.startswith(("| selu", "| abs"))]
+    ops = [op.strip() for _, op, *_ in lines]
+    assert ops == sorted(ops, reverse=True)
+    assert {"float32", "bfloat16", "all"} <= {dtype.strip() for _, _, _, _, dtype, *_ in lines}
 
 
 def test_table(rows: list[Row]) -> None:
@@ -129,7 +139,7 @@ def test_table(rows: list[Row]) -> None:
     cases = [line for line in lines if line.startswith("  ") and "definition" not in line]
     for line, row in zip(cases, rows, strict=True):
         active, definition, ours, *theirs = re.split(r"  +", line.strip())
-        assert active.removesuffix(" (numbers)") == ", ".join(row.active)
+        assert active == ", ".join(row.active) + " (numbers)" * (row.inactive == "numbers")
         assert numbers(definition) == pytest.approx(row.definition, abs=0.01)
         assert ours == "✓"
         answers = [answer for name in ("jax", "torch") for answer in row.answers if answer.framework == name]

@@ -219,6 +219,19 @@ def test_both_zeros_and_both_forms_are_told_once_where_they_are_alike() -> None:
     }
 
 
+def test_ties_at_which_all_agree_are_left_out_beside_others() -> None:
+    """Numbers that are printed alike are no difference."""
+
+    def agreeing(row: Row) -> Row:
+        alike = tuple(weight + 1e-9 for weight in row.definition)
+        return replace(row, answers=tuple(replace(answer, gradient=alike) for answer in row.answers))
+
+    rows = made_up(OPS["hardtanh"])
+    at_minus_1 = [agreeing(row) if row.arguments["x"] == -1 else row for row in rows]
+    before, after = ({tie for _, tie, *_ in drawn_answers(figure(OPS["hardtanh"], r))} for r in (rows, at_minus_1))
+    assert before - after == {"at x = -1"}
+
+
 def function_and_slopes(name: str) -> list[Axes]:
     return [axes for _, axes in panels(figure(OPS[name], made_up(OPS[name])))][:2]
 

@@ -223,7 +223,7 @@ def test_64_bits_while_jax_has_32() -> None:
     assert jnp.arange(2).dtype == jnp.int32
 
 
-@pytest.mark.parametrize("value", [np.array([2**40 + 3]), np.array([1 / 3])], ids=["int64", "float64"])
+@pytest.mark.parametrize("value", [np.array([2**40 + 3]), np.array([2**63], np.uint64), np.array([1 / 3])], ids=str)
 def test_64_bits_of_a_numpy_argument(value: np.ndarray) -> None:
     y = wrap_for_torch(lambda x, value: value)(torch.ones(1), value)
     assert y.tolist() == value.tolist()

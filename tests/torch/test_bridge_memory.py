@@ -179,6 +179,10 @@ def test_conversions_share_if_told_so(dtype: torch.dtype) -> None:
     assert x[1] == 0
 
 
+def test_conversions_of_nothing() -> None:
+    assert jax_to_torch(torch_to_jax(torch.ones(0, 3), copy=False), copy=False).shape == (0, 3)
+
+
 def test_conversions_share_64_bits_in_jax_s_64_bit_mode() -> None:
     x = points(1000, dtype=torch.float64)
     with jax.enable_x64(True):

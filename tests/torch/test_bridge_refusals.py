@@ -102,6 +102,8 @@ def test_tensors_on_different_devices() -> None:
     message = r"function: the tensors are on different devices: first\[0\] on cpu, second on meta"
     with pytest.raises(ValueError, match=message):
         wrap_for_torch(function)([here], second=there)
+    with pytest.raises(ValueError, match="the tensors are on different devices: first on meta, second on cpu"):
+        wrap_for_torch(function)(there, second=here)
     with pytest.raises(ValueError, match="maximum: the tensors are on different devices"):
         interop.maximum(here, there)
 

@@ -280,6 +280,15 @@ def test_compiled_backward_pass_of_an_eager_call() -> None:
     assert x.grad.tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
 
 
+def test_compiled_backward_pass_beside_a_constant() -> None:
+    x = TIED.clone().requires_grad_()
+    y = interop.maximum(torch.zeros(2, 5), x).sum()
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        torch.compile(y.backward, backend="aot_eager")()
+    assert x.grad is not None
+    assert x.grad.tolist() == (2.0 * (TIED > 0)).tolist()
+
+
 def test_graph_of_another_process_is_refused() -> None:
     with pytest.raises(RuntimeError, match="this graph calls 'clamp', a function of the process that traced it"):
         torch.ops.jaxclamp.call("clamp 0a1b", [TIED], [])
@@ -427,6 +436,14 @@ def test_numbers_in_a_compiled_function() -> None:
         found, expected = function(X, bound), interop.clamp(X, max=bound)
         assert found.numpy().tobytes() == expected.numpy().tobytes(), bound
     assert counter.frame_count <= 5  # torch makes graphs of its own for NaN, which is not equal to itself
+
+
+def test_numbers_of_a_wrapped_function_in_a_compiled_one() -> None:
+    counter, wrapped = CompileCounterWithBackend("eager"), interop.wrap_for_torch(lambda x, factor: factor * x)
+    function = torch.compile(wrapped, dynamic=True, fullgraph=True, backend=counter)
+    for factor in (0.5, 0.75, 1.25):
+        assert torch.equal(function(X, factor), factor * X)
+    assert counter.frame_count == 1
 
 
 def of_interop(x: Tensor) -> Tensor:

@@ -199,7 +199,6 @@ class _Called(torch.nn.Module):
         super().__init__()
         self.model = model
         self._call = call
-        self.training = model.training
 
     def forward(self, *inputs: Any) -> Any:
         return self._call(self.model, *inputs)
