@@ -46,6 +46,7 @@ _NAMES = (
     "batch_norm", "instance_norm", "det", "slogdet", "logdet", "inv", "inverse", "pinv", "solve", "cholesky",
     "eigh", "eigvalsh", "svd", "svdvals", "qr", "matrix_exp", "lu", "lu_solve", "inv_ex", "solve_ex", "cholesky_ex",
     "cholesky_solve", "solve_triangular", "triangular_solve", "cond", "nanmean", "lu_factor_ex",
+    "matrix_sqrth", "polar",
 )
 # fmt: on
 

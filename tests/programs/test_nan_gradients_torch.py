@@ -282,6 +282,9 @@ UNREAD: dict[str, tuple[Program, Any]] = {
     "foreach_sqrt_": (lambda x: torch._foreach_sqrt_([1 * x])[0], -1.0),
     "foreach_div": (lambda x: torch._foreach_div([x], [x])[0], 0.0),
 }
+if torch.__version__ >= "2.15":
+    UNREAD["matrix_sqrth"] = torch.linalg.matrix_sqrth, [[0.0, 0.0], [0.0, 0.0]]
+    UNREAD["polar"] = lambda x: torch.linalg.polar(x)[0], [[0.0, 0.0], [0.0, 0.0]]
 
 
 @pytest.mark.parametrize("name", UNREAD)
