@@ -238,9 +238,9 @@ _SELECTIONS = frozenset((
     "Split", "SplitWithSizes", "UnsafeSplit", "Unbind", "Cat", "Stack", "Expand", "View", "ReshapeAlias",
     "UnsafeView", "Unsqueeze", "Squeeze", "Permute", "Transpose", "T", "Clone", "Alias", "ToCopy", "Copy", "Flip",
     "Roll", "Repeat", "torch::autograd::Identity", "ConstantPadNd", "Tril", "Triu", "Sum", "Mean", "Cumsum",
-    "Embedding", "Hardtanh",
+    "Embedding",
 ))
-"""The nodes, by their names but for the ending, that move, add up or cut off: a 0 among their slopes is a cut."""
+"""The nodes, by their names but for the ending, that move elements or add them up: a 0 among their slopes is a cut."""
 _ELEMENTWISE = frozenset((
     "Abs", "Acos", "Acosh", "Add", "Addcdiv", "Addcmul", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Celu", "Cos",
     "Cosh", "Digamma", "Div", "Elu", "Erf", "Erfc", "Erfinv", "Exp", "Exp2", "Expm1", "Gelu", "Hardswish", "Hypot",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import torch
-from torch.nn import functional
 
-from interop._programs.order import holds, may_be_at, moves, value_and_tangent
+from interop._programs.order import holds, moves, value_and_tangent
 from jaxclamp._rules.selection import Selection, Step
 
 Tensor = torch.Tensor
@@ -49,32 +47,21 @@ _STEPS: Mapping[Step, Callable[[Tensor, Operand], Tensor]] = {
 
 def fold(rule: Selection, input: Tensor, *bounds: Operand) -> Tensor:
     """Select among the operands, as the rule of the op folds them: of ``clamp`` the larger, then the smaller."""
-    if rule.steps in _LIMITS and all(isinstance(bound, int | float) for bound in bounds):
-        low, high = _LIMITS[rule.steps](*bounds)
-        if low <= high:
-            if not may_be_at(input, low, high):
-                # Off the bounds torch's derivative of `hardtanh` is right; that of `clamp` is 0 at NaN.
-                return functional.hardtanh(input, low, high)
-            if len(bounds) == 2:
-                return _between(input, low, high)
+    if rule.steps == (jnp.maximum, jnp.minimum):
+        low, high = bounds
+        if isinstance(low, int | float) and isinstance(high, int | float) and low <= high:
+            return _between(input, low, high)
     value = input
     for step, bound in zip(rule.steps, bounds, strict=True):
         value = _STEPS[step](value, bound)
     return value
 
 
-_LIMITS: Mapping[Any, Callable[..., tuple[float, float]]] = {
-    (jnp.maximum,): lambda low: (low, math.inf),
-    (jnp.minimum,): lambda high: (-math.inf, high),
-    (jnp.maximum, jnp.minimum): lambda low, high: (low, high),
-}
-"""Maps the steps of a rule to its bounds below and above."""
-
-
 def _between(input: Tensor, low: float, high: float) -> Tensor:
     """Keep ``input`` between two numbers, of which at most one counts: one choice in place of two."""
     beyond = holds(operator.lt, input, low) | holds(operator.gt, input, high)
-    # What lies beyond is constant, so that torch may clamp both sides by one call.
+    # What lies beyond is constant, so that torch may clamp both sides by one call. Off the bounds `hardtanh` takes half
+    # of the time, but it keeps the operand and its tangent for the backward pass, where this keeps a mask.
     return torch.where(beyond, input.detach().clamp(low, high), input)
 
 
