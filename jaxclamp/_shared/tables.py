@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def listed(names: Iterable[Any], most: int = 6) -> str:
     """Write names on one line; of more than ``most`` all but the first are counted.
 
-    >>> listed("abcd", 3)
-    'a, b and 2 more'
+    >>> listed("abc", 3), listed("abcd", 3)
+    ('a, b, c', 'a, b and 2 more')
     """
     texts = [str(name) for name in names]
     if len(texts) <= most:

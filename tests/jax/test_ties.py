@@ -453,6 +453,15 @@ REPORT = TieReport(
 )
 
 
+def test_a_sum_names_the_parameters_of_each_report_once() -> None:
+    weights, biases = (TieReport(REPORT.lines, Influence(3.0, 4.0), name) for name in ("the weights", "the biases"))
+    assert (weights + weights + TieReport()).differentiated == "the weights"
+    total = weights + biases
+    assert total.differentiated == "the weights; the biases"
+    assert total.influence == Influence(18**0.5, 32**0.5)
+    assert total.lines[0] == Line("/far/model.py", 7, "clamp", False, "", 80, 20)
+
+
 def test_renderings() -> None:
     assert str(REPORT).splitlines() == [
         "10 of 50 elements on a tie; another convention moves the gradient by 1, 25.00% of its norm",
@@ -482,6 +491,7 @@ def test_renderings() -> None:
     }
     assert json.loads(TieReport().to_json()) == {"lines": [], "influence": None, "differentiated": ""}
     nothing = TieReport((Line("/far/model.py", 7, "clamp", False, "", 0, 0),), Influence(1.0, 0.0))
+    assert nothing.lines[0].share == 0
     assert str(nothing).startswith(
         "0 of 0 elements on a tie; another convention moves the gradient by 1, that of minimum norm is 0\n"
     )
