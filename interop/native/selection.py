@@ -164,7 +164,7 @@ def hardtanh(
     input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False, *, ties: Convention = "min_norm"
 ) -> Tensor:
     """`torch.nn.functional.hardtanh`."""
-    if (ties in FOLLOWED["hardtanh"] and _are_exact(input, min_val, max_val)) or not is_active(input):
+    if not is_active(input) or (ties in FOLLOWED["hardtanh"] and _are_exact(input, min_val, max_val)):
         return functional.hardtanh(input, min_val, max_val, inplace)
     return selected("hardtanh", functional.hardtanh, input, inplace, ties, min_val, max_val)
 

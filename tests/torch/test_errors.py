@@ -34,6 +34,7 @@ OF_COMPLEX = refusal(lambda: torch.fmax(ONES, 1j * ONES))
         (lambda: interop.fmax(ONES, ONES * 1j), OF_COMPLEX, r"fmax: other has .*torch\.complex64.*torch\.abs"),
         (lambda: interop.max_with_indices(ONES * 1j, 0), OF_COMPLEX, r"input has .*torch\.complex64.*torch\.abs"),
         (lambda: interop.native.clamp(1j * LEAF, 0.0), RuntimeError, r"^clamp is not supported for complex types"),
+        (lambda: interop.native.hardtanh(1.0), TypeError, r"argument 'input' \(position 1\) must be Tensor, not float"),
         (lambda: interop.native.fmax(LEAF, 1j * LEAF), OF_COMPLEX, r"^fmax not implemented for complex"),
         (
             lambda: interop.min_norm(lambda: torch.clamp(1j * LEAF, 0.0))(),
