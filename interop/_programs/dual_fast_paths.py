@@ -83,6 +83,11 @@ def _weighted(function: Function, input: Any, weight: Any, bias: Any = None, *ar
     return _all_dual(function, input, weight, bias, *args, **kwargs)
 
 
+def _sparse_product(function: Function, *args: Any, **kwargs: Any) -> Any:
+    """Multiply by a sparse matrix; what a third argument names, such as maxima in the place of sums, is not linear."""
+    return function(*args, **kwargs) if len(args) > 2 else _linear(function, *args, **kwargs)
+
+
 def _quotient(function: Function, *args: Any, **kwargs: Any) -> Any:
     """Divide, which is linear in the dividend."""
     return (_all_dual if any(map(moves, args[1:])) else _linear)(function, *args, **kwargs)
@@ -165,7 +170,7 @@ _DECOMPOSED = (
 
 Those whose slope by the constant has no bound, as pow, are not among them: 0 times that may be NaN.
 """
-_PRODUCTS = ("matmul", "dot", "vdot", "vecdot", "inner", "outer", "kron", "cross", "einsum", "tensordot")
+_PRODUCTS = ("matmul", "mm", "mv", "dot", "vdot", "vecdot", "inner", "outer", "kron", "cross", "einsum", "tensordot")
 """Further ones, which are linear in each tensor."""
 _WEIGHTED = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 """Further ones, which have a bias beside the product."""
@@ -177,6 +182,7 @@ def _faster() -> Iterator[tuple[Function, Function]]:
             for home in (torch, torch.Tensor, functional, torch.linalg):
                 if function := getattr(home, name, None):
                     yield function, functools.partial(path, function)
+    yield torch.sparse.mm, functools.partial(_sparse_product, torch.sparse.mm)
     for function in (torch.linalg.solve, torch.linalg.solve_triangular):
         yield function, functools.partial(_all_dual, function)
     for home in (torch, torch.Tensor):

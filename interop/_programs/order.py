@@ -44,8 +44,8 @@ def _unpacked(x: torch.Tensor) -> Sequence[Any]:
 
 
 def moves(x: Any) -> bool:
-    """Return whether ``x`` is a tensor of real numbers that has a tangent."""
-    is_real = isinstance(x, torch.Tensor) and x.is_floating_point()
+    """Return whether ``x`` is a tensor of real numbers that has a tangent, which sparse tensors have not."""
+    is_real = isinstance(x, torch.Tensor) and x.is_floating_point() and x.layout is torch.strided
     return is_real and _unpacked(x)[1] is not None
 
 

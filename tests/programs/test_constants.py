@@ -62,6 +62,8 @@ SEVERAL: dict[str, Function] = {
     "addr": lambda x: torch.addr(C, x[0], ROW) + x.addr(ROW, ROW),
     "addcmul": lambda x: torch.addcmul(C, x, C) + x.addcmul(C, C, value=2),
     "addcdiv": lambda x: torch.addcdiv(C, C, x) + x.addcdiv(C, POSITIVE),
+    "mm": lambda x: torch.mm(C, x) + x.mm(C),
+    "mv": lambda x: torch.mv(C, x[0]) + x.mv(ROW),
     "matmul": lambda x: C @ x + torch.matmul(x, C) + x.matmul(C) + torch.linalg.matmul(x, C) + (x @ ROW),
     "dot": lambda x: x[0].dot(ROW) + torch.dot(ROW, x[0]) + x[0].vdot(ROW) + torch.vdot(ROW, x[1]),
     "inner, outer": lambda x: x.inner(C) + torch.inner(C, x) + x[0].outer(ROW) + torch.outer(ROW, x[0]),
@@ -224,6 +226,8 @@ def test_every_function_is_asked() -> None:
     with Called() as called:
         for fun in (ARITHMETIC | SEVERAL).values():
             fun(numbers(3, 3))
+        for product in SPARSE_PRODUCTS.values():
+            product(C.to_sparse(), numbers(3, 3))
     assert {own.__name__ for own in FASTER} - {own.__name__ for own in called.functions} == set()
 
 
@@ -297,3 +301,39 @@ def test_errors_are_those_of_torch(wrong: Function) -> None:
             pushed(wrong, numbers(2), mode)
         messages.append(str(error.value))
     assert messages[0] == messages[1]
+
+
+SPARSE_PRODUCTS: dict[str, Function] = {
+    "matmul": lambda a, x: a @ x,
+    "mm": torch.mm,
+    "sparse.mm": torch.sparse.mm,
+    "mv": lambda a, x: torch.stack([torch.mv(a, column) for column in x.unbind(1)], 1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=str)
+@pytest.mark.parametrize("name", SPARSE_PRODUCTS)
+def test_a_sparse_constant_beside_weights(name: str, layout: torch.layout) -> None:
+    """As in a graph network, where it says which nodes are neighbours: the gradient is that a small step on."""
+    graph = torch.tensor([[1.0, -1.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+
+    def loss(x: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
+        h = SPARSE_PRODUCTS[name](of, x)
+        return (torch.relu(h) - 2 * torch.relu(-h) + h * h).sum()
+
+    x, v = torch.zeros(3, 2, dtype=torch.float64, requires_grad=True), numbers(3, 2)
+    with interop.along(x, direction=v):
+        value = loss(x, graph.to_sparse(layout=layout))
+    value.backward()
+    step_on = (1e-9 * v).requires_grad_()
+    (expected,) = torch.autograd.grad(loss(step_on, graph), step_on)
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_a_sparse_product_of_maxima_is_not_linear() -> None:
+    graph, x = torch.ones(2, 2).to_sparse_csr(), torch.zeros(2, 1, requires_grad=True)
+    with pytest.raises(NotImplementedError), interop.along(x):
+        torch.sparse.mm(graph, x, "amax")
