@@ -243,9 +243,14 @@ def _values(eqn: JaxprEqn, inputs: Sequence[_Value]) -> list[_Value]:
         return [_moved(inputs[0], eqn.params["permutation"].index)]
     if eqn.primitive.name in _SPREADING:
         return [inputs[0]]
-    if eqn.primitive is p.convert_element_type_p and isinstance(constant := inputs[0].formula, _Constant):
-        # Elsewhere JAX converts a number before it is traced. In a shard_map of JAX 0.12 a pvary comes first.
-        return [_Value(_Constant.of(constant.number.astype(eqn.params["new_dtype"])), {})]
+    if eqn.primitive is p.convert_element_type_p:
+        operand: Any = eqn.invars[0].aval
+        dtype = eqn.params["new_dtype"]
+        if operand.dtype == dtype:  # it ends a weak dtype, in programs of arrays alone
+            return [inputs[0]]
+        if isinstance(constant := inputs[0].formula, _Constant):
+            # Elsewhere JAX converts a number before it is traced. In a shard_map of JAX 0.12 a pvary comes first.
+            return [_Value(_Constant.of(constant.number.astype(dtype)), {})]
     # ``max(b[:, None], b[None, :])`` meets b at two places: that is no elementwise function of b.
     axes = {operand: places for value in inputs for operand, places in value.axes.items()}
     meets_elsewhere = any(axes[i] != places for value in inputs for i, places in value.axes.items())
@@ -265,7 +270,7 @@ def _results(program: Any, inputs: Sequence[_Value]) -> list[_Value]:
 
     def read(atom: Any) -> _Value:
         if isinstance(atom, Literal):
-            return _Value(_Constant.of(np.asarray(atom.val)), {})
+            return _Value(_Constant.of(np.asarray(atom.val, atom.aval.dtype)), {})  # type: ignore[attr-defined]
         return known.get(atom, _UNKNOWN)  # unknown is a constant array
 
     for eqn in program.eqns:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxclamp
-from jaxclamp import min_norm
+from jaxclamp import min_norm, ties
 
 INF, NAN = float("inf"), float("nan")
 HALF = 2**-0.5
@@ -297,6 +297,17 @@ def test_along_a_direction_beside_an_integer(dtype: str) -> None:
         assert gradient.dtype == x.dtype
         at_zero = jnp.where(integers == 0, jnp.array([-1.0, 1.0, -1.0]), jnp.array([-1.0, 0.0, -0.8]))
         np.testing.assert_allclose(gradient.astype("float32"), at_zero, rtol=4e-3)
+
+
+@pytest.mark.parametrize("hypot", [jaxclamp.hypot, jnp.hypot], ids=["jaxclamp", "jax"])
+def test_a_number_beside_integers(hypot: Callable[..., jax.Array]) -> None:
+    """Its dtype is weak, which JAX ends in the program of an array, and not in that of scalars."""
+
+    def total(y: float) -> jax.Array:
+        return hypot(jnp.array([0, 1, 2]), y).sum()
+
+    assert ties(total)(0.0)[1].tied == 1
+    assert jaxclamp.grad(total)(0.0) == 1
 
 
 DEVIATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
