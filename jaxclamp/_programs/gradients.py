@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import JaxprEqn, jaxpr_as_fun
 from jax.extend.core import primitives as p
 from jax.flatten_util import ravel_pytree
 
@@ -29,10 +29,19 @@ from jaxclamp._programs.solves import operator_jumps, solved
 from jaxclamp._rules.extremum import widened
 from jaxclamp._rules.operands import check_addressable, check_function, is_floating, positions_of
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
-from jaxclamp._transforms.jaxprs import Descend, computed, inlined, moved_on, needed, transformed
+from jaxclamp._transforms.jaxprs import (
+    WITH_BODIES,
+    Descend,
+    computed,
+    equations,
+    inlined,
+    moved_on,
+    needed,
+    transformed,
+)
 from jaxclamp._transforms.source_lines import place
 from jaxclamp._transforms.sums import constant_at_minus_infinity, norms_as_calls
-from jaxclamp._transforms.undecided import ASKS_FOR_ITSELF, ROUNDING, STRAIGHT_THROUGH, UNDECIDED, warn
+from jaxclamp._transforms.undecided import ASKS_FOR_ITSELF, NOT_ENTERED, ROUNDING, STRAIGHT_THROUGH, UNDECIDED, warn
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -322,7 +331,7 @@ class _Program(Generic[P, R]):
         if self._moves_by_its_body(eqn):
             return inlined(self._moving(eqn), eqn)
         if _has_own_rule(eqn):
-            return inlined(_with_own_rule(eqn, self._within | {_function(eqn)}), eqn)
+            return inlined(_with_own_rule(eqn, self._within | {_function(eqn)}, self._moved), eqn)
         # A condition without equations is the bool that a rewritten loop carries: rewriting that again would not end.
         if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].eqns:
             carrying_the_condition = inlined(_carrying_the_condition(eqn), eqn)
@@ -342,12 +351,22 @@ class _Program(Generic[P, R]):
             self._is_discrete = True  # what is inside may jump
             return inlined(entering(eqn, lambda *_: decided_inside, with_jumps=True), eqn)
         if not chooses(eqn):
-            return descend(eqn)
+            is_entered = eqn.primitive.name in WITH_BODIES or not any(map(chooses, equations(eqn)))
+            return descend(eqn) if is_entered else inlined(_warned_of(eqn, NOT_ENTERED), eqn)
         self._is_discrete |= jumps(eqn)
         return inlined(decided(eqn), eqn)
 
     def _decided(self, program: Callable[..., Any]) -> Callable[..., Any]:
         return transformed(program, self._replace)
+
+    def _moved(self, fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
+        """Return how the result of ``fun`` moves.
+
+        Unless that is a result, it has no derivative: so a kernel, or a callback in a rule, needs no second one.
+        """
+        if self._for_gradient:
+            primals, tangents = jax.lax.stop_gradient((primals, tangents))
+        return jax.jvp(fun, primals, tangents)[1]
 
     def _moving(self, eqn: JaxprEqn) -> Callable[..., Any]:
         """Return a call of a function with its own rule; in forward mode, the function's body is differentiated.
@@ -362,7 +381,7 @@ class _Program(Generic[P, R]):
         @moving.defjvp
         def _(primals: Any, tangents: Any) -> Any:
             try:
-                moved = jax.jvp(body, primals, tangents)[1]
+                moved = self._moved(body, primals, tangents)
             except Exception as error:  # a callback in it, for example
                 if _has_own_rule(eqn):
                     if matters:
@@ -393,8 +412,7 @@ def _function(eqn: JaxprEqn) -> str:
 
 def _rounds(eqn: JaxprEqn) -> bool:
     """Return whether ``eqn`` rounds numbers, by itself or in a program among its parameters."""
-    inside = (inner for jaxpr in jaxprs_in_params(eqn.params) for inner in jaxpr.eqns)
-    return eqn.primitive.name in ROUNDING or any(map(_rounds, inside))
+    return any(inner.primitive.name in ROUNDING and is_floating(inner.invars[0].aval) for inner in equations(eqn))
 
 
 _DIFFERENTIATED_ONCE = (p.igamma_p, p.igammac_p, p.eig_p)
@@ -415,22 +433,25 @@ def _with_constant_tangent(eqn: JaxprEqn) -> Callable[..., Any]:
 
 def _warned_of(eqn: JaxprEqn, reason: str) -> Callable[..., Any]:
     """Return what ``eqn`` computes; who differentiates it is warned."""
-    call = computed(eqn)
-    warned_of = jax.custom_jvp(call)
 
-    @warned_of.defjvp
+    @jax.custom_jvp
+    def differentiated(x: jax.Array) -> jax.Array:
+        return x
+
+    @differentiated.defjvp
     def _(primals: Any, tangents: Any) -> Any:
-        results = jax.jvp(call, primals, tangents)
         warn(place(eqn), f"{eqn.primitive}: {reason}")
-        return results
+        return primals[0], tangents[0]
 
-    return warned_of
+    call = computed(eqn)
+    return lambda *operands: call(*(differentiated(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x for x in operands))
 
 
-def _with_own_rule(eqn: JaxprEqn, within: frozenset[str]) -> Callable[..., Any]:
+def _with_own_rule(eqn: JaxprEqn, within: frozenset[str], moved: Callable[..., Any]) -> Callable[..., Any]:
     """Return a call of a ``custom_jvp``, with the choices in its rule decided along the direction.
 
     The rule is a program as well. That of `jax.nn.relu` selects by ``x > 0``, and so gives the slope a small step away.
+    ``moved`` says how the result of a function moves.
     """
     call = computed(eqn)
     with_rule_decided = jax.custom_jvp(call)
@@ -442,7 +463,11 @@ def _with_own_rule(eqn: JaxprEqn, within: frozenset[str]) -> Callable[..., Any]:
     def _(primals: Any, tangents: Any) -> Any:
         # Integers have tangents of float0, of which no array can be made: they stay behind, and are put back below.
         tangents_that_move = [jax.lax.stop_gradient(v) for v in tangents if v.dtype != jax.dtypes.float0]
-        return jax.jvp(lambda *primals: piece(primals, tangents_that_move), primals, tangents)
+
+        def of_primals(*primals: Any) -> Any:
+            return piece(primals, tangents_that_move)
+
+        return of_primals(*primals), moved(of_primals, primals, tangents)
 
     @jax.custom_jvp
     def piece(primals: Any, tangents_that_move: Any) -> Any:

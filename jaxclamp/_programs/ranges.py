@@ -208,7 +208,7 @@ def _is_bounded(eqn: JaxprEqn, operands: Sequence[Range]) -> bool:
     name = eqn.primitive.name
     if name in _PRODUCTS and any(x.moves and not y.is_finite for x, y in (operands, operands[::-1])):
         return False
-    if name == "div" and operands[1].is_one_number and operands[1].low:
+    if name in ("div", "rem") and operands[1].is_one_number and operands[1].low:
         return True
     if name == "integer_pow":
         return bool(eqn.params["y"] >= 0)
@@ -232,7 +232,7 @@ _WITHOUT_BOUND = frozenset(
         *("acos", "acosh", "atanh", "atan2", "lgamma", "digamma", "polygamma", "zeta", "igamma", "igammac"),
         *("igamma_grad_a", "random_gamma_grad", "regularized_incomplete_beta", "erf_inv", "cumlogsumexp", "cholesky"),
         *("eig", "eigh", "svd", "lu", "qr", "householder_product", "schur", "triangular_solve", "tridiagonal_solve"),
-        *("log2", "custom_linear_solve", "div"),
+        *("log2", "custom_linear_solve", "div", "rem"),
     }
 )
 """Primitives whose slope is infinite, or overflows, at moderate numbers: a root at 0, ``exp`` at 100 in float32, not a
@@ -246,7 +246,8 @@ _SLOPES: Mapping[str, Callable[..., float]] = {
     "log1p": lambda x: 1 / _positive(1 + x.low),
     "sqrt": lambda x: _positive(x.low) ** -0.5,
     "rsqrt": lambda x: _positive(x.low) ** -1.5,
-    "div": lambda _, y: _positive(y.low) ** -2.0,  # x / y has the slopes 1 / y and x / y²
+    # x / y has the slopes 1 / y and x / y², and its remainder 1 and x / y, rounded
+    **dict.fromkeys(("div", "rem"), lambda _, y: _positive(y.low) ** -2.0),
     # x ** y has the slopes y x ** y / x and log(x) x ** y
     "pow": lambda x, y: max(_powers(x, y)) * max(1.0, -y.low, y.high) * max(1 / x.low, x.high),
 }

@@ -16,20 +16,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Jaxpr, JaxprEqn, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import JaxprEqn, jaxpr_as_fun
 
 from jaxclamp._programs.choices import Arrays, Choice, Piece, chooses, jumps
+from jaxclamp._transforms.jaxprs import equations
 
 
 def operator_jumps(eqn: JaxprEqn) -> bool:
     """Return whether the operator of a `jax.lax.custom_linear_solve` has a choice in it whose result jumps."""
-    return _has_jumps(eqn.params["jaxprs"].matvec.jaxpr)
-
-
-def _has_jumps(program: Jaxpr) -> bool:
-    return any(
-        (chooses(eqn) and jumps(eqn)) or any(map(_has_jumps, jaxprs_in_params(eqn.params))) for eqn in program.eqns
-    )
+    operator = eqn.params["jaxprs"].matvec
+    return any(chooses(inner) and jumps(inner) for outer in operator.eqns for inner in equations(outer))
 
 
 def solved(eqn: JaxprEqn, decided: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Choice:

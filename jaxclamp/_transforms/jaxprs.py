@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core import primitives as p
 
 from jaxclamp._jax_versions import closed, is_jaxpr, manual_axes, warn_of_an_untested_jax, with_parts
@@ -265,6 +265,14 @@ def moved_on(holds: jax.Array, new: Sequence[jax.Array], old: Sequence[jax.Array
         jnp.where(jnp.expand_dims(holds, range(holds.ndim, b.ndim)), a, b) if holds.ndim else a
         for a, b in zip(new, old, strict=True)
     ]
+
+
+def equations(eqn: JaxprEqn) -> Iterator[JaxprEqn]:
+    """Yield ``eqn``, and the equations of all programs among its parameters, of those in these too."""
+    yield eqn
+    for program in jaxprs_in_params(eqn.params):
+        for inner in program.eqns:
+            yield from equations(inner)
 
 
 def computed(eqn: JaxprEqn) -> Callable[..., list[Any]]:

@@ -12,6 +12,7 @@ from jax.extend.core import primitives as p
 from jaxclamp._jax_versions import with_parts
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._shared.tie_report import MET_INFINITY, Site
+from jaxclamp._transforms.jaxprs import WITH_BODIES, equations
 from jaxclamp._transforms.recognition import name_of_jaxclamp_op, recognized
 from jaxclamp._transforms.source_lines import is_of_derivative, is_transposed, place, scopes
 from jaxclamp._transforms.undecided import UNDECIDED
@@ -52,6 +53,8 @@ class TieSites:
             return Counter(_site(eqn, "select", suspect=True), jnp.equal, comparison)
         if (on_jump := SUSPECTS.get(eqn.primitive.name)) and not _never_jumps(eqn):
             return Counter(_site(eqn, eqn.primitive.name, suspect=True), on_jump, eqn)
+        if eqn.primitive.name not in _ENTERED and any(map(recognized, equations(eqn))):
+            return Counter(_site(eqn, eqn.primitive.name, suspect=True), _nowhere, eqn)
         if self._looks_at_products and (met := _PRODUCTS_WITH_INFINITY.get(eqn.primitive)) and is_transposed(eqn):
             return Counter(_site(eqn, MET_INFINITY, suspect=True), met, eqn)
         return None
@@ -125,6 +128,8 @@ def _nowhere(*operands: jax.Array) -> jax.Array:
     return jnp.zeros(operands[0].shape if operands else (), bool)
 
 
+_ENTERED = WITH_BODIES | {"custom_jvp_call", "scatter-max", "scatter-min"}
+"""Primitives with a program inside that counts, or whose derivative does not come from it."""
 _PRODUCTS_WITH_INFINITY: dict[Any, Callable[..., jax.Array]] = {
     p.mul_p: lambda x, y: ((x == 0) & ~jnp.isfinite(y)) | (~jnp.isfinite(x) & (y == 0)),
     p.div_p: lambda x, y: (x == 0) & ((y == 0) | jnp.isnan(y)),

@@ -17,6 +17,8 @@ UNDECIDED: Mapping[str, str] = {
     "reduce_precision": "",  # a step function, to which JAX gives slope 1, as to a conversion to a smaller dtype
 }
 """Maps a primitive to what the warning says if a gradient depends on it; to nothing, if there is no warning."""
+NOT_ENTERED = "choices in a program that it calls are taken as they fall at the point"
+"""What the warning says of a primitive that is not JAX's, such as that of a linear solve in lineax."""
 ROUNDING = frozenset({"floor", "ceil", "round", "sign"})
 """Primitives of slope 0 between jumps. In a ``custom_vjp`` they make a straight-through estimator."""
 STRAIGHT_THROUGH = (

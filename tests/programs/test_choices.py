@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 from jax import lax
+from jax.experimental import pallas
 
 import jaxclamp
 
@@ -514,6 +515,27 @@ def test_pullbacks_of_their_own() -> None:
     assert jaxclamp.directional_derivative(rounded, (0.25,), (1.0,)) == (0.0, 0.0)
     straight_through = lambda x: x + lax.stop_gradient(jnp.round(x) - x)  # noqa: E731
     assert jaxclamp.value_and_grad(straight_through)(0.25) == (0.0, 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*pallas_call")
+def test_a_kernel_with_a_pullback() -> None:
+    """Forward mode takes its derivative; to reverse mode, which would have no second one, that is a constant."""
+
+    @jax.custom_vjp
+    def cube(x: jax.Array) -> jax.Array:
+        def kernel(x_ref: Any, result_ref: Any) -> None:
+            result_ref[...] = x_ref[...] ** 3
+
+        result: jax.Array = pallas.pallas_call(kernel, jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+        return result
+
+    cube.defvjp(lambda x: (cube(x), x), lambda x, cotangent: (3 * x**2 * cotangent,))
+    x = jnp.array([-2.0, 1.0, 2.0])
+    assert jaxclamp.grad(lambda x: jnp.abs(cube(x) - 1).sum(), direction=jnp.array([1.0, -1.0, 1.0]))(x).tolist() == [
+        -12,
+        -3,
+        12,
+    ]
 
 
 def test_a_callback_under_a_custom_vjp_names_the_cure() -> None:

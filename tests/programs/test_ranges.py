@@ -79,6 +79,7 @@ BOUNDED: dict[str, Function] = {
     "gelu": jax.nn.gelu,
     "softplus": jax.nn.softplus,
     "at least 1": lambda x: x / jnp.maximum(x.sum(), 1.0),
+    "remainders": lambda x: x % 2.0 + x % jnp.maximum(x.T[0, 0], 1.0),
     "clipped": lambda x: jnp.exp(jnp.clip(x, -5.0, 5.0)) + jnp.log(jnp.clip(x, 0.1, None)),
     "in a loop": lambda x: lax.scan(lambda carry, row: (jax.nn.softmax(carry + row), carry), x[0], x),
     "with a constant": lambda x: jax.nn.softmax(x + X),
@@ -92,6 +93,7 @@ UNBOUNDED: dict[str, Function] = {
     "deviation": jnp.std,
     "inverse root of a variance": lambda x: lax.rsqrt(jnp.var(x)),
     "quotient": lambda x: x / x.sum(),
+    "remainder": lambda x: lax.rem(jnp.ones_like(x), x),
     "exponential": jnp.exp,
     "logarithm of a square": lambda x: jnp.log(x * x),
     "logarithm of a softmax": lambda x: jnp.log(jax.nn.softmax(x)),
@@ -142,7 +144,9 @@ def test_without_bound(name: str) -> None:
     assert has_slopes_without_bound(jax.make_jaxpr(UNBOUNDED[name])(X))
 
 
-@pytest.mark.parametrize("inverse", [lambda n: 1.0 / n, lambda n: lax.rsqrt(n.astype(float)), jnp.log])
+@pytest.mark.parametrize(
+    "inverse", [lambda n: 1.0 / n, lambda n: lax.rsqrt(n.astype(float)), jnp.log, lambda n: jnp.fmod(2.5, n)]
+)
 def test_a_slope_of_numbers_that_are_not_differentiated(inverse: Function) -> None:
     """It is infinite where nothing is counted, in the branch that is not taken."""
 

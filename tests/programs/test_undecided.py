@@ -12,6 +12,8 @@ import optax
 import pytest
 from jax import lax
 from jax.experimental import pallas
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad
 
 import jaxclamp
 from jaxclamp._transforms import undecided
@@ -104,6 +106,33 @@ def test_in_bodies_and_kernels() -> None:
     assert found == [(__file__, line_of(in_a_kernel, "pallas_call"))]
 
 
+library_call = Primitive("library_call")
+"""Calls a program, as the linear solve of lineax calls its operator."""
+library_call.def_abstract_eval(lambda x, program: x)
+library_call.def_impl(lambda x, program: jaxpr_as_fun(program)(x)[0])
+ad.primitive_jvps[library_call] = lambda primals, tangents, program: jax.jvp(
+    lambda x: jaxpr_as_fun(program)(x)[0], primals, tangents
+)
+
+
+def called(function: Function, x: jax.Array) -> jax.Array:
+    return jnp.sum(library_call.bind(x, program=jax.make_jaxpr(function)(x)))
+
+
+def of_a_library(x: jax.Array) -> jax.Array:
+    return called(lambda x: jax.jit(jnp.abs)(x) * 2, x)
+
+
+def test_a_program_that_a_library_calls() -> None:
+    place = (__file__, line_of(called, "bind"))
+    assert warned(lambda: jaxclamp.grad(of_a_library)(X)) == [place]
+    assert warned(lambda: jaxclamp.grad(lambda x: of_a_library(lax.stop_gradient(x)) + x[0])(X)) == []
+    _, report = jaxclamp.ties(of_a_library)(X)
+    assert [(line.file, line.number, line.op, line.suspect) for line in report.lines] == [
+        (*place, "library_call", True)
+    ]
+
+
 def kept_on_the_way(x: jax.Array) -> Any:
     """A training step as it is written: what rounds, drops, counts and looks up, and is not decided wrongly."""
     labels = jax.nn.one_hot(jnp.argmax(x), 4)
@@ -121,8 +150,18 @@ QUIET: dict[str, Function] = {
     "not differentiated": lambda x: jnp.sum(jnp.abs(rounded(lax.stop_gradient(x)) + in_a_kernel(jnp.ones(4)) - x)),
     "no part of the result": lambda x: (in_a_kernel(x), lax.approx_max_k(x, 1), jnp.sum(jnp.abs(x)))[2],
     "what the rule does not ask": lambda x: jnp.sum(sine_on_host(x)),
+    "a program without choices that a library calls": lambda x: jnp.sum(jnp.abs(called(jnp.sin, x))),
+    "whole numbers under a custom_vjp": lambda x: jnp.sum(jnp.abs(every_second(x))),
     "an author's word": lambda x: jnp.sum(jnp.abs(optax.scale_gradient(x, 0.5))),
 }
+
+
+@jax.custom_vjp
+def every_second(x: jax.Array) -> jax.Array:
+    return x[jnp.arange(4) // 2 * 2]
+
+
+every_second.defvjp(lambda x: (every_second(x), None), lambda _, ct: (ct * jnp.array([2.0, 0.0, 2.0, 0.0]),))
 
 
 @jax.custom_jvp
