@@ -28,7 +28,7 @@ from jax.extend.core import JaxprEqn, Primitive
 from jax.extend.core import primitives as p
 
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, VALUE_SCOPE
-from jaxclamp._rules.extremum import is_first_device, lowest, ties_with, ties_with_devices
+from jaxclamp._rules.extremum import highest, is_first_device, lowest, ties_with, ties_with_devices
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._rules.windows import Windows
 from jaxclamp._transforms.recognition import recognized_euclidean
@@ -321,7 +321,7 @@ def _ahead(tied: jax.Array, dx: jax.Array, largest: Callable[[jax.Array], jax.Ar
 
     A tangent that is NaN counts as the largest: the gradient is NaN then, and not that of an element that may fall.
     """
-    rise = jnp.where(tied, jnp.where(jnp.isnan(dx), jnp.inf, dx), -jnp.inf)
+    rise = jnp.where(tied, jnp.where(jnp.isnan(dx), highest(dx.dtype), dx), lowest(dx.dtype))
     return tied & (rise == largest(rise))
 
 
@@ -417,9 +417,9 @@ def _windows(operands: Arrays, tangents: Arrays, *, select_prim: Primitive, **pa
     the folds for other values, with the choices decided.
     """
     windows, gaps = windows_of_padded(**params)
-    never_chosen = -math.inf if select_prim is p.ge_p else math.inf
+    never_chosen = (lowest if select_prim is p.ge_p else highest)(operands[0].dtype)
 
-    def padded(x: jax.Array, outside: float) -> jax.Array:
+    def padded(x: jax.Array, outside: Any) -> jax.Array:
         return lax.pad(x, jnp.asarray(outside, x.dtype), gaps)
 
     x, dx = padded(operands[0], never_chosen), padded(tangents[0], 0.0)  # padding does not move
@@ -434,7 +434,7 @@ def _windows(operands: Arrays, tangents: Arrays, *, select_prim: Primitive, **pa
             best, rise = either(best, place), either(rise, place_rise)
         x, dx = best, rise
 
-    def piece(x: jax.Array, outside: float = never_chosen) -> jax.Array:
+    def piece(x: jax.Array, outside: Any = never_chosen) -> jax.Array:
         x = padded(x, outside)
         for axis, folds in enumerate(steps):
             x, *rest = windows.along(axis).places(x, None)
@@ -510,7 +510,7 @@ def _scatter(
 
     old, new = best(sign * x, sign * updates, jnp.ones(x.shape, bool), jnp.ones(updates.shape, bool))
     # As in `_place`, NaN is taken, among values and among tangents.
-    rise, rises = (jnp.where(jnp.isnan(v), jnp.inf, sign * v) for v in (dx, dupdates))
+    rise, rises = (jnp.where(jnp.isnan(v), highest(v.dtype), sign * v) for v in (dx, dupdates))
     old, new = best(rise, rises, old, new)
     # In the third round they are numbered downwards, so that of those left the first is the largest.
     numbers = jnp.arange(updates.size, 0, -1).reshape(updates.shape)

@@ -619,6 +619,21 @@ def test_of_equal_numbers_one_with_a_tangent_of_nan_is_the_largest(largest: Scal
     assert jnp.isnan(jaxclamp.grad(either, direction=1.0)(0.0))
 
 
+def test_a_dtype_without_infinities() -> None:
+    """Away from ties: nothing is less than its least number, and -inf is NaN."""
+    x = jnp.array([0.0, 1.0, -1.0, 2.0], "float8_e4m3fn")
+    functions: list[Callable[[jax.Array], jax.Array]] = [
+        jnp.max,
+        jnp.min,
+        lambda x: x[jnp.argmax(x)],
+        lambda x: lax.reduce_window(x, jnp.finfo(x.dtype).min, lax.max, (2,), (1,), "SAME"),
+        lambda x: jnp.full(2, -3, x.dtype).at[jnp.array([0, 0, 1, 1])].max(x),
+    ]
+    for function in functions:
+        total = lambda x, function=function: jnp.sum(function(x).astype("float32"))  # noqa: E731
+        np.testing.assert_array_equal(*(take(total)(x).astype("float32") for take in (jaxclamp.grad, jax.grad)))
+
+
 def test_the_maximum_of_no_elements_stands_still() -> None:
     def with_others(x: jax.Array) -> jax.Array:
         return jnp.max(x[:0], initial=0.0) + jnp.min(x[:0], initial=5.0) + x.sum()
