@@ -16,6 +16,7 @@ import torch
 from torch.autograd import forward_ad
 
 from interop._torch.private_api import depth_of_transformations, is_among, is_any, outside_of_transformations
+from interop.native._rules.windows_stage import is_plain
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 _DEPTH = ContextVar("depth", default=0)
@@ -60,9 +61,12 @@ def value_and_tangent(x: Any) -> tuple[Any, Any]:
 
 
 def may_be_at(x: torch.Tensor, *places: float) -> bool:
-    """Return whether an element is equal to one of the places, or is not looked at, as a GPU would have to wait."""
+    """Return whether an element is equal to one of the places, or nobody looks.
+
+    A look would make a GPU wait, and a graph that is traced has no numbers yet.
+    """
     value, _ = value_and_tangent(x)
-    return not value.is_cpu or any(is_among(place, value) for place in places)
+    return not is_plain(value) or any(is_among(place, value) for place in places)
 
 
 def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor:
@@ -110,7 +114,7 @@ def place_of_largest(pair: Pair, dim: int) -> torch.Tensor:
 def order(pair: Pair, dim: int, descending: bool = False) -> torch.Tensor:
     """Return the permutation along ``dim`` that sorts the elements; NaN counts as the largest."""
     value, tangent = pair
-    if value.is_cpu and value.dim():
+    if is_plain(value) and value.dim():
         by_value = value.argsort(dim=dim, descending=descending, stable=True)
         ordered, before = value.gather(dim, by_value), value.size(dim) - 1
         if not is_any(ordered.narrow(dim, 1, before) == ordered.narrow(dim, 0, before)):

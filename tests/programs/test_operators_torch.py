@@ -84,6 +84,28 @@ def test_what_was_refused_may_be_constant() -> None:
     assert torch.equal(value, X + Y.clamp(min=0))
 
 
+GRAPHS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": lambda x: torch.relu(x) - torch.relu(-x),
+    "clamp": lambda x: x.clamp(0, 1),
+    "hardswish": torch.nn.functional.hardswish,
+    "sort": lambda x: x.sort().values,
+    "norm": lambda x: x.norm(),
+    "pool": lambda x: torch.nn.functional.max_pool1d(x[None], 2),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_graph_that_was_traced_where_nothing_ties_decides_ties(name: str) -> None:
+    def derivative(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return interop.directional_derivative(GRAPHS[name], x, v)[1]
+
+    v = torch.tensor([1.0, -2.0, 3.0, -4.0])
+    graph = make_fx(derivative)(torch.tensor([0.25, -0.5, 2.0, 4.0]), v)
+    for point in ([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, -3.0, 3.0]):
+        x = torch.tensor(point)
+        assert torch.equal(graph(x, v), derivative(x, v))
+
+
 UNTRACED = {
     "argmin": "its result is a number for an index",
     "ours": "the ops of interop are operators of their own in a graph",

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from interop._programs.choices.selections import abs
 from interop._programs.order import place_of_largest, value_and_tangent
-from interop._torch.private_api import without_transformations
+from interop._torch.private_api import without_dispatch_modes, without_transformations
 from interop.native._rules.windows_indexed import index_of_windows
 from interop.native._rules.windows_stage import AdaptiveWindows
 from jaxclamp._rules.windows import Windows, windows_of
@@ -87,7 +87,7 @@ def _elements(windows: Windows | AdaptiveWindows, lengths: tuple[int, ...], coun
 
     A place that is padding, or behind the end of a window, has an element of the same window, which changes no maximum.
     """
-    with without_transformations():  # later calls, within others, have the same index
+    with without_transformations(), without_dispatch_modes():  # later calls, within others, have the same index
         # On the CPU: on a GPU the check below would have to wait.
         index, exist = index_of_windows(windows, lengths, counts, torch.device("cpu"))
         if not exist.any(0).all():
