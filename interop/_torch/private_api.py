@@ -447,6 +447,7 @@ def is_among(number: float, tensor: torch.Tensor) -> bool:
 
 
 def _of_a_batch(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a whole batch, without the wrappers of torch.func."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)

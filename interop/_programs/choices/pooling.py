@@ -87,7 +87,8 @@ def _elements(windows: Windows | AdaptiveWindows, lengths: tuple[int, ...], coun
 
     A place that is padding, or behind the end of a window, has an element of the same window, which changes no maximum.
     """
-    with without_transformations(), without_dispatch_modes():  # later calls, within others, have the same index
+    # Outside of transformations and graphs, as later calls within others have the same index.
+    with without_transformations(), without_dispatch_modes():
         # On the CPU: on a GPU the check below would have to wait.
         index, exist = index_of_windows(windows, lengths, counts, torch.device("cpu"))
         if not exist.any(0).all():
@@ -130,7 +131,7 @@ def fractional_max_pool(name: str) -> Function:
 
 
 def power_average_pool(name: str) -> Function:
-    """Return torch's pool of that name, ``lp_pool2d`` for example, which are norms of windows."""
+    """Return torch's pool of that name, ``lp_pool2d`` for example, whose results are norms of windows."""
     in_torch: Function = getattr(functional, name)
     average: Function = getattr(functional, name.replace("lp", "avg"))
     largest = max_pool(name.replace("lp", "max"))

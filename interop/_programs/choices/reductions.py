@@ -111,8 +111,8 @@ def hypot(input: Tensor, other: Tensor) -> Tensor:
     result = torch.hypot(input, other)
     if not may_be_at(result, 0.0):
         return result
-    # Below, an operand without axes gets some, and would change the dtype.
-    input, other = input.to(result.dtype), other.to(result.dtype)
+    # By `where` an operand without axes gets some, and would change the dtype.
+    input, other = (operand.to(result.dtype) for operand in (input, other))
     (x, dx), (y, dy) = value_and_tangent(input), value_and_tangent(other)
     at_0 = (x == 0) & (y == 0)
     speed = torch.hypot(dx, dy)
