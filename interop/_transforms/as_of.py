@@ -39,8 +39,8 @@ class as_of(Intercepting):  # noqa: N801  # it is used as a function
     It keeps a training as it was, which a new version of torch would change. With torch 2.15 installed,
     ``as_of("torch 2.13")`` gives :math:`\min(\max(x, 0), 6)` the slope 1 at 0 and at 6, as torch had it up to 2.13. If
     the installed version has the gradients of ``version``, torch's own function is called. Else torch's own kernel
-    computes the value, and the backward pass has the weights of ``version``; a clamp with numbers has them by bounds
-    that are moved one float. Which of the two holds is found by calling the installed version at ties.
+    computes the value, and the backward pass has the weights of ``version``. Which of the two holds is found by calling
+    the installed version at ties.
 
     It intercepts the calls that `interop.min_norm` intercepts, and works like it in checkpoints, in nested blocks and
     in compiled functions. For modules, without a block, there is ``interop.nn.convert(model, ties="torch 2.13")``.

@@ -150,7 +150,7 @@ def neighbours(bound: float, dtype: torch.dtype) -> list[float]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("text", TEXTS)
 def test_clamps_with_numbers_by_their_formula(text: str, dtype: torch.dtype) -> None:
-    """At the bounds and at the numbers beside them: of the other version it is torch's kernel between those."""
+    """At the bounds and at the numbers beside them."""
     bounds = (0.0, -0.0, 0.1, 6.0, -2.5, 1e-38, 3e38, math.inf, -math.inf)
     at = torch.tensor([n for bound in bounds for n in neighbours(bound, dtype)] + [math.nan], dtype=dtype)
     calls = [("clamp", (low, high)) for low in bounds for high in bounds]
@@ -165,20 +165,6 @@ def test_clamps_with_numbers_by_their_formula(text: str, dtype: torch.dtype) -> 
         inside = {"clamp": above & below, "clamp_min": above, "clamp_max": below}[name]
         (found,) = torch.autograd.grad(y, x, torch.full_like(y, 2.0), create_graph=True)
         assert found.tolist() == (2.0 * inside).tolist(), (name, given)
-
-
-def test_a_clamp_of_the_other_version_is_torchs_own_kernel() -> None:
-    """In eager code alone; where the smallest numbers count as 0, no number is beside it."""
-    version = VERSIONS["torch"][OTHER]
-    x = TIED.clone().requires_grad_()
-    assert type(NATIVE["clamp"](x, 0.0, 6.0, ties=version).grad_fn).__name__.startswith("Clamp")
-    assert "Selected" in type(NATIVE["clamp"](x.half(), 0.0, 6.0, ties=version).grad_fn).__name__
-    if torch.set_flush_denormal(True):
-        try:
-            y = NATIVE["clamp"](x, 0.0, 6.0, ties=version)
-            assert torch.autograd.grad(y.sum(), x)[0].tolist() == OF[OTHER]
-        finally:
-            torch.set_flush_denormal(False)
 
 
 def test_a_bound_that_the_dtype_does_not_hold() -> None:

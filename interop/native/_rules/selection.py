@@ -17,7 +17,6 @@ import torch
 
 from interop._torch.grad_state import outside_of_modes
 from interop.native._rules.differentiable import differentiable
-from interop.native._rules.moved_bounds import clamp_with_moved_bounds
 from jaxclamp import OPS, Convention
 from jaxclamp._rules.differentiate import Rule
 from jaxclamp._rules.selection import Affine, Selection
@@ -55,14 +54,10 @@ def select(
       active: which of the arguments are differentiated, as `activity` says it.
       *arguments: those of the op.
     """
-    value: torch.Tensor | None
     if isinstance(ties, Version):
         # Beside a number, torch takes a tensor without axes as a number too.
         has_numbers = any(not isinstance(argument, torch.Tensor) for argument in arguments)
-        weights = ties.weights(name, has_numbers)
-        is_eager = isinstance(active, list)
-        value = clamp_with_moved_bounds(name, weights, *arguments) if has_numbers and is_eager else None
-        return _selected(in_torch, weights, *arguments) if value is None else value
+        return _selected(in_torch, ties.weights(name, has_numbers), *arguments)
     recorded = active if isinstance(active, list) and ties in ("min_norm", "balanced") else None
     if recorded and (value := _by_calls(in_torch, ties, recorded, arguments)) is not None:
         return value
