@@ -11,6 +11,7 @@ import torch
 
 from interop._torch.forms import axes_of
 from interop._torch.grad_state import is_active
+from interop._torch.sharding import is_distributed
 from interop.native._rules.norms import euclidean_norm
 from interop.native._rules.reductions import Reduction
 from interop.native.decorators import public
@@ -35,7 +36,7 @@ def norm(
 ) -> torch.Tensor:
     """`torch.norm`, with second derivatives of 0 at 0 in place of torch's NaN; the gradient there is 0 in torch too."""
     if out is not None or p not in ("fro", 2) or not is_active(input) or _is_left_to_torch(input):
-        return torch.norm(input, p, dim, keepdim, out, dtype)  # type: ignore[no-any-return]
+        return torch.norm(input, p, _named_axes(input, dim), keepdim, out, dtype)  # type: ignore[no-any-return]
     x = input if dtype is None else input.to(dtype)
     return _euclidean(lambda x, keepdim: torch.norm(x, p, dim, keepdim), x, dim, keepdim)
 
@@ -52,7 +53,7 @@ def vector_norm(
 ) -> torch.Tensor:
     """`torch.linalg.vector_norm`, with second derivatives of 0 at 0, as `norm`."""
     if out is not None or ord != 2 or not is_active(x) or _is_left_to_torch(x):
-        return torch.linalg.vector_norm(x, ord, dim, keepdim, dtype=dtype, out=out)  # type: ignore[no-any-return]
+        return torch.linalg.vector_norm(x, ord, _named_axes(x, dim), keepdim, dtype=dtype, out=out)  # type: ignore[no-any-return]
     x = x if dtype is None else x.to(dtype)
     return _euclidean(lambda x, keepdim: torch.linalg.vector_norm(x, 2, dim, keepdim), x, dim, keepdim)
 
@@ -70,12 +71,13 @@ def linalg_norm(
     """`torch.linalg.norm`: `vector_norm` of vectors, and of matrices whose norm is that of Frobenius."""
     axes = axes_of(dim, A.dim())
     is_of_all = ord is None and dim is None
-    # Of matrices, 2 is the largest singular value. Torch refuses what is left: more axes than two, or none.
-    is_of_vectors = len(axes) < 2 and ord in (None, 2)
+    # Of matrices, 2 is the largest singular value. Torch refuses what is left: more axes than two, or ``()``.
+    is_refused = isinstance(dim, Sequence) and not dim
+    is_of_vectors = len(axes) == 1 and not isinstance(ord, str)
     is_of_frobenius = len(axes) == 2 and ord in (None, "fro")
-    if out is not None or not (is_of_all or is_of_vectors or is_of_frobenius):
+    if out is not None or is_refused or not (is_of_all or is_of_vectors or is_of_frobenius):
         return torch.linalg.norm(A, ord, dim, keepdim, out=out, dtype=dtype)  # type: ignore[no-any-return]
-    return vector_norm(A, 2, axes, keepdim, dtype=dtype)
+    return vector_norm(A, 2 if ord is None or isinstance(ord, str) else ord, axes, keepdim, dtype=dtype)
 
 
 def _euclidean(
@@ -85,6 +87,11 @@ def _euclidean(
     if x.dim() == 0:  # without axes, `euclidean_norm` would take x as the one operand of a `hypot`, and lose its sign
         x, axes, keepdim = x.reshape(1), (0,), False
     return euclidean_norm(lambda x: in_torch(x, keepdim), Reduction(axes, keepdim, "min_norm"), x)
+
+
+def _named_axes(x: torch.Tensor, dim: int | Sequence[int] | None) -> int | Sequence[int] | None:
+    # Of a norm of infinite order, torch counts the ties of all processes only if the axes are named.
+    return axes_of(dim, x.dim()) if is_distributed(x) else dim
 
 
 def _is_left_to_torch(input: torch.Tensor) -> bool:

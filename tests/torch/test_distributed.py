@@ -113,6 +113,9 @@ EXTREMA: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "max": lambda x: x.max(),
     "max of an axis": lambda x: x.max(0).values,
     "aminmax": lambda x: x.aminmax().max,
+    "norm": lambda x: x.norm(torch.inf),
+    "vector_norm": lambda x: torch.linalg.vector_norm(4 - x, -torch.inf),
+    "linalg.norm": lambda x: torch.linalg.norm(x.flatten(), torch.inf),
 }
 
 

@@ -118,10 +118,13 @@ def test_axes_in_every_form(name: str, dim: Any, keepdim: bool) -> None:
     torch.testing.assert_close(along, gradient)
 
 
-@pytest.mark.parametrize("dim", REFUSED_AXES, ids=repr)
-@pytest.mark.parametrize("name", ALONG_AXES)
-def test_axes_that_torch_refuses(name: str, dim: Any) -> None:
-    x = torch.ones(2, 3, 4, requires_grad=True)
+@pytest.mark.parametrize(
+    ("name", "dim", "dims"),
+    [*((name, dim, 3) for name in ALONG_AXES for dim in REFUSED_AXES), *(("linalg_norm", (), n) for n in (1, 2))],
+    ids=repr,
+)
+def test_axes_that_torch_refuses(name: str, dim: Any, dims: int) -> None:
+    x = torch.ones((2, 3, 4)[:dims], requires_grad=True)
     with pytest.raises((IndexError, RuntimeError, TypeError)) as in_torch:
         ALONG_AXES[name](x, dim, False)
     with pytest.raises(in_torch.type):

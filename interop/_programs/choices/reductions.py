@@ -141,7 +141,8 @@ def matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: b
 def norm_of_either(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Tensor:
     """Compute `torch.linalg.norm`, of vectors along one axis, or of matrices along two."""
     axes = axes_of(dim, input.dim())
-    if len(axes) > 2 and (ord, dim) != (None, None):  # torch refuses it
+    is_named = not isinstance(dim, Sequence) or len(dim)
+    if (ord, dim) != (None, None) and not (is_named and len(axes) in (1, 2)):  # torch refuses it
         return torch.linalg.norm(input, ord, dim, keepdim, **kwargs)  # type: ignore[no-any-return]
     if ord is None:
         return smooth_norm(input.to(kwargs.get("dtype")), axes, keepdim)
