@@ -66,8 +66,8 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     - What jumps: ``floor``, ``ceil``, ``round``, ``trunc``, ``fix``, ``frac``, ``fmod``, ``remainder`` and ``%``,
       ``div`` with ``rounding_mode``, conversions to integers, ``frexp``, ``nextafter``, ``copysign``, ``signbit``,
       ``angle`` and ``atan2``, ``isclose``, ``equal``, ``isin``, ``bucketize``, ``searchsorted``, ``histc``,
-      ``matrix_rank``; whether a tensor itself is zero (``if x``, ``any``, ``all``, ``nonzero``, ``argwhere``,
-      ``count_nonzero``).
+      ``matrix_rank``; ``softplus`` at a threshold below 20; whether a tensor itself is zero (``if x``, ``any``,
+      ``all``, ``nonzero``, ``argwhere``, ``count_nonzero``).
     - Choices in torch's kernels: quantiles and modes, ``rrelu`` in training, ``linalg.cond`` for 1 and infinity, norms
       and power-average pooling of an order below 1; the bounds ``max_norm`` in ``embedding``, and ``eps`` in
       ``cosine_similarity`` and ``gaussian_nll_loss``.

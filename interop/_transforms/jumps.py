@@ -197,6 +197,11 @@ def _rrelu(
     return _at_0(input) if training else []
 
 
+def _softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Places:
+    # Beyond the threshold it is x, which is less by log(1 + exp(-threshold)) / beta: by default, 2e-9.
+    return [(input, input * beta == threshold)] if threshold < 20 else []
+
+
 def _deviation(input: Tensor, dim: Any = None, *_: Any, **__: Any) -> Places:
     # A bool is no axis, but ``unbiased``, as in ``torch.std(x, False)``.
     axes = tuple(range(input.dim())) if dim is None or isinstance(dim, bool) else dim
@@ -213,6 +218,7 @@ _JUMPS: Mapping[str, Jump] = {
     # These ask whether numbers are 0.
     **dict.fromkeys(("__bool__", "is_nonzero", "any", "all", "nonzero", "argwhere", "count_nonzero"), _at_0),
     "rrelu": _rrelu,
+    "softplus": _softplus,
     "renorm": _renorm,
     "fmod": _fmod,
     **dict.fromkeys(("remainder", "__mod__", "floor_divide", "__floordiv__", "__ifloordiv__"), _remainder),

@@ -118,6 +118,7 @@ JUMPS: dict[str, tuple[Function, list[float], list[float]]] = {
         [1.0, -1.0, 1.0],
     ),
     "rrelu, in training": (lambda x: functional.rrelu(x, training=True), [0.0, 1.0, 2.0], [1.0, 1.0, 2.0]),
+    "softplus": (lambda x: functional.softplus(x, 2.0, threshold=3.0), [1.5, 1.0, 2.0], [1.4, 1.0, 2.0]),
     "equal": (lambda x: x if torch.equal(x, ONES) else -x, [1.0, 1.0, 1.0], [1.0, 1.0, 2.0]),
     "frexp": (lambda x: torch.frexp(x).mantissa, [0.5, 3.0, 3.0], [3.0, 3.0, 3.0]),
     "in a vmap": (torch.func.vmap(torch.round), [0.5, 0.0, 1.0], [0.0, 1.0, 0.75]),
