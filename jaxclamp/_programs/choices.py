@@ -162,6 +162,16 @@ def _comparison(comparison: Callable[..., jax.Array], operands: Arrays, tangents
     return lambda *_: holds
 
 
+def _equality(comparison: Callable[..., jax.Array], operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
+    """Decide ``==`` or ``!=``: if one tangent is NaN, the operands are equal at the point alone.
+
+    In ``x != x``, which is `jax.numpy.isnan`, both may be.
+    """
+    dx, dy = tangents
+    apart = jnp.isnan(dx) != jnp.isnan(dy)
+    return _comparison(comparison, operands, [jnp.where(apart, 1, dx), jnp.where(apart, 0, dy)])
+
+
 def _converted(operands: Arrays, tangents: Arrays, *, new_dtype: Any, **_: Any) -> Piece:
     """Decide a conversion to a bool, which asks whether x is 0, or to an integer, which rounds towards 0.
 
@@ -169,7 +179,7 @@ def _converted(operands: Arrays, tangents: Arrays, *, new_dtype: Any, **_: Any) 
     """
     (x,), (dx,) = operands, tangents
     if jnp.issubdtype(new_dtype, jnp.bool):
-        return _comparison(lax.ne, (x, jnp.zeros_like(x)), (dx, jnp.zeros_like(x)))
+        return _equality(lax.ne, (x, jnp.zeros_like(x)), (dx, jnp.zeros_like(x)))
     number = lax.convert_element_type(x, new_dtype)
     # Moving outwards from an integer, x is rounded back to it; moving inwards, to the next one. Beyond the integers of
     # the dtype, as at 300 for int8, x stays there: so it is compared with the result, and not with its integral part.
@@ -533,8 +543,10 @@ CHOICES: Mapping[Primitive, Choice] = {
     p.bessel_i0e_p: _scaled_bessel,
     **{
         primitive: functools.partial(_comparison, primitive.bind)
-        for primitive in (p.gt_p, p.ge_p, p.lt_p, p.le_p, p.eq_p, p.ne_p, p.lt_to_p, p.le_to_p, p.eq_to_p)
+        for primitive in (p.gt_p, p.ge_p, p.lt_p, p.le_p, p.lt_to_p, p.le_to_p, p.eq_to_p)
     },
+    p.eq_p: functools.partial(_equality, lax.eq),
+    p.ne_p: functools.partial(_equality, lax.ne),
     p.floor_p: _floor,
     p.ceil_p: _ceil,
     p.round_p: _round,

@@ -70,9 +70,9 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
 
     A choice between operands that are equal and move alike is settled by higher derivatives, which are not looked at:
     ``where(x * x > 0, x, -x)`` at 0 goes wrong. Where the slope of one of them is NaN, as of ``sqrt(x) ** 2`` at 0, a
-    maximum or minimum takes that one, and a comparison goes by the values. The branch that is entered may not be
-    defined at the point: ``where(x == 0, 1, sin(x) / x)``, which is ``jnp.sinc``, and ``where(x > 0, x * log(x), 0)``
-    at 0 give NaN.
+    maximum or minimum takes that one, and a comparison goes by the values, but that ``==`` does not hold. The branch
+    that is entered may not be defined at the point: ``where(x == 0, 1, sin(x) / x)``, which is ``jnp.sinc``, and
+    ``where(x > 0, x * log(x), 0)`` at 0 give NaN.
 
     Args:
       fun: a function as for `jax.jvp`.

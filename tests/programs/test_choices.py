@@ -595,6 +595,21 @@ def test_a_tangent_of_nan_leaves_the_choice_to_the_value() -> None:
         assert jaxclamp.directional_derivative(choice, (0.0,), (1.0,)) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize("is_zero", [lambda x: x == 0, lambda x: ~(x != 0), lambda x: ~x.astype(bool)])
+def test_an_equality_of_a_number_with_a_tangent_of_nan_holds_at_the_point_alone(is_zero: Scalar) -> None:
+    """The root squared is 0 at 0 alone, so the slope is 5; with one that is NaN itself it is NaN, not 1."""
+    root = lambda x: jnp.sqrt(x) ** 2  # noqa: E731
+    assert jaxclamp.grad(lambda x: jnp.where(is_zero(root(x)), x, 5 * x), direction=1.0)(0.0) == 5
+    assert jnp.isnan(jaxclamp.grad(lambda x: jnp.where(is_zero(root(x)), x, 5 * root(x)), direction=1.0)(0.0))
+    assert jaxclamp.grad(lambda x: jnp.where(jnp.isnan(root(x)), x, 5 * x), direction=1.0)(0.0) == 5
+
+
+@pytest.mark.parametrize(("k", "p"), [(0, 0.0), (5, 1.0)])
+def test_the_probability_of_an_event_that_is_certain_has_no_slope_of_0(k: int, p: float) -> None:
+    """It asks whether its terms are 0, whose slopes JAX computes as 0 / 0. The true slope is -5 and 5."""
+    assert jnp.isnan(jaxclamp.grad(lambda p: jax.scipy.stats.binom.logpmf(k, 5, p))(p))
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
     "largest",

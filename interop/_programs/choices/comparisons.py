@@ -58,5 +58,6 @@ def sign(input: Tensor) -> Tensor:
 
 
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
-    # At 0 ``values`` counts only where x stands still; where it moves, the equality does not hold.
-    return torch.where(holds(operator.eq, input, 0), values, holds(operator.gt, input, 0).to(values.dtype))
+    # At 0 ``values`` counts only where x stands still; where it moves, only one of the two holds, or none.
+    rises = holds(operator.gt, input, 0)
+    return torch.where(holds(operator.ge, input, 0) & ~rises, values, rises.to(values.dtype))
