@@ -16,6 +16,7 @@ from interop import native
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._programs.choices import (
     comparisons,
+    derivatives,
     kinks,
     losses,
     pooling,
@@ -223,6 +224,10 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     # These two choose nothing; but torch's derivative is NaN where all terms are minus infinity.
     "logsumexp": native.NATIVE["logsumexp"],
     "logaddexp": FastPaths()(native.NATIVE["logaddexp"].__wrapped__),  # type: ignore[attr-defined]
+    # Nor do these: torch's derivative is wrong, or missing.
+    "det": derivatives.det,
+    "polar": derivatives.polar,
+    "linear_cross_entropy": derivatives.linear_cross_entropy,
     **_each(_of_native, "normalize", "margin_ranking_loss", "hinge_embedding_loss"),
     **_each(_of_native, "triplet_margin_loss", "triplet_margin_with_distance_loss"),
     "l1_loss": _spelled_out(losses.l1_loss),

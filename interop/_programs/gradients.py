@@ -72,10 +72,10 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
       and power-average pooling of an order below 1; the bounds ``max_norm`` in ``embedding``, and ``eps`` in
       ``cosine_similarity`` and ``gaussian_nll_loss``.
     - What torch does not see: numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
-      ``autograd.Function``, as is what `wrap_for_torch` returns, TorchScript.
+      ``autograd.Function``, as is what `wrap_for_torch` returns, TorchScript. An operator of `torch.library.custom_op`
+      has the derivative 0 in `directional_derivative`, as in `torch.func.jvp`, and an error in `grad`.
     - What has no choices, and is not smooth: ``abs`` of complex numbers, standard deviations at 0, equal
-      singular values and eigenvalues. Equality of complex numbers. The tangent of ``linalg.det`` at a singular matrix
-      is 0 in torch's forward mode, whatever the slope.
+      singular values and eigenvalues. Equality of complex numbers.
     - `directional_derivative`, `grad` and `subdifferential` of this package within ``fun``.
 
     A `jaxclamp.UndecidedWarning` names the line, once, where a value that moves is where such a function jumps, or at a

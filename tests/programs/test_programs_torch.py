@@ -344,6 +344,21 @@ def test_a_loss_of_what_does_not_move_has_its_weight() -> None:
     assert value.tolist() == derivative.tolist() == [12.0, 12.0]
 
 
+def test_forward_derivatives_of_a_determinant_may_be_differentiated() -> None:
+    """As those of reverse mode, which torch differentiates rightly."""
+
+    def program(derivative: Callable[..., Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: (derivative(torch.linalg.det)(x.relu() + x) ** 2).sum()
+
+    x = tensor([[2.0, 1.0, 0.5], [-1.0, 3.0, 1.0], [0.5, 2.0, 1.0]])
+    of_reverse = torch.func.grad(program(torch.func.jacrev))(x)
+    found = interop.grad(program(torch.func.jacfwd))(x)
+    torch.testing.assert_close(found, of_reverse)
+    (v,) = drawn((x,), seed=0)
+    _, derivative = interop.directional_derivative(program(torch.func.jacfwd), x, v)
+    torch.testing.assert_close(derivative, (of_reverse * v).sum())
+
+
 def test_draws() -> None:
     found = {
         interop.grad(torch.abs, generator=torch.Generator().manual_seed(k))(torch.tensor(0.0)).item() for k in range(9)

@@ -493,6 +493,7 @@ PROGRAMS: dict[str, tuple[Program, Any]] = {
     "inverse": (lambda x: torch.linalg.inv(torch.diag(x.abs() + 1)), POINT),
     "cholesky": (lambda x: torch.linalg.cholesky(torch.diag(x.abs() + 1) + 0.5), POINT),
     "det": (lambda x: torch.linalg.det(torch.maximum(rows(x), rows(x).T)), EQUAL),
+    "det, in absolute value": (lambda x: rows(x).det().abs(), ZEROS[:2] + POINT[:2]),
     "lstsq": (lambda x: torch.linalg.lstsq(numbers(4, 2).square().cos(), torch.relu(x)[:, None]).solution, POINT),
     "solve_triangular": (
         lambda x: torch.linalg.solve_triangular(torch.diag(x.abs() + 1) + 0.5, x.relu()[:, None], upper=True),
@@ -580,6 +581,7 @@ DOCUMENTED: dict[str, tuple[str, ...]] = {
 QUICK = (
     *("relu(x) - relu(-x)", "clamp, moving bounds", "second order", "hardswish", "x[argmax]", "topk", "spring contact"),
     *("fractional_max_pool2d", "triangle wave, floor", "straight through", "clamp, out=", "foreach_maximum", "jacfwd"),
+    "det, in absolute value",
 )
 EXPECTED = {
     **dict.fromkeys(PROGRAMS, "right"),

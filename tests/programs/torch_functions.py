@@ -205,6 +205,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     ),
     "hypot": (lambda x: torch.hypot(x[0], x[1]) + (x[0] * 1).hypot_(x[1]), tensor([[0.0, 3.0, 0.0], [0.0, 4.0, 1.0]])),
     "hypot, integers": (lambda x: torch.hypot(x, torch.tensor([0, 1, 0])), tensor([0.0, 3.0, 0.0])),
+    "det": (lambda x: torch.linalg.det(x) + x.det(), tensor([[[1.0, 2.0], [2.0, 4.0]], [[0.0, 0.0], [1.0, 1.0]]])),
+    "polar": (lambda x: torch.view_as_real(torch.polar(x.abs(), x.flip(1))), X),
     "logsumexp": (lambda x: torch.logsumexp(x, 1) + torch.logaddexp(x[0], x[1]).sum(), X),
     "norm inf": (lambda x: torch.norm(x, math.inf, dim=1, keepdim=True), X),
     "vector_norm": (lambda x: torch.linalg.vector_norm(x, ord=-math.inf, dim=0) + torch.linalg.vector_norm(x, 1), X),
@@ -242,5 +244,10 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     ),
     "softmax": (lambda x: F.softmax(x, 1) + x.logsumexp(1, keepdim=True), X),
 }
+if hasattr(F, "linear_cross_entropy"):  # from torch 2.13 on
+    from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
+
+    IN_CHUNKS, CLASSES = LinearCrossEntropyOptions(batch_chunk_size=1), torch.tensor([0, 1, 2])
+    FUNCTIONS["linear_cross_entropy"] = (lambda x, w: F.linear_cross_entropy(x, w, CLASSES, options=IN_CHUNKS), X, Y)
 if F.lp_pool1d(LINE, math.inf, 1).max() == 2:  # in torch 2.11 it is 1, whatever the numbers are
     FUNCTIONS["lp_pool1d inf"] = lambda x: F.lp_pool1d(x, math.inf, 2) - F.lp_pool1d(x, -math.inf, 2), LINE

@@ -1,0 +1,58 @@
+"""Functions that choose nothing, where torch's own derivative is wrong or missing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from interop._torch.private_api import without_function_modes
+from interop.native._rules.differentiable import differentiable
+
+Tensor = torch.Tensor
+
+
+class _Determinant(torch.autograd.Function):
+    """Determinants with one derivative for both modes; of a singular matrix, torch's is right in reverse mode alone."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(input: Tensor) -> Tensor:
+        return torch.linalg.det(input)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, vector: Tensor) -> Tensor:
+        return vector[..., None, None] * _cofactors(*ctx.saved_tensors)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return (tangent * _cofactors(*ctx.saved_tensors)).sum((-2, -1))
+
+
+_determinant: Callable[[Tensor], Tensor] = differentiable(_Determinant)
+
+
+def _cofactors(matrices: Tensor) -> Tensor:
+    with without_function_modes():
+        cofactors: Tensor = torch.func.grad(lambda x: torch.linalg.det(x).sum())(matrices)
+        return cofactors
+
+
+def det(input: Tensor) -> Tensor:
+    return torch.linalg.det(input) if input.is_complex() else _determinant(input)
+
+
+def polar(abs: Tensor, angle: Tensor) -> Tensor:
+    """Compute complex numbers; torch's own derivative by a size of 0 is 0, and by a negative one has a wrong sign."""
+    return torch.complex(abs * angle.cos(), abs * angle.sin())
+
+
+def linear_cross_entropy(*args: Any, options: Any = None, **kwargs: Any) -> Tensor:
+    """Compute the loss from all logits at once: in chunks, as ``options`` say, torch has no forward mode."""
+    return functional.linear_cross_entropy(*args, **kwargs)
