@@ -40,7 +40,7 @@ def changes(framework: str, before: str, after: str, form: str, file: Path | Non
     if form != "json":
         require("rich")
     if file is not None:
-        require("matplotlib", "scipy")
+        require("matplotlib")
     from interop.survey.changes import Changes, changes, printed
 
     try:

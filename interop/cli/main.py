@@ -102,7 +102,7 @@ def main(
             if context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
                 raise click.UsageError(f"{option.opts[0]} is for the matrix, not for {context.invoked_subcommand!r}.")
         return
-    require("rich", "scipy")
+    require("rich")
     compile_quickly()
     from interop.survey.matrix import PACKAGES
     from interop.survey.show import listing, render, screen

@@ -14,7 +14,7 @@ from interop.cli.rows import compile_quickly, rows_of
 @click.option("--output", "file", type=OUTPUT, callback=a_picture, help="The picture to write, by default OP.png.")
 def plot(op: str, file: Path | None) -> None:
     """Draw an op, its slopes, and its gradients at ties, in float32."""
-    require("matplotlib", "rich", "scipy")
+    require("matplotlib", "rich")
     compile_quickly()
     from interop.survey.show.plot import COLOURS, figure
     from jaxclamp import OPS as RECORDS

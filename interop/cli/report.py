@@ -19,7 +19,7 @@ def report(ops: tuple[str, ...], dtypes: tuple[str, ...], file: Path) -> None:
 
     The page needs no network. The whole takes a few minutes.
     """
-    require("jinja2", "matplotlib", "rich", "scipy")
+    require("jinja2", "matplotlib", "rich")
     rows = rows_of(ops, chosen_dtypes(dtypes, default=DTYPES))
     from rich.console import Console
     from rich.progress import track

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from interop.cli.names import FRAMEWORKS
-from interop.cli.packages import require
 
 if TYPE_CHECKING:
     from interop.survey.matrix import Row
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 def installed(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     if not names:
         return names
-    require("scipy")
     compile_quickly()  # before JAX is imported, as whatever knows the frameworks does
     from interop.survey.matrix import absent
 

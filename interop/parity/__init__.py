@@ -11,6 +11,6 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from interop.survey import matrix as home  # it needs SciPy, which the ops do not
+    from interop.survey import matrix as home  # it imports all frameworks, which the ops do not
 
     return getattr(home, name)

@@ -8,10 +8,10 @@ convention, but is a mean of the two gradients: "another subgradient". (0, 0) is
 from collections import Counter
 
 import numpy as np
-from scipy.optimize import nnls
 
 from interop.survey.records import Cell, FlatGradient, Mode, Record, choices
 from interop.survey.versions import same
+from jaxclamp._shared.hull import nearest
 
 CLASSES = ("min_norm", "inclusive", "exclusive", "balanced", "another subgradient", "no subgradient")
 """The values of ``ties=``, and what is left."""
@@ -43,10 +43,7 @@ def explanations(cell: Cell, gradient: FlatGradient) -> list[str]:
         return names
     if not np.isfinite(gradient).all():
         return ["no subgradient"]
-    # A subgradient is a mean of the corners: weights w >= 0 with corners.T @ w = gradient and sum(w) = 1. As one system
-    # of equations, which nnls solves as well as it can; the rest is how far the gradient is from all subgradients. The
-    # hull of jaxclamp would find it too, but this module reads data, and jaxclamp imports JAX. Of 11,398 answers the
-    # distance is 3e-5 at most, as corners are recorded to five places, or 0.17 at least.
-    means = np.vstack([np.array(case.corners).T, np.ones(len(case.corners))])
-    _, distance = nnls(means, np.append(gradient, 1.0))
+    closest, _ = nearest(np.array(case.corners), np.array(gradient))
+    # Of all answers the distance is 3e-5 at most, as corners are recorded to five places, or 0.25 at least.
+    distance = np.linalg.norm(closest - gradient)
     return ["another subgradient" if distance < 1e-3 else "no subgradient"]

@@ -540,7 +540,6 @@ print(os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"], os.environ["XLA_FLAGS"])
         ("click", "cli", "changes torch 2.13 2.15"),
         ("rich", "cli", "changes torch 2.13 2.15"),
         ("rich", "cli", "relu"),
-        ("scipy", "cli", "--framework torch"),
         ("matplotlib", "plot", "changes torch 2.13 2.15 --output changes.png"),
         ("jinja2", "plot", "report --output report.html"),
     ],
@@ -563,7 +562,7 @@ def test_what_the_encoding_of_a_pipe_has_no_letter_for_is_escaped() -> None:
 def test_packages_of_other_commands_may_be_missing() -> None:
     code = """
 import sys
-sys.modules |= dict.fromkeys(["jinja2", "matplotlib", "rich", "scipy"])
+sys.modules |= dict.fromkeys(["jinja2", "matplotlib", "rich"])
 from interop.__main__ import main
 main(["changes", "torch", "2.13", "2.15", "--format", "json"])
 """
