@@ -16,6 +16,7 @@ from interop import native
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._programs.choices import (
     comparisons,
+    constant_factors,
     derivatives,
     kinks,
     losses,
@@ -221,7 +222,9 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     **_each(pooling.adaptive_max_pool, "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
     **_each(pooling.fractional_max_pool, "fractional_max_pool2d", "fractional_max_pool3d"),
     **_each(pooling.power_average_pool, "lp_pool1d", "lp_pool2d", "lp_pool3d"),
-    # These two choose nothing; but torch's derivative is NaN where all terms are minus infinity.
+    # These choose nothing; but torch's derivative is NaN beside a constant 0, or where all terms are minus infinity.
+    "xlogy": constant_factors.constant_beside_0(torch.xlogy, 0.0),
+    "xlog1py": constant_factors.constant_beside_0(torch.special.xlog1py, -1.0),
     "logsumexp": native.NATIVE["logsumexp"],
     "logaddexp": FastPaths()(native.NATIVE["logaddexp"].__wrapped__),  # type: ignore[attr-defined]
     # Nor do these: torch's derivative is wrong, or missing.

@@ -21,6 +21,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxclamp._jax_versions import expanded, high_level
 from jaxclamp._programs.choices import chooses, decided, entering, jumps, norm_along_direction
+from jaxclamp._programs.constant_factors import constant_beside_0
 from jaxclamp._programs.dependence import without_choices_behind
 from jaxclamp._programs.nan_gradients import mended
 from jaxclamp._programs.open_primitives import opened
@@ -325,9 +326,11 @@ class _Program(Generic[P, R]):
         return _has_own_rule(eqn) and (len(self._within) >= 2 or _function(eqn) in self._within)
 
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
-        # The first that fits counts. A norm may be a custom_jvp: so it comes before functions with rules of their own.
+        # The first that fits counts. A norm, or x log y, may be a custom_jvp: so they come before functions with rules.
         if norm := norm_along_direction(eqn):
             return inlined(norm, eqn)
+        if constant := constant_beside_0(eqn):
+            return inlined(constant, eqn)
         if self._moves_by_its_body(eqn):
             return inlined(self._moving(eqn), eqn)
         if _has_own_rule(eqn):

@@ -343,6 +343,12 @@ def _norm_of_program(program: Any, orders: Iterable[float]) -> Rule | None:
     return None
 
 
+def calls(eqn: JaxprEqn, function: Callable[..., Any]) -> bool:
+    """Return whether ``eqn`` calls the function, which is a ``custom_jvp``: whether their bodies are the same."""
+    (call,) = jax.make_jaxpr(function)(*(atom.aval for atom in eqn.invars)).eqns
+    return _text(call.params["call_jaxpr"]) == _text(eqn.params["call_jaxpr"])
+
+
 def _text(program: Any) -> str:
     """Return a program as text, in which `jax.vmap` writes the number of an axis as ``np.int64(1)``."""
     return re.sub(r"np\.int64\((\d+)\)", r"\1", str(program.jaxpr))

@@ -55,6 +55,18 @@ TABLE: dict[str, tuple[Function, Any, float, Any]] = {
         1.0,
         [0.5, 0.5],
     ),
+    # The density is exp(-mu) where nothing happens.
+    "poisson.logpmf": (lambda mu: jax.scipy.stats.poisson.logpmf(jnp.array([0, 2]), mu).sum(), 0.5, 1.0, 2.0),
+    "poisson.logpmf, at 0": (lambda mu: jax.scipy.stats.poisson.logpmf(0, mu), 0.0, 1.0, -1.0),
+    # The chance of no success of five is (1 - p)^5.
+    "binom.logpmf, at 0": (lambda p: jax.scipy.stats.binom.logpmf(0, 5, p), 0.0, 1.0, -5.0),
+    "binom.logpmf, at 1": (lambda p: jax.scipy.stats.binom.logpmf(5, 5, p), 1.0, -1.0, 5.0),
+    "xlogy of a 0 that moves": (lambda x: jax.scipy.special.xlogy(x, x), 0.0, 1.0, NAN),
+    "xlogy of a 0 that moves beside a constant": (lambda x: jax.scipy.special.xlogy(x, 0.0), 0.0, 1.0, -INF),
+    "xlog1py": (lambda x: jax.scipy.special.xlog1py(jnp.array([0.0, 2.0]), x).sum(), [-1.0, 1.0], 1.0, [0.0, 1.0]),
+    "a power of 0": (lambda x: x**0.0 + x**2.5, 0.0, 1.0, 0.0),
+    "powers of 0": (lambda x: (x[:, None] ** jnp.arange(3.0)).sum(), [0.0, 2.0], 1.0, [1.0, 5.0]),
+    "0 to a power that moves": (lambda y: (jnp.zeros(2) ** y).sum(), [0.0, 2.0], 1.0, [0.0, 0.0]),
     "behind an fft": (lambda x: jnp.fft.irfft(jnp.fft.rfft(root(x)))[0], [4.0, -1.0], 1.0, [0.25, 0.0]),
     "one matrix of two": (
         lambda x: jnp.where(x < 0, x, jnp.linalg.cholesky(x[:, None, None] * jnp.eye(2))[:, 0, 0]).sum(),
@@ -100,6 +112,16 @@ def test_table(case: str) -> None:
     if np.isfinite(expected).all():
         derivative = jaxclamp.directional_derivative(fun, (x,), (jnp.full(x.shape, along),))[1]
         np.testing.assert_allclose(derivative, np.sum(expected) * along, rtol=1e-6)
+
+
+def test_a_constant_factor_may_move_in_another_derivative() -> None:
+    """The slope of a log(y) by y is a / y, of which the slope by a is 1 / y, at a = 0 too."""
+
+    def slope(a: jax.Array, y: float) -> jax.Array:
+        return jaxclamp.grad(lambda y: jax.scipy.special.xlogy(a, y))(y)
+
+    assert jax.jacfwd(slope)(0.0, 2.0) == 0.5
+    assert slope(jnp.array(0.0), 0.0) == 0
 
 
 # Under transformations

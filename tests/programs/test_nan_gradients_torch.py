@@ -125,7 +125,13 @@ PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
         tensor([[1.0, 1.0], [0.0, 1.0]]),
         [[0.0] * 2] * 2,
     ),
+    # Its density is exp(-mu) where nothing happens, and that of the other one 2 (1 - x).
+    "Poisson": (lambda mu: torch.distributions.Poisson(mu, False).log_prob(tensor(0.0)), tensor(0.0), -1.0),
+    "Beta": (lambda x: torch.distributions.Beta(1.0, 2.0, False).log_prob(x), tensor(0.0), -1.0),
+    "xlogy": (lambda x: torch.xlogy(tensor([0.0, 2.0]), x).sum(), tensor([0.0, 1.0]), [0.0, 2.0]),
+    "xlog1py": (lambda x: torch.special.xlog1py(0, x).sum(), tensor([-1.0, 1.0]), [0.0, 0.0]),
     # What stays as it is.
+    "xlogy of a 0 that moves": (lambda x: torch.xlogy(x, x), tensor(0.0), NAN),
     "sqrt at 0": (torch.sqrt, tensor(0.0), INF),
     "a zero that is a number": (lambda x: x.sqrt() ** 2, tensor(0.0), NAN),
     "two factors": (lambda x: x.sqrt() * x.sqrt(), tensor(0.0), NAN),

@@ -560,7 +560,7 @@ REFUSED = {
 if torch.__version__ < "2.15":
     REFUSED["grid_sample"] = FORWARD
 DOCUMENTED: dict[str, tuple[str, ...]] = {
-    "So does in torch `sqrt(x * x)` at 0.": (*("sqrt(x^2)", "relu(x)^0.5 * relu(x)^2", "xlogy"),),
+    "So does in torch `sqrt(x * x)` at 0.": ("sqrt(x^2)", "relu(x)^0.5 * relu(x)^2"),
     "`where(x == 0, 1, sin(x) / x)`, which is `jnp.sinc`, computes $0 / 0$ at 0, and gives NaN.": (
         *("x^2 / |x|", "sin(x) / x"),
     ),

@@ -39,6 +39,7 @@ MASKS_IN_PLACE: list[Function] = [
     ),
 ]
 
+PAIR = tensor([0.0, 2.0])
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
     **{
         f"{name} {place}": (lambda x, name=name, home=home: getattr(home, name)(x), X + shift)
@@ -207,6 +208,10 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hypot, integers": (lambda x: torch.hypot(x, torch.tensor([0, 1, 0])), tensor([0.0, 3.0, 0.0])),
     "det": (lambda x: torch.linalg.det(x) + x.det(), tensor([[[1.0, 2.0], [2.0, 4.0]], [[0.0, 0.0], [1.0, 1.0]]])),
     "polar": (lambda x: torch.view_as_real(torch.polar(x.abs(), x.flip(1))), X),
+    "xlogy": (
+        lambda x: torch.xlogy(PAIR, x) + (PAIR * 2).xlogy_(x) + torch.special.xlog1py(PAIR, x - 1),
+        tensor([0.0, 1.0]),
+    ),
     "logsumexp": (lambda x: torch.logsumexp(x, 1) + torch.logaddexp(x[0], x[1]).sum(), X),
     "norm inf": (lambda x: torch.norm(x, math.inf, dim=1, keepdim=True), X),
     "vector_norm": (lambda x: torch.linalg.vector_norm(x, ord=-math.inf, dim=0) + torch.linalg.vector_norm(x, 1), X),
