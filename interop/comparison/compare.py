@@ -11,6 +11,7 @@ A call ``compare(f, g, x)`` goes through these steps, in which the argument is `
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -79,7 +80,7 @@ def compare(
       rtol, atol: the tolerance, by default what rounding explains: `interop.Comparison` has the formula.
       probe: how many inputs to draw beside the given ones, or an `interop.Probe`. The first at which the functions
         differ most is simplified, and compared. A difference between finite numbers that float64 removes is rounding,
-        and does not count. Inputs at which a function raises are skipped.
+        and does not count. Inputs at which a function raises are skipped. It needs the package hypothesis.
       case: a file that ``comparison.probed.case.save`` wrote, whose arrays take the place of those given.
 
     Raises:
@@ -87,6 +88,7 @@ def compare(
         arguments though both sides are recorded.
       ValueError: the sides were recorded from different arrays, a module was not given its parameters, a tolerance is
         negative, ``frameworks`` does not name two, or the case has other arguments.
+      ModuleNotFoundError: hypothesis is missing, for a probe.
       Exception: whatever a function itself raises.
 
     >>> import jax, torch
@@ -132,6 +134,11 @@ def _checked_probe(probe: Any, *functions: Any) -> Probe | None:
         raise TypeError(f"compare: probe is {probe!r}, a {type(probe).__name__}; pass how many inputs to draw.")
     if any(isinstance(function, Recording) for function in functions):
         raise TypeError("compare: probe asks both sides at other inputs, and one is recorded; pass its function.")
+    if importlib.util.find_spec("hypothesis") is None:
+        raise ModuleNotFoundError(
+            "compare: probe needs hypothesis: pip install 'jaxclamp[probe]', or in a checkout '.[probe]'",
+            name="hypothesis",
+        )
     return probe if isinstance(probe, Probe) else Probe(probe)
 
 

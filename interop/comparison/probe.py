@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
+import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
@@ -33,10 +33,10 @@ WORST = 3
 """The greatest severity of a difference, from 0: a difference of values, which no tie explains."""
 _SCALES = (1.0, 10.0, 100.0, 0.1)
 """How large normal numbers are drawn, beside those in the array: up to two decades above, and one below."""
-_PARTS = 32
-"""Into how many parts the changed numbers are split: to do so three times singles out one of 32,768."""
-_CALLS = 200
-"""How often the functions are called at most to put numbers back, and then to make the others simple."""
+_BLOCKS = 64
+"""Into how many blocks the changed numbers are split: 3 rounds single out one of 64 ** 3, a quarter of a million."""
+_CALLS = 100
+"""How often the functions are called for one step of shrinking, which then takes as long as the default probe."""
 _LARGE = 1e6
 """From where on numbers are left as they are, as float32 holds integers only up to 1.7e7."""
 _SIMPLIFIED = 8
@@ -152,7 +152,7 @@ def search(
             break
     case = None
     if worst is not None:
-        shrunk = _shrunk(_Floats(inputs), worst, lambda arrays: (severity(arrays) or 0) >= least - 1)
+        shrunk = _shrunk(_Floats(inputs), worst, lambda arrays: (severity(arrays) or 0) >= least - 1, probe.seed)
         case = Case(draw, tuple(_changes(inputs, shrunk)), shrunk)
     return Probed(probe, tuple(sorted(bounds)), compared, case)
 
@@ -229,55 +229,74 @@ class _Floats:
         return {**self._inputs, **dict(zip(self._labels, replaced, strict=True))}
 
 
-def _shrunk(floats: _Floats, arrays: Arrays, fails: Callable[[Arrays], bool]) -> dict[str, Array]:
+def _shrunk(floats: _Floats, arrays: Arrays, fails: Callable[[Arrays], bool], seed: int) -> dict[str, Array]:
     """Put back as many of the changed numbers as may be while ``fails``, and make the remaining ones simple.
 
-    The changed numbers are split into parts. All but one of these are put back, if it fails by that one alone; else
-    each part that does not matter. What is left is split again. A number that is left in the end becomes 0, or the
-    integer of its sign that is nearest to 0.
+    The changed positions are split into blocks, of which hypothesis looks for the fewest that fail, and these are split
+    again. If the first of 4096 numbers alone matters, one of 64 blocks is left, then one of its 64 numbers.
     """
-    vector = floats.of(arrays)
+    from hypothesis import strategies as st
 
-    def put(places: Any, numbers: Any, calls: Iterator[int]) -> bool:
-        """Put the numbers in these places, and return True, if it fails with them too, and calls are left."""
-        changed = vector.copy()
-        changed[places] = numbers
-        still_fails = next(calls) < _CALLS and fails(floats.arrays(changed))
-        if still_fails:
-            vector[:] = changed
-        return still_fails
+    numbers = floats.of(arrays)
 
-    def changed_places() -> Any:
-        return np.flatnonzero(_bits(vector) != _bits(floats.vector))
+    def changed(positions: Any, to: Any) -> Numbers:
+        vector = floats.vector.copy()
+        vector[positions] = to
+        return vector
 
-    places, before, calls = changed_places(), 0, itertools.count()
-    while len(places) > 1 and len(places) != before:
-        before = len(places)
-        parts = np.array_split(places, min(_PARTS, before))
-        all_but_one = (np.setdiff1d(places, part) for part in reversed(parts))
-        if not any(put(others, floats.vector[others], calls) for others in all_but_one):
-            for part in parts:
-                put(part, floats.vector[part], calls)
-        places = changed_places()
-    if len(places) > _SIMPLIFIED:
-        return floats.arrays(vector)
-    calls = itertools.count()
-    places = places[np.abs(vector[places]) < _LARGE]  # which is false of NaN, too
-    # Equal numbers first change together, as a tie may need that, and then each alone.
-    together = [places[vector[places] == number] for number in np.unique(vector[places])]
-    for chosen in (*together, *places[:, None]):
-        if put(chosen, 0.0, calls):
-            continue
-        number = vector[chosen[0]]
-        # Of 5.4, past a bound of 5, the integer is 6, though it rounds to 5.
-        too_small, size = 0, math.ceil(abs(number))
-        if not put(chosen, math.copysign(size, number), calls):
-            continue
-        # Between these sizes lies the least one that fails, if all that are larger fail too.
-        while size - too_small > 1:
-            middle = (too_small + size) // 2
-            if put(chosen, math.copysign(middle, number), calls):
-                size = middle
-            else:
-                too_small = middle
+    def still_fails(vector: Numbers) -> bool:
+        return fails(floats.arrays(vector))
+
+    def selected(blocks: Sequence[Any], flags: Sequence[bool]) -> Any:
+        return np.concatenate([np.zeros(0, int), *itertools.compress(blocks, flags)])  # NumPy cannot join none
+
+    def matter(blocks: Sequence[Any], flags: Sequence[bool]) -> bool:
+        positions = selected(blocks, flags)
+        return still_fails(changed(positions, numbers[positions]))
+
+    positions = np.flatnonzero(_bits(numbers) != _bits(floats.vector))
+    while len(positions) > 1:
+        blocks = np.array_split(positions, min(_BLOCKS, len(positions)))
+        flags = _simplest(st.tuples(*[st.booleans()] * len(blocks)), functools.partial(matter, blocks), seed)
+        if flags is None or all(flags):  # the calls were spent, or no block can be put back
+            break
+        positions = selected(blocks, flags)
+    vector = changed(positions, numbers[positions])
+    if len(positions) <= _SIMPLIFIED:
+        # Up to one more than the number: of 5.4, past a bound of 5, the integer is 6, though it rounds to 5.
+        integers = st.tuples(
+            *(
+                st.integers(-round(abs(n)) - 1, round(abs(n)) + 1) if abs(n) < _LARGE else st.just(n)
+                for n in numbers[positions].tolist()
+            )
+        )
+        simplest = _simplest(integers, lambda chosen: still_fails(changed(positions, chosen)), seed)
+        vector = vector if simplest is None else changed(positions, simplest)
     return floats.arrays(vector)
+
+
+def _simplest(strategy: Any, condition: Callable[[Any], bool], seed: int) -> Any:
+    """Let hypothesis find the simplest example that fulfils the condition; None if there is none."""
+    import hypothesis
+
+    known: dict[str, bool] = {}
+
+    def once(example: Any) -> bool:
+        # ``max_examples`` does not bound the calls for shrinking: when all calls are spent, nothing more holds.
+        key = repr(example)
+        if key not in known:
+            known[key] = len(known) < _CALLS and condition(example)
+        return known[key]
+
+    settings = hypothesis.settings(
+        max_examples=_CALLS // 2,  # the other half is left for shrinking
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
+        # On a machine under load drawing may take longer than hypothesis lets pass, and that would end the comparison.
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    try:
+        return hypothesis.find(strategy, once, settings=settings, random=random.Random(seed))
+    except hypothesis.errors.NoSuchExample:
+        return None

@@ -262,7 +262,7 @@ def test_a_case_is_kept_in_a_file(tmp_path: Path) -> None:
         compare(jnp.sin, torch.sin, GIVEN, case=tmp_path / "recording.npz")
 
 
-def test_bad_arguments() -> None:
+def test_bad_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     for settings, error, message in (
         ({"draws": 0}, ValueError, "Probe: draws is 0; pass an integer from 1 on"),
         ({"seed": -1}, ValueError, "Probe: seed is -1; pass an integer from 0 on"),
@@ -278,6 +278,9 @@ def test_bad_arguments() -> None:
     ):
         with pytest.raises(error, match=message):
             compare(*arguments, probe=probe)
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    with pytest.raises(ModuleNotFoundError, match=r"probe needs hypothesis: pip install 'jaxclamp\[probe\]'"):
+        compare(jnp.sin, torch.sin, GIVEN, probe=8)
 
 
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
