@@ -18,7 +18,7 @@ from interop._torch.grad_state import activity, is_active
 from interop._torch.private_api import is_constant
 from interop._torch.sharding import is_distributed
 from interop.native._rules.conventions_of_torch import FOLLOWED, follows
-from interop.native._rules.selection import select
+from interop.native._rules.selection import BOUNDS_LOSE, select
 from interop.native.decorators import Forms, public, public_as, right_in_torch
 from jaxclamp import Convention
 
@@ -75,16 +75,25 @@ def clamp_min(input: Tensor, min: Bound, *, ties: Convention = "min_norm", out: 
 
 @public
 def clamp_max(input: Tensor, max: Bound, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
-    """`torch.clamp_max`: of a number below torch 2.14 as ``-threshold(-input)``, as `clamp_min`."""
+    """`torch.clamp_max`: of a number below torch 2.14 as ``-threshold(-input)``, as `clamp_min`.
+
+    Of few elements it is ``clamp_max(max, input)``: the input takes the place of the bound, which gets 0 at a tie.
+    """
     if out is not None or not (active := activity(input, max)):
         return torch.clamp_max(input, max, out=out)
     if _are_exact(input, max):
         if ties in FOLLOWED["clamp_max"]:
             return torch.clamp_max(input, max)
         if max and ties in FOLLOWED["threshold"]:  # at a bound of 0.0, -0.0 would become 0.0
+            if isinstance(active, list) and BOUNDS_LOSE and input.numel() <= _FEW:
+                bound = torch.scalar_tensor(max, dtype=input.dtype, device=input.device)  # type: ignore[arg-type]
+                return torch.clamp_max(bound, input)
             return -torch.threshold(-input, -max, -max)  # type: ignore[arg-type]
     return select("clamp_max", torch.clamp_max, ties, active, input, max)
 
+
+_FEW = 2**12
+"""The elements up to which torch's clamp by a tensor takes less time than a threshold between two negations."""
 
 _NUMBERS = frozenset((int, float, torch.SymInt, torch.SymFloat))
 

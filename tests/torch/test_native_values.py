@@ -143,9 +143,11 @@ def test_what_is_moved_up_may_be_overwritten() -> None:
     torch.testing.assert_close(torch.autograd.grad(y.sum(), leaf)[0], torch.tensor([2 / math.e, 1.0, 1.0]))
 
 
+@pytest.mark.parametrize("repeats", [1, 2**12], ids=["few elements", "many"])
 @pytest.mark.parametrize("bound", [0.5, -0.0, 0.0, math.inf, -math.inf])
-def test_clamp_max_at_special_bounds(bound: float) -> None:
-    x = torch.tensor([-math.inf, -1.0, 0.0, 0.5, 1.0, math.inf], requires_grad=True)
+def test_clamp_max_of_any_size(bound: float, repeats: int) -> None:
+    """Small tensors and large ones have it by different ways."""
+    x = torch.tensor([-math.inf, -1.0, 0.0, 0.5, 1.0, math.inf]).repeat(repeats).requires_grad_()
     y = native.clamp_max(x, bound)
     assert torch.equal(bits(y.detach()), bits(torch.clamp_max(x.detach(), bound)))
     assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.where(x < bound, 1.0, 0.0))

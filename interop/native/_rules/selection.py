@@ -78,7 +78,7 @@ def _by_calls(
     """
     if len(active) == 2:
         return in_torch(*operands) if in_torch in _HALVING else None
-    clamp = _CLAMPS.get(in_torch) if _BOUNDS_LOSE else None
+    clamp = _CLAMPS.get(in_torch) if BOUNDS_LOSE else None
     if len(active) != 1 or clamp is None or ties != "min_norm" or not _can_swap(operands):
         return None
     first, second, *second_bound = operands
@@ -152,7 +152,7 @@ def _bounds_lose() -> bool:
 
 _HALVING = outside_of_modes(lambda: {f for f in (torch.maximum, torch.minimum) if _at_tie(f, 0.0, 0.0) == [0.5, 0.5]})
 """The functions of two tensors whose gradient torch halves at a tie."""
-_BOUNDS_LOSE = outside_of_modes(_bounds_lose)
+BOUNDS_LOSE = outside_of_modes(_bounds_lose)
 """Whether a bound that ties with another operand gets nothing: up to torch 2.13."""
 _CLAMPS: Mapping[Callable[..., torch.Tensor], Callable[..., torch.Tensor]] = {
     torch.maximum: torch.clamp_min,
