@@ -191,6 +191,20 @@ def _embedding(
     return [] if max_norm is None else _renorm(weight, norm_type, 0, max_norm)
 
 
+def _grid_sample(
+    input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
+) -> Places:
+    if mode == "bicubic":  # it is smooth
+        return []
+    sizes = torch.tensor(input.shape[:1:-1], dtype=grid.dtype, device=grid.device)  # a point begins with the last axis
+    pixels = (grid + 1) / 2 * (sizes - 1) if align_corners else ((grid + 1) * sizes - 1) / 2
+    at = pixels - pixels.floor() == (0.5 if mode == "nearest" else 0)
+    if padding_mode != "reflection":  # far away from the image nothing changes
+        margin = padding_mode == "zeros"
+        at &= (pixels >= -margin) & (pixels <= sizes - 1 + margin)
+    return [(grid, at)]
+
+
 def _rrelu(
     input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *_: Any, **__: Any
 ) -> Places:
@@ -217,6 +231,7 @@ _JUMPS: Mapping[str, Jump] = {
     **dict.fromkeys(("signbit", "angle"), _at_0),
     # These ask whether numbers are 0.
     **dict.fromkeys(("__bool__", "is_nonzero", "any", "all", "nonzero", "argwhere", "count_nonzero"), _at_0),
+    "grid_sample": _grid_sample,
     "rrelu": _rrelu,
     "softplus": _softplus,
     "renorm": _renorm,

@@ -559,6 +559,8 @@ REFUSED = {
 """The cure that the error names."""
 if torch.__version__ < "2.15":
     REFUSED["grid_sample"] = FORWARD
+else:
+    WARNED = (*WARNED, "grid_sample")
 DOCUMENTED: dict[str, tuple[str, ...]] = {
     "So does in torch `sqrt(x * x)` at 0.": ("sqrt(x^2)", "relu(x)^0.5 * relu(x)^2"),
     "`where(x == 0, 1, sin(x) / x)`, which is `jnp.sinc`, computes $0 / 0$ at 0, and gives NaN.": (

@@ -207,6 +207,29 @@ def test_ties_lists_the_jumps_that_a_gradient_can_depend_on() -> None:
     ]
 
 
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_ties_lists_where_a_sampled_image_turns_or_jumps(mode: str, padding_mode: str, align_corners: bool) -> None:
+    """Judged by the values at both sides of points at pixels and between them, inside of the image and out of it."""
+    size = 5 if align_corners else 4  # for which all points below are exact
+    image = torch.randn(1, 1, size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    pixels = torch.arange(-3, 8, 0.25, dtype=torch.float64)
+    pixels = pixels[(pixels + 0.5) % size != 0]  # a mirror, at which the nearest pixel of both sides is one
+    at = pixels / 2 - 1 if align_corners else (2 * pixels + 1) / size - 1
+
+    def sampled(at: torch.Tensor) -> torch.Tensor:
+        points = torch.stack([at, torch.full_like(at, 0.1)], -1)[None, None]
+        return functional.grid_sample(image, points, mode, padding_mode, align_corners)
+
+    turns = (sampled(at + 1e-6) - 2 * sampled(at) + sampled(at - 1e-6)).abs() > 1e-9
+    with interop.ties() as counted:
+        sampled(at.requires_grad_())
+    tied = [(line.op, line.suspect, line.tied) for line in counted.report.lines]
+    assert tied == ([] if mode == "bicubic" else [("grid_sample", True, turns.sum())])
+    assert turns.any() == bool(tied)
+
+
 class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
