@@ -104,8 +104,9 @@ def _evaluated(jaxpr: Any, ranges: dict[Var, Range]) -> tuple[bool, list[Range]]
     return without_bound, [of(atom)._replace(maximum=None, transposed=None) for atom in jaxpr.outvars]
 
 
-def _lengths(atom: Any) -> tuple[int, ...]:
-    return tuple(atom.aval.shape)
+def _lengths(atom: Any) -> tuple[float, ...]:
+    """Return the length of each axis; `jax.export` leaves some open, which may be any."""
+    return tuple(length if isinstance(length, int) else math.inf for length in atom.aval.shape)
 
 
 def _in_dtype(dtype: Any, x: Range) -> Range:
@@ -420,6 +421,6 @@ _RULES: Mapping[str, Callable[..., Range]] = {
         lambda _, x, *starts: _of_slices(x),
     ),
     "concatenate": lambda _, *parts: functools.reduce(_either, parts),
-    "iota": lambda eqn: Range(0.0, max(0.0, eqn.params["shape"][eqn.params["dimension"]] - 1.0), moves=False),
+    "iota": lambda eqn: Range(0.0, max(0.0, _lengths(eqn.outvars[0])[eqn.params["dimension"]] - 1.0), moves=False),
 }
 """Maps the name of a primitive to the range of its result, a function of the equation and of its operands' ranges."""

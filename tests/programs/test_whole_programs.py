@@ -216,6 +216,21 @@ def test_devices_draw_one_direction_unless_a_key_parts_them(mapped: str) -> None
     np.testing.assert_array_equal(by_devices(of_its_own), [1.0, -1.0])
 
 
+def test_export_with_a_batch_of_any_size() -> None:
+    (batch,) = jax.export.symbolic_shape("batch")
+
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        rows = relu(x @ w) - relu(-(x @ w))  # x @ w
+        weights = jax.nn.softmax(jnp.arange(x.shape[0]) * rows)
+        return jnp.sum(weights * rows) + jnp.mean(rows)
+
+    w, batches = jnp.zeros(2), [jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.ones((3, 2))]
+    shapes = jax.ShapeDtypeStruct(w.shape, w.dtype), jax.ShapeDtypeStruct((batch, 2), w.dtype)
+    exported = jax.export.export(jax.jit(jaxclamp.grad(loss)))(*shapes)
+    for x in batches:  # of equal weights
+        np.testing.assert_allclose(exported.call(w, x), 2 * jnp.mean(x, 0), rtol=1e-6)
+
+
 def test_structures_and_numbers_of_arguments() -> None:
     """Trees, several arguments by number, keywords, auxiliary results, Python numbers, integers beside."""
 
