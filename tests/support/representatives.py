@@ -7,8 +7,8 @@ import pytest
 
 from jaxclamp import Op
 
-NAMES = ("clamp", "maximum", "leaky_relu", "elu", "amax", "max_with_indices", "max_pool2d")
-"""Selections by bounds and of two operands, kinks between lines and curves, reductions and windows.
+NAMES = ("clamp", "hardsigmoid", "maximum", "leaky_relu", "elu", "amax", "max_with_indices", "max_pool2d")
+"""Selections by bounds, also scaled, and of two operands, kinks between lines and curves, reductions and windows.
 
 What the rule of a kind decides, it decides for all ops of that kind."""
 
