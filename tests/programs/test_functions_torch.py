@@ -294,6 +294,19 @@ def test_a_hypotenuse_has_the_dtype_of_torch_beside_an_operand_without_axes(orde
     assert interop.grad(dtype_of)(torch.tensor([0.0, 3.0])).tolist() == pytest.approx([0.0, 0.6])
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_loss_has_the_dtype_of_torch_beside_a_target_without_axes(dtype: torch.dtype) -> None:
+    def dtype_of(x: torch.Tensor) -> torch.Tensor:
+        dtypes.append((result := F.l1_loss(x, torch.tensor(1.0, dtype=dtype))).dtype)
+        return result
+
+    x, dtypes = torch.zeros(3, dtype=torch.float16), list[torch.dtype]()
+    dtype_of(x)
+    interop.grad(dtype_of)(x)
+    assert dtypes[0] == dtypes[1]
+
+
 def test_a_direction_may_be_one_tensor_as_the_parameter_may() -> None:
     x = torch.zeros(2, requires_grad=True)
     with interop.along(x, direction=torch.tensor([1.0, -1.0])):

@@ -271,5 +271,16 @@ def test_what_torch_refuses_by_itself_is_refused_so() -> None:
         interop.grad(lambda x: x.kthvalue(0).values)(ONES)
     with pytest.raises(IndexError, match="Dimension out of range"):
         interop.grad(lambda x: x.sum().topk(1, 1).values.sum())(ONES)
+    with pytest.raises(ValueError, match="only p == 1 and p == 2"):
+        interop.grad(lambda x: functional.multi_margin_loss(x, torch.tensor(0), p=3))(ONES)
+    with pytest.raises(RuntimeError, match="inconsistent weight size"):
+        interop.grad(lambda x: functional.multi_margin_loss(x, torch.tensor(0), weight=torch.ones(4)))(ONES)
+    with pytest.raises(RuntimeError, match="different dtypes"):
+        interop.grad(lambda x: torch.heaviside(x, ONES.float()).sum())(ONES)
+    index = torch.tensor([0, 1, 2])
+    with pytest.raises(RuntimeError, match="must have the same scalar type"):
+        interop.grad(lambda x: x.index_reduce(0, index, ONES.float(), "amax").sum())(ONES)
+    with pytest.raises(RuntimeError, match=r"Expected self\.dtype to be equal to src\.dtype"):
+        interop.grad(lambda x: x.scatter_reduce(0, index, ONES.float(), "amin").sum())(ONES)
     with pytest.raises(RuntimeError, match="must be a 2-tuple"):
         interop.grad(lambda x: torch.linalg.matrix_norm(x * row, dim=(0,)).sum())(ONES)

@@ -58,6 +58,8 @@ def sign(input: Tensor) -> Tensor:
 
 
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
+    if input.dtype != values.dtype:  # which torch refuses
+        return torch.heaviside(value_and_tangent(input)[0], value_and_tangent(values)[0])
     # At 0 ``values`` counts only where x stands still; where it moves, only one of the two holds, or none.
     rises = holds(operator.gt, input, 0)
     return torch.where(holds(operator.ge, input, 0) & ~rises, values, rises.to(values.dtype))

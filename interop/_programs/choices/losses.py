@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from interop._programs.choices.selections import abs, maximum
+from interop._programs.order import value_and_tangent
 from interop._torch.autocast import in_full_precision
 from interop._torch.private_api import named_reduction
 from interop.native.losses import reduced
@@ -28,7 +29,7 @@ def l1_loss(
     weight: Tensor | None = None,
 ) -> Tensor:
     if weight is None:
-        input, target = in_full_precision(input, target)
+        input, target = in_full_precision(*torch.broadcast_tensors(input, target))  # as torch, before it promotes
         return reduced(abs(input - target), size_average, reduce, reduction)
     if weight.size() != input.size():
         raise ValueError("l1_loss: weight and input must have the same size.")
@@ -61,6 +62,8 @@ def multi_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
+    if p not in (1, 2) or (weight is not None and weight.numel() != input.shape[-1]):  # which torch refuses
+        return functional.multi_margin_loss(value_and_tangent(input)[0], target, p, margin, weight)
     (scores,), targets = in_full_precision(torch.atleast_2d(input)), target.reshape(-1, 1)
     beyond = maximum(margin - scores.gather(1, targets) + scores, 0.0) ** p
     if weight is not None:

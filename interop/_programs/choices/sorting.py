@@ -81,6 +81,8 @@ def _scatter(
         )
     if reduce not in ("amax", "amin"):
         return in_torch(input, dim, index, source, reduce, include_self=include_self)
+    if input.dtype != source.dtype:  # which torch refuses
+        return in_torch(value_and_tangent(input)[0], dim, index, value_and_tangent(source)[0], reduce)
     # The rank of each element among all takes its place; that of the result says which element it is. Of [3, 3] with
     # the tangents [2, 1] the ranks are [1, 0], whose maximum, 1, is the first element.
     elements = torch.cat([input.flatten(), source.flatten()])
