@@ -51,12 +51,15 @@ class Scan:
         counts = Counter(finding.question for finding in self.findings)
         kinds = ", ".join(f"{count} {question}" for question, count in counts.most_common())
         first = f"{number} place{'s' * (number != 1)} in {self.files} file{'s' * (self.files != 1)}"
+        shown = LIKELIHOODS[: LIKELIHOODS.index(self.at_least) + 1]
+        # Beside places that are hidden, "0 places" alone would read as if nothing changed.
+        first += f" where a tie is {' or '.join(shown)}" if self.hidden else ""
         lines = [first + (f": {kinds}" if kinds else "")]
         for finding in self.findings:
             lines.append(f"{finding.file}:{finding.line}: {finding.code}")
             lines += [f"    {finding.question}, tie {finding.tie}: {finding.what}", f"    cure: {finding.cure}"]
         if self.hidden:
-            less = LIKELIHOODS[LIKELIHOODS.index(self.at_least) + 1 :]
+            less = LIKELIHOODS[len(shown) :]
             lines.append(f"{self.hidden} more where a tie is less likely: --at-least {' or '.join(less)}")
         if self.pinned:
             lines.append(f"{self.pinned} pinned by a block, a decorator or a call of jaxclamp or interop")

@@ -396,7 +396,7 @@ def test_the_report(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text("import torch\ny = (\n")
     report = scan([tmp_path], before="2.13")
     assert (len(report.findings), report.hidden, report.files) == (1, 1, 2)
-    assert str(report).startswith("1 place in 2 files: 1 version\n")
+    assert str(report).startswith("1 place in 2 files where a tie is likely: 1 version\n")
     assert "1 more where a tie is less likely: --at-least possible or rare" in str(report)
     assert f"not read: {tmp_path / 'two.py'}" in str(report)
     assert str(report).endswith("To accept a place: a comment # jaxclamp: ignore on its line.")
