@@ -38,7 +38,7 @@ from interop._transforms.jumps import Jump, jump_of, places_of
 from interop._transforms.min_norm import is_of_an_op, min_norm, namesakes
 from interop._transforms.unbounded import has_slope_without_bound
 from interop.native import NATIVE, losses
-from interop.native._rules.on_tie import masks_of_adaptive_pool, masks_of_ties
+from interop.native._rules.on_tie import mask_of_adaptive_pool, mask_of_ties
 from jaxclamp import OPS, Convention, Op
 from jaxclamp._shared.tie_report import MET_INFINITY, Influence, Site, TieReport, Totals
 from jaxclamp._transforms.source_lines import innermost
@@ -225,18 +225,14 @@ def tied_elements(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[int, torch.Tensor | int]:
     """Count the elements of the result of a function, or that a loss reduces, and those of them on a tie."""
-    name, masks_of = _functions_that_tie()[func]
+    name, mask_of = _functions_that_tie()[func]
     if any(tensor.is_nested for tensor in _tensors((*args, *kwargs.values()))):
         raise TypeError(
             f"{name}: ties of a nested tensor are not counted; call the function with each part of unbind()."
         )
-    elements: int = 0
-    tied: torch.Tensor | int = 0
     with torch.no_grad(), without_forward_mode(), without_function_modes():
-        for mask in masks_of(*args, **kwargs):  # each tie is in one of them alone
-            elements = mask.numel()
-            tied = tied + _sum(mask)
-    return elements, tied
+        mask = mask_of(*args, **kwargs)
+        return mask.numel(), _sum(mask)
 
 
 def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, torch.Tensor | int]:
@@ -265,26 +261,22 @@ def _sum(on_tie: torch.Tensor) -> torch.Tensor | int:
 
 
 @functools.cache
-def _functions_that_tie() -> Mapping[Callable[..., Any], tuple[str, Callable[..., Any]]]:
+def _functions_that_tie() -> Mapping[Callable[..., Any], tuple[str, Callable[..., torch.Tensor]]]:
     """Map each function that can tie to its name, and to the function that says where it does."""
-    masks_of = {name: _masks_of(op) for name, op in OPS.items()}
-    by_name = {name: masks_of[op.__name__] for name, op in TORCH_OPS.items()}
+    masks = {name: _mask_of(op) for name, op in OPS.items()}
+    by_name = {name: masks[op.__name__] for name, op in TORCH_OPS.items()}
     for name in NATIVE:
         if name.startswith("adaptive_max_pool"):
-            by_name[name] = functools.partial(masks_of_adaptive_pool, name)
+            by_name[name] = functools.partial(mask_of_adaptive_pool, name)
     by_name |= {name: by_name[name.removesuffix("_")] for name in IN_PLACE_OPS}
     in_torch = {
         torch_function: (name.rpartition(".")[2].removesuffix("_with_indices").strip("_"), function)
         for name, torch_function, function in namesakes(by_name)
     }
     ops = itertools.chain((TORCH_OPS | IN_PLACE_OPS).items(), NATIVE.items())
-    of_losses = {loss: (loss.__name__, _one_mask(on_tie)) for loss, on_tie in losses.ON_TIE.items()}
+    of_losses = {loss: (loss.__name__, on_tie) for loss, on_tie in losses.ON_TIE.items()}
     here = {op: (op.__name__.strip("_"), by_name[name]) for name, op in ops if name in by_name}
     return in_torch | here | of_losses
-
-
-def _one_mask(mask_of: Callable[..., torch.Tensor]) -> Callable[..., Iterable[torch.Tensor]]:
-    return lambda *args, **kwargs: [mask_of(*args, **kwargs)]
 
 
 def _readable(x: Any, op: Op) -> Any:
@@ -299,17 +291,19 @@ def _readable(x: Any, op: Op) -> Any:
     return x.detach().clone() if isinstance(x, torch.nn.Parameter) else x
 
 
-def _masks_of(op: Op) -> Callable[..., Iterable[torch.Tensor]]:
-    """Return `masks_of_ties` of whatever arguments the op has in torch, in any of its forms, else the mask by JAX."""
+def _mask_of(op: Op) -> Callable[..., torch.Tensor]:
+    """Return `mask_of_ties` of whatever arguments the op has in torch, in any of its forms, else the mask by JAX."""
     tied = TorchOp(op, op.on_tie)
 
-    def masks_of(*args: Any, **kwargs: Any) -> Iterable[torch.Tensor]:
+    def mask_of(*args: Any, **kwargs: Any) -> torch.Tensor:
         keywords = {name: v for name, v in kwargs.items() if name != "ties"}  # a tie is one under all conventions
         slots = tied.signature.without_forms(tied.signature.arranged(args, keywords))
-        by_torch = masks_of_ties(op, tied.signature.by_jax_name(slots))
-        return [tied.of_slots(*(_readable(value, op) for value in slots))] if by_torch is None else by_torch
+        mask = mask_of_ties(op, tied.signature.by_jax_name(slots))
+        if mask is None:
+            mask = tied.of_slots(*(_readable(value, op) for value in slots))
+        return mask
 
-    return masks_of
+    return mask_of
 
 
 _NO_LIST = "influence: parameters has to be a list of tensors, such as [weight] or model.parameters(), but is {}."

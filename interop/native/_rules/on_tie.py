@@ -1,15 +1,14 @@
 """Says by torch's own kernels which elements of a result are on a tie, as an op's record says by JAX.
 
-An answer is a mask or several, each tie in one of them: a clamp has one for each bound. A mask of a comparison has
-numbers, 1 and 0 in the dtype of the operand, which torch computes and adds up several times as fast as truth values.
+The mask of a comparison has numbers, 1 and 0 in the dtype of the operand, which torch computes and adds up several
+times as fast as truth values.
 
 ``clamp(x, 0, 6)`` at (-1, 0, 3, 6) is on a tie at 0 and at 6. The pool with windows of 2 and stride 1 over (3, 3, 1)
 has two windows. In the first both elements are the largest, so it is on a tie; the second has one that is.
 """
 
 import functools
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,15 +27,15 @@ from jaxclamp._rules.selection import Selection
 from jaxclamp._rules.windows import windows_of
 
 
-def masks_of_ties(op: Op, arguments: Mapping[str, Any]) -> Iterable[torch.Tensor] | None:
-    """Yield masks of the elements of the result that are on a tie, at least one, each when it is asked for.
+def mask_of_ties(op: Op, arguments: Mapping[str, Any]) -> torch.Tensor | None:
+    """Return which elements of the result are on a tie.
 
     Args:
       op: the op.
       arguments: those that it has in torch, by jaxclamp's names.
 
     Returns:
-      The masks; None of a call that torch's kernels do not answer.
+      The mask; None of a call that torch's kernels do not answer.
     """
     if not _can_be_compared([value for value in arguments.values() if isinstance(value, torch.Tensor)]):
         return None
@@ -44,48 +43,31 @@ def masks_of_ties(op: Op, arguments: Mapping[str, Any]) -> Iterable[torch.Tensor
     if not isinstance(x, torch.Tensor):
         return None
     if op.name.startswith("max_pool"):
-        return [_of_pool(op.name, x, parameters)]
+        return _of_pool(op.name, x, parameters)
     if op.name in _EXTREMA:
-        return [_of_extremum(_EXTREMA[op.name], x, arguments["axis"])]
+        return _of_extremum(_EXTREMA[op.name], x, arguments["axis"])
     has_tensors = any(isinstance(value, torch.Tensor) for value in parameters)
     if op.family == "reduction" or (op.family == "kinked" and has_tensors):
         return None
     rule, operands = op.applied(**arguments)
     if isinstance(rule, Selection):
         return _of_selection(rule, operands)
-    return _equals_each_of(x, places_of_ties(op.name, *parameters))
+    return _equals_any_of(x, places_of_ties(op.name, *parameters))
 
 
-def _of_selection(rule: Selection, operands: Sequence[Any]) -> Iterable[torch.Tensor]:
-    """Yield where more than one operand is the value: x beside a bound, or beside the other tensor of a maximum."""
+def _of_selection(rule: Selection, operands: Sequence[Any]) -> torch.Tensor:
+    """Return where more than one operand is the value: x beside a bound, or beside the other tensor of a maximum."""
     x, *rivals = operands
     are_numbers = not any(isinstance(rival, torch.Tensor) for rival in rivals)
     if len(rivals) == 1 or (are_numbers and rivals[0] < rivals[1]):  # the operands tie in pairs with x alone
-        return _equals_each_of(x, rivals)
-    return [number_of_members(rule, operands) > 1]
+        return _equals_any_of(x, rivals)
+    return number_of_members(rule, operands) > 1
 
 
-def _equals_each_of(x: torch.Tensor, rivals: Sequence[Any]) -> Iterator[torch.Tensor]:
-    """Yield where x equals a rival: a kink, a bound or another operand; nowhere if there is none."""
-    if not rivals:
-        yield x.new_zeros(()).expand_as(x)
-    elif _stay_apart(rivals):
-        for rival in rivals:
-            yield _equals(x, rival)
-    else:
-        yield functools.reduce(torch.maximum, (_equals(x, rival) for rival in rivals))
-
-
-def _stay_apart(rivals: Sequence[Any]) -> bool:
-    """Say whether no two of the numbers become one in a dtype: 1 and 1 + 1e-9 do, and 1e-9 and 0 in float16.
-
-    Two that are a hundredth apart, of which the larger is a normal number of float16, do in none. That holds where
-    subnormal numbers are taken for 0, too.
-    """
-    return all(
-        abs(a - b) > max(abs(a), abs(b)) / 100 and max(abs(a), abs(b)) > 1e-4
-        for a, b in itertools.combinations(rivals, 2)
-    )
+def _equals_any_of(x: torch.Tensor, rivals: Sequence[Any]) -> torch.Tensor:
+    """Return where x equals a rival: a kink, a bound or another operand; nowhere if there is none."""
+    masks = [_equals(x, rival) for rival in rivals]
+    return functools.reduce(torch.maximum, masks) if masks else x.new_zeros(()).expand_as(x)
 
 
 def _equals(x: torch.Tensor, rival: torch.Tensor | float) -> torch.Tensor:
@@ -102,13 +84,11 @@ _EXTREMA: Mapping[str, Callable[..., torch.Tensor]] = {
 }
 
 
-def masks_of_adaptive_pool(
-    name: str, input: torch.Tensor, output_size: Any, *_: Any, **__: Any
-) -> Iterable[torch.Tensor]:
-    """Yield where the windows of torch's adaptive pool of that name have several largest elements."""
+def mask_of_adaptive_pool(name: str, input: torch.Tensor, output_size: Any, *_: Any, **__: Any) -> torch.Tensor:
+    """Return where the windows of torch's adaptive pool of that name have several largest elements."""
     windows, _counts = adapted(name, input, output_size)
     values = getattr(functional, name)(input, output_size)
-    yield windows_on_tie(Pooling(windows, "min_norm"), input, values)
+    return windows_on_tie(Pooling(windows, "min_norm"), input, values)
 
 
 def _can_be_compared(tensors: Sequence[torch.Tensor]) -> bool:
