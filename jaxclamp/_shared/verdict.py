@@ -87,7 +87,7 @@ class Verdict(NamedTuple):
     def texts(self) -> tuple[str, ...]:
         """Write the gradient, the nearest one and the distance."""
         numbers = np.concatenate([self.gradient, self.nearest])
-        # What is left of 0 by rounding is written as 0. But beside nothing larger, a small number is one.
+        # What is left of 0 by rounding is written as 0, and so is -0. But beside nothing larger, a small number is one.
         least = 1e-8 * np.abs(numbers).max(initial=0.0, where=np.isfinite(numbers))
         parts = self.gradient, self.nearest, np.array([self.distance])
         return tuple(_numbers(np.where(np.abs(part) <= least, 0.0, part)) for part in parts)
@@ -157,7 +157,7 @@ def _rest_of(lines: Sequence[object]) -> list[str]:
 
 
 def _numbers(values: Array) -> str:
-    texts = [f"{0.0 + value:.4g}" for value in values[:4]]  # adding 0.0 makes 0 of -0
+    texts = [f"{value:.4g}" for value in values[:4]]
     return texts[0] if len(values) == 1 else f"[{' '.join(texts)}{' ...' if len(values) > 4 else ''}]"
 
 

@@ -34,6 +34,23 @@ def test_an_input_of_float64_beside_parameters_of_float32() -> None:
     assert compare_models(*doubled, wide).agree
 
 
+def test_layers_may_run_in_inference_mode() -> None:
+    """Torch does not count the writes to what is made there."""
+
+    class Frozen(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen, self.trained = linear(), linear()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.inference_mode():
+                features = self.frozen(x)
+            return self.trained(features.clone())
+
+    model = Frozen()
+    assert compare_models(model, copy.deepcopy(model), X).agree
+
+
 def chaotic() -> torch.nn.Sequential:
     """A network that makes a difference of rounding some times larger in each layer."""
     layers: list[torch.nn.Module] = [torch.nn.Embedding(50, 32)]

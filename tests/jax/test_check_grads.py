@@ -22,6 +22,7 @@ from jaxclamp._checks.check_grads import _Flat
 from jaxclamp._shared.gradient_check import check
 from jaxclamp._shared.hull import nearest
 from jaxclamp._shared.pieces import Pieces
+from jaxclamp._shared.verdict import GradientReport, Kind, Verdict
 from tests.support.verdicts import kinds, refused, with_gradient
 
 F64 = 2.0**-52
@@ -290,6 +291,18 @@ def test_report_names_entries_and_lines() -> None:
     assert loss.line.endswith(f"test_check_grads.py:{first}: amax")
     assert str(report).splitlines()[0] == "15 derivatives: 12 right, 2 least norm, 1 member"
     assert "args[0]['w'][0, 0], args[0]['w'][0, 1]" in str(report)
+
+
+def test_the_table_begins_with_what_fails() -> None:
+    def verdict(kind: Kind, gradient: float, nearest: float) -> Verdict:
+        return Verdict(kind, f"out of {kind}", ("x",), np.array([gradient]), np.array([nearest]), "file.py:1: op")
+
+    report = GradientReport(3, (verdict(Kind.LEAST_NORM, 1e-17, 0.5), verdict(Kind.MODES_DIFFER, -0.0, 2.0)))
+    counts, _, first, second = (re.split("  +", line) for line in str(report).splitlines())
+    # Where modes differ, reverse mode has a verdict of its own, here that it is right.
+    assert counts == ["3 derivatives: 2 right, 1 least norm, 1 modes differ"]
+    assert first[:6] == ["modes differ", "out of modes differ", "x", "0", "2", "2"]
+    assert second[:6] == ["least norm", "out of least norm", "x", "0", "0.5", "0.5"]
 
 
 def test_a_line_without_ties_is_not_named() -> None:

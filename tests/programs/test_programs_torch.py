@@ -423,3 +423,10 @@ def test_where_no_element_is_at_a_bound_the_slope_is_that_of_the_piece(bound: st
 def test_one_element_of_a_batch_at_a_bound() -> None:
     gradient = interop.grad(lambda x: functional.relu6(x) - functional.relu6(-x))
     assert torch.func.vmap(gradient)(tensor(1.0, 0.0, 2.0)).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_functions_of_nothing_and_something() -> None:
+    """No element is at a kink where there is none."""
+    for function in (torch.hypot, torch.maximum, functional.prelu):
+        gradient = interop.grad(lambda x, y, function=function: function(x, y).sum(), (0, 1))
+        assert [part.tolist() for part in gradient(torch.ones(0, 2), torch.ones(2))] == [[], [0.0, 0.0]]
