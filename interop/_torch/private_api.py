@@ -435,18 +435,18 @@ def schema_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
 def is_any(mask: torch.Tensor) -> bool:
     """Return whether an element is true, of a whole batch too: `torch.func.vmap` refuses to look at a number of it."""
     with without_transformations():
-        return bool(_of_a_batch(mask).count_nonzero())  # `any` takes three times as long
+        return bool(of_a_batch(mask).count_nonzero())  # `any` takes three times as long
 
 
 def is_among(number: float, tensor: torch.Tensor) -> bool:
     """Return whether an element is equal to the number, of a whole batch too."""
     with without_transformations():
-        elements = _of_a_batch(tensor)
+        elements = of_a_batch(tensor)
         # Numbers 0 and 1 of the same dtype are written four times as fast as truth values.
         return elements.numel() > 0 and bool(torch.eq(elements, number, out=torch.empty_like(elements)).amax())
 
 
-def _of_a_batch(tensor: torch.Tensor) -> torch.Tensor:
+def of_a_batch(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements of a whole batch, without the wrappers of torch.func."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):

@@ -28,9 +28,11 @@ from interop._torch.private_api import (
     is_in_old_vmap,
     is_transformed,
     keywords_of,
+    of_a_batch,
     path_as_written,
     without_forward_mode,
     without_function_modes,
+    without_transformations,
 )
 from interop._torch.sharding import is_distributed
 from interop._transforms.as_of import PINNED
@@ -60,11 +62,11 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
     checkpoint computes a second time in it.
 
     A block holds for the thread that enters it, and may be entered again: counts add up. Calls whose numbers cannot be
-    seen (meta and fake tensors, within torch.func.vmap, sparse and nested ones, extrema of distributed tensors) are not
-    counted, which a warning says. Of a distributed tensor each process counts its part; `sum_over_ranks` adds them up.
-    A compiled function is cut at each call that is counted, of which Dynamo warns: rather call the function that was
-    compiled. Enter it within a block of `along`, and within the function of `interop.grad`: around them it sees what
-    they compute in the place of torch's functions.
+    seen (meta and fake tensors, sparse and nested ones, extrema of distributed tensors) are not counted, which a
+    warning says. Within torch.func.vmap the whole batch is counted. Of a distributed tensor each process counts its
+    part; `sum_over_ranks` adds them up. A compiled function is cut at each call that is counted, of which Dynamo warns:
+    rather call the function that was compiled. Enter it within a block of `along`, and within the function of
+    `interop.grad`: around them it sees what they compute in the place of torch's functions.
 
     Raises when called:
       RuntimeError: in a function compiled as one graph, where there is nothing to see.
@@ -140,7 +142,7 @@ class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
                     continue
                 is_zero = cotangent == 0
                 met = gradient.isnan() & (is_zero if is_zero.shape == gradient.shape else is_zero.any())
-                self._add(site, met.numel(), _sum(met))
+                self._add(site, *_counted(met))
 
         for node in nodes_of(arguments, result):
             node.register_hook(count)
@@ -231,33 +233,36 @@ def tied_elements(
             f"{name}: ties of a nested tensor are not counted; call the function with each part of unbind()."
         )
     with torch.no_grad(), without_forward_mode(), without_function_modes():
-        mask = mask_of(*args, **kwargs)
-        return mask.numel(), _sum(mask)
+        return _counted(mask_of(*args, **kwargs))
 
 
 def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, torch.Tensor | int]:
     """Count the elements that a gradient can depend on, and those of them at which the function jumps."""
     with torch.no_grad(), without_forward_mode(), without_function_modes():
         places = places_of(jump, args, kwargs)
-    on_jump = [at for operand, at in places if is_active(operand)]  # asked outside, as nothing is active under no_grad
-    return sum(at.numel() for at in on_jump), sum(_sum(at) for at in on_jump)
+    # Asked outside, as nothing is active under no_grad.
+    counts = [_counted(at) for operand, at in places if is_active(operand)]
+    return sum(elements for elements, _ in counts), sum(tied for _, tied in counts)
 
 
 _EXACT = 2**24
 """The elements up to which float32, in which torch adds up 16-bit floats too, has each number of ties."""
 
 
-def _sum(on_tie: torch.Tensor) -> torch.Tensor | int:
-    """Return the number of elements that are on a tie; on a CUDA device it stays there, so that nobody waits for it.
+def _counted(on_tie: torch.Tensor) -> tuple[int, torch.Tensor | int]:
+    """Return how many elements there are, and how many of them are on a tie, of the whole batch in a vmap.
 
-    Elsewhere it is read at once, which raises where there are no numbers to see.
+    On a CUDA device the latter stays there, so that nobody waits for it. Elsewhere it is read at once, which raises
+    where there are no numbers to see.
     """
-    if on_tie.is_floating_point():
-        tied = on_tie.sum(dtype=torch.float32 if on_tie.numel() <= _EXACT else torch.float64)
-    else:
-        tied = on_tie.sum() if is_transformed() else torch.count_nonzero(on_tie)  # which torch 2.11 does not batch
-    # As an integer: in float32 the sum over many calls would be rounded.
-    return tied.long() if tied.is_cuda and not is_transformed() else int(tied)
+    with without_transformations():
+        on_tie = of_a_batch(on_tie)
+        if on_tie.is_floating_point():
+            tied = on_tie.sum(dtype=torch.float32 if on_tie.numel() <= _EXACT else torch.float64)
+        else:
+            tied = torch.count_nonzero(on_tie)
+        # As an integer: in float32 the sum over many calls would be rounded.
+        return on_tie.numel(), tied.long() if tied.is_cuda else int(tied)
 
 
 @functools.cache
