@@ -229,7 +229,6 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "logaddexp": FastPaths()(native.NATIVE["logaddexp"].__wrapped__),  # type: ignore[attr-defined]
     # Nor do these: torch's derivative is wrong, or missing.
     "det": derivatives.det,
-    "polar": derivatives.polar,
     "linear_cross_entropy": derivatives.linear_cross_entropy,
     **_each(_of_native, "normalize", "margin_ranking_loss", "hinge_embedding_loss"),
     **_each(_of_native, "triplet_margin_loss", "triplet_margin_with_distance_loss"),
@@ -249,6 +248,7 @@ _CHOICES_BY_NAME_OR_IN_PLACE: Mapping[str, Function] = {
 
 CHOICES_BY_FUNCTION: Mapping[Function, Function] = {
     torch.linalg.matrix_norm: reductions.matrix_norm,
+    torch.polar: derivatives.polar,  # in torch 2.15 `torch.linalg.polar` decomposes matrices
     **{
         op: _CHOICES_BY_NAME_OR_IN_PLACE[name]
         for ops in (native.NATIVE, TORCH_OPS | IN_PLACE_OPS)

@@ -40,14 +40,15 @@ _POWER = _Product(lambda exponent, base: lax.pow(base, exponent), 0.0)
 
 def constant_beside_0(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
     """Return what ``eqn`` computes, if that is a power or a product with a logarithm, with the slope 0 as above."""
+    if len(eqn.invars) != 2 or not all(is_floating(atom.aval) for atom in eqn.invars):
+        return None  # JAX gives the power 0, if it is an integer, the slope 0
     if eqn.primitive is p.pow_p:
-        base, exponent = eqn.invars
-        is_not_0 = isinstance(exponent, Literal) and exponent.val != 0
-        if is_not_0 or not is_floating(base.aval) or not is_floating(exponent.aval):
-            return None  # JAX gives the power 0, if it is an integer, the slope 0
+        exponent = eqn.invars[1]
+        if isinstance(exponent, Literal) and exponent.val != 0:
+            return None
         power = _differentiable(_POWER)
         return lambda base, exponent: power(exponent, base)
-    if eqn.primitive is not p.custom_jvp_call_p or len(eqn.invars) != 2:
+    if eqn.primitive is not p.custom_jvp_call_p:
         return None
     for inner in eqn.params["call_jaxpr"].eqns:
         product = _LOGARITHMS.get(inner.primitive.name)
