@@ -449,3 +449,18 @@ def test_no_xla_backend_is_started() -> None:
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.stdout.splitlines()[-1:] == ["passed torch.Tensor.sort"], done.stderr
+
+
+COMPILED_IN_PLACE = """
+import torch, interop
+x = torch.tensor([0.0, 3.0, 6.0], requires_grad=True)
+with interop.min_norm():
+    y = torch.compile(lambda x: torch.clamp_(x * 1, 0.0, 6.0).sum(), backend="aot_eager")(x)
+assert torch.autograd.grad(y, x)[0].tolist() == [0.0, 1.0, 0.0]
+"""
+
+
+def test_forms_that_overwrite_in_the_first_compiled_function_of_a_process() -> None:
+    """Dynamo, which is loaded by it, knows of torch's list of functions that may be replaced."""
+    done = subprocess.run([sys.executable, "-c", COMPILED_IN_PLACE], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
