@@ -120,8 +120,9 @@ def grad(
     as a straight-through estimator, the author's rule counts. Where nothing is tied, the result equals that of
     `jax.grad`.
 
-    The signature is that of `jax.grad`, and all of JAX works on the result: ``jit``, ``vmap``, over directions too,
-    sharded arguments; a second derivative is that of the piece. The cost does not grow with the number of inputs.
+    The signature is that of `jax.grad`, without ``holomorphic`` and ``allow_int``: integers are no part of an argument
+    that is differentiated. All of JAX works on the result: ``jit``, ``vmap``, over directions too, sharded arguments; a
+    second derivative is that of the piece. The cost does not grow with the number of inputs.
 
     Args:
       fun, argnums, has_aux: as for `jax.grad`.
@@ -168,8 +169,8 @@ def value_and_grad(
 ) -> Callable[P, tuple[R, Any]]:
     """Return the value of ``fun``, to the bit, and its gradient as `grad` gives it.
 
-    The signature is that of `jax.value_and_grad`. Where a choice has a discrete result, such as a comparison, ``fun``
-    is evaluated once more for the value.
+    The signature is that of `jax.value_and_grad`, without what `grad` does not take. Where a choice has a discrete
+    result, such as a comparison, ``fun`` is evaluated once more for the value.
 
     Args:
       fun, argnums, has_aux: as for `jax.value_and_grad`.
