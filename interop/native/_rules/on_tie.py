@@ -66,8 +66,11 @@ def _of_selection(rule: Selection, operands: Sequence[Any]) -> torch.Tensor:
 
 def _equals_any_of(x: torch.Tensor, rivals: Sequence[Any]) -> torch.Tensor:
     """Return where x equals a rival: a kink, a bound or another operand; nowhere if there is none."""
-    masks = [_equals(x, rival) for rival in rivals]
-    return functools.reduce(torch.maximum, masks) if masks else x.new_zeros(()).expand_as(x)
+    if not rivals:
+        return x.new_zeros(()).expand_as(x)
+    masks = (_equals(x, rival) for rival in rivals)
+    # Into the first of two, as a third one would take as long to bring into the cache as all else.
+    return functools.reduce(lambda mask, rival: torch.maximum(mask, rival, out=mask), masks)
 
 
 def _equals(x: torch.Tensor, rival: torch.Tensor | float) -> torch.Tensor:
