@@ -430,3 +430,9 @@ def test_functions_of_nothing_and_something() -> None:
     for function in (torch.hypot, torch.maximum, functional.prelu):
         gradient = interop.grad(lambda x, y, function=function: function(x, y).sum(), (0, 1))
         assert [part.tolist() for part in gradient(torch.ones(0, 2), torch.ones(2))] == [[], [0.0, 0.0]]
+
+
+def test_adaptive_pools_without_windows_are_not_differentiated_by_torch() -> None:
+    gradient = interop.grad(lambda x: functional.adaptive_max_pool2d(x, (0, 2)).sum() + x.sum())
+    with pytest.raises(RuntimeError, match="adaptive_max_pool2d_backward"):
+        gradient(torch.ones(1, 1, 4, 4))

@@ -54,6 +54,8 @@ def adaptive_max_pool(name: str) -> Function:
     def pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
         like = _of_one_image(in_torch, input, (output_size,), return_indices)
         counts = tuple(like.shape[-dims:])
+        if 0 in counts:  # there are no windows, and torch does not differentiate that
+            return in_torch(input, output_size, return_indices)
         return _largest_of_windows(input.to(like.dtype), AdaptiveWindows(counts), counts, return_indices)
 
     return pool
