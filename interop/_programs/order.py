@@ -72,7 +72,8 @@ def may_be_at(x: torch.Tensor, *places: float) -> bool:
 def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor:
     """Return where the comparison holds: ``x > 0`` at x = 0 does where the tangent of x is 2, not where it is -2 or 0.
 
-    Infinities do not move, and a tangent of NaN leaves it to the values: but ``==``, if only one is NaN, does not hold.
+    Infinities do not move. A tangent of NaN leaves it to the values, but for ``==``: that does not hold if one tangent
+    alone is NaN.
     """
     (x_value, x_tangent), (y_value, y_tangent) = value_and_tangent(x), value_and_tangent(y)
     if isinstance(x, torch.Tensor) and not isinstance(y, torch.Tensor) and not may_be_at(x, y):

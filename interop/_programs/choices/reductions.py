@@ -107,18 +107,18 @@ def smooth_norm(input: Tensor, dim: Any, keepdim: bool, order: float = 2) -> Ten
 
 
 def hypot(input: Tensor, other: Tensor) -> Tensor:
-    """Return the hypotenuse; at (0, 0) as the piece that is entered, as in `smooth_norm`."""
+    """Return the hypotenuse over two legs; where both are 0 as the piece that is entered, as in `smooth_norm`."""
     result = torch.hypot(input, other)
     if not may_be_at(result, 0.0):
         return result
     # By `where` an operand without axes gets some, and would change the dtype.
-    input, other = (operand.to(result.dtype) for operand in (input, other))
-    (x, dx), (y, dy) = value_and_tangent(input), value_and_tangent(other)
+    a, b = (leg.to(result.dtype) for leg in (input, other))
+    (x, dx), (y, dy) = value_and_tangent(a), value_and_tangent(b)
     at_0 = (x == 0) & (y == 0)
     speed = torch.hypot(dx, dy)
     is_entered = at_0 & (speed != 0)
-    piece = input * torch.where(is_entered, dx / speed, 0.0) + other * torch.where(is_entered, dy / speed, 0.0)
-    return torch.where(at_0, piece, torch.hypot(torch.where(at_0, 1.0, input), torch.where(at_0, 1.0, other)))
+    piece = a * torch.where(is_entered, dx / speed, 0.0) + b * torch.where(is_entered, dy / speed, 0.0)
+    return torch.where(at_0, piece, torch.hypot(torch.where(at_0, 1.0, a), torch.where(at_0, 1.0, b)))
 
 
 vector_norm = norm(torch.linalg.vector_norm)
