@@ -111,6 +111,7 @@ def test_pinned_training(load: Callable[[str], ModuleType], one_thread: None) ->
     assert after.digest in rendered.export_text()
 
 
+@pytest.mark.thorough
 def test_fsdp_training() -> None:
     """By the command that it names."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

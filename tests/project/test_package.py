@@ -13,6 +13,7 @@ import sys
 import tomllib
 import typing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -105,37 +106,31 @@ def test_the_former_place_of_the_oracle_has_the_same_functions() -> None:
         assert getattr(former, name) is getattr(oracle, name)
 
 
-def is_loaded(module: str, *statements: str) -> list[bool]:
-    """Whether ``module`` is loaded after each of the ``statements``, which a fresh process runs one after the other."""
-    lines = "".join(f"{statement}\nprint({module!r} in sys.modules)\n" for statement in statements)
+def loaded_after(*statements: str) -> list[set[str]]:
+    """Which modules of those that are late are loaded, after each of the statements of one fresh process."""
+    late = {"torch", "torch._dynamo", "jax.extend"}
+    lines = "".join(f"{statement}\nprint(*{late} & sys.modules.keys())\n" for statement in statements)
     command = [sys.executable, "-c", f"import sys\n{lines}"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return [line == "True" for line in printed.splitlines()]
+    return [set(line.split()) for line in printed.splitlines()]
 
 
-def test_jaxclamp_does_not_import_torch() -> None:
-    assert is_loaded("torch", "import jaxclamp", "import torch") == [False, True]
+def test_modules_are_loaded_when_they_are_used() -> None:
+    """The ops of JAX need no `jax.extend`, the command line no torch, and torch alone no Dynamo, which takes 2 s."""
+    calls = "x = torch.ones(2, requires_grad=True)\nmaximum(x, 0.0), hardtanh(x, x[0], x[1])"
+    assert loaded_after(
+        "import jaxclamp",
+        "jaxclamp.min_norm",
+        "import interop",
+        f"from interop import *\nimport torch\nclamp_, native.clamp, nn.ReLU, compare\n{calls}",
+        "import torch._dynamo",
+    ) == [set(), {"jax.extend"}, {"jax.extend"}, {"jax.extend", "torch"}, {"jax.extend", "torch", "torch._dynamo"}]
 
 
-def test_interop_imports_torch_when_it_is_used() -> None:
-    """Its command line answers without."""
-    assert is_loaded("torch", "import interop", "from interop import clamp") == [False, True]
-    with pytest.raises(AttributeError, match="module 'interop' has no attribute 'clampp'"):
-        interop.clampp  # type: ignore[attr-defined]  # noqa: B018
-
-
-def test_ops_alone_do_not_load_jax_extend() -> None:
-    assert is_loaded("jax.extend", "import jaxclamp", "jaxclamp.min_norm") == [False, True]
-    with pytest.raises(AttributeError, match="module 'jaxclamp' has no attribute 'clampp'"):
-        jaxclamp.clampp  # type: ignore[attr-defined]  # noqa: B018
-
-
-def test_interop_does_not_load_dynamo() -> None:
-    """It takes two seconds, and only torch.compile needs it."""
-    assert importlib.util.find_spec("torch._dynamo")  # which shows that the name is right
-    public = "from interop import *\nclamp_, native.clamp, nn.ReLU, compare"
-    calls = "import torch\nx = torch.ones(2, requires_grad=True)\nmaximum(x, 0.0), hardtanh(x, x[0], x[1])"
-    assert is_loaded("torch._dynamo", public, calls) == [False, False]
+@pytest.mark.parametrize("package", [jaxclamp, interop], ids=lambda package: package.__name__)
+def test_a_name_that_a_package_does_not_have(package: Any) -> None:
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'clampp'"):
+        package.clampp  # noqa: B018
 
 
 def test_extras_have_what_the_commands_ask_for() -> None:

@@ -24,6 +24,7 @@ from jaxclamp import OPS
 from jaxclamp._shared.counterparts import Counterpart
 from jaxclamp._shared.oracle import least_norm
 from jaxclamp._shared.tie_cases import DTYPES, is_differentiable
+from tests.support.representatives import thorough
 from tools import record_frameworks
 
 
@@ -38,7 +39,7 @@ def rows(op: str) -> tuple[Row, ...]:
     return tuple(matrix([OPS[op]], ["float32"]))
 
 
-@pytest.fixture(scope="module", params=list(OPS))
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=thorough(name)) for name in OPS])
 def op(request: pytest.FixtureRequest) -> str:
     """Of module scope, so that the tests of one op run together: with several workers few then ask the same twice."""
     name: str = request.param

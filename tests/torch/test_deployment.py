@@ -282,7 +282,7 @@ WITHOUT_JAXCLAMP = """
 """
 
 
-@pytest.mark.parametrize("kind", ["export", "trace"])
+@pytest.mark.parametrize("kind", ["export", pytest.param("trace", marks=pytest.mark.thorough)])
 def test_loaded_where_jaxclamp_is_not_installed(kind: str, tmp_path: Path) -> None:
     model, x = converted().eval(), images()
     torch.save((x, model(x).detach()), tmp_path / "xy.pt")
@@ -460,6 +460,7 @@ assert torch.autograd.grad(y, x)[0].tolist() == [0.0, 1.0, 0.0]
 """
 
 
+@pytest.mark.thorough
 def test_forms_that_overwrite_in_the_first_compiled_function_of_a_process() -> None:
     """Dynamo, which is loaded by it, knows of torch's list of functions that may be replaced."""
     done = subprocess.run([sys.executable, "-c", COMPILED_IN_PLACE], capture_output=True, text=True, timeout=120)

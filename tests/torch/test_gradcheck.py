@@ -181,7 +181,7 @@ def test_scale_that_nobody_can_guess() -> None:
     assert interop.gradcheck(function, x, scale=[torch.tensor([1e-9, 1.0])])
 
 
-@pytest.mark.parametrize("framework", ["jax", "torch"])
+@pytest.mark.parametrize("framework", [pytest.param("jax", marks=pytest.mark.thorough), "torch"])
 def test_a_part_of_the_study(framework: str) -> None:
     """Random functions in all scales and precisions. No right gradient fails, and no wrong one passes as right."""
     seeds = range(7, 507, 50) if framework == "jax" else range(7, 707, 30)  # one form in JAX, where each is compiled

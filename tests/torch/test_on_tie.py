@@ -11,9 +11,10 @@ import torch
 from interop import torch_to_jax as to_jax
 from interop.native._rules.on_tie import mask_of_ties
 from jaxclamp import OPS, Op
+from tests.support.representatives import represented
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-ELEMENTWISE = [op for op in OPS.values() if op.family != "reduction" and op.name not in ("prelu", "hypot")]
+ELEMENTWISE = represented(op for op in OPS.values() if op.family != "reduction" and op.name not in ("prelu", "hypot"))
 X = (-math.inf, -3.0, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 1.5, 3.0, 6.0, 6.5, 20.0, math.inf, math.nan)
 
 
@@ -40,7 +41,7 @@ def agree(op: Op, x: torch.Tensor, *parameters: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
+@pytest.mark.parametrize("op", ELEMENTWISE)
 def test_elementwise(op: Op, dtype: torch.dtype) -> None:
     with jax.enable_x64(dtype is torch.float64):
         for _, *parameters in op.tie_points:
