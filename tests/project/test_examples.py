@@ -137,6 +137,7 @@ def test_sharded_jax(load: Callable[[str], ModuleType], capsys: pytest.CaptureFi
     assert capsys.readouterr().out.count("all-reduce") == 4
 
 
+@pytest.mark.thorough  # its processes are those of tests/jax/test_devices.py
 def test_two_processes(load: Callable[[str], ModuleType]) -> None:
     example = load("two_processes")
     w, x = example.data()
