@@ -91,4 +91,4 @@ def _of_leaves(
     check_convention(ties)
     # As tuples, which the cache of rules can hash.
     rule = extremum_of_devices(name, function, axis_name, groups and tuple(map(tuple, groups)), ties)
-    return jax.tree.map(lambda leaf: differentiable(rule, leaf), tree)  # type: ignore[no-any-return]
+    return jax.tree.map(lambda leaf: differentiable(rule, leaf), tree)

@@ -385,8 +385,7 @@ class ValuesAndIndices(Applied[WithIndices]):
     """An `Extremum` along one axis, applied: the result has the index of the first element that is the value, too."""
 
     def value(self) -> WithIndices:
-        result: WithIndices = _with_indices(self.rule, *self.operands)
-        return result
+        return _with_indices(self.rule, *self.operands)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -269,8 +269,7 @@ def jax_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     """Return torch's dtype of the same name."""
-    named_alike: torch.dtype = getattr(torch, dtype.name)
-    return named_alike
+    return getattr(torch, dtype.name)
 
 
 _STARTED_BEFORE_FORKS: list[bool] = []

@@ -104,8 +104,7 @@ def _run_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[tor
     name = name_call(derivative, ctx.state.non_tensors, ctx.state.x64)
     saved = ctx.saved_tensors  # once, as a checkpoint allows
     numbers, tensors = saved[: ctx.count], saved[ctx.count :]
-    outputs: Sequence[torch.Tensor] = _call(name, [*tensors, *directions], list(numbers))
-    return outputs
+    return _call(name, [*tensors, *directions], list(numbers))
 
 
 _call.register_autograd(_pull_back, setup_context=_remember)

@@ -118,8 +118,7 @@ def _public_in_place(op: Op, torch_op: TorchOp, name: str) -> Callable[..., Any]
         values = torch_op.signature.arranged(args, kwargs)
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         if has_torch_function(tensors):
-            overwritten: torch.Tensor = handle_torch_function(public, tensors, *args, **kwargs)
-            return overwritten
+            return handle_torch_function(public, tensors, *args, **kwargs)
         return overwrite(name, torch_op.of_slots, *values)
 
     signature = torch_op.signature.inspected

@@ -193,8 +193,7 @@ def _arrays(plan: Plan, numbers: bytes, x64: bool) -> tuple[jax.Array, ...]:
     refuse_after_fork()
     values = array("d", numbers).tolist()
     plan.check(*values)
-    arrays: tuple[jax.Array, ...] = with_x64(x64, lambda: tuple(map(jnp.asarray, values)))
-    return arrays
+    return with_x64(x64, lambda: tuple(map(jnp.asarray, values)))
 
 
 def _integer(number: float, dtype: torch.dtype, name: str) -> Any:

@@ -147,8 +147,7 @@ def _run_derivative(ctx: Any, derivative: FlatFunction, directions: Sequence[tor
     tensors = (*ctx.saved_tensors, *directions)
     if not torch.compiler.is_compiling() and any(map(is_in_old_vmap, directions)):
         return _run_in_old_vmap(derivative, state, tensors)
-    pulled: Sequence[torch.Tensor] = call(derivative, state.non_tensors, state.x64, tensors)
-    return pulled
+    return call(derivative, state.non_tensors, state.x64, tensors)
 
 
 def _run_in_old_vmap(flat: FlatFunction, state: CallState, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

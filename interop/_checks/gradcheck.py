@@ -237,8 +237,7 @@ def _requires_grad(value: Any) -> bool:
 
 
 def _numbers(tensor: torch.Tensor) -> Array:
-    numbers: Array = tensor.detach().double().cpu().numpy()
-    return numbers
+    return tensor.detach().double().cpu().numpy()
 
 
 def _joined(tensors: Sequence[torch.Tensor]) -> Array:

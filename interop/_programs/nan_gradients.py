@@ -105,8 +105,7 @@ def _guarded(node: Node, i: int, gradient: Tensor, cotangents: _Cotangents) -> T
 def _terms(node: Node, i: int, cotangents: _Cotangents) -> Tensor:
     """Call the node again: what it finds for the operand, not yet summed over axes along which that was broadcast."""
     terms: Any = node(*cotangents)  # type: ignore[operator]  # the stubs do not know it
-    term: Tensor = terms[i] if isinstance(terms, tuple) else terms
-    return term
+    return terms[i] if isinstance(terms, tuple) else terms
 
 
 def _spread(node: Node, of_result: Tensor, terms: Tensor) -> Tensor:

@@ -77,13 +77,12 @@ def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor
     """
     (x_value, x_tangent), (y_value, y_tangent) = value_and_tangent(x), value_and_tangent(y)
     if isinstance(x, torch.Tensor) and not isinstance(y, torch.Tensor) and not may_be_at(x, y):
-        return comparison(x_value, y_value)  # type: ignore[no-any-return]
+        return comparison(x_value, y_value)
     tied = x_value == y_value
     if isinstance(y_value, torch.Tensor) or math.isinf(y_value):
         tied = tied & torch.isfinite(x_value)
     ahead = _OF_TANGENTS.get(comparison, comparison)(x_tangent, y_tangent)
-    result: torch.Tensor = (tied & ahead) | (~tied & comparison(x_value, y_value))
-    return result
+    return (tied & ahead) | (~tied & comparison(x_value, y_value))
 
 
 # Of ``sqrt(x * x) >= 0`` at 0 the tangent is 0 / 0, of which ``>=`` does not hold. Neither does ``<``, as of equal

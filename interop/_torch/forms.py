@@ -101,8 +101,7 @@ def overwrite(name: str, op: Callable[..., Any], x: torch.Tensor, *rest: Any) ->
             f"{name}: result type {result.dtype} can't be cast to {x.dtype}, the type of input; "
             f"use {name.removesuffix('_')}, which returns a new tensor."
         )
-    overwritten: torch.Tensor = x.copy_(result)
-    return overwritten
+    return x.copy_(result)
 
 
 def _kind(dtype: torch.dtype) -> int:

@@ -196,8 +196,7 @@ def nonstrict_trace(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     import torch._dynamo
 
-    traced: Callable[..., Any] = torch._dynamo.nonstrict_trace(function)
-    return traced
+    return torch._dynamo.nonstrict_trace(function)
 
 
 def is_overridden(arguments: Sequence[Any]) -> bool:
@@ -279,8 +278,7 @@ def constant_of(number: float) -> float:
         return number
     from torch.fx.experimental.symbolic_shapes import guard_scalar
 
-    constant: float = guard_scalar(number)
-    return constant
+    return guard_scalar(number)
 
 
 def is_in_old_vmap(tensor: torch.Tensor) -> bool:
@@ -311,14 +309,12 @@ def named_reduction(size_average: bool | None, reduce: bool | None, reduction: s
 
 def function_modes() -> list[TorchFunctionMode]:
     """Return the function modes that are entered, the innermost last; not the one that is being asked about a call."""
-    modes: list[TorchFunctionMode] = torch.overrides._get_current_function_mode_stack()
-    return modes
+    return torch.overrides._get_current_function_mode_stack()
 
 
 def without_function_modes() -> contextlib.AbstractContextManager[Any]:
     """Return a block in which calls go to torch alone: what a mode computes for itself is no call of the program."""
-    context: contextlib.AbstractContextManager[Any] = torch._C.DisableTorchFunction()
-    return context
+    return torch._C.DisableTorchFunction()
 
 
 def calls_functions(func: Callable[..., Any], args: Sequence[Any]) -> bool:

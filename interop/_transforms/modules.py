@@ -70,7 +70,7 @@ class _MinNorm:
             )
         plain: Any = copy.copy(self)
         plain.__class__ = self._native
-        return plain  # type: ignore[no-any-return]
+        return plain
 
 
 def _derive(native: type[torch.nn.Module], function: Callable[..., Any]) -> type[torch.nn.Module]:

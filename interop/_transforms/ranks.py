@@ -49,5 +49,4 @@ def sum_over_ranks(counts: C, group: torch.distributed.ProcessGroup | None = Non
     # As objects, not as tensors to be summed: each process may have counted at other lines.
     of_ranks: list[Any] = [None] * torch.distributed.get_world_size(group)
     torch.distributed.all_gather_object(of_ranks, counts, group)
-    total: C = functools.reduce(operator.add, of_ranks)
-    return total
+    return functools.reduce(operator.add, of_ranks)

@@ -90,8 +90,7 @@ def function_named(name: str) -> Callable[..., Any]:
         ) from error
     if not callable(resolved):
         raise click.BadParameter(f"{name!r} is a {type(resolved).__name__}; name a function.", param_hint=FUNCTION)
-    checked: Callable[..., Any] = resolved
-    return checked
+    return resolved
 
 
 def _import_file(file: Path) -> ModuleType:

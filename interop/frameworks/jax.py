@@ -96,8 +96,7 @@ class Jax(Convertible):
             jax.eval_shape(function, arguments)
 
     def min_norm(self, function: Function) -> Function:
-        wrapped: Function = jaxclamp.min_norm(function)
-        return wrapped
+        return jaxclamp.min_norm(function)
 
     reseeded = staticmethod(reseeded_in_jax)
 

@@ -75,8 +75,7 @@ class Torch(Convertible):
         self.differentiate(function, arguments, ())
 
     def min_norm(self, function: Function) -> Function:
-        wrapped: Function = min_norm()(function)
-        return wrapped
+        return min_norm()(function)
 
     reseeded = staticmethod(reseeded_in_torch)
 
@@ -162,5 +161,4 @@ def _to_tensor(leaf: Any) -> torch.Tensor:
 
 def _differentiable(number: Any) -> torch.Tensor:
     """Make ``number`` a tensor of which torch takes gradients, if only zeros."""
-    differentiable: torch.Tensor = torch.zeros((), requires_grad=True) + number
-    return differentiable
+    return torch.zeros((), requires_grad=True) + number

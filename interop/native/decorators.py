@@ -99,7 +99,7 @@ def _overwriting(function: Callable[..., Any], in_torch: Callable[..., Forms | N
     overwriting.__module__ = function.__module__
     overwriting.__doc__ = f"`interop.native.{function.__name__}`, which overwrites its first argument and returns it."
     overwriting.__signature__ = signature.replace(parameters=parameters)
-    return overwriting  # type: ignore[no-any-return]
+    return overwriting
 
 
 def _published(function: Callable[P, R]) -> Callable[P, R]:
@@ -120,8 +120,7 @@ def _published(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         arguments = (*args, *kwargs.values()) if kwargs else args
         if is_overridden(arguments):  # subclasses of tensors and modes want to see the call
-            overridden: R = handle_torch_function(checked, arguments, *args, **kwargs)
-            return overridden
+            return handle_torch_function(checked, arguments, *args, **kwargs)
         if kwargs:
             ties = kwargs.get("ties", "min_norm")
             if not isinstance(ties, Version):  # as `interop.as_of` passes

@@ -36,7 +36,7 @@ def norm(
 ) -> torch.Tensor:
     """`torch.norm`, with second derivatives of 0 at 0 in place of torch's NaN; the gradient there is 0 in torch too."""
     if out is not None or p not in ("fro", 2) or not is_active(input) or _is_left_to_torch(input):
-        return torch.norm(input, p, _named_axes(input, dim), keepdim, out, dtype)  # type: ignore[no-any-return]
+        return torch.norm(input, p, _named_axes(input, dim), keepdim, out, dtype)
     x = input if dtype is None else input.to(dtype)
     return _euclidean(lambda x, keepdim: torch.norm(x, p, dim, keepdim), x, dim, keepdim)
 
@@ -53,7 +53,7 @@ def vector_norm(
 ) -> torch.Tensor:
     """`torch.linalg.vector_norm`, with second derivatives of 0 at 0, as `norm`."""
     if out is not None or ord != 2 or not is_active(x) or _is_left_to_torch(x):
-        return torch.linalg.vector_norm(x, ord, _named_axes(x, dim), keepdim, dtype=dtype, out=out)  # type: ignore[no-any-return]
+        return torch.linalg.vector_norm(x, ord, _named_axes(x, dim), keepdim, dtype=dtype, out=out)
     x = x if dtype is None else x.to(dtype)
     return _euclidean(lambda x, keepdim: torch.linalg.vector_norm(x, 2, dim, keepdim), x, dim, keepdim)
 
@@ -76,7 +76,7 @@ def linalg_norm(
     is_of_vectors = len(axes) == 1 and not isinstance(ord, str)
     is_of_frobenius = len(axes) == 2 and ord in (None, "fro")
     if out is not None or is_refused or not (is_of_all or is_of_vectors or is_of_frobenius):
-        return torch.linalg.norm(A, ord, dim, keepdim, out=out, dtype=dtype)  # type: ignore[no-any-return]
+        return torch.linalg.norm(A, ord, dim, keepdim, out=out, dtype=dtype)
     return vector_norm(A, 2 if ord is None or isinstance(ord, str) else ord, axes, keepdim, dtype=dtype)
 
 

@@ -51,15 +51,13 @@ def _extremum(name: str) -> Callable[..., Tensor]:
     ) -> Tensor:
         if isinstance(input, torch.masked.MaskedTensor):  # its own extremum cannot be compared with its elements
             along = {} if dim is None else {"dim": dim, "keepdim": keepdim}
-            masked: Tensor = input.__torch_function__(in_torch, (type(input),), (input,), along)
-            return masked
+            return input.__torch_function__(in_torch, (type(input),), (input,), along)
         if out is not None or not is_active(input) or input.dim() == 0:  # one element has no rival
             return in_torch(input, dim, keepdim, out=out)
         if input.is_nested and ties in ("min_norm", "balanced"):  # its results cannot be compared with its elements
             return in_torch(input, dim, keepdim)
         reduction = Reduction(axes_of(dim, input.dim()), keepdim, ties)
-        result: Tensor = reduce(lambda x: in_torch(x, dim, keepdim), reduction, settled(input))
-        return result
+        return reduce(lambda x: in_torch(x, dim, keepdim), reduction, settled(input))
 
     return public_as(name, extremum, f"`torch.{name}`.")
 
@@ -188,11 +186,11 @@ def _pool(
         # Torch itself finds indices too where x requires grad. So graphs have that call, and so has a pool along one
         # axis of a tensor that is not row-major: the result keeps its order in memory, that of values alone does not.
         if not is_plain(x) or (pooling.dims == 1 and not x.is_contiguous()):
-            return with_indices(x)[0]  # type: ignore[no-any-return]
+            return with_indices(x)[0]
         if prefers_slices(x, pooling.dims):
             return _no_view(largest_by_slices(pooling, x))
         largest = in_torch(x, False)  # in less time than with indices
-        return largest.clone() if is_view(largest) else largest  # type: ignore[no-any-return]
+        return largest.clone() if is_view(largest) else largest
 
     input = settled(input)
     if not is_whole:

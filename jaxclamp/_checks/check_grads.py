@@ -218,8 +218,7 @@ class _Flat:
         leaves = list(self._leaves)
         for i, array in zip(self._active, arrays, strict=True):
             leaves[i] = array
-        arguments: tuple[Any, ...] = jax.tree.unflatten(self._structure, leaves)
-        return arguments
+        return jax.tree.unflatten(self._structure, leaves)
 
     def _draws(self) -> bool:
         """Return whether the function draws random numbers; in float64 it would draw others."""

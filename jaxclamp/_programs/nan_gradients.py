@@ -83,7 +83,7 @@ def _if_any(
     needed = _anywhere(functools.reduce(jnp.logical_or, map(jnp.any, flags), jnp.array(False)))
     if not isinstance(needed, jax.core.Tracer):
         return compute() if needed else leaves
-    return lax.cond(needed, compute, lambda: leaves)  # type: ignore[no-any-return]
+    return lax.cond(needed, compute, lambda: leaves)
 
 
 def _anywhere(flag: jax.Array) -> jax.Array:
@@ -93,7 +93,7 @@ def _anywhere(flag: jax.Array) -> jax.Array:
     """
     if axes := tuple(jax.sharding.get_abstract_mesh().manual_axes):
         flag = lax.pmax(flag.astype(jnp.int32), axes) > 0
-    return _in_any_lane(flag)  # type: ignore[no-any-return]
+    return _in_any_lane(flag)
 
 
 @custom_vmap

@@ -176,7 +176,7 @@ class ExtremumOfDevices:
 
     def _count(self, flags: jax.Array) -> jax.Array:
         """Return on how many devices the flag is set."""
-        return lax.psum(flags.astype(jnp.int32), **self.over)  # type: ignore[no-any-return]
+        return lax.psum(flags.astype(jnp.int32), **self.over)
 
     def on_tie(self, primals: Arrays) -> jax.Array:
         return self._count(self._tied(primals)) > 1
@@ -186,7 +186,7 @@ class ExtremumOfDevices:
         assert tangent is not None
         wide = widened(like.dtype)
         weighted = jnp.where(code == 1, tangent.astype(wide) / self._count(code).astype(wide), jnp.zeros((), wide))
-        return lax.psum(weighted, **self.over).astype(like.dtype)  # type: ignore[no-any-return]
+        return lax.psum(weighted, **self.over).astype(like.dtype)
 
 
 @lru_cache(maxsize=1024)
@@ -201,7 +201,7 @@ def is_first_device(flags: jax.Array, over: Mapping[str, Any]) -> jax.Array:
     """Return, element by element, whether this device is the first along the axes on which the flag is set."""
     number = lax.axis_index(over["axis_name"])
     beyond = jnp.iinfo(jnp.int32).max
-    return number == lax.pmin(jnp.where(flags, number, beyond), **over)  # type: ignore[no-any-return]
+    return number == lax.pmin(jnp.where(flags, number, beyond), **over)
 
 
 def sharing(tied: jax.Array, axes: tuple[int, ...], convention: Convention) -> jax.Array:

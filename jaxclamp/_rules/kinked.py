@@ -163,5 +163,4 @@ def _directional(piece: Piece, primals: Arrays, tangents: Tangents) -> jax.Array
         return piece(jnp, *(p if t is None else next(remaining) for p, t in zip(primals, tangents, strict=True)))
 
     moving = [(p, t) for p, t in zip(primals, tangents, strict=True) if t is not None]
-    derivative: jax.Array = jax.jvp(restricted, tuple(p for p, _ in moving), tuple(t for _, t in moving))[1]
-    return derivative
+    return jax.jvp(restricted, tuple(p for p, _ in moving), tuple(t for _, t in moving))[1]

@@ -27,8 +27,7 @@ class Counterpart:
     @property
     def function(self) -> Callable[..., Any]:
         """The function that is called; reading this imports its library."""
-        function: Callable[..., Any] = pkgutil.resolve_name(self.text.partition("(")[0])
-        return function
+        return pkgutil.resolve_name(self.text.partition("(")[0])
 
     @property
     def parameters(self) -> Mapping[str, str]:

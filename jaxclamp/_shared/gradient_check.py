@@ -137,8 +137,7 @@ def _rounding(function: Flat, mode: Callable[..., Array], scale: Array) -> Array
     away = [np.abs(mode(point) - mode(point, wide=True)) for point in points]
     # Of errors as of a normal distribution the median is 0.67 standard deviations; four of these are six medians.
     # An infinite difference is one of overflow, and no rounding.
-    rounding: Array = np.nan_to_num(6 * np.median(away, axis=0), posinf=0.0)
-    return rounding
+    return np.nan_to_num(6 * np.median(away, axis=0), posinf=0.0)
 
 
 def _variation(mode: Callable[[Array], Array], jacobian: Array, nearby: Neighbourhood) -> Callable[[], Array]:

@@ -62,5 +62,4 @@ def _affine(corners: Array) -> Array:
     """Return the weights, of sum 1, of the point of least norm in the affine hull of the corners."""
     # Least squares keep the digits of small entries beside large ones, which the products of corners lose.
     shares = np.linalg.lstsq((corners[1:] - corners[0]).T, -corners[0], rcond=None)[0]
-    weights: Array = np.concatenate([[1.0 - shares.sum()], shares])
-    return weights
+    return np.concatenate([[1.0 - shares.sum()], shares])

@@ -68,8 +68,7 @@ def corners_of_values(point: Array, values: Array) -> Array:
     rounded = np.round(gradients, 4)  # those of one piece differ by 1e-5, as above
     order = np.lexsort(rounded.T[::-1])  # equal ones side by side; np.unique takes ten times as long along an axis
     is_first = np.append(True, (np.diff(rounded[order], axis=0) != 0).any(axis=1))
-    corners: Array = gradients[order[is_first]]
-    return corners
+    return gradients[order[is_first]]
 
 
 def _scale(point: Array) -> float:
@@ -97,5 +96,4 @@ def _nearby_gradients(point: Array, values: Array) -> Array:
 
 def least_norm(corners: Array) -> Array:
     """Return the point of least norm in the convex hull of ``corners``."""
-    least: Array = np.round(nearest(corners, np.zeros(corners.shape[1]))[0], 12) + 0.0  # no rounding, no negative zero
-    return least
+    return np.round(nearest(corners, np.zeros(corners.shape[1]))[0], 12) + 0.0  # no rounding, no negative zero

@@ -83,26 +83,22 @@ class LineSlopes(NamedTuple):
     @property
     def kinked(self) -> Mask:
         """Where right and left differ by more than their errors."""
-        differ: Mask = self.finite & (np.abs(self.right - self.left) > 2 * self.error)
-        return differ
+        return self.finite & (np.abs(self.right - self.left) > 2 * self.error)
 
     @property
     def steeper(self) -> Array:
         """The size of the steeper slope of each pair."""
-        steeper: Array = np.fmax(np.abs(self.right), np.abs(self.left))
-        return steeper
+        return np.fmax(np.abs(self.right), np.abs(self.left))
 
     @property
     def size(self) -> Array:
         """The steepest slope of each row."""
-        size: Array = np.max(np.where(self.finite & ~self.jumps, self.steeper, 0.0), axis=1, initial=0.0)
-        return size
+        return np.max(np.where(self.finite & ~self.jumps, self.steeper, 0.0), axis=1, initial=0.0)
 
     @property
     def known(self) -> Mask:
         """Where the error is small enough to tell an error of 1 % in a gradient."""
-        known: Mask = self.finite & ~self.far & (self.error <= RESOLUTION * self.steeper) & (self.steeper > 0)
-        return known
+        return self.finite & ~self.far & (self.error <= RESOLUTION * self.steeper) & (self.steeper > 0)
 
     def rescaled(self, factors: Array) -> LineSlopes:
         """Return the slopes for scales that are ``factors`` times as large."""
@@ -123,8 +119,7 @@ def default_scale(point: Array, largest: Array | None = None) -> Array:
     # 1e-6 beside 1e6 is a number of its own. 2^-44 of a number is 2^8 units in its last place: what is left of 0.
     is_own = sizes > np.fmax(2.0**-44 * beside, 2.0**-960)
     powers = np.ceil(np.log2(np.where(is_own, sizes, beside)))
-    scale: Array = np.exp2(np.fmin(powers, 1023))  # 2^1024 is infinite
-    return scale
+    return np.exp2(np.fmin(powers, 1023))  # 2^1024 is infinite
 
 
 def largest_beside(arrays: Sequence[Array]) -> Array:
@@ -139,8 +134,7 @@ def default_radius(unit: float | Array) -> Array:
     The sum of noise / t and f'' t is least near the square root of the noise, that of noise / t and f''' t^2 near the
     cube root. Slopes have the second kind of error, as those at two distances are combined.
     """
-    radius: Array = np.exp2(np.round(np.log2(2 * np.cbrt(unit))))
-    return radius
+    return np.exp2(np.round(np.log2(2 * np.cbrt(unit))))
 
 
 @dataclass(frozen=True)
@@ -155,16 +149,14 @@ class Local:
 
     @functools.cached_property
     def value(self) -> Array:
-        value: Array = np.asarray(self.function(self.point[None]), np.float64)[0]
-        return value
+        return np.asarray(self.function(self.point[None]), np.float64)[0]
 
     @functools.cached_property
     def grid(self) -> Array:
         """Moves by multiples of this are exact in the function's precision, beyond the next power of two too."""
         sizes = np.abs(np.where(np.isfinite(self.point), self.point, 1.0))
         exponents = np.ceil(np.log2(np.where(sizes > 0, sizes, 1.0)))
-        grid: Array = np.where(sizes > 0, 2 * self.unit * np.exp2(exponents), 0.0) / self.scale
-        return grid
+        return np.where(sizes > 0, 2 * self.unit * np.exp2(exponents), 0.0) / self.scale
 
     def points(self, moves: Array) -> Array:
         # Points are rounded to the grid here: if the function did it, a difference would be divided by a distance that
@@ -215,14 +207,12 @@ class Ladder:
 
     @property
     def distances(self) -> Array:
-        distances: Array = self.radius * RATIO ** -self.levels.astype(np.float64)
-        return distances
+        return self.radius * RATIO ** -self.levels.astype(np.float64)
 
     @functools.cached_property
     def slopes(self) -> Array:
         """The slopes of the lines from the point to the points at each distance."""
-        signed: Array = self.rises / np.array([1.0, -1.0])[:, None, None] / self.distances[:, None, None, None]
-        return signed
+        return self.rises / np.array([1.0, -1.0])[:, None, None] / self.distances[:, None, None, None]
 
     def steep(self) -> tuple[Mask, Array]:
         """Find where slopes grow without bound toward the point.
@@ -283,8 +273,7 @@ def _median_where(mask: Mask, of_rays: Array) -> Array:
     count = mask.sum(axis=1, keepdims=True)
     ordered = np.sort(np.where(mask, of_rays, np.inf), axis=1)
     middle = np.take_along_axis(ordered, np.minimum(count // 2, of_rays.shape[1] - 1), axis=1)
-    median: Array = np.where(2 * count >= np.maximum(count.max(axis=0), 1), middle, 0.0)[:, 0]
-    return median
+    return np.where(2 * count >= np.maximum(count.max(axis=0), 1), middle, 0.0)[:, 0]
 
 
 def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> LineSlopes:
@@ -331,8 +320,7 @@ def line_slopes(local: Local, ladder: Ladder, noise: Array, steep: Mask) -> Line
 
 def _at(array: Array, which: Indices) -> Array:
     """Return the numbers at the distances ``which``, the first axis: one for each row and entry."""
-    taken: Array = np.take_along_axis(array, which[None], axis=0)[0]
-    return taken
+    return np.take_along_axis(array, which[None], axis=0)[0]
 
 
 def _one_sided(local: Local, ladder: Ladder, noise: Array) -> tuple[Array, Array]:
@@ -399,8 +387,7 @@ def _jumps(heights: Array, noise: Array) -> Mask:
     close, away = _at(heights, last), _at(heights, np.maximum(last - 3, 0))
     # Of the power 0.11 one half stays. Smaller ones look like jumps, but `Ladder.steep` has found those from 0.1 on. A
     # rise of noise alone is less than 4 of it, as two values have it and it is known up to a factor of 2; 32 leave 8.
-    jumps: Mask = np.any((close > 0.5 * away) & (close > 32 * noise[:, None]), axis=0)
-    return jumps
+    return np.any((close > 0.5 * away) & (close > 32 * noise[:, None]), axis=0)
 
 
 def searched(local: Local, ladder: Ladder, slopes: LineSlopes, steep: Mask) -> Ladder:
@@ -458,8 +445,7 @@ def drawn(random: np.random.Generator, local: Local, steps: Steps, *shape: int) 
     128 steps of the precision at the radius leave room for the part 1 / 64; 2^-20 to 2^-4 are as fine as needed.
     """
     grain = np.clip(local.unit / steps.radius.min() * 128, 2.0**-20, 2.0**-4)
-    directions: Array = np.round(random.uniform(-1.0, 1.0, shape) / grain) * grain
-    return directions
+    return np.round(random.uniform(-1.0, 1.0, shape) / grain) * grain
 
 
 def measured_sums(local: Local, steps: Steps, slopes: LineSlopes, noise: Array, lines: Array) -> Sums:

@@ -185,8 +185,7 @@ class _Search:
     @property
     def rounding(self) -> Array:
         """What counts as rounding in each entry of a gradient."""
-        each: Array = _UNITS * self._epsilon * self._largest + _PRECISION * self._largest.max(initial=0.0)
-        return each
+        return _UNITS * self._epsilon * self._largest + _PRECISION * self._largest.max(initial=0.0)
 
     def add(self, gradient: Array) -> bool:
         """Add a gradient, unless it is one of those before up to rounding; return whether it is new."""

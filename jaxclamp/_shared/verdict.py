@@ -237,8 +237,7 @@ class _Judge:
         return self.tolerance.least * self.pieces.slopes.size[:, None] + self.atol
 
     def _tolerance(self, nearest: Array) -> Array:
-        tolerance: Array = self.atol + self.tolerance.rtol * np.abs(nearest) + self.rounding
-        return tolerance
+        return self.atol + self.tolerance.rtol * np.abs(nearest) + self.rounding
 
     def entries(self) -> tuple[NDArray[np.object_], Array]:
         """Return the kinds of the verdicts on each derivative by itself, and the nearest right ones."""

@@ -82,8 +82,7 @@ class TieCounts:
     @property
     def tied(self) -> jax.Array:
         """For each counter, the elements of them that were on a tie, as floats of the shape ``(..., counters)``."""
-        tied: jax.Array = self.counts[..., 1] * float(_BASE) + self.counts[..., 2]
-        return tied
+        return self.counts[..., 1] * float(_BASE) + self.counts[..., 2]
 
     def __add__(self, other: TieCounts) -> TieCounts:
         if self.counters != other.counters:  # a row of one would be added to that of another line

@@ -281,4 +281,4 @@ def computed(eqn: JaxprEqn) -> Callable[..., list[Any]]:
     like: Any = jax.make_jaxpr(lambda *operands: operands)(*(atom.aval for atom in eqn.invars))
     outvars = [Var(atom.aval) for atom in eqn.outvars]
     alone = eqn.replace(invars=like.invars, outvars=outvars)
-    return jaxpr_as_fun(with_parts(like, eqns=[alone], outvars=outvars))  # type: ignore[no-any-return]
+    return jaxpr_as_fun(with_parts(like, eqns=[alone], outvars=outvars))

@@ -220,9 +220,9 @@ class _Constant(NamedTuple):
 def _of_scalars(eqn: JaxprEqn) -> JaxprEqn:
     """Return ``eqn`` as it would be for scalars: it reduces no axes, and brings no derivative."""
     if eqn.primitive is p.custom_jvp_call_p:
-        return eqn.replace(primitive=p.jit_p, params={"jaxpr": eqn.params["call_jaxpr"]})  # type: ignore[no-any-return]
+        return eqn.replace(primitive=p.jit_p, params={"jaxpr": eqn.params["call_jaxpr"]})
     if "axes" in eqn.params:
-        return eqn.replace(params={**eqn.params, "axes": ()})  # type: ignore[no-any-return]
+        return eqn.replace(params={**eqn.params, "axes": ()})
     return eqn
 
 

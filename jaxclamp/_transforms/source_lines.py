@@ -67,7 +67,7 @@ def located(eqn: JaxprEqn) -> JaxprEqn:
         source_info = inner.source_info.replace(name_stack=outer.name_stack + inner.source_info.name_stack)
         if not is_of_derivative(inner) and all(f.file_name.startswith(_INSTALLED + _LIBRARIES) for f in frames(inner)):
             source_info = source_info.replace(traceback=outer.traceback)
-        return inner.replace(source_info=source_info)  # type: ignore[no-any-return]
+        return inner.replace(source_info=source_info)
 
     return with_bodies(eqn, lambda body: with_parts(body, eqns=list(map(moved, body.eqns))))
 

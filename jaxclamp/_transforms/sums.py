@@ -288,7 +288,7 @@ def _constant_where(
     @jax.custom_jvp
     def function(*operands: jax.Array) -> jax.Array:
         (value,) = call(*operands)
-        return value  # type: ignore[no-any-return]
+        return value
 
     @function.defjvp
     def _(operands: Any, tangents: Any) -> Any:

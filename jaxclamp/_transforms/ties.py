@@ -114,8 +114,7 @@ def _influence(fun: Callable[..., Any], has_aux: bool, args: tuple[Any, ...], kw
         def restricted(at: list[jax.Array]) -> jax.Array:
             moved = dict(zip(active, at, strict=True))
             args, kwargs = jax.tree.unflatten(structure, [moved.get(i, leaf) for i, leaf in enumerate(leaves_of_run)])
-            value: jax.Array = under(*args, **kwargs)[0] if has_aux else under(*args, **kwargs)
-            return value
+            return under(*args, **kwargs)[0] if has_aux else under(*args, **kwargs)
 
         gradients = jax.grad(restricted)([jnp.asarray(leaves_of_run[i]) for i in active])
         return np.concatenate([np.asarray(g, np.float64).ravel() for g in gradients])

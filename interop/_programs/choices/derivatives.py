@@ -19,7 +19,7 @@ class _Determinant(torch.autograd.Function):
 
     @staticmethod
     def forward(input: Tensor) -> Tensor:
-        return torch.linalg.det(input)  # type: ignore[no-any-return]
+        return torch.linalg.det(input)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -40,8 +40,7 @@ _determinant: Callable[[Tensor], Tensor] = differentiable(_Determinant)
 
 def _cofactors(matrices: Tensor) -> Tensor:
     with without_function_modes():
-        cofactors: Tensor = torch.func.grad(lambda x: torch.linalg.det(x).sum())(matrices)
-        return cofactors
+        return torch.func.grad(lambda x: torch.linalg.det(x).sum())(matrices)
 
 
 def det(input: Tensor) -> Tensor:

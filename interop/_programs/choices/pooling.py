@@ -64,7 +64,7 @@ def adaptive_max_pool(name: str) -> Function:
 def _of_one_image(in_torch: Function, input: Tensor, window: Sequence[Any], return_indices: bool) -> Tensor:
     """Pool one image, or one channel: torch says how many windows there are, and in which dtype autocast has them."""
     result = in_torch(input.detach()[:1], *window, return_indices=return_indices)
-    return result[0] if return_indices else result  # type: ignore[no-any-return]
+    return result[0] if return_indices else result
 
 
 def _largest_of_windows(

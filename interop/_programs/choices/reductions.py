@@ -129,8 +129,7 @@ def matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: b
     if ord == "fro" and is_of_matrices and not input.is_complex():
         return smooth_norm(input.to(kwargs.get("dtype")), dim, keepdim)
     if ord not in (1, -1, math.inf, -math.inf) or not is_of_matrices:
-        in_torch: Tensor = torch.linalg.matrix_norm(input, ord, dim, keepdim, **kwargs)
-        return in_torch
+        return torch.linalg.matrix_norm(input, ord, dim, keepdim, **kwargs)
     # The 1-norm is the largest sum of a column, along the first of the two axes, the norm of infinity that of a row.
     summed, over = dim if ord in (1, -1) else dim[::-1]
     sums = abs(input.to(kwargs.get("dtype"))).sum(summed, keepdim=True)
@@ -143,22 +142,21 @@ def norm_of_either(input: Tensor, ord: Any = None, dim: Any = None, keepdim: boo
     axes = axes_of(dim, input.dim())
     is_named = not isinstance(dim, Sequence) or len(dim)
     if (ord, dim) != (None, None) and not (is_named and len(axes) in (1, 2)):  # torch refuses it
-        return torch.linalg.norm(input, ord, dim, keepdim, **kwargs)  # type: ignore[no-any-return]
+        return torch.linalg.norm(input, ord, dim, keepdim, **kwargs)
     if ord is None:
         return smooth_norm(input.to(kwargs.get("dtype")), axes, keepdim)
-    result: Tensor = (matrix_norm if len(axes) == 2 else vector_norm)(input, ord, axes, keepdim, **kwargs)
-    return result
+    return (matrix_norm if len(axes) == 2 else vector_norm)(input, ord, axes, keepdim, **kwargs)
 
 
 _plus, _minus = FASTER[torch.add], FASTER[torch.sub]
 
 
 def dist(input: Tensor, other: Tensor, p: float = 2.0) -> Tensor:
-    return vector_norm(_minus(input, other), p)  # type: ignore[no-any-return]
+    return vector_norm(_minus(input, other), p)
 
 
 def pairwise_distance(input: Tensor, other: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
-    return vector_norm(_plus(_minus(input, other), eps), p, -1, keepdim)  # type: ignore[no-any-return]
+    return vector_norm(_plus(_minus(input, other), eps), p, -1, keepdim)
 
 
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:

@@ -58,8 +58,7 @@ def adapter_of(model: Any, argument: str) -> type[Model]:
         bare = model[0] if name in _WITH_STATE and type(model) is tuple and model else model
         package = sys.modules.get(module)
         if package is not None and isinstance(bare, tuple(getattr(package, cls) for cls in classes)):
-            adapter: type[Model] = importlib.import_module(f"interop.comparison.models.libraries.{name}").MODEL
-            return adapter
+            return importlib.import_module(f"interop.comparison.models.libraries.{name}").MODEL
     kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
     raise TypeError(
         f"compare_models: {argument} is {kind}; pass a module of torch.nn, Flax (linen or nnx), Equinox or Keras, or "

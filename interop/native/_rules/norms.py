@@ -37,7 +37,7 @@ class _Norm(torch.autograd.Function):
     def jvp(ctx: Any, _in_torch: None, _reduction: None, *tangents: Tensor) -> Tensor:
         axes = ctx.reduction.axes
         moved: Any = sum(_along_units(ctx.saved_tensors, axes, tangents))
-        return moved.sum(axes, keepdim=ctx.reduction.keeps) if axes else moved  # type: ignore[no-any-return]
+        return moved.sum(axes, keepdim=ctx.reduction.keeps) if axes else moved
 
 
 euclidean_norm: Callable[..., Tensor] = differentiable(_Norm)

@@ -265,7 +265,7 @@ def _alone(steps: Sequence[Callable[..., Any]], operands: Sequence[Any], index: 
         else:
             beats = _beats(step, operand, value if k == index else rival)
             alone = beats if alone is None else alone & beats
-    return alone  # type: ignore[no-any-return]
+    return alone
 
 
 def _beats(step: Callable[..., Any], operand: Operand, rival: Operand) -> Mask:
