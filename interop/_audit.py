@@ -282,11 +282,8 @@ def _effect(
 ) -> Effect | str:
     """Return how the gradient of the parameters changes, or why that cannot be said.
 
-    Args:
-      total: what was differentiated in the version before.
-      gradients: its gradient with respect to each leaf.
-      again: what is to be differentiated in the version after.
-      arguments: of the function; other leaves are parameters.
+    The leaves of ``gradients``, those of ``total`` in the version before, are parameters unless they are ``arguments``.
+    In the version after, ``again`` is differentiated.
     """
     if again is None or not torch.allclose(again, total, rtol=0, atol=0, equal_nan=True):
         return "called again, the function returned something else; audit one that is not random"

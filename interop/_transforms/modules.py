@@ -23,7 +23,7 @@ from jaxclamp import CONVENTIONS, Convention
 
 
 class _MinNorm:
-    """Mixed in before a module of torch.nn, which gives its attributes to a function of `interop.native`."""
+    """Mixin of a module of torch.nn: ``forward`` calls a function of `interop.native` with the module's attributes."""
 
     ties: Convention | str | None = None
     """The convention, or a version of torch. None: as in the block around a call, min_norm where there is none."""

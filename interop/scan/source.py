@@ -129,6 +129,7 @@ class Source:
         """
         while isinstance(node, ast.Name):  # each time an earlier line
             values = self._bound.get((self._scope(node), node.id), ())
+            # The default of a parameter is no assignment: a call may pass another value.
             assigned = [v for v in values if isinstance(v, ast.expr) and not self._is_default(v)]
             # The x on the right of ``x = x.round()`` is that of an earlier line.
             before = [v for v in assigned if (v.end_lineno or v.lineno) < node.lineno]

@@ -196,9 +196,9 @@ class Ladder:
 
     def joined(self, further: Ladder) -> Ladder:
         """Join two ladders, which have no level in common."""
-        order = np.argsort(np.concatenate([self.levels, further.levels]))
-        levels = np.concatenate([self.levels, further.levels])[order]
-        return Ladder(self.radius, levels, np.concatenate([self.rises, further.rises])[order])
+        levels = np.concatenate([self.levels, further.levels])
+        order = np.argsort(levels)
+        return Ladder(self.radius, levels[order], np.concatenate([self.rises, further.rises])[order])
 
     def cut(self, level: int) -> Ladder:
         """Return the ladder down to that level."""

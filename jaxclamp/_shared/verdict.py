@@ -236,9 +236,6 @@ class _Judge:
         """How large an error of a derivative may be that hides nothing that has to be seen."""
         return self.tolerance.least * self.pieces.slopes.size[:, None] + self.atol
 
-    def _tolerance(self, nearest: Array) -> Array:
-        return self.atol + self.tolerance.rtol * np.abs(nearest) + self.rounding
-
     def entries(self) -> tuple[NDArray[np.object_], Array]:
         """Return the kinds of the verdicts on each derivative by itself, and the nearest right ones."""
         slopes, gradient = self.pieces.slopes, self.gradient
@@ -246,7 +243,7 @@ class _Judge:
         least = np.clip(0.0, low, high)
         nearest = np.where(np.isnan(gradient), least, np.clip(gradient, low, high))
         error = np.where(slopes.kinked, slopes.error, slopes.central_error)
-        tolerance = self._tolerance(nearest)
+        tolerance = self.atol + self.tolerance.rtol * np.abs(nearest) + self.rounding
         is_in = np.abs(gradient - nearest) <= tolerance + error
         is_least = np.abs(gradient - least) <= tolerance + error
         # A kink may be so small that noise hides it. Then all from the least to the largest slope is right.
