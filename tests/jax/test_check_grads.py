@@ -38,6 +38,7 @@ RIGHT = {
     "smallest of absolute values": (lambda x: jnp.min(jnp.abs(x)), np.zeros(3), {"member": 1}),
     "ties of many": (jnp.max, np.zeros(40), {"least norm": 1}),
     "floor": (jnp.floor, np.array([1.0, 1.5]), {"jump": 1}),
+    "a value that no branch has": (jnp.sign, np.array([0.0, 1.0]), {"jump": 1}),
     "kink of a network": (lambda x: jnp.sum(jax.nn.relu(_weights(8, 5) @ x)), np.zeros(5), {"least norm": 1}),
 }
 
@@ -62,7 +63,9 @@ def test_a_smooth_function_of_several_hundred_inputs() -> None:
     report = jaxclamp.check_grads(function, (x,))
     assert str(report) == "9000 derivatives: 9000 right"
     twice = with_gradient(lambda x: function(x)[0], lambda x: 2 * jax.grad(lambda x: function(x)[0])(x))
-    assert refused(twice, x, atol=1e-6, rtol=1e-3).startswith("check_grads: 300 derivatives: 300 wrong")
+    told = refused(twice, x, atol=1e-6, rtol=1e-3)
+    assert told.startswith("check_grads: 300 derivatives: 300 wrong")
+    assert " ...], the derivative is [" in told
 
 
 def at_ties(op: Op) -> Iterator[tuple[dict[str, Any], list[str]]]:
@@ -113,6 +116,7 @@ def test_all_ops_in_all_conventions(family: str) -> None:
     assert {"not checkable", "modes differ"}.isdisjoint(kinds(report))
     assert ("jump" in kinds(report)) == (family == "kinked")  # hardshrink and threshold
     assert kinds(report)["least norm"] > 20
+    assert str(report).splitlines()[14:] == [f"... and {len(report.verdicts) - 12} more"]  # below counts and headings
 
 
 # What is wrong.
@@ -360,7 +364,7 @@ def test_what_is_not_finite_is_not_checkable() -> None:
     report = jaxclamp.check_grads(lambda x: jnp.log(x), (np.array([-1.0, 1.5]),))
     assert kinds(report) == {"not checkable": 1}
     assert kinds(jaxclamp.check_grads(jax.nn.relu, (np.array([np.inf, 1.0]),))) == {"not checkable": 2}
-    assert "not checkable" in refused(jnp.log, -1.0)  # then nothing was checked
+    assert "the value is not finite" in refused(jnp.log, -1.0)  # then nothing was checked
 
 
 def test_slopes_that_grow_without_bound_are_not_checkable() -> None:
@@ -379,7 +383,7 @@ def test_slopes_that_grow_without_bound_are_not_checkable() -> None:
         with jax.enable_x64(dtype == "float64"):
             point = jnp.zeros(4, dtype)
             assert kinds(jaxclamp.check_grads(several, (point,), modes=["rev"])) == {"not checkable": 4, "member": 3}
-            assert "1 not checkable" in refused(lambda x: jnp.sqrt(jnp.abs(x)), point[0])
+            assert "since slopes grow without bound" in refused(lambda x: jnp.sqrt(jnp.abs(x)), point[0])
             changed = with_gradient(lambda x: jnp.sqrt(x[0]) + x[1], lambda x: jnp.array([0.0, 2.0]))
             assert "1 not checkable, 1 wrong" in refused(changed, point[:2] + jnp.array([0.0, 1.0]), modes=["rev"])
     for steep in (lambda x: jnp.tanh(1e6 * x), lambda x: jnp.abs(x) ** 1.5, lambda x: jax.nn.relu(x - 1e-7)):
@@ -484,6 +488,7 @@ def test_what_rounding_leaves_of_terms_that_cancel(row: int) -> None:
     assert str(jaxclamp.check_grads(lambda x: jax.nn.softmax(x).sum(), (in_float32,))) == "5 derivatives: 5 right"
     told = refused(lambda x: jax.nn.standardize(x).mean(), in_float32)
     assert told.startswith("check_grads: 5 derivatives: 5 not checkable\n")
+    assert "scale=inf" not in told  # beside a gradient of 0
     with jax.enable_x64(True):
         assert not jaxclamp.check_grads(lambda x: jax.nn.softmax(x).sum(), (x,)).verdicts
 
@@ -513,12 +518,43 @@ def test_a_gradient_that_is_wrong_in_float32_alone() -> None:
 def test_a_gradient_whose_effect_is_less_than_the_noise(x: float) -> None:
     """Values of 1e8 in float32 are 8 apart, and tell neither 1 from 0.9 nor from 2."""
     function = lambda x: jnp.float32(1e8) + x.astype(jnp.float32)  # noqa: E731
-    for slope in (0.9, 1.0, 2.0):
+    for at, slope, needed in (x, 0.9, "2e+04"), (64.0, 1.0, "2e+04"), (x, 2.0, "1e+04"):
         changed = with_gradient(function, lambda x: jnp.full_like(x, slope))  # noqa: B023
-        assert "values have an error of 1e+01, which hides one of 1 % in the gradient" in refused(
-            changed, jnp.float32(x)
-        )
+        told = f"values have an error of 1e+01, which hides one of 1 % in the gradient; pass scale={needed} if"
+        assert told in refused(changed, jnp.float32(at))
     assert jaxclamp.check_grads(with_gradient(function, jnp.zeros_like), (jnp.float32(x),)).verdicts == ()
+
+
+def test_slopes_of_points_far_away_confirm_a_gradient_and_refute_none() -> None:
+    """Nearer than 1e-7, values of 1 in float32 do not change."""
+    function, x = lambda x: 1 + x.astype(jnp.float32), jnp.float32(1e-9)
+    assert jaxclamp.check_grads(function, (x,)).verdicts == ()
+    told = refused(with_gradient(function, lambda x: jnp.full_like(x, 2.0)), x)
+    assert "1 not checkable" in told
+    far = re.search(r"slope is that of points (\S+) away; pass scale=\1 if the function is smooth so far", told)
+    assert far
+    assert 1e-7 < float(far[1]) < 4
+
+
+@pytest.mark.parametrize(
+    ("function", "gradient", "x", "kind"),
+    [
+        (jnp.sin, lambda x: jnp.cos(x) + 0.2, jnp.float32(100.0), "1 wrong"),
+        (lambda x: jnp.max(x), lambda x: jnp.array([0.7, 0.5]), jnp.full(2, 100.0), "2 not a member"),
+    ],
+    ids=["sin", "max"],
+)
+def test_atol_is_in_units_of_the_derivative(function: Any, gradient: Any, x: jax.Array, kind: str) -> None:
+    """Of inputs of 100, whose scale is 128."""
+    changed = with_gradient(function, gradient)
+    assert jaxclamp.check_grads(changed, (x,), atol=0.3, modes=["rev"])
+    assert kind in refused(changed, x, atol=0.05, modes=["rev"])
+
+
+def test_pieces_between_the_axes_that_do_not_converge() -> None:
+    """Along the axes it is ``|x|``; beside them slopes grow without bound, so that no piece is smooth."""
+    steep = with_gradient(lambda x: jnp.abs(x[0]) + jnp.abs(x[0] * x[1]) ** 0.45, jnp.zeros_like)
+    assert kinds(jaxclamp.check_grads(steep, (jnp.zeros(2),), modes=["rev"])) == {"not checkable": 1}
 
 
 def test_bfloat16_inside() -> None:

@@ -293,6 +293,40 @@ def test_packages_of_this_project_share_a_column_where_they_agree(
     assert next(line.split() for line in lines if "definition" in line) == headings
 
 
+def test_cases_that_are_alike_are_told_once() -> None:
+    """In several dtypes, and if folded those in which all agree; of the others, the conventions are counted."""
+
+    def row(op: str, x: float, dtype: str, definition: float, gradient: float, *conventions: str) -> Row:
+        answer = Answer("native", "torch 1.0", f"interop.native.{op}", (gradient,), gradient == definition, conventions)
+        return Row(op, {"x": x}, ("x",), "none", dtype, (definition,), (answer,))
+
+    rows = [
+        *(row("abs", 0.0, dtype, 0.0, 1.0, "inclusive") for dtype in ("float32", "float64")),
+        *(row("abs", x, dtype, 0.0, 0.5, "balanced", "odd") for x in (1.0, 2.0) for dtype in ("float32", "float64")),
+        *(row("abs", 3.0, dtype, 1.0, 1.0, "agreed") for dtype in ("float32", "float64")),
+        row("relu", 0.0, "float32", 0.0, 0.5),
+        row("relu", 0.0, "float64", 1.0, 0.5),
+        row("elu", 0.0, "float32", 0.0, 1.0),
+        row("elu", 0.0, "float64", 0.0, 2.0),
+        row("selu", 0.0, "float32", 0.0, 1e-9),
+        row("selu", 0.0, "float64", 0.0, 0.0),
+    ]
+    lines = click.unstyle(render.drawn(listing(rows, [], 80, folded=True), 80)).splitlines()
+    table = "     definition  interop.native"
+    expected = (
+        ["abs, float32, float64", table, "x=0", "  x  0           1", "x=1", "  x  0           0.5"]
+        + ["x=2", "  x  0           0.5", "1 more tie at which all agree: --all"]
+        + ["interop.native: 1 of 4 agree; 2 as ties=balanced, 1 as ties=inclusive"]
+        + ["relu, float32", table, "x=0", "  x  0           0.5", "interop.native: 0 of 1 agree"]
+        + ["relu, float64", table, "x=0", "  x  1           0.5", "interop.native: 0 of 1 agree"]
+        + ["elu, float32", table, "x=0", "  x  0           1", "interop.native: 0 of 1 agree"]
+        + ["elu, float64", table, "x=0", "  x  0           2", "interop.native: 0 of 1 agree"]
+        + ["selu, float32", table, "x=0", "  x  0           0", "interop.native: 0 of 1 agree"]
+        + ["selu, float64", "1 tie at which all agree: --all"]
+    )
+    assert [line.rstrip() for line in lines if line][: len(expected)] == expected
+
+
 @pytest.mark.parametrize("width", [60, 80])
 def test_cases_fit_and_no_word_is_broken(width: int, everybody: None) -> None:
     """A column that has no room is in a further table."""

@@ -201,6 +201,9 @@ MISJUDGED = {
     "a linear entry was followed until it drowned the others": [900, 1409],
     "no noise was seen, as rays were constant or their slopes multiples of the last place": [1692, 3900, 4427],
     "pieces were too thin to be found": [4020],
+    "few of the pieces had another slope along an entry": [948],
+    "kinks of several entries together were hidden by noise": [213, 463],
+    "what noise might explain was right": [179],
 }
 """The functions of the study that an earlier version was wrong about, by the cause."""
 
