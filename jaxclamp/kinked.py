@@ -338,7 +338,7 @@ _softshrink = Kinked(
 @op(
     "kinked",
     tie_points=((0.5, 0.5), (-0.5, 0.5), (2.0, 2.0), (0.0, 0.0)),
-    counterparts=("torch.nn.functional:softshrink(x, lambd)",),
+    counterparts=("torch.nn.functional:softshrink(x, lambd, out=out)",),
 )
 def softshrink(x: ArrayLike, lambd: ArrayLike = 0.5) -> Applied[jax.Array]:
     r"""The soft threshold, :math:`\operatorname{sign}(x) \max(|x| - lambd, 0)`, elementwise.
@@ -376,7 +376,7 @@ _hardshrink = Kinked(
 @op(
     "kinked",
     tie_points=((0.5, 0.5), (-0.5, 0.5), (2.0, 2.0), (0.0, 0.0)),
-    counterparts=("torch.nn.functional:hardshrink(x, lambd)",),
+    counterparts=("torch.nn.functional:hardshrink(x, lambd, out=out)",),
 )
 def hardshrink(x: ArrayLike, lambd: ArrayLike = 0.5) -> Applied[jax.Array]:
     r"""The hard threshold, 0 for :math:`|x| \le lambd`, else :math:`x`, elementwise.
@@ -412,7 +412,7 @@ _threshold = Kinked(
 @op(
     "kinked",
     tie_points=((1.0, 1.0, 5.0), (0.0, 0, 0), (-0.0, 0.0, 20.0)),
-    counterparts=("torch.nn.functional:threshold(x, threshold, value, inplace)",),
+    counterparts=("torch.nn.functional:threshold(x, threshold, value, inplace, out=out)",),
 )
 def threshold(x: ArrayLike, threshold: ArrayLike, value: ArrayLike) -> Applied[jax.Array]:
     r"""The identity above a threshold, :math:`x` for :math:`x > threshold`, else :math:`value`, elementwise.

@@ -93,24 +93,28 @@ def hardswish(input: torch.Tensor, inplace: bool = False) -> torch.Tensor:
 
 
 @public
-def softshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
+def softshrink(input: torch.Tensor, lambd: float = 0.5, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """`torch.nn.functional.softshrink`; with ``lambd=0`` it is the identity, to which torch gives the slope 0 at 0."""
-    if (follows("softshrink", input) and lambd) or not is_active(input):
-        return functional.softshrink(input, lambd)
+    if out is not None or (follows("softshrink", input) and lambd) or not is_active(input):
+        return functional.softshrink(input, lambd, out=out)  # type: ignore[call-arg]  # not in torch's stubs
     return _bent("softshrink", functional.softshrink, _of_shrink, input, False, lambd)
 
 
 @public
-def hardshrink(input: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
+def hardshrink(input: torch.Tensor, lambd: float = 0.5, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """`torch.nn.functional.hardshrink`; with ``lambd=0`` it is the identity, to which torch gives the slope 0 at 0."""
-    if (follows("hardshrink", input) and lambd) or not is_active(input):
-        return functional.hardshrink(input, lambd)
+    if out is not None or (follows("hardshrink", input) and lambd) or not is_active(input):
+        return functional.hardshrink(input, lambd, out=out)
     return _bent("hardshrink", functional.hardshrink, _of_shrink, input, False, lambd)
 
 
 @right_in_torch
-def threshold(input: torch.Tensor, threshold: float, value: float, inplace: bool = False) -> torch.Tensor:
-    """`torch.nn.functional.threshold`."""
+def threshold(
+    input: torch.Tensor, threshold: float, value: float, inplace: bool = False, *, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`torch.nn.functional.threshold`, and `torch.threshold`, which takes ``out``."""
+    if out is not None:
+        return torch.threshold(input, threshold, value, out=out)
     if follows("threshold", input) or not is_active(input):
         return functional.threshold(input, threshold, value, inplace)
     return _bent("threshold", functional.threshold, _of_threshold, input, inplace, threshold, value)
