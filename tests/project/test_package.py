@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 import interop
 import jaxclamp
 from interop.cli.packages import _EXTRAS
+from interop.frameworks.registry import ADAPTERS
 
 ROOT = Path(__file__).parents[2]
 CLI = [*(ROOT / "interop" / "cli").glob("*.py"), ROOT / "interop" / "__main__.py"]
@@ -108,7 +109,7 @@ def test_the_former_place_of_the_oracle_has_the_same_functions() -> None:
 
 def loaded_after(*statements: str) -> list[set[str]]:
     """Which modules of those that are late are loaded, after each of the statements of one fresh process."""
-    late = {"torch", "torch._dynamo", "jax.extend"}
+    late = {"torch", "torch._dynamo", "jax.extend", *ADAPTERS} - {"jax"}
     lines = "".join(f"{statement}\nprint(*{late} & sys.modules.keys())\n" for statement in statements)
     command = [sys.executable, "-c", f"import sys\n{lines}"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -122,7 +123,7 @@ def test_modules_are_loaded_when_they_are_used() -> None:
         "import jaxclamp",
         "jaxclamp.min_norm",
         "import interop",
-        f"from interop import *\nimport torch\nclamp_, native.clamp, nn.ReLU, compare\n{calls}",
+        f"from interop import *\nimport torch, interop.survey.matrix\nclamp_, native.clamp, nn.ReLU, compare\n{calls}",
         "import torch._dynamo",
     ) == [set(), {"jax.extend"}, {"jax.extend"}, {"jax.extend", "torch"}, {"jax.extend", "torch", "torch._dynamo"}]
 

@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NoReturn
@@ -45,12 +44,6 @@ def test_counterparts_are_of_known_ops_and_of_the_framework(name: str) -> None:
             assert counterpart.framework == name
             assert "x" in counterpart.parameters
             assert counterpart.parameters.keys() <= inspect.signature(OPS[op].function).parameters.keys()
-
-
-def test_importing_interop_imports_none_of_them() -> None:
-    code = f"import sys, interop.survey.matrix\nprint([name for name in {[*ADAPTERS, 'torch']} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "['torch']"  # which shows that the check can see one
 
 
 def test_version_is_the_name_and_the_number(adapter: Framework) -> None:

@@ -181,7 +181,10 @@ def its_rows(framework: str) -> Iterator[Row]:
         yield replace(row, answers=tuple(answer for answer in row.answers if answer.framework == framework))
 
 
-@pytest.mark.parametrize("framework", UNMODIFIED)
+THOROUGH_IN_JAX = [pytest.param(name, marks=[pytest.mark.thorough] * (name == "jax")) for name in UNMODIFIED]
+
+
+@pytest.mark.parametrize("framework", THOROUGH_IN_JAX)
 def test_native_answers_are_those_recorded(framework: str) -> None:
     before = the_record(framework)
     found = record_frameworks.records(its_rows(framework), modes=["reverse"])[framework]
@@ -191,9 +194,7 @@ def test_native_answers_are_those_recorded(framework: str) -> None:
     assert not changed.lines, str(changed)
 
 
-@pytest.mark.parametrize(
-    "framework", [pytest.param(name, marks=[pytest.mark.thorough] * (name == "jax")) for name in UNMODIFIED]
-)
+@pytest.mark.parametrize("framework", THOROUGH_IN_JAX)
 def test_native_answers_in_forward_mode_are_those_recorded(framework: str) -> None:
     before = the_record(framework)
     changed = Changes(before, record_frameworks.records(its_rows(framework))[framework])

@@ -142,7 +142,7 @@ def test_blocks_in_channels_last_share_by_count(
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("window", [(5, 1, 2), (2,), (3, 2, 1), (4, 4), (3, 1, 0, 2)], ids=str)
-@pytest.mark.parametrize("way", ["by index", "by slices", "compiled"])
+@pytest.mark.parametrize("way", ["by index", "by slices", pytest.param("compiled", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("height", [8, pytest.param(9, marks=pytest.mark.thorough)])
 def test_windows_with_nan_and_infinities(
     height: int, way: str, window: tuple[int, ...], layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
