@@ -41,8 +41,10 @@ from interop._torch.private_api import (
     without_transformations,
 )
 from interop._transforms.as_of import PINNED
+from interop._transforms.ties import can_tie, line_of_user, name_of, tied_elements
 from jaxclamp._rules.operands import check_function, positions_of
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
+from jaxclamp._transforms.undecided import warn_once
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -477,6 +479,22 @@ class _Uncompiled(Decided):
                 self._restore_tangents(whole)
         self._losses.see(PINNED.get(func, func), args, result)
         return result
+
+    def see_still(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Warn, once for each line, of a tie of what needs a gradient, as a weight computed before the block does."""
+        needs_gradient = any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands(*args, *kwargs.values()))
+        if not (needs_gradient and torch.is_grad_enabled() and can_tie(func)):
+            return
+        try:
+            _, tied = tied_elements(func, args, kwargs)
+        except (TypeError, ValueError, RuntimeError):  # no numbers to see, or a call that fails by itself too
+            return
+        if tied:
+            warn_once(
+                line_of_user(),
+                f"{name_of(func)} is on a tie, and torch decides it, since what needs a gradient there has no tangent. "
+                "Name the tensor to along, and compute in the block what is made of it; interop.ties lists the line",
+            )
 
     def _restore_tangents(self, whole: torch.Tensor) -> None:
         if self._versions[whole] != (version := version_of(whole)):

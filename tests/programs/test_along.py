@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import operator
 import threading
@@ -13,6 +14,7 @@ import torch
 from torch.nn import functional
 
 import interop
+from jaxclamp import UndecidedWarning
 from tests.programs.nearby import tensor
 
 
@@ -55,6 +57,23 @@ def test_what_does_not_move_is_left_to_torch() -> None:
         assert x[:0].relu().shape == (0,)
         with pytest.raises((RuntimeError, IndexError)):
             x[:0].amax()
+
+
+def test_ties_of_what_needs_a_gradient_and_has_no_tangent_are_warned_of() -> None:
+    """A weight that was computed before the block, a copy made in it, and a tensor that is not named."""
+    model = torch.nn.Linear(2, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    early, other = model.weight * 1.0, torch.zeros(2, requires_grad=True)
+    with interop.along(model):
+        with pytest.warns(UndecidedWarning, match="relu is on a tie, and .* has no tangent"):
+            torch.relu(early)
+        with pytest.warns(UndecidedWarning, match="relu is on a tie"):
+            copy.deepcopy(model)(torch.ones(1, 2)).relu()
+        with pytest.warns(UndecidedWarning, match="maximum is on a tie"):
+            torch.maximum(torch.zeros(2), other)
+        assert torch.relu(early + 1).requires_grad  # without a tie, or a gradient, torch is right
+        with torch.no_grad():
+            torch.relu(early)
 
 
 def test_a_block_ends_with_an_exception() -> None:
