@@ -71,7 +71,7 @@ class Decided(Block):
             name, at = jump
             _warn_on_jump(name, at if choice is None else undecided(at), args, kwargs)
         if choice and not is_moving:
-            self.see_still(func, args, kwargs)
+            self.on_choice_of_torch(func, args, kwargs)
         if choice is None or not is_moving:  # the usual case, and the only fast one
             return FASTER.get(func, func)(*args, **kwargs)
         # ``ties`` means nothing here: the tangents decide for one side of the tie, where all conventions agree.
@@ -85,8 +85,8 @@ class Decided(Block):
             out.resize_(result.shape)  # as torch does
         return overwrite(func.__name__, lambda _: result, out)  # as an optimizer does
 
-    def see_still(self, func: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """See a choice among operands that do not move, before torch makes it."""
+    def on_choice_of_torch(self, func: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Do what a subclass does before torch makes a choice among operands that do not move."""
 
     def again(self) -> TorchFunctionMode:
         return _RefusesChoices()

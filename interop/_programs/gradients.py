@@ -480,8 +480,9 @@ class _Uncompiled(Decided):
         self._losses.see(PINNED.get(func, func), args, result)
         return result
 
-    def see_still(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def on_choice_of_torch(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Warn, once for each line, of a tie of what needs a gradient, as a weight computed before the block does."""
+        # Not by `is_active`: in forward mode, as here, that holds of all tensors.
         needs_gradient = any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands(*args, *kwargs.values()))
         if not (needs_gradient and torch.is_grad_enabled() and can_tie(func)):
             return

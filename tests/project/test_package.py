@@ -108,16 +108,16 @@ def test_the_former_place_of_the_oracle_has_the_same_functions() -> None:
 
 
 def loaded_after(*statements: str) -> list[set[str]]:
-    """Which modules of those that are late are loaded, after each of the statements of one fresh process."""
-    late = {"torch", "torch._dynamo", "jax.extend", *ADAPTERS} - {"jax"}
-    lines = "".join(f"{statement}\nprint(*{late} & sys.modules.keys())\n" for statement in statements)
+    """Return which modules of a list are loaded after each statement, in a fresh process that runs them in order."""
+    watched = {"torch", "torch._dynamo", "jax.extend", *ADAPTERS} - {"jax"}
+    lines = "".join(f"{statement}\nprint(*{watched} & sys.modules.keys())\n" for statement in statements)
     command = [sys.executable, "-c", f"import sys\n{lines}"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return [set(line.split()) for line in printed.splitlines()]
 
 
 def test_modules_are_loaded_when_they_are_used() -> None:
-    """The ops of JAX need no `jax.extend`, the command line no torch, and torch alone no Dynamo, which takes 2 s."""
+    """The ops of JAX need no `jax.extend`, the command line no torch, calls no Dynamo, and none a further framework."""
     calls = "x = torch.ones(2, requires_grad=True)\nmaximum(x, 0.0), hardtanh(x, x[0], x[1])"
     assert loaded_after(
         "import jaxclamp",
