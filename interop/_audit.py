@@ -244,6 +244,7 @@ def audit(
     changed = [op for op in old.ops if old.differs(op, new)]
     watching = _Watching(differentiated_by(changed), uncovered_losses(changed))
     arguments = jax.tree.map(_to_tensor, inputs)
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     randomness = torch.get_rng_state()
     total = _total(fun, arguments, before, watching)
     # What has called backward is a step: its graph is gone, and the loss that it returns is for a log.
@@ -268,8 +269,9 @@ def audit(
     if total is None or by_itself:
         effect: Effect | str = "the function differentiates by itself; audit one that returns the loss"
     else:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(range(len(on_gpus))):
             torch.set_rng_state(randomness)
+            torch.cuda.set_rng_state_all(on_gpus)
             again = _total(fun, arguments, after, contextlib.nullcontext())
         effect = _effect(total, gradients, again, arguments)
     if isinstance(effect, str):

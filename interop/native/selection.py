@@ -77,7 +77,8 @@ def clamp_min(input: Tensor, min: Bound, *, ties: Convention = "min_norm", out: 
 def clamp_max(input: Tensor, max: Bound, *, ties: Convention = "min_norm", out: Out = None) -> Tensor:
     """`torch.clamp_max`: of a number below torch 2.14 as ``-threshold(-input)``, as `clamp_min`.
 
-    Of few elements it is ``clamp_max(max, input)``: the input takes the place of the bound, which gets 0 at a tie.
+    Of few elements, and on a GPU, it is ``clamp_max(max, input)``: the input takes the place of the bound, which gets 0
+    at a tie.
     """
     if out is not None or not (active := activity(input, max)):
         return torch.clamp_max(input, max, out=out)
@@ -85,7 +86,7 @@ def clamp_max(input: Tensor, max: Bound, *, ties: Convention = "min_norm", out: 
         if ties in FOLLOWED["clamp_max"]:
             return torch.clamp_max(input, max)
         if max and ties in FOLLOWED["threshold"]:  # at a bound of 0.0, -0.0 would become 0.0
-            if isinstance(active, list) and BOUNDS_LOSE and input.numel() <= _FEW:
+            if isinstance(active, list) and BOUNDS_LOSE and (input.is_cuda or input.numel() <= _FEW):
                 bound = torch.scalar_tensor(max, dtype=input.dtype, device=input.device)  # type: ignore[arg-type]
                 return torch.clamp_max(bound, input)
             return -torch.threshold(-input, -max, -max)  # type: ignore[arg-type]
@@ -93,7 +94,7 @@ def clamp_max(input: Tensor, max: Bound, *, ties: Convention = "min_norm", out: 
 
 
 _FEW = 2**12
-"""The elements up to which torch's clamp by a tensor takes less time than a threshold between two negations."""
+"""The elements up to which torch's clamp by a tensor takes less time, on a CPU, than a threshold and two negations."""
 
 _NUMBERS = frozenset((int, float, torch.SymInt, torch.SymFloat))
 

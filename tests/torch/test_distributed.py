@@ -216,6 +216,8 @@ def test_all_placements_have_the_gradient_of_one_process(processes: int, names: 
             is_refused = name.endswith("_") and "Partial" in placed and outcome.startswith("RuntimeError")
             # Torch 2.11 has no rule for the values of hardshrink, and none for the derivatives of some others.
             is_refused |= is_old and outcome.startswith("NotImplementedError")
+            # Nor does it differentiate its own extremum of an axis, which is the gradient under another convention.
+            is_refused |= is_old and way == "inclusive" and "mixed torch.Tensor and DTensor" in outcome
             assert outcome == "right" or is_refused, (name, way, placed, outcome)
     counted = {name for name, way in collectives if way == "mode"}
     assert counted >= ({"amax", "clamp"} if is_old else {"amax", "max", "aminmax", "clamp", "max_pool2d"})

@@ -31,7 +31,7 @@ _BLOCK = 2**19
 """The elements in whose blocks ties are shared, so that what is computed on the way stays in the processor's cache."""
 _FEW_READS = 2**17
 """The elements in all windows up to which one index of them is faster than slices, which take more calls."""
-_FEW_READS_ON_GPU = 2**24
+_FEW_READS_ON_GPU = 2**25
 """That number on a GPU, where a view of the elements replaces the index."""
 
 
