@@ -76,14 +76,14 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     - What torch does not see: numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
       ``autograd.Function``, as is what `wrap_for_torch` returns, TorchScript. An operator of `torch.library.custom_op`
       has the derivative 0 in `directional_derivative`, as in `torch.func.jvp`, and an error in `grad`.
-    - What has no choices, and is not smooth: ``abs`` of complex numbers, standard deviations at 0, equal
-      singular values and eigenvalues. Equality of complex numbers.
+    - What has no choices, and is not smooth: standard deviations at 0, equal singular values and eigenvalues, and
+      branch cuts of complex functions.
     - `directional_derivative`, `grad` and `subdifferential` of this package within ``fun``.
 
     A `jaxclamp.UndecidedWarning` names the line, once, where a value that moves is where such a function jumps, or at a
     deviation of 0, at equal elements of a quantile or mode, at equal singular values or eigenvalues, at a pixel of
-    ``grid_sample``, or at the bound ``max_norm``. No warning comes for ``histc``, ``matrix_rank``, ``cond``, complex
-    numbers, the other bounds and the pooling just named, and for what torch does not see.
+    ``grid_sample``, or at the bound ``max_norm``. No warning comes for ``histc``, ``matrix_rank``, ``cond``, branch
+    cuts, deviations of complex numbers, the other bounds and the pooling just named, and for what torch does not see.
 
     Torch has no forward mode for ``unique``, ``floor_divide`` and ``//``, ``histogram``, ``cdist``, ``pdist``,
     ``segment_reduce``, ``embedding_bag``, ``grid_sample``, ``multilabel_margin_loss`` and

@@ -45,9 +45,9 @@ def _unpacked(x: torch.Tensor) -> Sequence[Any]:
 
 
 def moves(x: Any) -> bool:
-    """Return whether ``x`` is a tensor of real numbers that has a tangent, which sparse tensors have not."""
-    is_real = isinstance(x, torch.Tensor) and x.is_floating_point() and x.layout is torch.strided
-    return is_real and _unpacked(x)[1] is not None
+    """Return whether ``x`` is a tensor of real or complex numbers that has a tangent, which sparse tensors have not."""
+    may_move = isinstance(x, torch.Tensor) and x.layout is torch.strided and (x.is_floating_point() or x.is_complex())
+    return may_move and _unpacked(x)[1] is not None
 
 
 def value_and_tangent(x: Any) -> tuple[Any, Any]:

@@ -439,7 +439,8 @@ def is_among(number: float, tensor: torch.Tensor) -> bool:
     with without_transformations():
         elements = of_a_batch(tensor)
         # Numbers 0 and 1 of the same dtype are written four times as fast as truth values.
-        return elements.numel() > 0 and bool(torch.eq(elements, number, out=torch.empty_like(elements)).amax())
+        equal = torch.empty_like(elements, dtype=elements.dtype.to_real())
+        return elements.numel() > 0 and bool(torch.eq(elements, number, out=equal).amax())
 
 
 def of_a_batch(tensor: torch.Tensor) -> torch.Tensor:

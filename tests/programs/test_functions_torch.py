@@ -72,7 +72,6 @@ UNDECIDED: dict[str, tuple[Function, torch.Tensor]] = {
     "gaussian_nll_loss": (lambda x: F.gaussian_nll_loss(T + 3, T, x, eps=1.0), tensor(1.0)),
     "item()": (lambda x: x * (1.0 if x.item() > 0 else -1.0), T),
     "detach()": (lambda x: torch.where(x.detach() > 0, x, -x), T),
-    "complex": (lambda x: torch.abs(x * 1j), X),
     "standard deviations": (torch.std, 0 * X),
     "singular": (torch.linalg.svdvals, 0 * X),
     "eigenvalues": (torch.linalg.eigvalsh, 0 * POSITIVE),

@@ -235,14 +235,13 @@ def test_tangents_are_found_behind_a_gradient_within_the_function() -> None:
     assert interop.grad(fun)(torch.zeros(2)).tolist() == [3.0, 3.0]
 
 
-def test_complex_numbers_are_left_to_torch() -> None:
-    """|1 + 1j| is the root of 2. They are in no order, and do not move for a choice."""
-
-    def fun(x: torch.Tensor) -> torch.Tensor:
-        z = torch.complex(x, x)
-        return torch.where(z == 0, 0.0, z.abs()).sum()
-
-    torch.testing.assert_close(interop.grad(fun)(torch.ones(2)), torch.full((2,), math.sqrt(2)))
+def test_the_size_of_a_complex_number_at_0_has_derivatives_of_all_orders() -> None:
+    """It is that of one which moves alike, and is not 0: with x = y = t, the piece is the root of 2, times t."""
+    size = lambda x: torch.complex(x, x).abs().sum() * (1 + x.sum()) ** 3  # noqa: E731
+    here = torch.zeros(2, dtype=torch.float64)
+    slope = interop.grad(size, direction=here + 1)
+    for derivative in (slope, torch.func.jacrev(slope), torch.func.hessian(slope)):
+        torch.testing.assert_close(derivative(here), derivative(here + 1e-6), rtol=1e-4, atol=1e-4)
 
 
 BLOCKS = [

@@ -566,7 +566,6 @@ DOCUMENTED: dict[str, tuple[str, ...]] = {
     "`where(x == 0, 1, sin(x) / x)`, which is `jnp.sinc`, computes $0 / 0$ at 0, and gives NaN.": (
         *("x^2 / |x|", "sin(x) / x"),
     ),
-    "in torch, the size of a complex number at 0.": ("|z| of complex numbers",),
     "Where operands have equal values and equal derivatives along $v$, higher derivatives would decide.": (
         *("second order", "second order, of relu"),
     ),

@@ -213,6 +213,19 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
         tensor([0.0, 1.0]),
     ),
     "logsumexp": (lambda x: torch.logsumexp(x, 1) + torch.logaddexp(x[0], x[1]).sum(), X),
+    "sizes of complex numbers": (lambda x: torch.fft.fft(x).abs() + torch.ops.aten.abs(x * 1j), X),
+    "signs of complex numbers": (lambda x: ((z := torch.fft.fft(x)) * z.sgn().conj()).real, X),
+    "an equality of complex numbers": (lambda x: torch.where(1j * x == x, 5 * x, x**2 - x), X),
+    "norms of complex numbers": (
+        lambda x: sum(
+            of_order(torch.fft.fft(x))
+            for of_order in (
+                *(torch.norm, torch.linalg.norm, lambda z: z.norm(1), lambda z: z.norm(3)),
+                *(lambda z: torch.linalg.matrix_norm(z).amax(), lambda z: torch.linalg.vector_norm(z, math.inf)),
+            )
+        ),
+        0 * X,
+    ),
     "norm inf": (lambda x: torch.norm(x, math.inf, dim=1, keepdim=True), X),
     "vector_norm": (lambda x: torch.linalg.vector_norm(x, ord=-math.inf, dim=0) + torch.linalg.vector_norm(x, 1), X),
     "linalg.norm": (lambda x: torch.linalg.norm(x[0] * 0, 1) + torch.linalg.norm(x, math.inf, 1) + x.norm(), X),

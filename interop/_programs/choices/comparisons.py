@@ -54,7 +54,7 @@ def of_truth_values(combine: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Te
 
 def sign(input: Tensor) -> Tensor:
     value, tangent = value_and_tangent(input)
-    return torch.sign(torch.where(value == 0, tangent, value))
+    return torch.sgn(torch.where(value == 0, tangent, value))
 
 
 def heaviside(input: Tensor, values: Tensor) -> Tensor:

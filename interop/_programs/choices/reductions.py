@@ -81,7 +81,7 @@ def norm(in_torch: Function) -> Function:
         if order in (1, math.inf, -math.inf):
             size = abs(input.to(kwargs.get("dtype")))  # to None it is the same tensor
             return size.sum(dim, keepdim) if order == 1 else (amax if order > 0 else amin)(size, dim, keepdim)
-        if isinstance(order, str) or not order > 1 or input.is_complex():
+        if isinstance(order, str) or not order > 1:
             return in_torch(input, order, dim, keepdim, **kwargs)
         return smooth_norm(input.to(kwargs.get("dtype")), dim, keepdim, order)
 
@@ -98,11 +98,11 @@ def smooth_norm(input: Tensor, dim: Any, keepdim: bool, order: float = 2) -> Ten
     at_0 = (value == 0).all(axes, keepdim=True)
     speed = torch.linalg.vector_norm(tangent, order, axes, keepdim=True)
     share = tangent / speed
-    slope = torch.where(at_0 & (speed != 0), share.sign() * share.abs() ** (order - 1), 0.0)  # v / |v| for order 2
+    slope = torch.where(at_0 & (speed != 0), share.sgn() * share.abs() ** (order - 1), 0.0)  # v / |v| for order 2
     # At 0 the norm is that of ones: its own second derivatives there, NaN, would meet the cotangent 0 of a branch that
     # is not taken.
     elsewhere = torch.linalg.vector_norm(torch.where(at_0, 1.0, input), order, axes, keepdim=True)
-    result = torch.where(at_0, (input * slope).sum(axes, keepdim=True), elsewhere)
+    result = torch.where(at_0, (input * slope.conj()).real.sum(axes, keepdim=True), elsewhere)
     return result if keepdim else result.squeeze(axes)
 
 
@@ -126,7 +126,7 @@ vector_norm = norm(torch.linalg.vector_norm)
 
 def matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, **kwargs: Any) -> Tensor:
     is_of_matrices = len(axes_of(dim, input.dim())) == 2  # else torch refuses it
-    if ord == "fro" and is_of_matrices and not input.is_complex():
+    if ord == "fro" and is_of_matrices:
         return smooth_norm(input.to(kwargs.get("dtype")), dim, keepdim)
     if ord not in (1, -1, math.inf, -math.inf) or not is_of_matrices:
         return torch.linalg.matrix_norm(input, ord, dim, keepdim, **kwargs)

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from interop._programs.order import holds, moves, value_and_tangent
+from interop._programs.order import holds, may_be_at, moves, value_and_tangent
 from jaxclamp._rules.selection import Selection, Step
 
 Tensor = torch.Tensor
@@ -66,5 +66,13 @@ def _between(input: Tensor, low: float, high: float) -> Tensor:
 
 
 def abs(input: Tensor) -> Tensor:
+    if input.is_complex():
+        size = torch.abs(input)
+        if not may_be_at(size, 0.0):
+            return size
+        value, tangent = value_and_tangent(input)
+        at_0 = value == 0
+        # There it is the part of z along its direction; elsewhere that of 1 has no NaN, as in `reductions.smooth_norm`.
+        return torch.where(at_0, (input * tangent.sgn().conj()).real, torch.where(at_0, 1.0, input).abs())
     # Unlike other kinked ops it takes a piece where nothing moves, too: so a derivative of torch, 0 at 0, never counts.
     return torch.where(holds(operator.lt, input, 0), -input, input)
