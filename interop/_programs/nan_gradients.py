@@ -76,6 +76,11 @@ def _active(cotangents: _Cotangents) -> list[Tensor]:
     return [cotangent for cotangent in cotangents if cotangent is not None]
 
 
+def _is_of_complex(gradient: Tensor, active: Sequence[Tensor]) -> bool:
+    """Return whether a node has complex numbers on either side: a product of a real and a complex one has both."""
+    return any(tensor.is_complex() for tensor in (gradient, *active))
+
+
 def _guarded(node: Node, i: int, gradient: Tensor, cotangents: _Cotangents) -> Tensor:
     """Return the gradient of the operand of number ``i``, to which cotangents that are 0 contribute nothing.
 
@@ -85,7 +90,7 @@ def _guarded(node: Node, i: int, gradient: Tensor, cotangents: _Cotangents) -> T
     if not is_any(gradient.isnan()):
         return gradient  # nearly every node, which is not called again as below
     active = _active(cotangents)
-    if len(active) > 1 or isinstance(node, BackwardCFunction) or gradient.is_complex():
+    if len(active) > 1 or isinstance(node, BackwardCFunction) or _is_of_complex(gradient, active):
         # Which element is made of which is not known.
         is_unread = torch.stack([(cotangent == 0).all() for cotangent in active]).all()
         return torch.where(gradient.isnan() & is_unread, 0.0, gradient)
@@ -201,7 +206,7 @@ def _path(node: Node, i: int, gradient: Tensor, cotangents: _Cotangents) -> Tens
     The cotangents are such numbers, too. Where it is not known which element is made of which, each is made of all.
     """
     active = _active(cotangents)
-    name = "" if gradient.is_complex() else re.sub(r"Backward\d*$", "", node.name())
+    name = "" if _is_of_complex(gradient, active) else re.sub(r"Backward\d*$", "", node.name())
     if name in _SELECTIONS:
         # 1 for each sum of paths: their number would overflow in a deep graph.
         return torch.where(gradient > 0, 1.0, gradient)

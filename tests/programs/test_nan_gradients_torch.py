@@ -125,6 +125,11 @@ PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
         tensor([[1.0, 1.0], [0.0, 1.0]]),
         [[0.0] * 2] * 2,
     ),
+    "times a complex number": (
+        lambda x: (torch.where(x > 0, x.sqrt(), 0.0) * torch.tensor(1 + 2j)).imag.sum(),
+        tensor([-1.0, 4.0]),
+        [0.0, 0.5],
+    ),
     # Its density is exp(-mu) where nothing happens, and that of the other one 2 (1 - x).
     "Poisson": (lambda mu: torch.distributions.Poisson(mu, False).log_prob(tensor(0.0)), tensor(0.0), -1.0),
     "Beta": (lambda x: torch.distributions.Beta(1.0, 2.0, False).log_prob(x), tensor(0.0), -1.0),
