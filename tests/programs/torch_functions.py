@@ -214,8 +214,11 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     ),
     "logsumexp": (lambda x: torch.logsumexp(x, 1) + torch.logaddexp(x[0], x[1]).sum(), X),
     "sizes of complex numbers": (lambda x: torch.fft.fft(x).abs() + torch.ops.aten.abs(x * 1j), X),
-    "signs of complex numbers": (lambda x: ((z := torch.fft.fft(x)) * z.sgn().conj()).real, X),
-    "an equality of complex numbers": (lambda x: torch.where(1j * x == x, 5 * x, x**2 - x), X),
+    "signs of complex numbers": (
+        lambda x: ((z := torch.fft.fft(x)) * z.sgn().conj()).real + torch.complex(x, 1 + x).sgn().imag,
+        X,
+    ),
+    "an equality of complex numbers": (lambda x: torch.where((1j * x == x) | (1j * x == 0), 5 * x, x**2 - x), X),
     "norms of complex numbers": (
         lambda x: sum(
             of_order(torch.fft.fft(x))
