@@ -59,6 +59,16 @@ def test_what_does_not_move_is_left_to_torch() -> None:
             x[:0].amax()
 
 
+@pytest.mark.parametrize("sign", [torch.sign, torch.Tensor.sgn, lambda x: torch._foreach_sign([x])[0]])
+def test_a_sign_has_the_gradient_0(sign: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Not none, which would be an error in the backward pass."""
+    x = torch.zeros(2, requires_grad=True)
+    with interop.along(x):
+        sign(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0.0, 0.0]
+
+
 def test_ties_of_what_needs_a_gradient_and_has_no_tangent_are_warned_of() -> None:
     """A weight that was computed before the block, a copy made in it, and a tensor that is not named."""
     model = torch.nn.Linear(2, 1, bias=False)

@@ -54,7 +54,8 @@ def of_truth_values(combine: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Te
 
 def sign(input: Tensor) -> Tensor:
     value, tangent = value_and_tangent(input)
-    return torch.sgn(torch.where(value == 0, tangent, value))
+    # Of the input itself: that of a complex number turns with it, and that of a real one has the gradient 0.
+    return torch.sgn(torch.where(value == 0, tangent, input))
 
 
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
