@@ -28,6 +28,7 @@ from interop._programs.choices import (
     sorting,
 )
 from interop._programs.choices.reductions import as_is
+from interop._programs.defined_branches import following
 from interop._programs.dual_fast_paths import FASTER, FastPaths
 from interop._programs.operators import operators_of, overwriting, parts_of
 from interop._programs.order import moves, negated, value_and_tangent
@@ -73,7 +74,7 @@ class Decided(Block):
         if choice and not is_moving:
             self.on_choice_of_torch(func, args, kwargs)
         if choice is None or not is_moving:  # the usual case, and the only fast one
-            return FASTER.get(func, func)(*args, **kwargs)
+            return _CALLED.get(func, func)(*args, **kwargs)
         # ``ties`` means nothing here: the tangents decide for one side of the tie, where all conventions agree.
         named = {NUMPY_NAMES.get(name, name): v for name, v in kwargs.items() if name not in _IGNORED}
         if (out := kwargs.get("out")) is None:
@@ -173,6 +174,7 @@ def _each(make: Callable[[str], Function], *names: str) -> dict[str, Function]:
 BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 _CONVERSIONS = {torch.Tensor.to, torch.Tensor.type, torch.Tensor.type_as}
 _IGNORED = {"out", "ties"}
+_CALLED = {**FASTER, **dict(following(FASTER))}
 
 # The slopes of celu agree at 0: it has nothing to choose, and torch's own derivative is right.
 _OF_RECORDS = {name: choice for name, choice in records.choices_of_records() if name != "celu"}

@@ -91,8 +91,8 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     ``grid_sample``, which turns or jumps where a point is at a pixel or between two, and is taken as it is there.
 
     A choice between operands that are equal and move alike is settled by higher derivatives, which are not looked at:
-    ``where(x * x > 0, x, -x)`` at 0 goes wrong. An equality singles out a point where the other branch may not be
-    defined: ``where(x == 0, 1, sin(x) / x)`` at 0 gives NaN.
+    ``where(x * x > 0, x, -x)`` at 0 goes wrong. The branch that is entered may be NaN at the point, as of
+    ``where(x == 0, 1, sin(x) / x)``. Then a ``where`` takes the other one, as it does in torch, if it is not NaN too.
 
     Args:
       fun: a function of the inputs, as for `torch.func.jvp`.

@@ -20,6 +20,8 @@ from interop.native._rules.windows_stage import is_plain
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 _DEPTH = ContextVar("depth", default=0)
+AT_THE_POINT = "_at_the_point"
+"""The attribute of a comparison that was decided, which says where it holds by the values."""
 
 
 @contextlib.contextmanager
@@ -82,7 +84,10 @@ def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor
     if isinstance(y_value, torch.Tensor) or math.isinf(y_value):
         tied = tied & torch.isfinite(x_value)
     ahead = _OF_TANGENTS.get(comparison, comparison)(x_tangent, y_tangent)
-    return (tied & ahead) | (~tied & comparison(x_value, y_value))
+    at_the_point = comparison(x_value, y_value)
+    decided: torch.Tensor = (tied & ahead) | (~tied & at_the_point)
+    setattr(decided, AT_THE_POINT, at_the_point)
+    return decided
 
 
 # Of ``sqrt(x * x) >= 0`` at 0 the tangent is 0 / 0, of which ``>=`` does not hold. Neither does ``<``, as of equal

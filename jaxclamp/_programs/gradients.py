@@ -22,6 +22,7 @@ from jax.flatten_util import ravel_pytree
 from jaxclamp._jax_versions import expanded, high_level
 from jaxclamp._programs.choices import chooses, decided, entering, jumps, norm_along_direction
 from jaxclamp._programs.constant_factors import constant_beside_0
+from jaxclamp._programs.defined_branches import with_defined_branches
 from jaxclamp._programs.dependence import without_choices_behind
 from jaxclamp._programs.nan_gradients import mended
 from jaxclamp._programs.open_primitives import opened
@@ -72,8 +73,8 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     A choice between operands that are equal and move alike is settled by higher derivatives, which are not looked at:
     ``where(x * x > 0, x, -x)`` at 0 goes wrong. Where the slope of one of them is NaN, as of ``sqrt(x) ** 2`` at 0, a
     maximum or minimum takes that one, and a comparison goes by the values, but that ``==`` does not hold. The branch
-    that is entered may not be defined at the point: ``where(x == 0, 1, sin(x) / x)``, which is ``jnp.sinc``, and
-    ``where(x > 0, x * log(x), 0)`` at 0 give NaN.
+    that is entered may be NaN at the point, as of ``where(x == 0, 1, sin(x) / x)``, which is ``jnp.sinc``, and of
+    ``where(x > 0, x * log(x), 0)``. Then a ``where`` takes the other one, as it does in JAX, if it is not NaN too.
 
     Args:
       fun: a function as for `jax.jvp`.
@@ -313,7 +314,8 @@ class _Program(Generic[P, R]):
         self.has_slopes_without_bound |= has_slopes_without_bound(jaxpr)
         jaxpr = norms_as_calls(constant_at_minus_infinity(jaxpr))
         self._without_choices_behind = without_choices_behind(jaxpr, self._moves_by_its_body)
-        return jaxpr
+        # Of finite numbers and slopes no branch is NaN.
+        return with_defined_branches(jaxpr) if self.has_slopes_without_bound else jaxpr
 
     def _moves_by_its_body(self, eqn: JaxprEqn) -> bool:
         """Return whether ``eqn`` calls a function with a rule that forward mode cannot take, or that might never end.

@@ -76,6 +76,29 @@ TABLE: dict[str, tuple[Function, Any, float, Any]] = {
     ),
     "where, log2": (lambda x: jnp.where(x > 0, jnp.log2(x), 0.0), 0.0, -1.0, 0.0),
     "custom_jvp": (lambda x: jnp.where(x < 0, x, jax.nn.silu(jnp.log(x))), -1.0, 1.0, 1.0),
+    # The branch that a step enters is NaN at 0, and 0 is on the other one.
+    "sinc": (jnp.sinc, 0.0, 1.0, 0.0),
+    "quotient": (lambda x: jnp.where(x == 0, 1 + x / 2, jnp.expm1(x) / x), 0.0, 1.0, 0.5),
+    "double where": (
+        lambda x: jnp.where(x == 0, 1 + x / 2, jnp.expm1(y := jnp.where(x == 0, 1, x)) / y),
+        0.0,
+        1.0,
+        0.5,
+    ),
+    "conditions": (
+        lambda x: jnp.where(~((x > 0) & (x[:, None] < 9)), 3 * x, x * jnp.log(x)).sum(),
+        [0.0, 1.0],
+        1.0,
+        [6.0, 2.0],
+    ),
+    "sinc, in a scan": (
+        lambda x: lax.scan(lambda c, y: (c + jnp.sinc(y), y), 0.0, x)[0],
+        [0.0, 0.5],
+        1.0,
+        [0.0, -4 / np.pi],
+    ),
+    "both undefined": (lambda x: jnp.where(x > 0, x * jnp.log(x), x / x), 0.0, 1.0, NAN),
+    "a value that is NaN": (lambda x: jnp.where(x < 0, jnp.log(x) * jnp.sqrt(x), 0.0), -1.0, 1.0, NAN),
     # Zeros that are numbers, and true infinities, stay.
     "sqrt squared": (lambda x: jnp.sqrt(x) ** 2, 0.0, 1.0, NAN),
     "exp of log": (lambda x: jnp.exp(jnp.log(x)), 0.0, 1.0, NAN),

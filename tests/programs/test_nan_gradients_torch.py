@@ -135,7 +135,26 @@ PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
     "Beta": (lambda x: torch.distributions.Beta(1.0, 2.0, False).log_prob(x), tensor(0.0), -1.0),
     "xlogy": (lambda x: torch.xlogy(tensor([0.0, 2.0]), x).sum(), tensor([0.0, 1.0]), [0.0, 2.0]),
     "xlog1py": (lambda x: torch.special.xlog1py(0, x).sum(), tensor([-1.0, 1.0]), [0.0, 0.0]),
+    # The branch that a step enters is NaN at 0, and 0 is on the other one.
+    "quotient": (lambda x: torch.where(x == 0, 1 + x / 2, x.expm1() / x), tensor(0.0), 0.5),
+    "double where": (
+        lambda x: torch.where(x == 0, 1 + x / 2, (y := torch.where(x == 0, 1.0, x)).expm1() / y),
+        tensor(0.0),
+        0.5,
+    ),
+    "conditions": (
+        lambda x: torch.where(~((x > 0) & (x[:, None] < 9))[:1], 3 * x, x * x.log()).sum(),
+        tensor([0.0, 1.0]),
+        [3.0, 1.0],
+    ),
+    "masked_fill, where a step enters NaN": (
+        lambda x: (x * x.log()).masked_fill(x <= 0, 2.0).sum(),
+        tensor([0.0, 1.0]),
+        [0.0, 1.0],
+    ),
     # What stays as it is.
+    "both undefined": (lambda x: torch.where(x == 0, x * x.log(), x / x), tensor(0.0), NAN),
+    "indices where x is 0": (lambda x: x[torch.where(x == 0)[0]].sum(), tensor([0.0, 2.0]), [0.0, 0.0]),
     "xlogy of a 0 that moves": (lambda x: torch.xlogy(x, x), tensor(0.0), NAN),
     "sqrt at 0": (torch.sqrt, tensor(0.0), INF),
     "a zero that is a number": (lambda x: x.sqrt() ** 2, tensor(0.0), NAN),
@@ -164,7 +183,11 @@ def test_programs(name: str) -> None:
     program, x, expected = PROGRAMS[name]
     same(interop.grad(program)(x), expected)
     same(gradient_in_along(program, x)[0], expected)
-    if name not in ("masked by writing", "masked by an index"):  # of which torch.func.vmap has no batches
+    if name not in (
+        "masked by writing",
+        "masked by an index",
+        "indices where x is 0",
+    ):  # of which torch.func.vmap has no batches
         same(torch.func.vmap(interop.grad(program))(torch.stack([x, x])), [expected, expected])
 
 

@@ -449,10 +449,8 @@ DOCUMENTED: dict[str, tuple[str, ...]] = {
         *("relu(x)^0.5 * relu(x)^2", "xlogy", "angle"),
         "safe norm by a rule",
     ),
-    "`where(x == 0, 1, sin(x) / x)`, which is `jnp.sinc`, computes $0 / 0$ at 0, and gives NaN.": (
-        *("x^2 / |x|", "sin(x) / x", "sinc"),
-    ),
-    "Equal singular values, equal eigenvalues;": ("matrix norm, 2", "eigvalsh, equal", "svdvals, equal"),
+    "Where the branch that is entered is NaN, a `where` takes the one that it takes at the point": ("x^2 / |x|",),
+    "Equal singular values, equal eigenvalues.": ("matrix norm, 2", "eigvalsh, equal", "svdvals, equal"),
     "Where operands have equal values and equal derivatives along $v$, higher derivatives would decide.": (
         "second order",
     ),

@@ -563,9 +563,7 @@ else:
     WARNED = (*WARNED, "grid_sample")
 DOCUMENTED: dict[str, tuple[str, ...]] = {
     "So does in torch `sqrt(x * x)` at 0.": ("sqrt(x^2)", "relu(x)^0.5 * relu(x)^2"),
-    "`where(x == 0, 1, sin(x) / x)`, which is `jnp.sinc`, computes $0 / 0$ at 0, and gives NaN.": (
-        *("x^2 / |x|", "sin(x) / x"),
-    ),
+    "Where the branch that is entered is NaN, a `where` takes the one that it takes at the point": ("x^2 / |x|",),
     "Where operands have equal values and equal derivatives along $v$, higher derivatives would decide.": (
         *("second order", "second order, of relu"),
     ),

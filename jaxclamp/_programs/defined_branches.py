@@ -1,0 +1,82 @@
+"""Takes the branch of a `where` that its condition has at the point, if the one that a step enters is NaN there.
+
+A condition that is on a tie holds as it does a small step along the direction. The branch of that side may not be
+defined at the point itself. Of ``where(x == 0, 1, sin(y) / y)`` with ``y = where(x == 0, 1, x)``, the double where, a
+step from 0 enters ``sin(0) / 0``. Then the other branch counts, as in JAX: 1, of slope 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import JaxprEqn, Literal, Var
+from jax.extend.core import primitives as p
+
+from jaxclamp._jax_versions import with_parts
+from jaxclamp._programs.choices import chooses
+from jaxclamp._rules.operands import is_floating
+from jaxclamp._transforms.jaxprs import WITH_BODIES, computed, inlined, with_bodies
+
+
+def with_defined_branches(jaxpr: Any) -> Any:
+    """Return the program with such branches, in bodies too, if a condition is computed in the body of its `where`."""
+    made_by: dict[Any, JaxprEqn] = {}
+    eqns: list[JaxprEqn] = []
+    for eqn in jaxpr.eqns:
+        if _selects(eqn) and any(map(chooses, conditions := _conditions(eqn.invars[0], made_by))):
+            eqns += _with_defined_branch(eqn, conditions)
+        elif eqn.primitive.name in WITH_BODIES and eqn.primitive.name != "shard_map":
+            eqns.append(with_bodies(eqn, with_defined_branches))
+        else:
+            eqns.append(eqn)
+        made_by.update(dict.fromkeys(eqn.outvars, eqn))
+    return with_parts(jaxpr, eqns=eqns)
+
+
+def _selects(eqn: JaxprEqn) -> bool:
+    """Return whether ``eqn`` selects real numbers by a bool, its first operand."""
+    # The select of a `jnp.where` is in an inner jit, of which the condition comes from outside.
+    is_where = eqn.primitive is p.jit_p and eqn.params["name"] == "_where"
+    return (
+        (is_where or eqn.primitive is p.select_n_p)
+        and eqn.invars[0].aval.dtype == bool  # type: ignore[attr-defined]
+        and is_floating(eqn.outvars[0].aval)
+    )
+
+
+_OF_BOOLS = (p.not_p, p.and_p, p.or_p, p.xor_p, p.broadcast_in_dim_p, p.reshape_p, p.squeeze_p)
+_COMPARISONS = (p.eq_p, p.ne_p, p.gt_p, p.ge_p, p.lt_p, p.le_p)
+
+
+def _conditions(condition: Any, made_by: Mapping[Any, JaxprEqn]) -> list[JaxprEqn]:
+    """Return the equations that make a condition out of numbers and other bools, in their order."""
+    eqn = None if isinstance(condition, Literal) else made_by.get(condition)
+    if eqn is None or eqn.primitive not in (*_OF_BOOLS, *_COMPARISONS):
+        return []
+    of_bools = eqn.invars if eqn.primitive in _OF_BOOLS else []
+    return [*(inner for atom in of_bools for inner in _conditions(atom, made_by)), eqn]
+
+
+def _with_defined_branch(eqn: JaxprEqn, conditions: Sequence[JaxprEqn]) -> list[JaxprEqn]:
+    """Return ``eqn`` with the branch that the ``conditions`` have at the point, if the one that is entered is NaN."""
+    made = {var for condition in conditions for var in condition.outvars}
+    atoms = [atom for condition in conditions for atom in condition.invars if isinstance(atom, Var)]
+    read = [atom for atom in atoms if atom not in made]
+    select, count = computed(eqn), len(eqn.invars)
+
+    def run(holds: jax.Array, *operands: jax.Array) -> jax.Array:
+        cases, compared = operands[: count - 1], operands[count - 1 :]
+        # Numbers that do not move are compared by their values.
+        known: dict[Any, Any] = dict(zip(read, lax.stop_gradient(compared), strict=True))
+        for condition in conditions:
+            values = [atom.val if isinstance(atom, Literal) else known[atom] for atom in condition.invars]
+            known[condition.outvars[0]] = condition.primitive.bind(*values, **condition.params)
+        (entered,), (at_the_point,) = select(holds, *cases), select(known[eqn.invars[0]], *cases)
+        is_nan, would_be_nan = map(jnp.isnan, lax.stop_gradient((entered, at_the_point)))
+        return jnp.where(is_nan & ~would_be_nan, at_the_point, entered)
+
+    return inlined(run, eqn.replace(invars=[*eqn.invars, *read]))
