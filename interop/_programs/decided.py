@@ -5,6 +5,7 @@ in it, and its code in the file of `choices` for its subject.
 """
 
 import contextlib
+import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,11 +31,12 @@ from interop._programs.choices import (
 from interop._programs.choices.reductions import as_is
 from interop._programs.defined_branches import following
 from interop._programs.dual_fast_paths import FASTER, FastPaths
-from interop._programs.operators import operators_of, overwriting, parts_of
+from interop._programs.operators import of_each, operators_of, overwriting, parts_of
 from interop._programs.order import moves, negated, value_and_tangent
 from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import NUMPY_NAMES, in_place, overwrite
 from interop._torch.private_api import (
+    foreach_named,
     is_any,
     keywords_of,
     operators_named,
@@ -274,5 +276,7 @@ CHOICES_BY_CALL: Mapping[Function, Function] = {
     **dict(operators_of(CHOICES_BY_FUNCTION)),
     **{copy: comparisons.conversion(copy) for copy in operators_named("_to_copy")},  # which `to` calls
     **dict(parts_of(CHOICES_BY_FUNCTION)),
+    # Torch has no derivative of this one.
+    **dict.fromkeys(foreach_named("copy_"), functools.partial(of_each, torch.Tensor.copy_)),
 }
 """`CHOICES_BY_FUNCTION` plus the ATen operators behind its functions: what the block looks up."""

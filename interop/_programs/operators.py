@@ -46,7 +46,7 @@ def parts_of(choices: Mapping[Any, Function]) -> Iterator[tuple[Function, Functi
     """
     for in_torch, form, choice in _forms_of(choices):
         for each in foreach_named(form):
-            yield each, functools.partial(_of_each, choice)
+            yield each, functools.partial(of_each, choice)
         for kernel in (f"{form}_backward", f"_{form}_kernel"):
             for operator in (*bindings_named(kernel), *operators_named(kernel)):
                 yield operator, functools.partial(_refuse_kernel, operator, in_torch)
@@ -126,7 +126,7 @@ def overwriting(name: str, choice: Function) -> Function:
     return overwritten
 
 
-def _of_each(choice: Function, tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> list[Any]:
+def of_each(choice: Function, tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> list[Any]:
     """Call ``choice`` with each of the tensors; of the further arguments there is one for all, or one for each."""
     operands = [*args, *(kwargs.pop(name) for name in ("scalar", "scalars", "other") if name in kwargs)]
     return [

@@ -263,7 +263,8 @@ def _step_with_lists(layer: torch.nn.Linear) -> None:
     _set_a_column,
     _write_to_out,
     _step_with_lists,
-], ids=["init", "another init", "load_state_dict", "an element", "a view", "out", "an optimizer"])  # fmt: skip
+    lambda layer: torch.no_grad()(torch._foreach_copy_)([layer.weight], [torch.zeros(1, 1)]),
+], ids=["init", "another init", "load_state_dict", "an element", "a view", "out", "an optimizer", "many"])  # fmt: skip
 def test_parameters_that_are_overwritten_in_the_block_move(overwrite: Callable[[torch.nn.Linear], object]) -> None:
     layer = torch.nn.Linear(1, 1, bias=False)
     with interop.along(layer):
