@@ -281,11 +281,11 @@ _SUMS = frozenset({"add", "add_any", "sub", "neg"})
 _MOVES = frozenset(
     {
         *("reduce_sum", "cumsum", "reduce_window_sum", "select_n", "broadcast_in_dim", "reshape", "transpose"),
-        *("squeeze", "expand_dims", "slice", "rev", "pad", "concatenate", "split", "stack", "unstack", "tile"),
+        *("squeeze", "slice", "rev", "pad", "concatenate", "split", "stack", "unstack", "tile"),
         *("dynamic_slice", "dynamic_update_slice", "gather", "scatter", "scatter-add", "select_and_scatter_add"),
-        *("copy", "copy_p", "convert_element_type", "reduce_precision", "real", "imag", "complex", "conj"),
-        *("device_put", "layout_constraint", "sharding_constraint", "reshard", "optimization_barrier", "psum", "psum2"),
-        *("psum_invariant", "pbroadcast", "pvary", "pcast", "all_gather", "all_gather_invariant", "all_gather_reduced"),
+        *("copy", "convert_element_type", "reduce_precision", "real", "imag", "complex", "conj"),
+        *("device_put", "layout_constraint", "sharding_constraint", "reshard", "optimization_barrier", "psum"),
+        *("psum_invariant", "pbroadcast", "pvary", "all_gather", "all_gather_invariant", "all_gather_reduced"),
         *("reduce_scatter", "unreduced_psum", "ppermute", "all_to_all"),
     }
 )

@@ -231,7 +231,7 @@ _WITHOUT_BOUND = frozenset(
     {
         *("pow", "sqrt", "rsqrt", "cbrt", "log", "log1p", "exp", "exp2", "expm1", "sinh", "cosh", "tan", "asin"),
         *("acos", "acosh", "atanh", "atan2", "lgamma", "digamma", "polygamma", "zeta", "igamma", "igammac"),
-        *("igamma_grad_a", "random_gamma_grad", "regularized_incomplete_beta", "erf_inv", "cumlogsumexp", "cholesky"),
+        *("igamma_grad_a", "regularized_incomplete_beta", "erf_inv", "cumlogsumexp", "cholesky"),
         *("eig", "eigh", "svd", "lu", "qr", "householder_product", "schur", "triangular_solve", "tridiagonal_solve"),
         *("log2", "custom_linear_solve", "div", "rem"),
     }
@@ -414,10 +414,10 @@ _RULES: Mapping[str, Callable[..., Range]] = {
     **dict.fromkeys(("tanh", "erf", "sin", "cos", "sign"), lambda _, x: x.within(-1.0, 1.0)),
     # All that is known stays.
     "convert_element_type": _converted,
-    **dict.fromkeys(("copy", "copy_p", "sharding_constraint", "pvary", "reshard"), lambda _, x: x),
+    **dict.fromkeys(("copy", "sharding_constraint", "pvary", "reshard"), lambda _, x: x),
     # The numbers stay, or some of them.
     **dict.fromkeys(
-        ("reshape", "squeeze", "expand_dims", "slice", "rev", "dynamic_slice", "tile"),
+        ("reshape", "squeeze", "slice", "rev", "dynamic_slice", "tile"),
         lambda _, x, *starts: _of_slices(x),
     ),
     "concatenate": lambda _, *parts: functools.reduce(_either, parts),

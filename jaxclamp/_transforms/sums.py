@@ -243,9 +243,7 @@ def _maker(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
 
 
 _ADDING_UP = ("reduce_sum", "psum", "psum_invariant")
-_RESHAPING = (
-    *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "convert_element_type", "pvary", "reshard"),
-)
+_RESHAPING = ("broadcast_in_dim", "reshape", "squeeze", "transpose", "convert_element_type", "pvary", "reshard")
 
 
 def _logaddexp_of(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
