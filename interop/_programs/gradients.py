@@ -11,7 +11,7 @@ import contextlib
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -46,7 +46,6 @@ from jaxclamp._rules.operands import check_function, positions_of
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
 from jaxclamp._transforms.undecided import warn_once
 
-P = ParamSpec("P")
 R = TypeVar("R")
 Tree: TypeAlias = Any
 
