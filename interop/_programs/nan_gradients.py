@@ -240,9 +240,9 @@ _SELECTIONS = frozenset((
     "Where", "MaskedFill", "MaskedScatter", "MaskedSelect", "Index", "IndexSelect", "IndexPut", "IndexPutImpl",
     "Gather", "Scatter", "ScatterAdd", "Take", "Select", "Slice", "SelectScatter", "SliceScatter", "Diagonal",
     "Split", "SplitWithSizes", "UnsafeSplit", "Unbind", "Cat", "Stack", "Expand", "View", "ReshapeAlias",
-    "UnsafeView", "Unsqueeze", "Squeeze", "Permute", "Transpose", "T", "Clone", "Alias", "ToCopy", "Copy", "Flip",
-    "Roll", "Repeat", "torch::autograd::Identity", "ConstantPadNd", "Tril", "Triu", "Sum", "Mean", "Cumsum",
-    "Embedding",
+    "UnsafeView", "Unsqueeze", "Squeeze", "Permute", "Transpose", "T", "Clone", "Alias", "ToCopy", "Flip",
+    "Roll", "Repeat", "torch::autograd::CopyBackwards", "torch::autograd::Identity", "ConstantPadNd", "Tril", "Triu",
+    "Sum", "Mean", "Cumsum", "Embedding",
 ))
 """The nodes, by their names but for the ending, that move elements or add them up: a 0 among their slopes is a cut."""
 _ELEMENTWISE = frozenset((
@@ -250,7 +250,8 @@ _ELEMENTWISE = frozenset((
     "Cosh", "Digamma", "Div", "Elu", "Erf", "Erfc", "Erfinv", "Exp", "Exp2", "Expm1", "Gelu", "Hardswish", "Hypot",
     "LeakyRelu", "Lerp", "Lgamma", "Log", "Log10", "Log1P", "Log2", "Logaddexp", "Logaddexp2", "LogSigmoid", "Logit",
     "Mish", "Mul", "NanToNum", "NativeDropout", "Neg", "Polygamma", "Pow", "Reciprocal", "Rsqrt", "Rsub", "Sigmoid",
-    "Silu", "Sin", "Sinc", "Sinh", "Softplus", "Sqrt", "Sub", "Tan", "Tanh", "Xlog1Py", "Xlogy",
+    "Silu", "Sin", "Sinc", "Sinh", "Softplus", "SpecialEntr", "SpecialNdtri", "SpecialXlog1Py", "Sqrt", "Sub", "Tan",
+    "Tanh", "Xlogy",
 ))
 """The nodes whose results have each element made of the elements in its place."""
 _IN_ROWS = frozenset((

@@ -5,6 +5,7 @@ larger. Each function here looks at dual tensors of `torch.autograd.forward_ad` 
 that is differentiated.
 """
 
+import cmath
 import contextlib
 import math
 import operator
@@ -78,11 +79,11 @@ def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor
     alone is NaN.
     """
     (x_value, x_tangent), (y_value, y_tangent) = value_and_tangent(x), value_and_tangent(y)
-    if isinstance(x, torch.Tensor) and not isinstance(y, torch.Tensor) and not may_be_at(x, y):
+    if not isinstance(y, torch.Tensor) and (cmath.isinf(y) or not may_be_at(x, y)):
         return comparison(x_value, y_value)
     tied = x_value == y_value
-    if isinstance(y_value, torch.Tensor) or math.isinf(y_value):
-        tied = tied & torch.isfinite(x_value)
+    if isinstance(y, torch.Tensor):
+        tied = tied & torch.isfinite(y_value)
     ahead = _OF_TANGENTS.get(comparison, comparison)(x_tangent, y_tangent)
     at_the_point = comparison(x_value, y_value)
     decided: torch.Tensor = (tied & ahead) | (~tied & at_the_point)

@@ -57,6 +57,10 @@ PAIR, ROWS = tensor([-1.0, 4.0]), tensor([[1.0, 2.0], [0.0, 0.0]])
 PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
     "where, sqrt": (where_positive(torch.sqrt), PAIR, [0.0, 0.25]),
     "where, method in place": (where_positive(lambda x: x.clone().sqrt_()), PAIR, [0.0, 0.25]),
+    "where, copy of sqrt": (where_positive(lambda x: torch.zeros_like(x).copy_(x.sqrt())), PAIR, [0.0, 0.25]),
+    "where, xlog1py": (where_positive(lambda x: torch.special.xlog1py(2.0, x)), PAIR, [0.0, 0.4]),
+    "where, entr": (where_positive(torch.special.entr), tensor([-1.0, 1.0]), [0.0, -1.0]),
+    "where, ndtri": (where_positive(torch.special.ndtri), tensor([-1.0, 0.5]), [0.0, math.sqrt(2 * math.pi)]),
     "one of two results": (
         lambda x: torch.where(tensor(False), torch.var_mean(x.sqrt())[0], x.sum()),
         PAIR,
@@ -636,6 +640,13 @@ def wrong(seeds: range) -> list[int]:
             if not (close(gradient, true) | ~gradient.isfinite()).all():
                 found.append(seed)
     return found
+
+
+def test_the_nodes_are_called_as_torch_calls_them() -> None:
+    """A node of another name counts as one of which nothing is known, and its NaN stays."""
+    listed = nan_gradients._SELECTIONS | nan_gradients._ELEMENTWISE | nan_gradients._IN_ROWS
+    of_torch = {name.partition("Backward")[0] for name in dir(torch._C._functions)}
+    assert {name for name in listed if not name.startswith("torch::")} <= of_torch
 
 
 @parts(range(1000), 20, quick=20)

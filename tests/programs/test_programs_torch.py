@@ -30,6 +30,7 @@ PROGRAMS: dict[str, tuple[Function, float, float]] = {
     ),
     "clip below + clip above": (lambda x: x.clip(0, None) + torch.clip(x, max=0), 0.0, 1.0),
     "abs(x) - maximum(x, -x) + 5 x": (lambda x: x.abs() - torch.maximum(x, -x) + 5 * x, 0.0, 5.0),
+    "a number first": (lambda x: interop.maximum(0.0, x) + interop.minimum(0.0, x), 0.0, 1.0),
     "where by hand": (lambda x: torch.where(x > 0, x, 0) + torch.where(x >= 0, 0, x), 0.0, 1.0),
     "masks by hand": (lambda x: x * (x > 0) + x * (x <= 0).to(x), 0.0, 1.0),
     "clamp + min + max": (

@@ -283,6 +283,7 @@ PROGRAMS: dict[str, tuple[Program, Any]] = {
     "matrix_norm, 1": (lambda x: torch.linalg.matrix_norm(rows(x), 1), ONES),
     "matrix_norm, inf": (lambda x: torch.linalg.norm(rows(x), math.inf), ONES),
     "matrix_norm, 2": (lambda x: torch.linalg.matrix_norm(rows(x), 2), [1.0, 0.0, 0.0, 1.0]),
+    "matrix_norm, fro, at 0": (lambda x: torch.linalg.matrix_norm(rows(x)), ZEROS),
     "nuclear norm": (lambda x: torch.linalg.matrix_norm(rows(x), "nuc"), [1.0, 1.0, 1.0, 1.0]),
     "normalize, 1": (lambda x: F.normalize(x, p=1, dim=0), POINT),
     "normalize, at eps": (lambda x: F.normalize(x, p=1, dim=0, eps=4.0), POINT),
