@@ -196,6 +196,8 @@ def test_counting_again_adds_up_and_ends_with_the_block() -> None:
     assert counted.report.elements == 48
     with pytest.raises(IndexError), counted:
         X[99]
+    with pytest.raises(RuntimeError, match="At least one of 'min' or 'max'"), interop.ties():
+        torch.clamp(X)
     torch.relu(X)
     Network()(X)
     assert counted.report.elements == 48

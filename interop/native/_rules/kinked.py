@@ -91,14 +91,14 @@ def places_of_ties(name: str, *parameters: float) -> tuple[float, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _has_slope_above_at_0(name: str, *parameters: float) -> bool:
-    """Return whether the only kink is at 0, and its slope is that of the piece above.
+    """Return whether the slope at the only kink, which is at 0, is that of the piece above.
 
     >>> _has_slope_above_at_0("elu", 2.0), _has_slope_above_at_0("elu", 0.5)
     (True, False)
     """
-    meeting = list(pieces_that_meet(name, *parameters))
-    places, slopes = zip(*_kinks_of(name, *parameters), strict=True)
-    return places == (0.0,) and slopes == (_slope(meeting[0][2], 0.0, parameters),)
+    ((place, _, above),) = pieces_that_meet(name, *parameters)
+    ((_, slope),) = _kinks_of(name, *parameters)
+    return slope == _slope(above, place, parameters)
 
 
 def _slope(piece: Piece, place: float, parameters: Sequence[float]) -> float:

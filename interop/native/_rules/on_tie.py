@@ -59,7 +59,7 @@ def _of_selection(rule: Selection, operands: Sequence[Any]) -> torch.Tensor:
     """Return where more than one operand is the value: x beside a bound, or beside the other tensor of a maximum."""
     x, *rivals = operands
     are_numbers = not any(isinstance(rival, torch.Tensor) for rival in rivals)
-    if len(rivals) == 1 or (are_numbers and rivals[0] < rivals[1]):  # the operands tie in pairs with x alone
+    if len(rivals) < 2 or (are_numbers and rivals[0] < rivals[1]):  # the operands tie in pairs with x alone
         return _equals_any_of(x, rivals)
     return number_of_members(rule, operands) > 1
 

@@ -276,15 +276,13 @@ def _beats(step: Callable[..., Any], operand: Operand, rival: Operand) -> Mask:
 
 def _members(steps: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> tuple[list[Mask], Any]:
     """Return for each operand where it is in C, and the value."""
-    members: list[Any] = [True]  # before the first step the first operand is the value, in a shape that is not known
+    members: list[Mask] = []
     value = operands[0]
     for step, operand in zip(steps, operands[1:], strict=True):
         keeps = _reaches(step, value, operand)
-        members = [keeps if member is True else member & keeps for member in members]
+        members = [member & keeps for member in members] or [keeps]  # before the first step there is one operand
         members.append(_reaches(step, operand, value))
         value = _folded(step, value, operand)
-    if members == [True]:
-        members = [torch.ones_like(value, dtype=torch.bool)]
     return members, value
 
 
