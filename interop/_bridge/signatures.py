@@ -89,7 +89,7 @@ class Signature:
             sorted([*renamed, *forms], key=lambda parameter: parameter.kind), return_annotation=result
         )
         names = list(self.inspected.parameters)
-        aliases = {alias: name for alias, name in NUMPY_NAMES.items() if name in names and alias not in names}
+        aliases = {alias: name for alias, name in NUMPY_NAMES.items() if name in names}
         self._slots = {name: names.index(aliases.get(name, name)) for name in (*names, *aliases)}
         self.jax_names = {self._slots[new.name]: old.name for old, new in zip(in_jax, renamed, strict=True)}
         """Maps a slot to the name of the parameter in jaxclamp."""

@@ -79,7 +79,7 @@ def _derive(native: type[torch.nn.Module], function: Callable[..., Any]) -> type
     # The constructors of losses make ``reduction`` of two older parameters; PReLU makes a weight.
     of_module = (inspect.signature(native).parameters.keys() - {"size_average", "reduce"}) | {"weight"}
     parameters = inspect.signature(function).parameters
-    attributes = [name for name in parameters if name in of_module and name not in of_forward]
+    attributes = [name for name in parameters if name in of_module]
     positional = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     return type(
         native.__name__,

@@ -105,7 +105,7 @@ def _overwriting(function: Callable[..., Any], in_torch: Callable[..., Forms | N
 def _published(function: Callable[P, R]) -> Callable[P, R]:
     """Enter the function in `NATIVE`, where torch can override it, with NumPy's names for its arguments."""
     parameters = inspect.signature(function).parameters
-    names = {alias: name for alias, name in NUMPY_NAMES.items() if name in parameters and alias not in parameters}
+    names = {alias: name for alias, name in NUMPY_NAMES.items() if name in parameters}
     aliases = frozenset(names)
 
     def with_version(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -23,10 +23,10 @@ def _functions_of_numbers() -> dict[str, InTorch]:
     for op in OPS.values():
         if op.family == "reduction":
             continue
-        point = next(point for point in op.tie_points if None not in point)
+        at, *parameters = op.tie_points[0]
         function = op.counterparts_in("torch")[0].function
         try:
-            function(torch.tensor(point[0]), *point[1:])
+            function(torch.tensor(at), *parameters)
         except TypeError:
             continue
         functions[op.name] = function
