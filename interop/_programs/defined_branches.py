@@ -40,6 +40,7 @@ def following(faster: Mapping[Function, Function]) -> Iterator[tuple[Function, F
             for home in (torch, torch.Tensor):
                 if in_torch := getattr(home, name, None):
                     yield in_torch, functools.partial(follow, faster.get(in_torch, in_torch))
+    yield torch.Tensor.__setitem__, _written
 
 
 def _of_one(function: Function, condition: Any, *args: Any, **kwargs: Any) -> Any:
@@ -66,6 +67,19 @@ def _defined(function: Function, *args: Any, **kwargs: Any) -> Any:
         return entered
     instead = function(*at_the_point, **kwargs)
     return torch.where(is_nan & ~value_and_tangent(instead)[0].isnan(), instead, entered)
+
+
+def _written(input: torch.Tensor, mask: Any, values: Any) -> None:
+    """Write to a tensor by a mask, so that no NaN gets into it, or stays in it, that is not there at the point."""
+    at_the_point = getattr(mask, AT_THE_POINT, None)
+    if at_the_point is not None and mask.shape == input.shape:
+        if isinstance(values, torch.Tensor) and values.dim():  # an element for each place where the mask holds
+            before = input[mask]
+            is_nan, was_nan = (value_and_tangent(part)[0].isnan() for part in (values, before))
+            values = torch.where(is_nan & ~was_nan & ~at_the_point[mask], before, values)
+        else:
+            mask = mask | (at_the_point & value_and_tangent(input)[0].isnan())
+    input[mask] = values
 
 
 def _at_the_point(args: tuple[Any, ...]) -> tuple[Any, ...] | None:

@@ -41,6 +41,18 @@ def written(x: Tensor) -> Tensor:
     return roots.sum()
 
 
+def quotient_written_over(x: Tensor) -> Tensor:
+    y = x.expm1() / x
+    y[x == 0] = 1.0
+    return y.sum()
+
+
+def written_where_positive(x: Tensor) -> Tensor:
+    result, mask = 3 * x, x > 0
+    result[mask] = x[mask] * x[mask].log()
+    return result.sum()
+
+
 def overwritten_in_part(x: Tensor) -> Tensor:
     x = x.clone()
     x[:1].sqrt_()
@@ -156,6 +168,8 @@ PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
         tensor([0.0, 1.0]),
         [0.0, 1.0],
     ),
+    "quotient written over": (quotient_written_over, tensor([0.0, 1.0]), [0.0, 1.0]),
+    "written where positive": (written_where_positive, tensor([0.0, 1.0]), [3.0, 1.0]),
     # What stays as it is.
     "both undefined": (lambda x: torch.where(x == 0, x * x.log(), x / x), tensor(0.0), NAN),
     "indices where x is 0": (lambda x: x[torch.where(x == 0)[0]].sum(), tensor([0.0, 2.0]), [0.0, 0.0]),
@@ -191,6 +205,8 @@ def test_programs(name: str) -> None:
         "masked by writing",
         "masked by an index",
         "indices where x is 0",
+        "written where positive",
+        "quotient written over",
     ):  # of which torch.func.vmap has no batches
         same(torch.func.vmap(interop.grad(program))(torch.stack([x, x])), [expected, expected])
 
