@@ -175,6 +175,7 @@ PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
     "indices where x is 0": (lambda x: x[torch.where(x == 0)[0]].sum(), tensor([0.0, 2.0]), [0.0, 0.0]),
     "xlogy of a 0 that moves": (lambda x: torch.xlogy(x, x), tensor(0.0), NAN),
     "sqrt at 0": (torch.sqrt, tensor(0.0), INF),
+    "Geometric": (lambda p: torch.distributions.Geometric(p, None, False).log_prob(tensor(0.0)), tensor(1.0), NAN),
     "a zero that is a number": (lambda x: x.sqrt() ** 2, tensor(0.0), NAN),
     "two factors": (lambda x: x.sqrt() * x.sqrt(), tensor(0.0), NAN),
     "log and exp": (lambda x: x.log().exp(), tensor(0.0), NAN),
@@ -203,6 +204,7 @@ def test_programs(name: str) -> None:
     same(gradient_in_along(program, x)[0], expected)
     if name not in (
         "masked by writing",
+        "Geometric",
         "masked by an index",
         "indices where x is 0",
         "written where positive",
@@ -473,6 +475,16 @@ def test_a_view_is_as_it_is() -> None:
         loss = root(x).reshape(1)[0]
     loss.backward()
     same(x.grad, [NAN, 0.25])
+
+
+def test_a_number_that_a_function_leaves_out_itself_is_not_seen_in_along() -> None:
+    """The logarithm of a target of 0, which the loss has above 1 alone; up to there it falls by the input."""
+
+    def program(target: Tensor) -> Tensor:
+        return functional.poisson_nll_loss(ROW, target, full=True, reduction="sum")
+
+    same(interop.grad(program)(tensor([0.0, 0.5])), -ROW)
+    same(gradient_in_along(program, tensor([0.0, 0.5]))[0], [NAN, -2.0])
 
 
 def test_second_derivative() -> None:

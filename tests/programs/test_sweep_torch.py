@@ -160,6 +160,7 @@ PROGRAMS: dict[str, tuple[Program, Any]] = {
     "x / (|x| + 1)": (lambda x: x / (x.abs() + 1), POINT),
     "x^2 / |x|": (lambda x: torch.where(x == 0, 0.0, x**2 / x.abs()), POINT),
     "sqrt(x^2)": (lambda x: (x**2).sqrt(), POINT),
+    "masked.std": (lambda x: torch.masked.std(x, 0, True, mask=torch.tensor([True, True, False, True])), ONES),
     "sin(x) / x": (lambda x: torch.where(x == 0, 1.0, x.sin() / x), POINT),
     "sinc": (torch.sinc, POINT),
     "relu(x)^2.5": (lambda x: torch.relu(x) ** 2.5, POINT),
@@ -563,7 +564,9 @@ if torch.__version__ < "2.15":
 else:
     WARNED = (*WARNED, "grid_sample")
 DOCUMENTED: dict[str, tuple[str, ...]] = {
-    "So does in torch `sqrt(x * x)` at 0.": ("sqrt(x^2)", "relu(x)^0.5 * relu(x)^2"),
+    "So do in torch `sqrt(x * x)` at 0 and `torch.masked.std` of equal numbers, which is such a root.": (
+        *("sqrt(x^2)", "relu(x)^0.5 * relu(x)^2", "masked.std"),
+    ),
     "Where the branch that is entered is NaN, a `where` takes the one that it takes at the point": ("x^2 / |x|",),
     "Where operands have equal values and equal derivatives along $v$, higher derivatives would decide.": (
         *("second order", "second order, of relu"),
