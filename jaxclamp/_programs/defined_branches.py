@@ -38,27 +38,32 @@ def with_defined_branches(jaxpr: Any) -> Any:
 
 
 def _selects(eqn: JaxprEqn) -> bool:
-    """Return whether ``eqn`` selects real numbers by a bool, its first operand."""
+    """Return whether ``eqn`` selects real numbers by its first operand, a bool or an index."""
     # The select of a `jnp.where` is in an inner jit, of which the condition comes from outside.
     is_where = eqn.primitive is p.jit_p and eqn.params["name"] == "_where"
-    return (
-        (is_where or eqn.primitive is p.select_n_p)
-        and eqn.invars[0].aval.dtype == bool  # type: ignore[attr-defined]
-        and is_floating(eqn.outvars[0].aval)
-    )
-
-
-_OF_BOOLS = (p.not_p, p.and_p, p.or_p, p.xor_p, p.broadcast_in_dim_p, p.reshape_p, p.squeeze_p)
-_COMPARISONS = (p.eq_p, p.ne_p, p.gt_p, p.ge_p, p.lt_p, p.le_p)
+    return (is_where or eqn.primitive is p.select_n_p) and is_floating(eqn.outvars[0].aval)
 
 
 def _conditions(condition: Any, made_by: Mapping[Any, JaxprEqn]) -> list[JaxprEqn]:
-    """Return the equations that make a condition out of numbers and other bools, in their order."""
-    eqn = None if isinstance(condition, Literal) else made_by.get(condition)
-    if eqn is None or eqn.primitive not in (*_OF_BOOLS, *_COMPARISONS):
-        return []
-    of_bools = eqn.invars if eqn.primitive in _OF_BOOLS else []
-    return [*(inner for atom in of_bools for inner in _conditions(atom, made_by)), eqn]
+    """Return the equations that make a condition out of floating point numbers, in their order."""
+    conditions: list[JaxprEqn] = []
+    made: set[Any] = set()
+
+    def follow(atom: Any) -> None:
+        eqn = None if isinstance(atom, Literal) or atom in made else made_by.get(atom)
+        if eqn is None or eqn.primitive.name in WITH_BODIES or not all(map(_is_discrete, eqn.outvars)):
+            return
+        for inner in eqn.invars:
+            follow(inner)
+        conditions.append(eqn)
+        made.update(eqn.outvars)
+
+    follow(condition)
+    return conditions
+
+
+def _is_discrete(var: Any) -> bool:
+    return jnp.issubdtype(var.aval.dtype, jnp.integer) or var.aval.dtype == bool
 
 
 def _with_defined_branch(eqn: JaxprEqn, conditions: Sequence[JaxprEqn]) -> list[JaxprEqn]:
@@ -74,7 +79,7 @@ def _with_defined_branch(eqn: JaxprEqn, conditions: Sequence[JaxprEqn]) -> list[
         known: dict[Any, Any] = dict(zip(read, lax.stop_gradient(compared), strict=True))
         for condition in conditions:
             values = [atom.val if isinstance(atom, Literal) else known[atom] for atom in condition.invars]
-            known[condition.outvars[0]] = condition.primitive.bind(*values, **condition.params)
+            known.update(zip(condition.outvars, computed(condition)(*values), strict=True))
         (entered,), (at_the_point,) = select(holds, *cases), select(known[eqn.invars[0]], *cases)
         is_nan, would_be_nan = map(jnp.isnan, lax.stop_gradient((entered, at_the_point)))
         return jnp.where(is_nan & ~would_be_nan, at_the_point, entered)

@@ -97,6 +97,7 @@ TABLE: dict[str, tuple[Function, Any, float, Any]] = {
         1.0,
         [0.0, -4 / np.pi],
     ),
+    "select": (lambda x: jnp.select([x == 0, x > 9], [1 + x, x], jnp.expm1(x) / x).sum(), [0.0, 1.0], 1.0, [1.0, 1.0]),
     "both undefined": (lambda x: jnp.where(x > 0, x * jnp.log(x), x / x), 0.0, 1.0, NAN),
     "a value that is NaN": (lambda x: jnp.where(x < 0, jnp.log(x) * jnp.sqrt(x), 0.0), -1.0, 1.0, NAN),
     # Zeros that are numbers, and true infinities, stay.
