@@ -52,7 +52,8 @@ def check_grads(
     is meant for some hundred. Values are computed in float64, whatever the dtype of ``args``, if ``fun`` allows it
     and draws no random numbers, which would be others. The noise of values is measured, and how far the function is
     followed depends on it. A kink counts as one at the point if it is too near to be told from one. Pieces of a hundred
-    dimensions cannot all be found; a gradient is no member if a search in its direction finds none that reaches as far.
+    dimensions, or of less than 1 / 500 of the points nearby, cannot all be found; a gradient is no member if a search
+    in its direction finds none that reaches as far.
 
     There is no ``order``: a gradient jumps at the kinks of its function. Elsewhere, check ``jax.grad(fun)``.
 

@@ -21,9 +21,10 @@ _PIECES = 24
 missed with the probability 4 * (3 / 4)^24, 0.4 %, and `Pieces.nearest` looks for it."""
 _SEARCH = 160
 """How many nearby points are tried at once to find a piece that is farther ahead: 32 for each of five ways to draw."""
-_PATIENCE = 4
-"""How many such searches in vain end the search: a piece that takes 1 / 128 of a way's points is then missed with the
-probability (1 - 1 / 128)^128, a third, and one of 1 / 32 with that of 2 %."""
+_GROWTH = 4  # of that number, after each search in vain
+_PATIENCE = 3
+"""How many such searches in vain end the search: 672 points of each way then. A piece that takes 1 / 128 of a way's
+points is missed with the probability (1 - 1 / 128)^672, 0.5 %, and one of 1 / 672 with that of a third."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,23 @@ class Pieces(Neighbourhood):
         terms = [Term(group, directions, gradients[:, group]) for group in groups if len(group)]
         return [self._distinct(row, term) for term in terms]
 
+    def as_one(self, row: int, split: list[Term], searched: list[Term]) -> Term | None:
+        """Return one term of all entries, if a piece that was found since the split depends on more than its term.
+
+        The lines by which the row was split may have missed a thin piece.
+        """
+        entries = np.flatnonzero(self.slopes.finite[row])
+        for before, after in zip(split, searched, strict=True):
+            found = after.directions[len(before.directions) :]
+            rest = np.setdiff1d(entries, after.entries)
+            if len(found) and not self._is_sum_of(row, [after.entries, rest], found):
+                break
+        else:
+            return None
+        directions = np.concatenate([term.directions for term in searched])
+        gradients, smooth = self._gradients(np.array([row]), entries, directions)
+        return self._distinct(row, Term(entries, directions[smooth[:, 0]], gradients[smooth[:, 0], 0]))
+
     @functools.cached_property
     def _samples(self) -> dict[int, tuple[Array, Array]]:
         """Maps each row that is no sum to nearby points at which it is smooth, and its gradients there."""
@@ -119,7 +137,7 @@ class Pieces(Neighbourhood):
         in_vain, is_missed = 0, False
         while in_vain < patience and np.linalg.norm(target * metric - weighed) > accuracy:
             direction = metric * (target * metric - weighed)
-            ahead, farthest = self._ahead(row, term, direction)
+            ahead, farthest = self._ahead(row, term, direction, _SEARCH * _GROWTH**in_vain)
             if not len(ahead.gradients):
                 in_vain += 1
                 is_missed |= farthest >= target @ direction / np.abs(direction).max()
@@ -131,8 +149,8 @@ class Pieces(Neighbourhood):
             weighed, weights = nearest(term.gradients * metric, target * metric, weights)
         return weights @ term.gradients, term, is_missed
 
-    def _ahead(self, row: int, term: Term, direction: Array) -> tuple[Term, float]:
-        """Return the new pieces whose gradients lie farther along ``direction`` than all known ones.
+    def _ahead(self, row: int, term: Term, direction: Array, count: int) -> tuple[Term, float]:
+        """Try ``count`` points, and return the new pieces that lie farther along ``direction`` than all known ones.
 
         Also return a lower bound of the steepest slope along it, scaled so that its largest entry is 1.
         """
@@ -147,7 +165,7 @@ class Pieces(Neighbourhood):
         # - as a known point with a fifth of its entries drawn anew: of many ties, few fall another way;
         # - anywhere, with some entries moved less than others.
         best = known[np.argsort(support)[-4:]]
-        tried = self.drawn(_SEARCH, n) * self.free
+        tried = self.drawn(count, n) * self.free
         ahead, behind, between, beside, _ = np.array_split(tried[:, entries], 5)
         first, second = (known[self.random.integers(len(known), size=len(part))] for part in (between, beside))
         share = self.random.random((len(between), 1))
@@ -230,13 +248,13 @@ class Pieces(Neighbourhood):
         while len(left):
             group, waiting, left = left[:1], list(left[:1]), left[1:]
             # If the row is a sum of the group and the rest already, no entry of the rest can be met.
-            while waiting and len(left) and not self._is_sum_of(row, [group, left]):
+            while waiting and len(left) and not self._is_sum_of(row, [group, left], self.drawn(16, self.point.size)):
                 met = self._meets(row, waiting.pop(0), left)
                 group, left = np.append(group, left[met]), left[~met]
                 waiting += list(group[-met.sum() :]) if met.any() else []
             groups.append(np.sort(group))
         # Entries may meet only where three of them move: no pair shows that, but random lines do.
-        return groups if self._is_sum_of(row, groups) else [entries]
+        return groups if self._is_sum_of(row, groups, self.drawn(16, self.point.size)) else [entries]
 
     def _meets(self, row: int, entry: int, candidates: Indices) -> Mask:
         """Say which candidates belong with the entry: of max(x, y) at 0, moving both by 1 gives 1, each alone 1 too."""
@@ -253,10 +271,9 @@ class Pieces(Neighbourhood):
             met |= (excess > limit).reshape(2, -1).any(axis=0)
         return met
 
-    def _is_sum_of(self, row: int, groups: list[Indices]) -> bool:
-        """Say whether slopes of the row along random lines are the sums of those along their parts in each group."""
+    def _is_sum_of(self, row: int, groups: list[Indices], directions: Array) -> bool:
+        """Say whether slopes of the row along the directions are the sums of those along their parts in each group."""
         radius = self.steps.radius[row]
-        directions = self.drawn(16, self.point.size)
         parts = np.zeros((len(groups) + 1, *directions.shape))
         for part, group in zip(parts[1:], groups, strict=True):
             part[:, group] = directions[:, group]

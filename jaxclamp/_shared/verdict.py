@@ -10,6 +10,7 @@ is not called wrong but not checkable, with the reason.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -191,14 +192,18 @@ def judged(
         pieces, jacobian * scale, rounding * scale, tolerance.atol * scale, tolerance, lambda: variation() * scale
     )
     kinds, nearest = judge.entries()
+    fails = (kinds == Kind.WRONG) | (kinds == Kind.NOT_A_MEMBER)
+    if fails[pieces.sums.is_sum].any():  # along few lines a row may look like a sum, as a thin piece is missed
+        pieces = pieces.along_more_lines()
+        judge = dataclasses.replace(judge, pieces=pieces)
     verdicts: list[tuple[int, Indices, Kind]] = []
     for row in np.flatnonzero(~pieces.sums.is_sum & np.isfinite(pieces.value)).tolist():
         terms = pieces.terms(row, kinds[row] == Kind.WRONG)
         if not terms:  # there is no smooth piece, or the function is smooth after all
             unknown = (slopes.kinked[row] | slopes.jumps[row]) & slopes.finite[row]
             kinds[row, unknown] = Kind.JUMP if pieces.sums.jumps[row] else Kind.NOT_CHECKABLE
-        for term in terms:
-            kind, nearest[row, term.entries] = judge.term(row, term)
+        for term, kind, near in judge.terms(row, terms):
+            nearest[row, term.entries] = near
             # A verdict on several entries at once is one line. Those on single entries are put together below, all of
             # one kind in a row.
             kinds[row, term.entries] = kind if len(term.entries) == 1 else Kind.RIGHT
@@ -281,8 +286,14 @@ class _Judge:
         conditions, kinds = zip(*((condition, np.array(kind, object)) for condition, kind in cases), strict=True)
         return np.select(conditions, kinds, np.array(Kind.MEMBER, object)), nearest
 
-    def term(self, row: int, term: Term) -> tuple[Kind, Array]:
-        """Return the verdict on the gradient with respect to the entries of a term, and the nearest right one."""
+    def terms(self, row: int, terms: list[Term]) -> list[tuple[Term, Kind, Array]]:
+        """Return the verdicts on the gradient with respect to the entries of each term, and the nearest right ones."""
+        result = [self._term(row, term) for term in terms]
+        whole = self.pieces.as_one(row, terms, [term for term, _, _ in result])
+        return [self._term(row, whole)] if whole else result
+
+    def _term(self, row: int, term: Term) -> tuple[Term, Kind, Array]:
+        """Return the term with all pieces that its verdict needed, the verdict, and the nearest right gradient."""
         pieces, gradient = self.pieces, self.gradient[row, term.entries]
         error = pieces.accuracy(row)
         rounding = self.rounding[row, term.entries]
@@ -300,22 +311,23 @@ class _Judge:
             return pieces.nearest(row, term, np.zeros_like(gradient), tolerance, patience=1, metric=metric)[0]
 
         if not np.isfinite(gradient).all():
-            return Kind.NOT_A_MEMBER, least()
+            return term, Kind.NOT_A_MEMBER, least()
         # The term has all pieces that this search adds, and `least` below begins with these.
         nearest, term, is_missed = pieces.nearest(row, term, gradient, tolerance, metric=weights)
         away = float(np.linalg.norm((gradient - nearest) * weights))
         if pieces.sums.jumps[row]:
-            return Kind.JUMP if away <= tolerance else Kind.OFF_THE_BRANCH, nearest
+            return term, Kind.JUMP if away <= tolerance else Kind.OFF_THE_BRANCH, nearest
         # The search finds no piece that lies less than the error of all entries ahead of the others.
         if away > tolerance + 2 * len(term.entries) * error and not is_missed:
-            return Kind.NOT_A_MEMBER, nearest
+            return term, Kind.NOT_A_MEMBER, nearest
         # Each entry is told by itself: a steep one beside it says nothing of the error that can be seen in it.
         noticeable = np.fmax(max(RESOLUTION / 2, self.tolerance.rtol) * np.abs(gradient), self.small[row, term.entries])
         if away > tolerance or (error + rounding > noticeable).any():
-            return Kind.NOT_CHECKABLE, nearest
+            return term, Kind.NOT_CHECKABLE, nearest
         if np.ptp(term.gradients, axis=0).max() <= tolerance:  # the pieces are one, and there is no kink
-            return Kind.RIGHT, nearest
-        return Kind.LEAST_NORM if np.linalg.norm((gradient - least()) * weights) <= tolerance else Kind.MEMBER, nearest
+            return term, Kind.RIGHT, nearest
+        is_least = np.linalg.norm((gradient - least()) * weights) <= tolerance
+        return term, Kind.LEAST_NORM if is_least else Kind.MEMBER, nearest
 
     def reason(self, row: int, entries: Indices) -> str:
         """Say why these derivatives are not checkable, and what to do."""

@@ -29,6 +29,11 @@ F64 = 2.0**-52
 RECORDS = Path(__file__).parents[2] / "interop" / "answers"
 
 
+def wedge(k: int, x: jax.Array) -> jax.Array:
+    """Not 0 for x between k - 1 and k times y alone."""
+    return jnp.maximum(0.0, jnp.minimum(x[0] - (k - 1) * x[1], k * x[1] - x[0]))
+
+
 RIGHT = {
     "amax, four-way tie": (jnp.max, np.zeros(4), {"least norm": 1}),
     "relu": (jax.nn.relu, np.array([-1.0, 0.0, 2.0]), {"least norm": 1}),
@@ -39,6 +44,16 @@ RIGHT = {
     "ties of many": (jnp.max, np.zeros(40), {"least norm": 1}),
     "floor": (jnp.floor, np.array([1.0, 1.5]), {"jump": 1}),
     "a value that no branch has": (jnp.sign, np.array([0.0, 1.0]), {"jump": 1}),
+    "a thin piece": (
+        with_gradient(functools.partial(wedge, 6), lambda x: jnp.array([0.5, -2.5])),
+        np.zeros(2),
+        {"member": 1},
+    ),
+    "a thin piece beside a term": (
+        with_gradient(lambda x: wedge(6, x) + jnp.max(x[2:]), lambda x: jnp.array([0.5, -2.5, 0.5, 0.5])),
+        np.zeros(4),
+        {"member": 1},
+    ),
     "kink of a network": (lambda x: jnp.sum(jax.nn.relu(_weights(8, 5) @ x)), np.zeros(5), {"least norm": 1}),
 }
 
@@ -167,6 +182,12 @@ WRONG = {
         np.float32(0.0),
         "not a member",
         "0.25",
+    ),
+    "one entry of a thin piece": (
+        with_gradient(lambda x: wedge(6, x) + jnp.max(x[2:]), lambda x: jnp.array([1.0, 0.0, 0.5, 0.5])),
+        np.zeros(4),
+        "not a member",
+        "0.909",
     ),
     "step": (with_gradient(lambda x: jnp.floor(x).sum(), jnp.ones_like), np.float32(1.0), "off the branch", "1"),
     "NaN": (lambda x: jnp.sqrt(jnp.sum(x * x)), np.zeros(2), "not a member", "nan"),
