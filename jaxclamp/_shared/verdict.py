@@ -197,7 +197,7 @@ def judged(
         pieces = pieces.along_more_lines()
         judge = dataclasses.replace(judge, pieces=pieces)
     verdicts: list[tuple[int, Indices, Kind]] = []
-    for row in np.flatnonzero(~pieces.sums.is_sum & np.isfinite(pieces.value)).tolist():
+    for row in np.flatnonzero(~pieces.sums.is_sum).tolist():
         terms = pieces.terms(row, kinds[row] == Kind.WRONG)
         if not terms:  # there is no smooth piece, or the function is smooth after all
             unknown = (slopes.kinked[row] | slopes.jumps[row]) & slopes.finite[row]
@@ -310,8 +310,12 @@ class _Judge:
             metric = in_arguments / in_arguments.max()
             return pieces.nearest(row, term, np.zeros_like(gradient), tolerance, patience=1, metric=metric)[0]
 
+        def either(if_smooth: Kind, at_kink: Kind) -> Kind:
+            """Return the first kind if all pieces are one, so that there is no kink."""
+            return if_smooth if np.ptp(term.gradients, axis=0).max() <= tolerance else at_kink
+
         if not np.isfinite(gradient).all():
-            return term, Kind.NOT_A_MEMBER, least()
+            return term, either(Kind.WRONG, Kind.NOT_A_MEMBER), least()
         # The term has all pieces that this search adds, and `least` below begins with these.
         nearest, term, is_missed = pieces.nearest(row, term, gradient, tolerance, metric=weights)
         away = float(np.linalg.norm((gradient - nearest) * weights))
@@ -319,15 +323,13 @@ class _Judge:
             return term, Kind.JUMP if away <= tolerance else Kind.OFF_THE_BRANCH, nearest
         # The search finds no piece that lies less than the error of all entries ahead of the others.
         if away > tolerance + 2 * len(term.entries) * error and not is_missed:
-            return term, Kind.NOT_A_MEMBER, nearest
+            return term, either(Kind.WRONG, Kind.NOT_A_MEMBER), nearest
         # Each entry is told by itself: a steep one beside it says nothing of the error that can be seen in it.
         noticeable = np.fmax(max(RESOLUTION / 2, self.tolerance.rtol) * np.abs(gradient), self.small[row, term.entries])
         if away > tolerance or (error + rounding > noticeable).any():
             return term, Kind.NOT_CHECKABLE, nearest
-        if np.ptp(term.gradients, axis=0).max() <= tolerance:  # the pieces are one, and there is no kink
-            return term, Kind.RIGHT, nearest
         is_least = np.linalg.norm((gradient - least()) * weights) <= tolerance
-        return term, Kind.LEAST_NORM if is_least else Kind.MEMBER, nearest
+        return term, either(Kind.RIGHT, Kind.LEAST_NORM if is_least else Kind.MEMBER), nearest
 
     def reason(self, row: int, entries: Indices) -> str:
         """Say why these derivatives are not checkable, and what to do."""

@@ -189,6 +189,12 @@ WRONG = {
         "not a member",
         "0.909",
     ),
+    "a smooth entry beside a kink": (
+        with_gradient(lambda x: jnp.max(x[:2]) + jnp.sin(x[2]), lambda x: jnp.array([0.5, 0.5, 1.5])),
+        np.zeros(3),
+        "least norm, 1 wrong",
+        "0.5",
+    ),
     "step": (with_gradient(lambda x: jnp.floor(x).sum(), jnp.ones_like), np.float32(1.0), "off the branch", "1"),
     "NaN": (lambda x: jnp.sqrt(jnp.sum(x * x)), np.zeros(2), "not a member", "nan"),
 }
