@@ -213,7 +213,8 @@ def along(
     `torch.func.jvp`, `torch.func.jacfwd` and `torch.func.hessian`, since torch has one level of forward mode outside of
     torch.func.
 
-    The loss is computed once, with choices decided along the direction: it may differ from the usual one by rounding.
+    The loss is computed once, with choices decided along the direction: it may differ from the usual one by rounding,
+    and where a choice jumps, as that of an expert among equal ones, it is that of the piece that is entered.
     Where a branch that is not taken would make a gradient NaN, the loss gets its true gradients when the block ends, or
     in a backward pass in the block, if it is one number. It can be differentiated once, then.
 

@@ -306,6 +306,7 @@ PASSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
         lambda x: torch.zeros(1).scatter_reduce(0, torch.zeros(6, dtype=torch.int64), x, "amax"),
         "torch.Tensor.scatter_reduce",
     ),
+    "largest distance": (lambda x: torch.cdist(x[None], x[None], p=torch.inf), "torch.cdist"),
 }
 
 
@@ -319,6 +320,7 @@ def test_the_mode_says_what_it_let_pass(name: str, backend: Backend) -> None:
         function(x)
         torch.clamp(x, 0.0, 6.0)
         functional.embedding_bag(torch.tensor([[0, 1]]), x[:, None], mode="sum")
+        torch.cdist(x[None], x[None])
         function(TIED)  # for which nobody asks for a gradient
     assert block.passed == {dotted: 2}
 
