@@ -39,9 +39,7 @@ def hardsigmoid(input: torch.Tensor, inplace: bool = False, *, ties: Convention 
 @right_in_torch
 def abs(input: torch.Tensor, *, out: Out = None) -> torch.Tensor:
     """`torch.abs`."""
-    if follows("abs", input) or out is not None or not is_active(input):
-        return torch.abs(input, out=out)
-    return _bent("abs", torch.abs, _of_abs, input, False)
+    return torch.abs(input, out=out)
 
 
 @public
@@ -79,9 +77,7 @@ def selu(input: torch.Tensor, inplace: bool = False) -> torch.Tensor:
 @right_in_torch
 def celu(input: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torch.Tensor:
     """`torch.nn.functional.celu`."""
-    if follows("celu", input) or not is_active(input):
-        return functional.celu(input, alpha, inplace)
-    return _bent("celu", functional.celu, _of_celu, input, inplace, alpha)
+    return functional.celu(input, alpha, inplace)
 
 
 @right_in_torch
@@ -115,9 +111,7 @@ def threshold(
     """`torch.nn.functional.threshold`, and `torch.threshold`, which takes ``out``."""
     if out is not None:
         return torch.threshold(input, threshold, value, out=out)
-    if follows("threshold", input) or not is_active(input):
-        return functional.threshold(input, threshold, value, inplace)
-    return _bent("threshold", functional.threshold, _of_threshold, input, inplace, threshold, value)
+    return functional.threshold(input, threshold, value, inplace)
 
 
 def _bent(
@@ -148,25 +142,13 @@ def _of_leaky_relu(vector: torch.Tensor, x: torch.Tensor, negative_slope: float)
 
 
 # Behind the vector, elu_backward takes alpha, the scales of the result and of x, and whether the last argument is the
-# result in place of x: elu is alpha (exp(x) - 1) below 0, selu scales the result, and celu divides x by alpha.
+# result in place of x: elu is alpha (exp(x) - 1) below 0, and selu scales the result.
 def _of_elu(vector: torch.Tensor, x: torch.Tensor, alpha: float) -> Any:
     return aten.elu_backward(vector, alpha, 1.0, 1.0, False, x)
 
 
 def _of_selu(vector: torch.Tensor, x: torch.Tensor) -> Any:
     return aten.elu_backward(vector, SELU_ALPHA, SELU_SCALE, 1.0, False, x)
-
-
-def _of_abs(vector: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    return vector * x.sgn()
-
-
-def _of_celu(vector: torch.Tensor, x: torch.Tensor, alpha: float) -> Any:
-    return aten.elu_backward(vector, alpha, 1.0, 1.0 / alpha, False, x)
-
-
-def _of_threshold(vector: torch.Tensor, x: torch.Tensor, threshold: float, value: float) -> Any:
-    return aten.threshold_backward(vector, x, threshold)
 
 
 def _of_hardswish(vector: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -251,13 +251,16 @@ def with_another_gradient(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
 @resizes
 @pytest.mark.parametrize("mode", [reverse, forward, forward_of_func], ids=lambda mode: mode.__name__)
 def test_definition_at_ties_where_torch_does_not_follow_it(mode: Gradient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each function has a way that does not rest on what torch answers at ties, in reverse mode on none of it."""
+    """Each function has a way that does not rest on what torch answers at ties, in reverse mode on none of it.
+
+    Three have none: they are torch's own, whose gradient is right in each version, as `test_definition_at_ties` sees.
+    """
     for name, function in conventions_of_torch._IN_TORCH.items():
         monkeypatch.setitem(conventions_of_torch.FOLLOWED, name, frozenset())
         if mode is reverse:
             home = torch if function is getattr(torch, name, None) else functional
             monkeypatch.setattr(home, name, with_another_gradient(function))
-    for name in conventions_of_torch.FOLLOWED.keys() & OPS.keys():
+    for name in conventions_of_torch.FOLLOWED.keys() & OPS.keys() - {"abs", "celu", "threshold"}:
         wrong = wrong_at_ties(name, mode, ["float32"])
         assert not wrong, "\n".join([name, *wrong])
 
