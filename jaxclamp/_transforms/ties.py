@@ -29,9 +29,10 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
     source and per module, the elements of the results, and how many of them were on a tie or a kink; one that is NaN is
     on none, and what `jax.lax.stop_gradient` alone reads, such as the maximum in `jax.nn.softmax`, does not count. A
     loop counts in every step, a branch when it is taken, a function under ``shard_map`` once per device; what
-    ``checkpoint`` computes a second time does not count. A select that looks like a kink written by hand,
-    ``where(x > 0, x, 0)``, is listed as a suspect, in this plain form only: of a comparison itself, not of ``~``, ``&``
-    or ``|`` of it, nor of arithmetic inside it; neither is ``jnp.select``, nor a product with a mask. Suspects too are
+    ``checkpoint`` computes a second time does not count. In a `jax.vmap` within ``fun`` JAX computes all branches, and
+    loops of all elements as long as the longest: they count. `count_ties` inside of the ``vmap`` leaves them out. A
+    select that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as a suspect, in this plain form
+    only: of a comparison itself, not of ``~``, ``&`` or ``|`` of it, nor of arithmetic inside it; neither is ``jnp.select``, nor a product with a mask. Suspects too are
     ``floor``, ``ceil``, ``round``, ``rem``, ``atan2`` and the bits of a number, which ``jnp.signbit`` and ``copysign``
     read, with the elements at which they jump; products in a gradient that ``fun`` computes, where 0 meets a number
     that is not finite, "0 met infinity"; and, not looked into, ``reduce_precision``, ``approx_max_k``, calls of a
