@@ -32,12 +32,13 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
     ``checkpoint`` computes a second time does not count. In a `jax.vmap` within ``fun`` JAX computes all branches, and
     loops of all elements as long as the longest: they count. `count_ties` inside of the ``vmap`` leaves them out. A
     select that looks like a kink written by hand, ``where(x > 0, x, 0)``, is listed as a suspect, in this plain form
-    only: of a comparison itself, not of ``~``, ``&`` or ``|`` of it, nor of arithmetic inside it; neither is ``jnp.select``, nor a product with a mask. Suspects too are
-    ``floor``, ``ceil``, ``round``, ``rem``, ``atan2`` and the bits of a number, which ``jnp.signbit`` and ``copysign``
-    read, with the elements at which they jump; products in a gradient that ``fun`` computes, where 0 meets a number
-    that is not finite, "0 met infinity"; and, not looked into, ``reduce_precision``, ``approx_max_k``, calls of a
-    ``custom_vjp``, callbacks, ``custom_linear_solve``, ``pallas_call``, ``run_state`` and ``ffi_call``. Other functions
-    with a derivative of their own are not looked into either, and what `jax.random` compares inside counts too.
+    only: of a comparison itself, not of ``~``, ``&`` or ``|`` of it, nor of arithmetic inside it; neither is
+    ``jnp.select``, nor a product with a mask. Suspects too are ``floor``, ``ceil``, ``round``, ``rem``, ``atan2`` and
+    the bits of a number, which ``jnp.signbit`` and ``copysign`` read, with the elements at which they jump; products in
+    a gradient that ``fun`` computes, where 0 meets a number that is not finite, "0 met infinity"; and, not looked into,
+    ``reduce_precision``, ``approx_max_k``, calls of a ``custom_vjp``, callbacks, ``custom_linear_solve``,
+    ``pallas_call``, ``run_state`` and ``ffi_call``. Other functions with a derivative of their own are not looked into
+    either, and what `jax.random` compares inside counts too.
 
     The module is known by the scopes of `jax.named_scope`. Flax linen enters one for each module, ``Net/Block_0``, and
     the layers of ``equinox.nn`` one with the name of their class. Modules of Flax nnx, and one's own of Equinox, enter
