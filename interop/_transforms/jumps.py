@@ -205,6 +205,20 @@ def _grid_sample(
     return [(grid, at)]
 
 
+def _fake_quantize(input: Tensor, scale: Any, zero_point: Any, quant_min: int, quant_max: int) -> Places:
+    code = input * (1 / scale)  # as torch has it
+    # Half a code beyond the last ones the result does not jump any more, but its gradient does, from 1 to 0.
+    is_in_range = (code + zero_point >= quant_min - 0.5) & (code + zero_point <= quant_max + 0.5)
+    return [(input, (code - code.floor() == 0.5) & is_in_range)]
+
+
+def _fake_quantize_channels(
+    input: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
+) -> Places:
+    shape = [-1 if i == axis % input.dim() else 1 for i in range(input.dim())]
+    return _fake_quantize(input, scale.reshape(shape), zero_point.reshape(shape), quant_min, quant_max)
+
+
 def _rrelu(
     input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *_: Any, **__: Any
 ) -> Places:
@@ -232,6 +246,8 @@ _JUMPS: Mapping[str, Jump] = {
     # These ask whether numbers are 0.
     **dict.fromkeys(("__bool__", "is_nonzero", "any", "all", "nonzero", "argwhere", "count_nonzero"), _at_0),
     "grid_sample": _grid_sample,
+    "fake_quantize_per_tensor_affine": _fake_quantize,
+    "fake_quantize_per_channel_affine": _fake_quantize_channels,
     "rrelu": _rrelu,
     "softplus": _softplus,
     "renorm": _renorm,

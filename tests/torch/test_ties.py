@@ -379,6 +379,15 @@ def test_quotients_that_are_rounded_down() -> None:
     assert [(line.tied, line.elements) for line in counted.report.lines] == [(2, 3)] * 3
 
 
+def test_codes_of_a_fake_quantisation() -> None:
+    """Halves between codes, and half a code beyond the last ones, where the gradient jumps; not further out."""
+    x = torch.tensor([[-1.5, -0.5, 0.25, 1.0], [0.5, 1.0, 3.5, 4.5]], requires_grad=True)
+    with interop.ties() as counted:
+        torch.fake_quantize_per_tensor_affine(x, 1.0, 1, 1, 4)
+        torch.fake_quantize_per_channel_affine(x, torch.tensor([1.0, 2.0]), torch.tensor([0, 0]).int(), 0, 0, 3)
+    assert [(line.tied, line.elements) for line in counted.report.lines] == [(3, 8), (2, 8)]
+
+
 def test_next_to_several_quantiles_an_element_is_counted_once() -> None:
     x = torch.tensor([2.0, 0.0, 2.0, 2.0], requires_grad=True)
     with interop.ties() as counted:
