@@ -188,6 +188,8 @@ THOROUGH_IN_JAX = [pytest.param(name, marks=[pytest.mark.thorough] * (name == "j
 def test_native_answers_are_those_recorded(framework: str) -> None:
     before = the_record(framework)
     found = record_frameworks.records(its_rows(framework), modes=["reverse"])[framework]
+    asked = {cell.op for cell in before.answers}  # an older record may be of fewer ops
+    found = replace(found, answers={cell: modes for cell, modes in found.answers.items() if cell.op in asked})
     assert before.answers.keys() == found.answers.keys()
     modes = {cell: {"reverse": modes["reverse"]} for cell, modes in before.answers.items()}
     changed = Changes(replace(before, answers=modes), found)
