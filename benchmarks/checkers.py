@@ -322,7 +322,8 @@ class _InJax(check_grads._Flat):
 
     def __init__(self, function: Function, args: tuple[Any, ...]) -> None:
         program = function.form.in_jax(function.precision)
-        super().__init__(functools.partial(program, function.numbers), args)
+        # As arrays of JAX: those of NumPy, in 32 and then in 64 bits, make it call a program of the other width.
+        super().__init__(lambda *args: program(Numbers(*map(jnp.asarray, function.numbers)), *args), args)
         self._function = function
 
     def reverse(self, point: Array, wide: bool = False) -> Array:
