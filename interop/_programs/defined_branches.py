@@ -30,12 +30,17 @@ _OF_TWO = (
     *("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor"),
     *("__and__", "__or__", "__xor__", "__rand__", "__ror__", "__rxor__"),
 )
+_OVERWRITING = (
+    *("logical_not_", "logical_and_", "logical_or_", "logical_xor_", "bitwise_not_", "bitwise_and_", "bitwise_or_"),
+    *("bitwise_xor_", "__iand__", "__ior__", "__ixor__", "copy_", "fill_", "masked_fill_"),
+)
 _SELECTING = ("where", "masked_fill")
 
 
 def following(faster: Mapping[Function, Function]) -> Iterator[tuple[Function, Function]]:
     """Yield functions of torch that take conditions, and what is called in their place; ``faster`` is `FASTER`."""
-    for names, follow in ((_OF_ONE, _of_one), (_OF_TWO, _of_two), (_SELECTING, _defined)):
+    follows = {_OF_ONE: _of_one, _OF_TWO: _of_two, _OVERWRITING: _overwritten, _SELECTING: _defined}
+    for names, follow in follows.items():
         for name in names:
             for home in (torch, torch.Tensor):
                 if in_torch := getattr(home, name, None):
@@ -56,6 +61,12 @@ def _of_two(function: Function, *conditions: Any, **kwargs: Any) -> Any:
     return result
 
 
+def _overwritten(function: Function, condition: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that overwrites a condition, of which nothing is known then."""
+    vars(condition).pop(AT_THE_POINT, None)
+    return function(condition, *args, **kwargs)
+
+
 def _defined(function: Function, *args: Any, **kwargs: Any) -> Any:
     """Call a function that selects by a condition, and take the branch at the point where that of the step is NaN."""
     entered = function(*args, **kwargs)
@@ -71,6 +82,7 @@ def _defined(function: Function, *args: Any, **kwargs: Any) -> Any:
 
 def _written(input: torch.Tensor, mask: Any, values: Any) -> None:
     """Write to a tensor by a mask, so that no NaN gets into it, or stays in it, that is not there at the point."""
+    vars(input).pop(AT_THE_POINT, None)  # it may be a condition itself
     at_the_point = getattr(mask, AT_THE_POINT, None)
     if at_the_point is not None and mask.shape == input.shape:
         if isinstance(values, torch.Tensor) and values.dim():  # an element for each place where the mask holds

@@ -87,9 +87,9 @@ class Pieces(Neighbourhood):
         """
         entries = np.flatnonzero(self.slopes.finite[row])
         for before, after in zip(split, searched, strict=True):
-            found = after.directions[len(before.directions) :]
-            rest = np.setdiff1d(entries, after.entries)
-            if len(found) and not self._is_sum_of(row, [after.entries, rest], found):
+            to_new_pieces = after.directions[len(before.directions) :]
+            other_entries = np.setdiff1d(entries, after.entries)
+            if len(to_new_pieces) and not self._is_sum_of(row, [after.entries, other_entries], to_new_pieces):
                 break
         else:
             return None

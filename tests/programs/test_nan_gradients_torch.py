@@ -47,6 +47,12 @@ def quotient_written_over(x: Tensor) -> Tensor:
     return y.sum()
 
 
+def by_a_mask_that_is_overwritten(x: Tensor) -> Tensor:
+    mask = x == 0
+    mask &= x > 5
+    return torch.where(mask, 1.0, x.expm1() / x).sum()
+
+
 def written_where_positive(x: Tensor) -> Tensor:
     result, mask = 3 * x, x > 0
     result[mask] = x[mask] * x[mask].log()
@@ -172,6 +178,7 @@ PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
     "written where positive": (written_where_positive, tensor([0.0, 1.0]), [3.0, 1.0]),
     # What stays as it is.
     "both undefined": (lambda x: torch.where(x == 0, x * x.log(), x / x), tensor(0.0), NAN),
+    "a mask that is overwritten": (by_a_mask_that_is_overwritten, tensor([0.0, 1.0]), [NAN, 1.0]),
     "indices where x is 0": (lambda x: x[torch.where(x == 0)[0]].sum(), tensor([0.0, 2.0]), [0.0, 0.0]),
     "xlogy of a 0 that moves": (lambda x: torch.xlogy(x, x), tensor(0.0), NAN),
     "sqrt at 0": (torch.sqrt, tensor(0.0), INF),
