@@ -163,7 +163,7 @@ class min_norm(Intercepting):  # noqa: N801  # it is used as a function
         if not is_recorded([argument for argument in arguments if isinstance(argument, torch.Tensor)]):
             return
         kinds = {argument for argument in arguments if isinstance(argument, (str, float))}
-        if name.rpartition(".")[2] not in _OF_MANY_KINDS or not kinds.isdisjoint(("max", "amax", "amin", torch.inf)):
+        if name.rpartition(".")[2] not in _OF_MANY_KINDS or not kinds.isdisjoint(_EXTREMA):
             self.passed[name] += 1
 
 
@@ -272,13 +272,14 @@ UNCOVERED = {
         *("nanquantile", "logit", "scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_"),
         *("fractional_max_pool2d", "fractional_max_pool3d", "fractional_max_pool2d_with_indices"),
         *("fractional_max_pool3d_with_indices", "embedding_bag", "multilabel_margin_loss", "cosine_embedding_loss"),
-        *("cosine_similarity", "rrelu", "rrelu_", "cdist", "pdist"),
+        *("cosine_similarity", "rrelu", "rrelu_", "cdist", "pdist", "lp_pool1d", "lp_pool2d", "lp_pool3d"),
     )
     if hasattr(namespace, name)
 } | {getattr(HOMES[name.rpartition(".")[0]], name.rpartition(".")[2]): name for name in OF_OTHER_ARGUMENTS}
 """Maps a function of torch that has ties and is not replaced in a block to its dotted name."""
 _OF_MANY_KINDS = {
-    *("cdist", "pdist", "embedding_bag"),
+    *("cdist", "pdist", "embedding_bag", "lp_pool1d", "lp_pool2d", "lp_pool3d"),
     *("scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_"),
 }
-"""The functions in `UNCOVERED` that take an extremum or a sum, by an argument; a distance, by its order."""
+"""The functions in `UNCOVERED` that take an extremum or a sum, by an argument; distances and pools, by their order."""
+_EXTREMA = {"max", "amax", "amin", torch.inf, -torch.inf}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
+import math
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
@@ -239,6 +240,7 @@ def _last_names(dotted: Mapping[Callable[..., Any], str]) -> dict[Callable[..., 
 
 _COVERED = _last_names({function: dotted for dotted, function, op in namesakes(NATIVE) if op not in RIGHT_IN_TORCH})
 _UNCOVERED = _last_names(UNCOVERED)
+_POWER_AVERAGES = torch.nn.LPPool1d, torch.nn.LPPool2d, torch.nn.LPPool3d
 
 
 def _why_left(module: torch.nn.Module, block: str, covered: set[str], uncovered: set[str]) -> str:
@@ -255,7 +257,10 @@ def _why_left(module: torch.nn.Module, block: str, covered: set[str], uncovered:
             )
     if isinstance(module, torch.jit.ScriptModule):
         return f"{kind.__name__} is a program of TorchScript, which cannot be looked into"
-    if isinstance(module, torch.nn.EmbeddingBag) and module.mode != "max":  # it takes sums, which have no ties
+    # These take sums, which have no ties.
+    if isinstance(module, torch.nn.EmbeddingBag) and module.mode != "max":
+        return ""
+    if isinstance(module, _POWER_AVERAGES) and not math.isinf(module.norm_type):
         return ""
     try:
         used = _used(module)

@@ -307,6 +307,8 @@ PASSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
         "torch.Tensor.scatter_reduce",
     ),
     "largest distance": (lambda x: torch.cdist(x[None], x[None], p=torch.inf), "torch.cdist"),
+    "largest of a window": (lambda x: functional.lp_pool1d(x[None], torch.inf, 2), "torch.nn.functional.lp_pool1d"),
+    "smallest": (lambda x: torch.nn.LPPool2d(-torch.inf, 1)(x[None, None]), "torch.nn.functional.lp_pool2d"),
 }
 
 
@@ -321,6 +323,7 @@ def test_the_mode_says_what_it_let_pass(name: str, backend: Backend) -> None:
         torch.clamp(x, 0.0, 6.0)
         functional.embedding_bag(torch.tensor([[0, 1]]), x[:, None], mode="sum")
         torch.cdist(x[None], x[None])
+        functional.lp_pool1d(x[None], 2.0, 2)
         function(TIED)  # for which nobody asks for a gradient
     assert block.passed == {dotted: 2}
 

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import math
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -172,6 +173,8 @@ def test_convert_says_what_it_left_and_why() -> None:
     assert interop.nn.convert(kept).left == {"": "ReLU keeps ties='exclusive', which it has already"}
     bags = torch.nn.ModuleList([torch.nn.EmbeddingBag(2, 1, mode=mode) for mode in ("sum", "mean", "max")])
     assert list(interop.nn.convert(bags).left) == ["2"]
+    averages = torch.nn.ModuleList([torch.nn.LPPool1d(order, 2) for order in (2.0, math.inf)])
+    assert list(interop.nn.convert(averages).left) == ["1"]
     assert list(interop.nn.convert(torch.nn.FractionalMaxPool2d(2, 1)).left) == [""]
 
 
