@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -252,7 +253,7 @@ def along(
         direction = [direction] if isinstance(direction, torch.Tensor) else list(direction)
         _check("along", moving, "parameters that require grad", direction, "direction")
     losses = Losses(moving)
-    with forward_ad.dual_level(), tangents_at(depth_of_transformations()):
+    with _alone("along"), forward_ad.dual_level(), tangents_at(depth_of_transformations()):
         torch.clear_autocast_cache()  # it may hold casts of the parameters from before they had tangents
         tangents = dict(zip(moving, direction, strict=True))
         with _named_cure("along", _CURES):
@@ -402,7 +403,7 @@ def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], 
             return fun(*inputs)
 
     depth = depth_of_transformations() + 1  # the jvp below is one more
-    with _named_cure(name, _CURES_OF_FUNCTIONS), tangents_at(depth):
+    with _named_cure(name, _CURES_OF_FUNCTIONS), _alone(name), tangents_at(depth):
         # Dynamo has left this call to Python, but would compile each function within, one by one, which takes long.
         jvp = torch.compiler.disable(torch.func.jvp) if is_compiled() else torch.func.jvp
         return jvp(decided, inputs, v)  # type: ignore[return-value]  # there is no aux
@@ -644,8 +645,22 @@ def _refuse_here(name: str) -> None:
     if torch.compiler.is_compiling():
         raise RuntimeError(COMPILED.format(name))
     if is_forward_mode() and not is_transformed():  # the levels of torch.func nest
-        raise RuntimeError(
-            f"{name}: forward mode is at work already, in this thread or in another; torch has one level of it in a "
-            "process. Leave the other block of along or of forward_ad.dual_level first; for torch.func.linearize, call "
-            "torch.func.jvp."
-        )
+        raise RuntimeError(_AT_WORK.format(name))
+
+
+_AT_WORK = (
+    "{}: forward mode is at work already, in this thread or in another; torch has one level of it in a process. Leave "
+    "the other block of along or of forward_ad.dual_level first; for torch.func.linearize, call torch.func.jvp."
+)
+_LEVEL = threading.RLock()
+
+
+@contextlib.contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """Let no other thread enter, which torch would give the same tangents: of two that come at once, refuse one."""
+    if not _LEVEL.acquire(blocking=False):
+        raise RuntimeError(_AT_WORK.format(name))
+    try:
+        yield
+    finally:
+        _LEVEL.release()

@@ -7,7 +7,7 @@ import copy
 import functools
 import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -114,6 +114,28 @@ def test_one_block_at_a_time() -> None:
         thread.start()
         thread.join()
     assert told
+
+
+def test_of_two_blocks_that_are_entered_at_once_one_is_refused() -> None:
+    x, entered, refused = torch.zeros(2, requires_grad=True), threading.Event(), threading.Event()
+
+    def elsewhere() -> None:
+        with interop.along(x):
+            entered.set()
+            refused.wait(10)
+
+    thread = threading.Thread(target=elsewhere)
+
+    def parameters() -> Iterator[torch.Tensor]:
+        """Let the other thread enter between the look for its block and the entry."""
+        thread.start()
+        entered.wait(10)
+        yield x
+
+    with pytest.raises(RuntimeError, match="in this thread or in another"), interop.along(parameters()):
+        pass
+    refused.set()
+    thread.join()
 
 
 def trained(steps: int) -> tuple[torch.nn.Module, list[float]]:
