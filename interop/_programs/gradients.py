@@ -86,9 +86,9 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     cuts, deviations of complex numbers, the other bounds and the pooling just named, and for what torch does not see.
 
     Torch has no forward mode for ``unique``, ``floor_divide`` and ``//``, ``histogram``, ``cdist``, ``pdist``,
-    ``segment_reduce``, ``embedding_bag``, ``grid_sample``, ``multilabel_margin_loss``, ``ctc_loss`` and fake
-    quantisations: they raise NotImplementedError. From torch 2.15 on it has one for ``grid_sample``, which turns or
-    jumps where a point is at a pixel or between two, and is taken as it is there.
+    ``segment_reduce``, ``embedding_bag``, ``grid_sample``, ``multilabel_margin_loss``, ``ctc_loss``,
+    ``fake_quantize_per_tensor_affine`` and its kin: they raise NotImplementedError. From torch 2.15 on it has one for
+    ``grid_sample``, which turns or jumps where a point is at a pixel or between two, and is taken as it is there.
 
     A choice between operands that are equal and move alike is settled by higher derivatives, which are not looked at:
     ``where(x * x > 0, x, -x)`` at 0 goes wrong. The branch that is entered may be NaN at the point, as of
