@@ -17,19 +17,21 @@ from jax.extend.core import JaxprEqn, Literal, Var
 from jax.extend.core import primitives as p
 
 from jaxclamp._jax_versions import with_parts
-from jaxclamp._programs.choices import chooses
+from jaxclamp._programs.choices import chooses, norm_along_direction
 from jaxclamp._rules.operands import is_floating
-from jaxclamp._transforms.jaxprs import WITH_BODIES, computed, inlined, with_bodies
+from jaxclamp._transforms.jaxprs import WITH_BODIES, computed, inlined, opened_calls, with_bodies
 
 
 def with_defined_branches(jaxpr: Any) -> Any:
     """Return the program with such branches, in bodies too, if a condition is computed in the body of its `where`."""
     made_by: dict[Any, JaxprEqn] = {}
     eqns: list[JaxprEqn] = []
-    for eqn in jaxpr.eqns:
+    # The select of a `jnp.where` is in an inner jit, of which the condition comes from outside.
+    for eqn in (new for call in jaxpr.eqns for new in opened_calls(call, "_where")):
         if _selects(eqn) and any(map(chooses, conditions := _conditions(eqn.invars[0], made_by))):
             eqns += _with_defined_branch(eqn, conditions)
-        elif eqn.primitive.name in WITH_BODIES and eqn.primitive.name != "shard_map":
+        # A norm is decided as a whole, and known by its body.
+        elif eqn.primitive.name in WITH_BODIES - {"shard_map"} and not norm_along_direction(eqn):
             eqns.append(with_bodies(eqn, with_defined_branches))
         else:
             eqns.append(eqn)
@@ -39,9 +41,7 @@ def with_defined_branches(jaxpr: Any) -> Any:
 
 def _selects(eqn: JaxprEqn) -> bool:
     """Return whether ``eqn`` selects real numbers by its first operand, a bool or an index."""
-    # The select of a `jnp.where` is in an inner jit, of which the condition comes from outside.
-    is_where = eqn.primitive is p.jit_p and eqn.params["name"] == "_where"
-    return (is_where or eqn.primitive is p.select_n_p) and is_floating(eqn.outvars[0].aval)
+    return eqn.primitive is p.select_n_p and is_floating(eqn.outvars[0].aval)
 
 
 def _conditions(condition: Any, made_by: Mapping[Any, JaxprEqn]) -> list[JaxprEqn]:
@@ -71,7 +71,7 @@ def _with_defined_branch(eqn: JaxprEqn, conditions: Sequence[JaxprEqn]) -> list[
     made = {var for condition in conditions for var in condition.outvars}
     atoms = [atom for condition in conditions for atom in condition.invars if isinstance(atom, Var)]
     read = [atom for atom in atoms if atom not in made]
-    select, count = computed(eqn), len(eqn.invars)
+    count = len(eqn.invars)
 
     def run(holds: jax.Array, *operands: jax.Array) -> jax.Array:
         cases, compared = operands[: count - 1], operands[count - 1 :]
@@ -80,8 +80,10 @@ def _with_defined_branch(eqn: JaxprEqn, conditions: Sequence[JaxprEqn]) -> list[
         for condition in conditions:
             values = [atom.val if isinstance(atom, Literal) else known[atom] for atom in condition.invars]
             known.update(zip(condition.outvars, computed(condition)(*values), strict=True))
-        (entered,), (at_the_point,) = select(holds, *cases), select(known[eqn.invars[0]], *cases)
-        is_nan, would_be_nan = map(jnp.isnan, lax.stop_gradient((entered, at_the_point)))
-        return jnp.where(is_nan & ~would_be_nan, at_the_point, entered)
+        at_the_point = known[eqn.invars[0]]
+        # Only the last selection has a derivative.
+        is_nan = [jnp.isnan(case) for case in lax.stop_gradient(cases)]
+        takes_the_other = lax.select_n(holds, *is_nan) & ~lax.select_n(at_the_point, *is_nan)
+        return lax.select_n(jnp.where(takes_the_other, at_the_point, holds), *cases)
 
     return inlined(run, eqn.replace(invars=[*eqn.invars, *read]))

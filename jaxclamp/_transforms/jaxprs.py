@@ -256,6 +256,28 @@ def inlined_with_more(fun: Callable[..., Any], eqn: JaxprEqn) -> tuple[list[Jaxp
     return equations, more
 
 
+def opened_calls(eqn: JaxprEqn, *names: str) -> list[JaxprEqn]:
+    """Return the equations of a function of `jax.numpy` in place of its call, if ``eqn`` calls one of these ``names``.
+
+    Within it, calls of `where` are opened too: ``var`` makes its result NaN by one, where it has no elements.
+    """
+    body = eqn.params["jaxpr"] if eqn.primitive is p.jit_p and eqn.params["name"] in names else None
+    made = {var for inner in body.eqns for var in inner.outvars} if body else set()
+    if body is None or any(isinstance(atom, Literal) or atom not in made for atom in body.outvars):
+        return [eqn]
+    scopes, atoms = eqn.source_info.name_stack, dict(zip(body.invars, eqn.invars, strict=True))
+    atoms.update(zip(body.outvars, eqn.outvars, strict=True))
+    inside = [
+        inner.replace(
+            invars=[atom if isinstance(atom, Literal) else atoms[atom] for atom in inner.invars],
+            outvars=[atoms.setdefault(var, Var(var.aval)) for var in inner.outvars],
+            source_info=inner.source_info.replace(name_stack=scopes + inner.source_info.name_stack),
+        )
+        for inner in body.eqns
+    ]
+    return [new for inner in inside for new in opened_calls(inner, *names, "_where")]
+
+
 def moved_on(holds: jax.Array, new: Sequence[jax.Array], old: Sequence[jax.Array]) -> list[jax.Array]:
     """Return the carry of a loop behind a pass, ``new`` where its condition held before.
 

@@ -15,7 +15,7 @@ The 0 is a number, by which cotangents are multiplied. So an infinite slope of t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import jax
@@ -26,7 +26,7 @@ from jax.extend.core import primitives as p
 
 from jaxclamp._jax_versions import with_parts
 from jaxclamp._rules.operands import is_floating
-from jaxclamp._transforms.jaxprs import WITH_BODIES, computed, inlined, same, with_bodies
+from jaxclamp._transforms.jaxprs import WITH_BODIES, computed, inlined, opened_calls, same, with_bodies
 from jaxclamp._transforms.recognition import recognized_euclidean
 
 
@@ -52,7 +52,8 @@ _InPlace: TypeAlias = Callable[[JaxprEqn, _Makers], list[JaxprEqn] | None]
 
 
 def _replaced(jaxpr: Any, *rules: _InPlace) -> Any:
-    opened = [new for eqn in jaxpr.eqns for new in _opened(eqn)]
+    # A norm may lie in several of these.
+    opened = [new for eqn in jaxpr.eqns for new in opened_calls(eqn, "_std", "_var", "nanstd", "nanvar")]
     makers = {var: eqn for eqn in opened for var in eqn.outvars}
 
     def replaced(eqn: JaxprEqn) -> list[JaxprEqn]:
@@ -64,25 +65,6 @@ def _replaced(jaxpr: Any, *rules: _InPlace) -> Any:
 
     eqns = [new for eqn in opened for new in replaced(eqn)]
     return jaxpr if same(eqns, jaxpr.eqns) else with_parts(jaxpr, eqns=eqns)
-
-
-def _opened(eqn: JaxprEqn, names: Sequence[str] = ("_std", "_var", "nanstd", "nanvar")) -> list[JaxprEqn]:
-    """Return the equations of `jax.numpy.std`, ``nanvar`` or the like in place of a call: a norm may lie in several."""
-    body = eqn.params["jaxpr"] if eqn.primitive is p.jit_p and eqn.params["name"] in names else None
-    if body is None or not {*body.outvars} <= {var for inner in body.eqns for var in inner.outvars}:
-        return [eqn]
-    scopes, atoms = eqn.source_info.name_stack, dict(zip(body.invars, eqn.invars, strict=True))
-    atoms.update(zip(body.outvars, eqn.outvars, strict=True))
-    inside = [
-        inner.replace(
-            invars=[atom if isinstance(atom, Literal) else atoms[atom] for atom in inner.invars],
-            outvars=[atoms.setdefault(var, Var(var.aval)) for var in inner.outvars],
-            source_info=inner.source_info.replace(name_stack=scopes + inner.source_info.name_stack),
-        )
-        for inner in body.eqns
-    ]
-    # Within these, calls of `where` are opened too: ``var`` makes its result NaN by one, where it has no elements.
-    return [new for inner in inside for new in _opened(inner, (*names, "_where"))]
 
 
 def _of_exponentials(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:

@@ -255,6 +255,10 @@ def test_second_derivatives_within_a_piece() -> None:
         np.testing.assert_allclose(jaxclamp.grad(jaxclamp.grad(fun))(at), expected, rtol=1e-6)
         np.testing.assert_allclose(jax.jacfwd(jaxclamp.grad(fun))(at), expected, rtol=1e-6)
 
+    # The program of a reverse pass has calls of `where` with several results, and with literals.
+    np.testing.assert_allclose(jaxclamp.grad(jax.grad(fun))(4.0), 24 - 1 / 32, rtol=1e-6)
+    np.testing.assert_allclose(jaxclamp.grad(jax.grad(jnp.sinc))(0.5), jax.grad(jax.grad(jnp.sinc))(0.5), rtol=1e-6)
+
     # A cotangent that is 0, and moves: (sqrt(x) - 2)**2 at 4.
     def square(x: Any) -> Any:
         return (root(x[0]) - 2) ** 2 + root(x[1])
