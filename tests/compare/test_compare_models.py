@@ -352,6 +352,8 @@ def test_bad_arguments() -> None:
         compare_models(model, model, X, parameters=3)
     with pytest.raises(ValueError, match=r"names of neither model: of Model are missing a\.weight, a\.bias"):
         compare_models(model, dense("a"), X, parameters={"b": X})
+    with pytest.raises(ValueError, match=r"parameters has a\.weight of shape \(3, 4\); Model has \(4, 4\)"):
+        compare_models(model, dense("a"), X, parameters={"a.weight": X, "a.bias": X[0]})
     with pytest.raises(ValueError, match=r"parameters is 'none\.bin'; pass the path"):
         compare_models(model, model, X, parameters="none.bin")
 

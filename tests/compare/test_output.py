@@ -229,11 +229,17 @@ def test_command_on_bad_usage(inputs: str, arguments: str, message: str, tmp_pat
     assert message in " ".join(result.output.split())
 
 
-def test_trees_of_parameters_in_safetensors(inputs: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["safetensors", "pt", "pth"])
+def test_trees_of_parameters_in_files(kind: str, inputs: str, tmp_path: Path) -> None:
     parameters = {"w": F32([1.0, 1.0]), "b": np.array([0.5, 2.0], jnp.bfloat16)}
-    safetensors.numpy.save_file(parameters, tmp_path / "parameters.safetensors")
+    names = [f"parameters.{kind}", "x.npz"]
+    if kind == "safetensors":
+        safetensors.numpy.save_file(parameters, tmp_path / names[0])
+    else:
+        tensors = {"w": torch.nn.Parameter(torch.ones(2)), "b": torch.tensor([0.5, 2.0], dtype=torch.bfloat16)}
+        torch.save([tensors, torch.tensor([1.0, 3.0])] if kind == "pth" else tensors, tmp_path / names[0])
     np.savez(tmp_path / "x.npz", F32([1.0, 3.0]))
-    files = [f"--inputs={tmp_path / name}" for name in ("parameters.safetensors", "x.npz")]
+    files = [f"--inputs={tmp_path / name}" for name in (names[:1] if kind == "pth" else names)]
     result = run("forms:of_tree", "forms:of_tree_in_torch", *files, "--json")
     found = {leaf["label"]: leaf["finding"] for leaf in json.loads(result.stdout)["leaves"]}
     # The gradient of b in bfloat16 shows that the dtype held.

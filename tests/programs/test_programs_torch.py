@@ -285,6 +285,17 @@ def test_checkpoints_within_the_function() -> None:
         interop.grad(fun)(torch.zeros(2))
 
 
+def test_a_subdifferential_of_several_arguments() -> None:
+    """In the order of ``argnums``; what is between them is passed on."""
+    fun = lambda x, factor, y: (x - y[0]).abs() + factor * y[1]  # noqa: E731
+    around = interop.subdifferential(fun, (2, 0))(torch.tensor(1.0), 3, torch.tensor([1.0, 2.0]))
+    found = sorted((of_y.tolist(), of_x.item()) for of_y, of_x in around.gradients)
+    assert found == [([-1.0, 3.0], 1.0), ([1.0, 3.0], -1.0)]
+    assert [tensor.tolist() for tensor in around.min_norm] == [[0.0, 3.0], 0.0]
+    assert around.contains((torch.tensor([0.5, 3.0]), torch.tensor(-0.5)))
+    assert not around.contains((torch.tensor([0.5, 3.0]), torch.tensor(0.5)))
+
+
 def test_functions_that_overwrite() -> None:
     """Their inputs, here the same one twice, and running averages are what one run makes of them."""
     x, v = torch.tensor([1.0, 2.0]), torch.ones(2)

@@ -53,6 +53,17 @@ def test_arguments_that_are_no_arrays() -> None:
     assert sorted(gradient.item() for gradient in around.gradients) == [-4.0, 4.0]
 
 
+def test_several_arguments() -> None:
+    """In the order of ``argnums``; what is between them is passed on."""
+    fun = lambda x, factor, y: jnp.abs(x - y[0]) + factor * y[1]  # noqa: E731
+    around = jaxclamp.subdifferential(fun, (2, 0))(jnp.ones(()), 3, jnp.array([1.0, 2.0]))
+    found = sorted((of_y.tolist(), of_x.item()) for of_y, of_x in around.gradients)
+    assert found == [([-1.0, 3.0], 1.0), ([1.0, 3.0], -1.0)]
+    assert jax.tree.map(np.ndarray.tolist, jax.tree.map(np.asarray, around.min_norm)) == ([0.0, 3.0], 0.0)
+    assert around.contains((jnp.array([0.5, 3.0]), -0.5))
+    assert not around.contains((jnp.array([0.5, 3.0]), 0.5))
+
+
 def test_differentiable_points() -> None:
     """However they are spelled; there is one gradient, and it is certified."""
     params = {"w": jnp.zeros(2), "b": jnp.asarray(0.5)}

@@ -21,6 +21,12 @@ def taken_at(x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     return x.flatten(2).gather(2, indices.flatten(2))
 
 
+def seeded(function: Callable[..., Any], *args: Any) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return function(*args)
+
+
 W = X[[0, 1, 2, 1]]
 SIGNS = tensor(1.0, -1.0, 1.0)
 
@@ -159,6 +165,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "lp_pool1d": (lambda x: F.lp_pool1d(x, 1.0, 2) + F.lp_pool1d(x, 2.0, 2), 0 * LINE),
     "lp_pool2d": (lambda x: F.lp_pool2d(x, 4, (2, 1), 1, ceil_mode=True), 0 * IMAGE),
     "lp_pool3d": (lambda x: F.lp_pool3d(x, 2, (2, 1, 1)), SOLID),
+    "lp_pools of orders below 1": (lambda x: F.lp_pool1d(x, 0.5, 2) + F.lp_pool2d(x, -1.0, (1, 2)), LINE.abs() + 1),
     "bool": (lambda x: x.relu() * x.relu().bool() + x * torch.logical_or(x, x), X),
     "to, type": (lambda x: x * x.relu().to(torch.bool) + x * (2 * x.relu()).type(torch.bool) - x.to(x.dtype), X),
     "type_as": (lambda x: x * x.relu().type_as(CELLS > 0), X),
@@ -178,6 +185,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "l1_loss weighted, sum": (lambda x, y: F.l1_loss(x, y, reduction="sum", weight=1 + CELLS), X, Y),
     "l1_loss none": (lambda x, y: F.l1_loss(x, y, reduction="none"), X, Y),
     "smooth_l1_loss": (lambda x, y: F.smooth_l1_loss(x, y, beta=0.0), X, Y),
+    "smooth_l1_loss, bent": (lambda x, y: F.smooth_l1_loss(x, y, beta=1.0) + F.smooth_l1_loss(x, y, beta=2.0), X, Y),
     "huber_loss": (lambda x, y: F.huber_loss(x, y), X, Y),
     "hinge by hand": (lambda x, w: (1 - SIGNS * (x @ w)).clamp(min=0).mean(), X, tensor(1.0, 0.0, 0.0, 0.0)),
     "hinge_embedding_loss": (lambda x: F.hinge_embedding_loss(x, CELLS.sign() * 2 - 1), X),
@@ -243,6 +251,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "pairwise_distance": (lambda x, y: F.pairwise_distance(x, y, 1.0, 0.0), X, ROW),
     "triplet_margin_loss of 1-norms": (lambda x, y: F.triplet_margin_loss(x, y, -y, p=1.0, eps=0.0), X, Y),
     "logit": (lambda x: torch.logit(x, 0.25) - x.logit(eps=0.25) / 2, tensor(0.25, 0.75, 0.5, 0.0)),
+    "logit, crossed": (lambda x: x * torch.logit(x, 0.9) - x.logit(eps=0.5), tensor(0.25, 0.75, 0.5, 0.0)),
     "logit_": (lambda x: torch.logit_(x * 1, 0.25) + torch.special.logit(x, 0.25), tensor(0.25, 0.75, 0.5, 0.0)),
     "strided": (lambda x: x.t()[::2].amax(1) + F.relu(x[:, 0].expand(2, 3))[0, :2], X),
     "ours": (lambda x, y: interop.native.maximum(x, y) + interop.relu(x) - interop.native.amax(y, 1, True), X, Y),
@@ -253,6 +262,13 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     ),
     "nn.RNN": (
         lambda x, w: torch.rnn_relu(x[None], 0 * x[None], [w, w.t()], False, 1, 0.0, False, False, True)[0],
+        X,
+        W,
+    ),
+    "nn.RNN, dropout": (
+        lambda x, w: seeded(
+            torch.rnn_relu, x[:, None], 0 * x[:2, None], [w, w.t(), w, -w], False, 2, 0.5, True, False, False
+        )[0],
         X,
         W,
     ),

@@ -17,7 +17,9 @@ Tensor = torch.Tensor
 
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
-    return torch.logit(input if eps is None else torch.clamp(input, eps, 1 - eps))
+    if eps is None or eps > 0.5:  # all numbers lie on or beyond bounds that are crossed, and torch has another order
+        return torch.logit(input, eps)
+    return torch.logit(torch.clamp(input, eps, 1 - eps))
 
 
 def l1_loss(
