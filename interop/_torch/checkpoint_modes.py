@@ -1,4 +1,4 @@
-"""Function modes that are entered again when a checkpoint recomputes."""
+"""Function modes that may be left in any order, and are entered again when a checkpoint recomputes."""
 
 import contextlib
 from collections.abc import Callable
@@ -11,7 +11,22 @@ from torch.overrides import TorchFunctionMode
 from interop._torch.private_api import checkpoint_that_switches, function_modes, top_hooks
 
 
-class Block(TorchFunctionMode):
+class LeftInAnyOrder(TorchFunctionMode):
+    """A function mode that may be left before those that were entered in it, as generators leave theirs."""
+
+    def __exit__(self, *exception: Any) -> None:
+        # Torch would take away the innermost mode, whichever it is. Dynamo cannot trace the question for the modes.
+        if torch.compiler.is_compiling() or (entered := function_modes())[-1:] == [self]:
+            super().__exit__(*exception)
+            return
+        if self not in entered:
+            raise RuntimeError(f"{type(self).__name__}: leave the block once, and in the thread that entered it.")
+        TorchFunctionMode.__exit__(entered[-1], *exception)
+        self.__exit__(*exception)
+        TorchFunctionMode.__enter__(entered[-1])
+
+
+class Block(LeftInAnyOrder):
     """A function mode that is entered again where a checkpoint within it computes again.
 
     With ``use_reentrant=False``, a checkpoint puts hooks on the tape, and the one that unpacks computes again. The

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch.autograd.graph import Node
 from torch.nn.modules import module as hooks
-from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
+from interop._torch.checkpoint_modes import LeftInAnyOrder
 from interop._torch.grad_state import is_active
 from interop._torch.private_api import (
     compiled_within_others_only,
@@ -48,7 +48,7 @@ from jaxclamp._transforms.source_lines import innermost
 _LIBRARIES = tuple(str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
 
 
-class ties(TorchFunctionMode):  # noqa: N801  # it is used as a function
+class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
     """A context manager that counts the ties in torch code, which runs as usual.
 
     Counted is what `min_norm` intercepts, but for ``normalize`` and ``triplet_margin_with_distance_loss``, and the ops

@@ -1,7 +1,7 @@
 """Existing torch code under `interop.min_norm`, by both backends."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, get_args
 
@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 import interop
 import jaxclamp
 from interop import TORCH_OPS, min_norm
+from interop._torch.private_api import function_modes
 from interop._transforms.min_norm import Backend
 from jaxclamp import CONVENTIONS, OPS, Op
 from tests.support.calls import arguments
@@ -334,6 +335,24 @@ def test_in_place_under_torch_func() -> None:
 
     with min_norm():
         assert torch.func.grad(function)(torch.tensor([-1.0, 1.0, 2.0, 3.0])).tolist() == [0, 5, 2, 0]
+
+
+@pytest.mark.parametrize("make", [min_norm, interop.ties, lambda: interop.as_of("torch 2.13")])
+def test_a_block_may_be_left_before_those_that_were_entered_in_it(make: Callable[[], Any]) -> None:
+    """As a generator leaves its block when nobody asks it any more, which may be at any time."""
+
+    def suspended() -> Iterator[None]:
+        with make():
+            yield
+
+    generator, x = suspended(), torch.zeros(2, requires_grad=True)
+    next(generator)
+    with min_norm(ties="exclusive"), min_norm(ties="inclusive") as innermost:
+        del generator
+        assert torch.autograd.grad(x.clamp(min=0.0).sum(), x)[0].tolist() == [1.0, 1.0]
+    assert function_modes() == []
+    with pytest.raises(RuntimeError, match="leave the block once, and in the thread that entered it"):
+        innermost.__exit__()
 
 
 def later() -> Any:
