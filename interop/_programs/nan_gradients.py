@@ -59,7 +59,10 @@ def _hooked(root: Node, leaves: Iterable[Node] | None, of_operand: _OfOperand) -
     def hook(node: Node) -> Callable[..., Any]:
         def of_node(gradients: Sequence[Tensor | None], cotangents: _Cotangents) -> Any:
             return tuple(
-                of_operand(node, i, gradient, cotangents) if gradient is not None and behind in on_the_way else gradient
+                # An operand may have fewer bits than the result, and so than the cotangents.
+                of_operand(node, i, gradient, cotangents).to(gradient.dtype)
+                if gradient is not None and behind in on_the_way
+                else gradient
                 for i, (gradient, (behind, _)) in enumerate(zip(gradients, node.next_functions, strict=True))
             )
 
@@ -232,7 +235,7 @@ def _path(node: Node, i: int, gradient: Tensor, cotangents: _Cotangents) -> Tens
     for axis in axes:
         is_read = is_read.any(axis, keepdim=True) if is_read.dim() else is_read
         is_finite = is_finite.all(axis, keepdim=True)
-    return torch.where(is_read, torch.where(is_finite, 1.0, math.nan), 0.0).to(gradient.dtype).expand(gradient.shape)
+    return torch.where(is_read, torch.where(is_finite, 1.0, math.nan), 0.0).expand(gradient.shape)
 
 
 # fmt: off

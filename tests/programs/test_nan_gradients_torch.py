@@ -84,8 +84,8 @@ PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
         PAIR,
         [1.0, 1.0],
     ),
-    "where, sqrt of a product": (
-        lambda x: torch.where(x > -0.5, (x * tensor([2.0, 3.0])).sqrt() ** 2, 0.0).sum(),
+    "where, sqrt of a product with float64": (
+        lambda x: torch.where(x > -0.5, (x * tensor([2.0, 3.0]).double()).sqrt() ** 2, 0.0).sum(),
         tensor([-1.0, 0.0]),
         [0.0, NAN],
     ),
