@@ -146,6 +146,13 @@ def _normalized(
     return _all_dual(with_averages, input, *args, **kwargs)
 
 
+def _in_groups(function: Function, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Normalize in groups; below 2.15 torch's forward mode refuses ``channels_last``, which the result is in again."""
+    result = _all_dual(function, input.contiguous(), *args, **kwargs)
+    last = torch.channels_last
+    return result.contiguous(memory_format=last) if input.is_contiguous(memory_format=last) else result
+
+
 def _dropout(function: Function, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """Drop out by a product: ``dropout(ones)`` has the factors, 0 or ``1 / (1 - p)``, as torch would draw them."""
     if inplace or not training or not moves(input):
@@ -163,7 +170,7 @@ _ARITHMETIC = {
 # fmt: off
 _DECOMPOSED = (
     "addmm", "addmv", "addbmm", "baddbmm", "rsub", "fmod", "remainder", "logaddexp", "logaddexp2", "bilinear",
-    "group_norm", "layer_norm", "rms_norm", "cosine_similarity", "cross_entropy", "poisson_nll_loss",
+    "layer_norm", "rms_norm", "cosine_similarity", "cross_entropy", "poisson_nll_loss",
 )
 # fmt: on
 """The functions that torch decomposes beside a constant, as tests/programs/test_constants.py sees from its frames.
@@ -195,6 +202,8 @@ def _faster() -> Iterator[tuple[Function, Function]]:
     yield torch.Tensor.__rtruediv__, _divided
     for function in (functional.batch_norm, functional.instance_norm):
         yield function, functools.partial(_normalized, function)
+    for function in (torch.group_norm, functional.group_norm):
+        yield function, functools.partial(_in_groups, function)
     for function in (torch.dropout, functional.dropout):
         yield function, functools.partial(_dropout, function)
 

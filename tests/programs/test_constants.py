@@ -210,6 +210,15 @@ def test_gradients(name: str) -> None:
         torch.testing.assert_close(torch.func.jacrev(interop.grad(fun))(x), second)
 
 
+def test_groups_of_channels_last() -> None:
+    images = numbers(2, 4, 3, 3).to(memory_format=torch.channels_last)
+
+    def fun(x: torch.Tensor) -> torch.Tensor:  # the view is one of channels_last alone
+        return F.group_norm(x, 2).permute(0, 2, 3, 1).view(2, 9, 4).pow(3).sum()
+
+    torch.testing.assert_close(interop.grad(fun)(images), torch.func.grad(fun)(images))
+
+
 class Called(TorchFunctionMode):
     """Which functions are called."""
 
