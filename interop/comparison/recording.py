@@ -212,7 +212,9 @@ def check_call(parameter: str, f: Callable[..., Any], args: tuple[Any, ...], kwa
         signature.bind(*args, **kwargs)
     except TypeError as error:
         name = getattr(f, "__name__", type(f).__name__)
-        raise TypeError(f"{parameter} is {name}{signature}, which does not take the arguments: {error}.") from None
+        raise TypeError(
+            f"{parameter} is {name}{signature}, which does not take the arguments: {error}; pass those to call it with."
+        ) from None
 
 
 _label = jax.tree_util.keystr

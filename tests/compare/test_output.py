@@ -197,7 +197,7 @@ def test_command(inputs: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("forms:in_jax forms:in_torch", "missing a required argument: 'x'"),
+        ("forms:in_jax forms:in_torch", "missing a required argument: 'x'; pass those to call it with."),
         ("forms:in_jax forms:absent --inputs FILE", "'forms:absent' is not found"),
         ("forms:in_jax nowhere:f --inputs FILE", "No module named 'nowhere'"),
         ("forms:in_jax forms/in_torch --inputs FILE", "write forms/in_torch:FUNCTION"),
