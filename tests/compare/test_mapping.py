@@ -124,6 +124,31 @@ def test_names_that_are_spelled_alike() -> None:
     assert comparison.agree, comparison
 
 
+class Gated(torch.nn.Module):
+    def __init__(self, *names: str, gate_is_last: bool, width: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleDict(dict(zip(names, (torch.nn.Linear(width, 4), linear()), strict=True)))
+        self.parts = [lambda x: self.layers[names[0]](x[:, :width]).sigmoid(), self.layers[names[1]]]
+        self.parts = self.parts[:: -1 if gate_is_last else 1]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.parts[0](x) * self.parts[1](x)
+        return result.tanh()
+
+
+@pytest.mark.parametrize("width", [3, 4])
+def test_a_report_says_where_the_order_alone_has_paired(width: int) -> None:
+    """A gate that runs last in one model is taken for the other layer, unless its shape tells it."""
+    first, second = Gated("a", "b", gate_is_last=False, width=width), Gated("u", "v", gate_is_last=True, width=width)
+    comparison = compare_models(first, second, X)
+    assert comparison.agree == (width == 3)
+    said = "Paired by the order in which they run alone, among several of the same shapes: layers.b | layers.u. If"
+    assert (said in " ".join(str(comparison).split())) == (width == 4)
+    assert compare_models(first, second, X, mapping={"layers.a": "layers.u", "layers.b": "layers.v"}).agree
+    wrong = compare_models(first, second, X, calls=(None, lambda model, x: model(x) + 1))
+    assert ("alone" in str(wrong)) == (width == 4)
+
+
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [

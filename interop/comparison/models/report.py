@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import textwrap
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -171,7 +172,7 @@ class ModelComparison:
     def __str__(self) -> str:
         parts = [f"{self.first} against {self.second}", self.verdict]
         if self.cause is not None:
-            parts += [*_details(self.cause), *([self.replaced] if self.replaced else [])]
+            parts += [*_details(self.cause, self.mapping), *([self.replaced] if self.replaced else [])]
         for report, model in zip(self.ties or (), (self.first, self.second), strict=False):
             parts += _of_ties(report, model)
         width = text_width()
@@ -235,7 +236,7 @@ def _suspect(cause: Cause) -> str:
     return "the settings and the code of both"
 
 
-def _details(cause: Cause) -> list[str]:
+def _details(cause: Cause, mapping: ParameterMapping) -> list[str]:
     """Say how far the models are apart there, and what the settings of the layers are."""
     worst = max(cause.parts, key=lambda j: j.apart_in_float64)
     details = [
@@ -246,8 +247,24 @@ def _details(cause: Cause) -> list[str]:
         for side, layers in zip(("first", "second"), cause.between, strict=True):
             if layers:
                 details.append(f"Only the {side} model calls there: {', '.join(map(_with_settings, layers))}.")
+        if cause.finding == "port" and (names := _paired_by_order(cause, mapping)):
+            details.append(
+                "Paired by the order in which they run alone, among several of the same shapes: "
+                f"{', '.join(names)}. If that is wrong, pass mapping."
+            )
         return details
     return [*details, f"first: {_with_settings(cause.layer.first)}", f"second: {_with_settings(cause.layer.second)}"]
+
+
+def _paired_by_order(cause: Cause, mapping: ParameterMapping) -> list[str]:
+    """Name the layers beside the code to blame that the order alone tells from others of the same shapes."""
+    beside = {end.first.path for end in (cause.after, cause.before) if end}
+    shapes: dict[tuple[str, str], set[object]] = defaultdict(set)
+    for pair in mapping.pairs:
+        if pair.reason == "order":
+            shapes[pair.first.owner, pair.second.owner].add((pair.first.role, pair.first.layout.torch_shape))
+    counts = Counter(map(frozenset, shapes.values()))
+    return [" | ".join(names) for names, of_it in shapes.items() if names[0] in beside and counts[frozenset(of_it)] > 1]
 
 
 def _with_settings(layer: Layer) -> str:
