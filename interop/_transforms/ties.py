@@ -27,6 +27,7 @@ from interop._torch.private_api import (
     compiled_within_others_only,
     is_in_old_vmap,
     is_transformed,
+    is_without_numbers,
     keywords_of,
     of_a_batch,
     path_as_written,
@@ -138,7 +139,8 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
             for gradient in gradients:
                 if gradient is None or cotangent is None or is_transformed() or is_in_old_vmap(gradient):
                     continue
-                if gradient.is_cpu and not gradient.sum().isnan():  # on a GPU one would have to wait for the sum
+                # On a GPU one would have to wait for the sum.
+                if is_without_numbers(gradient) or (gradient.is_cpu and not gradient.sum().isnan()):
                     continue
                 is_zero = cotangent == 0
                 met = gradient.isnan() & (is_zero if is_zero.shape == gradient.shape else is_zero.any())
@@ -160,7 +162,8 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
         file, number, module = self._place()
         try:
             elements, tied = counted(*call)
-        except (TypeError, ValueError, RuntimeError) as error:  # no numbers to see, or a call that fails by itself too
+        # There may be no numbers to see, or the call fails by itself too.
+        except (TypeError, ValueError, IndexError, RuntimeError) as error:
             warnings.warn(f"ties() did not count {name} at {file}:{number}: {error}", stacklevel=3)
             return
         if elements or not suspect:  # a conversion is none unless it is one to integers

@@ -314,14 +314,17 @@ def test_a_direction_may_be_one_tensor_as_the_parameter_may() -> None:
     assert x.grad.tolist() == [1.0, -1.0]
 
 
-@pytest.mark.parametrize("function", [torch.amax, torch.max, torch.argmax, lambda x: x.topk(1), torch.median])
-def test_of_no_elements_values_and_errors_are_those_of_torch(function: Any) -> None:
+@pytest.mark.parametrize("length", [0, 1])
+@pytest.mark.parametrize(
+    "function", [torch.amax, torch.max, torch.argmax, torch.median, lambda x: x.topk(2), lambda x: x.kthvalue(2)]
+)
+def test_of_too_few_elements_values_and_errors_are_those_of_torch(function: Any, length: int) -> None:
     def answer(call: Callable[[], Any]) -> Any:
         try:
             return repr(call())
         except (IndexError, RuntimeError) as error:
             return error.args
 
-    empty = torch.zeros(0)
-    decided = answer(lambda: interop.directional_derivative(function, empty, empty)[0])
-    assert decided == answer(lambda: function(empty))
+    few = torch.zeros(length)
+    decided = answer(lambda: interop.directional_derivative(function, few, few)[0])
+    assert decided == answer(lambda: function(few))

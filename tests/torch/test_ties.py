@@ -198,6 +198,12 @@ def test_counting_again_adds_up_and_ends_with_the_block() -> None:
         X[99]
     with pytest.raises(RuntimeError, match="At least one of 'min' or 'max'"), interop.ties():
         torch.clamp(X)
+    with (
+        pytest.warns(UserWarning, match="amax"),
+        pytest.raises(RuntimeError, match="dim to be specified"),
+        interop.ties(),
+    ):
+        torch.amax(X[:0])
     torch.relu(X)
     Network()(X)
     assert counted.report.elements == 48
@@ -299,10 +305,15 @@ def test_influence_of_nothing() -> None:
         interop.influence(lambda: torch.ones(()), torch.ones(1, requires_grad=True))
 
 
+def _slopes_without_numbers() -> Tensor:
+    x = torch.zeros(4, device="meta", requires_grad=True)
+    return torch.autograd.grad(x.sqrt().abs().sum(), x)[0]
+
+
 @pytest.mark.parametrize(
     "function",
     [
-        lambda: torch.zeros(4, device="meta").abs(),
+        _slopes_without_numbers,
         lambda: torch.zeros(4).to_sparse().abs(),
     ],
     ids=["meta", "sparse"],

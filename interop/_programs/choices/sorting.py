@@ -28,14 +28,15 @@ def msort(input: Tensor) -> Tensor:
 
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    if not input.dim():  # one element is in order, and has no axis to sort along
+    # One element is in order, and has no axis to sort along; torch refuses other numbers.
+    if not input.dim() or not 0 <= k <= input.size(dim):
         return torch.topk(input, k, dim)
     index = order(value_and_tangent(input), dim, largest).narrow(dim, 0, k)
     return torch.return_types.topk((input.gather(dim, index), index))
 
 
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    if not input.dim() or k < 1:  # which torch refuses
+    if not input.dim() or not 1 <= k <= input.size(dim):  # which torch refuses
         return torch.kthvalue(input, k, dim, keepdim)
     index = order(value_and_tangent(input), dim).narrow(dim, k - 1, 1)
     return torch.return_types.kthvalue(taken(input, dim, index, keepdim))
