@@ -136,7 +136,7 @@ def _axes(node: Node, operand: Tensor) -> Sequence[int]:
     if node.name() == "ConvolutionBackward0":
         return range(operand.dim())[1:]
     axes = getattr(node, "_saved_dim", None)
-    if axes is None:
+    if axes is None or not operand.dim():  # a number has none, but torch takes 0 and -1 for it
         return range(operand.dim())
     # A node has axes that count from the end as numbers without sign.
     signed = (axis - 2**64 if axis >= 2**63 else axis for axis in ((axes,) if isinstance(axes, int) else axes))

@@ -90,7 +90,7 @@ PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
         [0.0, NAN],
     ),
     "where, log of 0": (lambda x: torch.where(x > 1, x.log(), x).sum(), tensor([0.0, 4.0]), [1.0, 0.25]),
-    "where, exp": (lambda x: torch.where(x < 10, x.exp(), 1.0), tensor(200.0), 0.0),
+    "where, exp along no axis": (lambda x: torch.where(x < 10, x.exp().logsumexp(-1), 1.0), tensor(200.0), 0.0),
     "clamp, exp": (lambda x: x.exp().clamp(max=1), tensor(1000.0), 0.0),
     "minimum, exp": (lambda x: torch.minimum(x.exp(), tensor(1.0)), tensor(1000.0), 0.0),
     "maximum, norm": (lambda x: torch.maximum(x.norm(), tensor(1e-6)), tensor([0.0, 0.0]), [0.0, 0.0]),
