@@ -18,7 +18,7 @@ QUICK := JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
 	JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=
 
 test: $(INSTALLED)  ## the tests but for those marked thorough, and which of them took longest
-	$(QUICK) .venv/bin/python -m pytest -n 2 --dist loadfile --durations=10 -m "not thorough" $(call HALF,first)
+	$(QUICK) .venv/bin/python -m pytest -n 2 --dist loadfile --durations=10 -m "not thorough" $(call HALF,first,second)
 
 test-thorough: $(INSTALLED)  ## all tests, in programs as XLA compiles them for users; half an hour
 	.venv/bin/python -m pytest -n 2 --dist loadfile --durations=10
@@ -30,7 +30,9 @@ NEWEST_PYTHON ?= $(firstword $(foreach minor,13 12,$(shell for python in python3
 	$(PYENV_ROOT)/versions/3.$(minor).*/bin/python; do "$$python" -c "" 2>/dev/null && echo "$$python"; done)))
 
 # Of the tests that need no torch, `make test` and `make test-jax` each run one half, on one JAX each. ALL=1 runs both.
-HALF = $(if $(ALL),,$(if $(NEWEST_PYTHON),--half $1))
+# They swap halves from one commit to the next, so that each test soon meets both.
+COMMITS := $(shell git rev-list --count HEAD 2>/dev/null)
+HALF = $(if $(ALL),,$(if $(NEWEST_PYTHON),--half $(if $(filter %1 %3 %5 %7 %9,$(COMMITS)),$1,$2)))
 
 # test-jax: the tests that need no torch, with the newest JAX and its libraries. JAX=0.11.0 takes that version, and runs
 # both halves. WORKERS is the number of processes.
@@ -43,7 +45,7 @@ test-jax:
 else
 test-jax: $(JAX_HALF)/installed  ## the tests that need no torch, with the newest Python, JAX, Flax, Equinox and Optax
 	$(QUICK) $(JAX_HALF)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not thorough" tests jaxclamp \
-		$(if $(JAX),,$(call HALF,second))
+		$(if $(JAX),,$(call HALF,second,first))
 endif
 
 # The lowest versions of torch and JAX that pyproject.toml declares, and the newest, beside the pinned ones of all else
