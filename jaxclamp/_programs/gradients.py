@@ -314,8 +314,9 @@ class _Program(Generic[P, R]):
         self.has_slopes_without_bound |= has_slopes_without_bound(jaxpr)
         jaxpr = norms_as_calls(constant_at_minus_infinity(jaxpr))
         self._without_choices_behind = without_choices_behind(jaxpr, self._moves_by_its_body)
-        # Of finite numbers and slopes no branch is NaN.
-        return with_defined_branches(jaxpr) if self.has_slopes_without_bound else jaxpr
+        # Of finite numbers and slopes no branch is NaN. A derivative rule is linear in its tangents, and a look at them
+        # would not be.
+        return with_defined_branches(jaxpr) if self.has_slopes_without_bound and not self._within else jaxpr
 
     def _moves_by_its_body(self, eqn: JaxprEqn) -> bool:
         """Return whether ``eqn`` calls a function with a rule that forward mode cannot take, or that might never end.

@@ -240,8 +240,9 @@ def _logaddexp_of(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
     if all(inner.primitive is not p.log1p_p for inner in body.eqns):
         return None
     for function in (jnp.logaddexp, jnp.logaddexp2):
-        (expected,) = jax.make_jaxpr(function)(*avals).eqns
-        if str(expected.params["call_jaxpr"]) == str(body):
+        # Of a number beside an array, a conversion may come before the call.
+        call = jax.make_jaxpr(function)(*avals).eqns[-1]
+        if str(call.params["call_jaxpr"]) == str(body):
             return function
     return None
 

@@ -64,6 +64,7 @@ TABLE: dict[str, tuple[Function, Any, float, Any]] = {
     "xlogy of a 0 that moves": (lambda x: jax.scipy.special.xlogy(x, x), 0.0, 1.0, NAN),
     "xlogy of a 0 that moves beside a constant": (lambda x: jax.scipy.special.xlogy(x, 0.0), 0.0, 1.0, -INF),
     "xlog1py": (lambda x: jax.scipy.special.xlog1py(jnp.array([0.0, 2.0]), x).sum(), [-1.0, 1.0], 1.0, [0.0, 1.0]),
+    "xlog1py, of a number": (lambda x: jax.scipy.special.xlog1py(x, 1.0).sum(), [0.0, 2.0], 1.0, [np.log(2)] * 2),
     "a power of 0": (lambda x: x**0.0 + x**2.5, 0.0, 1.0, 0.0),
     "powers of 0": (lambda x: (x[:, None] ** jnp.arange(3.0)).sum(), [0.0, 2.0], 1.0, [1.0, 5.0]),
     "0 to a power that moves": (lambda y: (jnp.zeros(2) ** y).sum(), [0.0, 2.0], 1.0, [0.0, 0.0]),
