@@ -249,14 +249,16 @@ _SELECTIONS = frozenset((
 ))
 """The nodes, by their names but for the ending, that move elements or add them up: a 0 among their slopes is a cut."""
 _ELEMENTWISE = frozenset((
-    "Abs", "Acos", "Acosh", "Add", "Addcdiv", "Addcmul", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Celu", "Cos",
-    "Cosh", "Digamma", "Div", "Elu", "Erf", "Erfc", "Erfinv", "Exp", "Exp2", "Expm1", "Gelu", "Hardswish", "Hypot",
-    "LeakyRelu", "Lerp", "Lgamma", "Log", "Log10", "Log1P", "Log2", "Logaddexp", "Logaddexp2", "LogSigmoid", "Logit",
-    "Mish", "Mul", "NanToNum", "NativeDropout", "Neg", "Polygamma", "Pow", "Reciprocal", "Rsqrt", "Rsub", "Sigmoid",
-    "Silu", "Sin", "Sinc", "Sinh", "Softplus", "SpecialEntr", "SpecialNdtri", "SpecialXlog1Py", "Sqrt", "Sub", "Tan",
-    "Tanh", "Xlogy",
+    "Abs", "Acos", "Acosh", "Add", "Addcdiv", "Addcmul", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Ceil", "Celu",
+    "ClampMin", "Cos", "Cosh", "Deg2Rad", "Digamma", "Div", "Elu", "Erf", "Erfc", "Erfinv", "Exp", "Exp2", "Expm1",
+    "Floor", "Fmod", "Frac", "Gelu", "Hardshrink", "Hardsigmoid", "Hardswish", "HuberLoss", "Hypot", "LeakyRelu",
+    "Lerp", "Lgamma", "Log", "Log10", "Log1P", "Log2", "Logaddexp", "Logaddexp2", "Logit", "LogSigmoid", "Mish",
+    "MseLoss", "Mul", "NanToNum", "NativeDropout", "Neg", "Polygamma", "Pow", "PreluKernel", "Rad2Deg",
+    "Reciprocal", "Remainder", "Round", "Rsqrt", "Rsub", "Sgn", "Sigmoid", "Sign", "Silu", "Sin", "Sinc", "Sinh",
+    "SmoothL1Loss", "Softplus", "Softshrink", "SpecialEntr", "SpecialNdtri", "SpecialXlog1Py", "Sqrt", "Sub", "Tan",
+    "Tanh", "Threshold", "Trunc", "Xlogy",
 ))
-"""The nodes whose results have each element made of the elements in its place."""
+"""The nodes whose results have each element made of the elements in its place, or a loss of those in all places."""
 _IN_ROWS = frozenset((
     "Convolution", "Cumprod", "LinalgVectorNorm", "LogSoftmax", "Logcumsumexp", "Logsumexp", "NativeLayerNorm", "Norm",
     "Prod", "Softmax", "Std", "Var",

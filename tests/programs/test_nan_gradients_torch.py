@@ -100,7 +100,7 @@ PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
     "where, atan2": (lambda x: torch.where(x > 0, torch.atan2(x, x), 0.0).sum(), tensor([0.0, 1.0]), [0.0, 0.0]),
     "masked by writing": (written, PAIR, [0.0, 0.25]),
     "masked_fill": (lambda x: x.sqrt().masked_fill(x < 0, 0.0).sum(), PAIR, [0.0, 0.25]),
-    "masked by an index": (lambda x: x.sqrt()[x > 0].sum(), PAIR, [0.0, 0.25]),
+    "masked by an index": (lambda x: functional.hardshrink(x.sqrt())[x > 0].sum(), PAIR, [0.0, 0.25]),
     "quotient of a broadcast": (
         lambda x: only_first(lambda x: tensor([[1.0], [1.0]]) / (x * tensor([[1.0], [0.0]])))(x),
         tensor([1.0, 2.0]),
