@@ -54,6 +54,8 @@ class Sums(NamedTuple):
     is_sum: Mask
     error: Array
     """The largest difference of a slope along a line from the sum of those along the entries; 0 for other rows."""
+    steepest: Array
+    """The size of the steepest slope along a line."""
 
 
 class LineSlopes(NamedTuple):
@@ -462,7 +464,7 @@ def measured_sums(local: Local, steps: Steps, slopes: LineSlopes, noise: Array, 
     # Errors of n entries add as their root. The largest of 64 is less than four standard deviations.
     tolerance = 4 * (np.sqrt(n) * accuracy + errors)
     jumps: Mask = np.asarray(slopes.jumps.any(axis=1))
-    differences = np.zeros(m)
+    differences, steepest = np.zeros((2, m))
     for rows, radius, _ in rows_by_steps(steps, np.arange(m)):
         rises = local(radius * factors * np.stack([lines, -lines]))[..., rows] - local.value[rows]
         near, far = np.abs(rises[-1]), np.abs(rises[:-1]).max(axis=0)
@@ -471,8 +473,9 @@ def measured_sums(local: Local, steps: Steps, slopes: LineSlopes, noise: Array, 
         # (8 D(r / 8) - D(r)) / 7 as in `_one_sided`, where D(r / 8) is 8 rises[1] / r.
         along = (RATIO * RATIO * rises[1] - rises[0]) / radius / (RATIO - 1)
         differences[rows] = np.nan_to_num(np.abs(along - sums[..., rows])).max(axis=(0, 1))
+        steepest[rows] = np.max(far, axis=(0, 1), initial=0.0, where=np.isfinite(far)) / radius
     is_sum = (differences <= tolerance) & ~jumps
-    return Sums(jumps, is_sum, np.where(is_sum, differences, 0.0))
+    return Sums(jumps, is_sum, np.where(is_sum, differences, 0.0), steepest)
 
 
 def rows_by_steps(steps: Steps, rows: Indices) -> Iterator[tuple[Indices, float, float]]:

@@ -239,7 +239,9 @@ class _Judge:
     @property
     def small(self) -> Array:
         """How large an error of a derivative may be that hides nothing that has to be seen."""
-        return self.tolerance.least * self.pieces.slopes.size[:, None] + self.atol
+        # Of a product of zeros, all slopes along entries are 0; it moves along lines alone.
+        size = np.where(self.pieces.slopes.size > 0, self.pieces.slopes.size, self.pieces.sums.steepest)
+        return self.tolerance.least * size[:, None] + self.atol
 
     def entries(self) -> tuple[NDArray[np.object_], Array]:
         """Return the kinds of the verdicts on each derivative by itself, and the nearest right ones."""

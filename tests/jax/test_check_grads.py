@@ -41,6 +41,12 @@ RIGHT = {
     "pooling": (lambda x: jaxclamp.max_pool2d(x, 2).sum(), np.zeros((1, 4, 4)), {"least norm": 4}),
     "many kinks in one sum": (lambda x: jnp.mean(jax.nn.relu(x)), np.zeros(200), {"least norm": 1}),
     "smallest of absolute values": (lambda x: jnp.min(jnp.abs(x)), np.zeros(3), {"member": 1}),
+    "smallest, still along each entry": (
+        jaxclamp.min_norm(lambda x: jnp.min(jnp.abs(x))),
+        np.zeros(2),
+        {"least norm": 1},
+    ),
+    "a product of zeros": (jnp.prod, np.zeros(3), {}),
     "ties of many": (jnp.max, np.zeros(40), {"least norm": 1}),
     "floor": (jnp.floor, np.array([1.0, 1.5]), {"jump": 1}),
     "a value that no branch has": (jnp.sign, np.array([0.0, 1.0]), {"jump": 1}),
