@@ -427,6 +427,8 @@ _CURES = {
 """Maps words in the message of a RuntimeError of torch to what to do about it."""
 _CURES_OF_FUNCTIONS = {
     **_CURES,
+    "ZeroTensors are immutable": "{} needs forward mode of the gradient of mse_loss, which fails in torch: write "
+    "((input - target) ** 2).mean().",
     "does not have a grad_fn": "{} does not reach torch.autograd.grad and backward() within the function: call "
     "torch.func.grad there.",
 }
