@@ -23,7 +23,10 @@ from jaxclamp._transforms.jaxprs import WITH_BODIES, computed, inlined, opened_c
 
 
 def with_defined_branches(jaxpr: Any) -> Any:
-    """Return the program with such branches, in bodies too, if a condition is computed in the body of its `where`."""
+    """Return the program in which a `where` takes the branch of the point if the one that is entered is NaN.
+
+    So do those in bodies of the program, if their condition is computed in the same body.
+    """
     made_by: dict[Any, JaxprEqn] = {}
     eqns: list[JaxprEqn] = []
     # The select of a `jnp.where` is in an inner jit, of which the condition comes from outside.

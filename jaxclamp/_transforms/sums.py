@@ -52,7 +52,7 @@ _InPlace: TypeAlias = Callable[[JaxprEqn, _Makers], list[JaxprEqn] | None]
 
 
 def _replaced(jaxpr: Any, *rules: _InPlace) -> Any:
-    # A norm may lie in several of these.
+    # The equations of a norm may lie in several of these calls.
     opened = [new for eqn in jaxpr.eqns for new in opened_calls(eqn, "_std", "_var", "nanstd", "nanvar")]
     makers = {var: eqn for eqn in opened for var in eqn.outvars}
 

@@ -259,12 +259,17 @@ def _details(cause: Cause, mapping: ParameterMapping) -> list[str]:
 def _paired_by_order(cause: Cause, mapping: ParameterMapping) -> list[str]:
     """Name the layers beside the code to blame that the order alone tells from others of the same shapes."""
     beside = {end.first.path for end in (cause.after, cause.before) if end}
-    shapes: dict[tuple[str, str], set[object]] = defaultdict(set)
+    shapes_by_layers: dict[tuple[str, str], set[object]] = defaultdict(set)
     for pair in mapping.pairs:
         if pair.reason == "order":
-            shapes[pair.first.owner, pair.second.owner].add((pair.first.role, pair.first.layout.torch_shape))
-    counts = Counter(map(frozenset, shapes.values()))
-    return [" | ".join(names) for names, of_it in shapes.items() if names[0] in beside and counts[frozenset(of_it)] > 1]
+            layers = pair.first.owner, pair.second.owner
+            shapes_by_layers[layers].add((pair.first.role, pair.first.layout.torch_shape))
+    number_of = Counter(map(frozenset, shapes_by_layers.values()))
+    return [
+        f"{first} | {second}"
+        for (first, second), shapes in shapes_by_layers.items()
+        if first in beside and number_of[frozenset(shapes)] > 1
+    ]
 
 
 def _with_settings(layer: Layer) -> str:
