@@ -34,7 +34,7 @@ from interop._programs.dual_fast_paths import FASTER, FastPaths
 from interop._programs.operators import of_each, operators_of, overwriting, parts_of
 from interop._programs.order import moves, negated, value_and_tangent
 from interop._torch.checkpoint_modes import Block
-from interop._torch.forms import NUMPY_NAMES, in_place, overwrite
+from interop._torch.forms import NUMPY_NAMES, in_place, overloaded, overwrite
 from interop._torch.private_api import (
     foreach_named,
     is_any,
@@ -178,8 +178,8 @@ _CONVERSIONS = {torch.Tensor.to, torch.Tensor.type, torch.Tensor.type_as}
 _IGNORED = {"out", "ties"}
 _CALLED = {**FASTER, **dict(following(FASTER))}
 
-# The slopes of celu agree at 0: it has nothing to choose, and torch's own derivative is right.
-_OF_RECORDS = {name: choice for name, choice in records.choices_of_records() if name != "celu"}
+_OF_RECORDS = dict(records.choices_of_records())
+_MAX, _MIN = reductions.with_indices("max", as_is), reductions.with_indices("min", negated)
 
 _CHOICES_BY_NAME: Mapping[str, Function] = {
     **_OF_RECORDS,
@@ -202,8 +202,10 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "logical_xor": comparisons.of_truth_values(operator.xor),
     **dict.fromkeys(("sign", "sgn"), comparisons.sign),
     "heaviside": comparisons.heaviside,
-    "max_with_indices": reductions.with_indices("max", as_is),
-    "min_with_indices": reductions.with_indices("min", negated),
+    "max_with_indices": _MAX,
+    "min_with_indices": _MIN,
+    "max": functools.partial(overloaded, _OF_RECORDS["maximum"], _MAX, reductions.amax),
+    "min": functools.partial(overloaded, _OF_RECORDS["minimum"], _MIN, reductions.amin),
     "amax": reductions.amax,
     "amin": reductions.amin,
     "argmax": reductions.index(as_is),
@@ -238,11 +240,13 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "logaddexp": FastPaths()(native.NATIVE["logaddexp"].__wrapped__),  # type: ignore[attr-defined]
     # Nor do these: torch's derivative is wrong, or missing.
     "det": derivatives.det,
+    "cholesky_inverse": derivatives.cholesky_inverse,
     "linear_cross_entropy": derivatives.linear_cross_entropy,
     **_each(_of_native, "normalize", "margin_ranking_loss", "hinge_embedding_loss"),
     **_each(_of_native, "triplet_margin_loss", "triplet_margin_with_distance_loss"),
     "l1_loss": _spelled_out(losses.l1_loss),
-    "smooth_l1_loss": _spelled_out(losses.smooth_l1_loss),
+    "smooth_l1_loss": losses.smooth_l1_loss,
+    "huber_loss": losses.huber_loss,
     "multi_margin_loss": _spelled_out(losses.multi_margin_loss),
     "cosine_embedding_loss": losses.cosine_embedding_loss,
     "logit": _spelled_out(losses.logit),

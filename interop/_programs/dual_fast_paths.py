@@ -22,6 +22,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode, has_torch_function
 
 from interop._programs.order import is_transformed_within, moves
+from interop._torch.autocast import in_full_precision
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
@@ -153,6 +154,17 @@ def _in_groups(function: Function, input: Tensor, *args: Any, **kwargs: Any) -> 
     return result.contiguous(memory_format=last) if input.is_contiguous(memory_format=last) else result
 
 
+def as_floats(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Convert integers among the operands of a loss: in forward mode torch fails to write the tangent to them."""
+    dtype = torch.result_type(*in_full_precision(input, target))
+    input, target = (x if x.is_floating_point() or x.is_complex() else x.to(dtype) for x in (input, target))
+    return input, target
+
+
+def _loss_of_floats(function: Function, input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return function(*as_floats(input, target), *args, **kwargs)
+
+
 def _dropout(function: Function, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """Drop out by a product: ``dropout(ones)`` has the factors, 0 or ``1 / (1 - p)``, as torch would draw them."""
     if inplace or not training or not moves(input):
@@ -204,6 +216,7 @@ def _faster() -> Iterator[tuple[Function, Function]]:
         yield function, functools.partial(_normalized, function)
     for function in (torch.group_norm, functional.group_norm):
         yield function, functools.partial(_in_groups, function)
+    yield functional.mse_loss, functools.partial(_loss_of_floats, functional.mse_loss)
     for function in (torch.dropout, functional.dropout):
         yield function, functools.partial(_dropout, function)
 

@@ -430,13 +430,13 @@ def schema_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
 
 def is_any(mask: torch.Tensor) -> bool:
     """Return whether an element is true, of a whole batch too: `torch.func.vmap` refuses to look at a number of it."""
-    with without_transformations():
+    with without_transformations(), without_function_modes():
         return bool(of_a_batch(mask).count_nonzero())  # `any` takes three times as long
 
 
 def is_among(number: float, tensor: torch.Tensor) -> bool:
     """Return whether an element is equal to the number, of a whole batch too."""
-    with without_transformations():
+    with without_transformations(), without_function_modes():
         elements = of_a_batch(tensor)
         # Numbers 0 and 1 of the same dtype are written four times as fast as truth values; complex have no maximum.
         out = None if elements.is_complex() else torch.empty_like(elements)

@@ -99,6 +99,7 @@ SEVERAL: dict[str, Function] = {
     "cosine_similarity": lambda x: F.cosine_similarity(x, C) + torch.cosine_similarity(C, x),
     "cross_entropy": lambda x: F.cross_entropy(x, LABELS, POSITIVE[0]) + F.cross_entropy(x, POSITIVE),
     "kl_div": lambda x: F.kl_div(x, POSITIVE, reduction="sum") + F.kl_div(C, x.abs(), reduction="sum"),
+    "mse_loss": lambda x: F.mse_loss(x, POSITIVE) + F.mse_loss(C, x, reduction="sum"),
     "poisson_nll_loss": lambda x: F.poisson_nll_loss(x, POSITIVE) + F.poisson_nll_loss(C, x, reduction="sum"),
     "dropout": lambda x: F.dropout(x, 0.5) + torch.dropout(x, 0.25, True) + F.dropout(x, training=False),
     "dropout, overwritten": lambda x: overwritten(x.clone(), lambda y: F.dropout(y, inplace=True)),

@@ -245,6 +245,26 @@ def test_the_size_of_a_complex_number_at_0_has_derivatives_of_all_orders() -> No
         torch.testing.assert_close(derivative(here), derivative(here + 1e-6), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        functional.celu,
+        lambda x: functional.smooth_l1_loss(x - 0.5, 0 * x.detach(), beta=0.5),
+        lambda x: functional.huber_loss(torch.ones_like(x), x, delta=1.0),
+        lambda x: functional.huber_loss(-x, torch.full_like(x, 2.0), "sum", 2.0, torch.arange(2.0)),
+    ],
+)
+def test_second_derivatives_where_slopes_agree(function: Any) -> None:
+    total = lambda x: (function(x) * (1 + x)).sum()  # noqa: E731
+    here = torch.zeros(2, dtype=torch.float64)
+    for direction in (torch.tensor([1.0, 2.0]).double(), torch.tensor([-1.0, -2.0]).double()):
+        slope = interop.grad(total, direction=direction)
+        nearby = torch.func.hessian(total)(here + 1e-4 * direction)
+        torch.testing.assert_close(torch.func.jacrev(slope)(here), nearby, atol=1e-3, rtol=1e-3)
+        _, turn = interop.directional_derivative(torch.func.grad(total), here, direction)
+        torch.testing.assert_close(turn, nearby @ direction, atol=1e-3, rtol=1e-3)
+
+
 BLOCKS = [
     *(interop.as_of(version) for version in ("torch 2.13", "torch 2.15")),
     *(interop.min_norm(backend=backend) for backend in ("torch", "jax")),
@@ -254,15 +274,19 @@ BLOCKS = [
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_blocks_within_the_function(block: Any) -> None:
-    """The directions decide, not the block, which would cut ``x`` to 0 at the tie."""
+    """The directions decide, not the block, which would cut ``x`` to 0 at the tie; nor does one around it."""
 
     def identity(x: torch.Tensor) -> torch.Tensor:
-        return (x.relu() - functional.relu(-x) + x.clamp(min=0) + torch.minimum(x, torch.zeros(2))).sum() / 2
+        pair = torch.stack([x, 0 * x])
+        ends = pair.max(0).values + pair.min(0).values + (x.max() + x.min() - x.sum())
+        return (x.relu() - functional.relu(-x) + x.clamp(min=0) + torch.minimum(x, torch.zeros(2)) + ends).sum() / 3
 
     x = torch.zeros(2, requires_grad=True)
     with interop.along(x), block:
         identity(x).backward()
     assert interop.grad(block(identity))(torch.zeros(2)).tolist() == x.grad.tolist() == [1.0, 1.0]
+    with block:
+        assert interop.grad(identity)(torch.zeros(2)).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("ties", [None, "inclusive", "torch 2.13", "torch 2.15"])

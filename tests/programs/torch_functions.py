@@ -45,6 +45,7 @@ MASKS_IN_PLACE: list[Function] = [
     ),
 ]
 
+WHOLE = Y.long()
 PAIR = tensor([0.0, 2.0])
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
     **{
@@ -71,7 +72,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "F.elu_": (lambda x: F.elu_(x * 1, 0.5), X),
     "F.selu": (F.selu, X),
     "torch.selu_": (lambda x: torch.selu_(x * 1), X),
-    "F.celu": (lambda x: F.celu(x, 0.5), X),
+    "F.celu": (lambda x: F.celu(x, 0.5) + torch.celu_(x * 1, 2.0), X),
     "special.i0e": (torch.special.i0e, X),
     "F.softshrink": (lambda x: F.softshrink(x, 1.0), X),
     "F.softshrink of 0": (lambda x: F.softshrink(x, 0.0), X),
@@ -163,6 +164,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (3, None)), IMAGE),
     "adaptive_max_pool3d": (lambda x: F.adaptive_max_pool3d(x, 1), SOLID),
     "lp_pool1d": (lambda x: F.lp_pool1d(x, 1.0, 2) + F.lp_pool1d(x, 2.0, 2), 0 * LINE),
+    "lp_pool1d of order 1, of -2 and 2": (lambda x: F.lp_pool1d(x, 1.0, 2), LINE),
     "lp_pool2d": (lambda x: F.lp_pool2d(x, 4, (2, 1), 1, ceil_mode=True), 0 * IMAGE),
     "lp_pool3d": (lambda x: F.lp_pool3d(x, 2, (2, 1, 1)), SOLID),
     "lp_pools of orders below 1": (lambda x: F.lp_pool1d(x, 0.5, 2) + F.lp_pool2d(x, -1.0, (1, 2)), LINE.abs() + 1),
@@ -185,6 +187,10 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "l1_loss weighted, sum": (lambda x, y: F.l1_loss(x, y, reduction="sum", weight=1 + CELLS), X, Y),
     "l1_loss none": (lambda x, y: F.l1_loss(x, y, reduction="none"), X, Y),
     "smooth_l1_loss": (lambda x, y: F.smooth_l1_loss(x, y, beta=0.0), X, Y),
+    "losses of integers": (
+        lambda x: F.mse_loss(x, WHOLE, reduction="none") + F.smooth_l1_loss(x, target=WHOLE > 0, reduction="none"),
+        X,
+    ),
     "smooth_l1_loss, bent": (lambda x, y: F.smooth_l1_loss(x, y, beta=1.0) + F.smooth_l1_loss(x, y, beta=2.0), X, Y),
     "huber_loss": (lambda x, y: F.huber_loss(x, y), X, Y),
     "hinge by hand": (lambda x, w: (1 - SIGNS * (x @ w)).clamp(min=0).mean(), X, tensor(1.0, 0.0, 0.0, 0.0)),
@@ -215,6 +221,10 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hypot": (lambda x: torch.hypot(x[0], x[1]) + (x[0] * 1).hypot_(x[1]), tensor([[0.0, 3.0, 0.0], [0.0, 4.0, 1.0]])),
     "hypot, integers": (lambda x: torch.hypot(x, torch.tensor([0, 1, 0])), tensor([0.0, 3.0, 0.0])),
     "det": (lambda x: torch.linalg.det(x) + x.det(), tensor([[[1.0, 2.0], [2.0, 4.0]], [[0.0, 0.0], [1.0, 1.0]]])),
+    "cholesky_inverse": (
+        lambda x: torch.cholesky_inverse(x.tril()) + x.triu().cholesky_inverse(True),
+        X[:, :3] + 3 * torch.eye(3),
+    ),
     "polar": (lambda x: torch.view_as_real(torch.polar(x.abs(), x.flip(1))), X),
     "xlogy": (
         lambda x: torch.xlogy(PAIR, x) + (PAIR * 2).xlogy_(x) + torch.special.xlog1py(PAIR, x - 1),

@@ -52,6 +52,12 @@ def polar(abs: Tensor, angle: Tensor) -> Tensor:
     return torch.complex(abs * angle.cos(), abs * angle.sin())
 
 
+def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
+    """Invert the matrix of a triangular factor; torch's own derivative of that is wrong in forward mode."""
+    factor = input.triu() if upper else input.tril()
+    return torch.cholesky_solve(torch.eye(input.size(-1)).to(input), factor, upper)
+
+
 def linear_cross_entropy(*args: Any, options: Any = None, **kwargs: Any) -> Tensor:
     """Compute the loss from all logits at once: in chunks, as ``options`` say, torch has no forward mode."""
     return functional.linear_cross_entropy(*args, **kwargs)

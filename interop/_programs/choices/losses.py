@@ -4,11 +4,14 @@ The arithmetic between these is that of `torch`: `_spelled_out` of `interop/_pro
 of their own, where it is decided and fast.
 """
 
+import operator
+
 import torch
 from torch.nn import functional
 
 from interop._programs.choices.selections import abs, maximum
-from interop._programs.order import value_and_tangent
+from interop._programs.dual_fast_paths import FastPaths, as_floats
+from interop._programs.order import holds, may_be_at, value_and_tangent
 from interop._torch.autocast import in_full_precision
 from interop._torch.private_api import named_reduction
 from interop.native.losses import reduced
@@ -48,10 +51,29 @@ def smooth_l1_loss(
     reduction: str = "mean",
     beta: float = 1.0,
 ) -> Tensor:
-    if beta == 0:
-        return l1_loss(input, target, size_average, reduce, reduction)
-    # Its slope is continuous then, so that torch's own is right.
-    return functional.smooth_l1_loss(input, target, size_average, reduce, reduction, beta)
+    input, target = as_floats(input, target)
+    # Where the pieces meet their slopes agree, and those of the slopes do not: they count in a gradient of a gradient.
+    difference = value_and_tangent(input)[0] - value_and_tangent(target)[0]
+    if beta and not may_be_at(difference, -beta, beta):
+        return functional.smooth_l1_loss(input, target, size_average, reduce, reduction, beta)
+    with FastPaths():
+        if not beta:
+            return l1_loss(input, target, size_average, reduce, reduction)
+        size = abs(torch.sub(*in_full_precision(input, target)))
+        loss = torch.where(holds(operator.lt, size, beta), size * size / (2 * beta), size - beta / 2)
+        return reduced(loss, size_average, reduce, reduction)
+
+
+def huber_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
+) -> Tensor:
+    """Compute the loss as `smooth_l1_loss`, of whose gradient torch has forward mode."""
+    input, target = in_full_precision(input, target)
+    if not delta > 0 or input.dtype != target.dtype or (weight is not None and weight.size() != input.size()):
+        return functional.huber_loss(input, target, reduction, delta, weight)  # type: ignore[call-arg]  # it refuses
+    loss = smooth_l1_loss(input, target, reduction="none" if weight is not None else reduction, beta=delta)
+    with FastPaths():
+        return loss * delta if weight is None else reduced(loss * delta * weight, None, None, reduction)
 
 
 def multi_margin_loss(

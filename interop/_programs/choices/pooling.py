@@ -144,15 +144,18 @@ def power_average_pool(name: str) -> Function:
             sign = math.copysign(1.0, norm_type)
             sizes: Tensor = largest(sign * abs(input), kernel_size, stride, ceil_mode=ceil_mode)
             return sign * sizes
+        window = (kernel_size, stride, 0, ceil_mode)
+        count = math.prod(kernel_size) if isinstance(kernel_size, Sequence) else kernel_size**dims
+        if norm_type == 1:  # a sum, to which torch gives the slope 0 where it is 0
+            total: Tensor = average(input, *window) * count
+            return total
         result: Tensor = in_torch(input, norm_type, kernel_size, stride, ceil_mode)
         if norm_type < 1:
             return result
         # Where a window is 0 and moves by v, its piece is g . x, with the gradient g = (v / |v|) ** (p - 1).
         value, tangent = value_and_tangent(input)
         tangent = torch.where(value == 0, tangent, 0.0)  # elsewhere its power may be NaN
-        window = (kernel_size, stride, 0, ceil_mode)
         speed = in_torch(tangent, norm_type, kernel_size, stride, ceil_mode)
-        count = math.prod(kernel_size) if isinstance(kernel_size, Sequence) else kernel_size**dims
         sums = average(input * tangent ** (norm_type - 1), *window) * count
         piece = sums / torch.where(speed == 0, 1.0, speed) ** (norm_type - 1)
         return torch.where(average(value.abs(), *window) == 0, piece, result)
