@@ -114,6 +114,8 @@ class _Flat:
         self._tensors = [inputs[i].detach().clone() for i in self._active]
         if any(tensor.is_complex() for tensor in self._tensors):
             raise TypeError("gradcheck: inputs has complex numbers; pass a function of real and imaginary parts.")
+        if any(tensor.is_nested or tensor.layout is not torch.strided for tensor in self._tensors):
+            raise TypeError("gradcheck: inputs has a sparse or nested tensor; pass a dense one, and convert it in fun.")
         self.point = _joined(self._tensors)
         with torch.no_grad():
             results = self._results(self._tensors)

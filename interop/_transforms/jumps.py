@@ -145,9 +145,10 @@ def _meet(values: Tensor, with_0: bool = False) -> Tensor:
     """Say for each matrix whether two of its ``values`` are equal, but for rounding."""
     size = values.abs().amax(-1, keepdim=True)
     every = torch.cat([values, 0 * size], -1) if with_0 else values
-    gaps = every.sort(-1).values.diff(dim=-1)
+    gaps = (every.unsqueeze(-1) - every.unsqueeze(-2)).abs()
     # LAPACK finds them up to a few units in the last place of the largest.
-    return (gaps <= 8 * torch.finfo(values.dtype).eps * size).any(-1)[..., None, None]
+    close = gaps <= 8 * torch.finfo(values.dtype).eps * size.unsqueeze(-1)
+    return (close.sum((-2, -1)) > every.size(-1))[..., None, None]  # each is close to itself
 
 
 _singular = _where(lambda x: _meet(torch.linalg.svdvals(x), with_0=True))
@@ -267,6 +268,9 @@ _JUMPS: Mapping[str, Jump] = {
     **dict.fromkeys(("svd", "svdvals", "linalg_svdvals", "_linalg_svd"), _singular),
     **dict.fromkeys(
         ("eigh", "eigvalsh", "linalg_eigvalsh", "_linalg_eigh"), _where(lambda x: _meet(torch.linalg.eigvalsh(x)))
+    ),
+    **dict.fromkeys(
+        ("eig", "eigvals", "linalg_eig", "linalg_eigvals"), _where(lambda x: _meet(torch.linalg.eigvals(x)))
     ),
     **dict.fromkeys(("matrix_norm", "linalg_matrix_norm"), _matrix_norm),
     **dict.fromkeys(("isin", "bucketize"), _among),

@@ -98,6 +98,7 @@ JUMPS: dict[str, tuple[Function, list[float], list[float]]] = {
     "svdvals": (lambda x: torch.linalg.svdvals(x.diag()), [1.0, 2.0, 1.0], [1.0, 2.0, 3.0]),
     "svd, at 0": (lambda x: torch.linalg.svd(x.diag())[1], [1.0, 2.0, 0.0], [1.0, 2.0, 3.0]),
     "eigvalsh": (lambda x: torch.linalg.eigvalsh(x.diag()), [1.0, 2.0, 1.0], [1.0, 2.0, 0.0]),
+    "eigvals": (lambda x: torch.linalg.eigvals(x.diag().roll(1, 0)).real, [0.0, 0.0, 0.0], [1.0, 2.0, 3.0]),
     "svdvals that are equal but for rounding": (
         lambda x: torch.linalg.svdvals(ROTATION @ x.diag() @ ROTATION.T),
         [1.0, 2.0, 1.0],

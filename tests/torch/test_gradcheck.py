@@ -59,6 +59,8 @@ def test_bad_calls_are_refused() -> None:
         interop.gradcheck(torch.sin, x, check_backward_ad=False)
     with pytest.raises(TypeError, match="inputs has complex"):
         interop.gradcheck(torch.sin, torch.ones(2, dtype=torch.complex64, requires_grad=True))
+    with pytest.raises(TypeError, match="sparse or nested tensor; pass a dense one"):
+        interop.gradcheck(torch.Tensor.to_dense, torch.eye(2).to_sparse().requires_grad_())
     with pytest.raises(TypeError, match="result of fun is complex; pass a function with real and imaginary parts"):
         interop.gradcheck(lambda x: (x, torch.complex(x, x)), x)
     with pytest.raises(TypeError, match="result of fun has no floating"):
