@@ -187,10 +187,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "l1_loss weighted, sum": (lambda x, y: F.l1_loss(x, y, reduction="sum", weight=1 + CELLS), X, Y),
     "l1_loss none": (lambda x, y: F.l1_loss(x, y, reduction="none"), X, Y),
     "smooth_l1_loss": (lambda x, y: F.smooth_l1_loss(x, y, beta=0.0), X, Y),
-    "losses of integers": (
-        lambda x: F.mse_loss(x, WHOLE, reduction="none") + F.smooth_l1_loss(x, target=WHOLE > 0, reduction="none"),
-        X,
-    ),
+    "smooth_l1_loss of integers": (lambda x: F.smooth_l1_loss(x, WHOLE) + F.smooth_l1_loss(x, target=WHOLE > 0), X),
     "smooth_l1_loss, bent": (lambda x, y: F.smooth_l1_loss(x, y, beta=1.0) + F.smooth_l1_loss(x, y, beta=2.0), X, Y),
     "huber_loss": (lambda x, y: F.huber_loss(x, y), X, Y),
     "hinge by hand": (lambda x, w: (1 - SIGNS * (x @ w)).clamp(min=0).mean(), X, tensor(1.0, 0.0, 0.0, 0.0)),
@@ -291,6 +288,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     ),
     "softmax": (lambda x: F.softmax(x, 1) + x.logsumexp(1, keepdim=True), X),
 }
+if torch.__version__ >= "2.13":  # torch 2.11 has no derivative of it
+    FUNCTIONS["mse_loss of integers"] = lambda x: F.mse_loss(x, WHOLE) + F.mse_loss(x, target=WHOLE > 0), X
 if hasattr(F, "linear_cross_entropy"):  # from torch 2.13 on
     from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 
