@@ -222,6 +222,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
         lambda x: torch.cholesky_inverse(x.tril()) + x.triu().cholesky_inverse(True),
         X[:, :3] + 3 * torch.eye(3),
     ),
+    "to_dense": (lambda x: x.to_dense().relu() + x.to_dense(torch.float64).abs(), X),
     "polar": (lambda x: torch.view_as_real(torch.polar(x.abs(), x.flip(1))), X),
     "xlogy": (
         lambda x: torch.xlogy(PAIR, x) + (PAIR * 2).xlogy_(x) + torch.special.xlog1py(PAIR, x - 1),

@@ -58,6 +58,11 @@ def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
     return torch.cholesky_solve(torch.eye(input.size(-1)).to(input), factor, upper)
 
 
+def to_dense(input: Tensor, dtype: torch.dtype | None = None, *, masked_grad: bool | None = None) -> Tensor:
+    """Return a tensor that moves, and so is dense already: torch 2.15 drops its tangent."""
+    return input.to(dtype)
+
+
 def linear_cross_entropy(*args: Any, options: Any = None, **kwargs: Any) -> Tensor:
     """Compute the loss from all logits at once: in chunks, as ``options`` say, torch has no forward mode."""
     return functional.linear_cross_entropy(*args, **kwargs)
