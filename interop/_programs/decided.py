@@ -25,6 +25,7 @@ from interop._programs.choices import (
     records,
     recurrent,
     reductions,
+    roots,
     selections,
     sorting,
 )
@@ -76,7 +77,10 @@ class Decided(Block):
         if choice and not is_moving:
             self.on_choice_of_torch(func, args, kwargs)
         if choice is None or not is_moving:  # the usual case, and the only fast one
-            return _CALLED.get(func, func)(*args, **kwargs)
+            result = _CALLED.get(func, func)(*args, **kwargs)
+            if watch := roots.WATCHED.get(in_torch):
+                watch(result, *args, **kwargs)
+            return result
         # ``ties`` means nothing here: the tangents decide for one side of the tie, where all conventions agree.
         named = {NUMPY_NAMES.get(name, name): v for name, v in kwargs.items() if name not in _IGNORED}
         if (out := kwargs.get("out")) is None:
@@ -216,6 +220,10 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "linalg_norm": reductions.norm_of_either,
     # Both have constants beside what moves: numbers, and where only one operand moves, the other one.
     "hypot": FastPaths()(reductions.hypot),
+    "sqrt": roots.sqrt,
+    **dict.fromkeys(("pow", "__pow__"), roots.pow),
+    "std": roots.std,
+    "std_mean": roots.std_mean,
     "dist": reductions.dist,
     "renorm": _spelled_out(reductions.renorm),
     "pairwise_distance": reductions.pairwise_distance,

@@ -57,8 +57,9 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     Exact at kinks too, however the function is spelled, and not linear in v there. It holds for functions that are
     smooth but for choices, and continuous. The choices are comparisons, and so `torch.where`, masks, and an ``if`` on
     the outcome; maximum, minimum, clamp, abs, sign and the activations made of them; extrema along axes, sort, topk and
-    medians, cumulative extrema, max pooling, ``scatter_reduce``; norms of order 1 or more; losses with a margin or an
-    absolute value; all as functions, methods, in-place forms and modules.
+    medians, cumulative extrema, max pooling, ``scatter_reduce``; norms of order 1 or more, standard deviations and
+    roots of sums of squares, as ``(x * x + y * y).sqrt()``; losses with a margin or an absolute value; all as
+    functions, methods, in-place forms and modules.
 
     What is within other transformations of torch.func in ``fun`` is decided along v, too: ``vmap``, ``grad``, ``vjp``,
     ``jvp``, ``jacrev``, ``jacfwd``, ``hessian``, ``functional_call``.
@@ -76,12 +77,12 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     - What torch does not see: numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
       ``autograd.Function``, as is what `wrap_for_torch` returns, TorchScript. An operator of `torch.library.custom_op`
       has the derivative 0 in `directional_derivative`, as in `torch.func.jvp`, and an error in `grad`.
-    - What has no choices, and is not smooth: standard deviations at 0, equal singular values and eigenvalues, and
-      branch cuts of complex functions.
+    - What has no choices, and is not smooth: standard deviations of complex numbers at 0, equal singular values and
+      eigenvalues, and branch cuts of complex functions.
     - `directional_derivative`, `grad` and `subdifferential` of this package within ``fun``.
 
-    A `jaxclamp.UndecidedWarning` names the line, once, where a value that moves is where such a function jumps, or at a
-    deviation of 0, at equal elements of a quantile or mode, at equal singular values or eigenvalues, at a pixel of
+    A `jaxclamp.UndecidedWarning` names the line, once, where a value that moves is where such a function jumps, or at
+    equal elements of a quantile or mode, at equal singular values or eigenvalues, at a pixel of
     ``grid_sample``, or at the bound ``max_norm``. No warning comes for ``histc``, ``matrix_rank``, ``cond``, branch
     cuts, deviations of complex numbers, the other bounds and the pooling just named, and for what torch does not see.
 

@@ -231,7 +231,10 @@ def _softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Places:
     return [(input, input * beta == threshold)] if threshold < 20 else []
 
 
-def _deviation(input: Tensor, dim: Any = None, *_: Any, **__: Any) -> Places:
+def _deviation(input: Tensor, dim: Any = None, *_: Any, is_decided: bool = False, **__: Any) -> Places:
+    # Complex numbers are left to torch.
+    if is_decided and not input.is_complex():
+        return []
     # A bool is no axis, but ``unbiased``, as in ``torch.std(x, False)``.
     axes = tuple(range(input.dim())) if dim is None or isinstance(dim, bool) else dim
     # Where all elements are equal the deviation is the root of 0.
@@ -302,7 +305,7 @@ _ALL: Mapping[Any, tuple[str, Jump]] = {
 
 def undecided(jump: Jump) -> Jump:
     """Return where the function jumps though its choices are decided along a direction, as those of 2-norms at 0."""
-    norms = _norm, _of_each(_norm), _matrix_norm, _norm_of_either, _renorm
+    norms = _norm, _of_each(_norm), _matrix_norm, _norm_of_either, _renorm, _deviation
     return functools.partial(jump, is_decided=True) if jump in norms else jump
 
 

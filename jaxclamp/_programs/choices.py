@@ -106,7 +106,7 @@ def norm_along_direction(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
     x -> v . x / |v|. Where nothing moves either, the gradient is 0.
     """
     if eqn.params.get("name") == NORM:
-        name, count, value = "norm", 1, norm_of_call(eqn)
+        name, (count, value) = "norm", norm_of_call(eqn)
     elif len(eqn.outvars) == 1 and (recognized := recognized_euclidean(eqn)):
         name, count, value = recognized.name, len(eqn.invars), functools.partial(recognized.value, "min_norm")
     else:

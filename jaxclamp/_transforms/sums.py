@@ -5,8 +5,8 @@ whole. A finite step of the operands does not change that. So the function count
 JAX gives NaN, as it divides by the sum, or subtracts infinities.
 
 A norm of an order above 1 is the root of a sum of powers, as `jax.numpy.linalg.vector_norm` computes it, and code that
-is written by hand. Where the sum is 0, so is the least of the subgradients. JAX gives NaN, as the root has an infinite
-slope.
+is written by hand, as ``sqrt(x**2 + y**2)``. Where the sum is 0, so is the least of the subgradients. JAX gives NaN, as
+the root has an infinite slope.
 
 The 0 is a number, by which cotangents are multiplied. So an infinite slope of the operands still makes NaN of it, as in
 ``logsumexp(log(x))`` at 0, which is the logarithm of a sum.
@@ -15,7 +15,7 @@ The 0 is a number, by which cotangents are multiplied. So an infinite slope of t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -83,33 +83,42 @@ def _of_powers(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
 def _as_call(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
     """Return a call, by the name `NORM`, that computes a norm in the place of its root alone.
 
-    Its first operand has the elements. Those behind it are divisors, and what does not move.
+    Its first operands have the elements. Those behind them are divisors, and what does not move.
     """
-    if not (eqns := _equations_of_norm(root, makers)):
+    eqns = _equations_of_norm(root, makers)
+    if not (elements := _elements(eqns)):
         return None
     made = {var for eqn in eqns for var in eqn.outvars}
     read = dict.fromkeys(atom for eqn in eqns for atom in eqn.invars if isinstance(atom, Var) and atom not in made)
+    operands: list[Any] = list(dict.fromkeys([*elements, *read]))
 
     def norm(*operands: jax.Array) -> jax.Array:
         return jnp.zeros(root.outvars[0].aval.shape, root.outvars[0].aval.dtype)  # type: ignore[attr-defined]
 
     norm.__name__ = NORM
     # Its body is put in, not traced: the axes of a shard_map, over which it may add up, have no name here.
-    (call,) = inlined(jax.jit(norm), root.replace(invars=[*read]))
-    body = with_parts(call.params["jaxpr"], invars=[*read], eqns=eqns, outvars=root.outvars)
+    (call,) = inlined(jax.jit(norm), root.replace(invars=operands))
+    body = with_parts(call.params["jaxpr"], invars=operands, eqns=eqns, outvars=root.outvars)
     return [call.replace(params={**call.params, "jaxpr": body})]
 
 
-def norm_of_call(call: JaxprEqn) -> Callable[..., jax.Array]:
-    """Return what a call by the name `NORM` computes, with the slope 0 at 0."""
+def norm_of_call(call: JaxprEqn) -> tuple[int, Callable[..., jax.Array]]:
+    """Return what a call by the name `NORM` computes, with the slope 0 at 0, and how many operands have elements."""
     body = call.params["jaxpr"]
     *eqns, root = body.eqns
     # The types of a shard_map are not in the call: so its root is not traced at those, but called.
     operands_of_root = jaxpr_as_fun(with_parts(body, eqns=eqns, outvars=root.invars))
-    return lambda *operands: _constant_at_0(root)(*operands_of_root(*operands))
+    return len(_elements(eqns)), lambda *operands: _constant_at_0(root)(*operands_of_root(*operands))
 
 
 NORM = "norm of several equations"
+
+
+def _elements(eqns: Sequence[JaxprEqn]) -> list[Var]:
+    """Return the variables of whose elements the equations take powers."""
+    made = {var for eqn in eqns for var in eqn.outvars}
+    read = dict.fromkeys(eqn.invars[0] for eqn in eqns if eqn.primitive.name not in _LINEAR)
+    return [atom for atom in read if isinstance(atom, Var) and atom not in made]
 
 
 def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
@@ -119,37 +128,63 @@ def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
 
     Of `jax.numpy.linalg.vector_norm` of order 3 they are ``b = abs a;  c = pow b 3.0;  d = reduce_sum c;  pow d 1/3``.
     """
-    eqns, power = [root], _maker(root, 0, makers) if 0 < _exponent(root, makers) < 1 else None
-    while power and (summed := _operand_of_sum(power, makers)) is not None:
-        divides = power.primitive is p.div_p and not isinstance(_before_reshaping(power.invars[1], makers), Literal)
-        if divides and any(eqn.primitive.name in _ADDING_UP for eqn in eqns):
-            return []
-        eqns, power = [power, *eqns], _maker(power, summed, makers)
-    if power is None:
+    exponent = _exponent(root, makers)
+    if not 0 < exponent < 1:
         return []
+    pending: list[Any] = [root.invars[0]]
+    behind: set[Var] = set()
+    while pending:
+        atom = pending.pop()
+        if isinstance(atom, Literal) or not (eqn := makers.get(atom)):
+            return []
+        if atom not in behind:
+            terms = _terms(eqn, makers)
+            eqns = [eqn] if terms else _equations_of_power(eqn, exponent, makers)
+            if not eqns:
+                return []
+            behind.update(var for new in eqns for var in new.outvars)
+            pending += terms
+    eqns = [eqn for var, eqn in makers.items() if var in behind]  # in the order of the program
+    divides = [eqn.primitive is p.div_p and not _is_number(eqn.invars[1], makers, lambda n: n > 0) for eqn in eqns]
+    behind_divisor = eqns[divides.index(True) :] if any(divides) else []
+    return [] if any(eqn.primitive.name in _ADDING_UP for eqn in behind_divisor) else [*eqns, root]
+
+
+def _equations_of_power(power: JaxprEqn, exponent: float, makers: _Makers) -> list[JaxprEqn]:
+    """Return the equations of a power, or of a sum of powers, that is 0 only where all elements are, if it is one.
+
+    ``exponent`` takes its root.
+    """
     squared = _squared_size(power, makers)
     order = 2 if squared else _exponent(power, makers)
-    if order <= 1 or _exponent(root, makers) != np.asarray(1 / order, root.invars[0].aval.dtype):  # type: ignore[attr-defined]
+    if order <= 1 or exponent != np.asarray(1 / order, power.outvars[0].aval.dtype):  # type: ignore[attr-defined]
         return []
     absolute = _maker(power, 0, makers)
     if not squared and absolute and absolute.primitive is p.abs_p:
-        return [absolute, power, *eqns]
-    return [] if order % 2 else [*squared, power, *eqns]  # a sum of odd powers may be 0 where they are not
+        return [absolute, power]
+    return [] if order % 2 else [*squared, power]  # a sum of odd powers may be 0 where they are not
 
 
-def _operand_of_sum(eqn: JaxprEqn, makers: _Makers) -> int | None:
-    """Return which operand ``eqn`` adds up, divides or masks, if it does no more than that.
+def _terms(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
+    """Return the operands that ``eqn`` adds up, divides or masks, if it does no more than that.
 
     A mask is ``where(condition, x, 0)`` or ``where(condition, x, nan)``, as in `jax.numpy.var`, in either order.
     """
-    if eqn.primitive.name in (*_RESHAPING, *_ADDING_UP, "div"):
-        return 0
-    if eqn.primitive is p.select_n_p and len(eqn.invars) == 3:
-        for x, fill in ((1, 2), (2, 1)):
-            number = _before_reshaping(eqn.invars[fill], makers)
-            if isinstance(number, Literal) and (np.isnan(number.val) or number.val == 0):
-                return x
-    return None
+    if eqn.primitive is p.add_p:  # Python's sum begins with 0
+        return [atom for atom in eqn.invars if not _is_number(atom, makers, lambda number: number == 0)]
+    if eqn.primitive in (p.select_n_p, p.jit_p):
+        is_mask = len(eqn.invars) == 3 and eqn.params.get("name", "_where") == "_where"
+        for x, fill in ((1, 2), (2, 1)) if is_mask else ():
+            if _is_number(eqn.invars[fill], makers, lambda number: number == 0 or np.isnan(number)):
+                return [eqn.invars[x]]
+        return []
+    return eqn.invars[:1] if eqn.primitive.name in _LINEAR else []
+
+
+def _is_number(atom: Any, makers: _Makers, condition: Callable[[Any], bool]) -> bool:
+    """Return whether ``atom`` is a number, for all elements one, for which the condition holds."""
+    number = _before_reshaping(atom, makers)
+    return isinstance(number, Literal) and bool(condition(number.val))
 
 
 def _squared_size(real: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
@@ -172,8 +207,15 @@ def _exponent(eqn: JaxprEqn, makers: _Makers) -> Any:
     if eqn.primitive is p.pow_p:
         exponent = _before_reshaping(eqn.invars[1], makers)
         return exponent.val if isinstance(exponent, Literal) else 0
+    if eqn.primitive in (p.mul_p, p.dot_general_p) and eqn.invars[0] is not eqn.invars[1]:
+        return 0
+    if eqn.primitive is p.dot_general_p:  # where all axes are in it, each result is a sum of squares
+        (summed, summed_of_second), (batch, batch_of_second) = eqn.params["dimension_numbers"]
+        is_of_squares = (summed, batch) == (summed_of_second, batch_of_second)
+        number_of_axes = eqn.invars[0].aval.ndim  # type: ignore[attr-defined]
+        return 2 if is_of_squares and len(summed) + len(batch) == number_of_axes else 0
     if eqn.primitive is p.mul_p:
-        return 2 if eqn.invars[0] is eqn.invars[1] else 0
+        return 2
     return {"sqrt": 0.5, "square": 2, "integer_pow": eqn.params.get("y")}.get(eqn.primitive.name, 0)
 
 
@@ -224,8 +266,9 @@ def _maker(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
     return None if isinstance(atom, Literal) else makers.get(atom)
 
 
-_ADDING_UP = ("reduce_sum", "psum", "psum_invariant")
+_ADDING_UP = ("add", "reduce_sum", "psum", "psum_invariant")
 _RESHAPING = ("broadcast_in_dim", "reshape", "squeeze", "transpose", "convert_element_type", "pvary", "reshard")
+_LINEAR = (*_RESHAPING, *_ADDING_UP, "div", "select_n", p.jit_p.name)  # of calls, that of `jax.numpy.where` alone
 
 
 def _logaddexp_of(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:

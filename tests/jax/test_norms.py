@@ -166,6 +166,11 @@ def test_norms_of_jax_under_min_norm(dtype: str) -> None:
         assert gradient.tolist() == [[0, 0], [0, 0]]
 
 
+BY_SUMS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "a root of a sum": lambda x: jnp.sqrt(sum((x[0] ** 2 / 2, x[0] ** 2 / 2, x[1] * x[1]))),
+    "a root of an inner product": lambda x: jnp.sqrt(x @ x),
+    "a masked root": lambda x: jnp.sqrt(jnp.sum(jnp.where(x < 9, x * x, 0.0))),
+}
 BY_SQUARES: dict[str, Callable[[jax.Array], jax.Array]] = {
     "vector_norm": jnp.linalg.vector_norm,
     "vector_norm along an axis": lambda x: jnp.linalg.vector_norm(x[None], axis=-1, keepdims=True).sum(),
@@ -177,6 +182,7 @@ BY_SQUARES: dict[str, Callable[[jax.Array], jax.Array]] = {
     "a root of powers": jax.jit(lambda x: jnp.sqrt(jnp.sum(x**2, keepdims=True)).sum()),
     "a root of squares": lambda x: jnp.sum(jnp.square(x)) ** 0.5,
     "a root of a mean": lambda x: jnp.sqrt(jnp.mean(x**2) / 0.5),
+    **BY_SUMS,
 }
 
 
@@ -217,6 +223,10 @@ def test_other_roots_keep_their_slope() -> None:
         lambda x: jnp.sum(x * x) ** 0.25,
         lambda x: jnp.sum(x**3) ** 0.5,
         lambda x: jnp.sum(x**3) ** (1 / 3),
+        lambda x: jnp.sqrt(x[0] ** 2 + x[1]),
+        lambda x: jnp.sqrt(x[0] ** 2 + x[1] ** 4),
+        lambda x: jnp.sqrt(x[0] ** 2 - x[1] ** 2),
+        lambda x: jnp.sqrt(jnp.outer(x, x)),
         jnp.sqrt,
     ):
         assert not jnp.isfinite(jax.grad(lambda x: min_norm(function)(x).sum())(jnp.zeros(2))).any()  # noqa: B023
@@ -271,6 +281,7 @@ NORMS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "batched": lambda x: jax.vmap(jnp.linalg.norm)(jnp.stack([x, x])).mean(),
     "in a loop": lambda x: jax.lax.fori_loop(0, 2, lambda _, total: total + jnp.linalg.norm(x) / 2, jnp.zeros(())),
     "compiled": jax.jit(lambda x: jnp.linalg.norm(x, keepdims=True).sum()),
+    **BY_SUMS,
 }
 
 

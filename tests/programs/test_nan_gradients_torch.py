@@ -186,7 +186,7 @@ PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
     "a zero that is a number": (lambda x: x.sqrt() ** 2, tensor(0.0), NAN),
     "two factors": (lambda x: x.sqrt() * x.sqrt(), tensor(0.0), NAN),
     "log and exp": (lambda x: x.log().exp(), tensor(0.0), NAN),
-    "norm of norms": (lambda x: x.pow(2).sum().sqrt(), tensor([0.0, 0.0]), [NAN, NAN]),
+    "norm of roots": (lambda x: x.sqrt().pow(2).sum().sqrt(), tensor([0.0, 0.0]), [NAN, NAN]),
     "a part overwritten": (overwritten_in_part, PAIR, [NAN, 1.0]),
     "a number that is not finite": (lambda x: (x.sqrt() + 0 * x).sum(), PAIR, [NAN, 0.25]),
 }

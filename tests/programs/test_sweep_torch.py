@@ -536,7 +536,7 @@ COARSE = {"float32", "to(float32)", "renorm", "embedding, max_norm"}
 
 WARNED = (
     *("copysign of ones", "copysign of |x|", "signbit", "angle", "atan2", "isclose"),
-    *("quantile", "quantile, between", "nanquantile", "mode", "std", "std_mean"),
+    *("quantile", "quantile, between", "nanquantile", "mode"),
     *("matrix_norm, 2", "nuclear norm"),
     *("triangle wave, floor", "triangle wave, round", "triangle wave, %", "triangle wave, remainder"),
     *("triangle wave, fmod", "triangle wave, frac", "triangle wave, div", "triangle wave, trunc"),
@@ -566,9 +566,7 @@ if torch.__version__ < "2.15":
 else:
     WARNED = (*WARNED, "grid_sample")
 DOCUMENTED: dict[str, tuple[str, ...]] = {
-    "So do in torch `sqrt(x * x)` at 0 and `torch.masked.std` of equal numbers, which is such a root.": (
-        *("sqrt(x^2)", "relu(x)^0.5 * relu(x)^2", "masked.std"),
-    ),
+    "`sqrt(x) ** 2` at 0 multiplies an infinite slope by 0, which gives NaN.": ("relu(x)^0.5 * relu(x)^2",),
     "Where the branch that is entered is NaN, a `where` takes the one that it takes at the point": ("x^2 / |x|",),
     "Where operands have equal values and equal derivatives along $v$, higher derivatives would decide.": (
         *("second order", "second order, of relu"),

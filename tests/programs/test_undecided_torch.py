@@ -74,13 +74,6 @@ JUMPS: dict[str, tuple[Function, list[float], list[float]]] = {
     "norm of order 0": (lambda x: torch.linalg.vector_norm(x, 0), [1.0, 0.0, 2.0], [1.0, 1.0, 2.0]),
     "norm of order 0.5": (lambda x: x.norm(0.5), [1.0, 0.0, 2.0], [1.0, 1.0, 2.0]),
     "norm of order -1": (lambda x: torch.linalg.norm(x, -1), [1.0, 0.0, 2.0], [1.0, 1.0, 2.0]),
-    "std": (lambda x: x.std(), [1.0, 1.0, 1.0], [1.0, 1.0, 2.0]),
-    "std, along an axis of NumPy": (
-        lambda x: torch.std(torch.stack([x, x * torch.arange(3.0)]), axis=1),
-        [1.0, 1.0, 1.0],
-        [1.0, 1.0, 2.0],
-    ),
-    "std of all, not corrected": (lambda x: x[None].std(False), [1.0, 1.0, 1.0], [1.0, 1.0, 2.0]),
     "quantile": (lambda x: x.quantile(0.75), [0.0, 2.0, 2.0], [2.0, 0.0, 1.0]),
     "quantiles of rows": (lambda x: x.reshape(1, 3).quantile(ONES / 2, 1), [0.0, 2.0, 2.0], [0.0, 1.0, 2.0]),
     "quantile, of a probability": (

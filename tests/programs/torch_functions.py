@@ -217,6 +217,30 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     ),
     "hypot": (lambda x: torch.hypot(x[0], x[1]) + (x[0] * 1).hypot_(x[1]), tensor([[0.0, 3.0, 0.0], [0.0, 4.0, 1.0]])),
     "hypot, integers": (lambda x: torch.hypot(x, torch.tensor([0, 1, 0])), tensor([0.0, 3.0, 0.0])),
+    "norms by hand": (
+        lambda x: (
+            sum(
+                squares.sum(-1).sqrt() + torch.pow(squares.mean(-1), 0.5)
+                for squares in (
+                    x**2,
+                    x * x,
+                    x.square() / 4,
+                    torch.where(x < 9, 2 * (x * x), 0.0),
+                    x.pow(2).masked_fill(x > 9, 0),
+                )
+            )
+            + torch.sqrt((x[:, 0] ** 2 + 0 + x[:, 1].pow(2)).view(-1))
+            + (norm := x[0] * 1).dot(norm) ** 0.5
+            + ((1 + x * x).sqrt_() * 1).pow_(2).sum()
+        ),
+        tensor([[0.0, 0.0], [3.0, -4.0]]),
+    ),
+    "deviations": (
+        lambda x: (
+            x.std(1) + torch.std(x, dim=1, correction=0) + torch.var(x, 1).sqrt() + torch.std_mean(x, 1, False)[0]
+        ),
+        tensor([[1.0, 1.0], [3.0, -4.0]]),
+    ),
     "det": (lambda x: torch.linalg.det(x) + x.det(), tensor([[[1.0, 2.0], [2.0, 4.0]], [[0.0, 0.0], [1.0, 1.0]]])),
     "cholesky_inverse": (
         lambda x: torch.cholesky_inverse(x.tril()) + x.triu().cholesky_inverse(True),

@@ -23,6 +23,24 @@ def under_min_norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return interop.min_norm(lambda x, y: function(x, y))
 
 
+NO_NORMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "of a number and a square": lambda x: (x[0] + x[1] ** 2).sqrt(),
+    "of a difference": lambda x: (x[0] ** 2 - x[1] ** 2).sqrt(),
+    "of a difference, overwritten": lambda x: (x[0] ** 2).sub_(x[1] ** 2).sqrt(),
+    "of weights of both signs": lambda x: (x**2 * torch.tensor([1.0, -1.0])).sum().sqrt(),
+    "of a cube": lambda x: (x**3).sum().sqrt(),
+    "of an outer product": lambda x: torch.outer(x, x).sqrt().sum(),
+    "of a fourth root": lambda x: (x**2).sum() ** 0.25,
+    "of a moving mask": lambda x: torch.where(x > 9, x**2, x).sum().sqrt(),
+}
+
+
+@pytest.mark.parametrize("name", NO_NORMS)
+def test_roots_of_other_sums_keep_their_slope(name: str) -> None:
+    gradient = interop.grad(NO_NORMS[name], direction=torch.tensor([3.0, 4.0]))(torch.zeros(2))
+    assert not gradient.isfinite().all()
+
+
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "interop.hypot": interop.hypot,
     "native.hypot": native.hypot,

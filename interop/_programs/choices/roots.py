@@ -1,0 +1,172 @@
+"""Roots of sums of squares: norms that are written by hand, as ``x.pow(2).sum().sqrt()`` or ``(x * x + y * y) ** 0.5``.
+
+At 0 torch makes NaN of them, as the infinite slope of the root meets the slope 0 of the squares. Here they are what
+`torch.linalg.vector_norm` is in `reductions.py`: where all elements are 0 and move by v, the linear piece with the
+gradient that the norm has at v. A standard deviation is such a root too.
+
+A root sees a sum of 0, but not of what. So the block keeps for each square of what elements it is, and how it is
+computed of them, and the same for what linear functions make of squares. Of ``s = (x * x).sum() + 4 * y * y``, for
+example, that is the function from x and y to s.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from interop._programs.order import may_be_at, moves, value_and_tangent
+from interop._torch.private_api import version_of
+
+Tensor = torch.Tensor
+Function = Callable[..., Any]
+
+
+class Squares(NamedTuple):
+    """A sum of squares, with weights that are not negative: a quadratic form q of the elements of several tensors."""
+
+    elements: tuple[Tensor, ...]
+    form: Callable[..., Tensor]
+    """Computes the sum of these tensors, or of others in their place."""
+
+
+_KNOWN: MutableMapping[Tensor, tuple[Squares, list[int]]] = WeakTensorKeyDictionary()
+"""Maps a tensor to the sum that it is, and to the versions by which it is known that nothing was overwritten since."""
+
+
+def _versions(squares: Squares, result: Tensor) -> list[int]:
+    return [version_of(tensor) for tensor in (*squares.elements, result)]
+
+
+def _keep(result: Tensor, squares: Squares | None) -> None:
+    if squares is not None:
+        _KNOWN[result] = squares, _versions(squares, result)
+
+
+def _squares_in(x: Any) -> Squares | None:
+    squares, versions = _KNOWN.get(x, (None, [])) if _KNOWN and isinstance(x, Tensor) else (None, [])
+    return squares if squares and versions == _versions(squares, x) else None
+
+
+# What is kept: for the arguments of a function of torch the squares that it adds up, or None.
+
+
+def _form(function: Function, input: Tensor, *args: Any, **kwargs: Any) -> Squares | None:
+    if not isinstance(input, Tensor) or not input.is_floating_point():
+        return None  # complex numbers have a sum of 0 elsewhere too, as 1 + 1j ** 2
+    return Squares((input,), lambda x: function(x, *args, **kwargs))
+
+
+def _product(function: Function, input: Any, other: Any) -> Squares | None:
+    """Take the square of one tensor, or a sum of squares with a weight."""
+    if input is other:
+        return _form(lambda x: function(x, x), input)
+    for i, weight in ((0, other), (1, input)):
+        if _squares_in((input, other)[i]) and _is_weight(weight):
+            return _linear([i], function, input, other)
+    return None
+
+
+def _quotient(function: Function, input: Any, other: Any, **kwargs: Any) -> Squares | None:
+    return _linear([0], function, input, other, **kwargs) if _squares_in(input) and _is_weight(other) else None
+
+
+def _is_weight(x: Any) -> bool:
+    return not moves(x) and bool(torch.as_tensor(x >= 0).all())
+
+
+def _inner_product(function: Function, input: Any, other: Any) -> Squares | None:
+    return _form(lambda x: function(x, x), input) if input is other and input.dim() == 1 else None
+
+
+def _linear(terms: Sequence[int], function: Function, *args: Any, **kwargs: Any) -> Squares | None:
+    """Take what a function makes of the arguments at ``terms``, in which it is linear, if some are sums of squares.
+
+    The others of these are constants, which count as 0: where they are not, the result is not 0 where all elements are.
+    """
+    sums = {i: squares for i in terms if i < len(args) and (squares := _squares_in(args[i]))}
+    if not sums or any(moves(arg) for i, arg in enumerate(args) if i not in sums) or kwargs.keys() & {"alpha", "out"}:
+        return None
+
+    def form(*elements: Tensor) -> Tensor:
+        remaining = iter(elements)
+        of_terms = {i: 0 * args[i] for i in terms if i < len(args)}
+        of_terms |= {i: squares.form(*(next(remaining) for _ in squares.elements)) for i, squares in sums.items()}
+        return function(*(of_terms.get(i, arg) for i, arg in enumerate(args)), **kwargs)
+
+    return Squares(tuple(x for squares in sums.values() for x in squares.elements), form)
+
+
+_MAKERS: Mapping[str, Callable[..., Squares | None]] = {
+    **dict.fromkeys(("square", "var"), _form),
+    **dict.fromkeys(("mul", "multiply"), _product),
+    **dict.fromkeys(("div", "divide", "true_divide"), _quotient),
+    **dict.fromkeys(("dot", "matmul", "inner", "vdot"), _inner_product),
+    "add": functools.partial(_linear, (0, 1)),
+    "where": functools.partial(_linear, (1, 2)),
+    "masked_fill": functools.partial(_linear, (0, 2)),
+    **dict.fromkeys(
+        ("sum", "mean", "reshape", "view", "flatten", "squeeze", "unsqueeze", "__getitem__"),
+        functools.partial(_linear, (0,)),
+    ),
+}
+
+
+def _watched() -> Iterator[tuple[Function, Function]]:
+    for name, maker in _MAKERS.items():
+        for home in (torch, torch.Tensor):
+            if function := getattr(home, name, None):
+                makes = functools.partial(maker, function)
+                yield function, lambda result, *args, makes=makes, **kwargs: _keep(result, makes(*args, **kwargs))
+
+
+WATCHED: Mapping[Function, Function] = dict(_watched())
+"""Maps a function of torch to what sees its result, and its arguments."""
+
+
+# Where a choice is made.
+
+
+def sqrt(input: Tensor) -> Tensor:
+    return _root(torch.sqrt, input)
+
+
+def pow(input: Any, exponent: Any) -> Tensor:
+    if isinstance(exponent, float) and exponent == 0.5:
+        return _root(lambda x: torch.pow(x, exponent), input)
+    result: Tensor = torch.pow(input, exponent)
+    if isinstance(exponent, int | float) and exponent == 2:
+        _keep(result, _form(torch.square, input))
+    return result
+
+
+def _root(in_torch: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
+    result = in_torch(input)
+    if (squares := _squares_in(input)) is None or not may_be_at(result, 0.0):
+        return result
+    are_0, piece = _where_all_are_0(squares)
+    at_0 = (value_and_tangent(input)[0] == 0) & are_0
+    return torch.where(at_0, piece, in_torch(torch.where(at_0, 1.0, input)))
+
+
+def std(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    result = torch.std(input, *args, **kwargs)
+    squares = _form(torch.var, input, *args, **kwargs) if may_be_at(result, 0.0) else None
+    return result if squares is None else torch.where(*_where_all_are_0(squares), result)
+
+
+def std_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    return std(input, *args, **kwargs), torch.std_mean(input, *args, **kwargs)[1]
+
+
+def _where_all_are_0(squares: Squares) -> tuple[Tensor, Tensor]:
+    """Return where all elements are 0, and for there, as they move by v, the piece x -> q(v, x) / |v| of the root."""
+    values, tangents = zip(*map(value_and_tangent, squares.elements), strict=True)
+    speed = squares.form(*tangents).sqrt()
+    moved = [x - value for x, value in zip(squares.elements, values, strict=True)]
+    # The two differ by 4 q(v, x), which is linear in x: so all higher derivatives are 0.
+    ahead, behind = (squares.form(*(v + sign * x for v, x in zip(tangents, moved, strict=True))) for sign in (1, -1))
+    return squares.form(*values) == 0, (ahead - behind) / 4 * torch.where(speed != 0, 1 / speed, 0.0)
