@@ -422,6 +422,8 @@ _CURES = {
     "saved tensor hooks": "{} cannot compute again, as a checkpoint does: call the function without one.",
     "setup_context": "{} needs setup_context and a jvp of an autograd.Function: write them. "
     "checkpoint(use_reentrant=True) has neither: call the function without it.",
+    "Nested forward mode AD": "{} takes the one level of forward mode that torch has: within it, call jacrev in "
+    "the place of jacfwd, jacrev twice in the place of hessian, and neither jvp nor another along.",
     "higher order operator": "{} does not reach into torch.cond, while_loop and their kin, which compile their "
     "branches: write an if or a while in Python, or torch.where.",
 }

@@ -212,6 +212,20 @@ def test_elements_that_share_memory_name_the_cure(name: str) -> None:
     assert interop.grad(torch.sum)(x.detach().clone()).tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("derivative", [torch.func.jacfwd, torch.func.hessian])
+def test_a_second_level_of_forward_mode_names_the_cure(derivative: Callable[..., Any]) -> None:
+    x = torch.zeros(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="Nested forward mode AD") as raised, interop.along(x):
+        derivative(torch.relu)(x)
+    assert "along takes the one level of forward mode that torch has" in raised.value.__notes__[0]
+    with interop.along(x):
+        assert torch.func.jacrev(torch.relu)(x).shape == (2, 2)
+        torch.func.jacrev(torch.func.jacrev(torch.relu))(x)
+    with pytest.raises(RuntimeError, match="Nested forward mode AD") as raised:
+        interop.grad(lambda y: interop.along(x).__enter__() or y.sum())(torch.ones(2))
+    assert "grad takes the one level" in raised.value.__notes__[0]
+
+
 def test_functions_without_forward_mode_name_the_cure() -> None:
     with pytest.raises(NotImplementedError) as raised:
         interop.directional_derivative(WithoutJvp.apply, ZERO, ZERO)
