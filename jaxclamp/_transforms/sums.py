@@ -132,7 +132,7 @@ def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
     if not 0 < exponent < 1:
         return []
     pending: list[Any] = [root.invars[0]]
-    behind: set[Var] = set()
+    behind: dict[Any, JaxprEqn] = {}
     while pending:
         atom = pending.pop()
         if isinstance(atom, Literal) or not (eqn := makers.get(atom)):
@@ -142,9 +142,9 @@ def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
             eqns = [eqn] if terms else _equations_of_power(eqn, exponent, makers)
             if not eqns:
                 return []
-            behind.update(var for new in eqns for var in new.outvars)
+            behind.update((var, new) for new in eqns for var in new.outvars)
             pending += terms
-    eqns = [eqn for var, eqn in makers.items() if var in behind]  # in the order of the program
+    eqns = [behind[var] for var in makers if var in behind]  # in the order of the program
     divides = [eqn.primitive is p.div_p and not _is_number(eqn.invars[1], makers, lambda n: n > 0) for eqn in eqns]
     behind_divisor = eqns[divides.index(True) :] if any(divides) else []
     return [] if any(eqn.primitive.name in _ADDING_UP for eqn in behind_divisor) else [*eqns, root]
@@ -155,6 +155,8 @@ def _equations_of_power(power: JaxprEqn, exponent: float, makers: _Makers) -> li
 
     ``exponent`` takes its root.
     """
+    if power.primitive in (p.mul_p, p.dot_general_p) and _are_same(power.invars, makers):
+        power = power.replace(invars=power.invars[:1] * 2)  # x[0] * x[0] has two slices of x
     squared = _squared_size(power, makers)
     order = 2 if squared else _exponent(power, makers)
     if order <= 1 or exponent != np.asarray(1 / order, power.outvars[0].aval.dtype):  # type: ignore[attr-defined]
@@ -185,6 +187,18 @@ def _is_number(atom: Any, makers: _Makers, condition: Callable[[Any], bool]) -> 
     """Return whether ``atom`` is a number, for all elements one, for which the condition holds."""
     number = _before_reshaping(atom, makers)
     return isinstance(number, Literal) and bool(condition(number.val))
+
+
+def _are_same(atoms: Sequence[Any], makers: _Makers) -> bool:
+    """Return whether two operands are the same part of one variable."""
+    while atoms[0] is not atoms[1]:
+        first, second = (None if isinstance(atom, Literal) else makers.get(atom) for atom in atoms)
+        if not (first and second and first.primitive.name in _PARTS):
+            return False
+        if first.primitive is not second.primitive or first.params != second.params:
+            return False
+        atoms = [first.invars[0], second.invars[0]]
+    return True
 
 
 def _squared_size(real: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
@@ -268,6 +282,7 @@ def _maker(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
 
 _ADDING_UP = ("add", "reduce_sum", "psum", "psum_invariant")
 _RESHAPING = ("broadcast_in_dim", "reshape", "squeeze", "transpose", "convert_element_type", "pvary", "reshard")
+_PARTS = (*_RESHAPING, "slice")
 _LINEAR = (*_RESHAPING, *_ADDING_UP, "div", "select_n", p.jit_p.name)  # of calls, that of `jax.numpy.where` alone
 
 

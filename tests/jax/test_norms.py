@@ -227,6 +227,7 @@ def test_other_roots_keep_their_slope() -> None:
         lambda x: jnp.sqrt(x[0] ** 2 + x[1] ** 4),
         lambda x: jnp.sqrt(x[0] ** 2 - x[1] ** 2),
         lambda x: jnp.sqrt(jnp.outer(x, x)),
+        lambda x: jnp.sqrt(x[0] * x[1] + x[1] * x[0]),
         jnp.sqrt,
     ):
         assert not jnp.isfinite(jax.grad(lambda x: min_norm(function)(x).sum())(jnp.zeros(2))).any()  # noqa: B023

@@ -230,7 +230,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
                 )
             )
             + torch.sqrt((x[:, 0] ** 2 + 0 + x[:, 1].pow(2)).view(-1))
-            + (norm := x[0] * 1).dot(norm) ** 0.5
+            + torch.sqrt(x[0] @ x[0] + x[0, 0] * x[0, 0])
             + ((1 + x * x).sqrt_() * 1).pow_(2).sum()
         ),
         tensor([[0.0, 0.0], [3.0, -4.0]]),

@@ -62,7 +62,7 @@ def _form(function: Function, input: Tensor, *args: Any, **kwargs: Any) -> Squar
 
 def _product(function: Function, input: Any, other: Any) -> Squares | None:
     """Take the square of one tensor, or a sum of squares with a weight."""
-    if input is other:
+    if _are_same(input, other):
         return _form(lambda x: function(x, x), input)
     for i, weight in ((0, other), (1, input)):
         if _squares_in((input, other)[i]) and _is_weight(weight):
@@ -79,7 +79,23 @@ def _is_weight(x: Any) -> bool:
 
 
 def _inner_product(function: Function, input: Any, other: Any) -> Squares | None:
-    return _form(lambda x: function(x, x), input) if input is other and input.dim() == 1 else None
+    return _form(lambda x: function(x, x), input) if _are_same(input, other) and input.dim() == 1 else None
+
+
+def _are_same(x: Any, y: Any) -> bool:
+    """Return whether two operands are one tensor, or the same part of one, as in ``x[0] * x[0]``."""
+    if x is y or not (isinstance(x, Tensor) and isinstance(y, Tensor)) or x._base is None or x._base is not y._base:
+        return x is y
+    return all(
+        of(x) == of(y)
+        for of in (
+            Tensor.size,
+            Tensor.stride,
+            Tensor.storage_offset,
+            Tensor.is_neg,
+            lambda z: (z.dtype, z.requires_grad),
+        )
+    )
 
 
 def _linear(terms: Sequence[int], function: Function, *args: Any, **kwargs: Any) -> Squares | None:
