@@ -82,14 +82,14 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     - `directional_derivative`, `grad` and `subdifferential` of this package within ``fun``.
 
     A `jaxclamp.UndecidedWarning` names the line, once, where a value that moves is where such a function jumps, or at
-    equal elements of a quantile or mode, at equal singular values or eigenvalues, at a pixel of
-    ``grid_sample``, or at the bound ``max_norm``. No warning comes for ``histc``, ``matrix_rank``, ``cond``, branch
+    equal elements of a quantile or mode, at equal singular values or eigenvalues, at a pixel of ``grid_sample``, or at
+    the bound ``max_norm``. No warning comes for ``histc``, ``matrix_rank``, ``cond``, branch
     cuts, deviations of complex numbers, the other bounds and the pooling just named, and for what torch does not see.
 
-    Torch has no forward mode for ``unique``, ``floor_divide`` and ``//``, ``histogram``, ``cdist``, ``pdist``,
-    ``segment_reduce``, ``embedding_bag``, ``grid_sample``, ``multilabel_margin_loss``, ``ctc_loss``,
-    ``fake_quantize_per_tensor_affine`` and its kin: they raise NotImplementedError. From torch 2.15 on it has one for
-    ``grid_sample``, which turns or jumps where a point is at a pixel or between two, and is taken as it is there.
+    Torch has no forward mode for ``unique``, ``floor_divide`` and ``//``, ``histogram``, ``segment_reduce``,
+    ``embedding_bag``, ``grid_sample``, ``multilabel_margin_loss``, ``ctc_loss``, ``fake_quantize_per_tensor_affine``
+    and its kin: they raise NotImplementedError. From torch 2.15 on it has one for ``grid_sample``, which turns or jumps
+    where a point is at a pixel or between two, and is taken as it is there.
 
     A choice between operands that are equal and move alike is settled by higher derivatives, which are not looked at:
     ``where(x * x > 0, x, -x)`` at 0 goes wrong. The branch that is entered may be NaN at the point, as of

@@ -125,8 +125,6 @@ WITHOUT_FORWARD_MODE: dict[str, tuple[Function, torch.Tensor]] = {
     "floor_divide": (lambda x: torch.floor_divide(x, 1), X),
     "//": (lambda x: x // 1, X),
     "histogram": (lambda x: torch.histogram(x, 2).hist, X),
-    "cdist": (lambda x: torch.cdist(x, Y, 1), X),
-    "pdist": (F.pdist, X),
     "segment_reduce": (lambda x: torch.segment_reduce(x, "max", lengths=torch.tensor([1, 3])), ROW),
     "embedding_bag": (lambda x: F.embedding_bag(torch.tensor([[0, 1]]), x, mode="max"), X),
     "grid_sample": (lambda x: F.grid_sample(IMAGE, x, align_corners=True), tensor([[[[0.0, 0.0]]]])),

@@ -546,9 +546,7 @@ WARNED = (
 )
 FORWARD = "needs forward mode: write a jvp for your autograd.Function, or avoid this function."
 REFUSED = {
-    **dict.fromkeys(
-        ("unique", "cdist", "pdist", "multilabel_margin_loss", "triangle wave, //", "fake_quantize"), FORWARD
-    ),
+    **dict.fromkeys(("unique", "multilabel_margin_loss", "triangle wave, //", "fake_quantize"), FORWARD),
     "nn.TransformerEncoderLayer": "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)",
     "scatter_reduce, prod": "torch has the derivative 0 in forward mode",
     "torch.cond": "write an if or a while in Python, or torch.where",

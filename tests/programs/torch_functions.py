@@ -235,6 +235,16 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
         ),
         tensor([[0.0, 0.0], [3.0, -4.0]]),
     ),
+    "distances": (
+        lambda x, y: torch.cdist(x, y).sum() + torch.cdist(x, x, 1).sum() + F.pdist(x).sum() + F.pdist(x, math.inf),
+        tensor([[0.0, 0.0], [3.0, -4.0], [0.0, 0.0]]),
+        tensor([[0.0, 0.0], [3.0, 0.0]]),
+    ),
+    "weight_norm": (
+        lambda x, g: sum(torch._weight_norm(x, g, dim) for dim in (0, -1)) + torch._weight_norm(x, x[0, 0], -1),
+        tensor([[0.5, 2.0], [3.0, -4.0]]),
+        tensor([[1.0], [-2.0]]),
+    ),
     "deviations": (
         lambda x: (
             x.std(1) + torch.std(x, dim=1, correction=0) + torch.var(x, 1).sqrt() + torch.std_mean(x, 1, False)[0]

@@ -159,6 +159,28 @@ def pairwise_distance(input: Tensor, other: Tensor, p: float = 2.0, eps: float =
     return vector_norm(_plus(_minus(input, other), eps), p, -1, keepdim)
 
 
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> Tensor:
+    mode = {} if compute_mode is None else {"compute_mode": compute_mode}
+    distances = vector_norm(_minus(x1.unsqueeze(-2), x2.unsqueeze(-3)), p, -1)
+    return _with_value(distances, torch.cdist(value_and_tangent(x1)[0], value_and_tangent(x2)[0], p, **mode))
+
+
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    i, j = torch.triu_indices(len(input), len(input), 1, device=input.device)
+    return _with_value(vector_norm(_minus(input[i], input[j]), p, -1), torch.pdist(value_and_tangent(input)[0], p))
+
+
+def _with_value(x: Tensor, value: Tensor) -> Tensor:
+    """Return ``value``, as torch computes it, often by a product of matrices, with the derivatives of ``x``."""
+    return x + torch.where(value == (here := value_and_tangent(x)[0]), 0.0, value - here)
+
+
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """Return v, scaled to the norms g along all axes but one, or of the whole if that is -1."""
+    axes = [axis for axis in range(v.dim()) if axis != dim]
+    return v * (g / smooth_norm(v, axes, keepdim=True))
+
+
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     if not p > 0 or not maxnorm >= 0 or input.dim() < 2:  # torch refuses it
         return torch.renorm(input, p, dim, maxnorm)
