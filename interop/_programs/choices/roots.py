@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from interop._programs.order import may_be_at, moves, value_and_tangent
-from interop._torch.private_api import version_of
+from interop._torch.private_api import is_any, version_of
+from interop.native._rules.windows_stage import is_on_gpu, is_plain
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
@@ -75,7 +77,10 @@ def _quotient(function: Function, input: Any, other: Any, **kwargs: Any) -> Squa
 
 
 def _is_weight(x: Any) -> bool:
-    return not moves(x) and bool(torch.as_tensor(x >= 0).all())
+    if not isinstance(x, Tensor):
+        return isinstance(x, Real) and x >= 0
+    can_look = is_plain(x) or is_on_gpu(x)  # a graph that is traced has no numbers yet
+    return can_look and not moves(x) and not x.is_complex() and not is_any(x < 0)
 
 
 def _inner_product(function: Function, input: Any, other: Any) -> Squares | None:
