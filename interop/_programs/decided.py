@@ -225,10 +225,11 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "std": roots.std,
     "std_mean": roots.std_mean,
     "dist": reductions.dist,
-    # Torch has no forward mode of these three.
+    # Torch has no forward mode of the first three.
     "cdist": reductions.cdist,
     "pdist": reductions.pdist,
     "_weight_norm": reductions.weight_norm,
+    "norm_except_dim": reductions.norm_except_dim,
     "renorm": _spelled_out(reductions.renorm),
     "pairwise_distance": reductions.pairwise_distance,
     "sort": sorting.sort,

@@ -151,7 +151,7 @@ def listed_as(name: str) -> str:
         "conversions to integers": ("int", "long", "short", "byte", "char"),
         "quantiles": ("quantile", "nanquantile"),
         "modes": ("mode",),
-        "norms": ("norm", "vector_norm", "linalg_vector_norm", "linalg_norm", "norm_except_dim"),
+        "norms": ("norm", "vector_norm", "linalg_vector_norm", "linalg_norm"),
         "``unique``": ("unique_consecutive",),
         "``atan2``": ("arctan2",),
     }

@@ -241,7 +241,10 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
         tensor([[0.0, 0.0], [3.0, 0.0]]),
     ),
     "weight_norm": (
-        lambda x, g: sum(torch._weight_norm(x, g, dim) for dim in (0, -1)) + torch._weight_norm(x, x[0, 0], -1),
+        lambda x, g: (
+            sum(torch._weight_norm(x, g, dim) + torch.norm_except_dim(0 * x, 2, dim) * g for dim in (0, -1))
+            + torch._weight_norm(x, x[0, 0], -1)
+        ),
         tensor([[0.5, 2.0], [3.0, -4.0]]),
         tensor([[1.0], [-2.0]]),
     ),

@@ -175,10 +175,13 @@ def _with_value(x: Tensor, value: Tensor) -> Tensor:
     return x + torch.where(value == (here := value_and_tangent(x)[0]), 0.0, value - here)
 
 
+def norm_except_dim(v: Tensor, pow: float = 2, dim: int = 0) -> Tensor:
+    """Return the norms along all axes but one, or that of the whole if that is -1."""
+    return vector_norm(v, pow, [axis for axis in range(v.dim()) if axis != dim], dim != -1)
+
+
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """Return v, scaled to the norms g along all axes but one, or of the whole if that is -1."""
-    axes = [axis for axis in range(v.dim()) if axis != dim]
-    return v * (g / smooth_norm(v, axes, keepdim=True))
+    return v * (g / norm_except_dim(v, 2, dim))
 
 
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:

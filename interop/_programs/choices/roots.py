@@ -78,7 +78,7 @@ def _quotient(function: Function, input: Any, other: Any, **kwargs: Any) -> Squa
 
 def _is_weight(x: Any) -> bool:
     if not isinstance(x, Tensor):
-        return isinstance(x, Real) and x >= 0
+        return isinstance(x, Real) and float(x) >= 0
     can_look = is_plain(x) or is_on_gpu(x)  # a graph that is traced has no numbers yet
     return can_look and not moves(x) and not x.is_complex() and not is_any(x < 0)
 
