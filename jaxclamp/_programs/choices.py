@@ -319,11 +319,20 @@ def _place(sign: int, operands: Arrays, tangents: Arrays, axes: Sequence[int]) -
     the last is larger. If tangents are equal too, it is the first.
     """
     (x,), (dx,) = operands, tangents
-    x, dx = sign * flattened(x, axes), sign * flattened(dx, axes)
+    x, dx = _rounded_once(sign * flattened(x, axes), sign * flattened(dx, axes))
     if not x.shape[-1]:  # `lax.argmax` refuses it; the maximum, -inf, is that of no element
         return jnp.zeros(x.shape[:-1], jnp.int32)
     largest = functools.partial(jnp.max, axis=-1, keepdims=True)
     return lax.argmax(_ahead(ties_with(x, largest(x)), dx, largest), x.ndim - 1, jnp.int32)
+
+
+def _rounded_once(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the two, each to be compared with the largest of its elements.
+
+    XLA might compute an element once for the largest one and once for the comparison, and round it in two ways.
+    """
+    rounded: tuple[jax.Array, jax.Array] = lax.optimization_barrier((x, y))
+    return rounded
 
 
 def _ahead(tied: jax.Array, dx: jax.Array, largest: Callable[[jax.Array], jax.Array]) -> jax.Array:
@@ -342,7 +351,7 @@ def _of_devices(
     if all(isinstance(axis, int) for axis in axes):  # `jax.vmap` has made the devices an axis of the array
         return _reduced(sign, operands, tangents, axes=axes)
     over = {"axis_name": axes, "axis_index_groups": axis_index_groups}
-    x, dx = sign * operands[0], sign * tangents[0]
+    x, dx = _rounded_once(sign * operands[0], sign * tangents[0])
     tied = ties_with_devices(x, lax.pmax(x, **over))
     # One device, the first, if tangents are equal as well: its element alone makes up the sum below.
     chosen = is_first_device(_ahead(tied, dx, lambda rise: lax.pmax(rise, **over)), over)
@@ -514,7 +523,7 @@ def _scatter(
     def best(x: jax.Array, updates: jax.Array, old: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return where the old element, and which updates, are the largest of the candidates ``old`` and ``new``."""
         low = lowest(x.dtype)
-        x, updates = jnp.where(old, x, low), jnp.where(new, updates, low)
+        x, updates = _rounded_once(jnp.where(old, x, low), jnp.where(new, updates, low))
         result = lax.scatter_max(x, indices, updates, **where)
         return old & ties_with(x, result), new & ties_with(updates, gathered(result))
 

@@ -84,3 +84,22 @@ def test_the_index_is_that_of_the_extreme_element() -> None:
     program = jax.make_jaxpr(lambda x: jaxclamp.max_with_indices(jnp.sin(x), 0).indices)(x)
     ((found, _),) = Unsteady().run(program.jaxpr, program.consts, [(x, False)])
     np.testing.assert_array_equal(found, np.sin(np.asarray(x)).argmax(0))
+
+
+@pytest.mark.parametrize(
+    "largest",
+    [
+        lambda x: jnp.max(x, 0),
+        lambda x: jnp.take_along_axis(x, jnp.argmax(x, 0)[None], 0),
+        lambda x: jax.ops.segment_max(x.ravel(), np.arange(24, dtype=np.uint32) % 6, 6),
+        lambda x: jax.vmap(lambda row: jax.lax.pmax(row, "rows"), axis_name="rows")(x)[0],
+    ],
+    ids=["max", "argmax", "scatter_max", "pmax"],
+)
+def test_the_piece_is_that_of_the_largest_element(largest: Callable[[jax.Array], jax.Array]) -> None:
+    x, zero = jnp.asarray(np.random.default_rng(0).normal(size=(4, 6)), jnp.float32), jnp.zeros((4, 6))
+    of_piece = jaxclamp.grad(lambda zero: largest(jnp.sin(x) + jnp.cos(x) * zero).sum())
+    program = jax.make_jaxpr(of_piece)(zero)
+    ((found, _),) = Unsteady().run(program.jaxpr, program.consts, [(zero, False)])
+    elements = np.sin(np.asarray(x))
+    np.testing.assert_allclose(found, np.where(elements == elements.max(0), np.cos(np.asarray(x)), 0.0), atol=1e-5)
