@@ -19,7 +19,7 @@ from jax.extend.core import primitives as p
 from jaxclamp._jax_versions import with_parts
 from jaxclamp._programs.choices import chooses, norm_along_direction
 from jaxclamp._rules.operands import is_floating
-from jaxclamp._transforms.jaxprs import WITH_BODIES, computed, inlined, opened_calls, with_bodies
+from jaxclamp._transforms.jaxprs import WITH_BODIES, computed, inlined, mapped_anew, opened_calls, with_bodies
 
 
 def with_defined_branches(jaxpr: Any) -> Any:
@@ -33,8 +33,10 @@ def with_defined_branches(jaxpr: Any) -> Any:
     for eqn in (new for call in jaxpr.eqns for new in opened_calls(call, "_where")):
         if _selects(eqn) and any(map(chooses, conditions := _conditions(eqn.invars[0], made_by))):
             eqns += _with_defined_branch(eqn, conditions)
+        elif eqn.primitive.name == "shard_map":
+            eqns += mapped_anew(eqn, with_defined_branches)
         # A norm is decided as a whole, and known by its body.
-        elif eqn.primitive.name in WITH_BODIES - {"shard_map"} and not norm_along_direction(eqn):
+        elif eqn.primitive.name in WITH_BODIES and not norm_along_direction(eqn):
             eqns.append(with_bodies(eqn, with_defined_branches))
         else:
             eqns.append(eqn)

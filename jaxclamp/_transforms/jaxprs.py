@@ -175,17 +175,24 @@ def _rewritten(replace: Replace) -> Callable[[Any], Any]:
         return jaxpr if same(eqns, jaxpr.eqns) else with_parts(jaxpr, eqns=eqns)
 
     def descend(eqn: JaxprEqn) -> list[JaxprEqn]:
-        if eqn.primitive.name == "shard_map":  # traced anew: the types inside exist in its context alone
-            body = eqn.params["jaxpr"]
-
-            def run(*args: jax.Array) -> tuple[jax.Array, ...]:
-                return tuple(jaxpr_as_fun(closed(rewritten(body)))(*args))
-
-            mapped = {name: eqn.params[name] for name in ("mesh", "in_specs", "out_specs", "check_vma")}
-            return inlined(jax.shard_map(run, **mapped, axis_names=manual_axes(eqn)), eqn)
+        if eqn.primitive.name == "shard_map":
+            return mapped_anew(eqn, rewritten)
         return [with_bodies(eqn, rewritten) if eqn.primitive.name in WITH_BODIES else eqn]
 
     return rewritten
+
+
+def mapped_anew(eqn: JaxprEqn, change: Callable[[Any], Any]) -> list[JaxprEqn]:
+    """Return the ``shard_map`` with ``change`` applied to its body.
+
+    It is traced anew, since the types inside exist in its context alone.
+    """
+
+    def run(*args: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(jaxpr_as_fun(closed(change(eqn.params["jaxpr"])))(*args))
+
+    mapped = {name: eqn.params[name] for name in ("mesh", "in_specs", "out_specs", "check_vma")}
+    return inlined(jax.shard_map(run, **mapped, axis_names=manual_axes(eqn)), eqn)
 
 
 def with_bodies(eqn: JaxprEqn, change: Callable[[Any], Any]) -> JaxprEqn:

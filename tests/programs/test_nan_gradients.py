@@ -236,6 +236,10 @@ def test_under_shard_map(check_vma: bool) -> None:
     np.testing.assert_allclose(jax.jit(jaxclamp.grad(inside))(x), expected)
     outside = shard(jaxclamp.grad(total), in_specs=sharded, out_specs=sharded)
     np.testing.assert_allclose(jax.jit(outside)(x), expected)
+    # The branch that a step enters is NaN at 0.
+    x_log_x = shard(lambda x: jnp.where(x > 0, x * jnp.log(x), 0.0), in_specs=sharded, out_specs=sharded)
+    gradient = jaxclamp.grad(lambda x: x_log_x(x).sum(), direction=jnp.ones(2))
+    np.testing.assert_allclose(jax.jit(gradient)(jnp.array([0.0, 1.0])), [0.0, 1.0])
 
 
 def test_several_arguments_and_auxiliary_results() -> None:
