@@ -21,6 +21,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from interop._programs.choices import roots
 from interop._programs.decided import BACKWARD, Decided, operands
 from interop._programs.nan_gradients import Losses, certified, has_nan
 from interop._programs.order import tangents_at
@@ -668,4 +669,5 @@ def _alone(name: str) -> Iterator[None]:
     try:
         yield
     finally:
+        roots.forget()
         _LEVEL.release()

@@ -242,7 +242,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     ),
     "weight_norm": (
         lambda x, g: (
-            sum(torch._weight_norm(x, g, dim) + torch.norm_except_dim(0 * x, 2, dim) * g for dim in (0, -1))
+            sum(torch._weight_norm(x, g, dim) + torch.norm_except_dim(0 * x, 2, dim) * g for dim in (0, -1, -2))
             + torch._weight_norm(x, x[0, 0], -1)
         ),
         tensor([[0.5, 2.0], [3.0, -4.0]]),

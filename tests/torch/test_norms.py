@@ -10,6 +10,7 @@ import torch
 
 import interop
 from interop import native
+from interop._programs.choices import roots
 from tests.jax.test_norms import UNITS
 
 Tensor = torch.Tensor
@@ -42,6 +43,23 @@ NO_NORMS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_roots_of_other_sums_keep_their_slope(name: str) -> None:
     gradient = interop.grad(NO_NORMS[name], direction=torch.tensor([3.0, 4.0]))(torch.zeros(2))
     assert not gradient.isfinite().all()
+
+
+def test_a_sum_of_no_grad_and_weights_that_do_not_move() -> None:
+    def fun(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            constant = (x * x).sum()
+        return constant.sqrt() + x.sum()
+
+    direction = torch.tensor([3.0, 0.0])
+    assert interop.grad(fun, direction=direction)(torch.zeros(2)).tolist() == [1.0, 1.0]
+    x, weights = (torch.full([2], number, requires_grad=True) for number in (0.0, 4.0))
+    with interop.along(x, direction=direction):
+        total = (weights * (x * x)).sqrt().sum() + x.dot(tensor=x).sqrt()  # type: ignore[call-overload]
+        total.backward()
+        torch.mul(x.detach(), 2.0, out=torch.empty(2))
+    assert (x.grad.tolist(), weights.grad.tolist()) == ([3.0, 0.0], [0.0, 0.0])  # type: ignore[union-attr]
+    assert not roots._KNOWN  # what the total is made of
 
 
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {

@@ -177,7 +177,8 @@ def _with_value(x: Tensor, value: Tensor) -> Tensor:
 
 def norm_except_dim(v: Tensor, pow: float = 2, dim: int = 0) -> Tensor:
     """Return the norms along all axes but one, or that of the whole if that is -1."""
-    return vector_norm(v, pow, [axis for axis in range(v.dim()) if axis != dim], dim != -1)
+    kept = () if dim == -1 else (dim, dim + v.dim())
+    return vector_norm(v, pow, [axis for axis in range(v.dim()) if axis not in kept], dim != -1)
 
 
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:

@@ -36,16 +36,22 @@ class Squares(NamedTuple):
 
 
 _KNOWN: MutableMapping[Tensor, tuple[Squares, list[int]]] = WeakTensorKeyDictionary()
-"""Maps a tensor to the sum that it is, and to the versions by which it is known that nothing was overwritten since."""
+"""Maps a tensor to the sum that it is, and to what says that nothing was overwritten since, nor no_grad left."""
 
 
 def _versions(squares: Squares, result: Tensor) -> list[int]:
-    return [version_of(tensor) for tensor in (*squares.elements, result)]
+    # A sum of no_grad is a constant for a root outside of it, and its elements would be none.
+    return [torch.is_grad_enabled(), *(version_of(tensor) for tensor in (*squares.elements, result))]
 
 
 def _keep(result: Tensor, squares: Squares | None) -> None:
     if squares is not None:
         _KNOWN[result] = squares, _versions(squares, result)
+
+
+def forget() -> None:
+    """Forget all sums of a block that is left: what they are made of would live as long as they do."""
+    _KNOWN.clear()
 
 
 def _squares_in(x: Any) -> Squares | None:
@@ -62,8 +68,9 @@ def _form(function: Function, input: Tensor, *args: Any, **kwargs: Any) -> Squar
     return Squares((input,), lambda x: function(x, *args, **kwargs))
 
 
-def _product(function: Function, input: Any, other: Any) -> Squares | None:
+def _product(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
     """Take the square of one tensor, or a sum of squares with a weight."""
+    input, other = *args, *kwargs.values()
     if _are_same(input, other):
         return _form(lambda x: function(x, x), input)
     for i, weight in ((0, other), (1, input)):
@@ -83,7 +90,8 @@ def _is_weight(x: Any) -> bool:
     return can_look and not moves(x) and not x.is_complex() and not is_any(x < 0)
 
 
-def _inner_product(function: Function, input: Any, other: Any) -> Squares | None:
+def _inner_product(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
+    input, other = *args, *kwargs.values()  # torch calls the other one tensor, tensor2 or other
     return _form(lambda x: function(x, x), input) if _are_same(input, other) and input.dim() == 1 else None
 
 
@@ -109,14 +117,16 @@ def _linear(terms: Sequence[int], function: Function, *args: Any, **kwargs: Any)
     The others of these are constants, which count as 0: where they are not, the result is not 0 where all elements are.
     """
     sums = {i: squares for i in terms if i < len(args) and (squares := _squares_in(args[i]))}
-    if not sums or any(moves(arg) for i, arg in enumerate(args) if i not in sums) or kwargs.keys() & {"alpha", "out"}:
+    if not sums or any(moves(arg) for i, arg in enumerate(args) if i not in sums) or "alpha" in kwargs:
         return None
+
+    constants = {i: arg for i, arg in enumerate(args) if i not in sums}  # the sums themselves need no memory then
 
     def form(*elements: Tensor) -> Tensor:
         remaining = iter(elements)
-        of_terms = {i: 0 * args[i] for i in terms if i < len(args)}
-        of_terms |= {i: squares.form(*(next(remaining) for _ in squares.elements)) for i, squares in sums.items()}
-        return function(*(of_terms.get(i, arg) for i, arg in enumerate(args)), **kwargs)
+        operands = {i: 0 * arg if i in terms else arg for i, arg in constants.items()}
+        operands |= {i: squares.form(*(next(remaining) for _ in squares.elements)) for i, squares in sums.items()}
+        return function(*(operands[i] for i in range(len(operands))), **kwargs)
 
     return Squares(tuple(x for squares in sums.values() for x in squares.elements), form)
 
@@ -140,8 +150,12 @@ def _watched() -> Iterator[tuple[Function, Function]]:
     for name, maker in _MAKERS.items():
         for home in (torch, torch.Tensor):
             if function := getattr(home, name, None):
-                makes = functools.partial(maker, function)
-                yield function, lambda result, *args, makes=makes, **kwargs: _keep(result, makes(*args, **kwargs))
+                yield function, functools.partial(_watch, functools.partial(maker, function))
+
+
+def _watch(makes: Callable[..., Squares | None], result: Tensor, *args: Any, out: Any = None, **kwargs: Any) -> None:
+    if out is None:
+        _keep(result, makes(*args, **kwargs))
 
 
 WATCHED: Mapping[Function, Function] = dict(_watched())
@@ -186,8 +200,11 @@ def std_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
 def _where_all_are_0(squares: Squares) -> tuple[Tensor, Tensor]:
     """Return where all elements are 0, and for there, as they move by v, the piece x -> q(v, x) / |v| of the root."""
     values, tangents = zip(*map(value_and_tangent, squares.elements), strict=True)
-    speed = squares.form(*tangents).sqrt()
+    squared_speed = squares.form(*tangents)
+    stands = squared_speed == 0
+    # Weights have derivatives too: NaN, if the root of 0 were taken.
+    by_speed = torch.where(stands, 0.0, torch.where(stands, 1.0, squared_speed).rsqrt())
     moved = [x - value for x, value in zip(squares.elements, values, strict=True)]
     # The two differ by 4 q(v, x), which is linear in x: so all higher derivatives are 0.
     ahead, behind = (squares.form(*(v + sign * x for v, x in zip(tangents, moved, strict=True))) for sign in (1, -1))
-    return squares.form(*values) == 0, (ahead - behind) / 4 * torch.where(speed != 0, 1 / speed, 0.0)
+    return squares.form(*values) == 0, (ahead - behind) / 4 * by_speed
