@@ -117,8 +117,13 @@ NORM = "norm of several equations"
 def _elements(eqns: Sequence[JaxprEqn]) -> list[Var]:
     """Return the variables of whose elements the equations take powers."""
     made = {var for eqn in eqns for var in eqn.outvars}
-    read = dict.fromkeys(eqn.invars[0] for eqn in eqns if eqn.primitive.name not in _LINEAR)
+    powers = [eqn for eqn in eqns if eqn.primitive.name not in _LINEAR or _is_square(eqn)]
+    read = dict.fromkeys(eqn.invars[0] for eqn in powers)
     return [atom for atom in read if isinstance(atom, Var) and atom not in made]
+
+
+def _is_square(eqn: JaxprEqn) -> bool:
+    return eqn.primitive is p.mul_p and eqn.invars[0] is eqn.invars[1]
 
 
 def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
@@ -145,7 +150,7 @@ def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
             behind.update((var, new) for new in eqns for var in new.outvars)
             pending += terms
     eqns = [behind[var] for var in makers if var in behind]  # in the order of the program
-    divides = [eqn.primitive is p.div_p and not _is_number(eqn.invars[1], makers, lambda n: n > 0) for eqn in eqns]
+    divides = [eqn.primitive is p.div_p and not _is_number(eqn.invars[1], makers, _is_weight) for eqn in eqns]
     behind_divisor = eqns[divides.index(True) :] if any(divides) else []
     return [] if any(eqn.primitive.name in _ADDING_UP for eqn in behind_divisor) else [*eqns, root]
 
@@ -168,12 +173,16 @@ def _equations_of_power(power: JaxprEqn, exponent: float, makers: _Makers) -> li
 
 
 def _terms(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
-    """Return the operands that ``eqn`` adds up, divides or masks, if it does no more than that.
+    """Return the operands that ``eqn`` adds up, scales, divides or masks, if it does no more than that.
 
     A mask is ``where(condition, x, 0)`` or ``where(condition, x, nan)``, as in `jax.numpy.var`, in either order.
     """
     if eqn.primitive is p.add_p:  # Python's sum begins with 0
         return [atom for atom in eqn.invars if not _is_number(atom, makers, lambda number: number == 0)]
+    if eqn.primitive is p.mul_p:
+        return [
+            x for x, factor in zip(eqn.invars, eqn.invars[::-1], strict=True) if _is_number(factor, makers, _is_weight)
+        ]
     if eqn.primitive in (p.select_n_p, p.jit_p):
         is_mask = len(eqn.invars) == 3 and eqn.params.get("name", "_where") == "_where"
         for x, fill in ((1, 2), (2, 1)) if is_mask else ():
@@ -181,6 +190,10 @@ def _terms(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
                 return [eqn.invars[x]]
         return []
     return eqn.invars[:1] if eqn.primitive.name in _LINEAR else []
+
+
+def _is_weight(number: Any) -> bool:
+    return bool(number > 0)
 
 
 def _is_number(atom: Any, makers: _Makers, condition: Callable[[Any], bool]) -> bool:
@@ -283,7 +296,14 @@ def _maker(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
 _ADDING_UP = ("add", "reduce_sum", "psum", "psum_invariant")
 _RESHAPING = ("broadcast_in_dim", "reshape", "squeeze", "transpose", "convert_element_type", "pvary", "reshard")
 _PARTS = (*_RESHAPING, "slice")
-_LINEAR = (*_RESHAPING, *_ADDING_UP, "div", "select_n", p.jit_p.name)  # of calls, that of `jax.numpy.where` alone
+_LINEAR = (
+    *_RESHAPING,
+    *_ADDING_UP,
+    "mul",
+    "div",
+    "select_n",
+    p.jit_p.name,
+)  # of calls, that of `jax.numpy.where` alone
 
 
 def _logaddexp_of(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:

@@ -167,7 +167,7 @@ def test_norms_of_jax_under_min_norm(dtype: str) -> None:
 
 
 BY_SUMS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "a root of a sum": lambda x: jnp.sqrt(sum((x[0] ** 2 / 2, x[0] ** 2 / 2, x[1] * x[1]))),
+    "a root of a sum": lambda x: jnp.sqrt(sum((x[0] ** 2 / 2, 0.5 * x[0] ** 2, x[1] * x[1]))),
     "a root of an inner product": lambda x: jnp.sqrt(x @ x),
     "a masked root": lambda x: jnp.sqrt(jnp.sum(jnp.where(~(x > 9), x * x, 0.0))),
 }
@@ -226,6 +226,7 @@ def test_other_roots_keep_their_slope() -> None:
         lambda x: jnp.sqrt(x[0] ** 2 + x[1]),
         lambda x: jnp.sqrt(x[0] ** 2 + x[1] ** 4),
         lambda x: jnp.sqrt(x[0] ** 2 - x[1] ** 2),
+        lambda x: jnp.sqrt(x[0] ** 2 + -1.0 * x[1] ** 2),
         lambda x: jnp.sqrt(jnp.outer(x, x)),
         lambda x: jnp.sqrt(x[0] * x[1] + x[1] * x[0]),
         jnp.sqrt,
