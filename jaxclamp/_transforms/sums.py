@@ -15,6 +15,7 @@ The 0 is a number, by which cotangents are multiplied. So an infinite slope of t
 from __future__ import annotations
 
 import functools
+import graphlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -138,6 +139,7 @@ def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
         return []
     pending: list[Any] = [root.invars[0]]
     behind: dict[Any, JaxprEqn] = {}
+    bases: set[Any] = set()
     while pending:
         atom = pending.pop()
         if isinstance(atom, Literal) or not (eqn := makers.get(atom)):
@@ -149,7 +151,13 @@ def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
                 return []
             behind.update((var, new) for new in eqns for var in new.outvars)
             pending += terms
-    eqns = [behind[var] for var in makers if var in behind]  # in the order of the program
+            bases |= set() if terms else {eqns[0].invars[0]}
+    if not bases.isdisjoint(behind):
+        return []  # a sum of powers of several orders, as ``s + s * s`` of ``s = x * x``
+    reads = {
+        var: [atom for atom in eqn.invars if isinstance(atom, Var) and atom in behind] for var, eqn in behind.items()
+    }
+    eqns = [behind[var] for var in graphlib.TopologicalSorter(reads).static_order()]
     divides = [eqn.primitive is p.div_p and not _is_number(eqn.invars[1], makers, _is_weight) for eqn in eqns]
     behind_divisor = eqns[divides.index(True) :] if any(divides) else []
     return [] if any(eqn.primitive.name in _ADDING_UP for eqn in behind_divisor) else [*eqns, root]
@@ -184,7 +192,8 @@ def _terms(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
             x for x, factor in zip(eqn.invars, eqn.invars[::-1], strict=True) if _is_number(factor, makers, _is_weight)
         ]
     if eqn.primitive in (p.select_n_p, p.jit_p):
-        is_mask = len(eqn.invars) == 3 and eqn.params.get("name", "_where") == "_where"
+        inner = eqn.params["jaxpr"].eqns if eqn.primitive is p.jit_p else []
+        is_mask = len(eqn.invars) == 3 and all(each.primitive.name in (*_RESHAPING, "select_n") for each in inner)
         for x, fill in ((1, 2), (2, 1)) if is_mask else ():
             if _is_number(eqn.invars[fill], makers, lambda number: number == 0 or np.isnan(number)):
                 return [eqn.invars[x]]
@@ -296,14 +305,8 @@ def _maker(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
 _ADDING_UP = ("add", "reduce_sum", "psum", "psum_invariant")
 _RESHAPING = ("broadcast_in_dim", "reshape", "squeeze", "transpose", "convert_element_type", "pvary", "reshard")
 _PARTS = (*_RESHAPING, "slice")
-_LINEAR = (
-    *_RESHAPING,
-    *_ADDING_UP,
-    "mul",
-    "div",
-    "select_n",
-    p.jit_p.name,
-)  # of calls, that of `jax.numpy.where` alone
+_LINEAR = (*_RESHAPING, *_ADDING_UP, "mul", "div", "select_n", p.jit_p.name)
+"""What lies between the powers and the root. Products have a number, and calls are those of `jax.numpy.where`."""
 
 
 def _logaddexp_of(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:

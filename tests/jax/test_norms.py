@@ -216,6 +216,12 @@ def test_norms_of_orders_between_have_the_gradient_0_at_0(order: Any) -> None:
         np.testing.assert_allclose(jax.grad(function)(jnp.ones(2)), 2 ** (1 / order - 1), rtol=1e-6)
 
 
+@jax.jit
+def _where(condition: jax.Array, x: jax.Array, y: Any) -> jax.Array:
+    """Is named as a function of JAX is, and does something else."""
+    return x - jnp.where(condition, 1.0, y)
+
+
 def test_other_roots_keep_their_slope() -> None:
     for function in (
         lambda x: jnp.sqrt(jnp.sum(x)),
@@ -227,6 +233,8 @@ def test_other_roots_keep_their_slope() -> None:
         lambda x: jnp.sqrt(x[0] ** 2 + x[1] ** 4),
         lambda x: jnp.sqrt(x[0] ** 2 - x[1] ** 2),
         lambda x: jnp.sqrt(x[0] ** 2 + -1.0 * x[1] ** 2),
+        lambda x: jnp.sqrt((squares := x * x) + squares * squares),
+        lambda x: jnp.sqrt(_where(x > 9, x * x, 0.0)),
         lambda x: jnp.sqrt(jnp.outer(x, x)),
         lambda x: jnp.sqrt(x[0] * x[1] + x[1] * x[0]),
         jnp.sqrt,

@@ -86,8 +86,9 @@ def _quotient(function: Function, input: Any, other: Any, **kwargs: Any) -> Squa
 def _is_weight(x: Any) -> bool:
     if not isinstance(x, Tensor):
         return isinstance(x, Real) and float(x) >= 0
-    can_look = is_plain(x) or is_on_gpu(x)  # a graph that is traced has no numbers yet
-    return can_look and not moves(x) and not x.is_complex() and not is_any(x < 0)
+    if moves(x) or x.is_complex() or not (is_plain(x) or is_on_gpu(x)):
+        return False  # a graph that is traced has no numbers yet
+    return not is_any(x < 0)
 
 
 def _inner_product(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
@@ -99,16 +100,8 @@ def _are_same(x: Any, y: Any) -> bool:
     """Return whether two operands are one tensor, or the same part of one, as in ``x[0] * x[0]``."""
     if x is y or not (isinstance(x, Tensor) and isinstance(y, Tensor)) or x._base is None or x._base is not y._base:
         return x is y
-    return all(
-        of(x) == of(y)
-        for of in (
-            Tensor.size,
-            Tensor.stride,
-            Tensor.storage_offset,
-            Tensor.is_neg,
-            lambda z: (z.dtype, z.requires_grad),
-        )
-    )
+    first, second = ((z.shape, z.stride(), z.storage_offset(), z.dtype, z.is_neg(), z.requires_grad) for z in (x, y))
+    return first == second
 
 
 def _linear(terms: Sequence[int], function: Function, *args: Any, **kwargs: Any) -> Squares | None:
