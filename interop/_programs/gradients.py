@@ -84,8 +84,8 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
 
     A `jaxclamp.UndecidedWarning` names the line, once, where a value that moves is where such a function jumps, or at
     equal elements of a quantile or mode, at equal singular values or eigenvalues, at a pixel of ``grid_sample``, or at
-    the bound ``max_norm``. No warning comes for ``histc``, ``matrix_rank``, ``cond``, branch
-    cuts, deviations of complex numbers, the other bounds and the pooling just named, and for what torch does not see.
+    the bound ``max_norm``. No warning comes for ``histc``, ``matrix_rank``, ``cond``, branch cuts, deviations of
+    complex numbers, the other bounds and the pooling just named, and for what torch does not see.
 
     Torch has no forward mode for ``unique``, ``floor_divide`` and ``//``, ``histogram``, ``segment_reduce``,
     ``embedding_bag``, ``grid_sample``, ``multilabel_margin_loss``, ``ctc_loss``, ``fake_quantize_per_tensor_affine``

@@ -128,9 +128,10 @@ def _is_square(eqn: JaxprEqn) -> bool:
 
 
 def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
-    """Return the equations from powers to their root, if only sums and quotients lie between; the order is above 1.
+    """Return the equations from powers to their root, if only sums, weights, masks and quotients lie between.
 
-    A divisor that is computed lies behind the sums: a sum of quotients, of both signs, may be 0 where no power is.
+    The order is above 1. A divisor that is computed lies behind the sums: a sum of quotients, of both signs, may be 0
+    where no power is.
 
     Of `jax.numpy.linalg.vector_norm` of order 3 they are ``b = abs a;  c = pow b 3.0;  d = reduce_sum c;  pow d 1/3``.
     """

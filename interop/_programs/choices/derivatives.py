@@ -55,7 +55,7 @@ def polar(abs: Tensor, angle: Tensor) -> Tensor:
 def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
     """Invert the matrix of a triangular factor; torch's own derivative of that is wrong in forward mode."""
     factor = input.triu() if upper else input.tril()
-    return torch.cholesky_solve(torch.eye(input.size(-1)).to(input), factor, upper)
+    return torch.cholesky_solve(torch.eye(input.size(-1), dtype=input.dtype, device=input.device), factor, upper)
 
 
 def to_dense(input: Tensor, dtype: torch.dtype | None = None, *, masked_grad: bool | None = None) -> Tensor:

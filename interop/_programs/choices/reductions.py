@@ -159,10 +159,9 @@ def pairwise_distance(input: Tensor, other: Tensor, p: float = 2.0, eps: float =
     return vector_norm(_plus(_minus(input, other), eps), p, -1, keepdim)
 
 
-def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> Tensor:
-    mode = {} if compute_mode is None else {"compute_mode": compute_mode}
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
     distances = vector_norm(_minus(x1.unsqueeze(-2), x2.unsqueeze(-3)), p, -1)
-    return _with_value(distances, torch.cdist(value_and_tangent(x1)[0], value_and_tangent(x2)[0], p, **mode))
+    return _with_value(distances, torch.cdist(value_and_tangent(x1)[0], value_and_tangent(x2)[0], p, compute_mode))
 
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
@@ -177,8 +176,9 @@ def _with_value(x: Tensor, value: Tensor) -> Tensor:
 
 def norm_except_dim(v: Tensor, pow: float = 2, dim: int = 0) -> Tensor:
     """Return the norms along all axes but one, or that of the whole if that is -1."""
-    kept = () if dim == -1 else (dim, dim + v.dim())
-    return vector_norm(v, pow, [axis for axis in range(v.dim()) if axis not in kept], dim != -1)
+    of_the_whole = dim == -1
+    axes = [axis for axis in range(v.dim()) if of_the_whole or axis != dim % v.dim()]
+    return vector_norm(v, pow, axes, not of_the_whole)
 
 
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:

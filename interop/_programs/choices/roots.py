@@ -36,17 +36,20 @@ class Squares(NamedTuple):
 
 
 _KNOWN: MutableMapping[Tensor, tuple[Squares, list[int]]] = WeakTensorKeyDictionary()
-"""Maps a tensor to the sum that it is, and to what says that nothing was overwritten since, nor no_grad left."""
+"""Maps a tensor to the sum that it is, and to the state in which it was computed."""
 
 
-def _versions(squares: Squares, result: Tensor) -> list[int]:
-    # A sum of no_grad is a constant for a root outside of it, and its elements would be none.
+def _state(squares: Squares, result: Tensor) -> list[int]:
+    """Return what changes where a tensor is overwritten, and between a block of `torch.no_grad` and outside of it.
+
+    A sum that was computed in such a block is a constant to a root behind it, although its elements are none.
+    """
     return [torch.is_grad_enabled(), *(version_of(tensor) for tensor in (*squares.elements, result))]
 
 
 def _keep(result: Tensor, squares: Squares | None) -> None:
     if squares is not None:
-        _KNOWN[result] = squares, _versions(squares, result)
+        _KNOWN[result] = squares, _state(squares, result)
 
 
 def forget() -> None:
@@ -55,8 +58,9 @@ def forget() -> None:
 
 
 def _squares_in(x: Any) -> Squares | None:
-    squares, versions = _KNOWN.get(x, (None, [])) if _KNOWN and isinstance(x, Tensor) else (None, [])
-    return squares if squares and versions == _versions(squares, x) else None
+    """Return the sum that ``x`` is, if that is known and still holds."""
+    squares, state = _KNOWN.get(x, (None, [])) if _KNOWN and isinstance(x, Tensor) else (None, [])
+    return squares if squares and state == _state(squares, x) else None
 
 
 # What is kept: for the arguments of a function of torch the squares that it adds up, or None.
@@ -70,17 +74,19 @@ def _form(function: Function, input: Tensor, *args: Any, **kwargs: Any) -> Squar
 
 def _product(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
     """Take the square of one tensor, or a sum of squares with a weight."""
-    input, other = *args, *kwargs.values()
-    if _are_same(input, other):
-        return _form(lambda x: function(x, x), input)
-    for i, weight in ((0, other), (1, input)):
-        if _squares_in((input, other)[i]) and _is_weight(weight):
-            return _linear([i], function, input, other)
+    first, second = factors = (*args, *kwargs.values())
+    if _are_same(first, second):
+        return _form(lambda x: function(x, x), first)
+    for i, weight in ((0, second), (1, first)):
+        if _squares_in(factors[i]) and _is_weight(weight):
+            return _linear([i], function, *factors)
     return None
 
 
-def _quotient(function: Function, input: Any, other: Any, **kwargs: Any) -> Squares | None:
-    return _linear([0], function, input, other, **kwargs) if _squares_in(input) and _is_weight(other) else None
+def _quotient(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
+    dividend, divisor = *args, *(kwargs.pop(name) for name in ("input", "other") if name in kwargs)
+    is_scaled = _squares_in(dividend) and _is_weight(divisor)
+    return _linear([0], function, dividend, divisor, **kwargs) if is_scaled else None
 
 
 def _is_weight(x: Any) -> bool:
@@ -92,16 +98,16 @@ def _is_weight(x: Any) -> bool:
 
 
 def _inner_product(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
-    input, other = *args, *kwargs.values()  # torch calls the other one tensor, tensor2 or other
-    return _form(lambda x: function(x, x), input) if _are_same(input, other) and input.dim() == 1 else None
+    first, second = *args, *kwargs.values()  # torch calls the second one tensor, tensor2 or other
+    return _form(lambda x: function(x, x), first) if _are_same(first, second) and first.dim() == 1 else None
 
 
 def _are_same(x: Any, y: Any) -> bool:
     """Return whether two operands are one tensor, or the same part of one, as in ``x[0] * x[0]``."""
     if x is y or not (isinstance(x, Tensor) and isinstance(y, Tensor)) or x._base is None or x._base is not y._base:
         return x is y
-    first, second = ((z.shape, z.stride(), z.storage_offset(), z.dtype, z.is_neg(), z.requires_grad) for z in (x, y))
-    return first == second
+    of_x, of_y = ((z.shape, z.stride(), z.storage_offset(), z.dtype, z.is_neg(), z.requires_grad) for z in (x, y))
+    return of_x == of_y
 
 
 def _linear(terms: Sequence[int], function: Function, *args: Any, **kwargs: Any) -> Squares | None:
