@@ -46,6 +46,11 @@ class Difference:
     numbers: tuple[float, ...]
     """The two numbers that are furthest apart; none in an empty array."""
 
+    def relative_to(self, *sides: Array) -> float:
+        """Return the largest difference, relative to the largest finite number on all sides."""
+        largest = max(map(largest_finite, sides))
+        return self.absolute.amount / largest if largest else self.absolute.amount
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -119,19 +124,8 @@ def agree(a: Array, b: Array) -> bool:
 
 
 def apart_of(a: Array, b: Array) -> float:
-    """Return the largest difference, relative to the largest finite number.
-
-    NaN and NaN, and equal infinities, are not apart; arrays of two shapes are infinitely so.
-    """
-    if a.shape != b.shape:
-        return float("inf")
-    x, y = (array.astype(np.float64, copy=False) for array in as_reals(a, b))
-    with np.errstate(all="ignore"):
-        differences = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
-    if not np.isfinite(differences).all():
-        return float("inf")
-    largest = max(map(largest_finite, (x, y)))
-    return float(differences.max(initial=0.0) / largest) if largest else 0.0
+    """Return the largest difference, relative to the largest finite number; infinite for arrays of two shapes."""
+    return difference_of(a, b, None, None).relative_to(*as_reals(a, b)) if a.shape == b.shape else math.inf
 
 
 def kind_of(dtype: Any) -> str:

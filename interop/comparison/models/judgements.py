@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from interop.comparison.leaves import (
-    apart_of,
+    Difference,
     as_reals,
     coarsest,
     difference_of,
@@ -41,7 +41,7 @@ from interop.comparison.leaves import (
     largest_of,
     tolerance_of,
 )
-from interop.comparison.models.layers import Answer, Key, Moment, What, crossing
+from interop.comparison.models.layers import Key, Moment, What, crossing
 from interop.comparison.models.mapping import Bound, Counterparts
 from interop.comparison.models.model import Model, Run
 from interop.comparison.models.places import Place
@@ -175,16 +175,22 @@ class _Compared:
         return cls(a.astype(dtype, copy=False), b.astype(dtype, copy=False), max(eps_of(dtype), eps))
 
     @functools.cached_property
-    def apart(self) -> float:
-        return apart_of(self.first, self.second)
-
-    @functools.cached_property
-    def agree(self) -> bool:
+    def difference(self) -> Difference | None:
+        """By the tolerance of ``eps``; None between arrays of two shapes."""
         if self.first.shape != self.second.shape:
-            return False
-        return difference_of(self.first, self.second, tolerance_of(self.eps), None).beyond == 0
+            return None
+        return difference_of(self.first, self.second, tolerance_of(self.eps), None)
 
     @property
+    def apart(self) -> float:
+        """The largest difference, relative to the largest number; infinite between arrays of two shapes."""
+        return math.inf if self.difference is None else self.difference.relative_to(self.first, self.second)
+
+    @property
+    def agree(self) -> bool:
+        return self.difference is not None and self.difference.beyond == 0
+
+    @functools.cached_property
     def largest(self) -> float:
         return largest_of((self.first, self.second))
 
@@ -197,7 +203,9 @@ class _Compared:
 _AtPlaces: TypeAlias = Mapping[Place, _Compared]
 
 
-def _compared(to_judge: Iterable[Place], first: Answer, second: Answer) -> _AtPlaces:
+def _compared(models: Models, to_judge: Iterable[Place], runs: tuple[Run, Run]) -> _AtPlaces:
+    """Run each model as ``runs`` says, and compare the arrays at the places."""
+    first, second = models[0].answer(runs[0]), models[1].answer(runs[1])
     return {
         place: _Compared.of(
             place.read[0](first),
@@ -211,11 +219,11 @@ def _compared(to_judge: Iterable[Place], first: Answer, second: Answer) -> _AtPl
 def _as_given_and_precise(bound: Bound, to_judge: Sequence[Place]) -> tuple[_Findings, _Findings]:
     """Return the findings in the given precision, and those in float64; twice the first where float64 tells no more."""
     is_float64 = bound.precise == Run()
-    as_given = _Findings(bound.models, to_judge, Run())
+    as_given = _Findings.of(bound.models, to_judge, Run())
     if is_float64 and "port" not in as_given.judgements.values():  # float64 without bugs has nothing to explain
         return as_given, as_given
     # The second run is in the other precision: rounding is told by one coarse and one fine run, whichever was given.
-    again = _Findings(bound.models, to_judge, Run(np.float32 if is_float64 else np.float64))
+    again = _Findings.of(bound.models, to_judge, Run(np.float32 if is_float64 else np.float64))
     coarse, fine = (again, as_given) if is_float64 else (as_given, again)
     rounding = _rounding_alone(coarse.compared, fine.compared)
     as_given, again = replace(as_given, rounding=rounding), replace(again, rounding=rounding)
@@ -227,24 +235,22 @@ class _Findings:
     """The findings in one precision. Both models run under min_norm only if gradients differ where values agree."""
 
     models: Models
-    places: Sequence[Place]
     run: Run
+    compared: _AtPlaces
     rounding: Collection[Place] = frozenset()
-    """Those whose arrays are rounding alone."""
+    """The places whose arrays are rounding alone."""
 
-    @functools.cached_property
-    def compared(self) -> _AtPlaces:
-        return self._compared(self.run, self.run)
-
-    def _compared(self, first: Run, second: Run) -> _AtPlaces:
-        return _compared(self.places, self.models[0].answer(first), self.models[1].answer(second))
+    @classmethod
+    def of(cls, models: Models, to_judge: Iterable[Place], run: Run) -> _Findings:
+        """Run both models alike."""
+        return cls(models, run, _compared(models, to_judge, (run, run)))
 
     @functools.cached_property
     def judgements(self) -> dict[Place, Judgement]:
         if not self._only_gradients_differ:
             return self._unmodified  # gradients of other values say nothing of ties
         run = self.run._replace(min_norm=True)
-        return _explained(self.compared, self._compared(run, run), self.rounding)
+        return _explained(self.compared, _compared(self.models, self.compared, (run, run)), self.rounding)
 
     @functools.cached_property
     def _unmodified(self) -> dict[Place, Judgement]:
@@ -255,19 +261,20 @@ class _Findings:
     def _only_gradients_differ(self) -> bool:
         """Whether gradients differ, and values agree; updated statistics may differ too."""
         # A statistic is read by the next call: in this one no gradient depends on its new value.
-        values = [place for place in self.places if not place.is_gradient and place.what != "state"]
+        values = [place for place in self.compared if not place.is_gradient and place.what != "state"]
         return all(self._unmodified[place] in ("agrees", "rounding") for place in values) and any(
-            self._unmodified[place] == "port" for place in self.places if place.is_gradient
+            self._unmodified[place] == "port" for place in self.compared if place.is_gradient
         )
 
     def near_ties(self, counterparts: Counterparts) -> frozenset[Place]:
         """Return the gradients that agree at nudged numbers, if gradients alone differ."""
-        differing = [place for place in self.places if place.is_gradient and self.judgements[place] == "port"]
+        differing = [place for place in self.compared if place.is_gradient and self.judgements[place] == "port"]
         if not self._only_gradients_differ or not differing:
             return frozenset()
         eps = max(compared.eps for compared in self.compared.values())
-        first, second = _nudges(self.models, counterparts, self.places, eps)
-        compared = self._compared(self.run._replace(nudges=first), self.run._replace(nudges=second))
+        first, second = _nudges(self.models, counterparts, self.compared, eps)
+        runs = self.run._replace(nudges=first), self.run._replace(nudges=second)
+        compared = _compared(self.models, self.compared, runs)
         judgements = _explained(compared, compared)
         # Nudges may leave the domain of a function: NaN on both sides is equal, and says nothing.
         return frozenset(
