@@ -76,9 +76,10 @@ class Torch(Model):
         """Call the model, its modules recorded; return the result, and the parameters and buffers after it."""
         tensors = self._replacements(values)
         called = _Called(self.model, self.call)
-        handles = [module.register_forward_pre_hook(self._enter(recorder), with_kwargs=True) for module in self._names]
+        enter, leave = functools.partial(self._enter, recorder), functools.partial(self._leave, recorder)
+        handles = [module.register_forward_pre_hook(enter, with_kwargs=True) for module in self._names]
         # Also called where a module raises, as the one around it may catch that and go on.
-        handles += [module.register_forward_hook(self._leave(recorder), always_call=True) for module in self._names]
+        handles += [module.register_forward_hook(leave, always_call=True) for module in self._names]
         tensor_inputs = [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
         passed = recorder.enter("", self.model, self.name, tensor_inputs)
         try:
@@ -97,21 +98,15 @@ class Torch(Model):
         counts = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name not in compared}
         return {f"model.{name}": tensor for name, tensor in (compared | counts).items()}
 
-    def _enter(self, recorder: CallRecorder) -> Any:
-        def enter(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-            path = self._names[module]
-            if path == "":  # the model itself, which `_call_recorded` records with the inputs
-                return None
-            settings = repr(module) if not list(module.children()) else type(module).__name__
-            return recorder.enter(path, module, settings, (args, kwargs))
+    def _enter(self, recorder: CallRecorder, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        path = self._names[module]
+        if path == "":  # the model itself, which `_call_recorded` records with the inputs
+            return None
+        settings = repr(module) if not list(module.children()) else type(module).__name__
+        return recorder.enter(path, module, settings, (args, kwargs))
 
-        return enter
-
-    def _leave(self, recorder: CallRecorder) -> Any:
-        def leave(module: torch.nn.Module, args: Any, result: Any) -> Any:
-            return recorder.leave(result) if self._names[module] else None
-
-        return leave
+    def _leave(self, recorder: CallRecorder, module: torch.nn.Module, args: Any, result: Any) -> Any:
+        return recorder.leave(result) if self._names[module] else None
 
     @property
     def draws(self) -> bool:
