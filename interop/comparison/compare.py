@@ -28,7 +28,7 @@ from interop.comparison.leaves import (
     largest_of,
     relative_tolerance,
 )
-from interop.comparison.probe import WORST, Arrays, Probe, is_float, search
+from interop.comparison.probe import WORST, Arrays, Probe, is_drawn, search
 from interop.comparison.recording import (
     Computation,
     FilePath,
@@ -38,6 +38,7 @@ from interop.comparison.recording import (
     computation_of,
     read_inputs,
 )
+from interop.frameworks.base import is_float
 from interop.frameworks.registry import CONVERTIBLES
 from jaxclamp._shared.tables import listed
 
@@ -261,7 +262,7 @@ class _Pair:
 
     def probed(self, probe: Probe) -> Comparison:
         """Compare the functions at the inputs as they are, or at drawn ones at which they differ more."""
-        if not any(map(is_float, self.first.arrays.values())):
+        if not any(map(is_drawn, self.first.arrays.values())):
             raise ValueError(
                 "compare: probe draws floats, and there are none among the arguments; pass an array of them."
             )

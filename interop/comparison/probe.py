@@ -19,11 +19,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
-import jax.numpy as jnp
 import numpy as np
 
 from interop.comparison.recording import FilePath, write_inputs
-from interop.frameworks.base import Array
+from interop.frameworks.base import Array, is_float
 
 Arrays: TypeAlias = Mapping[str, Array]
 """Maps labels to the arrays among the arguments."""
@@ -157,9 +156,9 @@ def search(
     return Probed(probe, tuple(sorted(bounds)), compared, case)
 
 
-def is_float(array: Array) -> bool:
-    """Say whether the numbers in ``array`` are drawn, as there are gradients with respect to them."""
-    return bool(jnp.issubdtype(array.dtype, jnp.floating)) and array.size > 0
+def is_drawn(array: Array) -> bool:
+    """Say whether there are numbers in ``array`` that are drawn: floats, with respect to which there are gradients."""
+    return is_float(array) and array.size > 0
 
 
 def _changes(inputs: Arrays, arrays: Arrays) -> Iterator[Change]:
@@ -170,7 +169,7 @@ def _changes(inputs: Arrays, arrays: Arrays) -> Iterator[Change]:
 
 def _bits(array: Array) -> Array:
     """View floats as integers, by which NaN equals itself, and -0.0 is not 0.0."""
-    return array.view(f"u{array.itemsize}") if jnp.issubdtype(array.dtype, jnp.floating) else array
+    return array.view(f"u{array.itemsize}") if is_float(array) else array
 
 
 def _drawn(inputs: Arrays, bounds: Sequence[float], probe: Probe) -> Iterator[dict[str, Array]]:
@@ -181,7 +180,7 @@ def _drawn(inputs: Arrays, bounds: Sequence[float], probe: Probe) -> Iterator[di
         ways += [functools.partial(_normal, scale), onto_bounds]
     if probe.nonfinite:
         ways.append(functools.partial(_onto, [np.nan, np.inf, -np.inf]))
-    labels = [label for label, array in inputs.items() if is_float(array)]
+    labels = [label for label, array in inputs.items() if is_drawn(array)]
     for number in range(probe.draws):
         rng = np.random.default_rng([probe.seed, number])  # more draws begin with the same ones
         chosen = [label for label in labels if rng.random() < 0.5] or [labels[rng.integers(len(labels))]]
@@ -216,7 +215,7 @@ class _Floats:
 
     def __init__(self, inputs: Arrays) -> None:
         self._inputs = inputs
-        self._labels = [label for label, array in inputs.items() if is_float(array)]
+        self._labels = [label for label, array in inputs.items() if is_drawn(array)]
         self.vector = self.of(inputs)
 
     def of(self, arrays: Arrays) -> Numbers:

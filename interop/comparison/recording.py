@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from interop._bridge.arrays import to_host
-from interop.frameworks.base import Array, Convertible, Function, weighted_total
+from interop.frameworks.base import Array, Convertible, Function, is_float, weighted_total
 from interop.frameworks.registry import CONVERTIBLES, frameworks_of, hint_at_numpy
 
 FilePath: TypeAlias = str | os.PathLike[str]
@@ -153,7 +153,7 @@ class Computation:
 
     def _answers(self, framework: Convertible, function: Function) -> dict[str, Array]:
         # Not those of complex numbers: JAX's gradient with respect to one is the conjugate of torch's.
-        active = [label for label, array in self.arrays.items() if jnp.issubdtype(array.dtype, jnp.floating)]
+        active = [label for label, array in self.arrays.items() if is_float(array)]
         try:
             answer = framework.differentiate(function, self.arrays, active, weighted_total)
         except Exception as error:

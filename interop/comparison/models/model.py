@@ -16,7 +16,7 @@ import jaxclamp
 from interop.comparison.models.boundaries import Opened, new_recorder, opened
 from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point, Span, leaves_of
 from interop.comparison.models.parameters import Layout, Parameter
-from interop.frameworks.base import Array, weighted_total
+from interop.frameworks.base import Array, is_float, weighted_total
 from interop.frameworks.reseed import CURE, draws, reseeded_in_jax
 
 Call: TypeAlias = Callable[..., Any]
@@ -154,7 +154,7 @@ def _transposed(result: Any, order: tuple[int, ...]) -> Any:
 
 
 def is_float_array(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating)
+    return isinstance(leaf, np.ndarray) and is_float(leaf)
 
 
 def cast(leaf: Any, dtype: Dtype) -> Any:
