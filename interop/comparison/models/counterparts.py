@@ -120,7 +120,7 @@ def channel_orders(
     return [order for order in orders if tuple(second[axis] for axis in order) == first]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a key, by its identity
 class _Module:
     """A module, with the parameters that are its alone and not yet paired."""
 
@@ -163,10 +163,10 @@ def _inferred(first: Model, second: Model, override: Override) -> ParameterMappi
     first_modules = _modules(first, {pair.first.name for pair in pairs} | set(alone))
     second_modules = _modules(second, {pair.second.name for pair in pairs} | set(alone))
     by_name = _paired_by_name(first_modules, second_modules)
-    named = {id(module) for module_pair in by_name for module in module_pair}
+    named = {module for module_pair in by_name for module in module_pair}
     by_order = _paired_by_order(
-        [module for module in first_modules if id(module) not in named],
-        [module for module in second_modules if id(module) not in named],
+        [module for module in first_modules if module not in named],
+        [module for module in second_modules if module not in named],
     )
     for reason, module_pairs in (("name", by_name), ("order", by_order)):
         for a, b in module_pairs:
@@ -294,14 +294,14 @@ def _paired_by_order(first: Sequence[_Module], second: Sequence[_Module]) -> lis
     # Autojunk would drop frequent criteria, as those of equal blocks, in models of 200 modules or more.
     blocks = SequenceMatcher(None, *criteria, autojunk=False).get_matching_blocks()
     pairs = [(first[block.a + k], second[block.b + k]) for block in blocks for k in range(block.size)]
-    paired = {id(module) for pair in pairs for module in pair}
-    left: list[dict[Hashable, list[_Module]]] = [defaultdict(list), defaultdict(list)]
-    for side, modules, their_criteria in zip(left, (first, second), criteria, strict=True):
-        for module, criterion in zip(modules, their_criteria, strict=True):
-            if id(module) not in paired:
-                side[criterion].append(module)
-    for criterion, group in left[0].items():
-        candidates = left[1].get(criterion, [])
+    paired = {module for pair in pairs for module in pair}
+    unpaired: list[dict[Hashable, list[_Module]]] = [defaultdict(list), defaultdict(list)]
+    for groups, modules, criteria_of_side in zip(unpaired, (first, second), criteria, strict=True):
+        for module, criterion in zip(modules, criteria_of_side, strict=True):
+            if module not in paired:
+                groups[criterion].append(module)
+    for criterion, group in unpaired[0].items():
+        candidates = unpaired[1].get(criterion, [])
         if len(group) == len(candidates) > 1:
             _refuse_ambiguous(group, candidates)
         # Groups of two sizes are left: their parameters are reported with all that have no counterpart.
@@ -353,10 +353,10 @@ def _refuse_unpaired(first: Model, second: Model, pairs: Iterable[Pair], alone: 
     if not any(unpaired):
         return
     lines = []
-    for model, missing, left in ((first, unpaired[0], unpaired[1]), (second, unpaired[1], unpaired[0])):
-        for parameter in missing:
+    for model, parameters, of_other_model in zip((first, second), unpaired, unpaired[::-1], strict=True):
+        for parameter in parameters:
             shape = sorted(_squeezed(parameter.layout.torch_shape))
-            candidates = [p.name for p in left if sorted(_squeezed(p.layout.torch_shape)) == shape]
+            candidates = [p.name for p in of_other_model if sorted(_squeezed(p.layout.torch_shape)) == shape]
             hint = f"candidates {', '.join(candidates)}" if candidates else "no candidate of its shape"
             lines.append(f"  {model.name} {parameter.name} {list(parameter.layout.shape)}: {hint}")
     roles = {parameter.name.rpartition(".")[2] for parameter in (*unpaired[0], *unpaired[1])}

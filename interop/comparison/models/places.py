@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -92,10 +92,11 @@ def _of_parameter(n: int, match: tuple[int, int], pair: Pair, before: Array, inp
     if pair.first.trained:
         return Place(n, "parameters", pair.first.name, True, _readers("gradients", pair), _AT_END)
     moments = Moment(match[0], is_end=True), Moment(match[1], is_end=True)
-    place = functools.partial(Place, n, "state", pair.first.name, False, _readers("state", pair), moments)
+    place = Place(n, "state", pair.first.name, False, _readers("state", pair), moments)
+    if pair.first.role != "var" or not inputs:
+        return place
     # A variance has a number for each channel, taken over all numbers of the input in that channel.
-    is_variance = pair.first.role == "var" and bool(inputs)
-    return place(variance_before=before, count=inputs[0].value.size // before.size) if is_variance else place()
+    return replace(place, variance_before=before, count=inputs[0].value.size // before.size)
 
 
 _AT_END = Moment(0, is_end=True), Moment(0, is_end=True)
