@@ -74,9 +74,15 @@ def compare(
         functions = function_named(first), function_named(second)
         import interop
 
-        drawn = interop.Probe(probe, seed, nonfinite) if probe else None
-        settings: dict[str, Any] = {"frameworks": frameworks, "rtol": rtol, "atol": atol, "probe": drawn, "case": case}
-        comparison = interop.compare(*functions, *arguments_in(files), **settings)
+        comparison = interop.compare(
+            *functions,
+            *arguments_in(files),
+            frameworks=frameworks,
+            rtol=rtol,
+            atol=atol,
+            probe=interop.Probe(probe, seed, nonfinite) if probe else None,
+            case=case,
+        )
     if save_case and comparison.probed and comparison.probed.case:
         comparison.probed.case.save(save_case)
     if as_json:

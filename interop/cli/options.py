@@ -4,7 +4,6 @@ import contextlib
 import difflib
 import importlib
 import importlib.util
-import itertools
 import operator
 import os
 import pkgutil
@@ -106,10 +105,11 @@ def _import_file(file: Path) -> ModuleType:
 
 
 def arguments_in(files: Iterable[Path]) -> list[Any]:
-    return list(itertools.chain.from_iterable(map(_arguments_in, files)))
+    """Return the arguments that the files hold, one file after the other."""
+    return [argument for file in files for argument in _arguments_in(file)]
 
 
-def _arguments_in(file: Path) -> Iterable[Any]:
+def _arguments_in(file: Path) -> Sequence[Any]:
     """Return the arguments that a file holds: each array of an npz file, each of a list in a pt file, else one."""
     import numpy as np
 

@@ -300,4 +300,4 @@ class Comparison:
 
 def _fields(leaf: Leaf) -> dict[str, Any]:
     """Return the fields of a leaf for JSON, whose schema has the former name of ``unmodified``."""
-    return {{"unmodified": "native"}.get(name, name): field for name, field in dataclasses.asdict(leaf).items()}
+    return {"native" if name == "unmodified" else name: field for name, field in dataclasses.asdict(leaf).items()}
