@@ -17,7 +17,7 @@ _CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max", "relu", "maximum", "minimu
 
 def findings(source: Source, node: ast.Call | ast.BinOp, file: str) -> Iterator[Finding]:
     """Return the call or the power if its operand is clamped to where the slope is infinite."""
-    function, operand, ends = _singular(source, node)
+    function, operand, ends = singular(source, node)
     clamp = source.call(source.assigned(operand))
     if clamp is None or clamp.function not in _CLAMPS:
         return
@@ -30,8 +30,8 @@ def findings(source: Source, node: ast.Call | ast.BinOp, file: str) -> Iterator[
         yield Finding.at(node, file, "bound", what, "likely", cure)
 
 
-def _singular(source: Source, node: ast.Call | ast.BinOp) -> tuple[str, ast.expr, tuple[float, ...]]:
-    """Return a function, its operand, and where its slope is infinite."""
+def singular(source: Source, node: ast.Call | ast.BinOp) -> tuple[str, ast.expr, tuple[float, ...]]:
+    """Return the function that a node calls, its operand, and where its slope is infinite: at 0 for ``x ** 0.5``."""
     call = source.call(node)
     match node, call and (call.function, call.operands):
         case ast.BinOp(left=x, op=ast.Pow(), right=exponent), _:

@@ -3,10 +3,10 @@
 import ast
 from collections.abc import Iterator
 
+from interop.scan.bounds import singular
 from interop.scan.finding import Finding
 from interop.scan.source import Call, Source, shown
 
-_SINGULAR = {"sqrt", "rsqrt", "log", "log2", "log10", "reciprocal", "acos", "asin", "arccos", "arcsin", "atanh", "norm"}
 # An operand that one of these makes is taken to be safe, as that of ``sqrt(softplus(x))``.
 _GUARDS = {"where", "clamp", "clip", "clamp_min", "maximum", "max", "select", "abs", "relu", "softplus", "exp"}
 # An operand that one of these makes has no gradient, which an infinite slope could spoil.
@@ -52,12 +52,9 @@ def _singular_operand(source: Source, node: ast.AST) -> ast.expr | None:
     match node:
         case ast.BinOp(op=ast.Div(), right=divisor):
             return divisor
-        case ast.BinOp(op=ast.Pow(), left=base, right=exponent) if (power := source.number(exponent)) is not None:
-            return base if power < 1 else None
-        case ast.Call():
-            called = source.call(node)
-            if called and called.operands and called.function in _SINGULAR:
-                return called.operands[0]
+        case ast.BinOp() | ast.Call():
+            function, operand, ends = singular(source, node)
+            return operand if ends or function in ("reciprocal", "norm") else None
     return None
 
 

@@ -113,8 +113,8 @@ def _recorded_name(source: Source, call: Call) -> str:
     # all that tie share the gradient, which is min_norm.
     if any(word.arg in ("dim", "axis") for word in call.node.keywords):
         return name
-    _, *further = call.x_and_bounds or (call.node,)
-    if not further:
+    if len(call.x_and_bounds) < 2:
         return ""
-    is_axis = source.is_number(further[0]) or re.search("dim|axis", ast.unparse(further[0]).lower())
+    second = call.x_and_bounds[1]
+    is_axis = source.is_number(second) or re.search("dim|axis", ast.unparse(second).lower())
     return name if is_axis else _OF_TWO[name]

@@ -43,7 +43,7 @@ _INTEGERS = re.compile(r"\b(u?int\d*|long|short|bool)\b")
 _ARRAYS_ELSEWHERE = ("numpy.", "pandas.")
 # How many names are followed from one assignment to the next, as they may be assigned in circles. In 2,157 files of
 # transformers, Keras, torch and Flax a function is behind 2 names at most, and a number behind 5.
-_MOST_NAMES = 8
+_DEPTH = 8
 
 
 @dataclass(frozen=True)
@@ -105,20 +105,20 @@ class Source:
                 operands.insert(int(method == "where"), x)
         return Call(node, name, tuple(operands)) if name and _is_of_framework(name) else None
 
-    def name(self, node: ast.expr, names: int = _MOST_NAMES) -> str | None:
+    def name(self, node: ast.expr, depth: int = _DEPTH) -> str | None:
         """Return what a name means by the imports: ``torch.nn.functional.relu`` for ``F.relu``.
 
-        Assignments such as ``relu = F.relu`` and ``self.act = F.relu`` are followed, ``names`` of them at most.
+        Assignments such as ``relu = F.relu`` and ``self.act = F.relu`` are followed, ``depth`` of them at most.
         """
         match node:
             case ast.Name(id=name) if name in self._imported:
                 return self._imported[name]
-            case ast.Name() | ast.Attribute() if names and isinstance(
+            case ast.Name() | ast.Attribute() if depth and isinstance(
                 value := self._constant(node), ast.Name | ast.Attribute
             ):
-                return self.name(value, names - 1)
+                return self.name(value, depth - 1)
             case ast.Attribute(value=base, attr=attribute):
-                home = self.name(base, names)
+                home = self.name(base, depth)
                 return home and f"{'torch' if home == 'torch.Tensor' else home}.{attribute}"
         return None
 
@@ -141,38 +141,38 @@ class Source:
     def _is_default(self, value: ast.expr) -> bool:
         return isinstance(self._parents[value], ast.arguments)
 
-    def number(self, node: ast.expr | None, names: int = _MOST_NAMES) -> float | None:
+    def number(self, node: ast.expr | None, depth: int = _DEPTH) -> float | None:
         """Return the finite number that an expression means; else None.
 
         Numbers are ``-1``, ``2**8 - 1``, and a name of the file, of a class or of an object that is assigned once, to a
-        number. Assignments are followed, ``names`` of them at most.
+        number. Assignments are followed, ``depth`` of them at most.
         """
         match node:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
                 return float(value) if abs(value) <= sys.float_info.max else None
-            case ast.Name() | ast.Attribute() if names:
-                return self.number(self._constant(node), names - 1)
+            case ast.Name() | ast.Attribute() if depth:
+                return self.number(self._constant(node), depth - 1)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                inner = self.number(operand, names)
+                inner = self.number(operand, depth)
                 return None if inner is None else -inner
             case ast.BinOp(left=left, op=op, right=right):
-                a, b = self.number(left, names), self.number(right, names)
+                a, b = self.number(left, depth), self.number(right, depth)
                 return None if a is None or b is None else _computed(a, op, b)
         return None
 
-    def is_number(self, node: ast.AST | None, names: int = _MOST_NAMES) -> bool:
+    def is_number(self, node: ast.AST | None, depth: int = _DEPTH) -> bool:
         """Say whether an expression is a number of Python, of whatever value: ``2**bits - 1``, ``len(x)``."""
         match node:
             case ast.Constant(value=value):
                 return isinstance(value, int | float) and not isinstance(value, bool)
-            case ast.Name() | ast.Attribute() if names:
+            case ast.Name() | ast.Attribute() if depth:
                 values = self._values(node)
-                return bool(values) and all(self.is_number(value, names - 1) for value in values)
+                return bool(values) and all(self.is_number(value, depth - 1) for value in values)
             case ast.UnaryOp(operand=operand):
-                return self.is_number(operand, names)
+                return self.is_number(operand, depth)
             case ast.BinOp(left=left, op=op, right=right):
                 is_power = isinstance(op, ast.Pow | ast.LShift)  # 2**bits, 1 << bits
-                return self.is_number(left, names) and (is_power or self.is_number(right, names))
+                return self.is_number(left, depth) and (is_power or self.is_number(right, depth))
             case (
                 ast.arg(annotation=ast.Name(id="int" | "float"))
                 | ast.Call(func=ast.Name(id="int" | "float" | "len"))

@@ -60,6 +60,8 @@ def found(tmp_path: Path, code: str, head: str = IN_TORCH, **options: str) -> li
         ("y = torch.where(x > 0, x.log(), 0.0)", "branch", "likely"),
         ("y = torch.where(x != 0, 1 / x, 0.0)", "branch", "likely"),
         ("y = torch.where(x > 0, x ** 0.5, 0.0)", "branch", "likely"),
+        ("y = torch.where(x > 0, torch.pow(x, 0.5), 0.0)", "branch", "likely"),
+        ("y = torch.where(x > 1, torch.acosh(x), 0.0)", "branch", "likely"),
         ("s = torch.log(x)\ny = torch.where(x > 0, s, 0.0)", "branch", "likely"),
         ("y = torch.acos(torch.relu(x).clamp(-1.0, 1.0))", "bound", "likely"),
         ("z = x.clamp(min=0)\ny = z.sqrt()", "bound", "likely"),
