@@ -103,13 +103,14 @@ class Audit:
 
     def text(self, width: int) -> str:
         """Write the report in lines of at most ``width`` columns."""
-        changing, watched = ({line.place for line in lines} for lines in ([c.line for c in self.changes], self.lines))
+        changing, watched = {change.line.place for change in self.changes}, {line.place for line in self.lines}
         versions = f"{self.before} -> {self.after}"
         lines = f"{len(watched)} line{'s' * (len(watched) > 1)} that may depend on the version"
         paragraphs = [f"{versions}: the gradient changes at {len(changing)} of {lines}"]
         if not watched:
             paragraphs = [f"{versions}: no gradient changes, as no function is called that depends on the version"]
-        paragraphs += [self.note] * bool(self.note)
+        if self.note:
+            paragraphs.append(self.note)
         if self.changes:
             paragraphs.append(
                 str(self.effect) if self.effect else f"the effect on the parameters is not known: {self.no_effect}"
