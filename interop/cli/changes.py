@@ -39,8 +39,6 @@ def changes(framework: str, before: str, after: str, form: str, file: Path | Non
     # The records are data: what has changed is computed without any package, and printed with rich.
     if form != "json":
         require("rich")
-    if file is not None:
-        require("matplotlib")
     from interop.survey.changes import Changes, changes, printed
 
     try:
