@@ -147,7 +147,7 @@ def _argument(function: Callable[..., Any], path: Sequence[Any]) -> str:
 
 
 def _describe_unhashable(function: Callable[..., Any], args: Any, kwargs: Any) -> str:
-    for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
+    for path, leaf in jax.tree_util.tree_leaves_with_path((args, kwargs)):
         try:
             hash(leaf)
         except TypeError:

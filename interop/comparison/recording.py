@@ -159,7 +159,7 @@ class Computation:
         except Exception as error:
             error.add_note(f"{self.name} was called with arrays of {framework.name}. {hint_at_numpy(error)}".rstrip())
             raise
-        values = {f"value{_label(path)}": leaf for path, leaf in jax.tree_util.tree_flatten_with_path(answer.value)[0]}
+        values = {f"value{_label(path)}": leaf for path, leaf in jax.tree_util.tree_leaves_with_path(answer.value)}
         return values | {f"gradient{label}": array for label, array in answer.by_argument.items()}
 
 

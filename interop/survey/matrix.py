@@ -12,13 +12,13 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from interop._bridge.ops import TORCH_OPS
-from interop.frameworks.base import Framework, Function, Gradient, Question, Refusal, flattened
+from interop.frameworks.base import Array, Framework, Function, Gradient, Question, Refusal, flattened
 from interop.frameworks.jax import Jax
 from interop.frameworks.registry import ADAPTERS
 from interop.frameworks.torch import Torch
@@ -26,8 +26,6 @@ from interop.native import NATIVE
 from jaxclamp import CONVENTIONS, OPS, Op
 from jaxclamp._shared.counterparts import Counterpart
 from jaxclamp._shared.tie_cases import DTYPES, cases, definitions, in_form, round_to
-
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 PACKAGES = ("jaxclamp", "interop", "native")
 """The ops in JAX, those programs in torch, and `interop.native`, torch's own kernels under the convention."""

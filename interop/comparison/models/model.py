@@ -282,8 +282,7 @@ class JaxModel(Model):
             def total(differentiated: Any, constant: Any) -> Any:
                 added, weights = differentiated
                 untrained, arrays = constant
-                leaves = jax.tree.leaves(({name: weights.get(name, untrained.get(name)) for name in values}, arrays))
-                outputs = program(*added, *leaves)
+                outputs = program(*added, *jax.tree.leaves(({**untrained, **weights}, arrays)))
                 count = len(outputs) - len(opening.shapes)
                 results, state = jax.tree.unflatten(jax.tree.structure(structure), outputs[:count])
                 return self._total(results), (state, outputs[count:])
