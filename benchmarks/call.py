@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from contenders import OPS, Call, convert, inputs, two_programs
-from ratios import markdown, medians
+from contenders import Call, convert, inputs, two_programs
+from ratios import medians
 from rich.console import Console
 from rich.progress import track
 
@@ -18,6 +18,8 @@ import jaxclamp
 from interop._bridge.arrays import adopt, lend
 from interop._bridge.flat import FlatFunction
 from interop._bridge.tape import call
+from jaxclamp import OPS
+from jaxclamp._shared.tables import markdown_table
 
 FLAT = FlatFunction(lambda non_tensors, x: jaxclamp.relu6(x), "relu6", ["x"], layout="kept")
 SMALL = (1, 1_000)
@@ -63,7 +65,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def forward() -> dict[str, Call]:
-    """Calls without a gradient."""
+    """Return calls without a gradient, from a compiled program to the ops, each with one step more than the last."""
     x = torch.linspace(-4.0, 8.0, 3)
     array, program = x.numpy(), FLAT.compiled
     return {
@@ -78,7 +80,7 @@ def forward() -> dict[str, Call]:
 
 
 def both_passes(functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]], size: int) -> dict[str, Call]:
-    """Calls with a gradient."""
+    """Return a forward and a backward pass of each function."""
     numbers, _ = inputs(OPS["clamp"], size, "float32")  # in no order: torch takes half the time for sorted ones
     leaf, cotangent = convert("torch", numbers).requires_grad_(), torch.ones(size)
     return {
@@ -94,18 +96,18 @@ IN_PARTS = {
 }
 
 
-def what_lies_between() -> dict[str, Call]:
-    """A native backward pass, and what makes it and a program slow in turns."""
+def backward_passes() -> dict[str, Call]:
+    """Return torch's own backward pass, alone and before a program of XLA: in turns each makes the other slow."""
     x, cotangent = torch.linspace(-4.0, 8.0, 3), torch.ones(3)
     array, leaf = x.numpy(), x.clone().requires_grad_()
-    native = torch.clamp(leaf, 0.0, 6.0)
+    result = torch.clamp(leaf, 0.0, 6.0)
 
     def backward() -> object:
-        return torch.autograd.grad(native, leaf, cotangent, retain_graph=True)
+        return torch.autograd.grad(result, leaf, cotangent, retain_graph=True)
 
     return {
-        "a native backward pass": backward,
-        "a native backward pass, then a compiled program": lambda: (backward(), FLAT.compiled((), array)),
+        "a backward pass of torch": backward,
+        "a backward pass of torch, then a compiled program": lambda: (backward(), FLAT.compiled((), array)),
     }
 
 
@@ -119,14 +121,14 @@ def main() -> None:
     for heading, calls in {
         "forward": forward(),
         "forward and backward": both_passes(IN_PARTS, 3),
-        "what lies between": what_lies_between(),
+        "backward": backward_passes(),
     }.items():
-        found = medians(calls, FEW, draw)
-        console.print(markdown([heading, "us"], [[name, f"{1e6 * time:.1f}"] for name, time in found.items()]))
+        rows = [[name, f"{1e6 * time:.1f}"] for name, time in medians(calls, FEW, draw).items()]
+        console.print(markdown_table([heading, "us"], rows), end="\n\n")
     sizes = (*SMALL, *LARGE)
     times = [medians(both_passes(FUNCTIONS, size), max(size, FEW), draw) for size in track(sizes, transient=True)]
-    rows = [[name, *(f"{found[name] / found['torch.clamp']:.2f}" for found in times)] for name in FUNCTIONS]
-    console.print(markdown(["in shares of torch.clamp", *(f"{size:,}" for size in sizes)], rows))
+    rows = [[name, *(f"{time[name] / time['torch.clamp']:.2f}" for time in times)] for name in FUNCTIONS]
+    console.print(markdown_table(["in shares of torch.clamp", *(f"{size:,}" for size in sizes)], rows))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ import jaxclamp
 from interop._checks import gradcheck
 from jaxclamp._checks import check_grads
 from jaxclamp._shared.gradient_check import check
+from jaxclamp._shared.tables import markdown_table
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -121,15 +122,15 @@ class Form:
     sums: int
 
     def numbers(self, sums: Any, apply: Callable[[Kind, Sequence[Any]], Any]) -> list[Any]:
-        """The results of all steps; ``apply`` says how a piece is applied."""
-        known: list[Any] = []
+        """Return the results of all steps; ``apply`` says how a piece is applied."""
+        results: list[Any] = []
         for step in self.steps:
-            known.append(apply(KINDS[step.kind], [known[i] if i >= 0 else sums[-1 - i] for i in step.arguments]))
-        return known
+            results.append(apply(KINDS[step.kind], [results[i] if i >= 0 else sums[-1 - i] for i in step.arguments]))
+        return results
 
     @functools.cache  # noqa: B019  # there are few forms
     def in_jax(self, precision: str) -> Callable[..., jax.Array]:
-        """The function with the framework's gradient and with a wrong one, of its numbers and its arguments."""
+        """Return the function of numbers and arguments, with the framework's gradient and with a wrong one."""
 
         def plain(numbers: Numbers, inputs: jax.Array) -> jax.Array:
             scaled = inputs / numbers.scale.astype(inputs.dtype)
@@ -164,7 +165,7 @@ class Form:
         )
 
     def in_torch(self, precision: str, numbers: Numbers, *args: torch.Tensor) -> torch.Tensor:
-        """As in JAX. Arguments may have points as their first axis; then so has the result."""
+        """Compute in torch what `in_jax` does; of arguments with points along their first axis, of each."""
         inputs = torch.cat(args, dim=-1)
 
         def plain(inputs: torch.Tensor) -> torch.Tensor:
@@ -216,7 +217,7 @@ class Function:
         return self.precision if self.precision not in NOISE else "float64"
 
     def gradients(self, points: Array) -> tuple[Array, float]:
-        """The gradients at points, in units of the size and the scales, and the largest number on the way."""
+        """Compute the gradients at points, in units of the size and the scales, and the largest number on the way."""
 
         def apply(kind: Kind, arguments: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
             values = [value for value, _ in arguments]
@@ -233,13 +234,13 @@ class Function:
 
 
 def _part(number: Any) -> Any:
-    """What is behind the point."""
+    """Return the digits behind the point."""
     return number % 1.0
 
 
 @functools.cache
 def form(number: int) -> Form:
-    """The random form of that number."""
+    """Draw the form of that number."""
     random = np.random.default_rng([0, number])
     steps: list[Step] = []
     sums = 0
@@ -256,7 +257,7 @@ def form(number: int) -> Form:
 
 
 def drawn(seed: int) -> Function:
-    """The random function of that number."""
+    """Draw the function of that number."""
     random = np.random.default_rng([1, seed])
     shape = form(seed % FORMS)
     precision = PRECISIONS[seed // FORMS % len(PRECISIONS)]
@@ -298,7 +299,7 @@ def drawn(seed: int) -> Function:
 
 
 def distance(corners: Array, gradient: Array) -> float:
-    """From the hull of the corners."""
+    """Compute the distance of a gradient from the hull of the corners."""
     heavy = 1e4 * max(1.0, float(np.abs(corners).max()))
     rows = np.vstack([corners.T, np.full(len(corners), heavy)])
     weights, _ = nnls(rows, np.append(gradient, heavy))
@@ -318,7 +319,7 @@ class Outcome(NamedTuple):
 
 
 class _InJax(check_grads._Flat):
-    """With values that are compiled once for a form, not once for each function."""
+    """A function for `check_grads`, whose values are compiled once for a form, not once for each function."""
 
     def __init__(self, function: Function, args: tuple[Any, ...]) -> None:
         program = function.form.in_jax(function.precision)
@@ -347,7 +348,7 @@ class _InJax(check_grads._Flat):
 
 
 class _InTorch(gradcheck._Flat):
-    """With values of many points at once, as the function allows it."""
+    """A function for `gradcheck`, whose values are computed at many points at once, as it allows that."""
 
     def __init__(self, function: Function, args: tuple[Any, ...]) -> None:
         self._of_many = functools.partial(function.form.in_torch, function.precision, function.numbers)
@@ -365,7 +366,7 @@ class _InTorch(gradcheck._Flat):
 
 
 def checked(function: Function, framework: str) -> Iterator[Outcome]:
-    """What the checker says of the framework's gradient and of a wrong one, and what is so."""
+    """Yield what the checker says of the framework's gradient and of a wrong one, and what is so."""
     random = np.random.default_rng([2, function.seed])
     _, largest = function.gradients(function.point[None])
     nearby = function.point + 2.0**-30 * random.uniform(-1, 1, (400, function.point.size))
@@ -406,7 +407,7 @@ def checked(function: Function, framework: str) -> Iterator[Outcome]:
 
 
 def _scale_passed(function: Function) -> list[Array] | None:
-    """The scales, if there are entries that are 0, from which nobody could tell them."""
+    """Return the scales, if there are entries that are 0, from which nobody could tell them."""
     parts = np.split(function.numbers.scale, np.cumsum(function.form.sizes)[:-1])
     return parts if (function.point == 0).any() else None
 
@@ -415,13 +416,11 @@ FAILING = {"wrong", "not a member", "off the branch", "modes differ"}
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """For each precision, how often the checker says what, of right gradients and of wrong ones that can be told."""
+    """Count, for each precision, what the checker says of right gradients and of wrong ones that can be told."""
     counts = collections.Counter((o.precision, o.truth, o.said) for o in outcomes)
     head = ["", *(f"{truth}: {said}" for truth in ("right", "wrong") for said in ("right", "not checkable", "wrong"))]
-    rows = [head, ["---"] * len(head)]
-    for precision in PRECISIONS:
-        rows.append([precision, *(str(counts[precision, *column.split(": ")]) for column in head[1:])])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    rows = [[name, *(str(counts[name, *column.split(": ")]) for column in head[1:])] for name in PRECISIONS]
+    return markdown_table(head, rows)
 
 
 def study(framework: str, seeds: Sequence[int]) -> list[Outcome]:

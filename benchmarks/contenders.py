@@ -14,33 +14,34 @@ import torch
 
 from interop import TORCH_OPS
 from interop._bridge.arrays import adopt, lend
-from jaxclamp import OPS, Op
+from jaxclamp import Op
 from jaxclamp._shared.counterparts import Counterpart
 
 Call = Callable[[], object]
 
 
 def inputs(op: Op, size: int, dtype: str) -> tuple[np.ndarray, dict[str, Any]]:
-    """x, with ties among its elements, and the further arguments of the fullest tie."""
-    x, *rest = max(op.tie_points, key=len)
+    """Return x, with ties among its elements, and the other arguments of the fullest tie."""
+    x, *parameters = max(op.tie_points, key=len)
     shape = [(size,), (size,), (size // 100, 100), (1, size // 100, 100), (1, size // 100, 10, 10)][np.ndim(x)]
     numbers = np.random.default_rng(0).integers(-32, 32, shape) / 4
     _, *names = inspect.signature(op.function).parameters
-    return numbers.astype(dtype), dict(zip(names, rest, strict=False))
+    return numbers.astype(dtype), dict(zip(names, parameters, strict=False))
 
 
 def functions(op: Op, arguments: dict[str, Any]) -> Iterator[tuple[str, str, Callable[[Any], Any]]]:
-    """Name, framework and function of each contender."""
+    """Yield the name, the framework and the function of each contender."""
     yield f"jaxclamp.{op.name}", "jax", lambda x: _first(op.function(x, **arguments))
     torch_op = TORCH_OPS[op.name]
     yield f"interop.{op.name}", "torch", lambda x: _first(torch_op(x, *arguments.values()))
-    for native in op.counterparts:
-        if arguments.keys() <= native.parameters.keys() and native.framework in ("jax", "torch"):
-            yield native.name, native.framework, lambda x, native=native: _first(_called(native, x, arguments))
+    for counterpart in op.counterparts:
+        if arguments.keys() <= counterpart.parameters.keys() and counterpart.framework in ("jax", "torch"):
+            function = functools.partial(_called, counterpart, arguments)
+            yield counterpart.name, counterpart.framework, function
 
 
 def two_programs(function: Callable[[Any], Any]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The floor in torch: a compiled program for each pass of ``function``, which is of JAX; no check but of memory."""
+    """Return the floor in torch: a compiled program for each pass of a function of JAX, with no check but of memory."""
     forward = jax.jit(function)
     backward = jax.jit(lambda x, cotangent: jax.vjp(function, x)[1](cotangent)[0])
 
@@ -58,13 +59,13 @@ def two_programs(function: Callable[[Any], Any]) -> Callable[[torch.Tensor], tor
     return InPrograms.apply
 
 
-def _called(native: Counterpart, x: Any, arguments: dict[str, Any]) -> Any:
-    """The call of a counterpart: torch wants a second operand, and a weight, as a tensor, lax all of one dtype."""
+def _called(counterpart: Counterpart, arguments: dict[str, Any], x: Any) -> Any:
+    """Call a counterpart: torch wants a second operand, and a weight, as a tensor, lax all of one dtype."""
     if isinstance(x, torch.Tensor):
         arguments = {n: _operand(v, x.dtype, x.device) if n in ("y", "weight") else v for n, v in arguments.items()}
-    elif native.name.startswith("jax.lax."):
+    elif counterpart.name.startswith("jax.lax."):
         arguments = {n: jnp.asarray(v, x.dtype) for n, v in arguments.items()}
-    return native({"x": x, **arguments})
+    return _first(counterpart({"x": x, **arguments}))
 
 
 @functools.cache  # not timed
@@ -77,7 +78,7 @@ def _first(result: Any) -> Any:
 
 
 def convert(framework: str, x: np.ndarray) -> Any:
-    """``x`` as a framework has it, to be shared by contenders: where an array lies decides on a tenth of the time."""
+    """Make an array of a framework, to be shared by contenders: where an array lies decides on a tenth of the time."""
     if framework == "jax":
         return jnp.asarray(x)
     dtype = torch.bfloat16 if x.dtype == jnp.bfloat16 else torch.float32
@@ -87,12 +88,12 @@ def convert(framework: str, x: np.ndarray) -> Any:
 
 @functools.lru_cache(maxsize=2)  # one for each framework
 def _ones(ones: Callable[..., Any], shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
-    """A cotangent, which the contenders share too."""
+    """Make a cotangent, which the contenders share too."""
     return ones(shape, dtype=dtype, device=device)
 
 
 def call(kind: str, framework: str, function: Callable[[Any], Any], x: Any) -> Call:
-    """What is timed: one call of ``function``, compiled and warm, whose results are awaited."""
+    """Return what is timed: one call of ``function``, compiled and warm, whose results are awaited."""
     return (_in_jax if framework == "jax" else _in_torch)(kind, function, x)
 
 
@@ -103,7 +104,7 @@ def _in_jax(kind: str, function: Callable[[Any], Any], array: jax.Array) -> Call
     gradient = jax.jit(jax.value_and_grad(lambda x, c: jnp.vdot(function(x), c)))
 
     def crossing() -> object:
-        """Outside jit, so that the residuals cross from the forward to the backward pass."""
+        """Run both passes outside jit, so that the residuals cross from one to the other."""
         value, pull = jax.vjp(compiled, array)
         return value, pull(cotangent)
 
@@ -130,7 +131,7 @@ def _in_torch(kind: str, function: Callable[[Any], Any], tensor: torch.Tensor) -
 
 
 def _awaited(once: Call, tensor: torch.Tensor) -> Call:
-    """``once``, and on a GPU the end of what it queued."""
+    """Return ``once`` or, on a GPU, what also waits for the end of what it queued."""
     if not tensor.is_cuda:
         return once
 
@@ -142,7 +143,7 @@ def _awaited(once: Call, tensor: torch.Tensor) -> Call:
 
 
 def copies(array: jax.Array, tensor: torch.Tensor) -> dict[str, Call]:
-    """What a copy takes: the floor, one element read and one written."""
+    """Return copies, the floor of bandwidth: one element read and one written."""
     target = torch.empty_like(tensor)
     calls = (
         lambda: jax.block_until_ready(jnp.array(array, copy=True)),
@@ -153,7 +154,7 @@ def copies(array: jax.Array, tensor: torch.Tensor) -> dict[str, Call]:
 
 
 def single_operations(array: jax.Array) -> dict[str, Call]:
-    """Compiled programs that move the bytes of a pass and do next to nothing with them."""
+    """Return compiled programs that move the bytes of a pass and do next to nothing with them."""
     cotangent = _ones(jnp.ones, array.shape, array.dtype, array.device)
     codes = (array > 0).astype(jnp.int8)
     negation = jax.jit(jnp.negative)
@@ -170,17 +171,3 @@ COPIES = ("copy in jax", "copy in torch", "copy in torch into memory at hand")
 
 CHIEF = ("clamp", "relu", "maximum", "abs")
 """The ops that are timed at every size."""
-
-__all__ = [
-    "CHIEF",
-    "COPIES",
-    "OPS",
-    "Op",
-    "call",
-    "convert",
-    "copies",
-    "functions",
-    "inputs",
-    "single_operations",
-    "two_programs",
-]

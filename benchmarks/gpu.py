@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import jax
 import torch
 from contenders import CHIEF, COPIES
-from ratios import OURS, markdown, moved, timed
+from ratios import RIVALS, moved, timed
 from rich.console import Console
 from rich.progress import track
 
 import interop
+from jaxclamp._shared.tables import markdown_table
 
 LARGE, MEDIUM = 2**28, 2**26
 DTYPES = {"float32": 4, "bfloat16": 2}
@@ -20,7 +21,7 @@ CROSSING = [(op, "crossing", MEDIUM, dtype) for op in CHIEF for dtype in DTYPES]
 
 
 def returns_early() -> bool:
-    """Whether both passes of a call are back while the device has not yet begun with them."""
+    """Say whether both passes of a call are back while the device has not yet begun with them."""
     x = torch.ones(1_000, device="cuda", requires_grad=True)
     cotangent = torch.ones_like(x)
 
@@ -41,23 +42,26 @@ def main() -> None:
         raise SystemExit(
             f"JAX computes on {jax.default_backend()}, torch has CUDA: {torch.cuda.is_available()}; both need it."
         )
-    found = {case: timed(*case) for case in track([*BANDWIDTH, *CROSSING], transient=True)}
+    seconds = {case: timed(*case) for case in track([*BANDWIDTH, *CROSSING], transient=True)}
     console = Console(width=200)
     console.print(f"{torch.cuda.get_device_name()}, jax {jax.__version__}, torch {torch.__version__}\n")
     rows = []
     for op, kind, size, dtype in BANDWIDTH:
-        times, itemsize = found[op, kind, size, dtype], DTYPES[dtype]
+        times, itemsize = seconds[op, kind, size, dtype], DTYPES[dtype]
         copy = 2 * itemsize * size / min(times[name] for name in COPIES)
-        for ours in OURS:
-            rate = moved(ours, kind, itemsize) * size / times[f"{ours}.{op}"]
-            rows.append([f"{ours}.{op}", kind, dtype, f"{rate / 1e9:.0f}", f"{copy / 1e9:.0f}", f"{rate / copy:.2f}"])
-    console.print(markdown([f"{LARGE:,} elements", "pass", "dtype", "GB/s", "a copy", "share"], rows))
+        for package in RIVALS:
+            name = f"{package}.{op}"
+            rate = moved(package, kind, itemsize) * size / times[name]
+            rows.append([name, kind, dtype, f"{rate / 1e9:.0f}", f"{copy / 1e9:.0f}", f"{rate / copy:.2f}"])
+    headings = [f"{LARGE:,} elements", "pass", "dtype", "GB/s", "a copy", "share"]
+    console.print(markdown_table(headings, rows), end="\n\n")
     rows = []
     for op, kind, size, dtype in CROSSING:
-        times = found[op, kind, size, dtype]
-        native = min(time for name, time in times.items() if name.startswith("torch."))
-        rows.append([op, dtype, f"{times[f'interop.{op}'] / native:.2f}"])
-    console.print(markdown([f"{MEDIUM:,} elements, forward and backward", "dtype", "interop / torch"], rows))
+        times = seconds[op, kind, size, dtype]
+        of_torch = min(time for name, time in times.items() if name.startswith("torch."))
+        rows.append([op, dtype, f"{times[f'interop.{op}'] / of_torch:.2f}"])
+    headings = [f"{MEDIUM:,} elements, forward and backward", "dtype", "interop / torch"]
+    console.print(markdown_table(headings, rows), end="\n\n")
     console.print(f"a call returns before the device has begun with it: {returns_early()}")
 
 

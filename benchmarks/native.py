@@ -1,6 +1,6 @@
-"""torch's own kernels under the convention beside torch's own functions: calls, sizes, compiled.
+"""`interop.native`, torch's kernels under the convention, beside torch's own functions: calls, sizes, pools, compiled.
 
-Prints one table: each line is a contender's median over that of native torch, timed in turns in one process.
+Prints one table: each line is a contender's median over that of torch, timed in turns in one process.
 ``python benchmarks/native.py [cuda] [calls|sizes|pools|compiled|lengths|bounds]`` asks for a part, and for a GPU. The
 environment variables of the Makefile keep glibc from returning pages between the calls.
 """
@@ -30,7 +30,7 @@ DEVICE = "cuda" if "cuda" in sys.argv else "cpu"
 
 
 def seconds_of(contender: Call, count: int) -> float:
-    """Seconds of a call, of ``count``, until the device is done with them."""
+    """Measure the seconds of a call, as the mean of ``count``, until the device is done with them."""
     start = time.perf_counter()
     for _ in range(count):
         contender()
@@ -40,7 +40,7 @@ def seconds_of(contender: Call, count: int) -> float:
 
 
 def medians(contenders: Sequence[Call], seconds: float = 1.0) -> list[float]:
-    """Seconds for each, in turns, after a warm-up; fast ones run many times within a turn."""
+    """Measure the seconds of each, in turns, after a warm-up; fast ones run many times within a turn."""
     counts = []
     for contender in contenders:
         seconds_of(contender, 1)
@@ -48,12 +48,12 @@ def medians(contenders: Sequence[Call], seconds: float = 1.0) -> list[float]:
     times: list[list[float]] = [[] for _ in contenders]
     end = time.perf_counter() + seconds * len(contenders)
     while time.perf_counter() < end or len(times[0]) < 7:
-        for contender, count, found in zip(contenders, counts, times, strict=True):
-            found.append(seconds_of(contender, count))
-    return [statistics.median(found) for found in times]
+        for contender, count, of_contender in zip(contenders, counts, times, strict=True):
+            of_contender.append(seconds_of(contender, count))
+    return [statistics.median(of_contender) for of_contender in times]
 
 
-class Own:
+class Unmodified:
     """torch's own functions, by the names of those of `interop.native`."""
 
     def __getattr__(self, name: str) -> Any:
@@ -61,7 +61,7 @@ class Own:
 
 
 Library = Any
-"""`Own` or `interop.native`, from which a contender takes its functions."""
+"""`Unmodified` or `interop.native`, from which a contender takes its functions."""
 
 
 def row(name: str, size: int | str, *numbers: float, unit: float = 1e6, **further: float) -> None:
@@ -70,13 +70,13 @@ def row(name: str, size: int | str, *numbers: float, unit: float = 1e6, **furthe
 
 
 def compare(name: str, size: int | str, make: Callable[[Library], Call], seconds: float = 1.0) -> None:
-    """A line of the table, for what ``make`` makes of torch's own functions, and of ours."""
-    theirs, ours = medians([make(Own()), make(native)], seconds)
-    row(name, size, theirs, ours, ratio=ours / theirs)
+    """Print a line of the table, for what ``make`` makes of torch's own functions, and of those of `interop.native`."""
+    of_torch, of_native = medians([make(Unmodified()), make(native)], seconds)
+    row(name, size, of_torch, of_native, ratio=of_native / of_torch)
 
 
 def step(function: Callable[..., torch.Tensor], *operands: torch.Tensor) -> Call:
-    """A forward and a backward pass; operands that do not require grad are constants."""
+    """Return a forward and a backward pass; operands that do not require grad are constants."""
     active = [operand for operand in operands if operand.requires_grad]
 
     def run() -> None:
@@ -111,7 +111,7 @@ BY_TENSORS: dict[str, Callable[[Library, torch.Tensor, torch.Tensor], torch.Tens
 
 
 def sizes() -> None:
-    """Forward and backward pass."""
+    """Time forward and backward passes of elementwise functions, by size."""
     for n in (1, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 64_000_000):
         x = active(n)
         for name, by_numbers in BY_NUMBERS.items():
@@ -152,7 +152,7 @@ class Watching(TorchFunctionMode):
 
 
 def calls() -> None:
-    """One element, forward pass: what a call costs besides, of functions, of modules, and in a block."""
+    """Time forward passes of one element, which are the cost of a call: of functions, of modules, and in a block."""
     x = active(1)
     for name in ("relu", "relu6", "hardtanh", "abs", "amax", "leaky_relu"):
         compare(f"{name}, forward", 1, lambda lib, name=name: partial(getattr(lib, name), x))
@@ -198,14 +198,14 @@ POOLS: dict[str, tuple[str, tuple[int, ...], tuple[Any, ...]]] = {
 
 
 def pools() -> None:
-    """Forward and backward pass, and values alone; half of the elements are tied at 0."""
+    """Time both passes of pools, and values alone; half of the elements are tied at 0."""
     formats = {"channels_last": {"memory_format": torch.channels_last}, "bfloat16": {"dtype": torch.bfloat16}}
     for label, (name, (images, *image), window) in POOLS.items():
         shape = (images * (8 if DEVICE == "cuda" else 1), *image)  # a GPU has nothing to do with fewer
         for form in ("", *formats) if image == [16, 64, 64] and name == "max_pool2d" else ("",):
             x = normal(*shape).relu().to(**formats.get(form, {})).requires_grad_()
             pooled = partial(lambda name, window, lib, x: getattr(lib, name)(x, *window), name, window)
-            cotangent = torch.ones_like(pooled(Own(), x))
+            cotangent = torch.ones_like(pooled(Unmodified(), x))
             size = "x".join(map(str, shape))
             compare(f"{name}, {label} {form}", size, partial(of_cotangent, pooled, x, cotangent))
             compare(f"{name}, {label} {form}, forward", size, partial(of_values, pooled, x.detach()), 0.5)
@@ -220,7 +220,7 @@ def of_values(function: Callable[..., torch.Tensor], x: torch.Tensor, lib: Libra
 
 
 def compiled() -> None:
-    """Both by inductor."""
+    """Time forward and backward passes that inductor has compiled."""
     n = 1_000_000
     x, y = active(n), normal(n)
     for name, function in (BY_NUMBERS | BY_TENSORS).items():
@@ -235,8 +235,13 @@ def of_inductor(function: Callable[..., torch.Tensor], operands: Sequence[torch.
 
 
 def lengths() -> None:
-    """60 lengths that have not been seen before: seconds, and the memory that stays."""
-    for name, lib, first in (("once more, native", Own(), 500), ("native", Own(), 1_000), ("ours", native, 1_000)):
+    """Measure seconds, and the memory that stays, of 60 lengths that have not been seen before."""
+    unmodified = Unmodified()
+    for name, lib, first in (
+        ("torch, once more", unmodified, 500),
+        ("torch", unmodified, 1_000),
+        ("native", native, 1_000),
+    ):
         before, start = psutil.Process().memory_info().rss, time.perf_counter()
         for n in range(first, first + 60):
             of_numbers(clamped_twice, active(n), lib)()
@@ -249,7 +254,7 @@ def clamped_twice(lib: Library, x: torch.Tensor) -> torch.Tensor:
 
 
 def bounds() -> None:
-    """What the least that does it costs, without a check: a Function around torch's kernels, or the calls of torch.
+    """Time the least that gives the gradient, without a check: a Function around torch's kernels, or calls of torch.
 
     A pool in ``channels_last`` has at least one comparison and one product for each element.
     """
@@ -268,9 +273,9 @@ def bounds() -> None:
             x,
         )
     for label, window in {"2x2": (2, 2, 0), "3x3, stride 2": (3, 2, 1), "3x3, stride 1": (3, 1, 1)}.items():
-        theirs = partial(lambda window, x: functional.max_pool2d(x, *window), window)
-        ours = partial(lambda window, x: Pool.apply(x, *window), window)
-        bound(f"max_pool2d, {label}, a Function", "1x8x16x16", theirs, ours, active(1, 8, 16, 16))
+        in_torch = partial(lambda window, x: functional.max_pool2d(x, *window), window)
+        least = partial(lambda window, x: Pool.apply(x, *window), window)
+        bound(f"max_pool2d, {label}, a Function", "1x8x16x16", in_torch, least, active(1, 8, 16, 16))
     for shape in ((8, 16, 64, 64), (32, 64, 56, 56)):
         x = normal(*shape).relu().to(memory_format=torch.channels_last)
         cotangent = torch.ones_like(functional.max_pool2d(x, 2))
@@ -278,30 +283,25 @@ def bounds() -> None:
             of_cotangent(lambda _, x: functional.max_pool2d(x, 2), x.clone().requires_grad_(), cotangent, None),
             partial(compared_and_multiplied, x, cotangent),
         ]
-        theirs_took, least = medians(contenders)
-        row(
-            "max_pool2d, 2x2 channels_last, the calls",
-            "x".join(map(str, shape)),
-            theirs_took,
-            least,
-            ratio=least / theirs_took,
-        )
+        size = "x".join(map(str, shape))
+        row_of_bound("max_pool2d, 2x2 channels_last, the calls", size, *medians(contenders))
         for stride in (2, 1):
-            theirs, least_calls = in_a_block(stride, *shape)
-            theirs_took, least = medians([theirs, least_calls])
             name = f"max_pool2d, 3x3, stride {stride} channels_last, the calls"
-            row(name, "x".join(map(str, shape)), theirs_took, least, ratio=least / theirs_took)
-    theirs_took, least = medians(by_index(normal(8, 16, 64, 64).relu(), 7))
-    row("adaptive_max_pool2d, to 7x7, the calls", "8x16x64x64", theirs_took, least, ratio=least / theirs_took)
+            row_of_bound(name, size, *medians(in_a_block(stride, *shape)))
+    passes = by_index(normal(8, 16, 64, 64).relu(), 7)
+    row_of_bound("adaptive_max_pool2d, to 7x7, the calls", "8x16x64x64", *medians(passes))
 
 
-def bound(name: str, size: int | str, theirs: Call, ours: Call, x: torch.Tensor) -> None:
-    theirs_took, least = medians([step(theirs, x), step(ours, x)], 0.5)
-    row(name, size, theirs_took, least, ratio=least / theirs_took)
+def bound(name: str, size: int | str, in_torch: Call, least: Call, x: torch.Tensor) -> None:
+    row_of_bound(name, size, *medians([step(in_torch, x), step(least, x)], 0.5))
+
+
+def row_of_bound(name: str, size: int | str, of_torch: float, of_least: float) -> None:
+    row(name, size, of_torch, of_least, ratio=of_least / of_torch)
 
 
 class Elu(torch.autograd.Function):
-    """With the sum that moves 0 to the side whose slope counts."""
+    """elu with torch's two kernels, and the sum that moves 0 to the side whose slope counts."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -355,7 +355,7 @@ def compared_and_multiplied(x: torch.Tensor, cotangent: torch.Tensor) -> torch.T
 
 
 def in_a_block(stride: int, images: int, channels: int, height: int, width: int) -> tuple[Call, Call]:
-    """Windows of 3 x 3: torch's passes, and values and the calls that share ties, of one image in place of each.
+    """Return torch's passes of windows of 3 x 3, and values and the calls that share ties, of one image for each.
 
     Images are not copied to the buffer and back, of which the result is.
     """
@@ -388,11 +388,11 @@ def in_a_block(stride: int, images: int, channels: int, height: int, width: int)
 
     along = along.repeat(images, 1, 1, 1).to(memory_format=torch.channels_last)
     active = every.clone().requires_grad_()
-    return of_cotangent(lambda lib, x: lib.max_pool2d(x, 3, stride, 1), active, along, Own()), least
+    return of_cotangent(lambda lib, x: lib.max_pool2d(x, 3, stride, 1), active, along, Unmodified()), least
 
 
 def by_index(x: torch.Tensor, count: int) -> tuple[Call, Call]:
-    """An adaptive pool: torch's passes, and its values and the calls that share ties by an index of all windows."""
+    """Return torch's passes of an adaptive pool, and its values and the calls that share ties by one index."""
     images, length = x.shape[0] * x.shape[1], x.shape[-1]
     starts = torch.arange(count) * length // count
     sizes = -(-(torch.arange(count) + 1) * length // count) - starts
@@ -409,12 +409,12 @@ def by_index(x: torch.Tensor, count: int) -> tuple[Call, Call]:
         return torch.zeros(images, length**2).index_add_(1, index, tied.reshape(images, -1)).reshape(x.shape)
 
     active = x.clone().requires_grad_()
-    theirs, ours = (
+    in_torch, in_native = (
         of_cotangent(lambda lib, x: lib.adaptive_max_pool2d(x, count), active, cotangent, lib)
-        for lib in (Own(), native)
+        for lib in (Unmodified(), native)
     )
-    torch.testing.assert_close(least(), ours()[0])
-    return theirs, least
+    torch.testing.assert_close(least(), in_native()[0])
+    return in_torch, least
 
 
 PARTS = {
@@ -425,7 +425,7 @@ PARTS = {
 def main(names: Sequence[str]) -> None:
     torch.manual_seed(0)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; microseconds, medians in turns")
-    print(f"{'':44} {'elements':>12} {'native':>12} {'ours':>12}")
+    print(f"{'':44} {'elements':>12} {'torch':>12} {'native':>12}")
     for name in names or PARTS:
         PARTS[name]()
 

@@ -14,18 +14,20 @@ from typing import Any
 from contenders import CHIEF
 from matplotlib import pyplot
 
-COLOURS = {"jaxclamp": "#0072b2", "interop": "#d55e00", "jax": "#56b4e9", "torch": "#e69f00"}  # Okabe and Ito
+from interop._palette import BLUE, ORANGE, SKY, VERMILLION
+
+COLOURS = {"jaxclamp": BLUE, "interop": VERMILLION, "jax": SKY, "torch": ORANGE}
 MARKERS = {"jaxclamp": "o", "interop": "s", "jax": "v", "torch": "^"}
 
 
 def points(results: dict[str, Any], op: str, kind: str) -> dict[str, list[tuple[int, float]]]:
-    """For each contender, its sizes and the nanoseconds per element."""
-    found: dict[str, list[tuple[int, float]]] = collections.defaultdict(list)
+    """Map each contender to its sizes, each with the nanoseconds per element."""
+    times: dict[str, list[tuple[int, float]]] = collections.defaultdict(list)
     for benchmark in results["benchmarks"]:
         info = benchmark["extra_info"]
         if (info.get("op"), info.get("kind"), info.get("dtype")) == (op, kind, "float32"):
-            found[info["contender"]].append((info["size"], 1e9 * benchmark["stats"]["median"] / info["size"]))
-    return {contender: sorted(row) for contender, row in found.items()}
+            times[info["contender"]].append((info["size"], 1e9 * benchmark["stats"]["median"] / info["size"]))
+    return {contender: sorted(row) for contender, row in times.items()}
 
 
 def main(source: Path, target: Path) -> None:

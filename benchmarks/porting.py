@@ -82,7 +82,7 @@ def images() -> np.ndarray[Any, Any]:
 
 
 def two_runs() -> None:
-    """A gradient of each, of parameters and inputs."""
+    """Compute the gradient of each model with respect to parameters and inputs."""
     import jax
     import torch
 
@@ -100,8 +100,8 @@ def two_runs() -> None:
 def comparison() -> None:
     from interop import compare_models
 
-    found = compare_models(torch_model(), flax_model(), images())
-    assert found.agree, found
+    compared = compare_models(torch_model(), flax_model(), images())
+    assert compared.agree, compared
 
 
 def main() -> None:
@@ -117,15 +117,15 @@ def main() -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"{time.process_time() - start} {peak}")
         return
-    found = {
+    costs = {
         name: [float(number) for number in subprocess.check_output([sys.executable, __file__, name], text=True).split()]
         for name in ("runs", "comparison")
     }
     print(f"ResNet-18, {BATCH} images of {SIZE}x{SIZE}; seconds of CPU time, and the peak of memory in MiB")
-    for name, (seconds, peak) in found.items():
+    for name, (seconds, peak) in costs.items():
         print(f"{name:12}{seconds:8.1f}{peak:8.0f}")
     print(
-        f"{'ratio':12}{found['comparison'][0] / found['runs'][0]:8.2f}{found['comparison'][1] / found['runs'][1]:8.2f}"
+        f"{'ratio':12}{costs['comparison'][0] / costs['runs'][0]:8.2f}{costs['comparison'][1] / costs['runs'][1]:8.2f}"
     )
 
 

@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from multiprocessing import get_context
@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.progress import track
 
 sys.path.append(str(Path(__file__).parent.parent))
+from jaxclamp._shared.tables import markdown_table
 from tests.compare.random_networks import BUGS, INPUTS, Outcome, outcome
 
 NETWORKS = 100
@@ -41,12 +42,12 @@ HEADINGS = (
 
 
 def outcomes(seed: int) -> list[Outcome]:
-    """Of one network, faithful and with its bug, on all inputs; JAX compiles the one in Flax once."""
+    """Compare one network with its ports, faithful and with its bug, on all inputs; JAX compiles it once."""
     return [outcome(seed, inputs, is_faithful=faithful) for inputs in INPUTS for faithful in (True, False)]
 
 
 def prepare(cache: str) -> None:
-    """Compilations are most of the work, and nearly all are the same ones."""
+    """Let processes share compilations: these are most of the work, and nearly all are the same ones."""
     torch.set_num_threads(1)
     jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -57,9 +58,9 @@ def is_right(one: Outcome) -> bool:
     return one.is_right_place or (not one.shows and one.finding in ("agrees", "ties", "near ties"))
 
 
-def row(name: str, those: Sequence[Outcome]) -> tuple[str, ...]:
-    faithful = [one for one in those if one.bug is None]
-    shown = [one for one in those if one.shows]
+def row(name: str, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    faithful = [one for one in outcomes if one.bug is None]
+    shown = [one for one in outcomes if one.shows]
     said = [sum(one.finding == finding for one in faithful) for finding in ("agrees", "ties", "near ties")]
     counts = (len(faithful), *said, len(faithful) - sum(said), len(shown))
     places = sum(one.is_right_place for one in shown), sum(one.is_found for one in shown)
@@ -70,11 +71,6 @@ def share(part: int, whole: int) -> str:
     return f"{part} ({part / whole:.1%})" if whole else "0"
 
 
-def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else NETWORKS
     console = Console(stderr=True)
@@ -83,19 +79,19 @@ def main() -> None:
         tempfile.TemporaryDirectory() as cache,
         ProcessPoolExecutor(PROCESSES, get_context("spawn"), prepare, (cache,)) as pool,
     ):
-        for those in track(pool.map(outcomes, range(count)), "networks", count, console=console):
-            done += those
-            for one in those:
+        for of_network in track(pool.map(outcomes, range(count)), "networks", count, console=console):
+            done += of_network
+            for one in of_network:
                 if not is_right(one):
                     console.print(str(one), markup=False)
     versions = ", ".join(f"{name} {version(name)}" for name in ("jax", "flax", "torch"))
     print(f"{count} networks, {versions}, Python {platform.python_version()}, {os.cpu_count()} cores\n")
     by_inputs = [row(kind, [one for one in done if one.inputs == kind]) for kind in INPUTS]
-    print(markdown(HEADINGS, [*by_inputs, row("all", done)]))
+    print(markdown_table(HEADINGS, [*by_inputs, row("all", done)]))
     print()
     of_kind = {kind: [one for one in done if one.bug and one.bug.kind == kind] for kind in BUGS}
-    rows = [(kind, str(len(those)), *row("", those)[-3:]) for kind, those in of_kind.items()]
-    print(markdown(("bug", "comparisons", *HEADINGS[-3:]), rows))
+    rows = [(kind, str(len(ones)), *row("", ones)[-3:]) for kind, ones in of_kind.items()]
+    print(markdown_table(("bug", "comparisons", *HEADINGS[-3:]), rows))
 
 
 if __name__ == "__main__":

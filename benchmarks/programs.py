@@ -7,9 +7,6 @@ Makefile keep glibc from returning pages between the calls.
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
+from memory import growth_of_peak, printed_in_a_process
 from native import Call, medians, normal, row
 from torch.nn.functional import cross_entropy
 from training import Clamps, layered, multilayer, weights
@@ -88,7 +86,7 @@ KERNELS = {
 
 
 def losses_in_jax() -> dict[str, tuple[Loss, tuple[Any, ...]]]:
-    """The networks of the examples, and six wide layers: losses, and their arguments."""
+    """Return the losses of the networks of the examples, and of six wide layers, with their arguments."""
     integers = next(quantised_training.train("op by op, JAX", 1)).weights
     deep = [(kernel.T, bias) for kernel, bias in weights((512, 64), (512, 512), (512, 512), (10, 512))]
     x = jax.random.normal(jax.random.key(1), (1024, 256))
@@ -105,7 +103,7 @@ def losses_in_jax() -> dict[str, tuple[Loss, tuple[Any, ...]]]:
 
 
 def compiled(function: Callable[..., Any], *arguments: Any) -> tuple[Call, int, int]:
-    """A call, the bytes of its arguments, results and temporaries, and those of its temporaries."""
+    """Compile a call; return it, the bytes of its arguments, results and temporaries, and those of temporaries."""
     program = jax.jit(function).lower(*arguments).compile()
     memory = program.memory_analysis()
     temporaries = memory.temp_size_in_bytes
@@ -114,30 +112,30 @@ def compiled(function: Callable[..., Any], *arguments: Any) -> tuple[Call, int, 
 
 
 def networks() -> None:
-    """JAX: grad of JAX, of jaxclamp with a drawn and a given direction, value_and_grad of JAX and of jaxclamp."""
+    """Time JAX: grad of JAX, of jaxclamp along a drawn direction and a passed one, value_and_grad of both."""
     for name, (loss, arguments) in losses_in_jax().items():
 
-        def given(v: Any, *arguments: Any, loss: Loss = loss) -> Any:
+        def along_passed(v: Any, *arguments: Any, loss: Loss = loss) -> Any:
             return jaxclamp.grad(loss, direction=v)(*arguments)
 
         calls, memory, temporaries = zip(
             compiled(jax.grad(loss), *arguments),
             compiled(jaxclamp.grad(loss), *arguments),
-            compiled(given, jax.tree.map(jnp.ones_like, arguments[0]), *arguments),
+            compiled(along_passed, jax.tree.map(jnp.ones_like, arguments[0]), *arguments),
             compiled(jax.value_and_grad(loss), *arguments),
             compiled(jaxclamp.value_and_grad(loss), *arguments),
             strict=True,
         )
         times = medians(calls, 2.0)
-        ratios = {"drawn": times[1] / times[0], "given": times[2] / times[0], "value": times[4] / times[3]}
+        ratios = {"drawn": times[1] / times[0], "passed": times[2] / times[0], "value": times[4] / times[3]}
         row(name, "", *times, **ratios)
-        for what, size in {"memory": memory, "temporaries": temporaries}.items():
-            ratios = {"drawn": size[1] / size[0], "given": size[2] / size[0], "value": size[4] / size[3]}
-            row(f"its {what}, KiB", "", *size, unit=1 / 1024, **ratios)
+        for name_of_size, size in {"memory": memory, "temporaries": temporaries}.items():
+            ratios = {"drawn": size[1] / size[0], "passed": size[2] / size[0], "value": size[4] / size[3]}
+            row(f"its {name_of_size}, KiB", "", *size, unit=1 / 1024, **ratios)
 
 
 def losses_in_torch() -> dict[str, tuple[torch.nn.Module, Callable[[Any], torch.Tensor]]]:
-    """The models of the examples, and six wide layers."""
+    """Return the models of the examples, and six wide layers, with their losses."""
     x, labels = torch_training.data()
     ((audited, audited_labels),) = tie_audit.batches(1, 64)
 
@@ -173,7 +171,7 @@ def along(model: torch.nn.Module, loss: Callable[[Any], torch.Tensor]) -> None:
 
 
 def functional(transform: Loss, model: torch.nn.Module, loss: Callable[[Any], torch.Tensor]) -> Call:
-    """The gradient of the loss as a function of the parameters."""
+    """Return the gradient of the loss as a function of the parameters."""
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
     def of_parameters(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -183,7 +181,7 @@ def functional(transform: Loss, model: torch.nn.Module, loss: Callable[[Any], to
 
 
 def models() -> None:
-    """torch: backward, the same in a block of along, torch.func.grad, interop.grad."""
+    """Time torch: backward, the same in a block of along, torch.func.grad, interop.grad."""
     for name, (model, loss) in losses_in_torch().items():
         contenders: list[Call] = [partial(eager, model, loss), partial(along, model, loss)]
         contenders += [functional(transform, model, loss) for transform in (torch.func.grad, interop.grad)]
@@ -193,26 +191,26 @@ def models() -> None:
 
 
 def many(clip: Callable[..., Any], tan: Callable[..., Any], x: Any) -> Any:
-    """A function of however many inputs."""
+    """Clip the tangents of however many inputs, several times over, and sum them."""
     for _ in range(CLIPPED):
         x = clip(tan(x), -1.0, 1.0)
     return x.sum()
 
 
 def inputs() -> None:
-    """More and more inputs of one function: natively, along a drawn direction, along a given one."""
+    """Time one function of more and more inputs: unmodified, along a drawn direction, along a passed one."""
     for n in (10, 1_000, 100_000):
         at, v = jax.random.normal(jax.random.key(0), (2, n))
         in_jax = partial(many, jnp.clip, jnp.tan)
         gradients = [jax.grad(in_jax), jaxclamp.grad(in_jax), jaxclamp.grad(in_jax, direction=v)]
         times = medians([compiled(gradient, at)[0] for gradient in gradients])
-        row("inputs of a function in JAX", n, *times, drawn=times[1] / times[0], given=times[2] / times[0])
+        row("inputs of a function in JAX", n, *times, drawn=times[1] / times[0], passed=times[2] / times[0])
     for n in (10, 1_000, 100_000):
         x, direction = normal(2, n)
         in_torch = partial(many, torch.clamp, torch.tan)
         gradients = [torch.func.grad(in_torch), interop.grad(in_torch), interop.grad(in_torch, direction=direction)]
         times = medians([partial(gradient, x) for gradient in gradients])
-        row("inputs of a function in torch", n, *times, drawn=times[1] / times[0], given=times[2] / times[0])
+        row("inputs of a function in torch", n, *times, drawn=times[1] / times[0], passed=times[2] / times[0])
 
 
 BATCH = 16_384
@@ -221,26 +219,14 @@ LARGE_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": "1000000"}
 
 
 def memory() -> None:
-    """torch: how far a forward and backward pass raise the peak of a fresh process, in MiB."""
-    # Large blocks are returned when they are freed: an allocator that keeps them would hide what comes and goes.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")} | LARGE_BLOCKS
-    found = []
-    for name in ("eager", "along", "grad"):
-        command = [sys.executable, __file__, "peak", name]
-        printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
-        found.append(float(printed.split()[-1]))
-    row(
-        f"six Linear and clamp of 256, batch {BATCH}",
-        "",
-        *found,
-        unit=1.0,
-        along=found[1] / found[0],
-        grad=found[2] / found[0],
-    )
+    """Measure in torch how far a forward and backward pass raise the peak of a fresh process, in MiB."""
+    peaks = [printed_in_a_process(__file__, "peak", name, **LARGE_BLOCKS) for name in ("eager", "along", "grad")]
+    ratios = {"along": peaks[1] / peaks[0], "grad": peaks[2] / peaks[0]}
+    row(f"six Linear and clamp of 256, batch {BATCH}", "", *peaks, unit=1 / 2**20, **ratios)
 
 
 def peak(name: str) -> None:
-    """That of one contender, in this process."""
+    """Print the bytes by which one contender raises the peak of this process."""
     model, x = Clamps(), normal(BATCH, 256)
 
     def loss(model: torch.nn.Module) -> torch.Tensor:
@@ -252,16 +238,7 @@ def peak(name: str) -> None:
         "grad": functional(interop.grad, model, loss),
     }[name]
     call()
-    Path("/proc/self/clear_refs").write_text("5")  # from here on the peak is counted
-    before = resident("VmRSS")
-    call()
-    print((resident("VmHWM") - before) / 1024)
-
-
-def resident(which: str) -> int:
-    found = re.search(which + r":\s+(\d+)", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1])
+    print(growth_of_peak(call))
 
 
 PARTS = {"networks": networks, "models": models, "inputs": inputs, "memory": memory}

@@ -10,9 +10,11 @@ import time
 import jax
 import jax.numpy as jnp
 import rich
-from contenders import OPS, functions, inputs
+from contenders import functions, inputs
 from rich.progress import track
 from rich.table import Table
+
+from jaxclamp import OPS
 
 IMPORT = """
 import time
@@ -24,7 +26,7 @@ print(time.perf_counter() - before)
 
 
 def importing() -> float:
-    """Seconds that ``import jaxclamp`` takes once JAX is there, in a fresh process."""
+    """Measure the seconds that ``import jaxclamp`` takes once JAX is there, in a fresh process."""
     return float(subprocess.run([sys.executable, "-c", IMPORT], check=True, capture_output=True, text=True).stdout)
 
 

@@ -14,7 +14,7 @@ X = jnp.linspace(-4.0, 4.0, 1000)
 
 
 def call(op: Op) -> Callable[[], jax.Array]:
-    """``op`` at 1,000 elements, with the further arguments of its fullest tie."""
+    """Return a call of ``op`` at 1,000 elements, with the other arguments of its fullest tie."""
     first, *constants = max(op.tie_points, key=len)
     x = X.reshape({0: (1000,), 1: (1000,), 2: (10, 100), 3: (1, 10, 100)}[np.ndim(first)])
     return lambda: op.function(x, *constants)

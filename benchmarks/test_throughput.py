@@ -6,8 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from contenders import CHIEF, COPIES, OPS, Op, call, convert, copies, functions, inputs
+from contenders import CHIEF, COPIES, call, convert, copies, functions, inputs
 from pytest_benchmark.fixture import BenchmarkFixture
+
+from jaxclamp import OPS, Op
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 64_000_000)
 KINDS = ("forward", "backward", "crossing", "gradient")

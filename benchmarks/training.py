@@ -1,7 +1,8 @@
-"""Training steps of whole models under the convention beside native ones, in torch and in JAX.
+"""Training steps of whole models under the convention beside unmodified ones, in torch and in JAX.
 
-Prints two tables: microseconds of a step, medians in turns in one process, and the ratios to the native step: that of a
-converted model, that under the convention, that in which ties are counted, and that with the least that counts them.
+Prints two tables: microseconds of a step, medians in turns in one process, and the ratios to the unmodified step: that
+of a converted model, that under the convention, that in which ties are counted, and that with the least that counts
+them.
 The environment variables of the Makefile keep glibc from returning pages between the steps.
 """
 
@@ -123,7 +124,7 @@ Block = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 def training(model: nn.Module, x: torch.Tensor, block: Block = contextlib.nullcontext) -> Call:
-    """A step with a block around the forward pass, where autocast would be."""
+    """Return a step with a block around the forward pass, where autocast would be."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
     def run() -> None:
@@ -147,7 +148,7 @@ def inference(model: nn.Module, x: torch.Tensor, block: Block = contextlib.nullc
 
 
 def in_torch() -> None:
-    """Native, converted, and with a block around the forward pass."""
+    """Time models of torch: unmodified, converted, and with a block around the forward pass."""
     cases: list[tuple[str, Callable[[], nn.Module], torch.Tensor]] = [
         ("MobileNet-like, batch 16", mobile_net, normal(16, 3, 32, 32)),
         ("VGG-like, five pools, batch 16", vgg, normal(16, 3, 32, 32)),
@@ -161,17 +162,17 @@ def in_torch() -> None:
             plain, converted, blocked, counted, least = (make() for _ in range(5))
             interop.nn.convert(converted)
             blocks = [run(blocked, x, min_norm), run(counted, x, interop.ties), run(least, x, LeastThatCounts)]
-            found = medians([run(plain, x), run(converted, x), *blocks], seconds)
-            ratios = {} if make is Clamps else {"converted": found[1] / found[0]}  # which has no modules to convert
-            ratios |= {"block": found[2] / found[0], "ties": found[3] / found[0], "least": found[4] / found[0]}
-            row(f"{kind}: {name}", "", *found, **ratios)
+            times = medians([run(plain, x), run(converted, x), *blocks], seconds)
+            ratios = {} if make is Clamps else {"converted": times[1] / times[0]}  # which has no modules to convert
+            ratios |= {"block": times[2] / times[0], "ties": times[3] / times[0], "least": times[4] / times[0]}
+            row(f"{kind}: {name}", "", *times, **ratios)
 
 
 Parameters = list[tuple[jax.Array, jax.Array]]
 
 
 def weights(*shapes: tuple[int, ...]) -> Parameters:
-    """A kernel of each shape, outputs first, and its bias."""
+    """Draw a kernel of each shape, outputs first, and its bias."""
     keys = jax.random.split(jax.random.key(0), len(shapes))
     scales = [(2 / math.prod(shape[1:])) ** 0.5 for shape in shapes]
     return [
@@ -181,7 +182,7 @@ def weights(*shapes: tuple[int, ...]) -> Parameters:
 
 
 def convolved(parameters: Parameters, x: jax.Array) -> jax.Array:
-    """Seven convolutions, ReLU6 behind each, and a pool of windows of 2 behind each second."""
+    """Apply seven convolutions, ReLU6 behind each, and a pool of windows of 2 behind each second."""
     for k, (kernel, bias) in enumerate(parameters):
         x = jax.nn.relu6(jax.lax.conv(x, kernel, (1, 1), "SAME") + bias[:, None, None])
         if k % 2:
@@ -215,7 +216,7 @@ def stepped(
 
 
 def in_jax() -> None:
-    """Native, and the same function under `jaxclamp.min_norm`."""
+    """Time models of JAX: unmodified, and under `jaxclamp.min_norm`."""
     six = weights(*[(256, 256)] * 6)
     channels = weights((16, 3, 3, 3), *[(16, 16, 3, 3)] * 6)
     clamped = layered(lambda x: jnp.clip(x, -1.0, 1.0))
@@ -228,16 +229,16 @@ def in_jax() -> None:
     for name, model, parameters, shape in cases:
         x = jax.random.normal(jax.random.key(1), shape)
         steps = [stepped(f, parameters, x) for f in (model, jaxclamp.min_norm(model))]
-        found = medians([*steps, stepped(model, parameters, x, counts=True)], 4.0)
-        row(f"training: {name}", "", *found, ratio=found[1] / found[0], ties=found[2] / found[0])
+        times = medians([*steps, stepped(model, parameters, x, counts=True)], 4.0)
+        row(f"training: {name}", "", *times, ratio=times[1] / times[0], ties=times[2] / times[0])
 
 
 def main() -> None:
     torch.manual_seed(0)
     threads = torch.get_num_threads()
-    print(f"torch {torch.__version__}, {threads} threads: native, converted, in a block, counted, the least")
+    print(f"torch {torch.__version__}, {threads} threads: unmodified, converted, in a block, counted, the least")
     in_torch()
-    print(f"jax {jax.__version__}: native, under jaxclamp.min_norm, counted")
+    print(f"jax {jax.__version__}: unmodified, under jaxclamp.min_norm, counted")
     in_jax()
 
 

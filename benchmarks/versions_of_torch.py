@@ -45,12 +45,12 @@ READ_AS_POSITIONS = (
 """Those that read numbers as positions: torch ends the process at a NaN."""
 
 
-def functions(left_out: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+def functions(excluded: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     from torch.testing._internal.common_methods_invocations import op_db  # it takes seconds, and expecttest
 
     for op in track(op_db, "calls", transient=True):
         name = f"{op.name} {op.variant_test_name}".strip()
-        if op.supports_autograd and not any(part in name for part in left_out):
+        if op.supports_autograd and not any(part in name for part in excluded):
             yield name, op
 
 
@@ -72,7 +72,7 @@ def described(leaf: Any) -> str:
 
 
 def redrawn(leaf: Any, numbers: torch.Tensor) -> Any:
-    """A tensor of that form, the same in each version of torch; all else as it is."""
+    """Draw a tensor of that form, the same in each version of torch; all else stays as it is."""
     if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
         return leaf
     drawn = np.random.default_rng(leaf.numel()).integers(len(numbers), size=tuple(leaf.shape))
@@ -80,7 +80,7 @@ def redrawn(leaf: Any, numbers: torch.Tensor) -> Any:
 
 
 def gradients(op: Any, arguments: Any, version: str | None) -> Gradients | str:
-    """The gradient of each tensor that requires one, where each element of the results has another cotangent."""
+    """Differentiate by each tensor that requires it, with another cotangent for each element of the results."""
     x, args, kwargs = arguments
     active = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     try:
@@ -96,13 +96,13 @@ def gradients(op: Any, arguments: Any, version: str | None) -> Gradients | str:
 
 def record(file: Path, version: str | None, special: bool) -> None:
     numbers = SPECIAL if special else INTEGERS
-    found: dict[Call, Gradients | str] = {}
+    recorded: dict[Call, Gradients | str] = {}
     for name, op in functions(RANDOM + UNSTABLE + (READ_AS_POSITIONS if special else ())):
         for sample in calls(op):
             arguments = sample.input, sample.args, sample.kwargs
             call = (name, *map(described, tree_leaves(arguments)))
-            found[call] = gradients(op, tree_map(lambda leaf: redrawn(leaf, numbers), arguments), version)
-    file.write_bytes(pickle.dumps((torch.__version__, found)))
+            recorded[call] = gradients(op, tree_map(lambda leaf: redrawn(leaf, numbers), arguments), version)
+    file.write_bytes(pickle.dumps((torch.__version__, recorded)))
 
 
 def differ(first: Gradients | str, second: Gradients | str) -> bool:
