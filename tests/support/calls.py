@@ -13,13 +13,13 @@ _TENSORS = ("x", "y", "weight")
 
 
 def of_name(name: str) -> Op:
-    """The op that torch calls ``name``, or ``name_`` in place."""
+    """Return the op that torch calls ``name``, or ``name_`` in place."""
     function = getattr(jaxclamp, name.rpartition(".")[2].removesuffix("_"))
     return OPS[function.__name__]
 
 
 def arguments(op: Op, dtype: torch.dtype = torch.float64, tie: tuple[Any, ...] | None = None) -> list[Any]:
-    """The arguments of a tie of ``op``, the fullest unless told otherwise."""
+    """Return the arguments of a tie of ``op``, by default of the fullest."""
     tie = max(op.tie_points, key=len) if tie is None else tie
     return [torch.tensor(v, dtype=dtype) if n in _TENSORS else v for n, v in zip(parameters(op), tie, strict=False)]
 
@@ -35,7 +35,7 @@ of_aminmax = pytest.mark.skipif(
 
 
 def refusal(call: Callable[[], object]) -> type[Exception]:
-    """The kind of exception that the torch that is installed raises, and so do we; ours where it raises none."""
+    """Return the kind of exception that the installed torch raises, as this package has to; ours where it has none."""
     try:
         call()
     except Exception as error:

@@ -14,5 +14,5 @@ jax.monitoring.register_event_duration_secs_listener(_listen)
 
 
 def compilations() -> int:
-    """Their number since this module was imported."""
+    """Return how many programs were compiled since this module was imported."""
     return len(_compiled)

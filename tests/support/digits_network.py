@@ -46,7 +46,7 @@ class Network(eqx.Module):
 
 
 class Rewritten(Network):
-    """By hand, with the ops of jaxclamp."""
+    """The same network, its ops replaced by hand by those of jaxclamp."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
         h = jaxclamp.hardtanh(self.first(x))
@@ -57,14 +57,14 @@ class Rewritten(Network):
 
 
 def loss_of(template: Network) -> Callable[..., jax.Array]:
-    """The cross entropy as a function of parameters under the names and in the layouts of torch."""
+    """Return the cross entropy as a function of parameters under the names and in the layouts of torch."""
 
     def leaves(network: Network) -> list[jax.Array]:
         return [leaf for name in SHAPES for leaf in (getattr(network, name).weight, getattr(network, name).bias)]
 
     def loss(params: dict[str, jax.Array], x: jax.Array, labels: jax.Array) -> jax.Array:
-        given = [params[f"{name}.{kind}"] for name in SHAPES for kind in ("weight", "bias")]
-        shaped = [new.reshape(old.shape) for new, old in zip(given, leaves(template), strict=True)]
+        of_torch = [params[f"{name}.{kind}"] for name in SHAPES for kind in ("weight", "bias")]
+        shaped = [array.reshape(leaf.shape) for array, leaf in zip(of_torch, leaves(template), strict=True)]
         logits = jax.vmap(eqx.tree_at(leaves, template, shaped))(x)
         log_probabilities = jax.nn.log_softmax(logits)
         return -jnp.take_along_axis(log_probabilities, labels[:, None], axis=1).mean()
@@ -94,7 +94,7 @@ def rounded(params: Arrays) -> Arrays:
 
 
 def training(value_and_grad: Callable[..., tuple[Any, Any]]) -> Iterator[tuple[Arrays, Any, Arrays]]:
-    """Parameters, loss and gradient of each step."""
+    """Yield the parameters, the loss and the gradient of each step."""
     params = initial()
     for _ in range(STEPS):
         value, gradient = value_and_grad(rounded(params), *data())
@@ -104,13 +104,13 @@ def training(value_and_grad: Callable[..., tuple[Any, Any]]) -> Iterator[tuple[A
 
 
 def apart(first: Arrays, second: Arrays) -> float:
-    """The largest difference, relative to the largest number."""
+    """Return the largest difference, relative to the largest number."""
     largest = max(abs(g).max() for g in first.values())
     return max(float(abs(first[name] - second[name]).max() / largest) for name in first)
 
 
 def activations(params: Arrays) -> Iterator[np.ndarray]:
-    """What goes into the bounds and the pooling (by window), in NumPy."""
+    """Compute in NumPy what goes into the bounds and, by window, into the pooling."""
 
     def convolved(h: np.ndarray, name: str) -> np.ndarray:
         weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
@@ -128,19 +128,19 @@ def activations(params: Arrays) -> Iterator[np.ndarray]:
 
 
 def counts(params: Arrays) -> np.ndarray:
-    """Elements, and elements on a tie, of each."""
+    """Count the elements, and those on a tie, of each of the `activations`."""
     first, windows, second, hidden = activations(params)
 
     def several(choices: np.ndarray) -> np.ndarray:
-        """Whether more than one of the last axis is the largest."""
+        """Say whether more than one along the last axis is the largest."""
         return (choices == choices.max(axis=-1, keepdims=True)).sum(axis=-1) > 1
 
     tied = (np.isin(first, (-1, 1)), several(windows), np.isin(second, (0, 1)), np.isin(hidden, (0, 6)))
-    return np.array([(found.size, found.sum()) for found in tied])
+    return np.array([(mask.size, mask.sum()) for mask in tied])
 
 
 def by_code(report: jaxclamp.TieReport, file: str) -> dict[tuple[str, str], list[int]]:
-    """Elements, and elements on a tie, by line of code and op; all of them are in that file."""
+    """Map each line of code and op to its elements, and those on a tie; all of them are in that file."""
     assert {line.file for line in report.lines} == {file}
     code = Path(file).read_text().splitlines()
     return {(code[line.number - 1].strip(), line.op): [line.elements, line.tied] for line in report.lines}

@@ -12,7 +12,7 @@ ELEMENTWISE = [op for op in OPS.values() if op.family != "reduction"]
 
 
 def operands(op: Op) -> list[str]:
-    """The parameters that can be differentiated: those that are floats at some tie."""
+    """Return the parameters that can be differentiated: those that are floats at some tie."""
     return [
         name
         for name, *values in zip(op.signature.parameters, *op.tie_points, strict=False)
@@ -21,18 +21,18 @@ def operands(op: Op) -> list[str]:
 
 
 def valid_operands(op: Op) -> list[list[float]]:
-    """The ties of ``op`` at which all operands are given."""
+    """Return the operands at the ties of ``op`` at which each has a value."""
     rows = [[value for value in tie if isinstance(value, float)] for tie in op.tie_points]
     return [row for row in rows if len(row) == len(operands(op))]
 
 
 def active_sets(count: int) -> list[tuple[int, ...]]:
-    """Which of ``count`` operands may be active: one, some or all."""
+    """List the sets of ``count`` operands that may be active: one, some or all."""
     return [active for size in range(1, count + 1) for active in itertools.combinations(range(count), size)]
 
 
 def of_numbers(op: Op) -> Callable[..., jax.Array]:
-    """``op`` at many points at once, given as one array for each operand.
+    """Return ``op`` as a function of many points at once, with one array for each operand.
 
     A vector of weights means channels to prelu, so that goes from point to point.
     """
@@ -40,18 +40,18 @@ def of_numbers(op: Op) -> Callable[..., jax.Array]:
 
 
 def is_curved(op: Op) -> bool:
-    """Whether the slope depends on x, so that a reverse pass has to keep x as well."""
+    """Say whether the slope depends on x, so that a reverse pass has to keep x as well."""
     return op.name in _curved()
 
 
 @functools.cache
 def _curved() -> frozenset[str]:
-    """The names of those that are, from one program for all ops."""
+    """Find the names of curved ops, by one program for all."""
 
     @jax.jit
     def second_derivatives() -> dict[str, jax.Array]:
-        # Beside the ties, at which the other operands are: beside 0, hypot is a line.
-        at = {op: [operand + 0.25 for operand in valid_operands(op)[0][1:]] for op in ELEMENTWISE}
-        return {op.name: jax.grad(jax.grad(op.function))(-0.5, *others) for op, others in at.items()}
+        # Not at the ties: at 0, hypot is a line.
+        bounds = {op: [bound + 0.25 for bound in valid_operands(op)[0][1:]] for op in ELEMENTWISE}
+        return {op.name: jax.grad(jax.grad(op.function))(-0.5, *bounds[op]) for op in ELEMENTWISE}
 
-    return frozenset(name for name, found in second_derivatives().items() if found != 0)
+    return frozenset(name for name, derivative in second_derivatives().items() if derivative != 0)

@@ -11,7 +11,7 @@ TESTS = ROOT / "tests"
 
 @functools.cache
 def needs_torch(module: Path) -> bool:
-    """Whether a module imports torch or interop, by itself or by another module of the tests."""
+    """Say whether a module imports torch or interop, by itself or by another module of the tests."""
     names = set(imported(ast.parse(module.read_text("utf-8"))))
     of_tests = [ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in names if name.startswith("tests.")]
     return bool({name.partition(".")[0] for name in names} & {"torch", "interop"}) or any(
@@ -20,7 +20,7 @@ def needs_torch(module: Path) -> bool:
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """What is imported as the module itself is, not in its functions; ``from a import b`` may be the module ``a.b``."""
+    """Yield what is imported with the module, not in its functions; ``from a import b`` may be the module ``a.b``."""
     for node in tree.body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

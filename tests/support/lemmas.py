@@ -19,7 +19,7 @@ Network = Callable[[Any], Any]
 
 
 def slopes(network: Network, size: int) -> list[float]:
-    """The gradient of an affine function, by its values."""
+    """Compute the gradient of an affine function by its values."""
     steps = np.eye(size, dtype="float32")
     return [(float(network(step)) - float(network(-step))) / 2 for step in steps]
 
@@ -46,7 +46,7 @@ def loss(params: Any) -> jax.Array:
 
 @jax.jit
 def mean_of_the_sides(params: Any) -> Any:
-    """The mean of the gradients where each layer is moved to one side of all its kinks, which are in the set."""
+    """Average the gradients where each layer is moved to one side of all its kinks, which are in the set."""
     sides = [
         # The first layer moves by less, so that it does not move the second one over a kink.
         jax.grad(loss)({**params, "b": params["b"] + 1e-9 * first, "d": params["d"] + 1e-6 * second})

@@ -14,17 +14,17 @@ What the rule of a kind decides, it decides for all ops of that kind."""
 
 
 def represented(ops: Iterable[Op]) -> list[Any]:
-    """The ops as parameters of a test, of which those that are no representatives are thorough."""
+    """Return the ops as parameters of a test, of which those that are no representatives are thorough."""
     return [pytest.param(op, id=op.name, marks=thorough(op.name)) for op in ops]
 
 
 def thorough(name: str) -> list[pytest.MarkDecorator]:
-    """The marks of a test of the op of that name."""
+    """Return the marks of a test of the op of that name."""
     return [] if name in NAMES else [pytest.mark.thorough]
 
 
 def parts(seeds: range, size: int, quick: int) -> pytest.MarkDecorator:
-    """Makes a test of so many seeds at a time, of which those from ``quick`` on are thorough."""
+    """Parametrise a test by so many seeds at a time, of which those from ``quick`` on are thorough."""
     groups = [seeds[start : start + size] for start in range(0, len(seeds), size)]
     cases = [pytest.param(g, id=str(g), marks=[pytest.mark.thorough] * (g.start >= quick)) for g in groups]
     return pytest.mark.parametrize("seeds", cases)

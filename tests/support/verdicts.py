@@ -15,19 +15,19 @@ from jaxclamp import GradientReport
 
 
 def kinds(report: GradientReport) -> dict[str, int]:
-    """How many verdicts there are of each kind."""
+    """Count the verdicts of each kind."""
     return dict(collections.Counter(verdict.kind for verdict in report.verdicts))
 
 
 def refused(function: Callable[..., Any], *args: Any, **settings: Any) -> str:
-    """What the error says of a gradient that does not pass."""
+    """Return what the error says of a gradient that does not pass."""
     with pytest.raises(AssertionError, match=r"^check_grads: ") as raised:
         jaxclamp.check_grads(function, args, **settings)
     return str(raised.value)
 
 
 def with_gradient(function: Callable[..., Any], gradient: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with another derivative: ``gradient(x)``, of the shape of ``x``."""
+    """Return the function with another derivative: ``gradient(x)``, of the shape of ``x``."""
     changed = jax.custom_jvp(function)
 
     @changed.defjvp
@@ -35,6 +35,3 @@ def with_gradient(function: Callable[..., Any], gradient: Callable[..., Any]) ->
         return function(*primals), jnp.sum(gradient(*primals) * tangents[0])
 
     return changed
-
-
-# What is right.
