@@ -2,7 +2,7 @@
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import jax
 
@@ -18,7 +18,7 @@ for _module in pkgutil.iter_modules(interop.frameworks.__path__, "interop.framew
 ADAPTERS: dict[str, type[Adapter]] = {adapter.name: adapter for adapter in Adapter.__subclasses__()}
 """Maps a name to the framework that need not be installed; each module here that holds one is imported."""
 
-CONVERTIBLES: Mapping[str, Callable[[], Convertible]] = {"jax": Jax, "torch": Torch}
+CONVERTIBLES: Mapping[str, type[Convertible]] = {"jax": Jax, "torch": Torch}
 """Maps a name to the framework whose functions `interop.compare` takes."""
 
 
@@ -33,8 +33,8 @@ def frameworks_of(name: str, function: Function, arguments: Arrays) -> list[Conv
     """
     running: list[Convertible] = []
     refusals: list[Exception] = []
-    for make in CONVERTIBLES.values():
-        framework = make()
+    for convertible in CONVERTIBLES.values():
+        framework = convertible()
         try:
             framework.attempt(function, arguments)
             running.append(framework)

@@ -19,9 +19,7 @@ import numpy as np
 
 from interop._bridge.ops import TORCH_OPS
 from interop.frameworks.base import Array, Framework, Function, Gradient, Question, Refusal, flattened
-from interop.frameworks.jax import Jax
-from interop.frameworks.registry import ADAPTERS
-from interop.frameworks.torch import Torch
+from interop.frameworks.registry import ADAPTERS, CONVERTIBLES
 from interop.native import NATIVE
 from jaxclamp import CONVENTIONS, OPS, Op
 from jaxclamp._shared.counterparts import Counterpart
@@ -29,7 +27,7 @@ from jaxclamp._shared.tie_cases import DTYPES, cases, definitions, in_form, roun
 
 PACKAGES = ("jaxclamp", "interop", "native")
 """The ops in JAX, those programs in torch, and `interop.native`, torch's own kernels under the convention."""
-UNMODIFIED: dict[str, type[Framework]] = {"jax": Jax, "torch": Torch, **ADAPTERS}
+UNMODIFIED: dict[str, type[Framework]] = {**CONVERTIBLES, **ADAPTERS}
 """Maps a name to the framework as it is."""
 FRAMEWORKS = (*PACKAGES, *UNMODIFIED)
 
