@@ -15,7 +15,7 @@ _ENDS = {
 _CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max", "relu", "maximum", "minimum"}
 
 
-def findings(source: Source, node: ast.Call | ast.BinOp, file: str) -> Iterator[Finding]:
+def findings(source: Source, node: ast.Call | ast.BinOp) -> Iterator[Finding]:
     """Return the call or the power if its operand is clamped to where the slope is infinite."""
     function, operand, ends = singular(source, node)
     clamp = source.call(source.assigned(operand))
@@ -27,7 +27,7 @@ def findings(source: Source, node: ast.Call | ast.BinOp, file: str) -> Iterator[
     if reached:
         what = f"at {reached[0]:g} the slope of {function} is infinite: the gradient is inf or, times 0, NaN"
         cure = "clamp to a bound within, as 1 - 1e-6 or 1e-12"
-        yield Finding.at(node, file, "bound", what, "likely", cure)
+        yield Finding.at(source, node, "bound", what, "likely", cure)
 
 
 def singular(source: Source, node: ast.Call | ast.BinOp) -> tuple[str, ast.expr, tuple[float, ...]]:

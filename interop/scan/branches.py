@@ -13,7 +13,7 @@ _GUARDS = {"where", "clamp", "clip", "clamp_min", "maximum", "max", "select", "a
 _CONSTANTS = {"detach", "stop_gradient", "full", "full_like", "ones_like", "zeros_like", "tensor", "randn", "rand"}
 
 
-def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
+def findings(source: Source, call: Call) -> Iterator[Finding]:
     """Return the first singular call in a branch whose operand the condition tests."""
     condition, *branches = call.operands
     test = source.assigned(condition)
@@ -32,7 +32,7 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
             if tested & source.local_names(operand):
                 what = f"a branch that is not taken, {shown(node, 30)}, makes the gradient NaN (0 · inf)"
                 cure = "choose a safe operand first, sqrt(where(ok, x, 1)); or jaxclamp.grad, interop.grad"
-                yield Finding.at(call.node, file, "branch", what, "likely", cure)
+                yield Finding.at(source, call.node, "branch", what, "likely", cure)
                 return
 
 

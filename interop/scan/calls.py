@@ -71,7 +71,7 @@ class Versions:
         return frozenset(cell.spelling for cell in self.after.answers if cell.inactive == "numbers")
 
 
-def findings(source: Source, call: Call, versions: Mapping[str, Versions], file: str) -> Iterator[Finding]:
+def findings(source: Source, call: Call, versions: Mapping[str, Versions]) -> Iterator[Finding]:
     """Return what depends on the version, or else on the spelling."""
     name = _recorded_name(source, call)
     of_framework = versions.get(name.partition(".")[0])
@@ -96,12 +96,12 @@ def findings(source: Source, call: Call, versions: Mapping[str, Versions], file:
         before, after = (rounded(answer) if answer else "none" for answer in line.answers)
         what = f"{line.cell.op}({line.cell.at}) by {line.asked}: {before} → {after}"
         old = f"{of_framework.before.framework} {of_framework.before.version}"
-        yield Finding.at(call.node, file, "version", what, tie, f'with interop.as_of("{old}"):')
+        yield Finding.at(source, call.node, "version", what, tie, f'with interop.as_of("{old}"):')
     elif choice := of_framework.conventions.get((name, are_numbers and name in of_framework.taking_numbers)):
         op, convention = choice
         what = f"{name} is {convention} at a tie, where spellings differ"
         cure = f"interop.native.{op}" if name.startswith("torch") else f"jaxclamp.min_norm(f), or jaxclamp.{op}"
-        yield Finding.at(call.node, file, "spelling", what, tie, cure)
+        yield Finding.at(source, call.node, "spelling", what, tie, cure)
 
 
 def _recorded_name(source: Source, call: Call) -> str:

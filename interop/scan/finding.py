@@ -3,7 +3,7 @@
 import ast
 from typing import Literal, NamedTuple, Self, TypeAlias, get_args
 
-from interop.scan.source import shown
+from interop.scan.source import Source, shown
 
 Likelihood: TypeAlias = Literal["likely", "possible", "rare"]
 """How likely a tie is at a place: values are there by construction; they may well be; only by chance."""
@@ -28,6 +28,6 @@ class Finding(NamedTuple):
     cure: str
 
     @classmethod
-    def at(cls, node: ast.expr, file: str, question: Question, what: str, tie: Likelihood, cure: str) -> Self:
+    def at(cls, source: Source, node: ast.expr, question: Question, what: str, tie: Likelihood, cure: str) -> Self:
         """Report an expression in a file."""
-        return cls(file, node.lineno, node.end_lineno or node.lineno, question, shown(node), what, tie, cure)
+        return cls(source.path, node.lineno, node.end_lineno or node.lineno, question, shown(node), what, tie, cure)

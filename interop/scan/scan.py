@@ -134,7 +134,7 @@ def scan(
             # Before a file is parsed, which takes half of the time of a scan: most import neither.
             if not any(framework in text for framework in versions):
                 continue
-            fates = _of_file(Source(text), str(file), versions)
+            fates = _of_file(Source(text, str(file)), versions)
         # ValueError is of notebooks and of bytes that are not UTF-8, RecursionError of a sum of thousands of terms,
         # nested that deep, MemoryError of what overflows the parser's own stack, as thousands of minus signs.
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -158,18 +158,18 @@ def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
             raise FileNotFoundError(f"scan: there is no {str(path)!r}.")
 
 
-def _of_file(source: Source, file: str, versions: dict[str, Versions]) -> list[tuple[Finding, _Fate]]:
+def _of_file(source: Source, versions: dict[str, Versions]) -> list[tuple[Finding, _Fate]]:
     """Return what is found in a file, in the order of its lines, and whether it is to be shown."""
     fates: list[tuple[Finding, _Fate]] = []
     for node in source.nodes:
-        findings = list(straight_through.findings(source, node, file))
+        findings = list(straight_through.findings(source, node))
         if isinstance(node, ast.Call | ast.BinOp) and source.has_gradient(node):
-            findings += bounds.findings(source, node, file)
+            findings += bounds.findings(source, node)
             if call := source.call(node):
-                findings += calls.findings(source, call, versions, file)
+                findings += calls.findings(source, call, versions)
                 if call.name in _WHERE and len(call.operands) == 3:
-                    findings += wheres.findings(source, call, file)
-                    findings += branches.findings(source, call, file)
+                    findings += wheres.findings(source, call)
+                    findings += branches.findings(source, call)
         for finding in findings:
             is_ignored = not source.ignored.isdisjoint(range(finding.line, finding.last_line + 1))
             is_pinned = any(finding.question in _DECIDED_BY.get(pin, ()) for pin in source.pins(node))

@@ -76,8 +76,9 @@ class Call:
 class Source:
     """A parsed file."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, path: str) -> None:
         self._text = text
+        self.path = path
         file = ast.parse(text)
         self.nodes = list(ast.walk(file))
         self._parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}

@@ -10,7 +10,7 @@ _CLAMPS = {"clamp", "clip"}
 _CURE = 'round straight through, then interop.native.clamp(..., ties="inclusive")'
 
 
-def findings(source: Source, node: ast.AST, file: str) -> Iterator[Finding]:
+def findings(source: Source, node: ast.AST) -> Iterator[Finding]:
     """Return the sum that goes straight through a clamp, or the backward that masks by bounds."""
     match node:
         case ast.BinOp(left=left, op=ast.Add(), right=right):
@@ -19,14 +19,14 @@ def findings(source: Source, node: ast.AST, file: str) -> Iterator[Finding]:
                     case ast.BinOp(left=value, op=ast.Sub(), right=again) if ast.dump(again) == ast.dump(x):
                         if _clamps(source, value, before=x):
                             what = "straight through a clamp: the gradient is 1 outside of the bounds too"
-                            yield Finding.at(node, file, "straight-through", what, "likely", _CURE)
+                            yield Finding.at(source, node, "straight-through", what, "likely", _CURE)
         case ast.FunctionDef(name="backward") if source.is_function_of_autograd(node):
             forward = source.enclosing_class(node)
             masks = [inner for inner in ast.walk(node) if isinstance(inner, ast.Compare) and _is_order(inner)]
             if masks and forward is not None and _clamps(source, forward):
                 is_strict = isinstance(masks[0].ops[0], ast.Lt | ast.Gt)
                 what = f"the derivative of a clamp by hand, which is {'0' if is_strict else '1'} on this bound"
-                yield Finding.at(masks[0], file, "straight-through", what, "likely", _CURE)
+                yield Finding.at(source, masks[0], "straight-through", what, "likely", _CURE)
 
 
 def _clamps(source: Source, node: ast.AST, before: ast.expr | None = None) -> bool:

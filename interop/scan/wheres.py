@@ -8,7 +8,7 @@ from interop.scan.likelihood import is_zero, tie_of
 from interop.scan.source import Call, Source, shown
 
 
-def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
+def findings(source: Source, call: Call) -> Iterator[Finding]:
     """Return the call if it is a maximum, a minimum or a leaky unit of what its condition compares."""
     condition, *branches = map(source.assigned, call.operands)
     match condition:
@@ -29,7 +29,7 @@ def findings(source: Source, call: Call, file: str) -> Iterator[Finding]:
             what = f"a kink by hand: at {shown(left, 20)} = {shown(bound, 20)} the gradient is that of one branch"
             home = "jaxclamp" if call.name.startswith("jax") else "interop.native"
             cure = f"{home}.{'relu' if is_relu else 'leaky_relu' if is_leaky else 'maximum or minimum'}"
-            yield Finding.at(call.node, file, "where", what, tie_of(source, left, [bound]), cure)
+            yield Finding.at(source, call.node, "where", what, tie_of(source, left, [bound]), cure)
 
 
 def _is_multiple(source: Source, node: ast.expr, text: str) -> bool:
