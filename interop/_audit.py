@@ -28,6 +28,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from interop._bridge.arrays import tensor_over
+from interop._terminal import WIDTH
 from interop._torch.checkpoint_modes import Block
 from interop._torch.grad_state import is_recorded, leaves_behind
 from interop._torch.private_api import flattened, is_transformed, keywords_of, operators_named, refuse_compiled
@@ -99,7 +100,7 @@ class Audit:
     """Which record stands for the installed version of torch, if it has none of its own."""
 
     def __str__(self) -> str:
-        return self.text(100)
+        return self.text(WIDTH)
 
     def text(self, width: int) -> str:
         """Write the report in lines of at most ``width`` columns."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from interop._terminal import WIDTH
 from interop.scan import bounds, branches, calls, straight_through, wheres
 from interop.scan.calls import Versions
 from interop.scan.finding import LIKELIHOODS, Finding, Likelihood, Question
@@ -43,7 +44,7 @@ class Scan:
     """Notebooks, and files that cannot be opened or that Python does not parse."""
 
     def __str__(self) -> str:
-        return self.text(100)
+        return self.text(WIDTH)
 
     def text(self, width: int) -> str:
         """Write the report in lines of at most ``width`` columns."""

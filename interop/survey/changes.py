@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from interop._terminal import WIDTH
 from interop.survey.records import Record, Source, between, record_of, sources, writable
 from interop.survey.versions import Line, labels, rounded_or_dash, same, side_by_side
 
@@ -81,7 +82,7 @@ class Changes:
         return cures.get(self.before.framework, ()) if self.lines else ()
 
     def __str__(self) -> str:
-        return printed(self, 100)
+        return printed(self, WIDTH)
 
     def __rich__(self) -> RenderableType:
         from rich.console import Group
