@@ -66,7 +66,8 @@ def counterparts_of(first: Model, second: Model, override: Override) -> Counterp
         i = first_calls[called_around(path, first_calls)]
         return numbers[i if i in numbers else matched_parent(first.layers, i, numbers)]
 
-    images = tuple(_images_of(first, second))
+    to_last = None if first.channels_last == second.channels_last else first.channels_last
+    images = tuple(_images_of(first, second, to_last))
     # Until the models run, the last image of the right size is taken for flattened; `bind` asks the inputs of the
     # layers.
     pairs = tuple(replace(pair, image=pair.possible_images(images)[-1]) for pair in mapping.pairs)
@@ -76,12 +77,12 @@ def counterparts_of(first: Model, second: Model, override: Override) -> Counterp
         (None, *(numbers[matched_parent(first.layers, i, numbers)] for i, _ in matches[1:])),
         {pair.first.name: match_of(pair.first.owner) for pair in pairs},
         images,
-        _result_orders(first, second),
-        None if first.channels_last == second.channels_last else first.channels_last,
+        _result_orders(first, second, to_last),
+        to_last,
     )
 
 
-def _result_orders(first: Model, second: Model) -> Orders:
+def _result_orders(first: Model, second: Model, to_last: bool | None) -> Orders:
     """Return for each result of the second model that is differentiated the order of axes that makes it the first's."""
     results = [[(kind_of(p.value.dtype), tuple(p.value.shape)) for p in m.layers[0].outputs] for m in (first, second)]
     differentiated = ("floats", "complex numbers")
@@ -91,12 +92,11 @@ def _result_orders(first: Model, second: Model) -> Orders:
             f"compare_models: {first} returns {lists[0]}; {second} {lists[1]}. Choose arrays to compare, one of "
             "floats among them: calls=(lambda model, x: model(x)[0], None)."
         )
-    directions = () if first.channels_last == second.channels_last else (first.channels_last, second.channels_last)
     result_orders: list[tuple[int, ...] | None] = []
     for i, ((kind, shape), (second_kind, second_shape)) in enumerate(zip(*results, strict=True)):
         if kind != second_kind:
             raise ValueError(f"compare_models: result {i} is of {kind} in {first}, and of {second_kind} in {second}.")
-        orders = channel_orders(shape, second_shape, directions)
+        orders = channel_orders(shape, second_shape, to_last)
         if not orders and shape != second_shape:
             raise ValueError(
                 f"compare_models: result {i} has shape {shape} in {first}, and {second_shape} in {second}."
@@ -107,16 +107,14 @@ def _result_orders(first: Model, second: Model) -> Orders:
     return result_orders
 
 
-def channel_orders(
-    first: tuple[int, ...], second: tuple[int, ...], directions: Iterable[bool]
-) -> list[tuple[int, ...]]:
-    """Return the channel orders, ``to_last`` in these ``directions``, that make the second shape the first.
+def channel_orders(first: tuple[int, ...], second: tuple[int, ...], to_last: bool | None) -> list[tuple[int, ...]]:
+    """Return the channel orders that make the second shape the first, that of ``to_last`` before its inverse.
 
-    Of (2, 4, 5, 3) and (2, 3, 4, 5), with ``directions`` of True, that is (0, 2, 3, 1).
+    Of (2, 4, 5, 3) and (2, 3, 4, 5) that is (0, 2, 3, 1).
     """
-    if len(first) != len(second) or len(first) < 3:
+    if to_last is None or len(first) != len(second) or len(first) < 3:
         return []
-    orders = [channel_order(len(first), to_last=to_last) for to_last in directions]
+    orders = [channel_order(len(first), to_last=direction) for direction in (to_last, not to_last)]
     return [order for order in orders if tuple(second[axis] for axis in order) == first]
 
 
@@ -373,10 +371,10 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(length for length in shape if length != 1)
 
 
-def _images_of(first: Model, second: Model) -> list[Image]:
+def _images_of(first: Model, second: Model, to_last: bool | None) -> list[Image]:
     """Return the images that both models flatten, in this order, if their channels lie in different places."""
-    if first.channels_last == second.channels_last:
+    if to_last is None:
         return []
-    shapes = (first if first.channels_last else second).flattened_shapes
+    shapes = (first if to_last else second).flattened_shapes
     # With one channel, or at one place alone, the numbers have the same order in both.
-    return [Image(axes, first.channels_last) for axes in shapes if axes[-1] > 1 and math.prod(axes[:-1]) > 1]
+    return [Image(axes, to_last) for axes in shapes if axes[-1] > 1 and math.prod(axes[:-1]) > 1]

@@ -62,7 +62,7 @@ def places(bound: Bound) -> Iterator[Place]:
     models, counterparts = bound.models, bound.counterparts
     layers = models[0].answer(bound.precise).layers, models[1].answer(bound.precise).layers
     by_match = [list(_crossings(counterparts, layers, n)) for n in range(len(counterparts.matches))]
-    # Asked once for each: in a port that is wrong from its first layer on, all others would be asked for each.
+    # All at once: in a port that is wrong from its first layer on, each would be compared for each of the others.
     agreeing = [crossed for of_match in by_match for crossed in of_match if _agrees(crossed, layers)]
     for n, of_match in enumerate(by_match):
         for crossed in of_match:
@@ -222,9 +222,8 @@ def _alignment(a: Point, b: Point, to_last: bool | None, images: Sequence[Image 
     # The usual way comes first, as `min` takes the first of those that fit equally.
     ways: list[Align] = []
     first, second = a.value.shape, b.value.shape
-    directions = () if to_last is None else (to_last, not to_last)
     transposed: list[Align] = [
-        functools.partial(np.transpose, axes=order) for order in channel_orders(first, second, directions)
+        functools.partial(np.transpose, axes=order) for order in channel_orders(first, second, to_last)
     ]
     if first == second:
         of_rows = [image.rearranged if image else _as_it_is for image in images if len(first) == 2]
