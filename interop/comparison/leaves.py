@@ -106,7 +106,7 @@ def difference_of(a: Array, b: Array, rtol: float | None, atol: float | None) ->
         same = (a == b) | (np.isnan(x) & np.isnan(y))
         one_nan = np.isnan(x) ^ np.isnan(y)
         absolute, relative, ulps = (
-            # NaN in a difference is of an infinity, less or by another one.
+            # The relative difference of an infinity and a number is inf / inf, which is NaN.
             np.where(same, 0.0, np.where(one_nan | np.isnan(difference), np.inf, difference))
             for difference in (absolute, absolute / scale, ulps)
         )
