@@ -147,23 +147,16 @@ def _legend(
 
 
 def _unanswered(spelling: str, ties: Mapping[str, Sequence[_Tie]]) -> list[str]:
-    """List the calls that a spelling does not take, or the derivatives that it lacks in those it takes."""
-    calls = []
-    lacking = [
-        tuple(dict.fromkeys(d.label for tie in at for d in tie.derivatives if spelling not in d.answers))
-        for at in ties.values()
-    ]
-    everything = {d.label for at in ties.values() for tie in at for d in tie.derivatives}
-    if len(set(lacking)) == 1 and set(lacking[0]) < everything:
-        return [", ".join(lacking[0])] if lacking[0] else []
-    for call, at in ties.items():
-        derivatives = list(itertools.chain.from_iterable(tie.derivatives for tie in at))
-        missing = [d.label for d in derivatives if spelling not in d.answers]
-        if len(missing) == len(derivatives):
-            calls.append(call)
-        elif missing:
-            calls.append(f"{', '.join(dict.fromkeys(missing))} of {call}")
-    return calls
+    """List the calls that a spelling does not take, or the derivatives that it lacks: in a call, or in all calls."""
+    derivatives = {call: [d for tie in at for d in tie.derivatives] for call, at in ties.items()}
+    taken = {call: any(spelling in d.answers for d in of_call) for call, of_call in derivatives.items()}
+    lacking = {
+        call: ", ".join(dict.fromkeys(d.label for d in of_call if spelling not in d.answers))
+        for call, of_call in derivatives.items()
+    }
+    if all(taken.values()) and len(set(lacking.values())) == 1:
+        return list(filter(None, set(lacking.values())))
+    return [f"{labels} of {call}" if taken[call] else call for call, labels in lacking.items() if labels]
 
 
 def _parameters(row: Row) -> dict[str, Any]:
