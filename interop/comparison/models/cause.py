@@ -223,14 +223,11 @@ def _without_counterpart(
 ) -> tuple[Layer, ...]:
     """Return the layers of a model that run where the cause is, and have no counterpart."""
     # The layers stand in the order in which they began, so that those within one follow it, up to its ``end``.
-    begin = cause.layer.indices[side] + 1
-    end = layers[cause.layer.indices[side]].end
-    if cause.after is not None:
-        begin = layers[cause.after.indices[side]].end
-    if cause.before is not None:
-        end = cause.before.indices[side]
+    begin, end = cause.span(side)
+    first = layers[begin.layer].end if begin.is_end else begin.layer + 1
+    behind = layers[end.layer].end if end.is_end else end.layer
     matched = {pair.indices[side] for pair in pairs}
-    return tuple(layers[i] for i in range(begin, end) if i not in matched)
+    return tuple(layers[i] for i in range(first, behind) if i not in matched)
 
 
 def slip_of(cause: Cause, models: tuple[str, str]) -> str:

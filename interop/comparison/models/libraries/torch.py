@@ -299,24 +299,23 @@ def _all_in(dtype: Dtype, note: Callable[[torch.dtype], None]) -> Iterator[None]
         torch.set_default_dtype(before)
 
 
-def _parts(name: str, array: Array) -> list[tuple[str, Array]]:
-    """Split a parameter of torch that is three projections of attention in one array."""
+def _projections(name: str) -> list[str]:
+    """Return the names of the projections of attention that a parameter of torch joins; none for other parameters."""
     owner, _, last = name.rpartition(".")
-    if last not in _FUSED:
-        return [(name, array)]
     role = last.removeprefix("in_proj_")
-    return [
-        (f"{owner}.{part}.{role}".lstrip("."), third) for part, third in zip(_PARTS, np.split(array, 3), strict=True)
-    ]
+    return [f"{owner}.{part}.{role}".lstrip(".") for part in _PARTS] if last in _FUSED else []
+
+
+def _parts(name: str, array: Array) -> list[tuple[str, Array]]:
+    """Split a parameter of torch into its projections."""
+    names = _projections(name)
+    return list(zip(names, np.split(array, 3), strict=True)) if names else [(name, array)]
 
 
 def _joined(name: str, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Join what `_parts` split."""
-    owner, _, last = name.rpartition(".")
-    if last not in _FUSED:
-        return values[name]
-    role = last.removeprefix("in_proj_")
-    return torch.cat([values[f"{owner}.{part}.{role}".lstrip(".")] for part in _PARTS])
+    names = _projections(name)
+    return torch.cat([values[part] for part in names]) if names else values[name]
 
 
 MODEL = Torch
