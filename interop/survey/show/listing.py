@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from interop.survey.matrix import FRAMEWORKS, PACKAGES, Answer, Row
-from interop.survey.show.render import AGREES, BETWEEN, Column, Tally, at, heading, side_by_side, width_of
+from interop.survey.show.render import AGREES, BETWEEN, Column, Tally, active_in, at, heading, side_by_side, width_of
 from interop.survey.versions import NO_ANSWER, rounded
 
 _LEGEND = (
@@ -81,7 +81,7 @@ def _spellings(rows: Sequence[Row]) -> list[tuple[str, frozenset[str]]]:
 def _tables(rows: Sequence[Row], spellings: Sequence[tuple[str, frozenset[str]]], width: int) -> Iterator[Text]:
     """Yield the lines of tables, with as many columns as there is room for beside the cases."""
     case: list[Column] = [
-        ("", [Text(_active(row)) for row in rows]),
+        ("", [Text(f"  {active_in(row)}") for row in rows]),
         ("definition", [Text(rounded(row.definition)) for row in rows]),
     ]
     answers = [(title, [_cell(row, names) for row in rows]) for title, names in spellings]
@@ -104,10 +104,6 @@ def _line(cells: Sequence[Text], widths: Sequence[int]) -> Text:
     for cell, width in zip(padded, widths, strict=True):
         cell.pad_right(width - cell.cell_len)
     return Text("", no_wrap=True).join(padded)
-
-
-def _active(row: Row) -> str:
-    return "  " + ", ".join(row.active) + (" (numbers)" if row.inactive == "numbers" else "")
 
 
 def _answers(rows: Sequence[Row], spellings: frozenset[str]) -> list[Answer]:

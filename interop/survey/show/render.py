@@ -127,8 +127,7 @@ def cells_of(rows: Sequence[Row], summary: Iterable[Tally]) -> tuple[list[str], 
     frameworks = [framework for framework in FRAMEWORKS if framework in present]
     dtypes: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for row in rows:
-        active = ", ".join(row.active) + (f" ({row.inactive})" if row.inactive == "numbers" else "")
-        case = (row.op, at(row), active, rounded(row.definition))
+        case = (row.op, at(row), active_in(row), rounded(row.definition))
         answers = tuple(_answers([a for a in row.answers if a.framework == name]) for name in frameworks)
         dtypes.setdefault((case, answers), []).append(row.dtype)
     # A sort that keeps equal ones in order: the cases of an op stay as they came, dtypes among them.
@@ -171,6 +170,11 @@ def heading(framework: str) -> str:
 
 def at(row: Row) -> str:
     return as_in_a_call(row.arguments)
+
+
+def active_in(row: Row) -> str:
+    """Name the active arguments, and say if the others are numbers: ``x (numbers)``."""
+    return ", ".join(row.active) + (" (numbers)" if row.inactive == "numbers" else "")
 
 
 def as_in_a_call(arguments: Mapping[str, Any]) -> str:
