@@ -23,6 +23,7 @@ import jaxclamp
 from jaxclamp import OPS, Influence, Line, Op, TieReport, count_ties, min_norm, ties
 from tests.support.elementwise import ELEMENTWISE, valid_operands
 from tests.support.representatives import represented
+from tests.support.strict_json import strictly
 
 X = jnp.array([-2.0, -1.0, -0.0, 0.0, 0.0, 1.0, 3.0, 6.0, 6.0])
 N = np.asarray(X)
@@ -495,7 +496,7 @@ def test_renderings() -> None:
     assert str(nothing).startswith(
         "0 of 0 elements on a tie; another convention moves the gradient by 1, that of minimum norm is 0\n"
     )
-    loaded = json.loads(nothing.to_json(), parse_constant=pytest.fail)
+    loaded = strictly(nothing.to_json())
     assert loaded["influence"] == {"norm": 1.0, "gradient_norm": 0.0, "relative": "inf"}
     assert loaded["lines"][0]["share"] == 0
     printed = io.StringIO()

@@ -1,7 +1,6 @@
 """The records as data, and what they say of versions: lines, formats, pictures, and that nothing is imported for it."""
 
 import dataclasses
-import json
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from interop.survey.classify import CLASSES, classify, explanations
 from interop.survey.history import COLOURS, figure
 from interop.survey.records import MODES, Cell, FlatGradient, Mode, Record, choices, read, record_of, recorded
 from interop.survey.versions import same, side_by_side
+from tests.support.strict_json import strictly
 from tools import record_frameworks
 
 RECORDS = [record for records in recorded().values() for record in records]
@@ -77,7 +77,7 @@ def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     lines = file.read_text("utf-8").splitlines()
     assert '"maximum(x=0, y=0), x y, none: torch.maximum": {"both": [0.5, 0.5]},' in lines
     assert '"abs(x=-0), x, none: torch.abs": {"reverse": ["-inf"]}' in lines
-    json.loads("\n".join(lines), parse_constant=pytest.fail)
+    strictly("\n".join(lines))
 
 
 def test_every_record_is_as_it_would_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,8 +226,7 @@ def test_lines(
 ) -> None:
     found = Changes(record(before), record(after, "2.0"))
     assert [(str(line.cell), line.mode) for line in found.lines] == told
-    strict = json.loads(found.to_json(), parse_constant=pytest.fail)
-    assert len(strict["lines"]) == len(told)
+    assert len(strictly(found.to_json())["lines"]) == len(told)
     assert found.to_markdown().count("\n| clamp(") == len({cell.partition(",")[0] for cell, _ in told})
 
 
@@ -311,7 +310,7 @@ def test_as_markdown() -> None:
 def test_as_json() -> None:
     result = run("torch", "2.13", "2.15", "--format", "json")
     assert result.exit_code == 0
-    content = json.loads(result.stdout, parse_constant=pytest.fail)
+    content = strictly(result.stdout)
     assert (content["before"]["version"], content["after"]["version"]) == ("2.13.0", "2.15.0")
     assert content["lines"][0] == {
         "op": "clamp",
