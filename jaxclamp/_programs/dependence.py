@@ -1,14 +1,17 @@
-"""Finds the equations on which no choice depends, along any path of a program."""
+"""Finds the equations on which no choice depends, and those that stand still, along any path of a program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var, jaxprs_in_params
 from jax.extend.core import primitives as p
 
+from jaxclamp._jax_versions import scan_sizes
 from jaxclamp._programs.choices import chooses
+from jaxclamp._transforms.jaxprs import WITH_BODIES
 
 
 def without_choices_behind(jaxpr: Any, is_candidate: Callable[[JaxprEqn], bool]) -> list[JaxprEqn]:
@@ -47,3 +50,33 @@ def without_choices_behind(jaxpr: Any, is_candidate: Callable[[JaxprEqn], bool])
 
     results(jaxpr, frozenset())
     return [eqn for eqn in candidates if id(eqn) not in decisive]
+
+
+def standing_still(jaxpr: Any, moves: Sequence[bool]) -> dict[int, JaxprEqn]:
+    """Return the equations, by their ids, that read nothing that moves, those in bodies too.
+
+    ``moves`` says which inputs do; integers and constants do not. Where a loop reads what moves, all that it carries
+    does. A body that several equations share moves if it does in one of them.
+    """
+    seen: dict[int, JaxprEqn] = {}
+    moving: set[int] = set()
+
+    def look(jaxpr: Any, moves: Sequence[bool]) -> None:
+        moved = {var for var, does in zip(jaxpr.invars, moves, strict=True) if does}
+        for eqn in jaxpr.eqns:
+            seen[id(eqn)] = eqn
+            reads = [isinstance(atom, Var) and atom in moved for atom in eqn.invars]
+            if any(reads):
+                moving.add(id(eqn))
+                moved.update(var for var in eqn.outvars if jnp.issubdtype(var.aval.dtype, jnp.inexact))
+            for body in jaxprs_in_params(eqn.params):
+                inputs = [any(reads)] * len(body.invars)
+                if eqn.primitive.name in WITH_BODIES and eqn.primitive is not p.while_p:
+                    inputs = reads[len(reads) - len(body.invars) :]  # all but the condition of a ``cond``
+                if eqn.primitive is p.scan_p:
+                    known, carried = scan_sizes(eqn)
+                    inputs[known : known + carried] = [any(reads)] * carried
+                look(body, inputs)
+
+    look(jaxpr, moves)
+    return {key: eqn for key, eqn in seen.items() if key not in moving}

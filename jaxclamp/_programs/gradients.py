@@ -23,7 +23,7 @@ from jaxclamp._jax_versions import expanded, high_level
 from jaxclamp._programs.choices import chooses, decided, entering, jumps, norm_along_direction
 from jaxclamp._programs.constant_factors import constant_beside_0
 from jaxclamp._programs.defined_branches import with_defined_branches
-from jaxclamp._programs.dependence import without_choices_behind
+from jaxclamp._programs.dependence import standing_still, without_choices_behind
 from jaxclamp._programs.nan_gradients import mended
 from jaxclamp._programs.open_primitives import opened
 from jaxclamp._programs.ranges import has_slopes_without_bound
@@ -39,6 +39,7 @@ from jaxclamp._transforms.jaxprs import (
     inlined,
     moved_on,
     needed,
+    split,
     transformed,
 )
 from jaxclamp._transforms.source_lines import place
@@ -291,10 +292,13 @@ class _Program(Generic[P, R]):
         """Whether the tangents only decide choices, so that no derivative of them is needed."""
         self._within = within
         """The functions in whose ``custom_jvp`` rules ``fun`` is called, as text: by these the recursion ends."""
+        self.moves: Sequence[bool] = ()
+        """Of each array among the arguments, whether it moves; empty if all do."""
         # These are known once ``run`` has been called, since it is then that the function is traced.
         self._is_discrete = False
         self.has_slopes_without_bound = False
         self._without_choices_behind: list[JaxprEqn] = []
+        self._standing_still: dict[int, JaxprEqn] = {}
         self.run: Callable[P, R] = transformed(fun, self._replace, self._prepared)
 
     def result(self, result: R, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -316,7 +320,10 @@ class _Program(Generic[P, R]):
         self._without_choices_behind = without_choices_behind(jaxpr, self._moves_by_its_body)
         # Of finite numbers and slopes no branch is NaN. A derivative rule is linear in its tangents, and a look at them
         # would not be.
-        return with_defined_branches(jaxpr) if self.has_slopes_without_bound and not self._within else jaxpr
+        if self.has_slopes_without_bound and not self._within:
+            jaxpr = with_defined_branches(jaxpr)
+        self._standing_still = standing_still(jaxpr, self.moves or [True] * len(jaxpr.invars))
+        return jaxpr
 
     def _moves_by_its_body(self, eqn: JaxprEqn) -> bool:
         """Return whether ``eqn`` calls a function with a rule that forward mode cannot take, or that might never end.
@@ -330,6 +337,9 @@ class _Program(Generic[P, R]):
         return _has_own_rule(eqn) and (len(self._within) >= 2 or _function(eqn) in self._within)
 
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+        if id(eqn) in self._standing_still:
+            # Another derivative, around this one, may move it: of a choice that is decided here it has no transpose.
+            return [eqn]
         # The first that fits counts. A norm, or x log y, may be a custom_jvp: so they come before functions with rules.
         if norm := norm_along_direction(eqn):
             return inlined(norm, eqn)
@@ -546,7 +556,9 @@ def _gradient(
 
             def of_active(*active: Tree) -> Any:
                 moved = dict(zip(positions, active, strict=True))
-                result = program.run(*(moved.get(i, arg) for i, arg in enumerate(args)), **kwargs)
+                merged = [moved.get(i, arg) for i, arg in enumerate(args)]
+                program.moves = [i in moved for i, arg in enumerate([*merged, kwargs]) for _ in split(arg)[0]]
+                result = program.run(*merged, **kwargs)
                 return result if has_aux else (result, None)
 
             value, derivative, aux = jax.jvp(of_active, active, _varying(tangents, active), has_aux=True)

@@ -180,6 +180,24 @@ def step_value(x: Any) -> Any:
     return step(x)[0]
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda y, c: jnp.abs(c) * jnp.abs(y),
+        lambda y, c: lax.fori_loop(0, 2, lambda _, total: total + jnp.abs(c) * y, 0.0),
+        lambda y, c: lax.cond(y > 0, lambda y, c: jnp.abs(c) * y, lambda y, c: jnp.maximum(y, c), y, c),
+    ],
+    ids=["abs", "scan", "cond"],
+)
+def test_a_derivative_around_moves_what_stands_still(program: Callable[[Any, Any], Any]) -> None:
+    """Of ``c``, an argument or closed over, in the derivative with respect to ``y``: it is the slope of ``|c|``."""
+    slope = 2.0 if program(1.0, 3.0) == 6.0 else 1.0
+    of_argument, closed_over = jaxclamp.grad(program), lambda c: jaxclamp.grad(lambda y: program(y, c))(1.0)
+    for inner in (lambda c: of_argument(1.0, c), closed_over):
+        assert jax.grad(inner)(-2.0) == -slope
+        assert [jaxclamp.grad(inner, direction=v)(0.0) for v in (1.0, -1.0)] == [slope, -slope]
+
+
 @pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit], ids=lambda k: k.name)
 def test_sharded_arguments(kind: jax.sharding.AxisType) -> None:
     mesh = jax.make_mesh((8,), ("batch",), axis_types=(kind,))
