@@ -38,6 +38,7 @@ Backend: TypeAlias = Literal["torch", "jax"]
 Functions: TypeAlias = Mapping[str, Callable[..., Any]]
 Replacements: TypeAlias = Mapping[Callable[..., Any], Callable[..., Any]]
 
+_NORM = torch.Tensor.norm
 _SUSPENDED = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
@@ -69,6 +70,8 @@ class Intercepting(Block, contextlib.ContextDecorator):
 
     @compiled_within_others_only
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _NORM:  # a method in Python, which Dynamo finds in a table only if it has it by a name
+            func = _NORM
         replacement = self._replacements.get(func)
         if not torch.compiler.is_compiling():
             self.reach_checkpoints(func)

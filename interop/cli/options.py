@@ -177,8 +177,9 @@ def bad_usage() -> Iterator[None]:
         raise
     except Exception as error:
         modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
-        # Decorators, such as that of `audit`, have frames in contextlib.
-        is_of_this_package = {name.partition(".")[0] for name in modules} <= {"interop", "jaxclamp", "contextlib"}
+        # Decorators, such as those of `audit`, have frames in contextlib, and in torch's module of that name.
+        packages = {name.partition(".")[0] for name in modules if not name.endswith("contextlib")}
+        is_of_this_package = packages <= {"interop", "jaxclamp"}
         if is_of_this_package and isinstance(error, TypeError | ValueError | NotImplementedError | ModuleNotFoundError):
             raise click.UsageError(str(error)) from error
         traceback.print_exc()

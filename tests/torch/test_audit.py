@@ -493,6 +493,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "def refuses(x):\n    raise ValueError('of the function')\n\n\n"
         "def scaled(x, factor):\n    return factor * x.clamp(0.0, 6.0).sum()\n\n\n"
         "def held():\n    import torch\n    return torch.zeros(2, requires_grad=True).clamp(0.0, 6.0).sum()\n\n\n"
+        "def flat(x):\n    return x.detach()\n\n\n"
         "def of_dict(named):\n    return named['x'].clamp(0.0, 6.0).sum()\n"
     )
     np.savez(tmp_path / "x.npz", x=X)
@@ -523,6 +524,11 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_jax = run("trained:in_jax")
     assert in_jax.exit_code == 2
     assert "JAX was called with a tensor" in in_jax.stderr
+    flat = run("trained:flat")
+    assert flat.exit_code == 2
+    assert "Usage" in flat.stderr
+    assert "Error: audit: nothing that was returned depends" in flat.stderr
+    assert "Traceback" not in flat.stderr
     options = ["--before", "2.13"]  # the newest version, and no arguments
     for place in ("trained", str(tmp_path / "trained.py")):
         held = run(f"{place}:held")
