@@ -144,9 +144,16 @@ def scan(
         for finding, fate in fates:
             findings[fate].append(finding)
     chosen = LIKELIHOODS[: LIKELIHOODS.index(at_least) + 1]
-    shown, pinned, ignored = ([f for f in of_fate if f.tie in chosen] for of_fate in findings.values())
-    hidden = len(findings["open"]) - len(shown)
-    return Scan(tuple(shown), hidden, len(pinned), len(ignored), at_least, len(files), tuple(unread))
+    likely = {fate: [finding for finding in of_fate if finding.tie in chosen] for fate, of_fate in findings.items()}
+    return Scan(
+        findings=tuple(likely["open"]),
+        hidden=len(findings["open"]) - len(likely["open"]),
+        pinned=len(likely["pinned"]),
+        ignored=len(likely["ignored"]),
+        at_least=at_least,
+        files=len(files),
+        unread=tuple(unread),
+    )
 
 
 def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
