@@ -205,7 +205,7 @@ def _integers(rng: np.random.Generator, array: Array) -> Array:
 
 def _onto(bounds: Sequence[float], rng: np.random.Generator, array: Array) -> Array:
     """Move some numbers onto bounds, or a little to a side."""
-    # Two of the numbers on average, half, or all: a difference may take several, or drown among others.
+    # Two numbers are moved on average, half of them, or all: a difference may need several, or drown among many.
     moved = rng.choice(bounds, size=array.shape) + rng.choice([0.0, 0.0, 0.5, -0.5], size=array.shape)
     return np.where(rng.random(array.shape) < rng.choice([2 / array.size, 0.5, 1.0]), moved, array.astype(np.float64))
 
@@ -219,9 +219,11 @@ class _Floats:
         self.vector = self.of(inputs)
 
     def of(self, arrays: Arrays) -> Numbers:
+        """Join the floats among these arrays."""
         return np.concatenate([arrays[label].astype(np.float64).ravel() for label in self._labels])
 
     def arrays(self, vector: Numbers) -> dict[str, Array]:
+        """Return all arguments, their floats replaced by those of the vector."""
         floats = [self._inputs[label] for label in self._labels]
         parts = np.split(vector, np.cumsum([array.size for array in floats])[:-1])
         replaced = [_rounded(part.reshape(a.shape), a.dtype) for part, a in zip(parts, floats, strict=True)]

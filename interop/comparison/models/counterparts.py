@@ -72,13 +72,13 @@ def counterparts_of(first: Model, second: Model, override: Override) -> Counterp
     # layers.
     pairs = tuple(replace(pair, image=pair.possible_images(images)[-1]) for pair in mapping.pairs)
     return Counterparts(
-        replace(mapping, pairs=pairs),
-        tuple(matches),
-        (None, *(numbers[matched_parent(first.layers, i, numbers)] for i, _ in matches[1:])),
-        {pair.first.name: match_of(pair.first.owner) for pair in pairs},
-        images,
-        _result_orders(first, second, to_last),
-        to_last,
+        mapping=replace(mapping, pairs=pairs),
+        matches=tuple(matches),
+        parents=(None, *(numbers[matched_parent(first.layers, i, numbers)] for i, _ in matches[1:])),
+        match_of={pair.first.name: match_of(pair.first.owner) for pair in pairs},
+        images=images,
+        result_orders=_result_orders(first, second, to_last),
+        to_last=to_last,
     )
 
 

@@ -39,13 +39,13 @@ def reported(
     updated = _updated(bound)
     pairs = tuple(
         LayerPair(
-            layers[0][i],
-            layers[1][j],
-            (i, j),
-            counterparts.parents[n],
-            tuple(judged[n]),
-            roundings[n],
-            (n in updated[0], n in updated[1]),
+            first=layers[0][i],
+            second=layers[1][j],
+            indices=(i, j),
+            parent=counterparts.parents[n],
+            judged=tuple(judged[n]),
+            rounding=roundings[n],
+            updates=(n in updated[0], n in updated[1]),
         )
         for n, (i, j) in enumerate(counterparts.matches)
     )
