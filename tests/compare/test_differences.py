@@ -14,6 +14,9 @@ from torch.nn import functional
 import interop
 from interop import Comparison, Recording, compare
 from interop.comparison.leaves import apart_of, is_rounding_alone, largest_of
+from interop.comparison.models.judgements import _Compared, _explained
+from interop.comparison.models.layers import Moment
+from interop.comparison.models.places import Place
 from tests.compare.clipped import AT, difference, findings, recording
 
 F32 = np.float32
@@ -254,6 +257,17 @@ def test_values_that_are_rounding_alone(length: int, tmp_path: Path) -> None:
     assert findings(small)["value"] == "port"
     double = compare(lambda x: x * 1e-12, lambda x: x * 1.01e-12, x.astype(np.float64), frameworks=frameworks)
     assert findings(double)["value"] == "port"
+
+
+@pytest.mark.parametrize(("under_min_norm", "judgement"), [(2e-9, "rounding"), (np.nan, "port")])
+def test_a_small_gradient_of_models_is_rounding_if_it_stays_small(under_min_norm: float, judgement: str) -> None:
+    end = Moment(0, is_end=True)
+    small, large = (Place(0, "inputs", name, True, (vars, vars), (end, end)) for name in "01")  # type: ignore[arg-type]
+
+    def compared(first: float) -> dict[Place, _Compared]:
+        return {small: _Compared.of(F32([first]), F32([0.0]), 0.0), large: _Compared.of(AT, AT, 0.0)}
+
+    assert _explained(compared(1e-9), compared(under_min_norm)) == {small: judgement, large: "agrees"}
 
 
 @pytest.mark.parametrize("name", ["rtol", "atol"])

@@ -297,7 +297,8 @@ def _explained(
     judgements: dict[Place, Judgement] = {}
     for place, each in compared.items():
         without_ties = under_min_norm[place]
-        is_negligible = max(each.largest, without_ties.largest) <= tolerance_of(each.eps) * scale
+        # By np.maximum, which keeps NaN.
+        is_negligible = np.maximum(each.largest, without_ties.largest) <= tolerance_of(each.eps) * scale
         if each.agree:
             judgements[place] = "agrees"
         elif place in rounding:
