@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import jax.numpy as jnp
 import numpy as np
 
 from interop.comparison.comparison import Comparison
 from interop.comparison.leaves import (
     Leaf,
     check_tolerances,
+    eps_of,
     is_gradient,
     is_rounding_alone,
     largest_of,
@@ -256,7 +256,7 @@ class _Pair:
             if leaf.finding == "port" and not leaf.mismatch:
                 arrays = [side.unmodified[leaf.label] for side in (comparison.first, comparison.second)]
                 scale = comparison.gradient_scale if is_gradient(leaf.label) else largest_input
-                if is_float(arrays[0]) and largest_of(arrays) <= float(jnp.finfo(arrays[0].dtype).eps) ** 0.5 * scale:
+                if is_float(arrays[0]) and largest_of(arrays) <= eps_of(arrays[0].dtype) ** 0.5 * scale:
                     suspects.append(leaf.label)
         return suspects
 

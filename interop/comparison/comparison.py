@@ -22,8 +22,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-import numpy as np
-
 from interop.comparison.format_leaves import cures_of, in_words, markdown_of, table_of
 from interop.comparison.leaves import (
     ROUNDING,
@@ -34,6 +32,7 @@ from interop.comparison.leaves import (
     difference_of,
     is_gradient,
     largest_finite,
+    largest_of,
     relative_tolerance,
     same_kind,
 )
@@ -124,7 +123,7 @@ class Comparison:
     def _is_negligible(self, *gradients: Array) -> bool:
         """Say whether all numbers in a leaf are so far below the largest gradient that they may be rounding alone."""
         bound = relative_tolerance(gradients[0].dtype, self.rtol) * self.gradient_scale
-        return self.atol is None and all(bool((abs(g.astype(np.float64)) <= bound).all()) for g in gradients)
+        return self.atol is None and largest_of(gradients) <= bound
 
     @functools.cached_property
     def gradient_scale(self) -> float:

@@ -141,7 +141,7 @@ def is_rounding_alone(before: float, after: float, dtype: np.dtype[Any]) -> bool
     more than that stays what it is. The line between is :math:`\sqrt{\epsilon_{64} / \epsilon}`, halfway on a
     logarithmic scale: of float32 it is 4e-5. So 3e-9 that becomes 1e-17 is rounding, and one that becomes 2e-9 is none.
     """
-    eps, eps64 = (float(jnp.finfo(d).eps) for d in (dtype, np.float64))
+    eps, eps64 = eps_of(dtype), eps_of(np.dtype(np.float64))
     return eps > eps64 and math.isfinite(before) and after <= math.sqrt(eps64 / eps) * before
 
 
@@ -175,7 +175,7 @@ def eps_of(dtype: np.dtype[Any]) -> float:
 
 def coarsest(floats: Iterable[np.dtype[Any]]) -> np.dtype[Any]:
     """Return the dtype of floats that rounds most: bfloat16 has fewer digits than float16, though as many bits."""
-    return max(floats, key=lambda dtype: float(jnp.finfo(dtype).eps))
+    return max(floats, key=eps_of)
 
 
 def as_reals(a: Array, b: Array) -> tuple[Array, Array]:
