@@ -93,35 +93,35 @@ def choices(op: Op) -> dict[str, Choices]:
 
 def write(record: Record) -> Path:
     """Write the file of a record, with a line for each cell, so that `diff` of two versions shows what changed."""
-    lines = [
-        *(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in record.origin.items()),
-        '"answers": {\n' + ",\n".join(_line(cell, modes) for cell, modes in record.answers.items()) + "\n}",
-    ]
+    answers = {str(cell): json.dumps(_by_mode(modes)) for cell, modes in record.answers.items()}
+    origin = {name: json.dumps(value) for name, value in record.origin.items()}
     file = FOLDER / f"{record.name.replace(' ', '-')}.json"
-    file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    file.write_text(_in_lines({**origin, "answers": _in_lines(answers)}) + "\n", encoding="utf-8")
     return file
 
 
-def _line(cell: Cell, modes: Mapping[Mode, FlatGradient]) -> str:
-    """Write the line of a cell; what both modes answer is written once."""
-    written = {mode: writable(gradient) for mode, gradient in modes.items()}
-    if len(written) == 2 and written["reverse"] == written["forward"]:
-        return f"{json.dumps(str(cell))}: {json.dumps({'both': written['reverse']})}"
-    return f"{json.dumps(str(cell))}: {json.dumps(written)}"
+def _in_lines(values: Mapping[str, str]) -> str:
+    """Write a JSON object of values that are JSON already, with a line for each."""
+    return "{\n" + ",\n".join(f"{json.dumps(name)}: {value}" for name, value in values.items()) + "\n}"
+
+
+def _by_mode(modes: Mapping[Mode, FlatGradient]) -> dict[str, list[float | str]]:
+    """Return the gradients as they are written; what both modes answer is written once."""
+    written: dict[str, list[float | str]] = {mode: writable(gradient) for mode, gradient in modes.items()}
+    is_same = len(written) == 2 and written["reverse"] == written["forward"]
+    return {"both": written["reverse"]} if is_same else written
 
 
 def write_choices(choices: Mapping[str, Choices]) -> Path:
     """Write the choices at every tie, a line for each case."""
     file = FOLDER / "choices.json"
-    lines = (
-        json.dumps(name)
-        + ": "
-        + json.dumps(
+    written = {
+        name: json.dumps(
             {**{c: writable(g) for c, g in case.conventions.items()}, "corners": [*map(writable, case.corners)]}
         )
         for name, case in choices.items()
-    )
-    file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    }
+    file.write_text(_in_lines(written) + "\n", encoding="utf-8")
     return file
 
 
