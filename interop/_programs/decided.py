@@ -29,11 +29,10 @@ from interop._programs.choices import (
     selections,
     sorting,
 )
-from interop._programs.choices.reductions import as_is
 from interop._programs.defined_branches import following
 from interop._programs.dual_fast_paths import FASTER, FastPaths
 from interop._programs.operators import of_each, operators_of, overwriting, parts_of
-from interop._programs.order import moves, negated, value_and_tangent
+from interop._programs.order import are_late, as_is, moves, value_and_tangent
 from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import NUMPY_NAMES, in_place, overloaded, overwrite
 from interop._torch.private_api import (
@@ -77,7 +76,8 @@ class Decided(Block):
         if choice and not is_moving:
             self.on_choice_of_torch(func, args, kwargs)
         if choice is None or not is_moving:  # the usual case, and the only fast one
-            result = _CALLED.get(func, func)(*args, **kwargs)
+            in_torch_or_faster = func if are_late() else _CALLED.get(func, func)
+            result = in_torch_or_faster(*args, **kwargs)
             if watch := roots.WATCHED.get(in_torch):
                 watch(result, *args, **kwargs)
             return result
@@ -183,7 +183,7 @@ _IGNORED = {"out", "ties"}
 _CALLED = {**FASTER, **dict(following(FASTER))}
 
 _OF_RECORDS = dict(records.choices_of_records())
-_MAX, _MIN = reductions.with_indices("max", as_is), reductions.with_indices("min", negated)
+_MAX, _MIN = reductions.with_indices("max", as_is), reductions.with_indices("min", torch.neg)
 
 _CHOICES_BY_NAME: Mapping[str, Function] = {
     **_OF_RECORDS,
@@ -213,7 +213,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "amax": reductions.amax,
     "amin": reductions.amin,
     "argmax": reductions.index(as_is),
-    "argmin": reductions.index(negated),
+    "argmin": reductions.index(torch.neg),
     "aminmax": reductions.aminmax,
     "norm": reductions.norm(torch.norm),
     "vector_norm": reductions.vector_norm,
@@ -239,7 +239,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "kthvalue": sorting.kthvalue,
     **_each(sorting.median, "median", "nanmedian"),
     "cummax": sorting.cumulative("cummax", as_is),
-    "cummin": sorting.cumulative("cummin", negated),
+    "cummin": sorting.cumulative("cummin", torch.neg),
     "index_reduce": sorting.index_reduce,
     "scatter_reduce": sorting.scatter_reduce,
     **_each(pooling.max_pool, "max_pool1d", "max_pool2d", "max_pool3d"),

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from interop._programs.order import AT_THE_POINT, value_and_tangent
+from interop._programs.order import AT_THE_POINT, value_of
 from interop._torch.private_api import is_any
 from interop.native._rules.windows_stage import is_plain
 
@@ -73,11 +73,11 @@ def _defined(function: Function, *args: Any, **kwargs: Any) -> Any:
     at_the_point = _at_the_point(args)
     if not at_the_point or len(args) + len(kwargs) == 1:  # `where` of a condition alone has its indices
         return entered
-    is_nan = value_and_tangent(entered)[0].isnan()
+    is_nan = value_of(entered).isnan()
     if is_plain(is_nan) and not is_any(is_nan):
         return entered
     instead = function(*at_the_point, **kwargs)
-    return torch.where(is_nan & ~value_and_tangent(instead)[0].isnan(), instead, entered)
+    return torch.where(is_nan & ~value_of(instead).isnan(), instead, entered)
 
 
 def _written(input: torch.Tensor, mask: Any, values: Any) -> None:
@@ -87,10 +87,10 @@ def _written(input: torch.Tensor, mask: Any, values: Any) -> None:
     if at_the_point is not None and mask.shape == input.shape:
         if isinstance(values, torch.Tensor) and values.dim():  # an element for each place where the mask holds
             before = input[mask]
-            is_nan, was_nan = (value_and_tangent(part)[0].isnan() for part in (values, before))
+            is_nan, was_nan = (value_of(part).isnan() for part in (values, before))
             values = torch.where(is_nan & ~was_nan & ~at_the_point[mask], before, values)
         else:
-            mask = mask | (at_the_point & value_and_tangent(input)[0].isnan())
+            mask = mask | (at_the_point & value_of(input).isnan())
     input[mask] = values
 
 

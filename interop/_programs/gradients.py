@@ -23,8 +23,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from interop._programs.choices import roots
 from interop._programs.decided import BACKWARD, Decided, operands
+from interop._programs.late_tangents import Tape, refuse_without_jvp, waits
 from interop._programs.nan_gradients import Losses, certified, has_nan
-from interop._programs.order import tangents_at
+from interop._programs.order import LateTangentError, Tangents, moves, moving_by
 from interop._torch.private_api import (
     COMPILED,
     depth_of_transformations,
@@ -34,12 +35,14 @@ from interop._torch.private_api import (
     is_transformed,
     is_without_numbers,
     keywords_of,
+    outside_of_transformations,
     refuse_compiled,
     sharding_of,
     unflattened,
     version_of,
     whole_of,
     with_old_versions,
+    without_forward_mode,
     without_transformations,
 )
 from interop._transforms.as_of import PINNED
@@ -208,13 +211,13 @@ def along(
 ) -> Iterator[None]:
     """A block in which ``loss.backward()`` gives the gradient of the piece that the loss enters along a direction.
 
-    For training loops and modules as they are: in the block the parameters have tangents. They stay the same tensors,
-    with their values, gradients and hooks. The backward pass may follow the block, and an optimizer may step in the
-    block or behind it. What is decided, and what is not, is said at `directional_derivative`; choices in other threads
-    are not. Checkpoints compute again without tangents: they are refused. One with ``use_reentrant=True`` whose inputs
-    need no gradient has none in torch, and so none here. Compiled functions are refused, too, and so are
-    `torch.func.jvp`, `torch.func.jacfwd` and `torch.func.hessian`, since torch has one level of forward mode outside of
-    torch.func.
+    For training loops and modules as they are: the parameters stay the same tensors, with their values, gradients and
+    hooks. On the CPU they get tangents when a choice is first on a tie, so that a step without one costs little more.
+    The backward pass may follow the block, and an optimizer may step in the block or behind it. What is decided, and
+    what is not, is said at `directional_derivative`; choices in other threads are not. Checkpoints compute again
+    without tangents: they are refused. One with ``use_reentrant=True`` whose inputs need no gradient has none in torch,
+    and so none here. Compiled functions are refused, too, and so are `torch.func.jvp`, `torch.func.jacfwd` and
+    `torch.func.hessian`, since torch has one level of forward mode outside of torch.func.
 
     The loss is computed once, with choices decided along the direction: it may differ from the usual one by rounding,
     and where a choice jumps, as that of an expert among equal ones, it is that of the piece that is entered.
@@ -255,17 +258,15 @@ def along(
         direction = [direction] if isinstance(direction, torch.Tensor) else list(direction)
         _check("along", moving, "parameters that require grad", direction, "direction")
     losses = Losses(moving)
-    with _alone("along"), forward_ad.dual_level(), tangents_at(depth_of_transformations()):
-        torch.clear_autocast_cache()  # it may hold casts of the parameters from before they had tangents
-        tangents = dict(zip(moving, direction, strict=True))
-        with _named_cure("along", _CURES):
-            _give_tangents(tangents)
-            with _Uncompiled(losses, tangents):
-                yield
-        losses.settle()  # while there are tangents, and no longer watched by the block
+    directions = dict(zip(moving, direction, strict=True))
+    tangents = Tangents(depth_of_transformations())
+    with _alone("along"), forward_ad.dual_level(), moving_by(tangents):
+        with _named_cure("along", _CURES), _Uncompiled(losses, tangents, directions) as block:
+            yield
+        losses.settle(block.complete)  # while there are tangents, and no longer watched by the block
     if isinstance(parameters, torch.nn.Module):
         named = parameters.named_parameters()
-        if new := [name for name, parameter in named if parameter.requires_grad and parameter not in tangents]:
+        if new := [name for name, parameter in named if parameter.requires_grad and parameter not in directions]:
             raise RuntimeError(
                 f"along: {new[0]} was made or unfrozen in the block, and has the gradient of torch; call "
                 "load_state_dict(assign=True), requires_grad_() and the like before the block."
@@ -405,7 +406,7 @@ def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], 
             return fun(*inputs)
 
     depth = depth_of_transformations() + 1  # the jvp below is one more
-    with _named_cure(name, _CURES_OF_FUNCTIONS), _alone(name), tangents_at(depth):
+    with _named_cure(name, _CURES_OF_FUNCTIONS), _alone(name), moving_by(Tangents(depth)):
         # Dynamo has left this call to Python, but would compile each function within, one by one, which takes long.
         jvp = torch.compiler.disable(torch.func.jvp) if is_compiled() else torch.func.jvp
         return jvp(decided, inputs, v)  # type: ignore[return-value]  # there is no aux
@@ -457,16 +458,30 @@ _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # as `torch
 
 
 class _Uncompiled(Decided):
-    """The block of `along`: it refuses compiled functions, which have no tangents, and watches for losses."""
+    """The block of `along`: it gives tensors their tangents, refuses compiled functions, and watches for losses."""
 
-    def __init__(self, losses: Losses, tangents: Mapping[torch.Tensor, torch.Tensor]) -> None:
+    def __init__(self, losses: Losses, tangents: Tangents, directions: Mapping[torch.Tensor, torch.Tensor]) -> None:
         super().__init__()
         self._losses = losses
+        self._tangents = tangents
+        self._directions = directions
+        self._tape = Tape(directions)
         self._parts = defaultdict[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]](list)
         """Maps what parameters show the memory of, as a rule themselves, to these, each with its tangent."""
-        for parameter, tangent in tangents.items():
-            self._parts[whole_of(parameter)].append((parameter, tangent))
+        for parameter, direction in directions.items():
+            self._parts[whole_of(parameter)].append((parameter, direction))
         self._versions = {whole: version_of(whole) for whole in self._parts}
+        tangents.are_late = True
+        if not self._tape.begins_late():
+            self._give_late_tangents()
+
+    def _give_late_tangents(self) -> None:
+        """Give the parameters their tangents, if these are late."""
+        if self._tangents.are_late:
+            self._tangents.are_late = False
+            self._tape.end()
+            torch.clear_autocast_cache()  # it may hold casts of the parameters from before they had tangents
+            _give_tangents(self._directions)
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_compiled():
@@ -478,14 +493,41 @@ class _Uncompiled(Decided):
             )
         # Such a backward pass frees the graph, in which the gradients of a loss are looked for.
         if func in BACKWARD and not (kwargs or {}).get("create_graph"):
-            self._losses.settle()
-        result = super().__torch_function__(func, types, args, kwargs)
+            self._losses.settle(self.complete)
+        result = self._called(func, types, args, kwargs)
         # What overwrites a parameter or a part of it, as `torch.nn.init` and ``w[0] = 0`` do, overwrites its tangent.
         for overwritten in operands(result, *args[:1]):
             if isinstance(overwritten, torch.Tensor) and (whole := whole_of(overwritten)) in self._versions:
                 self._restore_tangents(whole)
         self._losses.see(PINNED.get(func, func), args, result)
         return result
+
+    def _called(self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
+        """Call the function in the block of `Decided`, and give tensors the tangents that it needs and they lack."""
+        tensors = [x for x in operands(*args, *(kwargs or {}).values()) if isinstance(x, torch.Tensor)]
+        if func is torch.Tensor.register_hook and len(args) == 2:
+            args = (args[0], self._tape.apart_from(args[1]))
+        call = functools.partial(super().__torch_function__, func, types, args, kwargs)
+        if self._tangents.are_late and waits(PINNED.get(func, func), args, kwargs or {}, tensors):
+            with contextlib.suppress(LateTangentError):
+                return call()
+        if func in BACKWARD and not self._tape.is_empty():
+            # The numbers that it has saved may lack their tangents. So the gradients get theirs as what is on the tape.
+            with without_forward_mode():
+                result = call()
+            self._tape.end()
+            return result
+        for x in tensors:
+            outside_of_transformations(self._tangents.depth, self.complete, x)
+        return call()
+
+    def complete(self, x: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Give a tensor, and the parameters, the tangents that they lack."""
+        self._give_late_tangents()
+        if x.requires_grad and not moves(x) and x.layout is torch.strided and self._tape.lacks_tangent(x):
+            refuse_without_jvp(x)
+            _give_tangents(self._tape.tangents_of(x))
+        return ()
 
     def on_choice_of_torch(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Warn, once for each line, of a tie of what needs a gradient, as a weight computed before the block does."""

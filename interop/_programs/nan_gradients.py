@@ -30,7 +30,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import BackwardCFunction, once_differentiable
 from torch.autograd.graph import Node, get_gradient_edge
 
-from interop._programs.order import value_and_tangent
+from interop._programs.order import are_late, value_and_tangent
 from interop._torch.grad_state import leaves_behind, nodes_behind
 from interop._torch.private_api import is_any, is_transformed, is_view, with_old_versions, without_forward_mode
 from interop._transforms.unbounded import has_slope_without_bound
@@ -245,12 +245,13 @@ _SELECTIONS = frozenset((
     "Split", "SplitWithSizes", "UnsafeSplit", "Unbind", "Cat", "Stack", "Expand", "View", "ReshapeAlias",
     "UnsafeView", "Unsqueeze", "Squeeze", "Permute", "Transpose", "T", "Clone", "Alias", "ToCopy", "Flip",
     "Roll", "Repeat", "torch::autograd::CopyBackwards", "torch::autograd::Identity", "ConstantPadNd", "Tril", "Triu",
-    "Sum", "Mean", "Cumsum", "Embedding",
+    "Sum", "Mean", "Cumsum", "Embedding", "Clamp", "ClampMin", "ClampMax", "Hardtanh", "Relu", "Maximum", "Minimum",
+    "Fmax", "Fmin",
 ))
 """The nodes, by their names but for the ending, that move elements or add them up: a 0 among their slopes is a cut."""
 _ELEMENTWISE = frozenset((
     "Abs", "Acos", "Acosh", "Add", "Addcdiv", "Addcmul", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Ceil", "Celu",
-    "ClampMin", "Cos", "Cosh", "Deg2Rad", "Digamma", "Div", "Elu", "Erf", "Erfc", "Erfinv", "Exp", "Exp2", "Expm1",
+    "Cos", "Cosh", "Deg2Rad", "Digamma", "Div", "Elu", "Erf", "Erfc", "Erfinv", "Exp", "Exp2", "Expm1",
     "Floor", "Fmod", "Frac", "Gelu", "Hardshrink", "Hardsigmoid", "Hardswish", "HuberLoss", "Hypot", "LeakyRelu",
     "Lerp", "Lgamma", "Log", "Log10", "Log1P", "Log2", "Logaddexp", "Logaddexp2", "Logit", "LogSigmoid", "Mish",
     "MseLoss", "Mul", "NanToNum", "NativeDropout", "Neg", "Polygamma", "Pow", "PreluKernel", "Rad2Deg",
@@ -294,14 +295,16 @@ class Losses:
             for tensor in result if isinstance(result, tuple | list) else (result,):
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():
                     # A sum is finite only if all tangents are. To look at it here would wait for the device.
-                    self._sums_of_tangents.append(value_and_tangent(tensor)[1].sum())
+                    # Where tangents are late, slopes are finite where the values are, and their squares, as of 1 / x.
+                    shown = tensor.detach().square() if are_late() else value_and_tangent(tensor)[1]
+                    self._sums_of_tangents.append(shown.sum())
             if is_transformed():  # behind its vmap nobody can look at a batch
                 self._settle_slopes()
         if isinstance(result, Tensor) and not result.dim() and result.requires_grad and not is_transformed():
             self._numbers.append(weakref.ref(result))
 
-    def settle(self) -> None:
-        """Find the gradients of the losses, if there are slopes that want it."""
+    def settle(self, complete: Callable[[Tensor], Any]) -> None:
+        """Find the gradients of the losses, if there are slopes that want it; ``complete`` gives late tangents."""
         self._settle_slopes()
         alive = [number() for number in self._numbers]
         self._numbers.clear()
@@ -310,6 +313,7 @@ class Losses:
         for loss in alive:
             # Torch cannot detach a view from what it is a view of.
             if loss is not None and (root := loss.grad_fn) is not None and not is_view(loss):
+                complete(loss)
                 self._settle_loss(loss, root)
 
     def _settle_slopes(self) -> None:

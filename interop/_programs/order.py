@@ -7,11 +7,12 @@ that is differentiated.
 
 import cmath
 import contextlib
+import dataclasses
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
@@ -19,44 +20,70 @@ from torch.autograd import forward_ad
 from interop._torch.private_api import depth_of_transformations, is_among, is_any, outside_of_transformations
 from interop.native._rules.windows_stage import is_plain
 
-Pair = tuple[torch.Tensor, torch.Tensor]
-_DEPTH = ContextVar("depth", default=0)
 AT_THE_POINT = "_at_the_point"
 """The attribute of a comparison that was decided, which says where it holds by the values."""
 
 
-@contextlib.contextmanager
-def tangents_at(depth: int) -> Iterator[None]:
-    """Let tensors in the block move by the tangents that they have within so many transformations of torch.func.
+@dataclasses.dataclass
+class Tangents:
+    """Where the tangents are by which choices are decided."""
 
-    What is within more of them may hide these, and have others of its own.
-    """
-    token = _DEPTH.set(depth)
+    depth: int
+    """The transformations of torch.func within which they are. More of them may hide these, and have others."""
+    are_late: bool = False
+    """Whether no tensor has one yet. What needs a gradient moves all the same, as `late_tangents.py` gives it one."""
+
+
+class LateTangentError(Exception):
+    """A choice asks for a tangent that is late."""
+
+
+_OUTSIDE = Tangents(0)
+_TANGENTS = ContextVar("tangents", default=_OUTSIDE)
+
+
+@contextlib.contextmanager
+def moving_by(tangents: Tangents) -> Iterator[None]:
+    """Let tensors in the block move by these tangents."""
+    token = _TANGENTS.set(tangents)
     try:
         yield
     finally:
-        _DEPTH.reset(token)
+        _TANGENTS.reset(token)
+
+
+def are_late() -> bool:
+    return _TANGENTS.get().are_late
 
 
 def is_transformed_within() -> bool:
-    """Return whether more transformations of torch.func are at work."""
-    return depth_of_transformations() > _DEPTH.get()
+    """Return whether more transformations of torch.func are at work than around the tangents."""
+    return depth_of_transformations() > _TANGENTS.get().depth
 
 
 def _unpacked(x: torch.Tensor) -> Sequence[Any]:
-    return outside_of_transformations(_DEPTH.get(), forward_ad.unpack_dual, x)
+    return outside_of_transformations(_TANGENTS.get().depth, forward_ad.unpack_dual, x)
 
 
 def moves(x: Any) -> bool:
     """Return whether ``x`` is a tensor of real or complex numbers that has a tangent, which sparse tensors have not."""
     may_move = isinstance(x, torch.Tensor) and x.layout is torch.strided and (x.is_floating_point() or x.is_complex())
-    return may_move and _unpacked(x)[1] is not None
+    return may_move and (x.requires_grad if are_late() else _unpacked(x)[1] is not None)
+
+
+def value_of(x: Any) -> Any:
+    """Return the number, or the tensor without its tangent."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    return (x if are_late() else _unpacked(x)[0]).detach()
 
 
 def value_and_tangent(x: Any) -> tuple[Any, Any]:
     """Return the value and the tangent, of the same shape; a number does not move."""
     if not isinstance(x, torch.Tensor):
         return x, 0
+    if are_late() and moves(x):
+        raise LateTangentError
     value, tangent = _unpacked(x)
     value = value.detach()
     # One zero in memory, seen at every element.
@@ -68,8 +95,14 @@ def may_be_at(x: torch.Tensor, *places: float) -> bool:
 
     A look would make a GPU wait, and a graph that is traced has no numbers yet.
     """
-    value, _ = value_and_tangent(x)
+    value = value_of(x)
     return not is_plain(value) or any(is_among(place, value) for place in places)
+
+
+def may_be_equal(x: Any, y: Any) -> bool:
+    """Return whether elements of two tensors, or a tensor and a number, are equal, or nobody looks."""
+    equal = value_of(x) == value_of(y)
+    return not is_plain(equal) or is_any(equal)
 
 
 def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor:
@@ -78,9 +111,9 @@ def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor
     Infinities do not move. A tangent of NaN leaves it to the values, but for ``==``: that does not hold if one tangent
     alone is NaN.
     """
+    if not (may_be_equal(x, y) if isinstance(y, torch.Tensor) else cmath.isfinite(y) and may_be_at(x, y)):
+        return comparison(value_of(x), value_of(y))
     (x_value, x_tangent), (y_value, y_tangent) = value_and_tangent(x), value_and_tangent(y)
-    if not isinstance(y, torch.Tensor) and (cmath.isinf(y) or not may_be_at(x, y)):
-        return comparison(x_value, y_value)
     tied = x_value == y_value
     if isinstance(y, torch.Tensor):
         tied = tied & torch.isfinite(y_value)
@@ -101,30 +134,45 @@ _OF_TANGENTS: Mapping[Callable[[Any, Any], Any], Callable[[Any, Any], Any]] = {
 }
 
 
-def negated(pair: Pair) -> Pair:
-    """Negate the value and the tangent, so that the smallest is the largest."""
-    value, tangent = pair
-    return -value, -tangent
+Sign: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+"""`as_is` for what is the largest, and `torch.neg` for the smallest, which is the largest of the negated numbers."""
 
 
-def place_of_largest(pair: Pair, dim: int) -> torch.Tensor:
+def as_is(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def place_of_largest(x: torch.Tensor, dim: int, sign: Sign) -> torch.Tensor:
     """Return which element along ``dim`` is the largest, or is NaN; the axis stays."""
-    value, tangent = pair
-    leads = (value == value.amax(dim, keepdim=True)) | (value != value)
+    value = sign(value_of(x))
+    leads = _leads(value, dim)
+    if is_plain(value) and not is_any(leads.sum(dim) > 1):
+        return leads.max(dim, keepdim=True).indices
+    value, tangent = map(sign, value_and_tangent(x))
+    return place_ahead(value, tangent, dim)
+
+
+def place_ahead(value: torch.Tensor, tangent: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return the same, of numbers that may be equal."""
     # A tangent of NaN is the largest: the gradient is NaN then, and not that of an element that may not be ahead.
     finite = tangent.clamp(min=torch.finfo(tangent.dtype).min)  # a tangent of -inf stays above what does not lead
     # argmax takes longer, along axes other than the last twice as long.
-    return torch.where(leads, finite, -math.inf).max(dim, keepdim=True).indices
+    return torch.where(_leads(value, dim), finite, -math.inf).max(dim, keepdim=True).indices
 
 
-def order(pair: Pair, dim: int, descending: bool = False) -> torch.Tensor:
+def _leads(value: torch.Tensor, dim: int) -> torch.Tensor:
+    return (value == value.amax(dim, keepdim=True)) | (value != value)
+
+
+def order(x: torch.Tensor, dim: int, sign: Sign = as_is, descending: bool = False) -> torch.Tensor:
     """Return the permutation along ``dim`` that sorts the elements; NaN counts as the largest."""
-    value, tangent = pair
+    value = sign(value_of(x))
     if is_plain(value) and value.dim():
         by_value = value.argsort(dim=dim, descending=descending, stable=True)
         ordered, before = value.gather(dim, by_value), value.size(dim) - 1
         if not is_any(ordered.narrow(dim, 1, before) == ordered.narrow(dim, 0, before)):
             return by_value
+    value, tangent = map(sign, value_and_tangent(x))
     # A stable sort by values keeps the order by tangents where values are equal.
     by_tangent = tangent.argsort(dim=dim, descending=descending, stable=True)
     by_value = value.gather(dim, by_tangent).argsort(dim=dim, descending=descending, stable=True)

@@ -143,6 +143,26 @@ def with_old_versions(tensors: Iterable[torch.Tensor]) -> contextlib.AbstractCon
     return torch.autograd.grad_mode._unsafe_preserve_version_counter(tuple(tensors))
 
 
+def has_hooks(tensor: torch.Tensor) -> bool:
+    """Say whether a reverse pass to the tensor calls hooks of the program."""
+    return bool(tensor._backward_hooks)
+
+
+def number_of(node: torch.autograd.graph.Node) -> int:
+    """Return the number of a node of autograd; those that this thread makes later have larger ones."""
+    return node._sequence_nr()
+
+
+def next_number() -> int:
+    """Return the number that the next node has."""
+    return torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+
+
+def has_jvp(node: torch.autograd.function.BackwardCFunction) -> bool:
+    """Say whether the autograd.Function that made the node has forward mode."""
+    return node._forward_cls.jvp is not torch.autograd.Function.jvp  # type: ignore[attr-defined]
+
+
 def is_view(tensor: torch.Tensor) -> bool:
     """Say whether the tensor has its memory from another one, by a recorded call: it cannot be detached then."""
     return tensor._is_view()

@@ -234,7 +234,7 @@ def test_functions_without_forward_mode_name_the_cure() -> None:
         interop.grad(interop.grad(WithoutJvp.apply))(ZERO)
     assert len(raised.value.__notes__) == 1
     with pytest.raises(NotImplementedError) as raised, interop.along(x := torch.zeros((), requires_grad=True)):
-        WithoutJvp.apply(x)
+        WithoutJvp.apply(x).sum()
     assert "along needs forward mode" in raised.value.__notes__[0]
     with pytest.raises(NotImplementedError, match="derivative 0 in forward mode"):
         interop.grad(lambda x: x.scatter_reduce(0, torch.tensor([0, 0]), x, "prod").sum())(torch.ones(2))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from interop._programs.order import holds, value_and_tangent
+from interop._programs.order import holds, may_be_at, value_and_tangent, value_of
 from interop._torch.forms import dtypes_named
 
 Tensor = torch.Tensor
@@ -53,6 +53,8 @@ def of_truth_values(combine: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Te
 
 
 def sign(input: Tensor) -> Tensor:
+    if not may_be_at(input, 0.0):
+        return torch.sgn(input)
     value, tangent = value_and_tangent(input)
     # Of the input itself: that of a complex number turns with it, and that of a real one has the gradient 0.
     return torch.sgn(torch.where(value == 0, tangent, input))
@@ -60,7 +62,7 @@ def sign(input: Tensor) -> Tensor:
 
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
     if input.dtype != values.dtype:  # which torch refuses
-        return torch.heaviside(value_and_tangent(input)[0], value_and_tangent(values)[0])
+        return torch.heaviside(value_of(input), value_of(values))
     # At 0 ``values`` counts only where x stands still; where it moves, only one of the two holds, or none.
     rises = holds(operator.gt, input, 0)
     return torch.where(holds(operator.ge, input, 0) & ~rises, values, rises.to(values.dtype))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from interop._programs.order import may_be_at, value_and_tangent
+from interop._programs.order import may_be_at, value_and_tangent, value_of
 
 
 def constant_beside_0(in_torch: Callable[..., torch.Tensor], end: float) -> Callable[..., torch.Tensor]:
@@ -24,7 +24,7 @@ def constant_beside_0(in_torch: Callable[..., torch.Tensor], end: float) -> Call
         if not isinstance(other, torch.Tensor) or not may_be_at(other, end):
             return in_torch(input, other)
         factor, speed = value_and_tangent(input)
-        is_constant = (value_and_tangent(other)[0] == end) & (factor == 0) & (speed == 0)
+        is_constant = (value_of(other) == end) & (factor == 0) & (speed == 0)
         return in_torch(input, torch.where(is_constant, 1.0, other))  # at 1 the slope is 0
 
     return product

@@ -26,10 +26,10 @@ def at_kinks(in_torch: Function, kinks: Sequence[PiecesAtKink], x: Tensor) -> Te
     ``hardswish`` at x = 3, where x moves by -1, is ``x (x + 3) / 6``, of slope 3/2; where x moves by 1, it is ``x``.
     """
     result = in_torch(x)
-    value, tangent = value_and_tangent(x)
     for place, left, right in kinks:
         if not may_be_at(x, place):
             continue
+        value, tangent = value_and_tangent(x)
         # Where x stands still, either piece has the tangent 0: torch's own slope stays.
         at_place = (value == place) & (tangent != 0)
         near = torch.where(at_place, x, place)  # a piece may overflow elsewhere

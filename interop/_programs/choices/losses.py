@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from interop._programs.choices.selections import abs, maximum
 from interop._programs.dual_fast_paths import FastPaths, as_floats
-from interop._programs.order import holds, may_be_at, value_and_tangent
+from interop._programs.order import holds, may_be_at, value_of
 from interop._torch.autocast import in_full_precision
 from interop._torch.private_api import named_reduction
 from interop.native.losses import reduced
@@ -53,7 +53,7 @@ def smooth_l1_loss(
 ) -> Tensor:
     input, target = as_floats(input, target)
     # Where the pieces meet their slopes agree, and those of the slopes do not: they count in a gradient of a gradient.
-    difference = value_and_tangent(input)[0] - value_and_tangent(target)[0]
+    difference = value_of(input) - value_of(target)
     if beta and not may_be_at(difference, -beta, beta):
         return functional.smooth_l1_loss(input, target, size_average, reduce, reduction, beta)
     with FastPaths():
@@ -87,7 +87,7 @@ def multi_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:
     if p not in (1, 2) or (weight is not None and weight.numel() != input.shape[-1]):  # which torch refuses
-        return functional.multi_margin_loss(value_and_tangent(input)[0], target, p, margin, weight)
+        return functional.multi_margin_loss(value_of(input), target, p, margin, weight)
     (scores,), targets = in_full_precision(torch.atleast_2d(input)), target.reshape(-1, 1)
     beyond = maximum(margin - scores.gather(1, targets) + scores, 0.0) ** p
     if weight is not None:

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from interop._programs.choices.selections import abs
-from interop._programs.order import place_of_largest, value_and_tangent
+from interop._programs.order import place_ahead, value_and_tangent
 from interop._torch.private_api import without_dispatch_modes, without_transformations
 from interop.native._rules.windows_indexed import index_of_windows
 from interop.native._rules.windows_stage import AdaptiveWindows
@@ -76,7 +76,7 @@ def _largest_of_windows(
     value, tangent = (
         x.index_select(1, elements.flatten()).unflatten(1, elements.shape) for x in value_and_tangent(flat)
     )
-    place = place_of_largest((value, tangent), 1)
+    place = place_ahead(value, tangent, 1)
     index = elements.expand(len(flat), -1, -1).gather(1, place).squeeze(1)
     shape = (*input.shape[: -len(counts)], *counts)
     result = flat.gather(1, index).reshape(shape)
@@ -124,8 +124,10 @@ def fractional_max_pool(name: str) -> Function:
         for length, size in zip(input.shape[-dims:], sizes, strict=True):
             window = (window[:, None] * length + torch.arange(size, device=input.device)).flatten()
         elements = begins.flatten(-dims).unsqueeze(-2) + window.unsqueeze(-1)
-        pair = (x.unsqueeze(-2).expand(*elements.shape[:-1], -1).gather(-1, elements) for x in (value, tangent))
-        index = elements.gather(-2, place_of_largest(tuple(pair), -2)).reshape(begins.shape)
+        value, tangent = (
+            x.unsqueeze(-2).expand(*elements.shape[:-1], -1).gather(-1, elements) for x in (value, tangent)
+        )
+        index = elements.gather(-2, place_ahead(value, tangent, -2)).reshape(begins.shape)
         result = input.to(like.dtype).flatten(-dims).gather(-1, index.flatten(-dims)).reshape(index.shape)
         return (result, index) if return_indices else result
 

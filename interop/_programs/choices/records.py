@@ -16,6 +16,7 @@ from interop import native
 from interop._bridge.signatures import torch_counterpart
 from interop._programs.choices.kinks import at_kinks, in_form, pieces_at_kinks
 from interop._programs.choices.selections import fold
+from interop._programs.order import are_late, may_be_at
 from jaxclamp import OPS, Op
 from jaxclamp._rules.kinked import Kinked
 from jaxclamp._rules.selection import Affine, Selection
@@ -54,9 +55,11 @@ def _in_torch(op: Op, choose: Callable[..., Tensor]) -> Choice:
 
 def _selection(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
     applied: Any = op.applied(x, *parameters)
-    rule = applied.rule
+    rule, bounds = applied.rule, applied.operands[1:]
     # A clamp without bounds has no steps, and torch refuses it.
-    return fold(rule, *applied.operands) if rule.steps else in_torch(x, *parameters)
+    if not rule.steps or (are_late() and not any(isinstance(bound, Tensor) or may_be_at(x, bound) for bound in bounds)):
+        return in_torch(x, *parameters)
+    return fold(rule, *applied.operands)
 
 
 def _kinked(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:

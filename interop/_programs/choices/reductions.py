@@ -10,18 +10,12 @@ import torch
 
 from interop._programs.choices.selections import abs
 from interop._programs.dual_fast_paths import FASTER
-from interop._programs.order import Pair, may_be_at, negated, place_of_largest, value_and_tangent
+from interop._programs.order import Sign, as_is, may_be_at, place_of_largest, value_and_tangent, value_of
 from interop._torch.forms import axes_of
 from interop.native._rules.reductions import with_reduced_axes
 
 Tensor = torch.Tensor
 Function: TypeAlias = Callable[..., Any]
-Sign: TypeAlias = Callable[[Pair], Pair]
-"""``as_is`` for a maximum, and ``negated`` for a minimum, which is the maximum of the negated numbers."""
-
-
-def as_is(pair: Pair) -> Pair:
-    return pair
 
 
 def taken(input: Tensor, dim: int, index: Tensor, keepdim: bool) -> tuple[Tensor, Tensor]:
@@ -34,7 +28,7 @@ def with_indices(name: str, sign: Sign) -> Function:
     """Return `torch.max` or `torch.min` of one axis, which has indices too."""
 
     def along_an_axis(input: Tensor, dim: int, keepdim: bool = False) -> Any:
-        place = place_of_largest(sign(value_and_tangent(input)), dim)
+        place = place_of_largest(input, dim, sign)
         return getattr(torch.return_types, name)(taken(input, dim, place, keepdim))
 
     return along_an_axis
@@ -46,13 +40,13 @@ def extremum(sign: Sign) -> Function:
     def reduced(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
         axes = axes_of(dim, input.dim())
         flat = input.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes))
-        result, _ = taken(flat, -1, place_of_largest(sign(value_and_tangent(flat)), -1), False)
+        result, _ = taken(flat, -1, place_of_largest(flat, -1, sign), False)
         return with_reduced_axes(result, axes, keeps=False) if keepdim else result
 
     return reduced
 
 
-amax, amin = extremum(as_is), extremum(negated)
+amax, amin = extremum(as_is), extremum(torch.neg)
 
 
 def index(sign: Sign) -> Function:
@@ -60,9 +54,9 @@ def index(sign: Sign) -> Function:
 
     def of_extremum(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
         if dim is not None:
-            place = place_of_largest(sign(value_and_tangent(input)), dim)
+            place = place_of_largest(input, dim, sign)
             return place if keepdim else place.squeeze(dim)
-        place = place_of_largest(sign(value_and_tangent(input.flatten())), 0)
+        place = place_of_largest(input.flatten(), 0, sign)
         return place.reshape([1] * input.dim() if keepdim else [])
 
     return of_extremum
@@ -161,17 +155,17 @@ def pairwise_distance(input: Tensor, other: Tensor, p: float = 2.0, eps: float =
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
     distances = vector_norm(_minus(x1.unsqueeze(-2), x2.unsqueeze(-3)), p, -1)
-    return _with_value(distances, torch.cdist(value_and_tangent(x1)[0], value_and_tangent(x2)[0], p, compute_mode))
+    return _with_value(distances, torch.cdist(value_of(x1), value_of(x2), p, compute_mode))
 
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     i, j = torch.triu_indices(len(input), len(input), 1, device=input.device)
-    return _with_value(vector_norm(_minus(input[i], input[j]), p, -1), torch.pdist(value_and_tangent(input)[0], p))
+    return _with_value(vector_norm(_minus(input[i], input[j]), p, -1), torch.pdist(value_of(input), p))
 
 
 def _with_value(x: Tensor, value: Tensor) -> Tensor:
     """Return ``value``, as torch computes it, often by a product of matrices, with the derivatives of ``x``."""
-    return x + torch.where(value == (here := value_and_tangent(x)[0]), 0.0, value - here)
+    return x + torch.where(value == (here := value_of(x)), 0.0, value - here)
 
 
 def norm_except_dim(v: Tensor, pow: float = 2, dim: int = 0) -> Tensor:

@@ -179,10 +179,13 @@ def pow(input: Any, exponent: Any) -> Tensor:
 
 def _root(in_torch: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
     result = in_torch(input)
-    if (squares := _squares_in(input)) is None or not may_be_at(result, 0.0):
+    if not may_be_at(result, 0.0):
+        return result
+    value, _ = value_and_tangent(input)  # to have the tangent, if it is late: the slope is infinite
+    if (squares := _squares_in(input)) is None:
         return result
     are_0, piece = _where_all_are_0(squares)
-    at_0 = (value_and_tangent(input)[0] == 0) & are_0
+    at_0 = (value == 0) & are_0
     return torch.where(at_0, piece, in_torch(torch.where(at_0, 1.0, input)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from interop._programs.order import holds, may_be_at, moves, value_and_tangent
+from interop._programs.order import holds, may_be_at, may_be_equal, moves, value_and_tangent
 from jaxclamp._rules.selection import Selection, Step
 
 Tensor = torch.Tensor
@@ -25,7 +25,7 @@ def _of_two(gives_way: Callable[[Any, Any], Any], nan_wins: bool) -> Callable[[T
         is_other = holds(gives_way, input, other)
         if isinstance(unknown, Tensor) or unknown != unknown:
             is_other = is_other | (unknown != unknown)
-        if moves(other):
+        if moves(other) and may_be_equal(input, other):
             value, tangent = value_and_tangent(other)
             is_other = is_other | ((input == value) & (tangent != tangent))
         return torch.where(is_other, other, input)

@@ -7,38 +7,38 @@ from typing import Any
 
 import torch
 
-from interop._programs.choices.reductions import Sign, taken
-from interop._programs.order import negated, order, value_and_tangent
+from interop._programs.choices.reductions import taken
+from interop._programs.order import Sign, as_is, order, value_of
 
 Tensor = torch.Tensor
 
 
 # What is decided here is one of the orders that ``stable=False`` and ``sorted=False`` leave open.
 def sort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
-    index = order(value_and_tangent(input), dim, descending)
+    index = order(input, dim, descending=descending)
     return torch.return_types.sort((input.gather(dim, index), index))
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
-    return order(value_and_tangent(input), dim, descending)
+    return order(input, dim, descending=descending)
 
 
 def msort(input: Tensor) -> Tensor:
-    return input.gather(0, order(value_and_tangent(input), 0))
+    return input.gather(0, order(input, 0))
 
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     # One element is in order, and has no axis to sort along; torch refuses other numbers.
     if not input.dim() or not 0 <= k <= input.size(dim):
         return torch.topk(input, k, dim)
-    index = order(value_and_tangent(input), dim, largest).narrow(dim, 0, k)
+    index = order(input, dim, descending=largest).narrow(dim, 0, k)
     return torch.return_types.topk((input.gather(dim, index), index))
 
 
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     if not input.dim() or not 1 <= k <= input.size(dim):  # which torch refuses
         return torch.kthvalue(input, k, dim, keepdim)
-    index = order(value_and_tangent(input), dim).narrow(dim, k - 1, 1)
+    index = order(input, dim).narrow(dim, k - 1, 1)
     return torch.return_types.kthvalue(taken(input, dim, index, keepdim))
 
 
@@ -53,7 +53,7 @@ def median(name: str) -> Callable[..., Any]:
         middle = (length - 1 - unknown).clamp(min=0) // 2  # the lower of two, as torch has it
         if name == "median":  # what is NaN in part is NaN, which is sorted to the end
             middle = torch.where(unknown > 0, length - 1, middle)
-        index = order(value_and_tangent(input), dim).gather(dim, middle)
+        index = order(input, dim).gather(dim, middle)
         return getattr(torch.return_types, name)(taken(input, dim, index, keepdim))
 
     return along_an_axis
@@ -64,7 +64,7 @@ def cumulative(name: str, sign: Sign) -> Callable[..., Any]:
 
     def along_an_axis(input: Tensor, dim: int) -> Any:
         # Ranks, the inverse of the order, have no ties: the largest so far is the one element that is ahead so far.
-        ranks = order(sign(value_and_tangent(input)), dim).argsort(dim)
+        ranks = order(input, dim, sign).argsort(dim)
         index = torch.cummax(ranks, dim).indices
         return getattr(torch.return_types, name)((input.gather(dim, index), index))
 
@@ -83,12 +83,11 @@ def _scatter(
     if reduce not in ("amax", "amin"):
         return in_torch(input, dim, index, source, reduce, include_self=include_self)
     if input.dtype != source.dtype:  # which torch refuses
-        return in_torch(value_and_tangent(input)[0], dim, index, value_and_tangent(source)[0], reduce)
+        return in_torch(value_of(input), dim, index, value_of(source), reduce)
     # The rank of each element among all takes its place; that of the result says which element it is. Of [3, 3] with
     # the tangents [2, 1] the ranks are [1, 0], whose maximum, 1, is the first element.
     elements = torch.cat([input.flatten(), source.flatten()])
-    pair = value_and_tangent(elements)
-    sorting = order(pair if reduce == "amax" else negated(pair), 0)
+    sorting = order(elements, 0, as_is if reduce == "amax" else torch.neg)
     old, new = sorting.argsort(0).split([input.numel(), source.numel()])
     best = in_torch(old.view(input.shape), dim, index, new.view(source.shape), "amax", include_self=include_self)
     return elements[sorting[best.flatten()]].view(input.shape)

@@ -1,0 +1,230 @@
+"""Gives the tensors in a block of `along` their tangents when a choice first asks for one.
+
+Tangents double the work of a forward pass, and most steps of a training have no choice that is on a tie. So the
+parameters start without. A choice that is on a tie asks, and then each tensor of the program gets the tangent that it
+would have had: two reverse passes over what has been computed so far find them all. For a tensor y of the parameters x,
+with its Jacobian J, the first gives u J for a vector u. That is linear in u, and the slope of u J v along u is J v. Of
+y = (x1 x2, x1), for example, at x = (2, 3) along v = (1, 0), u J is (3 u1 + u2, 2 u1), and u J v is 3 u1 + u2: so the
+tangent of y is (3, 1).
+
+It holds for functions that have finite slopes, and that torch differentiates twice. Any other one asks for tangents
+before it is called, and so does whatever runs outside of the tape, as under `torch.no_grad`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
+from interop._programs.decided import BACKWARD
+from interop._torch.forms import functions_named
+from interop._torch.private_api import (
+    has_hooks,
+    has_jvp,
+    is_transformed,
+    next_number,
+    number_of,
+    top_hooks,
+    whole_of,
+    without_forward_mode,
+)
+from interop._transforms.unbounded import has_slope_without_bound
+from interop.native import NATIVE
+from interop.native._rules.windows_stage import is_plain
+from jaxclamp import OPS
+
+Tensor = torch.Tensor
+
+_BLOCKS_AFTER_A_TIE = 15
+_TIED: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
+"""Maps the first of several parameters to how many blocks begin with tangents, since those of one came late.
+
+A training with ties in each step has few steps that cost two reverse passes more.
+"""
+
+
+class Tape:
+    """What a block computes of its parameters until these get tangents.
+
+    Nodes of autograd are numbered in the order in which they are made.
+    """
+
+    def __init__(self, directions: Mapping[Tensor, Tensor]) -> None:
+        self._directions = directions
+        self._begin = self._end = next_number()
+        self._is_pushing = False
+        self._apart = set[int]()
+        """The nodes made later that are known not to be made of those on the tape."""
+
+    def begins_late(self) -> bool:
+        """Return whether the block is to begin without tangents, which takes parameters without hooks, on the CPU."""
+        if remaining := _TIED.get(next(iter(self._directions)), 0):
+            _TIED[next(iter(self._directions))] = remaining - 1
+            return False
+        return all(x.is_leaf and is_plain(x) and not has_hooks(x) for x in self._directions)
+
+    def end(self) -> None:
+        """Note that what is computed from here on has tangents, if it moves."""
+        self._end = next_number()
+        if not self.is_empty():
+            _TIED[next(iter(self._directions))] = _BLOCKS_AFTER_A_TIE
+
+    def is_empty(self) -> bool:
+        return self._begin == self._end
+
+    def lacks_tangent(self, x: Tensor) -> bool:
+        """Return whether a tensor without tangent is on the tape, or made of what is.
+
+        The second holds of results of an autograd.Function, and whatever else the block does not see being called.
+        """
+        seen, pending = set[int](), [x.grad_fn]
+        while pending:
+            node = pending.pop()
+            if node is None or (number := number_of(node)) < self._begin or number in self._apart | seen:
+                continue
+            if number < self._end:
+                return True
+            seen.add(number)
+            pending += [behind for behind, _ in node.next_functions]
+        self._apart |= seen
+        return False
+
+    def tangents_of(self, x: Tensor) -> dict[Tensor, Tensor]:
+        """Map the tensor, or what it shows if it is a view, to its tangent, if the tape still has it."""
+        whole = whole_of(x)
+        try:
+            return {whole: self._pushed_forward(whole)}
+        except RuntimeError as error:
+            # A backward pass has freed the nodes. So no gradient will reach x, and it counts as a constant.
+            if "second time" not in str(error):
+                raise
+            return {}
+
+    def _pushed_forward(self, x: Tensor) -> Tensor:
+        # What the reverse passes save is none of a checkpoint's around them, nor to be moved to another device.
+        apart = saved_tensors_hooks(_as_it_is, _as_it_is) if top_hooks() else contextlib.nullcontext()
+        with self._pushing(), torch.enable_grad(), without_forward_mode(), apart:
+            u = torch.zeros_like(x, requires_grad=True)
+            pulled = torch.autograd.grad(x, list(self._directions), u, create_graph=True, allow_unused=True)
+            terms = [
+                (part * v).sum()
+                for part, v in zip(pulled, self._directions.values(), strict=True)
+                if part is not None and part.requires_grad
+            ]
+            return torch.autograd.grad(terms, u)[0] if terms else u
+
+    @contextlib.contextmanager
+    def _pushing(self) -> Iterator[None]:
+        self._is_pushing = True
+        try:
+            yield
+        finally:
+            self._is_pushing = False
+
+    def apart_from(self, hook: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+        """Return a hook of a tensor that leaves the reverse passes alone by which tangents are found."""
+        return lambda gradient: None if self._is_pushing else hook(gradient)
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
+def waits(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Iterable[Tensor]
+) -> bool:
+    """Return whether a function may be called without tangents of the tensors among its arguments."""
+    if is_transformed():
+        return False
+    active = [x for x in tensors if x.requires_grad]
+    for x in active:
+        refuse_without_jvp(x)
+    if not active or function in _READING:
+        return True
+    return (
+        function in _SMOOTH
+        and torch.is_grad_enabled()
+        and (function in _FINITE_BY_VALUE or not has_slope_without_bound(function, args))
+        and top_hooks() is None  # a checkpoint would compute again
+        and all(map(is_plain, active))
+        and kwargs.get("approximate") != "tanh"  # of gelu, whose slope is NaN at large numbers
+    )
+
+
+def refuse_without_jvp(x: Tensor) -> None:
+    """Raise an error if the program computed ``x`` by an autograd.Function that torch would refuse with tangents."""
+    if x.numel() and isinstance(node := x.grad_fn, BackwardCFunction) and not has_jvp(node):
+        raise NotImplementedError(f"{node.name().removesuffix('Backward')} has no jvp.")
+
+
+# fmt: off
+_NAMES_OF_FINITE = (
+    "exp", "exp2", "expm1", "sinh", "cosh", "log", "log2", "log10", "log1p", "reciprocal", "rsqrt", "div", "divide",
+    "true_divide", "__rtruediv__", "__rdiv__", "softmax", "log_softmax", "logsumexp", "cross_entropy", "layer_norm",
+    "rms_norm", "group_norm", "batch_norm", "instance_norm", "gelu", "sqrt", "norm", "vector_norm", "std", "std_mean",
+    "var", "normalize",
+)
+"""Of slopes without bound, those of functions whose value is not finite where the slope is not, or that ask at 0."""
+_NAMES_OF_SMOOTH = (
+    *_NAMES_OF_FINITE, "add", "sub", "subtract", "mul", "multiply", "neg", "negative",
+    "rsub", "__radd__", "__rsub__", "__rmul__", "square", "pow", "__pow__", "sin", "cos", "tanh", "sigmoid", "silu",
+    "mish", "logsigmoid", "softplus", "erf", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "dot", "inner",
+    "outer", "einsum", "addmm", "addmv", "baddbmm", "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "bilinear", "avg_pool1d", "avg_pool2d", "avg_pool3d",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "embedding", "dropout", "sum", "mean",
+    "cumsum", "reshape", "view", "view_as", "reshape_as", "flatten", "unflatten", "squeeze", "unsqueeze", "permute",
+    "transpose", "t", "swapaxes", "movedim", "contiguous", "clone", "expand", "expand_as", "broadcast_to", "repeat",
+    "repeat_interleave", "cat", "concat", "concatenate", "stack", "hstack", "vstack", "split", "chunk", "unbind",
+    "narrow", "select", "__getitem__", "index_select", "gather", "where", "masked_fill", "tril", "triu", "flip",
+    "roll", "pad", "lerp", "addcmul", "floor", "ceil", "round", "trunc", "fix", "mse_loss", "nll_loss",
+    "binary_cross_entropy_with_logits", "pixel_shuffle", "interpolate", "unfold", "diagonal", "atleast_1d",
+    "atleast_2d", "atleast_3d", "broadcast_tensors", "dropout2d", "softsign", "tanhshrink", "glu", "copy_", "float",
+    "double", "half", "bfloat16", "cpu",
+)
+"""The functions that torch differentiates twice, and whose slopes are finite, or as `_NAMES_OF_FINITE`."""
+_NAMES_OF_CHOICES = (
+    *(name for name, op in OPS.items() if op.family in ("selection", "kinked")), "clip", "abs", "absolute", "__abs__",
+    "prelu", "sign", "sgn", "eq", "__eq__", "ne", "not_equal", "__ne__", "gt", "greater", "__gt__", "ge",
+    "greater_equal", "__ge__", "lt", "less", "__lt__", "le", "less_equal", "__le__", "to", "type", "type_as",
+    "logical_not", "logical_and", "logical_or", "logical_xor", "l1_loss", "smooth_l1_loss", "huber_loss", "max", "min",
+    "amax", "amin", "argmax", "argmin", "aminmax", "sort", "argsort", "topk", "median",
+)
+"""The functions that choose, and see by values that nothing ties."""
+_NAMES_OF_READING = (
+    "size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "is_contiguous", "is_floating_point",
+    "is_complex", "item", "tolist", "detach", "__len__", "__repr__", "__format__", "__float__", "isnan", "isfinite",
+    "isinf", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "new_zeros", "new_ones",
+    "new_empty", "new_full", "new_tensor",
+)
+_ATTRIBUTES = (
+    "shape", "ndim", "dtype", "device", "layout", "is_cuda", "is_cpu", "is_sparse", "is_leaf", "is_meta", "is_nested",
+    "requires_grad", "grad", "T", "mT",
+)
+# fmt: on
+
+
+def _named(names: Sequence[str]) -> Iterator[Callable[..., Any]]:
+    return (function for name in names for function in functions_named(name))
+
+
+_FINITE_BY_VALUE = frozenset(_named(_NAMES_OF_FINITE))
+_SMOOTH = frozenset(
+    (
+        *_named((*_NAMES_OF_SMOOTH, *_NAMES_OF_CHOICES)),
+        *(ops[name] for ops in (NATIVE, TORCH_OPS, IN_PLACE_OPS) for name in _NAMES_OF_CHOICES if name in ops),
+    )
+)
+_READING = frozenset(
+    (
+        *BACKWARD,
+        *_named(_NAMES_OF_READING),
+        *(getattr(Tensor, name).__get__ for name in _ATTRIBUTES),
+    )
+)

@@ -1,0 +1,221 @@
+"""A block of `along` that starts without tangents: they are given when a choice first asks, to whatever needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import interop
+
+Tensor = torch.Tensor
+AT, V = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64), torch.tensor([1.0, -1.0, 2.0, -0.5]).double()
+WEIGHTS = torch.tensor([1.0, 2.0, 3.0, 5.0]).double()
+TURN = torch.randn(4, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+"""It turns V to numbers of both signs."""
+OTHER = torch.nn.Parameter(torch.full((4,), 2.0).double())
+
+
+def kinked(x: Tensor) -> Tensor:
+    """A number whose choice is on a tie where elements are 0."""
+    return (x.relu() * WEIGHTS[: x.numel()].reshape(x.shape)).sum() - x.square().sum()
+
+
+@torch.jit.script
+def scripted(x: Tensor) -> Tensor:
+    return (2.0 * x).sin() * 3.0
+
+
+@torch.jit.script
+def product(x: Tensor, y: Tensor) -> Tensor:
+    return x @ y
+
+
+class Turned(torch.autograd.Function):
+    """A product that the block does not see."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x @ TURN
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+        return cotangent @ TURN.T
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return tangent @ TURN
+
+
+class Unseen(Turned):
+    """The same, where no function of torch runs that the block could see."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return product(x, TURN)
+
+
+def overwritten(x: Tensor) -> Tensor:
+    y = x * 2.0
+    y += x @ TURN
+    y[0] = x[1] * 3.0
+    y[2:].mul_(-1.0)
+    return kinked(y)
+
+
+def written_into_a_buffer(x: Tensor) -> Tensor:
+    buffer = torch.zeros(2, 4, dtype=x.dtype)
+    buffer[0], buffer[1] = x @ TURN, x
+    return kinked(buffer[0]) + kinked(buffer[1])
+
+
+def in_pieces(x: Tensor) -> Tensor:
+    first, second = (x @ TURN).split(2)
+    wide = second.unsqueeze(0).expand(2, 2)
+    return kinked(first) + kinked(x) + (wide.relu() * WEIGHTS.reshape(2, 2)).sum() + kinked(second.neg())
+
+
+def masked_without_tape(x: Tensor) -> Tensor:
+    y = x @ TURN
+    with torch.no_grad():
+        doubled = 2 * y
+        mask = (doubled > 0).to(y.dtype)
+    return (mask * y * WEIGHTS).sum() + (torch.where(doubled > 0, x, -2 * x) * WEIGHTS).sum()
+
+
+def hooked(x: Tensor) -> Tensor:
+    """The hook changes the gradient, and no tangent: not of what was computed before it either."""
+    y = x @ TURN
+    z = y * torch.tensor([1.0, -1.0, 1.0, -1.0]).double()
+    y.register_hook(lambda gradient: -gradient)
+    return kinked(y * 2.0) + kinked(z)
+
+
+def beside_what_is_not_named(x: Tensor) -> Tensor:
+    early = OTHER.sin() * 2.0
+    tied = kinked(x)
+    return tied + kinked((x * early.cos()).sin() * OTHER)
+
+
+def functions_across_the_tie(x: Tensor) -> Tensor:
+    """Results that were computed before it and used behind it, and functions that the block does not see on either."""
+    before, kept = Unseen.apply(x.sin()), x * 3.0
+    tied = kinked(x)
+    unseen = Unseen.apply(kept)
+    of_unseen = [Unseen.apply(unseen), Unseen.apply(unseen)]
+    return tied + kinked(before) + sum(map(kinked, of_unseen)) + kinked(Turned.apply(x @ TURN))
+
+
+def scripted_across_the_tie(x: Tensor) -> Tensor:
+    before, kept = scripted(x), x * 3.0
+    tied = kinked(x)
+    return tied + kinked(before) + kinked(scripted(kept))
+
+
+def counted(x: Tensor) -> Tensor:
+    with interop.ties() as report:
+        loss = kinked(x @ TURN)
+    assert report.report.elements == 4
+    return loss
+
+
+def transformed(x: Tensor) -> Tensor:
+    y = x @ TURN
+    rows = torch.func.vmap(lambda z: (z * y).relu() * 2.0)(torch.eye(4).double() - 0.5)
+    slopes = torch.func.grad(lambda z: (z * y.abs()).sum())(torch.ones(4).double())
+    return (rows * TURN).sum() + (slopes * WEIGHTS).sum() + (torch.func.jacrev(torch.abs)(y) @ y * WEIGHTS).sum()
+
+
+def through_layers(x: Tensor) -> Tensor:
+    image = (x.reshape(1, 1, 2, 2) * torch.arange(1.0, 4).double().reshape(1, 3, 1, 1)).expand(2, 3, 2, 2)
+    image = functional.conv2d(image + 0.0, TURN.reshape(1, 1, 4, 4)[..., :2, :2].expand(3, 3, 2, 2), padding=1)
+    rows = functional.layer_norm(image.flatten(1) + torch.arange(54.0).double().reshape(2, 27), (27,))
+    attended = torch.softmax(rows @ rows.T, -1) @ rows
+    loss = functional.cross_entropy(attended[:, :4], torch.tensor([0, 3])) + functional.gelu(attended).mean()
+    return loss + kinked(x * loss) + kinked((x - x.mean()) @ TURN)
+
+
+PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "at once": kinked,
+    "a product": lambda x: kinked(x @ TURN),
+    "two ties": lambda x: kinked((x @ TURN).relu() @ TURN - x) + kinked(torch.maximum(x, x @ TURN)),
+    "pieces of a tensor": in_pieces,
+    "overwritten": overwritten,
+    "written into a buffer": written_into_a_buffer,
+    "without a tape": masked_without_tape,
+    "a hook": hooked,
+    "parameters that are not named": beside_what_is_not_named,
+    "functions that the block does not see": functions_across_the_tie,
+    "TorchScript": scripted_across_the_tie,
+    "a block of min_norm": interop.min_norm(lambda x: kinked(x @ TURN) + torch.clamp(x, 0.0, 1.0) @ WEIGHTS),
+    "counted ties": counted,
+    "transformations": transformed,
+    "layers": through_layers,
+    "what jumps": lambda x: kinked(x + torch.round(x * 0.25 + 0.4)) + kinked((x + 0.3).floor() - x),
+    "a gradient": lambda x: kinked(torch.autograd.grad((x.sin() ** 2).sum(), x, create_graph=True)[0]),
+    "the largest": lambda x: kinked(x) + (x @ TURN).amax() + x.sort().values @ WEIGHTS + x.unflatten(0, (2, 2)).norm(),
+    "slopes without bound": lambda x: kinked((x + 4).sqrt() - 2 + x / (x + 1).exp()) + kinked((x + 1).log()),
+    "a slope that is infinite": lambda x: kinked(torch.where(WEIGHTS > 0, x, (x**4).sqrt() + (x**4) ** 0.25)),
+    "the largest alone": lambda x: (x + WEIGHTS).amax() + (x.unflatten(0, (2, 2)) @ TURN[:2]).max(1)[0].sum(),
+    "the order alone": lambda x: (x + WEIGHTS).sort().values @ WEIGHTS + (x @ TURN).topk(2)[0].sum() + x.median(),
+}
+
+
+def gradient(program: Callable[[Tensor], Tensor], shift: float) -> Tensor:
+    w = torch.nn.Parameter(AT + shift * V)
+    return torch.autograd.grad(program(w - AT), w)[0]
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradients_are_those_nearby(name: str) -> None:
+    w = torch.nn.Parameter(AT.clone())
+    with interop.along(w, direction=V):
+        PROGRAMS[name](w - AT).backward()
+    torch.testing.assert_close(w.grad, gradient(PROGRAMS[name], 1e-9), atol=1e-5, rtol=1e-5)
+
+
+def test_without_a_tie_nothing_gets_a_tangent(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(72, 4)
+    )
+    given = []
+    monkeypatch.setattr("interop._programs.gradients._give_tangents", given.append)
+    with interop.along(model):
+        scores = model(torch.rand(2, 1, 8, 8)).clamp(-1.0, 1.0)
+        loss = functional.cross_entropy(scores, torch.tensor([0, 3])) + 1e-3 * sum(
+            (weight * weight).sum() for weight in model.parameters()
+        )
+        loss.backward()
+        assert loss.item() > 0
+    assert not given
+
+
+def test_choices_behind_a_backward_pass_are_left_to_torch() -> None:
+    """It has freed the tape, so that no gradient depends on them."""
+    w = torch.nn.Parameter(AT.clone())
+    with interop.along(w):
+        scores = (w - AT) @ TURN * w
+        scores.sum().backward()
+        best = scores.argmax()
+        assert (scores.detach() <= scores.detach()[best]).all()
+
+
+def test_a_tape_that_is_retained_has_tangents() -> None:
+    w = torch.nn.Parameter(AT.clone())
+    with interop.along(w, direction=V):
+        y = (w - AT) * w
+        y.sum().backward(retain_graph=True)
+        w.grad = None
+        kinked(y).backward()
+    nearby = torch.nn.Parameter(AT + 1e-7 * V)
+    (expected,) = torch.autograd.grad(kinked((nearby - AT) * nearby), nearby)
+    torch.testing.assert_close(w.grad, expected, atol=1e-5, rtol=1e-5)
