@@ -71,9 +71,9 @@ def places(bound: Bound) -> Iterator[Place]:
     for pair in counterparts.mapping.pairs:
         # Else one model has a gradient there, the other a value after the call: a note says so.
         if pair.first.trained == pair.second.trained:
-            match = counterparts.matches[counterparts.match_of[pair.first.name]]
-            before = models[0].values[pair.first.name]
-            yield _of_parameter(counterparts.match_of[pair.first.name], match, pair, before, layers[0][match[0]].inputs)
+            n = counterparts.match_of[pair.first.name]
+            match, before = counterparts.matches[n], models[0].values[pair.first.name]
+            yield _of_parameter(n, match, pair, before, layers[0][match[0]].inputs)
 
 
 def _of_crossing(n: int, crossed: Crossing, point: Point) -> Iterator[Place]:
@@ -82,7 +82,7 @@ def _of_crossing(n: int, crossed: Crossing, point: Point) -> Iterator[Place]:
     moments = Moment(crossed.first.layer, at_end), Moment(crossed.second.layer, at_end)
     for is_gradient in (False, True) if point.gradient is not None else (False,):
         readers = (
-            functools.partial(_crossed, crossed.first, is_gradient, None),
+            functools.partial(_crossed, crossed.first, is_gradient, _as_it_is),
             functools.partial(_crossed, crossed.second, is_gradient, crossed.align),
         )
         yield Place(n, direction, position, is_gradient, readers, _AT_END if is_gradient else moments, crossed)
@@ -103,10 +103,9 @@ _AT_END = Moment(0, is_end=True), Moment(0, is_end=True)
 """When the models end; gradients depend on all that they compute."""
 
 
-def _crossed(key: Key, is_gradient: bool, align: Align | None, answer: Answer) -> Array:
-    point = crossing(answer.layers, key)
-    array: Any = point.gradient if is_gradient else point.value
-    return array if align is None else align(array)
+def _crossed(key: Key, is_gradient: bool, align: Align, answer: Answer) -> Array:
+    point: Any = crossing(answer.layers, key)
+    return align(point.gradient if is_gradient else point.value)
 
 
 def _readers(table: str, pair: Pair) -> tuple[Read, Read]:
