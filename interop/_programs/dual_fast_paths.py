@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode, has_torch_function
 
 from interop._programs.order import is_transformed_within, moves
 from interop._torch.autocast import in_full_precision
+from interop._torch.private_api import operators_named
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
@@ -216,7 +217,8 @@ def _faster() -> Iterator[tuple[Function, Function]]:
         yield function, functools.partial(_normalized, function)
     for function in (torch.group_norm, functional.group_norm):
         yield function, functools.partial(_in_groups, function)
-    yield functional.mse_loss, functools.partial(_loss_of_floats, functional.mse_loss)
+    for function in (functional.mse_loss, *operators_named("mse_loss")):
+        yield function, functools.partial(_loss_of_floats, function)
     for function in (torch.dropout, functional.dropout):
         yield function, functools.partial(_dropout, function)
 

@@ -238,7 +238,8 @@ def test_every_function_is_asked() -> None:
             fun(numbers(3, 3))
         for product in SPARSE_PRODUCTS.values():
             product(C.to_sparse(), numbers(3, 3))
-    assert {own.__name__ for own in FASTER} - {own.__name__ for own in called.functions} == set()
+    documented = {function.__name__ for function in FASTER if not isinstance(function, torch._ops.OpOverload)}
+    assert documented - {function.__name__ for function in called.functions} == set()
 
 
 def test_modes_around_see_the_functions_that_the_program_calls() -> None:

@@ -90,6 +90,7 @@ GRAPHS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "hardswish": torch.nn.functional.hardswish,
     "sort": lambda x: x.sort().values,
     "norm": lambda x: x.norm(),
+    "norm by hand": lambda x: (x[:2] * x[:2]).sum().sqrt() + 2 * (x[2] ** 2 + x[3] ** 2) ** 0.5,
     "pool": lambda x: torch.nn.functional.max_pool1d(x[None], 2),
 }
 
@@ -112,10 +113,22 @@ UNTRACED = {
     "heaviside": "without no_grad, which is not in the graph, torch refuses it",
     "masks in place": "it has heaviside",
     **dict.fromkeys(("lp_pool1d", "lp_pool2d", "lp_pool3d"), "a graph has roots of sums in their place, NaN at 0"),
+    "det": "below dispatch a graph has an operator of factors, whose forward mode torch has wrong at singular matrices",
+    "nn.RNN, dropout": "its random numbers are drawn anew in a graph",
+    "linear_cross_entropy": "its chunks are an autograd.Function, which a graph has as constants",
 }
 
 
-REFUSED_BELOW_DISPATCH = ("F.prelu", "F.prelu one", "F.selu", "torch.selu_", "F.rrelu, in evaluation", "F.rrelu_")
+REFUSED_BELOW_DISPATCH = (
+    "F.prelu",
+    "F.prelu one",
+    "F.selu",
+    "torch.selu_",
+    "F.rrelu, in evaluation",
+    "F.rrelu_",
+    "distances",
+    "weight_norm",
+)
 
 
 @pytest.mark.thorough

@@ -20,7 +20,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from interop._programs.order import may_be_at, moves, value_and_tangent
-from interop._torch.private_api import is_any, version_of
+from interop._torch.private_api import is_any, operators_named, version_of
 from interop.native._rules.windows_stage import is_on_gpu, is_plain
 
 Tensor = torch.Tensor
@@ -147,9 +147,9 @@ _MAKERS: Mapping[str, Callable[..., Squares | None]] = {
 
 def _watched() -> Iterator[tuple[Function, Function]]:
     for name, maker in _MAKERS.items():
-        for home in (torch, torch.Tensor):
-            if function := getattr(home, name, None):
-                yield function, functools.partial(_watch, functools.partial(maker, function))
+        functions = (getattr(home, name, None) for home in (torch, torch.Tensor))
+        for function in (*filter(None, functions), *operators_named(name)):
+            yield function, functools.partial(_watch, functools.partial(maker, function))
 
 
 def _watch(makes: Callable[..., Squares | None], result: Tensor, *args: Any, out: Any = None, **kwargs: Any) -> None:
