@@ -17,7 +17,7 @@ from interop.cli.options import ONLY_DTYPES, ONLY_OPS, OUTPUT, chosen_dtypes, hi
 from interop.cli.packages import require
 from interop.cli.plot import plot
 from interop.cli.report import report
-from interop.cli.rows import installed, rows_of
+from interop.cli.rows import compile_quickly, installed, rows_of
 from interop.cli.scan import scan
 from interop.cli.ties import ties
 
@@ -103,6 +103,7 @@ def main(
                 raise click.UsageError(f"{option.opts[0]} is for the matrix, not for {context.invoked_subcommand!r}.")
         return
     require("rich")
+    compile_quickly()
     from interop.survey.matrix import PACKAGES
     from interop.survey.show import listing, render, screen
 

@@ -6,7 +6,7 @@ import click
 
 from interop.cli.options import OUTPUT, OpName, a_picture
 from interop.cli.packages import require
-from interop.cli.rows import rows_of
+from interop.cli.rows import compile_quickly, rows_of
 
 
 @click.command()
@@ -15,6 +15,7 @@ from interop.cli.rows import rows_of
 def plot(op: str, file: Path | None) -> None:
     """Draw an op, its slopes, and its gradients at ties, in float32."""
     require("matplotlib", "rich")
+    compile_quickly()
     from interop.survey.show.plot import COLOURS, figure
     from jaxclamp import OPS as RECORDS
 

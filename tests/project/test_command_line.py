@@ -554,6 +554,20 @@ main({arguments})
     assert done.stdout.splitlines()[-1] == "['click']", done.stderr  # which shows that the check can see one
 
 
+@pytest.mark.thorough
+def test_the_matrix_is_compiled_quickly() -> None:
+    """JAX reads the settings when it is imported, so that they have to come first."""
+    code = """
+import os, sys
+from interop.__main__ import main
+main(["relu", "--framework", "jaxclamp"], standalone_mode=False)
+print(os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"], os.environ["XLA_FLAGS"])
+"""
+    plain = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS")}
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=plain)
+    assert done.stdout.splitlines()[-1].split() == ["1", "--xla_cpu_use_fusion_emitters=false"]
+
+
 @pytest.mark.parametrize(
     ("package", "extra", "command"),
     [
