@@ -27,7 +27,8 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
 
     Counted is whatever `min_norm` rewrites, the ops of jaxclamp, and `jax.nn.relu` and ``relu6``: per line of the
     source and per module, the elements of the results, and how many of them were on a tie or a kink; one that is NaN is
-    on none, and what `jax.lax.stop_gradient` alone reads, such as the maximum in `jax.nn.softmax`, does not count. A
+    on none, and what `jax.lax.stop_gradient` alone reads, such as the maximum in `jax.nn.softmax`, does not count. Nor
+    do norms but `jax.numpy.hypot` and, where ``fun`` takes no derivative of it, `jax.numpy.linalg.norm` of order 2. A
     loop counts in every step, a branch when it is taken, a function under ``shard_map`` once per device; what
     ``checkpoint`` computes a second time does not count. In a `jax.vmap` within ``fun`` JAX computes all branches, and
     loops of all elements as long as the longest: they count. `count_ties` inside of the ``vmap`` leaves them out. A
