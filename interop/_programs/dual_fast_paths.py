@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode, has_torch_function
 
 from interop._programs.order import is_transformed_within, moves
 from interop._torch.autocast import in_full_precision
-from interop._torch.private_api import operators_named
+from interop._torch.private_api import operators_named, unpacked
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
@@ -63,7 +63,7 @@ def _linear(function: Function, *args: Any, **kwargs: Any) -> Any:
     i = active[0] if len(active) == 1 else None
     if i is None or not moves(args[i]) or kwargs or _overwrites(function) or is_transformed_within():
         return function(*args, **kwargs)
-    value, tangent = (function(*args[:i], part, *args[i + 1 :]) for part in forward_ad.unpack_dual(args[i]))
+    value, tangent = (function(*args[:i], part, *args[i + 1 :]) for part in unpacked(args[i]))
     return forward_ad.make_dual(value, tangent)
 
 
@@ -75,9 +75,7 @@ def _is_active(x: Any) -> bool:
 def _weighted(function: Function, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Call a function that is linear in its input, and in its weight and bias together, as a convolution."""
     if not is_transformed_within():
-        (x, dx), (w, dw), (b, db) = (
-            forward_ad.unpack_dual(part) if moves(part) else (part, None) for part in (input, weight, bias)
-        )
+        (x, dx), (w, dw), (b, db) = (unpacked(part) if moves(part) else (part, None) for part in (input, weight, bias))
         factors = (dx, w) if not _is_active(weight) else (x, dw) if not _is_active(input) else (None, None)
         if all(factor is not None for factor in factors):
             tangent = function(*factors, db, *args, **kwargs)

@@ -517,8 +517,9 @@ class _Uncompiled(Decided):
                 result = call()
             self._tape.end()
             return result
-        for x in tensors:
-            outside_of_transformations(self._tangents.depth, self.complete, x)
+        if self._tangents.are_late or not self._tape.is_empty():
+            for x in tensors:
+                outside_of_transformations(self._tangents.depth, self.complete, x)
         return call()
 
     def complete(self, x: torch.Tensor) -> Sequence[torch.Tensor]:

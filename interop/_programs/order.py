@@ -15,9 +15,8 @@ from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import torch
-from torch.autograd import forward_ad
 
-from interop._torch.private_api import depth_of_transformations, is_among, is_any, outside_of_transformations
+from interop._torch.private_api import depth_of_transformations, is_among, is_any, outside_of_transformations, unpacked
 from interop.native._rules.windows_stage import is_plain
 
 AT_THE_POINT = "_at_the_point"
@@ -62,7 +61,7 @@ def is_transformed_within() -> bool:
 
 
 def _unpacked(x: torch.Tensor) -> Sequence[Any]:
-    return outside_of_transformations(_TANGENTS.get().depth, forward_ad.unpack_dual, x)
+    return outside_of_transformations(_TANGENTS.get().depth, unpacked, x)
 
 
 def moves(x: Any) -> bool:

