@@ -41,6 +41,7 @@ from interop._torch.private_api import (
     unflattened,
     version_of,
     whole_of,
+    with_forward_mode,
     with_old_versions,
     without_forward_mode,
     without_transformations,
@@ -507,6 +508,8 @@ class _Uncompiled(Decided):
         tensors = [x for x in operands(*args, *(kwargs or {}).values()) if isinstance(x, torch.Tensor)]
         if func is torch.Tensor.register_hook and len(args) == 2:
             args = (args[0], self._tape.apart_from(args[1]))
+        if func is torch.Tensor.retain_grad:
+            self._tape.retain(args[0])
         call = functools.partial(super().__torch_function__, func, types, args, kwargs)
         if self._tangents.are_late and waits(PINNED.get(func, func), args, kwargs or {}, tensors):
             with contextlib.suppress(LateTangentError):
@@ -517,7 +520,8 @@ class _Uncompiled(Decided):
                 result = call()
             self._tape.end()
             return result
-        if self._tangents.are_late or not self._tape.is_empty():
+        # torch.func allows `requires_grad_` in a block of its own, which a backward pass would end.
+        if (self._tangents.are_late or not self._tape.is_empty()) and func is not torch.Tensor.requires_grad_:
             for x in tensors:
                 outside_of_transformations(self._tangents.depth, self.complete, x)
         return call()
@@ -557,7 +561,7 @@ class _Uncompiled(Decided):
 
 def _give_tangents(tangents: Mapping[torch.Tensor, torch.Tensor]) -> None:
     """Give tensors their tangents by what is copied to them; they stay the same tensors."""
-    with torch.no_grad(), with_old_versions(tangents):
+    with torch.no_grad(), with_forward_mode(), with_old_versions(tangents):  # which is off in a Function's ``forward``
         for tensor, tangent in tangents.items():
             tensor.copy_(forward_ad.make_dual(tensor.detach(), tangent))
 

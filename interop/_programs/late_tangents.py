@@ -14,6 +14,7 @@ before it is called, and so does whatever runs outside of the tape, as under `to
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ from interop._torch.private_api import (
     is_transformed,
     next_number,
     number_of,
+    propagates_tangents,
     top_hooks,
     whole_of,
     without_forward_mode,
@@ -62,6 +64,7 @@ class Tape:
         self._is_pushing = False
         self._apart = set[int]()
         """The nodes made later that are known not to be made of those on the tape."""
+        self._retained: list[weakref.ref[Tensor]] = []
 
     def begins_late(self) -> bool:
         """Return whether the block is to begin without tangents, which takes parameters without hooks, on the CPU."""
@@ -73,8 +76,6 @@ class Tape:
     def end(self) -> None:
         """Note that what is computed from here on has tangents, if it moves."""
         self._end = next_number()
-        if not self.is_empty():
-            _TIED[next(iter(self._directions))] = _BLOCKS_AFTER_A_TIE
 
     def is_empty(self) -> bool:
         return self._begin == self._end
@@ -87,7 +88,7 @@ class Tape:
         seen, pending = set[int](), [x.grad_fn]
         while pending:
             node = pending.pop()
-            if node is None or (number := number_of(node)) < self._begin or number in self._apart | seen:
+            if node is None or (number := number_of(node)) < self._begin or number in self._apart or number in seen:
                 continue
             if number < self._end:
                 return True
@@ -100,12 +101,15 @@ class Tape:
         """Map the tensor, or what it shows if it is a view, to its tangent, if the tape still has it."""
         whole = whole_of(x)
         try:
-            return {whole: self._pushed_forward(whole)}
+            tangent = self._pushed_forward(whole)
         except RuntimeError as error:
-            # A backward pass has freed the nodes. So no gradient will reach x, and it counts as a constant.
-            if "second time" not in str(error):
+            # A backward pass has freed the nodes, or a write has changed what they need. So no gradient will reach x,
+            # and it counts as a constant.
+            if not any(words in str(error) for words in ("second time", "modified by an inplace operation")):
                 raise
             return {}
+        _TIED[next(iter(self._directions))] = _BLOCKS_AFTER_A_TIE
+        return {whole: tangent}
 
     def _pushed_forward(self, x: Tensor) -> Tensor:
         # What the reverse passes save is none of a checkpoint's around them, nor to be moved to another device.
@@ -122,11 +126,19 @@ class Tape:
 
     @contextlib.contextmanager
     def _pushing(self) -> Iterator[None]:
+        alive = (reference() for reference in self._retained)
+        retained = [(x, x.grad) for x in alive if x is not None and x.retains_grad]
         self._is_pushing = True
         try:
             yield
         finally:
             self._is_pushing = False
+            for x, gradient in retained:
+                x.grad = gradient
+
+    def retain(self, x: Tensor) -> None:
+        """Note that reverse passes write to ``x.grad``, which those by which tangents are found are to leave alone."""
+        self._retained.append(weakref.ref(x))
 
     def apart_from(self, hook: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
         """Return a hook of a tensor that leaves the reverse passes alone by which tangents are found."""
@@ -141,7 +153,7 @@ def waits(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Iterable[Tensor]
 ) -> bool:
     """Return whether a function may be called without tangents of the tensors among its arguments."""
-    if is_transformed():
+    if is_transformed() or not propagates_tangents():  # a Function may not show torch what it does
         return False
     active = [x for x in tensors if x.requires_grad]
     for x in active:
@@ -190,13 +202,14 @@ _NAMES_OF_SMOOTH = (
 )
 """The functions that torch differentiates twice, and whose slopes are finite, or as `_NAMES_OF_FINITE`."""
 _NAMES_OF_CHOICES = (
-    *(name for name, op in OPS.items() if op.family in ("selection", "kinked")), "clip", "abs", "absolute", "__abs__",
+    *(name for name, op in OPS.items() if op.family in ("selection", "kinked") and name != "hardsigmoid"),
+    "clip", "abs", "absolute", "__abs__",
     "prelu", "sign", "sgn", "eq", "__eq__", "ne", "not_equal", "__ne__", "gt", "greater", "__gt__", "ge",
     "greater_equal", "__ge__", "lt", "less", "__lt__", "le", "less_equal", "__le__", "to", "type", "type_as",
     "logical_not", "logical_and", "logical_or", "logical_xor", "l1_loss", "smooth_l1_loss", "huber_loss", "max", "min",
     "amax", "amin", "argmax", "argmin", "aminmax", "sort", "argsort", "topk", "median",
 )
-"""The functions that choose, and see by values that nothing ties."""
+"""The functions that choose, and see by values that nothing ties; torch has no second derivative of hardsigmoid."""
 _NAMES_OF_READING = (
     "size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "is_contiguous", "is_floating_point",
     "is_complex", "item", "tolist", "detach", "__len__", "__repr__", "__format__", "__float__", "isnan", "isfinite",
@@ -205,7 +218,7 @@ _NAMES_OF_READING = (
 )
 _ATTRIBUTES = (
     "shape", "ndim", "dtype", "device", "layout", "is_cuda", "is_cpu", "is_sparse", "is_leaf", "is_meta", "is_nested",
-    "requires_grad", "grad", "T", "mT",
+    "requires_grad", "grad",
 )
 # fmt: on
 
@@ -219,6 +232,7 @@ _SMOOTH = frozenset(
     (
         *_named((*_NAMES_OF_SMOOTH, *_NAMES_OF_CHOICES)),
         *(ops[name] for ops in (NATIVE, TORCH_OPS, IN_PLACE_OPS) for name in _NAMES_OF_CHOICES if name in ops),
+        *(getattr(Tensor, name).__get__ for name in ("T", "mT")),
     )
 )
 _READING = frozenset(
@@ -226,5 +240,6 @@ _READING = frozenset(
         *BACKWARD,
         *_named(_NAMES_OF_READING),
         *(getattr(Tensor, name).__get__ for name in _ATTRIBUTES),
+        Tensor.grad.__set__,  # type: ignore[union-attr]  # as `zero_grad` does
     )
 )

@@ -295,8 +295,8 @@ class Losses:
             for tensor in result if isinstance(result, tuple | list) else (result,):
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():
                     # A sum is finite only if all tangents are. To look at it here would wait for the device.
-                    # Where tangents are late, slopes are finite where the values are, and their squares, as of 1 / x.
-                    shown = tensor.detach().square() if are_late() else value_and_tangent(tensor)[1]
+                    # Where tangents are late, slopes are finite where cubes of the values are, as of 1 / sqrt(x).
+                    shown = tensor.detach() ** 3 if are_late() else value_and_tangent(tensor)[1]
                     self._sums_of_tangents.append(shown.sum())
             if is_transformed():  # behind its vmap nobody can look at a batch
                 self._settle_slopes()

@@ -75,6 +75,11 @@ def with_forward_mode() -> contextlib.AbstractContextManager[Any]:
     return forward_ad._set_fwd_grad_enabled(True)
 
 
+def propagates_tangents() -> bool:
+    """Return whether functions propagate tangents, which they do not in the ``forward`` of an autograd.Function."""
+    return torch._C._is_fwd_grad_enabled()
+
+
 def primal_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor without its tangent of the innermost forward mode; within a vmap torch does not do that."""
     levels = torch._C._functorch.get_interpreter_stack() or []

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 import interop
+from interop._programs.order import are_late
 
 Tensor = torch.Tensor
 AT, V = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64), torch.tensor([1.0, -1.0, 2.0, -0.5]).double()
@@ -62,6 +64,23 @@ class Unseen(Turned):
         return product(x, TURN)
 
 
+class OfNumPy(torch.autograd.Function):
+    """The same, whose backward pass torch does not differentiate."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return torch.from_numpy(x.detach().numpy() @ TURN.numpy())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+        return torch.from_numpy(cotangent.numpy() @ TURN.T.numpy())
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return tangent @ TURN
+
+
 def overwritten(x: Tensor) -> Tensor:
     y = x * 2.0
     y += x @ TURN
@@ -88,6 +107,21 @@ def masked_without_tape(x: Tensor) -> Tensor:
         doubled = 2 * y
         mask = (doubled > 0).to(y.dtype)
     return (mask * y * WEIGHTS).sum() + (torch.where(doubled > 0, x, -2 * x) * WEIGHTS).sum()
+
+
+def masked_by_a_view_without_tape(x: Tensor) -> Tensor:
+    y = (x @ TURN).unflatten(0, (2, 2))
+    with torch.no_grad():
+        mask = y.T > 0
+    return (mask * y * WEIGHTS.reshape(2, 2)).sum()
+
+
+def without_the_numbers_of_a_backward_pass(x: Tensor) -> Tensor:
+    """No gradient reaches y, as a factor of it is overwritten."""
+    factor = torch.ones(4).double()
+    y = x * factor
+    factor += 1
+    return kinked(x @ TURN) + (y > 5).sum()
 
 
 def hooked(x: Tensor) -> Tensor:
@@ -130,6 +164,7 @@ def transformed(x: Tensor) -> Tensor:
     y = x @ TURN
     rows = torch.func.vmap(lambda z: (z * y).relu() * 2.0)(torch.eye(4).double() - 0.5)
     slopes = torch.func.grad(lambda z: (z * y.abs()).sum())(torch.ones(4).double())
+    slopes = slopes + torch.func.vjp(lambda z: z @ TURN * z, x)[0].relu()
     return (rows * TURN).sum() + (slopes * WEIGHTS).sum() + (torch.func.jacrev(torch.abs)(y) @ y * WEIGHTS).sum()
 
 
@@ -149,7 +184,11 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "pieces of a tensor": in_pieces,
     "overwritten": overwritten,
     "written into a buffer": written_into_a_buffer,
+    "a function of NumPy": lambda x: kinked(OfNumPy.apply(x.sin()) + x.cos() - 1),
+    "no second derivative": lambda x: kinked(functional.hardsigmoid(x @ TURN) - 0.5),
+    "an overwritten factor": without_the_numbers_of_a_backward_pass,
     "without a tape": masked_without_tape,
+    "a view without a tape": masked_by_a_view_without_tape,
     "a hook": hooked,
     "parameters that are not named": beside_what_is_not_named,
     "functions that the block does not see": functions_across_the_tie,
@@ -219,3 +258,48 @@ def test_a_tape_that_is_retained_has_tangents() -> None:
     nearby = torch.nn.Parameter(AT + 1e-7 * V)
     (expected,) = torch.autograd.grad(kinked((nearby - AT) * nearby), nearby)
     torch.testing.assert_close(w.grad, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_function_may_be_what_asks_first() -> None:
+    """Torch calls its ``forward`` where no tangents are propagated, and the parameters get theirs all the same."""
+
+    def program(w: Tensor) -> Tensor:
+        return OfNumPy.apply(w).sum() + kinked(w - AT)
+
+    w, nearby = torch.nn.Parameter(AT.clone()), torch.nn.Parameter(AT + 1e-9 * V)
+    with interop.along(w, direction=V):
+        program(w).backward()
+    torch.testing.assert_close(w.grad, torch.autograd.grad(program(nearby), nearby)[0], atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_that_are_retained_are_those_of_the_program() -> None:
+    w = torch.nn.Parameter(AT.clone())
+    with interop.along(w, direction=V):
+        y = w - AT
+        z = y * 2.0
+        y.retain_grad()
+        loss = kinked(z)
+        assert y.grad is None
+        loss.backward()
+    torch.testing.assert_close(y.grad, w.grad)
+    assert not y.grad.requires_grad
+
+
+def test_an_optimizer_in_the_block_does_not_count_as_a_tie() -> None:
+    w = torch.nn.Parameter(AT.clone())
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    for _ in range(2):
+        with interop.along(w):
+            optimizer.zero_grad()
+            (w * 0.5).relu().sum().backward()
+            assert are_late()
+            optimizer.step()
+
+
+def test_a_slope_that_overflows_is_seen() -> None:
+    """That of a root in the denominator is the cube of the value."""
+    w = torch.nn.Parameter(torch.tensor([4.0, 1e-26]))
+    with interop.along(w):
+        loss = torch.where(torch.tensor([True, False]), w.rsqrt(), 0.0).sum()
+    loss.backward()
+    assert w.grad.tolist() == [-0.0625, 0.0]
