@@ -120,7 +120,8 @@ def _published(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         arguments = (*args, *kwargs.values()) if kwargs else args
         if is_overridden(arguments):  # subclasses of tensors and modes want to see the call
-            return handle_torch_function(checked, arguments, *args, **kwargs)
+            # By its name: Dynamo cannot look up `checked` itself in an outer block, if the table of a block led here.
+            return handle_torch_function(NATIVE[function.__name__], arguments, *args, **kwargs)
         if kwargs:
             ties = kwargs.get("ties", "min_norm")
             if not isinstance(ties, Version):  # as `interop.as_of` passes

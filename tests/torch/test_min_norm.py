@@ -422,6 +422,14 @@ def test_a_compiled_block_around_code_that_is_not_compiled() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch, of an autograd.Function
+def test_a_compiled_function_in_several_blocks() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(clamped, backend="aot_eager")
+    with interop.as_of("torch 2.13"), min_norm(ties="inclusive"), min_norm():  # the innermost decides
+        assert gradient(compiled, TIED).tolist() == EXPECTED
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch, of an autograd.Function
 def test_a_hook_at_which_the_graph_of_a_compiled_model_breaks() -> None:
     """Torch then reads ``requires_grad`` and ``grad_fn`` of tensors in the block, and each has its own answer."""
     model = torch.nn.Sequential(torch.nn.Hardtanh(0.0, 6.0), torch.nn.Identity())
