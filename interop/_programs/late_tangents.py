@@ -207,7 +207,8 @@ _NAMES_OF_CHOICES = (
     "prelu", "sign", "sgn", "eq", "__eq__", "ne", "not_equal", "__ne__", "gt", "greater", "__gt__", "ge",
     "greater_equal", "__ge__", "lt", "less", "__lt__", "le", "less_equal", "__le__", "to", "type", "type_as",
     "logical_not", "logical_and", "logical_or", "logical_xor", "l1_loss", "smooth_l1_loss", "huber_loss", "max", "min",
-    "amax", "amin", "argmax", "argmin", "aminmax", "sort", "argsort", "topk", "median",
+    "max_pool1d", "max_pool2d", "max_pool3d", "amax", "amin", "argmax", "argmin", "aminmax", "sort", "argsort",
+    "topk", "median",
 )
 """The functions that choose, and see by values that nothing ties; torch has no second derivative of hardsigmoid."""
 _NAMES_OF_READING = (

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from interop._programs.still_places import still_places
 from interop._torch.private_api import depth_of_transformations, is_among, is_any, outside_of_transformations, unpacked
 from interop.native._rules.windows_stage import is_plain
 
@@ -95,7 +96,10 @@ def may_be_at(x: torch.Tensor, *places: float) -> bool:
     A look would make a GPU wait, and a graph that is traced has no numbers yet.
     """
     value = value_of(x)
-    return not is_plain(value) or any(is_among(place, value) for place in places)
+    if not is_plain(value):
+        return True
+    # At a place where all stands still either side has the same slope, that of a clamp before it.
+    return not {place for place in places if is_among(place, value)} <= {*(still_places(x) if are_late() else ())}
 
 
 def may_be_equal(x: Any, y: Any) -> bool:

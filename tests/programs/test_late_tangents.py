@@ -160,6 +160,12 @@ def counted(x: Tensor) -> Tensor:
     return loss
 
 
+def pooled_zeros(x: Tensor, zeros: Tensor) -> Tensor:
+    image = functional.relu(torch.stack([zeros, zeros * 2.0, x - 3.0, x + 0.5]), inplace=True)[None, None]
+    pooled = functional.max_pool2d(image.flatten(0, 1), 2, 1, return_indices=True)[0]
+    return (pooled * TURN[:3, :3]).sum() + (functional.relu6(pooled) * TURN[1:, :3]).sum()
+
+
 def transformed(x: Tensor) -> Tensor:
     y = x @ TURN
     rows = torch.func.vmap(lambda z: (z * y).relu() * 2.0)(torch.eye(4).double() - 0.5)
@@ -202,6 +208,9 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "the largest": lambda x: kinked(x) + (x @ TURN).amax() + x.sort().values @ WEIGHTS + x.unflatten(0, (2, 2)).norm(),
     "slopes without bound": lambda x: kinked((x + 4).sqrt() - 2 + x / (x + 1).exp()) + kinked((x + 1).log()),
     "a slope that is infinite": lambda x: kinked(torch.where(WEIGHTS > 0, x, (x**4).sqrt() + (x**4) ** 0.25)),
+    "a pool": lambda x: functional.max_pool1d((1.0 - x).relu().reshape(1, 1, 4), 2) @ WEIGHTS[:2] + kinked(x),
+    "a pool of zeros": lambda x: pooled_zeros(x, x.relu()),
+    "a pool of zeros that stand still": lambda x: pooled_zeros(x, (x - WEIGHTS).relu()) + kinked(x @ TURN),
     "the largest alone": lambda x: (x + WEIGHTS).amax() + (x.unflatten(0, (2, 2)) @ TURN[:2]).max(1)[0].sum(),
     "the order alone": lambda x: (x + WEIGHTS).sort().values @ WEIGHTS + (x @ TURN).topk(2)[0].sum() + x.median(),
 }
@@ -224,7 +233,9 @@ def test_gradients_are_those_nearby(name: str) -> None:
 
 def test_without_a_tie_nothing_gets_a_tangent(monkeypatch: pytest.MonkeyPatch) -> None:
     model = torch.nn.Sequential(
-        torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(72, 4)
+        *(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.ReLU(), torch.nn.MaxPool2d(2)),
+        *(torch.nn.Conv2d(2, 2, 1), torch.nn.ReLU6(inplace=True), torch.nn.MaxPool2d(2, 1), torch.nn.ReLU()),
+        *(torch.nn.Flatten(), torch.nn.Linear(8, 4)),
     )
     given = []
     monkeypatch.setattr("interop._programs.gradients._give_tangents", given.append)

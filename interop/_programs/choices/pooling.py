@@ -14,10 +14,12 @@ import torch
 from torch.nn import functional
 
 from interop._programs.choices.selections import abs
-from interop._programs.order import place_ahead, value_and_tangent
-from interop._torch.private_api import without_dispatch_modes, without_transformations
+from interop._programs.order import are_late, place_ahead, value_and_tangent
+from interop._programs.still_places import still_places
+from interop._torch.private_api import is_any, without_dispatch_modes, without_transformations
+from interop.native._rules.windows import windows_on_tie
 from interop.native._rules.windows_indexed import index_of_windows
-from interop.native._rules.windows_stage import AdaptiveWindows
+from interop.native._rules.windows_stage import AdaptiveWindows, Pooling, is_plain
 from jaxclamp._rules.windows import Windows, windows_of
 
 Tensor = torch.Tensor
@@ -39,6 +41,15 @@ def max_pool(name: str) -> Function:
         return_indices: bool = False,
     ) -> Any:
         window = (kernel_size, stride, padding, dilation, ceil_mode)
+        if are_late() and is_plain(input):
+            result = in_torch(input, *window, return_indices=return_indices)
+            values = (result[0] if return_indices else result).detach()
+            pooling = Pooling(windows_of(name, tuple(input.shape), dims, *window), "min_norm")
+            tied = windows_on_tie(pooling, input.detach(), values)
+            for place in still_places(input):
+                tied &= values != place
+            if not is_any(tied):
+                return result
         like = _of_one_image(in_torch, input, window, return_indices)
         windows = windows_of(name, tuple(input.shape), dims, *window)
         return _largest_of_windows(input.to(like.dtype), windows, like.shape[-dims:], return_indices)
