@@ -513,7 +513,9 @@ class _Uncompiled(Decided):
         call = functools.partial(super().__torch_function__, func, types, args, kwargs)
         if self._tangents.are_late and waits(PINNED.get(func, func), args, kwargs or {}, tensors):
             with contextlib.suppress(LateTangentError):
-                return call()
+                result = call()
+                self._tape.note(result)
+                return result
         if func in BACKWARD and not self._tape.is_empty():
             # The numbers that it has saved may lack their tangents. So the gradients get theirs as what is on the tape.
             with without_forward_mode():

@@ -25,6 +25,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._programs.decided import BACKWARD
+from interop._programs.order import moves
 from interop._torch.forms import functions_named
 from interop._torch.private_api import (
     has_hooks,
@@ -44,6 +45,7 @@ from jaxclamp import OPS
 
 Tensor = torch.Tensor
 
+_PUSHES_ALONE = 3
 _BLOCKS_AFTER_A_TIE = 15
 _TIED: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
 """Maps the first of several parameters to how many blocks begin with tangents, since those of one came late.
@@ -65,6 +67,8 @@ class Tape:
         self._apart = set[int]()
         """The nodes made later that are known not to be made of those on the tape."""
         self._retained: list[weakref.ref[Tensor]] = []
+        self._results: list[weakref.ref[Tensor]] = []
+        self._pushes = 0
 
     def begins_late(self) -> bool:
         """Return whether the block is to begin without tangents, which takes parameters without hooks, on the CPU."""
@@ -97,32 +101,52 @@ class Tape:
         self._apart |= seen
         return False
 
-    def tangents_of(self, x: Tensor) -> dict[Tensor, Tensor]:
-        """Map the tensor, or what it shows if it is a view, to its tangent, if the tape still has it."""
-        whole = whole_of(x)
-        try:
-            tangent = self._pushed_forward(whole)
-        except RuntimeError as error:
-            # A backward pass has freed the nodes, or a write has changed what they need. So no gradient will reach x,
-            # and it counts as a constant.
-            if not any(words in str(error) for words in ("second time", "modified by an inplace operation")):
-                raise
-            return {}
-        _TIED[next(iter(self._directions))] = _BLOCKS_AFTER_A_TIE
-        return {whole: tangent}
+    def note(self, result: Any) -> None:
+        """Note what a function returned that was called without tangents."""
+        for x in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(x, Tensor) and x.requires_grad:
+                self._results.append(weakref.ref(x))
 
-    def _pushed_forward(self, x: Tensor) -> Tensor:
+    def tangents_of(self, x: Tensor) -> dict[Tensor, Tensor]:
+        """Map the tensor, or what it shows if it is a view, to its tangent, if the tape still has it.
+
+        A loop may ask for those of the states of a network one by one. So all that the program holds come with the
+        fourth.
+        """
+        self._pushes += 1
+        held = list[Tensor]()
+        if self._pushes > _PUSHES_ALONE:
+            held = [whole_of(y) for y in (reference() for reference in self._results) if y is not None and not moves(y)]
+            self._results.clear()
+        whole = whole_of(x)
+        for tensors in ([whole, *(y for y in held if y.grad_fn)], [whole]):
+            try:
+                tangents = self._pushed_forward(list(dict.fromkeys(tensors)))
+            except RuntimeError as error:
+                # A backward pass has freed the nodes, or a write has changed what they need. So no gradient will reach
+                # x, and it counts as a constant.
+                words = ("second time", "modified by an inplace operation")
+                if len(tensors) == 1 and not any(map(str(error).__contains__, words)):
+                    raise
+            else:
+                _TIED[next(iter(self._directions))] = _BLOCKS_AFTER_A_TIE
+                return tangents
+        return {}
+
+    def _pushed_forward(self, tensors: Sequence[Tensor]) -> dict[Tensor, Tensor]:
         # What the reverse passes save is none of a checkpoint's around them, nor to be moved to another device.
         apart = saved_tensors_hooks(_as_it_is, _as_it_is) if top_hooks() else contextlib.nullcontext()
         with self._pushing(), torch.enable_grad(), without_forward_mode(), apart:
-            u = torch.zeros_like(x, requires_grad=True)
-            pulled = torch.autograd.grad(x, list(self._directions), u, create_graph=True, allow_unused=True)
+            u = [torch.zeros_like(x, requires_grad=True) for x in tensors]
+            pulled = torch.autograd.grad(tensors, list(self._directions), u, create_graph=True, allow_unused=True)
             terms = [
                 (part * v).sum()
                 for part, v in zip(pulled, self._directions.values(), strict=True)
                 if part is not None and part.requires_grad
             ]
-            return torch.autograd.grad(terms, u)[0] if terms else u
+            # Of several, some may be made of no parameter.
+            slopes = torch.autograd.grad(terms, u, materialize_grads=len(u) > 1) if terms else u
+            return dict(zip(tensors, slopes, strict=True))
 
     @contextlib.contextmanager
     def _pushing(self) -> Iterator[None]:

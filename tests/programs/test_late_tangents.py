@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 import interop
+from interop._programs.late_tangents import Tape
 from interop._programs.order import are_late
 
 Tensor = torch.Tensor
@@ -281,6 +282,29 @@ def test_a_function_may_be_what_asks_first() -> None:
     with interop.along(w, direction=V):
         program(w).backward()
     torch.testing.assert_close(w.grad, torch.autograd.grad(program(nearby), nearby)[0], atol=1e-5, rtol=1e-5)
+
+
+def test_what_a_loop_computed_gets_its_tangents_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two reverse passes for each of n states would take a time of n squared."""
+    pushed_forward, calls = Tape._pushed_forward, list[int]()
+
+    def counted(tape: Tape, tensors: Any) -> Any:
+        calls.append(len(tensors))
+        return pushed_forward(tape, tensors)
+
+    def in_steps(x: Tensor) -> Tensor:
+        states = [x, OTHER * 2.0]
+        for _ in range(8):
+            states.append((states[-2] @ TURN).sin())
+        return sum(map(kinked, reversed(states)))
+
+    monkeypatch.setattr(Tape, "_pushed_forward", counted)
+    w = torch.nn.Parameter(AT.clone())
+    with interop.along(w, direction=V):
+        in_steps(w - AT).backward()
+    torch.testing.assert_close(w.grad, gradient(in_steps, 1e-9), atol=1e-5, rtol=1e-5)
+    assert calls[:3] == [1, 1, 1]
+    assert len(calls) == 4
 
 
 def test_gradients_that_are_retained_are_those_of_the_program() -> None:
