@@ -98,8 +98,10 @@ class Table(NamedTuple):
 def _table(version: Version) -> Table:
     changed = {op for op in version.ops if not _has(op, version)}
     covered, uncovered = differentiated_by(changed), uncovered_losses(changed)
+    replaced = {**covered, **uncovered}
     in_native = {in_torch: op for _, in_torch, op in namesakes(NATIVE)}
-    right = {in_torch: _not_replaced(in_torch) for in_torch in in_native if in_torch not in {**covered, **uncovered}}
+    names = {in_torch: name for name, in_torch, _ in namesakes(NATIVE)}
+    right = {in_torch: _not_replaced(name, in_torch) for in_torch, name in names.items() if in_torch not in replaced}
     pinned: Replacements = {in_torch: functools.partial(in_native[in_torch], ties=version) for in_torch in covered}
     refusing = {in_torch: _refusing(in_torch, name, version) for in_torch, name in uncovered.items()}
     replacements: Replacements = {**right, **pinned, **refusing}
@@ -156,17 +158,21 @@ def _refusing(in_torch: Callable[..., Any], name: str, version: Version) -> Call
     return function
 
 
-def _not_replaced(in_torch: Callable[..., Any]) -> Callable[..., Any]:
-    """Return torch's function in a form that blocks around do not replace."""
+_NOT_REPLACED: dict[str, Callable[..., Any]] = {}
+
+
+def _not_replaced(name: str, in_torch: Callable[..., Any]) -> Callable[..., Any]:
+    """Return torch's function of that name in a form that blocks around do not replace."""
 
     @functools.wraps(in_torch)
     def function(*args: Any, **kwargs: Any) -> Any:
         arguments = (*args, *kwargs.values())
         if is_overridden(arguments):  # modes that are no blocks, and subclasses of tensors, see the call
-            return handle_torch_function(function, arguments, *args, **kwargs)
+            # By its name: Dynamo cannot look up the function itself in an outer block.
+            return handle_torch_function(_NOT_REPLACED[name], arguments, *args, **kwargs)
         return in_torch(*args, **kwargs)
 
-    return function
+    return _NOT_REPLACED.setdefault(name, function)
 
 
 def _has(op: str, version: Version) -> bool:
