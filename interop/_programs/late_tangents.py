@@ -46,6 +46,7 @@ from jaxclamp import OPS
 Tensor = torch.Tensor
 
 _PUSHES_ALONE = 3
+"""The tensors of a block that get their tangents one by one."""
 _BLOCKS_AFTER_A_TIE = 15
 _TIED: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
 """Maps the first of several parameters to how many blocks begin with tangents, since those of one came late.
@@ -110,8 +111,8 @@ class Tape:
     def tangents_of(self, x: Tensor) -> dict[Tensor, Tensor]:
         """Map the tensor, or what it shows if it is a view, to its tangent, if the tape still has it.
 
-        A loop may ask for those of the states of a network one by one. So all that the program holds come with the
-        fourth.
+        A loop may ask for the states of a recurrent network one by one. So from the fourth on all that the program
+        holds get theirs together.
         """
         self._pushes += 1
         held = list[Tensor]()

@@ -42,7 +42,7 @@ def audit(
     Exit status 1 when the gradient changes at some line, 2 on bad usage and when the function raises. What --probe
     finds does not count.
     """
-    with bad_usage():
+    with bad_usage(as_json):
         audited = function_named(function)
         import interop
         from interop.comparison.recording import check_call

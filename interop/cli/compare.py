@@ -70,7 +70,7 @@ def compare(
         require("rich")
     if probe is None and (save_case or nonfinite):
         raise click.UsageError("--save-case and --nonfinite are for what --probe draws; pass how many inputs to draw.")
-    with bad_usage():
+    with bad_usage(as_json):
         functions = function_named(first), function_named(second)
         import interop
 

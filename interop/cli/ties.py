@@ -37,7 +37,7 @@ def ties(function: str, files: tuple[Path, ...], influence: bool, framework: Any
     """
     if not as_json:
         require("rich")
-    with bad_usage():
+    with bad_usage(as_json):
         counted = function_named(function)
         from interop.comparison.recording import computation_of
 

@@ -486,7 +486,7 @@ def test_refused(name: str) -> None:
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It fails where something changes, so that CI can hold it."""
     (tmp_path / "trained.py").write_text(
-        "def clamped(x):\n    return x.clamp(0.0, 6.0).sum()\n\n\n"
+        "def clamped(x):\n    print('a step'); return x.clamp(0.0, 6.0).sum()\n\n\n"
         "def away(x):\n    return x.clamp(0.5, 6.5).sum()\n\n\n"
         "def wrong(x):\n    raise RuntimeError('of the function')\n\n\n"
         "import jax.numpy as jnp\ndef in_jax(x):\n    return jnp.clip(x, 0.0, 6.0).sum()\n\n\n"
