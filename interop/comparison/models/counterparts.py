@@ -355,7 +355,7 @@ def _refuse_unpaired(first: Model, second: Model, pairs: Iterable[Pair], alone: 
         for parameter in parameters:
             shape = sorted(_squeezed(parameter.layout.torch_shape))
             candidates = [p.name for p in of_other_model if sorted(_squeezed(p.layout.torch_shape)) == shape]
-            hint = f"candidates {', '.join(candidates)}" if candidates else "no candidate of its shape"
+            hint = f"candidates {', '.join(candidates)}" if candidates else "no candidate of its shape is left"
             lines.append(f"  {model.name} {parameter.name} {list(parameter.layout.shape)}: {hint}")
     roles = {parameter.name.rpartition(".")[2] for parameter in (*unpaired[0], *unpaired[1])}
     adds_biases = any(role.startswith("bias_ih") for role in roles) and "bias" in roles
