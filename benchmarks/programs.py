@@ -1,8 +1,8 @@
 """Gradients of whole programs beside those that JAX and torch take op by op: time, memory, and many inputs.
 
 Prints tables: each line has medians in turns in one process, and their ratios to the first. ``python
-benchmarks/programs.py [networks|models|inputs|memory]`` asks for a part. The environment variables of the
-Makefile keep glibc from returning pages between the calls.
+benchmarks/programs.py [networks|models|convolutional|inputs|memory]`` asks for a part. The environment
+variables of the Makefile keep glibc from returning pages between the calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from memory import growth_of_peak, printed_in_a_process
 from native import Call, medians, normal, row
 from torch.nn.functional import cross_entropy
-from training import Clamps, layered, multilayer, weights
+from training import Clamps, layered, mobile_net, multilayer, resnet, vgg, weights
 
 import interop
 import jaxclamp
@@ -142,9 +142,6 @@ def losses_in_torch() -> dict[str, tuple[torch.nn.Module, Callable[[Any], torch.
     def of_digits(model: torch.nn.Module) -> torch.Tensor:
         return cross_entropy(model(x[:64]), labels[:64])
 
-    def squares(x: torch.Tensor, model: torch.nn.Module) -> torch.Tensor:
-        return model(x).square().mean()
-
     return {
         "torch_training, modules, batch 64": (torch_training.network("modules"), of_digits),
         "torch_training, functions, batch 64": (torch_training.network("functions"), of_digits),
@@ -156,6 +153,10 @@ def losses_in_torch() -> dict[str, tuple[torch.nn.Module, Callable[[Any], torch.
         "six Linear and clamp of 256, batch 32": (Clamps(), partial(squares, normal(32, 256))),
         "six Linear and clamp of 256, batch 1024": (Clamps(), partial(squares, normal(1024, 256))),
     }
+
+
+def squares(x: torch.Tensor, model: torch.nn.Module) -> torch.Tensor:
+    return model(x).square().mean()
 
 
 def eager(model: torch.nn.Module, loss: Callable[[Any], torch.Tensor]) -> None:
@@ -188,6 +189,14 @@ def models() -> None:
         times = medians(contenders, 2.0)
         ratios = {"along": times[1] / times[0], "grad": times[3] / times[0], "of_func": times[3] / times[2]}
         row(name, "", *times, **ratios)
+
+
+def convolutional() -> None:
+    """torch: backward, and the same in a block of along. torch.func takes no averages of batch norm."""
+    for name, model, width in (("MobileNet", mobile_net(), 32), ("VGG", vgg(), 32), ("ResNet", resnet(), 64)):
+        loss = partial(squares, normal(16, 3, width, width))
+        times = medians([partial(eager, model, loss), partial(along, model, loss)], 2.0)
+        row(f"{name}-like, batch 16", "", *times, along=times[1] / times[0])
 
 
 def many(clip: Callable[..., Any], tan: Callable[..., Any], x: Any) -> Any:
@@ -241,7 +250,7 @@ def peak(name: str) -> None:
     print(growth_of_peak(call))
 
 
-PARTS = {"networks": networks, "models": models, "inputs": inputs, "memory": memory}
+PARTS = {"networks": networks, "models": models, "convolutional": convolutional, "inputs": inputs, "memory": memory}
 
 
 def main(names: Sequence[str]) -> None:
