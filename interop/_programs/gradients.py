@@ -525,7 +525,8 @@ class _Uncompiled(Decided):
         # torch.func allows `requires_grad_` in a block of its own, which a backward pass would end.
         if (self._tangents.are_late or not self._tape.is_empty()) and func is not torch.Tensor.requires_grad_:
             for x in tensors:
-                outside_of_transformations(self._tangents.depth, self.complete, x)
+                for needed in (x, *roots.behind(x)):
+                    outside_of_transformations(self._tangents.depth, self.complete, needed)
         return call()
 
     def complete(self, x: torch.Tensor) -> Sequence[torch.Tensor]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from interop._programs.order import may_be_at, moves, value_and_tangent
+from interop._programs.order import are_late, may_be_at, moves, value_and_tangent
 from interop._torch.private_api import is_any, operators_named, version_of
 from interop.native._rules.windows_stage import is_on_gpu, is_plain
 
@@ -33,6 +33,8 @@ class Squares(NamedTuple):
     elements: tuple[Tensor, ...]
     form: Callable[..., Tensor]
     """Computes the sum of these tensors, or of others in their place."""
+    constants: tuple[Tensor, ...] = ()
+    """What is added on the way, and is no square: if it moves, the sum is none of squares. A weight may move."""
 
 
 _KNOWN: MutableMapping[Tensor, tuple[Squares, list[int]]] = WeakTensorKeyDictionary()
@@ -60,7 +62,20 @@ def forget() -> None:
 def _squares_in(x: Any) -> Squares | None:
     """Return the sum that ``x`` is, if that is known and still holds."""
     squares, state = _KNOWN.get(x, (None, [])) if _KNOWN and isinstance(x, Tensor) else (None, [])
-    return squares if squares and state == _state(squares, x) else None
+    if not squares or state != _state(squares, x):
+        return None
+    return squares if are_late() or not any(map(_has_speed, squares.constants)) else None
+
+
+def _has_speed(x: Tensor) -> bool:
+    _, tangent = value_and_tangent(x)
+    return moves(x) and (not is_plain(tangent) or is_any(tangent != 0))
+
+
+def behind(x: Tensor) -> tuple[Tensor, ...]:
+    """Return what a root of ``x`` asks of more than its value and its tangent."""
+    squares, _ = _KNOWN.get(x, (None, [])) if _KNOWN else (None, [])
+    return squares.elements + squares.constants if squares else ()
 
 
 # What is kept: for the arguments of a function of torch the squares that it adds up, or None.
@@ -92,7 +107,7 @@ def _quotient(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
 def _is_weight(x: Any) -> bool:
     if not isinstance(x, Tensor):
         return isinstance(x, Real) and float(x) >= 0
-    if moves(x) or x.is_complex() or not (is_plain(x) or is_on_gpu(x)):
+    if x.is_complex() or not (is_plain(x) or is_on_gpu(x)):
         return False  # a graph that is traced has no numbers yet
     return not is_any(x < 0)
 
@@ -116,7 +131,7 @@ def _linear(terms: Sequence[int], function: Function, *args: Any, **kwargs: Any)
     The others of these are constants, which count as 0: where they are not, the result is not 0 where all elements are.
     """
     sums = {i: squares for i in terms if i < len(args) and (squares := _squares_in(args[i]))}
-    if not sums or any(moves(arg) for i, arg in enumerate(args) if i not in sums) or "alpha" in kwargs:
+    if not sums or "alpha" in kwargs:
         return None
 
     constants = {i: arg for i, arg in enumerate(args) if i not in sums}  # the sums themselves need no memory then
@@ -127,7 +142,14 @@ def _linear(terms: Sequence[int], function: Function, *args: Any, **kwargs: Any)
         operands |= {i: squares.form(*(next(remaining) for _ in squares.elements)) for i, squares in sums.items()}
         return function(*(operands[i] for i in range(len(operands))), **kwargs)
 
-    return Squares(tuple(x for squares in sums.values() for x in squares.elements), form)
+    return Squares(
+        tuple(x for squares in sums.values() for x in squares.elements),
+        form,
+        (
+            *(x for squares in sums.values() for x in squares.constants),
+            *(arg for i, arg in constants.items() if i in terms and isinstance(arg, Tensor)),
+        ),
+    )
 
 
 _MAKERS: Mapping[str, Callable[..., Squares | None]] = {
