@@ -1,11 +1,11 @@
 """Gives the tensors in a block of `along` their tangents when a choice first asks for one.
 
 Tangents double the work of a forward pass, and most steps of a training have no choice that is on a tie. So the
-parameters start without. A choice that is on a tie asks, and then each tensor of the program gets the tangent that it
-would have had: two reverse passes over what has been computed so far find them all. For a tensor y of the parameters x,
-with its Jacobian J, the first gives u J for a vector u. That is linear in u, and the slope of u J v along u is J v. Of
-y = (x1 x2, x1), for example, at x = (2, 3) along v = (1, 0), u J is (3 u1 + u2, 2 u1), and u J v is 3 u1 + u2: so the
-tangent of y is (3, 1).
+parameters start without. A choice that is on a tie asks. From then on a tensor that was computed before gets, when it
+is used next, the tangent that it would have had: two reverse passes over what has been computed so far find it. For a
+tensor y of the parameters x, with its Jacobian J, the first gives u J for a vector u. That is linear in u, and the
+slope of u J v along u is J v. Of y = (x1 x2, x1), for example, at x = (2, 3) along v = (1, 0), u J is
+(3 u1 + u2, 2 u1), and u J v is 3 u1 + u2: so the tangent of y is (3, 1).
 
 It holds for functions that have finite slopes, and that torch differentiates twice. Any other one asks for tangents
 before it is called, and so does whatever runs outside of the tape, as under `torch.no_grad`.

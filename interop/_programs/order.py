@@ -53,6 +53,7 @@ def moving_by(tangents: Tangents) -> Iterator[None]:
 
 
 def are_late() -> bool:
+    """Return whether the tangents of the block around are late."""
     return _TANGENTS.get().are_late
 
 

@@ -159,6 +159,7 @@ def _refusing(in_torch: Callable[..., Any], name: str, version: Version) -> Call
 
 
 _NOT_REPLACED: dict[str, Callable[..., Any]] = {}
+"""Maps the dotted name of a function of torch to what `_not_replaced` returns for it."""
 
 
 def _not_replaced(name: str, in_torch: Callable[..., Any]) -> Callable[..., Any]:

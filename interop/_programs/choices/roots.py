@@ -68,12 +68,13 @@ def _squares_in(x: Any) -> Squares | None:
 
 
 def _has_speed(x: Tensor) -> bool:
+    """Return whether an element has a tangent other than 0, or nobody looks."""
     _, tangent = value_and_tangent(x)
     return moves(x) and (not is_plain(tangent) or is_any(tangent != 0))
 
 
 def behind(x: Tensor) -> tuple[Tensor, ...]:
-    """Return what a root of ``x`` asks of more than its value and its tangent."""
+    """Return the tensors whose tangents a root of ``x`` reads beside that of ``x``."""
     squares, _ = _KNOWN.get(x, (None, [])) if _KNOWN else (None, [])
     return squares.elements + squares.constants if squares else ()
 

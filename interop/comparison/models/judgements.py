@@ -176,7 +176,7 @@ class _Compared:
 
     @functools.cached_property
     def difference(self) -> Difference | None:
-        """By the tolerance of ``eps``; None between arrays of two shapes."""
+        """Measure how far the arrays differ, by the tolerance of ``eps``; None if they have two shapes."""
         if self.first.shape != self.second.shape:
             return None
         return difference_of(self.first, self.second, tolerance_of(self.eps), None)
