@@ -26,6 +26,7 @@ from interop.comparison.leaves import (
     is_gradient,
     is_rounding_alone,
     largest_of,
+    may_be_rounding,
     relative_tolerance,
 )
 from interop.comparison.probe import WORST, Arrays, Probe, is_drawn, search
@@ -244,10 +245,7 @@ class _Pair:
         return dataclasses.replace(comparison, noise=tuple(noise))
 
     def _suspects(self, comparison: Comparison) -> list[str]:
-        r"""List the leaves that may be rounding alone, those below :math:`\sqrt\epsilon` of what was summed.
-
-        To lose more than half of its digits, a sum would need :math:`1 / \epsilon` terms or an ill-conditioned step.
-        """
+        """List the leaves that may be rounding alone."""
         # What was summed are inputs for a value, and other gradients for a gradient.
         floats = [array for array in self.first.arrays.values() if is_float(array)]
         largest_input = largest_of(floats) if floats else 0.0
@@ -256,7 +254,7 @@ class _Pair:
             if leaf.finding == "port" and not leaf.mismatch:
                 arrays = [side.unmodified[leaf.label] for side in (comparison.first, comparison.second)]
                 scale = comparison.gradient_scale if is_gradient(leaf.label) else largest_input
-                if is_float(arrays[0]) and largest_of(arrays) <= eps_of(arrays[0].dtype) ** 0.5 * scale:
+                if is_float(arrays[0]) and may_be_rounding(largest_of(arrays), eps_of(arrays[0].dtype), scale):
                     suspects.append(leaf.label)
         return suspects
 

@@ -31,14 +31,13 @@ from interop.comparison.leaves import (
     check_tolerances,
     difference_of,
     is_gradient,
+    is_negligible,
     largest_finite,
-    largest_of,
     relative_tolerance,
     same_kind,
 )
 from interop.comparison.probe import Probed
 from interop.comparison.recording import FilePath, Recording, read, write
-from interop.frameworks.base import Array
 from interop.frameworks.reseed import CURE
 from jaxclamp._shared.tables import listed, to_json
 
@@ -115,20 +114,16 @@ class Comparison:
         if finding != "agrees" and not all(self._answers_twice(side, label) for side in sides):
             finding = "unsteady"  # where both draw the same random numbers, they agree
         # Whoever gives ``atol`` has said what is small: then nothing is taken for rounding beyond that.
-        is_negligible = is_gradient(label) and min_norm.beyond and self._is_negligible(a, b, a_min_norm, b_min_norm)
-        if is_negligible or (finding == "port" and self.atol is None and label in self.noise):
-            finding = "rounding"
+        if self.atol is None:
+            rtol, arrays = relative_tolerance(a.dtype, self.rtol), (a, b, a_min_norm, b_min_norm)
+            is_small = is_gradient(label) and min_norm.beyond and is_negligible(arrays, rtol, self.gradient_scale)
+            if is_small or (finding == "port" and label in self.noise):
+                finding = "rounding"
         return Leaf(label, mismatch, unmodified, min_norm, finding)
-
-    def _is_negligible(self, *gradients: Array) -> bool:
-        """Say whether all numbers in a leaf are so far below the largest gradient that they may be rounding alone."""
-        bound = relative_tolerance(gradients[0].dtype, self.rtol) * self.gradient_scale
-        return self.atol is None and largest_of(gradients) <= bound
 
     @functools.cached_property
     def gradient_scale(self) -> float:
-        """The largest number in the gradients."""
-        # Of all arguments: a gradient that cancels to 0 is a sum of terms as large as the other gradients.
+        """The largest number in the gradients, of all arguments."""
         answers = [*self.first.unmodified.items(), *self.second.unmodified.items()]
         return max((largest_finite(array) for label, array in answers if is_gradient(label)), default=0.0)
 

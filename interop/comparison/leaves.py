@@ -134,6 +134,22 @@ def kind_of(dtype: Any) -> str:
     return next((kind for kind, scalar in kinds.items() if jnp.issubdtype(dtype, scalar)), "truth values")
 
 
+def is_negligible(gradients: Iterable[Array], tolerance: float, scale: float) -> bool:
+    """Say whether all gradients are so far below the largest of their model or function that they may be rounding.
+
+    A gradient that cancels to 0 is a sum of terms as large as the other gradients, and keeps their rounding.
+    """
+    return largest_of(gradients) <= tolerance * scale
+
+
+def may_be_rounding(largest: float, eps: float, scale: float) -> bool:
+    r"""Say whether numbers are below :math:`\sqrt\epsilon` of ``scale``, that of what was summed.
+
+    To lose more than half of its digits, a sum would need :math:`1 / \epsilon` terms or an ill-conditioned step.
+    """
+    return eps > 0 and largest <= math.sqrt(eps) * scale
+
+
 def is_rounding_alone(before: float, after: float, dtype: np.dtype[Any]) -> bool:
     r"""Say whether numbers whose largest is ``before`` in this dtype, and ``after`` in float64, are rounding alone.
 

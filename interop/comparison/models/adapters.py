@@ -17,15 +17,15 @@ from interop.comparison.recording import is_array
 
 # Keras first: on its torch backend its layers are modules of torch too.
 _LIBRARIES = {
-    "keras": ("keras", ("Layer",)),
-    "torch": ("torch.nn", ("Module",)),
-    "linen": ("flax.linen", ("Module",)),
-    "nnx": ("flax.nnx", ("Module",)),
-    "equinox": ("equinox", ("Module",)),
-    "haiku": ("haiku", ("Transformed", "TransformedWithState")),
+    "Keras": ("keras", ("Layer",)),
+    "Torch": ("torch.nn", ("Module",)),
+    "Linen": ("flax.linen", ("Module",)),
+    "Nnx": ("flax.nnx", ("Module",)),
+    "Equinox": ("equinox", ("Module",)),
+    "Haiku": ("haiku", ("Transformed", "TransformedWithState")),
 }
-"""Maps the module here that adapts a library to where the classes of its models are, and their names."""
-_WITH_STATE = {"equinox", "haiku"}
+"""Maps the class that adapts a library, in the file of its name in ``libraries``, to its models' module and classes."""
+_WITH_STATE = {"Equinox", "Haiku"}
 """The libraries of which a model may come in a tuple, before its state."""
 
 
@@ -58,7 +58,8 @@ def adapter_of(model: Any, argument: str) -> type[Model]:
         bare = model[0] if name in _WITH_STATE and type(model) is tuple and model else model
         package = sys.modules.get(module)
         if package is not None and isinstance(bare, tuple(getattr(package, cls) for cls in classes)):
-            return importlib.import_module(f"interop.comparison.models.libraries.{name}").MODEL
+            adapters = importlib.import_module(f"interop.comparison.models.libraries.{name.lower()}")
+            return getattr(adapters, name)
     kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
     raise TypeError(
         f"compare_models: {argument} is {kind}; pass a module of torch.nn, Flax (linen or nnx), Equinox or Keras, or "

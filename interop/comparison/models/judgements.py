@@ -36,9 +36,11 @@ from interop.comparison.leaves import (
     coarsest,
     difference_of,
     eps_of,
+    is_negligible,
     is_rounding_alone,
     largest_finite,
     largest_of,
+    may_be_rounding,
     tolerance_of,
 )
 from interop.comparison.models.layers import Key, Moment, What, crossing
@@ -291,14 +293,11 @@ def _explained(
 
     Where there was no run under min_norm, ``compared`` takes its place: what differs still differs, so no tie is found.
     """
-    # A gradient that cancels to 0 is a sum of terms as large as the other gradients, and keeps their rounding.
     gradients = [side for place, each in compared.items() if place.is_gradient for side in (each.first, each.second)]
     scale = max(map(largest_finite, gradients), default=0.0)
     judgements: dict[Place, Judgement] = {}
     for place, each in compared.items():
         without_ties = under_min_norm[place]
-        # By np.maximum, which keeps NaN.
-        is_negligible = np.maximum(each.largest, without_ties.largest) <= tolerance_of(each.eps) * scale
         if each.agree:
             judgements[place] = "agrees"
         elif place in rounding:
@@ -306,7 +305,9 @@ def _explained(
         elif place.is_gradient and without_ties.agree:
             judgements[place] = "ties"
         else:
-            judgements[place] = "rounding" if place.is_gradient and is_negligible else "port"
+            arrays = each.first, each.second, without_ties.first, without_ties.second
+            is_small = place.is_gradient and is_negligible(arrays, tolerance_of(each.eps), scale)
+            judgements[place] = "rounding" if is_small else "port"
     return judgements
 
 
@@ -369,8 +370,7 @@ def _rounding_alone(coarse: _AtPlaces, fine: _AtPlaces) -> frozenset[Place]:
     r"""Return the places of what is rounding alone on both sides.
 
     An array that is 0 in the coarser dtype is taken to have an error of up to :math:`\epsilon` times the largest number
-    in the model. One with numbers above :math:`\sqrt\epsilon` times that number has lost more than half of its digits,
-    which rounding does not explain: it may be a tie in the coarser dtype alone.
+    in the model. One that is too large for rounding may be a tie in the coarser dtype alone.
     """
     # By np.max, as Python's passes over NaN.
     in_model = {
@@ -379,9 +379,9 @@ def _rounding_alone(coarse: _AtPlaces, fine: _AtPlaces) -> frozenset[Place]:
     }
     alone = set()
     for place, each in coarse.items():
-        of_model = in_model[place.is_gradient]
-        largest = each.largest or each.eps * of_model
-        is_small = each.eps > 0 and largest <= each.eps**0.5 * of_model
+        scale = in_model[place.is_gradient]
+        largest = each.largest or each.eps * scale
+        is_small = may_be_rounding(largest, each.eps, scale)
         if is_small and is_rounding_alone(largest, fine[place].largest, each.first.dtype):
             alone.add(place)
     return frozenset(alone)

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from interop.frameworks.base import Array
 Align: TypeAlias = Callable[[Array], Array]
 """Lays an array of the second model out as that of the first."""
 Read: TypeAlias = Callable[[Answer], Array]
-
-_DIRECTIONS: tuple[Direction, ...] = ("inputs", "outputs")
 
 
 class Crossing(NamedTuple):
@@ -123,7 +121,7 @@ def _crossings(
     What nothing aligns is left out, but for two results of different sizes, which are a difference.
     """
     i, j = counterparts.matches[n]
-    for direction in _DIRECTIONS:
+    for direction in get_args(Direction):
         points = getattr(layers[0][i], direction), getattr(layers[1][j], direction)
         for position, (first, second) in enumerate(zip(*points, strict=False)):
             # Three axes are sequences of vectors, which stay as they are, unless convolutions are near.

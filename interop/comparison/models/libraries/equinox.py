@@ -118,6 +118,3 @@ def _name(keys: Any) -> str:
 
 def _fields(module: eqx.Module) -> dict[str, Any]:
     return {field.name: getattr(module, field.name, None) for field in dataclasses.fields(module)}
-
-
-MODEL = Equinox

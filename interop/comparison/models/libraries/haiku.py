@@ -105,6 +105,3 @@ class Haiku(JaxModel):
 
 def _path(module: str) -> str:
     return ".".join(part for part in module.split("/") if part != "~")
-
-
-MODEL = Haiku

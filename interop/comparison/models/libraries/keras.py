@@ -62,6 +62,3 @@ class Keras(JaxModel):
         with self._scope(state_mapping=pairs) as scope, recording(recorder, [self._layer], describe):
             result = self.call(self.model, *inputs)
         return result, {name: scope.get_current_value(variable) for name, variable in self._variables.items()}
-
-
-MODEL = Keras

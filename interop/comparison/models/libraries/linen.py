@@ -78,6 +78,3 @@ def _leaves(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     for path, leaf in jax.tree.leaves_with_path(tree):
         if all(isinstance(key, jax.tree_util.DictKey) for key in path):
             yield tuple(key.key for key in path), leaf
-
-
-MODEL = Linen

@@ -54,6 +54,3 @@ class Nnx(JaxModel):
 
 def _name(path: Sequence[Any]) -> str:
     return ".".join(map(str, path))
-
-
-MODEL = Nnx

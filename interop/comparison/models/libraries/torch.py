@@ -316,6 +316,3 @@ def _joined(name: str, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Join what `_parts` split."""
     names = _projections(name)
     return torch.cat([values[part] for part in names]) if names else values[name]
-
-
-MODEL = Torch
