@@ -4,6 +4,7 @@ A call arranges its arguments by slot (`signatures.py`), follows the plan for it
 call of that kind makes, and returns the result in the form that the arguments ask for: new, in place, in ``out``.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,12 +30,9 @@ class TorchOp:
       compute: what is computed with the arguments of the op; its function, as a rule.
     """
 
-    public: Callable[..., Any]
-    """The function by which it is called, which `torch.overrides` gets to see."""
-
     def __init__(self, op: Op, compute: Callable[..., Any]) -> None:
         self.signature = Signature(op)
-        self._op = op
+        self.op = op
         self._compute = compute
         self._plans: dict[Any, Plan] = Bounded(1024)
 
@@ -64,7 +62,7 @@ class TorchOp:
 
     def _in_any_form(self, values: list[Any]) -> Any:
         """Return the result for the arguments by slot, in the form that they ask for."""
-        signature, name = self.signature, self._op.name
+        signature, name = self.signature, self.op.name
         forms = {
             form: values[slot]
             for form, slot in signature.forms.items()
@@ -89,47 +87,47 @@ class TorchOp:
         """Return the result for the arguments by slot, none of which asks for another form."""
         values = tuple(normalized(self.signature, values))
         kind, tensors, numbers = classify(self.signature, values)
-        plan = self._plans.get(kind) or make_plan(self._op, self._compute, self.signature, values, tensors)
+        plan = self._plans.get(kind) or make_plan(self.op, self._compute, self.signature, values, tensors)
         if kind is not None:
             self._plans[kind] = plan
         return plan.run(tensors, numbers)
 
+    @functools.cached_property
+    def public(self) -> Callable[..., Any]:
+        """The function by which it is called, which `torch.overrides` gets to see."""
+        name, signature = self.op.name, self.signature
+        operands = [(x, signature.torch_name(slot)) for slot, x in signature.jax_names.items() if x in ("x", "y")]
+        symbols = " and ".join(f"{x} is ``{in_torch}``" for x, in_torch in operands)
+        about, _, _ = inspect.cleandoc(self.op.function.__doc__ or "").partition("Args:")
+        return _described(
+            opaque(self, name),
+            name,
+            signature.inspected,
+            f"JAX's program of `jaxclamp.{name}` on torch's tape: take it for large tensors, or JAX's exact numbers."
+            f"\n\n``interop.native.{name}`` has the same gradient by torch's own kernels, which start faster on small "
+            f"tensors and can be exported. Here {symbols}; the arguments and errors are described in `jaxclamp.{name}`."
+            f"\n\n{about.rstrip()}\n",
+        )
 
-def _public(op: Op, torch_op: TorchOp) -> Callable[..., Any]:
-    signature = torch_op.signature
-    operands = [(name, signature.torch_name(slot)) for slot, name in signature.jax_names.items() if name in ("x", "y")]
-    symbols = " and ".join(f"{name} is ``{in_torch}``" for name, in_torch in operands)
-    about, _, _ = inspect.cleandoc(op.function.__doc__ or "").partition("Args:")
-    torch_op.public = _described(
-        opaque(torch_op, op.name),
-        op.name,
-        signature.inspected,
-        f"JAX's program of `jaxclamp.{op.name}` on torch's tape: take it for large tensors, or JAX's exact numbers.\n\n"
-        f"``interop.native.{op.name}`` has the same gradient by torch's own kernels, which start faster on small "
-        f"tensors and can be exported. Here {symbols}; "
-        f"the arguments and errors are described in `jaxclamp.{op.name}`.\n\n"
-        f"{about.rstrip()}\n",
-    )
-    return torch_op.public
+    def overwriting(self, name: str) -> Callable[..., Any]:
+        """Make the function of that name that overwrites its first argument."""
 
+        def overwriting(*args: Any, **kwargs: Any) -> torch.Tensor:
+            values = self.signature.arranged(args, kwargs)
+            tensors = [value for value in values if isinstance(value, torch.Tensor)]
+            if has_torch_function(tensors):
+                return handle_torch_function(public, tensors, *args, **kwargs)
+            return overwrite(name, self.of_slots, *values)
 
-def _public_in_place(op: Op, torch_op: TorchOp, name: str) -> Callable[..., Any]:
-    def overwriting(*args: Any, **kwargs: Any) -> torch.Tensor:
-        values = torch_op.signature.arranged(args, kwargs)
-        tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        if has_torch_function(tensors):
-            return handle_torch_function(public, tensors, *args, **kwargs)
-        return overwrite(name, torch_op.of_slots, *values)
-
-    signature = torch_op.signature.inspected
-    parameters = [p for p in signature.parameters.values() if p.name not in torch_op.signature.forms]
-    public = _described(
-        opaque(overwriting, name),
-        name,
-        signature.replace(parameters=parameters, return_annotation=torch.Tensor),
-        f"`interop.{op.name}`, which overwrites its first argument and returns it.",
-    )
-    return public
+        signature = self.signature.inspected
+        parameters = [p for p in signature.parameters.values() if p.name not in self.signature.forms]
+        public = _described(
+            opaque(overwriting, name),
+            name,
+            signature.replace(parameters=parameters, return_annotation=torch.Tensor),
+            f"`interop.{self.op.name}`, which overwrites its first argument and returns it.",
+        )
+        return public
 
 
 def _described(function: Callable[..., Any], name: str, signature: inspect.Signature, about: str) -> Callable[..., Any]:
@@ -142,16 +140,18 @@ def _described(function: Callable[..., Any], name: str, signature: inspect.Signa
     return function
 
 
-_IMPLEMENTED = {op.function: TorchOp(op, op.function) for op in OPS.values()}
-_BY_NAME = {name: op.function for op in OPS.values() for name, f in vars(jaxclamp).items() if f is op.function}
-_PUBLIC = {function: _public(OPS[function.__name__], torch_op) for function, torch_op in _IMPLEMENTED.items()}
+_OPS = {
+    name: torch_op
+    for torch_op in [TorchOp(op, op.function) for op in OPS.values()]
+    for name, function in vars(jaxclamp).items()
+    if function is torch_op.op.function
+}
+"""Maps each name of an op of jaxclamp, as clip and clamp of one, to the op."""
 
-TORCH_OPS: dict[str, Callable[..., Any]] = {name: _PUBLIC[function] for name, function in _BY_NAME.items()}
+TORCH_OPS: dict[str, Callable[..., Any]] = {name: torch_op.public for name, torch_op in _OPS.items()}
 """Maps each name of an op of jaxclamp to that op for torch."""
 
 IN_PLACE_OPS: dict[str, Callable[..., Any]] = {
-    f"{name}_": _public_in_place(OPS[function.__name__], _IMPLEMENTED[function], f"{name}_")
-    for name, function in _BY_NAME.items()
-    if in_place(name) is not None
+    f"{name}_": torch_op.overwriting(f"{name}_") for name, torch_op in _OPS.items() if in_place(name) is not None
 }
 """Maps a name such as ``clamp_`` to the form that overwrites its first argument, for ops that torch has so."""

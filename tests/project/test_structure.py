@@ -116,7 +116,6 @@ def test_a_call_reaches_jax_within_six_frames(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(flat, "_compile", compile_and_look)
     op = TorchOp(OPS["clamp"], OPS["clamp"].function)
-    op.public = op
     x = torch.tensor([0.0, 1.0])
     for _ in range(2):  # the first call of a kind makes a plan
         depths.clear()

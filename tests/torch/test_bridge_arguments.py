@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import interop
-import jaxclamp
 from interop import torch_to_jax, wrap_for_torch
 from interop._bridge import graph, ops
 from interop._bridge.bounded import Bounded
@@ -302,7 +301,7 @@ DERIVATIVES: dict[str, Callable[..., torch.Tensor]] = {
 @pytest.mark.parametrize("name", DERIVATIVES)
 def test_number_in_the_first_call_under_a_transformation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tensor for the number, made to ask torch for the dtype, was one that the transformation watched."""
-    monkeypatch.setattr(ops._IMPLEMENTED[jaxclamp.clamp_min], "_plans", Bounded(1))
+    monkeypatch.setattr(ops._OPS["clamp_min"], "_plans", Bounded(1))
     found, expected = (DERIVATIVES[name](lambda x, h=h: h.clamp_min(x, 0.7), X[0]) for h in (interop, torch))
     assert torch.equal(found, expected)
 
@@ -318,7 +317,7 @@ def test_calls_leave_nothing_behind() -> None:
 
 def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is one for each kind of call."""
-    op = ops._IMPLEMENTED[jaxclamp.amax]
+    op = ops._OPS["amax"]
     assert isinstance(op._plans, Bounded)
     monkeypatch.setattr(op, "_plans", Bounded(3))
     x = torch.arange(24.0).reshape(2, 3, 4)
