@@ -26,13 +26,12 @@ class Weights:
 
 
 class Derivative(NamedTuple):
-    """The derivative of an op from a version on, and where it is written."""
+    """The derivative of an op from a version on."""
 
     since: str
     arrays: Weights
-    numbers: Weights
-    """The derivative where the operands behind the first are numbers."""
-    source: str
+    numbers: Weights | None = None
+    """Another derivative, where the operands behind the first are numbers."""
 
 
 def _unless(lost: Condition) -> Condition:
@@ -86,47 +85,32 @@ def _fmax_halves(ties: Condition, wins: Condition) -> Weights:
     return Weights(((_or_beside_nan(ties), eq), (_unless(_or_beside_nan(wins)), eq)))
 
 
-_YAML = "torchgen/packaged/autograd/derivatives.yaml of the wheel"
-_CPP = "clamp_backward and clamp_backward_min_max in torch/csrc/autograd/FunctionsManual.cpp"
-
-
-def _alike(since: str, weights: Weights, source: str) -> Derivative:
-    """Return a derivative that is the same for arrays and numbers as bounds."""
-    return Derivative(since, weights, weights, source)
-
-
+# By torchgen/packaged/autograd/derivatives.yaml of the wheel, and clamp by clamp_backward and clamp_backward_min_max in
+# torch/csrc/autograd/FunctionsManual.cpp. Those of clamp in 2.14 are as pytorch/pytorch#191142 made them, and measured;
+# those of fmax and fmin in 2.15 are of pytorch/pytorch#193035.
 _OF_TORCH: Mapping[str, Sequence[Derivative]] = {
-    "clamp": (
-        _alike("2.11", _CLOSED, _CPP),
-        Derivative("2.14", _HALVES, _OPEN, f"{_CPP}, as pytorch/pytorch#191142 made them; measured"),
-    ),
-    "clamp_min": (
-        _alike("2.11", Weights(((ge,), (lt,))), _YAML),
-        Derivative("2.14", _LARGER_HALVES, Weights(((gt,),)), _YAML),
-    ),
-    "clamp_max": (
-        _alike("2.11", Weights(((le,), (gt,))), _YAML),
-        Derivative("2.14", _SMALLER_HALVES, Weights(((lt,),)), _YAML),
-    ),
-    "maximum": (_alike("2.11", _LARGER_HALVES, _YAML),),
-    "minimum": (_alike("2.11", _SMALLER_HALVES, _YAML),),
+    "clamp": (Derivative("2.11", _CLOSED), Derivative("2.14", _HALVES, _OPEN)),
+    "clamp_min": (Derivative("2.11", Weights(((ge,), (lt,)))), Derivative("2.14", _LARGER_HALVES, Weights(((gt,),)))),
+    "clamp_max": (Derivative("2.11", Weights(((le,), (gt,)))), Derivative("2.14", _SMALLER_HALVES, Weights(((lt,),)))),
+    "maximum": (Derivative("2.11", _LARGER_HALVES),),
+    "minimum": (Derivative("2.11", _SMALLER_HALVES),),
     "fmax": (
-        _alike("2.11", _fmax(ge), _YAML),
-        _alike("2.14", _LARGER_HALVES, _YAML),
-        _alike("2.15", _fmax_halves(ge, gt), f"{_YAML}; pytorch/pytorch#193035"),
+        Derivative("2.11", _fmax(ge)),
+        Derivative("2.14", _LARGER_HALVES),
+        Derivative("2.15", _fmax_halves(ge, gt)),
     ),
     "fmin": (
-        _alike("2.11", _fmax(le), _YAML),
-        _alike("2.14", _SMALLER_HALVES, _YAML),
-        _alike("2.15", _fmax_halves(le, lt), f"{_YAML}; pytorch/pytorch#193035"),
+        Derivative("2.11", _fmax(le)),
+        Derivative("2.14", _SMALLER_HALVES),
+        Derivative("2.15", _fmax_halves(le, lt)),
     ),
 }
 """Maps an op to its derivatives in torch, the oldest first."""
 
-_LAX = "jax/_src/lax/lax.py"
+# By clamp_p, max_p and min_p in jax/_src/lax/lax.py.
 _OF_JAX: Mapping[str, Sequence[Derivative]] = {
     "clamp": (
-        _alike(
+        Derivative(
             "0.10",
             Weights(
                 (
@@ -135,11 +119,10 @@ _OF_JAX: Mapping[str, Sequence[Derivative]] = {
                     (lambda x, low, high: x > high,),
                 )
             ),
-            f"{_LAX}, of clamp_p",
         ),
     ),
-    "maximum": (_alike("0.10", Weights(((ge, eq), (le, eq))), f"{_LAX}, of max_p"),),
-    "minimum": (_alike("0.10", Weights(((le, eq), (ge, eq))), f"{_LAX}, of min_p"),),
+    "maximum": (Derivative("0.10", Weights(((ge, eq), (le, eq)))),),
+    "minimum": (Derivative("0.10", Weights(((le, eq), (ge, eq)))),),
 }
 """Maps the op that a primitive computes to its derivatives in JAX.
 
@@ -183,7 +166,7 @@ class Version:
     def weights(self, op: str, numbers: bool) -> Weights:
         """Return the derivative of the op of that name in this version, with bounds that are ``numbers`` or arrays."""
         derivative = _OF_VERSION[self][op]
-        return derivative.numbers if numbers else derivative.arrays
+        return derivative.numbers if numbers and derivative.numbers else derivative.arrays
 
 
 def _release(number: str) -> tuple[int, ...]:
