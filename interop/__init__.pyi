@@ -5,118 +5,39 @@ from typing import Any, Literal, overload
 
 import torch
 
-from interop import native as native
-from interop import nn as nn
-from interop._audit import Audit as Audit
-from interop._audit import ChangedLine as ChangedLine
-from interop._audit import Effect as Effect
-from interop._audit import audit as audit
-from interop._bridge.arrays import jax_to_torch as jax_to_torch
-from interop._bridge.arrays import torch_to_jax as torch_to_jax
-from interop._bridge.wrap import wrap_for_torch as wrap_for_torch
-from interop._checks.gradcheck import gradcheck as gradcheck
-from interop._programs.gradients import along as along
-from interop._programs.gradients import directional_derivative as directional_derivative
-from interop._programs.gradients import grad as grad
-from interop._programs.gradients import subdifferential as subdifferential
-from interop._transforms.as_of import as_of as as_of
-from interop._transforms.min_norm import min_norm as min_norm
-from interop._transforms.ranks import sum_over_ranks as sum_over_ranks
-from interop._transforms.ties import influence as influence
-from interop._transforms.ties import ties as ties
-from interop.comparison.compare import compare as compare
-from interop.comparison.comparison import Comparison as Comparison
-from interop.comparison.models.compare_models import compare_models as compare_models
-from interop.comparison.models.report import ModelComparison as ModelComparison
-from interop.comparison.probe import Probe as Probe
-from interop.comparison.recording import Recording as Recording
-from interop.comparison.recording import record as record
-from interop.survey.changes import Changes as Changes
-from interop.survey.changes import changes as changes
+from interop import native, nn
+from interop._audit import Audit, ChangedLine, Effect, audit
+from interop._bridge.arrays import jax_to_torch, torch_to_jax
+from interop._bridge.wrap import wrap_for_torch
+from interop._checks.gradcheck import gradcheck
+from interop._programs.gradients import along, directional_derivative, grad, subdifferential
+from interop._transforms.as_of import as_of
+from interop._transforms.min_norm import min_norm
+from interop._transforms.ranks import sum_over_ranks
+from interop._transforms.ties import influence, ties
+from interop.comparison.compare import compare
+from interop.comparison.comparison import Comparison
+from interop.comparison.models.compare_models import compare_models
+from interop.comparison.models.report import ModelComparison
+from interop.comparison.probe import Probe
+from interop.comparison.recording import Recording, record
+from interop.survey.changes import Changes, changes
 from jaxclamp import Convention
 
 __version__: str
-__all__ = [
-    "Audit",
-    "ChangedLine",
-    "Changes",
-    "Comparison",
-    "Effect",
-    "IN_PLACE_OPS",
-    "ModelComparison",
-    "Probe",
-    "Recording",
-    "TORCH_OPS",
-    "abs",
-    "abs_",
-    "absolute",
-    "absolute_",
-    "along",
-    "amax",
-    "amin",
-    "as_of",
-    "audit",
-    "celu",
-    "celu_",
-    "changes",
-    "clamp",
-    "clamp_",
-    "clamp_max",
-    "clamp_max_",
-    "clamp_min",
-    "clamp_min_",
-    "clip",
-    "clip_",
-    "compare",
-    "compare_models",
-    "directional_derivative",
-    "elu",
-    "elu_",
-    "fmax",
-    "fmin",
-    "grad",
-    "gradcheck",
-    "hard_sigmoid",
-    "hard_swish",
-    "hard_tanh",
-    "hardshrink",
-    "hardsigmoid",
-    "hardswish",
-    "hardtanh",
-    "hardtanh_",
-    "hypot",
-    "hypot_",
-    "influence",
-    "jax_to_torch",
-    "leaky_relu",
-    "leaky_relu_",
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool3d",
-    "max_with_indices",
-    "maximum",
-    "min_norm",
-    "min_with_indices",
-    "minimum",
-    "native",
-    "nn",
-    "norm",
-    "prelu",
-    "record",
-    "relu",
-    "relu6",
-    "relu_",
-    "selu",
-    "selu_",
-    "softshrink",
-    "subdifferential",
-    "sum_over_ranks",
-    "threshold",
-    "threshold_",
-    "ties",
-    "torch_to_jax",
-    "wrap_for_torch",
-]
+# fmt: off
+__all__ = (
+    "Audit", "ChangedLine", "Changes", "Comparison", "Effect", "IN_PLACE_OPS", "ModelComparison", "Probe", "Recording",
+    "TORCH_OPS", "abs", "abs_", "absolute", "absolute_", "along", "amax", "amin", "as_of", "audit", "celu", "celu_",
+    "changes", "clamp", "clamp_", "clamp_max", "clamp_max_", "clamp_min", "clamp_min_", "clip", "clip_", "compare",
+    "compare_models", "directional_derivative", "elu", "elu_", "fmax", "fmin", "grad", "gradcheck", "hard_sigmoid",
+    "hard_swish", "hard_tanh", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "hardtanh_", "hypot", "hypot_",
+    "influence", "jax_to_torch", "leaky_relu", "leaky_relu_", "max_pool1d", "max_pool2d", "max_pool3d",
+    "max_with_indices", "maximum", "min_norm", "min_with_indices", "minimum", "native", "nn", "norm", "prelu", "record",
+    "relu", "relu6", "relu_", "selu", "selu_", "softshrink", "subdifferential", "sum_over_ranks", "threshold",
+    "threshold_", "ties", "torch_to_jax", "wrap_for_torch",
+)
+# fmt: on
 
 TORCH_OPS: dict[str, Callable[..., Any]]
 IN_PLACE_OPS: dict[str, Callable[..., Any]]

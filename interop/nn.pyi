@@ -6,66 +6,46 @@ from interop._transforms.modules import Conversion as Conversion
 from interop._transforms.modules import convert as convert
 from jaxclamp import Convention
 
-class AdaptiveMaxPool1d(torch.nn.AdaptiveMaxPool1d):
+class _WithTies:
     ties: Convention | None
-class AdaptiveMaxPool2d(torch.nn.AdaptiveMaxPool2d):
-    ties: Convention | None
-class AdaptiveMaxPool3d(torch.nn.AdaptiveMaxPool3d):
-    ties: Convention | None
-class CELU(torch.nn.CELU):
-    ties: Convention | None
+
+class AdaptiveMaxPool1d(_WithTies, torch.nn.AdaptiveMaxPool1d): ...
+class AdaptiveMaxPool2d(_WithTies, torch.nn.AdaptiveMaxPool2d): ...
+class AdaptiveMaxPool3d(_WithTies, torch.nn.AdaptiveMaxPool3d): ...
+class CELU(_WithTies, torch.nn.CELU):
     def __call__(self, input: torch.Tensor) -> torch.Tensor: ...
-class ELU(torch.nn.ELU):
-    ties: Convention | None
+class ELU(_WithTies, torch.nn.ELU):
     def __call__(self, input: torch.Tensor) -> torch.Tensor: ...
-class Hardshrink(torch.nn.Hardshrink):
-    ties: Convention | None
+class Hardshrink(_WithTies, torch.nn.Hardshrink):
     def __call__(self, input: torch.Tensor) -> torch.Tensor: ...
-class Hardsigmoid(torch.nn.Hardsigmoid):
-    ties: Convention | None
+class Hardsigmoid(_WithTies, torch.nn.Hardsigmoid):
     def __call__(self, input: torch.Tensor) -> torch.Tensor: ...
-class Hardswish(torch.nn.Hardswish):
-    ties: Convention | None
+class Hardswish(_WithTies, torch.nn.Hardswish):
     def __call__(self, input: torch.Tensor) -> torch.Tensor: ...
-class Hardtanh(torch.nn.Hardtanh):
-    ties: Convention | None
+class Hardtanh(_WithTies, torch.nn.Hardtanh):
     def __call__(self, input: torch.Tensor) -> torch.Tensor: ...
-class HingeEmbeddingLoss(torch.nn.HingeEmbeddingLoss):
-    ties: Convention | None
+class HingeEmbeddingLoss(_WithTies, torch.nn.HingeEmbeddingLoss):
     def __call__(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor: ...
-class LeakyReLU(torch.nn.LeakyReLU):
-    ties: Convention | None
+class LeakyReLU(_WithTies, torch.nn.LeakyReLU):
     def __call__(self, input: torch.Tensor) -> torch.Tensor: ...
-class MarginRankingLoss(torch.nn.MarginRankingLoss):
-    ties: Convention | None
+class MarginRankingLoss(_WithTies, torch.nn.MarginRankingLoss):
     def __call__(self, input1: torch.Tensor, input2: torch.Tensor, target: torch.Tensor) -> torch.Tensor: ...
-class MaxPool1d(torch.nn.MaxPool1d):
-    ties: Convention | None
-class MaxPool2d(torch.nn.MaxPool2d):
-    ties: Convention | None
-class MaxPool3d(torch.nn.MaxPool3d):
-    ties: Convention | None
-class PReLU(torch.nn.PReLU):
-    ties: Convention | None
+class MaxPool1d(_WithTies, torch.nn.MaxPool1d): ...
+class MaxPool2d(_WithTies, torch.nn.MaxPool2d): ...
+class MaxPool3d(_WithTies, torch.nn.MaxPool3d): ...
+class PReLU(_WithTies, torch.nn.PReLU):
     def __call__(self, input: torch.Tensor) -> torch.Tensor: ...
-class ReLU(torch.nn.ReLU):
-    ties: Convention | None
+class ReLU(_WithTies, torch.nn.ReLU):
     def __call__(self, input: torch.Tensor) -> torch.Tensor: ...
-class ReLU6(torch.nn.ReLU6):
-    ties: Convention | None
+class ReLU6(_WithTies, torch.nn.ReLU6):
     def __call__(self, input: torch.Tensor) -> torch.Tensor: ...
-class SELU(torch.nn.SELU):
-    ties: Convention | None
+class SELU(_WithTies, torch.nn.SELU):
     def __call__(self, input: torch.Tensor) -> torch.Tensor: ...
-class Softshrink(torch.nn.Softshrink):
-    ties: Convention | None
+class Softshrink(_WithTies, torch.nn.Softshrink):
     def __call__(self, input: torch.Tensor) -> torch.Tensor: ...
-class Threshold(torch.nn.Threshold):
-    ties: Convention | None
+class Threshold(_WithTies, torch.nn.Threshold):
     def __call__(self, input: torch.Tensor) -> torch.Tensor: ...
-class TripletMarginLoss(torch.nn.TripletMarginLoss):
-    ties: Convention | None
+class TripletMarginLoss(_WithTies, torch.nn.TripletMarginLoss):
     def __call__(self, anchor: torch.Tensor, positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor: ...
-class TripletMarginWithDistanceLoss(torch.nn.TripletMarginWithDistanceLoss):
-    ties: Convention | None
+class TripletMarginWithDistanceLoss(_WithTies, torch.nn.TripletMarginWithDistanceLoss):
     def __call__(self, anchor: torch.Tensor, positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor: ...

@@ -6,6 +6,7 @@
 import inspect
 import re
 import textwrap
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, get_args
@@ -38,12 +39,11 @@ def stubs() -> dict[Path, str]:
 
 def _of_interop() -> str:
     ops = TORCH_OPS | IN_PLACE_OPS
-    imported = {
-        name: thing.__module__
-        for name in interop.__all__
-        if name not in ops and callable(thing := getattr(interop, name))
-    }
-    imports = [f"from {module} import {name} as {name}" for name, module in imported.items()]
+    by_module: dict[str, list[str]] = defaultdict(list)
+    for name in interop.__all__:
+        if name not in ops and callable(thing := getattr(interop, name)):
+            by_module[thing.__module__].append(name)
+    imports = [f"from {module} import {', '.join(names)}" for module, names in by_module.items()]
     aliases = {name: op.__name__ for name, op in ops.items() if name != op.__name__}
     functions = [_function(op) for name, op in ops.items() if name not in aliases]
     return "\n".join(
@@ -54,15 +54,12 @@ def _of_interop() -> str:
             "",
             "import torch",
             "",
-            "from interop import native as native",
-            "from interop import nn as nn",
+            "from interop import native, nn",
             *sorted(imports),
             "from jaxclamp import Convention",
             "",
             "__version__: str",
-            "__all__ = [",
-            *(f'    "{name}",' for name in sorted(interop.__all__)),
-            "]",
+            _tuple("__all__", sorted(interop.__all__)),
             "",
             "TORCH_OPS: dict[str, Callable[..., Any]]",
             "IN_PLACE_OPS: dict[str, Callable[..., Any]]",
@@ -146,10 +143,7 @@ def _of_native() -> str:
 
 
 def _of_nn() -> str:
-    modules = [
-        f"class {name}(torch.nn.{name}):\n    ties: Convention | None{_call_of(module)}"
-        for name, module in MODULES.items()
-    ]
+    modules = [f"class {name}(_WithTies, torch.nn.{name}):{_call_of(module)}" for name, module in MODULES.items()]
     return "\n".join(
         [
             _HEAD,
@@ -158,6 +152,9 @@ def _of_nn() -> str:
             "from interop._transforms.modules import Conversion as Conversion",
             "from interop._transforms.modules import convert as convert",
             "from jaxclamp import Convention",
+            "",
+            "class _WithTies:",
+            "    ties: Convention | None",
             "",
             *modules,
             "",
@@ -173,7 +170,7 @@ def _call_of(module: type) -> str:
     # Behind the class itself and what is mixed in, the third of its classes is torch's.
     forward = inspect.signature(module.__mro__[2].forward)  # type: ignore[attr-defined]
     if forward.return_annotation is forward.empty:
-        return ""
+        return " ..."
     _, *parameters = forward.parameters.values()
     definition = _definition("__call__", parameters, forward.return_annotation)
     return "\n    " + definition.replace("(", "(self, ", 1)
