@@ -265,42 +265,39 @@ def audit(
     lines, changes = _compared(calls, before, after)
     untied = {line.site for line in lines if not line.tied}
     probed = _compared([call.moved() for call in calls if call.site in untied], before, after)[1] if probe else ()
-    report = Audit(str(old), after, changes, lines, probed, probe=probe, note=note)
     if not changes:
-        return report
-    if total is None or by_itself:
-        effect: Effect | str = "the function differentiates by itself; audit one that returns the loss"
+        effect, no_effect = None, ""
+    elif total is None or by_itself:
+        effect, no_effect = None, "the function differentiates by itself; audit one that returns the loss"
     else:
         with torch.random.fork_rng(range(len(on_gpus))):
             torch.set_rng_state(randomness)
             torch.cuda.set_rng_state_all(on_gpus)
             again = _total(fun, arguments, after, contextlib.nullcontext())
-        effect = _effect(total, gradients, again, arguments)
-    if isinstance(effect, str):
-        return dataclasses.replace(report, no_effect=effect)
-    return dataclasses.replace(report, effect=effect)
+        effect, no_effect = _effect(total, gradients, again, arguments)
+    return Audit(str(old), after, changes, lines, probed, effect, no_effect, probe, note)
 
 
 def _effect(
     total: torch.Tensor, gradients: Mapping[torch.Tensor, torch.Tensor], again: torch.Tensor | None, arguments: Any
-) -> Effect | str:
-    """Return how the gradient of the parameters changes, or why that cannot be said.
+) -> tuple[Effect | None, str]:
+    """Return how the gradient of the parameters changes, or None and why that cannot be said.
 
     The leaves of ``gradients``, those of ``total`` in the version before, are parameters unless they are ``arguments``.
     In the version after, ``again`` is differentiated.
     """
     if again is None or not torch.allclose(again, total, rtol=0, atol=0, equal_nan=True):
-        return "called again, the function returned something else; audit one that is not random"
+        return None, "called again, the function returned something else; audit one that is not random"
     # A tensor that the function makes anew in each call is another one in the second: its gradient there would be 0.
     first, second = ({id(variable) for variable in leaves} for leaves in (gradients, leaves_behind(again)))
     if first - second and second - first:  # if one side alone has more, a version may cut off the rest
-        return "the function makes tensors that require grad; pass them as inputs"
+        return None, "the function makes tensors that require grad; pass them as inputs"
     passed = {id(leaf) for leaf in jax.tree.leaves(arguments)}
     parameters = [variable for variable in gradients if id(variable) not in passed]
     of = f"{len(parameters)} parameter{'s' * (len(parameters) > 1)}" if parameters else "the inputs"
     variables = parameters or list(gradients)
     new_gradients = torch.autograd.grad(again, variables, materialize_grads=True)
-    return Effect(of, *_norms(_flat(gradients[variable] for variable in variables), _flat(new_gradients)))
+    return Effect(of, *_norms(_flat(gradients[variable] for variable in variables), _flat(new_gradients))), ""
 
 
 def _later_than(old: Version) -> tuple[Version, str]:

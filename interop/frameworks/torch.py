@@ -26,6 +26,7 @@ from interop.frameworks.base import (
     Gradient,
     converted,
     differentiated_in_words,
+    is_float,
     total,
 )
 from interop.frameworks.reseed import reseeded_in_torch
@@ -87,29 +88,28 @@ class Torch(Convertible):
         return collected.bounds
 
     def ties(self, function: Function, arguments: Arrays, influence: bool) -> TieReport:
-        tensors = {name: tensor_over(array.copy()) for name, array in arguments.items()}
+        tensors = {
+            name: tensor_over(array.copy()).requires_grad_(influence and is_float(array))
+            for name, array in arguments.items()
+        }
 
         def of_floats() -> Any:  # of clones, since functions may overwrite their arguments
             return total(function({name: tensor.clone() for name, tensor in tensors.items()}))
 
-        if influence:
-            active = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-            for tensor in active.values():
-                tensor.requires_grad_()
         with ties() as counted:
             value = of_floats()
         if not influence:
             return counted.report
-        inputs = {id(tensor) for tensor in active.values()}
+        active = {id(tensor): tensor for tensor in tensors.values() if tensor.requires_grad}
         leaves = leaves_behind(value) if isinstance(value, torch.Tensor) else []
-        parameters = [leaf for leaf in leaves if id(leaf) not in inputs]
+        parameters = [leaf for leaf in leaves if id(leaf) not in active]
         if not active and not parameters:
             raise ValueError(NOTHING_TO_DIFFERENTIATE)
         # `influence` calls the function again, and each call has to differentiate the same parameters. One that steps
         # overwrites them, which their versions count, or frees the graph by a backward pass of its own.
         versions = [version_of(leaf) for leaf in parameters]
         try:
-            influence_of_ties = influence_of(lambda: _differentiable(of_floats()), [*active.values(), *parameters])
+            measured = influence_of(lambda: _differentiable(of_floats()), [*active.values(), *parameters])
         except RuntimeError as error:
             if "second time" not in str(error) and versions == [version_of(leaf) for leaf in parameters]:
                 raise
@@ -118,9 +118,7 @@ class Torch(Convertible):
             raise ValueError(_TAKES_A_STEP)
         size = sum(leaf.numel() for leaf in parameters)
         held = f"{len(parameters)} parameters ({size} numbers)" if parameters else ""
-        return replace(
-            counted.report, influence=influence_of_ties, differentiated=differentiated_in_words(arguments, held)
-        )
+        return replace(counted.report, influence=measured, differentiated=differentiated_in_words(arguments, held))
 
 
 class _CollectBounds(TorchFunctionMode):

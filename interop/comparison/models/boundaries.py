@@ -49,18 +49,14 @@ def new_recorder() -> CallRecorder:
     """Return a recorder for a model of JAX that is being traced."""
 
     def mark(key: Key, leaf: Any) -> Any:
-        is_marked = isinstance(leaf, jax.Array) and _is_marked(leaf.dtype, key)
+        if not isinstance(leaf, jax.Array):
+            return None
+        # Truth values that are taken are masks, which other libraries lack.
+        is_result = leaf.dtype == jnp.bool_ and key.direction == "outputs"
+        is_marked = is_result or jnp.issubdtype(leaf.dtype, jnp.number)
         return boundary_p.bind(leaf, key=key) if is_marked else None
 
     return CallRecorder(mark)
-
-
-def _is_marked(dtype: Any, key: Key) -> bool:
-    """Return whether an array is marked: numbers, and truth values that are returned.
-
-    Truth values that are taken are masks, which other libraries lack.
-    """
-    return jnp.issubdtype(dtype, jnp.number) or (dtype == jnp.bool_ and key.direction == "outputs")
 
 
 @dataclass(frozen=True)

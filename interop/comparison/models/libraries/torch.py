@@ -19,6 +19,7 @@ from interop.comparison.models.model import Call, Dtype, Model, Run, cast
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array
 from interop.frameworks.reseed import reseeded_in_torch
+from interop.frameworks.torch import Torch as InTorch
 from jaxclamp import TieReport
 
 _FUSED = ("in_proj_weight", "in_proj_bias")
@@ -30,7 +31,7 @@ class Torch(Model):
     """A module of torch, called in eager mode even if it was compiled, its boundaries marked by hooks."""
 
     channels_last = False
-    version = f"torch {torch.__version__.partition('+')[0]}"
+    version = InTorch.version
 
     def __init__(self, model: torch.nn.Module, call: Call | None, inputs: Sequence[Any]) -> None:
         super().__init__(model, call, inputs)
