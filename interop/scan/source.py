@@ -131,7 +131,8 @@ class Source:
         while isinstance(node, ast.Name):  # each time an earlier line
             values = self._bound.get((self._scope(node), node.id), ())
             # The default of a parameter is no assignment: a call may pass another value.
-            assigned = [v for v in values if isinstance(v, ast.expr) and not self._is_default(v)]
+            expressions = (value for value in values if isinstance(value, ast.expr))
+            assigned = [value for value in expressions if not isinstance(self._parents[value], ast.arguments)]
             # The x on the right of ``x = x.round()`` is that of an earlier line.
             before = [v for v in assigned if (v.end_lineno or v.lineno) < node.lineno]
             if not before:
@@ -139,49 +140,47 @@ class Source:
             node = max(before, key=lambda v: v.end_lineno or v.lineno)
         return node
 
-    def _is_default(self, value: ast.expr) -> bool:
-        return isinstance(self._parents[value], ast.arguments)
-
-    def number(self, node: ast.expr | None, depth: int = _DEPTH) -> float | None:
+    def number(self, node: ast.expr | None) -> float | None:
         """Return the finite number that an expression means; else None.
 
         Numbers are ``-1``, ``2**8 - 1``, and a name of the file, of a class or of an object that is assigned once, to a
-        number. Assignments are followed, ``depth`` of them at most.
+        number.
         """
+        number = self._number(node, _DEPTH)
+        return None if number is None or math.isnan(number) else number
+
+    def is_number(self, node: ast.AST | None) -> bool:
+        """Say whether an expression is a number of Python, of whatever value: ``2**bits - 1``, ``len(x)``."""
+        return self._number(node, _DEPTH) is not None
+
+    def _number(self, node: ast.AST | None, depth: int) -> float | None:
+        """Return a number, NaN if its value is not known; None of what is no number. ``depth`` names are followed."""
         match node:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-                return float(value) if abs(value) <= sys.float_info.max else None
-            case ast.Name() | ast.Attribute() if depth:
-                return self.number(self._constant(node), depth - 1)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                inner = self.number(operand, depth)
-                return None if inner is None else -inner
-            case ast.BinOp(left=left, op=op, right=right):
-                a, b = self.number(left, depth), self.number(right, depth)
-                return None if a is None or b is None else _computed(a, op, b)
-        return None
-
-    def is_number(self, node: ast.AST | None, depth: int = _DEPTH) -> bool:
-        """Say whether an expression is a number of Python, of whatever value: ``2**bits - 1``, ``len(x)``."""
-        match node:
-            case ast.Constant(value=value):
-                return isinstance(value, int | float) and not isinstance(value, bool)
+                return float(value) if abs(value) <= sys.float_info.max else math.nan
             case ast.Name() | ast.Attribute() if depth:
                 values = self._values(node)
-                return bool(values) and all(self.is_number(value, depth - 1) for value in values)
-            case ast.UnaryOp(operand=operand):
-                return self.is_number(operand, depth)
+                if len(values) == 1:
+                    return self._number(values[0], depth - 1)
+                are_numbers = values and all(self._number(value, depth - 1) is not None for value in values)
+                return math.nan if are_numbers else None
+            case ast.UnaryOp(op=op, operand=operand):
+                inner = self._number(operand, depth)
+                return None if inner is None else -inner if isinstance(op, ast.USub) else math.nan
             case ast.BinOp(left=left, op=op, right=right):
-                is_power = isinstance(op, ast.Pow | ast.LShift)  # 2**bits, 1 << bits
-                return self.is_number(left, depth) and (is_power or self.is_number(right, depth))
+                a, b = self._number(left, depth), self._number(right, depth)
+                if a is not None and b is not None:
+                    return _computed(a, op, b)
+                is_power = a is not None and isinstance(op, ast.Pow | ast.LShift)  # 2**bits, 1 << bits
+                return math.nan if is_power else None
             case (
                 ast.arg(annotation=ast.Name(id="int" | "float"))
                 | ast.Call(func=ast.Name(id="int" | "float" | "len"))
                 | ast.Call(func=ast.Attribute(attr="item" | "size" | "numel"))
                 | ast.Subscript(value=ast.Attribute(attr="shape"))
             ):
-                return True
-        return False
+                return math.nan
+        return None
 
     def text(self, node: ast.expr) -> str:
         """Write an expression and, of a name, what it is assigned, in small letters."""
@@ -422,14 +421,14 @@ def _is_conversion_to_integers(node: ast.Call) -> bool:
     return is_conversion and any(_INTEGERS.search(ast.unparse(value)) for value in values)
 
 
-def _computed(a: float, op: ast.operator, b: float) -> float | None:
+def _computed(a: float, op: ast.operator, b: float) -> float:
     """Compute in floats: 10**10**10, which a source may say, overflows at once, and would take long in integers."""
     try:
         result = _OPERATORS[type(op)](a, b)
     except (KeyError, ArithmeticError):
-        return None
+        return math.nan
     # The root of a negative number is complex.
-    return result if isinstance(result, float) and math.isfinite(result) else None
+    return result if isinstance(result, float) and math.isfinite(result) else math.nan
 
 
 def shown(node: ast.AST, width: int = 60) -> str:

@@ -48,18 +48,16 @@ class Equinox(JaxModel):
         return Layout(shape, split, (0, 2, 1, *axes), torch_shape, tuple(range(2, len(shape))))
 
     def _statistics_in(self, state: Any) -> dict[str, Any]:
+        """Map names to the statistics of all batch norms in a state; there are none without one."""
+        norms = [(path, module) for path, module in _modules(self.model) if isinstance(module, eqx.nn.BatchNorm)]
         return {
             f"{path}.{name}": value
-            for path, index in self._indices
-            for name, value in zip(("mean", "var"), state.get(index), strict=True)
+            for path, norm in (norms if self._state else [])
+            # A batch norm has the one or the other index, by its mode.
+            for name, value in zip(
+                ("mean", "var"), state.get(norm.batch_state_index or norm.ema_state_index), strict=True
+            )
         }
-
-    @property
-    def _indices(self) -> list[tuple[str, Any]]:
-        """The path of each batch norm, and where its statistics are in the state."""
-        # A batch norm has the one or the other index, by its mode.
-        norms = [(path, module) for path, module in _modules(self.model) if isinstance(module, eqx.nn.BatchNorm)]
-        return [(path, norm.batch_state_index or norm.ema_state_index) for path, norm in norms] if self._state else []
 
     def run(
         self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
@@ -102,14 +100,13 @@ def _fresh(state: Any, dtype: Dtype) -> Any:
 def _modules(module: eqx.Module, path: str = "") -> Iterator[tuple[str, eqx.Module]]:
     """Yield a module and those in it, each with its path."""
     yield path, module
-    is_inner = functools.partial(_is_module_in, module)
+
+    def is_inner(node: Any) -> bool:
+        return isinstance(node, eqx.Module) and node is not module
+
     for keys, inner in jax.tree.leaves_with_path(module, is_leaf=is_inner):
         if is_inner(inner):
             yield from _modules(inner, f"{path}.{_name(keys)}".lstrip("."))
-
-
-def _is_module_in(around: eqx.Module, node: Any) -> bool:
-    return isinstance(node, eqx.Module) and node is not around
 
 
 def _name(keys: Any) -> str:
