@@ -25,6 +25,8 @@ Orders: TypeAlias = Sequence[tuple[int, ...] | None]
 """For each result of floats or complex numbers, the order of axes in which they are weighted and summed."""
 Dtype: TypeAlias = type[np.floating[Any]] | None
 """The dtype in which a model computes; None is that of its arrays."""
+Values: TypeAlias = Mapping[str, Any]
+"""Maps the names of parameters to arrays."""
 
 
 class Run(NamedTuple):
@@ -176,7 +178,7 @@ class JaxModel(Model):
 
     @property
     @abstractmethod
-    def arrays(self) -> Mapping[str, Any]:
+    def arrays(self) -> Values:
         """All parameters by name, arrays or the shapes of arrays, in the order in which the library lists them."""
 
     @abstractmethod
@@ -221,9 +223,7 @@ class JaxModel(Model):
         )
 
     @abstractmethod
-    def run(
-        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
-    ) -> tuple[Any, Mapping[str, Any]]:
+    def run(self, recorder: CallRecorder, values: Values, inputs: Sequence[Any], dtype: Dtype) -> tuple[Any, Values]:
         """Call the model, its modules recorded; return the result, and the values that parameters have after it.
 
         What records modules is in `patching`. Those that say themselves in which dtype they compute are asked for
@@ -250,11 +250,11 @@ class JaxModel(Model):
         return draws(self._traced_with_shapes[1].program)
 
     def _traced(
-        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
+        self, recorder: CallRecorder, values: Values, inputs: Sequence[Any], dtype: Dtype
     ) -> tuple[Opened, Any]:
         """Return the program of the arrays among values and inputs, and the structure of its results."""
 
-        def of_arrays(values: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
+        def of_arrays(values: Values, arrays: Sequence[Any]) -> Any:
             passed = _with_arrays(inputs, arrays)
             result, state = self.run(recorder, values, recorder.enter("", self.model, self.name, passed), dtype)
             result = recorder.leave(result)

@@ -7,7 +7,7 @@ import math
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -49,15 +49,13 @@ def reported(
         )
         for n, (i, j) in enumerate(counterparts.matches)
     )
+    cause, ties = cause_of(pairs, layers), None
+    if cause is not None and cause.finding == "ties":  # only then, as it costs one more run of both
+        ties = first.ties(cause.span(0)), second.ties(cause.span(1))
     all_notes = (*notes, *_notes(bound))
-    comparison = ModelComparison(
-        str(first), str(second), counterparts.mapping, pairs, layers, all_notes, replaced=bound.replaced
+    return ModelComparison(
+        str(first), str(second), counterparts.mapping, pairs, layers, all_notes, ties, bound.replaced
     )
-    cause = comparison.cause
-    if cause is None or cause.finding != "ties":
-        return comparison
-    # Only here, as it costs one more run of both.
-    return replace(comparison, ties=(first.ties(cause.span(0)), second.ties(cause.span(1))))
 
 
 def _notes(bound: Bound) -> Iterator[str]:

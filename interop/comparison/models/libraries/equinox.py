@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -12,7 +12,7 @@ import numpy as np
 
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.patching import recording
-from interop.comparison.models.model import Call, Dtype, JaxModel, cast
+from interop.comparison.models.model import Call, Dtype, JaxModel, Values, cast
 from interop.comparison.models.parameters import Layout
 
 
@@ -27,7 +27,7 @@ class Equinox(JaxModel):
         super().__init__(model[0] if isinstance(model, tuple) else model, call or _mapped, inputs)
 
     @functools.cached_property
-    def arrays(self) -> Mapping[str, Any]:
+    def arrays(self) -> Values:
         leaves = jax.tree.leaves_with_path(self.model)
         trained = {_name(keys): leaf for keys, leaf in leaves if eqx.is_inexact_array(leaf)}
         return trained | self._statistics_in(self._state)
@@ -59,9 +59,7 @@ class Equinox(JaxModel):
             )
         }
 
-    def run(
-        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
-    ) -> tuple[Any, Mapping[str, Any]]:
+    def run(self, recorder: CallRecorder, values: Values, inputs: Sequence[Any], dtype: Dtype) -> tuple[Any, Values]:
         model = jax.tree.map_with_path(lambda keys, leaf: values.get(_name(keys), leaf), self.model)
         modules = list(_modules(model))
         described = {id(module): (path, _fields(module)) for path, module in modules}

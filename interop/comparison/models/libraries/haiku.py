@@ -3,7 +3,7 @@
 import functools
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.patching import interceptor
-from interop.comparison.models.model import Call, Dtype, JaxModel, is_parameter
+from interop.comparison.models.model import Call, Dtype, JaxModel, Values, is_parameter
 from interop.comparison.models.parameters import Layout, layout_of_kernel, layout_of_transposed_kernel
 
 _MANY = 2**30  # calls, after which 1 - decay**calls, by which an average is divided, is 1
@@ -60,7 +60,7 @@ class Haiku(JaxModel):
         return places
 
     @property
-    def arrays(self) -> Mapping[str, Any]:
+    def arrays(self) -> Values:
         return {name: self._trees[tree][module][leaf] for name, (tree, module, leaf) in self._places.items()}
 
     def is_trained(self, name: str) -> bool:
@@ -74,9 +74,7 @@ class Haiku(JaxModel):
             return layout_of_transposed_kernel(shape, outputs_first=True, flipped=True)
         return layout_of_kernel(shape, kind, None)
 
-    def run(
-        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
-    ) -> tuple[Any, Mapping[str, Any]]:
+    def run(self, recorder: CallRecorder, values: Values, inputs: Sequence[Any], dtype: Dtype) -> tuple[Any, Values]:
         def describe(module: Any) -> tuple[str, Any]:
             return _path(module.module_name), vars(module)
 

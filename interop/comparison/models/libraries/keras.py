@@ -2,12 +2,12 @@
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.patching import recording
-from interop.comparison.models.model import Call, Dtype, JaxModel
+from interop.comparison.models.model import Call, Dtype, JaxModel, Values
 from interop.comparison.models.parameters import Layout, layout_of_kernel, layout_of_transposed_kernel
 
 
@@ -35,7 +35,7 @@ class Keras(JaxModel):
         return {name: variable for name, variable in variables.items() if "float" in variable.dtype}
 
     @property
-    def arrays(self) -> Mapping[str, Any]:
+    def arrays(self) -> Values:
         return {name: variable.value for name, variable in self._variables.items()}
 
     def is_trained(self, name: str) -> bool:
@@ -50,9 +50,7 @@ class Keras(JaxModel):
             return layout_of_kernel(shape, kind, bias)
         return Layout.flat(shape) if name == "bias" else Layout.same(shape)
 
-    def run(
-        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
-    ) -> tuple[Any, Mapping[str, Any]]:
+    def run(self, recorder: CallRecorder, values: Values, inputs: Sequence[Any], dtype: Dtype) -> tuple[Any, Values]:
         def describe(layer: Any) -> tuple[str, Any] | None:
             if layer is self.model:
                 return "", {}

@@ -10,7 +10,7 @@ import jax
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.flax import compute_in, layout_of
 from interop.comparison.models.libraries.patching import interceptor
-from interop.comparison.models.model import Call, Dtype, JaxModel, is_parameter
+from interop.comparison.models.model import Call, Dtype, JaxModel, Values, is_parameter
 
 
 class Linen(JaxModel):
@@ -35,7 +35,7 @@ class Linen(JaxModel):
         }
 
     @property
-    def arrays(self) -> Mapping[str, Any]:
+    def arrays(self) -> Values:
         return {name: leaf for name, (_, _, leaf) in self._places.items() if is_parameter(leaf)}
 
     def is_trained(self, name: str) -> bool:
@@ -56,9 +56,7 @@ class Linen(JaxModel):
         # A single key is that of all random numbers, whatever their name.
         return apply(variables, *inputs, rngs=jax.random.key(0))
 
-    def run(
-        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
-    ) -> tuple[Any, Mapping[str, Any]]:
+    def run(self, recorder: CallRecorder, values: Values, inputs: Sequence[Any], dtype: Dtype) -> tuple[Any, Values]:
         def describe(module: Any) -> tuple[str, Any]:
             fields = {name: getattr(module, name, None) for name in module.__dataclass_fields__}
             return ".".join(module.path), fields

@@ -1,7 +1,7 @@
 """Modules of Flax nnx."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from flax import nnx
@@ -9,7 +9,7 @@ from flax import nnx
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.flax import compute_in, layout_of
 from interop.comparison.models.libraries.patching import recording
-from interop.comparison.models.model import Dtype, JaxModel, is_parameter
+from interop.comparison.models.model import Dtype, JaxModel, Values, is_parameter
 
 
 class Nnx(JaxModel):
@@ -23,7 +23,7 @@ class Nnx(JaxModel):
         return {name: variable for name, variable in variables.items() if is_parameter(variable[...])}
 
     @property
-    def arrays(self) -> Mapping[str, Any]:
+    def arrays(self) -> Values:
         return {name: variable[...] for name, variable in self._variables.items()}
 
     def is_trained(self, name: str) -> bool:
@@ -31,9 +31,7 @@ class Nnx(JaxModel):
 
     layout = staticmethod(layout_of)
 
-    def run(
-        self, recorder: CallRecorder, values: Mapping[str, Any], inputs: Sequence[Any], dtype: Dtype
-    ) -> tuple[Any, Mapping[str, Any]]:
+    def run(self, recorder: CallRecorder, values: Values, inputs: Sequence[Any], dtype: Dtype) -> tuple[Any, Values]:
         structure, state = nnx.split(self.model)
         flat = [
             (path, variable.replace(values[_name(path)]) if _name(path) in values else variable)
