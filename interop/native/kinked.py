@@ -45,7 +45,7 @@ def abs(input: torch.Tensor, *, out: Out = None) -> torch.Tensor:
 @public
 def leaky_relu(input: torch.Tensor, negative_slope: float = 0.01, inplace: bool = False) -> torch.Tensor:
     """`torch.nn.functional.leaky_relu`; torch's gradient at 0 is ``negative_slope``, which is right from 0 to 1."""
-    if (follows("leaky_relu", input) and 0 <= negative_slope <= 1) or not is_active(input):
+    if follows("leaky_relu", input, parameter=negative_slope) or not is_active(input):
         return functional.leaky_relu(input, negative_slope, inplace)
     return _bent("leaky_relu", functional.leaky_relu, _of_leaky_relu, input, inplace, negative_slope)
 
@@ -61,7 +61,7 @@ def prelu(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 @public
 def elu(input: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torch.Tensor:
     """`torch.nn.functional.elu`; torch's gradient at 0 is ``alpha``, which is right from 0 to 1."""
-    if (follows("elu", input) and 0 <= alpha <= 1) or not is_active(input):
+    if follows("elu", input, parameter=alpha) or not is_active(input):
         return functional.elu(input, alpha, inplace)
     return _bent("elu", functional.elu, _of_elu, input, inplace, alpha)
 
@@ -91,7 +91,7 @@ def hardswish(input: torch.Tensor, inplace: bool = False) -> torch.Tensor:
 @public
 def softshrink(input: torch.Tensor, lambd: float = 0.5, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """`torch.nn.functional.softshrink`; with ``lambd=0`` it is the identity, to which torch gives the slope 0 at 0."""
-    if out is not None or (follows("softshrink", input) and lambd) or not is_active(input):
+    if out is not None or follows("softshrink", input, parameter=lambd) or not is_active(input):
         return functional.softshrink(input, lambd, out=out)  # type: ignore[call-arg]  # not in torch's stubs
     return _bent("softshrink", functional.softshrink, _of_shrink, input, False, lambd)
 
@@ -99,7 +99,7 @@ def softshrink(input: torch.Tensor, lambd: float = 0.5, *, out: torch.Tensor | N
 @public
 def hardshrink(input: torch.Tensor, lambd: float = 0.5, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """`torch.nn.functional.hardshrink`; with ``lambd=0`` it is the identity, to which torch gives the slope 0 at 0."""
-    if out is not None or (follows("hardshrink", input) and lambd) or not is_active(input):
+    if out is not None or follows("hardshrink", input, parameter=lambd) or not is_active(input):
         return functional.hardshrink(input, lambd, out=out)
     return _bent("hardshrink", functional.hardshrink, _of_shrink, input, False, lambd)
 

@@ -80,6 +80,8 @@ _REFUSES_PARTS = frozenset(("hardshrink", "hardsigmoid", "hardswish", "hardtanh"
 """The functions whose backward pass torch, 2.11 to 2.15, does not have for tensors that lie in several processes."""
 
 
-def follows(name: str, input: torch.Tensor, ties: Convention = "min_norm") -> bool:
-    """Say whether torch's own function of that name has the gradient of the convention, for this tensor."""
-    return ties in FOLLOWED[name] and not (name in _REFUSES_PARTS and is_distributed(input))
+def follows(name: str, input: torch.Tensor, ties: Convention = "min_norm", parameter: float | None = None) -> bool:
+    """Say whether torch's own function of that name, with this parameter, has the gradient of the convention."""
+    if ties not in FOLLOWED[name] or (name in _REFUSES_PARTS and is_distributed(input)):
+        return False
+    return parameter is None or not _LEFT_OUT[name](parameter)
