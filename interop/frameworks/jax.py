@@ -77,10 +77,7 @@ class Jax(Convertible):
         answers: dict[int, Gradient | Refusal] = {}
         for k, batch in enumerate(batches.values()):
             for place, i in enumerate(batch):
-                if k in refusals:
-                    answers[i] = refusals[k]
-                else:
-                    answers[i] = Gradient(*jax.tree.map(operator.itemgetter(place), results[k]))
+                answers[i] = refusals.get(k) or Gradient(*jax.tree.map(operator.itemgetter(place), results[k]))
         return [answers[i] for i in range(len(questions))]
 
     def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:

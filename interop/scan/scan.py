@@ -74,15 +74,8 @@ class Scan:
 
     def to_json(self) -> str:
         """Write all of it."""
-        content = {
-            "files": self.files,
-            "hidden": self.hidden,
-            "pinned": self.pinned,
-            "ignored": self.ignored,
-            "unread": self.unread,
-            "findings": [finding._asdict() for finding in self.findings],
-        }
-        return json.dumps(content, indent=1) + "\n"
+        content = {name: getattr(self, name) for name in ("files", "hidden", "pinned", "ignored", "unread")}
+        return json.dumps({**content, "findings": [finding._asdict() for finding in self.findings]}, indent=1) + "\n"
 
 
 def scan(
