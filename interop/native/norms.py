@@ -22,7 +22,7 @@ def hypot(input: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor | None 
     """`torch.hypot`, with the gradient 0 at (0, 0) in place of torch's NaN."""
     if out is not None or not is_active(input, other):
         return torch.hypot(input, other, out=out)
-    return euclidean_norm(torch.hypot, Reduction((), True, "min_norm"), input, other)
+    return euclidean_norm(torch.hypot, Reduction((), True), input, other)
 
 
 @public
@@ -86,7 +86,7 @@ def _euclidean(
     axes = axes_of(dim, x.dim())
     if x.dim() == 0:  # without axes, `euclidean_norm` would take x as the one operand of a `hypot`, and lose its sign
         x, axes, keepdim = x.reshape(1), (0,), False
-    return euclidean_norm(lambda x: in_torch(x, keepdim), Reduction(axes, keepdim, "min_norm"), x)
+    return euclidean_norm(lambda x: in_torch(x, keepdim), Reduction(axes, keepdim), x)
 
 
 def _named_axes(x: torch.Tensor, dim: int | Sequence[int] | None) -> int | Sequence[int] | None:

@@ -16,7 +16,7 @@ class Reduction:
 
     axes: tuple[int, ...]
     keeps: bool
-    convention: Convention
+    convention: Convention = "min_norm"
 
 
 class _Reduced(torch.autograd.Function):

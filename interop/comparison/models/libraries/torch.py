@@ -31,6 +31,7 @@ class Torch(Model):
     """A module of torch, called in eager mode even if it was compiled, its boundaries marked by hooks."""
 
     channels_last = False
+    draws = True  # a module does not say what it draws
     version = InTorch.version
 
     def __init__(self, model: torch.nn.Module, call: Call | None, inputs: Sequence[Any]) -> None:
@@ -108,10 +109,6 @@ class Torch(Model):
 
     def _leave(self, recorder: CallRecorder, module: torch.nn.Module, args: Any, result: Any) -> Any:
         return recorder.leave(result) if self._names[module] else None
-
-    @property
-    def draws(self) -> bool:
-        return True  # a module does not say what it draws
 
     def _run(self, run: Run) -> Answer:
         recorder = _TorchRecorder(run.nudges or {})
